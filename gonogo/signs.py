@@ -15,7 +15,11 @@ SIGNS: dict[str, re.Pattern[str]] = {
         re.I | re.M,
     ),
     "index_error": re.compile(r"\bIndexError\b|index .* out of (range|bounds)", re.I),
-    "no_space": re.compile(r"No space left on device|\bENOSPC\b|Disk quota exceeded", re.I),
+    "no_space": re.compile(
+        r"No space left on device|\bENOSPC\b|Disk quota exceeded"
+        r"|inline_container\.cc:\d+\] \. unexpected pos|PytorchStreamWriter failed writing",
+        re.I,
+    ),
     "collective_timeout": re.compile(
         r"collective operation timeout|Watchdog caught|failed to pass monitoredBarrier"
         r"|Timed out waiting \d+ ?ms for (?:recv|send) operation",

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,13 +29,18 @@ from gonogo.cli.reach.naming import origin_of
 from gonogo.cli.reach.plans import read_plan
 from gonogo.cli.reach.submitting import submit_plan
 from gonogo.cli.screen.table import Column, print_columns
-from gonogo.cli.standing import cause_lines, standing_lines
+from gonogo.cli.screen.times import ago
+from gonogo.cli.standing import cause_lines, diagnosis_lines, standing_lines
 from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.decision import Cause, DecisionKind, Verdict
 from gonogo.contract.errors import Rejected
+from gonogo.contract.finding import Finding
 from gonogo.contract.goodput import ExperimentGoodput
-from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.lifecycle import ExperimentState, RunState
+
+MOST_SIGNS = 3
+"""Of what was found so far in a run that goes on: the newest."""
 
 _DRAWN_S = 180.0
 """How long a report is waited for: its pictures are drawn when it is asked for."""
@@ -141,12 +147,23 @@ def show(experiment: Id, as_json: Json = False) -> None:
         runs = [client.run(run) for phase in view.phases for run in phase.runs]
         ended = [run for run in runs if run.outcome and run.outcome.code != "completed"]
         evidence = {run.id: describe_run(client, run.id) for run in ended}
+        signs = [
+            Finding.model_validate(row)
+            for run in runs
+            if run.state is RunState.RUNNING
+            for row in client.pages(f"/runs/{run.id}/findings")
+        ]
     _print_runs(runs)
     print_lines(
         f"{run.phase} #{run.attempt} ended as {run.outcome.code}, by {run.outcome.actor}: "
         f"{run.outcome.text}"
         for run in ended
         if run.outcome and run.outcome.text
+    )
+    print_lines(
+        f"{row.severity} {ago(datetime.fromtimestamp(row.at, UTC).isoformat())}: "
+        f"{row.detector}: {row.text}"
+        for row in signs[-MOST_SIGNS:]
     )
     for run_id, texts in evidence.items():
         for number, text in enumerate(texts):
@@ -187,6 +204,8 @@ def _print_decision(decision: dict[str, Any]) -> None:
     if decision.get("cause"):
         cause = Cause.model_validate(decision["cause"])
         print_lines(f"  {line}" for line in cause_lines(cause))
+    if decision.get("diagnosis"):
+        print_lines(f"  {line}" for line in diagnosis_lines(decision["diagnosis"]))
     print_lines(
         f"  {row['outcome']:<12} {row['id']:<18} {row['evidence']}" for row in decision["criteria"]
     )

@@ -2,7 +2,6 @@
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
@@ -23,19 +22,14 @@ from gonogo.cli.output import (
 )
 from gonogo.cli.reach.completing import complete_experiments
 from gonogo.cli.reach.plans import placed, read_plan
-from gonogo.cli.standing import cause_lines
+from gonogo.cli.standing import cause_lines, diagnosis_lines
 from gonogo.contract.api import Forecast
 from gonogo.contract.decision import Cause, Verdict
 from gonogo.contract.errors import GonogoError, NotFound, Rejected
-from gonogo.contract.finding import Severity
-from gonogo.contract.outcome import Detector
+from gonogo.contract.finding import Finding
 from gonogo.judge.course.forecast import seconds_at_speed
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.evidence.rounds import by_relevance, stack_rank
-from gonogo.judge.gate.diagnosis import diagnosis_named
-
-_HANGS = frozenset({Detector.STALL, Detector.SECTION_DEADLINE, Detector.ALIVE_LOST})
-"""Findings of a process that still stood when its evidence was taken."""
+from gonogo.judge.evidence.rounds import where_it_stood
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
@@ -117,26 +111,19 @@ def print_judged(document: dict[str, Any], directory: Path) -> None:
     for text in document["not_observed"]:
         out.print(f"  not observed: {text}", highlight=False, markup=False)
     if document["diagnosis"]:
-        print_lines(f"  {line}" for line in _diagnosed(document["diagnosis"]))
+        print_lines(f"  {line}" for line in diagnosis_lines(document["diagnosis"]))
     if document.get("cause"):
         print_lines(f"  {line}" for line in cause_lines(Cause.model_validate(document["cause"])))
     out.print(f"verdict  {verdict_text(document['verdict'])}")
     print_lines([f"next     {_next_of(document, directory)}"])
 
 
-def _diagnosed(name: str) -> Iterator[str]:
-    """Yield what a diagnosis is called, what it means, and what helps."""
-    known = diagnosis_named(name)
-    yield f"diagnosis    {name}" + ("" if known is None else f": {known.cause}")
-    if known is not None:
-        yield f"remedy       {known.remedy}"
-
-
 def _next_of(document: dict[str, Any], directory: Path) -> str:
     """Return what to type next, with what it shows."""
     place = shlex.quote(str(directory))
     cause = document.get("cause") or {}
-    stood = _where_it_stood(document["findings"], cause.get("rank"))
+    findings = [Finding.model_validate(row) for row in document["findings"]]
+    stood = where_it_stood(findings, cause.get("rank"))
     if stood is not None:
         return f"cat {place}/{stood}  # where it stood"
     log = cause.get("log")
@@ -145,16 +132,6 @@ def _next_of(document: dict[str, Any], directory: Path) -> str:
     if document["verdict"] in (Verdict.GO, Verdict.CONDITIONAL_GO):
         return f"gonogo compare OTHER {place}  # is it better than another run?"
     return f"gonogo judge {place} --json  # every criterion with its measure"
-
-
-def _where_it_stood(findings: Sequence[dict[str, Any]], rank: int | None) -> str | None:
-    """Return the file that says most of a hang: the culprit's stack, else who is in which call."""
-    halt = next((row for row in findings if row["severity"] == Severity.HALT), None)
-    if halt is None or halt["detector"] not in _HANGS:
-        return None
-    files = by_relevance(halt["evidence"], rank)
-    own = (path for path in files if rank is not None and stack_rank(path) == rank)
-    return next(own, next(iter(files), None))
 
 
 def forecast(

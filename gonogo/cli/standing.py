@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from gonogo.cli.screen.times import local
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.decision import Cause
+from gonogo.judge.gate.diagnosis import diagnosis_named
 
 MOST_COMMANDS = 4
 
@@ -29,3 +30,11 @@ def cause_lines(cause: Cause) -> Iterator[str]:
         yield f"       {cause.log} ends: {cause.line}"
     for number, place in enumerate(cause.look, 1):
         yield f"       {'look at' if number == 1 else '       '} {number}. {place}"
+
+
+def diagnosis_lines(name: str) -> Iterator[str]:
+    """Yield what a known failure is called, what it means, and what helps."""
+    known = diagnosis_named(name)
+    yield f"diagnosis    {name}" + ("" if known is None else f": {known.cause}")
+    if known is not None:
+        yield f"remedy       {known.remedy}"

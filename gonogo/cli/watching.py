@@ -36,6 +36,8 @@ LOOK_EVERY_S = 5.0
 SETTLE_S = 0.25
 PROGRESS = ("step", "loss", "toks_per_s", "last_heartbeat_at")
 SAY_EVERY_S = 3.0
+STANDS_AFTER_S = 10.0
+"""For how long no step has come before that is told."""
 WAITING_EVERY_S = 60.0
 """While it waits for a worker or a person: nothing but the age of the wait changes."""
 _DONE = (ExperimentState.FINISHED, ExperimentState.AWAITING_DECISION)
@@ -56,6 +58,8 @@ class Glance:
     experiment: ExperimentView
     run: RunView | None
     now: datetime
+    stands_s: float = 0.0
+    """For how long who watches has seen no step of the run."""
 
     @property
     def done(self) -> bool:
@@ -80,6 +84,8 @@ class Follower:
     def __init__(self, client: Client, experiment: str) -> None:
         self._client, self._experiment = client, experiment
         self._stream = EventStream(client, experiment)
+        self._step: tuple[str, int] | None = None
+        self._stepped_at = time.monotonic()
         self._look()
 
     def __enter__(self) -> Self:
@@ -103,7 +109,15 @@ class Follower:
             self._look()
         else:
             self.glance = advance(self.glance, heard.progress, datetime.now(UTC))
+        self._time_step()
         return self.glance
+
+    def _time_step(self) -> None:
+        run, now = self.glance.run, time.monotonic()
+        step = None if run is None else (run.id, run.step)
+        if step != self._step:
+            self._step, self._stepped_at = step, now
+        self.glance = replace(self.glance, stands_s=now - self._stepped_at)
 
 
 def advance(glance: Glance, progress: dict[str, Any] | None, now: datetime) -> Glance:
@@ -124,8 +138,14 @@ def phase_strip(view: ExperimentView) -> Text:
     return strip
 
 
-def run_numbers(run: RunView, now: datetime) -> str:
-    """Return loss, speed, ETA and the age of the last heartbeat as one line, or what is awaited."""
+def run_numbers(run: RunView, now: datetime, stands_s: float = 0.0) -> str:
+    """Return loss, speed and the age of the last heartbeat as one line, or what is awaited.
+
+    Args:
+        run: newest of its experiment.
+        now: by the clock of who watches.
+        stands_s: for how long no step of it has come.
+    """
     stage = stage_of(run, now)
     if stage is not None:
         return stage
@@ -137,6 +157,8 @@ def run_numbers(run: RunView, now: datetime) -> str:
     if run.last_heartbeat_at and run.state is not RunState.ENDED:
         beat = datetime.fromisoformat(run.last_heartbeat_at)
         parts.append(f"last heartbeat {max(0.0, (now - beat).total_seconds()):.1f} s ago")
+    if stands_s >= STANDS_AFTER_S and run.state is RunState.RUNNING and run.step < run.steps:
+        parts.append(f"no step for {duration(stands_s)}")
     for flag in ("suspect", "lost"):
         if getattr(run, flag):
             parts.append(flag.upper())
@@ -164,7 +186,8 @@ def render(glance: Glance) -> Group:
             ProgressBar(total=run.steps, completed=run.step, width=40),
             Text(eta, style="dim"),
         )
-        lines += [grid, Text(f"{run.state}: {run_numbers(run, glance.now)}", style="dim")]
+        numbers = run_numbers(run, glance.now, glance.stands_s)
+        lines += [grid, Text(f"{run.state}: {numbers}", style="dim")]
     if view.waiting_for:
         lines.append(Text(f"waiting for {view.waiting_for}", style="yellow"))
     if view.cause is not None:
@@ -182,7 +205,8 @@ def plain_line(glance: Glance) -> str:
     parts = [phase_strip(view).plain.strip()]
     if run is not None:
         state = run.state if run.outcome is None else run.outcome.code
-        parts.append(f"{_which(run)} {state}: {run_numbers(run, glance.now)}")
+        numbers = run_numbers(run, glance.now, glance.stands_s)
+        parts.append(f"{_which(run)} {state}: {numbers}")
     if rest and not glance.done:
         parts.append(f"about {duration(rest)} left")
     if view.overrides:

@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from gonogo.judge.gate.diagnosis import diagnosis_named
 from service.report import text
 
 HERE = Path(__file__).parent
@@ -31,7 +32,12 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters.update(
-        number=text.number, loss=text.loss, duration=text.duration, clock=clock, label=label
+        number=text.number,
+        loss=text.loss,
+        duration=text.duration,
+        clock=clock,
+        label=label,
+        diagnosed=diagnosis_named,
     )
     found.globals["asset"] = asset
     return found

@@ -4,7 +4,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Decision
+from gonogo.contract.decision import (
+    Condition,
+    ConditionState,
+    CriterionOutcome,
+    CriterionResult,
+    Decision,
+)
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.gate.diagnosis import diagnosis_named
 from service.report.text import NONE, code, inline, number, table
@@ -127,7 +133,7 @@ def condition_table(conditions: Iterable[Condition]) -> str:
             code(row.id),
             f"**{row.state.value}**",
             inline(row.text),
-            row.evidence_from or "a person",
+            row.evidence_from or (NONE if row.state is ConditionState.WAIVED else "a person"),
             row.due or NONE,
             row.on_miss,
         )

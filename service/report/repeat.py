@@ -9,6 +9,7 @@ import shlex
 
 import yaml
 
+from gonogo.contract.decision import ConditionState, DecisionKind
 from gonogo.planning.resolve import is_bundled
 from service.report.text import block, code
 from service.report.view import ReportView
@@ -60,8 +61,15 @@ def submit_lines(view: ReportView, plan: str) -> str:
     if origin is not None:
         words += ["--from", f"{origin.experiment}:{origin.phase}@{origin.step}"]
     lines.append(shlex.join(words))
+    by_plan = {
+        condition.id
+        for decision in view.decisions
+        if decision.kind is DecisionKind.AUTO
+        for condition in decision.conditions
+        if condition.state is ConditionState.WAIVED
+    }
     for condition in view.experiment.conditions:
-        if condition.state == "waived":
+        if condition.state is ConditionState.WAIVED and condition.id not in by_plan:
             lines.append(f"# a person waived the condition {condition.id}")
     return "\n".join(lines)
 

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, PhaseView
-from gonogo.contract.decision import Condition, Verdict
+from gonogo.contract.decision import Cause, Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.judge.course.summary import phases_never_ran, summarise
+from gonogo.judge.evidence.rounds import where_it_stood
 from gonogo.planning.programs import worker_settings
 from service.db.schema import ConditionRow, ExperimentRow, PhaseRow, RunRow
 from service.db.store import Session
@@ -17,10 +18,11 @@ from service.experiments.submission import Created
 from service.experiments.takers import load_taker, load_waits
 from service.instants import instant, stamp
 from service.queries.experiments import load_condition_rows, load_phases, load_seen_runs
+from service.queries.findings import load_halts
 from service.told.awaited import expires_at, is_owed, open_approval
 from service.told.beginnings import GOING_ON, NO_CHECKPOINT
 from service.told.decided import Decided, load_decided, standing_cause
-from service.views.next_steps import next_steps, place_of
+from service.views.next_steps import last_tried, next_steps, place_of
 
 
 def view_experiment(session: Session, row: ExperimentRow) -> ExperimentView:
@@ -83,6 +85,7 @@ def _view_one(
     passed = row.verdict is Verdict.GO and not decided.overrides
     cause = None if passed else standing_cause(decided, runs)
     taker, settings = _offer(session, row, runs) if whole else (None, {})
+    stood = _stood(session, runs, cause) if whole and over and cause is not None else None
     return ExperimentView(
         id=row.id,
         name=row.name,
@@ -108,8 +111,18 @@ def _view_one(
         summary=summarise(
             row.verdict, shown, hanging, decided.overrides, finished=over, origin=row.origin
         ),
-        next=next_steps(place_of(row, phases, runs, hanging, cause, decided.last, taker, settings)),
+        next=next_steps(
+            place_of(row, phases, runs, hanging, cause, decided.last, taker, settings, stood)
+        ),
     )
+
+
+def _stood(session: Session, runs: list[RunRow], cause: Cause) -> str | None:
+    """Return the file of the last run's evidence that says where it hung, if it did."""
+    run = last_tried(runs)
+    if run is None:
+        return None
+    return where_it_stood([row for _, row in load_halts(session, [run.id])], cause.rank)
 
 
 def place_in_campaign(row: ExperimentRow) -> CampaignPlace | None:

@@ -55,6 +55,8 @@ class Place:
     """The worker that takes its queued run once it has free devices, where it asks for much."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """With which a worker takes it, by their names in its environment."""
+    stood: str | None = None
+    """Of one whose last run hung: the file of its evidence that says most of where it stood."""
 
 
 def place_of(
@@ -66,6 +68,7 @@ def place_of(
     last_decision: str | None,
     taker: str | None = None,
     settings: Mapping[str, str] | None = None,
+    stood: str | None = None,
 ) -> Place:
     """Return where an experiment stands, from its rows.
 
@@ -78,6 +81,7 @@ def place_of(
         last_decision: id of the newest one.
         taker: the worker that takes its queued run, where that is known.
         settings: with which a worker takes it, where none is known that does.
+        stood: the file of its last run's evidence that says where it hung.
     """
     phase = experiment.awaiting.phase if experiment.awaiting is not None else None
     names = [row.name for row in phases]
@@ -100,6 +104,7 @@ def place_of(
         needs=experiment.needs if queued else None,
         taker=taker,
         settings=settings or {},
+        stood=stood,
     )
 
 
@@ -203,7 +208,7 @@ def _waiver(place: Place, *conditions: Condition) -> NextStep:
 def _finished(place: Place) -> Iterator[NextStep]:
     """Yield where to look, and what only a person can settle."""
     if place.cause is not None:
-        yield from _logs(place, place.cause)
+        yield from _evidence(place, place.cause)
     yield _step(place, "read the whole of it", "report")
     if place.campaign is not None:
         command = f"gonogo campaign show {place.campaign}"
@@ -226,12 +231,21 @@ def _finished(place: Place) -> Iterator[NextStep]:
         yield NextStep(command=check, text="derive the last decision again from its files")
 
 
-def _logs(place: Place, cause: Cause) -> Iterator[NextStep]:
-    """Yield the log that says most."""
-    ended = [run for run in place.runs if run.outcome and run.started_at is not None]
-    if cause.log is None or not ended:
+def last_tried(runs: Sequence[RunRow]) -> RunRow | None:
+    """Return the last run that began and has ended, if there is one."""
+    return next((run for run in reversed(runs) if run.outcome and run.started_at is not None), None)
+
+
+def _evidence(place: Place, cause: Cause) -> Iterator[NextStep]:
+    """Yield what says most: of a hang where it stood, of anything else a log."""
+    run = last_tried(place.runs)
+    if run is not None and place.stood is not None:
+        command = shlex.join(["gonogo", "artifacts", run.id, place.stood])
+        yield NextStep(command=command, text="where it stood")
+        return
+    if cause.log is None or run is None:
         return
     of_rank = _RANK_LOG.fullmatch(cause.log)
     rank = [] if of_rank is None else ["--rank", of_rank["rank"]]
-    command = shlex.join(["gonogo", "logs", ended[-1].id, *rank])
+    command = shlex.join(["gonogo", "logs", run.id, *rank])
     yield NextStep(command=command, text=f"read {cause.log}")

@@ -78,6 +78,20 @@ def test_a_line_holds_step_loss_speed_eta_and_last_heartbeat() -> None:
         assert text in line
 
 
+def test_for_how_long_no_step_has_come_is_told_of_a_run_that_owes_one() -> None:
+    stands = replace(glance(), stands_s=134.0)
+    assert "no step for 2 min 14 s" in plain_line(stands)
+    console = Console(width=120, record=True, file=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(render(stands))
+    assert "no step for 2 min 14 s" in captured.get()
+    assert "no step" not in plain_line(replace(glance(), stands_s=9.0))
+    assert "no step" not in plain_line(replace(glance(run_state=RunState.ENDED), stands_s=134.0))
+    assert stands.run is not None
+    last = stands.run.model_copy(update={"step": stands.run.steps})
+    assert "no step" not in plain_line(replace(stands, run=last))
+
+
 def test_a_later_attempt_is_named_with_why_there_is_one() -> None:
     first = glance()
     assert first.run is not None

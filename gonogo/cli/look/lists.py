@@ -7,11 +7,12 @@ from rich.markup import escape
 
 from gonogo.cli.client import Client
 from gonogo.cli.connection import connect
-from gonogo.cli.output import out, print_fields, print_json, verdict_text
+from gonogo.cli.output import out, print_fields, print_json, print_lines, verdict_text
 from gonogo.cli.reach.completing import complete_decisions
 from gonogo.cli.reach.naming import resolve
 from gonogo.cli.screen.table import Column, print_columns
 from gonogo.cli.screen.times import ago, local
+from gonogo.cli.standing import diagnosis_lines
 from gonogo.contract.api import AlertView, WorkerView
 from gonogo.contract.decision import Decision
 from gonogo.contract.ids import Kind
@@ -162,9 +163,10 @@ def _print_decision(document: dict[str, Any]) -> None:
             "by": f"{escape(row.actor)} ({row.kind})",
             "at": local(row.at),
             "reason": escape(row.reason) if row.reason else None,
-            "diagnosis": row.diagnosis,
         }
     )
+    if row.diagnosis is not None:
+        print_lines(f"  {line}" for line in diagnosis_lines(row.diagnosis))
     for result in row.criteria:
         line = f"  {result.outcome:<12} {result.id:<18} {result.evidence}"
         out.print(line, highlight=False, markup=False)

@@ -6,9 +6,11 @@ process state, and what machines read.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.outcome import Detector
 from gonogo.judge.evidence.stacks import group_stacks
 
 _ORDER = (
@@ -23,6 +25,8 @@ _ORDER = (
 )
 _OF_RANK = re.compile(r"(?P<kind>[a-z_]+)_rank(?P<rank>\d+)\.\w+")
 COLLECTIVES = "collectives.txt"
+_HANGS = frozenset({Detector.STALL, Detector.SECTION_DEADLINE, Detector.ALIVE_LOST})
+"""Findings of a process that still stood when its evidence was taken."""
 
 
 def by_relevance(paths: Iterable[str], culprit: int | None = None) -> list[str]:
@@ -49,6 +53,21 @@ def stack_rank(path: str) -> int | None:
     """Return the rank whose stack listing a path names; None for any other file."""
     found = _OF_RANK.fullmatch(PurePosixPath(path).name)
     return int(found["rank"]) if found and found["kind"] == "stacks" else None
+
+
+def where_it_stood(findings: Sequence[Finding], rank: int | None) -> str | None:
+    """Return the file that says most of a hang: the culprit's stack, else who is in which call.
+
+    Args:
+        findings: of a run, in their order.
+        rank: the one that is to blame, where one is.
+    """
+    halt = next((row for row in findings if row.severity is Severity.HALT), None)
+    if halt is None or halt.detector not in _HANGS:
+        return None
+    files = by_relevance(halt.evidence, rank)
+    own = (path for path in files if rank is not None and stack_rank(path) == rank)
+    return next(own, next(iter(files), None))
 
 
 def is_told(path: str) -> bool:

@@ -213,7 +213,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
             _latched_by(facts, Detector.DISK) or _said_at_its_end(facts, "no_space")
         ),
         cause="a write was refused: no space is left on the disk, or in its quota",
-        remedy="room on the disk of the run directory; fewer kept checkpoints",
+        remedy="room on the disk that was written to (`df`); fewer kept checkpoints",
         patch={"train": {"engine": {"keep_checkpoints": 1}}},
     ),
     Diagnosis(
@@ -273,7 +273,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         recognise=lambda facts, rules: (
             _said_at_its_end(facts, "peer_lost") or (_was_killed(facts) and rules.world_size != 1)
         ),
-        cause="a rank's process was killed, or its host is gone: its peers lost it",
+        cause="a rank's process ended or was killed, or its host is gone: its peers lost it",
         remedy="the log and the end of the rank that the finding names; signal 9 without a word is"
         " the kernel's out-of-memory killer (dmesg), or somebody's kill",
     ),

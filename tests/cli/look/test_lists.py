@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from gonogo.cli.output import out
+from gonogo.judge.gate.diagnosis import diagnosis_named
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
@@ -125,3 +126,40 @@ def test_a_pipe_gets_every_text_whole() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[1].rstrip() == f"{text}  alt_1"
+
+
+def test_a_known_failure_is_told_with_its_cause_and_what_helps(
+    plane: Plane, gonogo: Gonogo
+) -> None:
+    experiment = plane.submit(set={"remedies": {}, "confirm": {"on": []}})
+    worker = plane.worker(devices=("cpu:0", "cpu:1"))
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = {rank: beats(order, rank)[:40] for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    worker.end(order, lines, "oom", code=1)
+    plane.wait_state(experiment, "finished")
+    known = diagnosis_named("out_of_memory")
+    assert known is not None
+    decision = gonogo("decisions", experiment, "--json").json()["items"][0]["id"]
+    for said in (gonogo("show", experiment).out, gonogo("decisions", decision).out):
+        assert f"  diagnosis    {known.name}: {known.cause}\n" in said
+        assert f"  remedy       {known.remedy}\n" in said
+
+
+def test_what_was_found_in_a_run_that_goes_on_is_told(plane: Plane, gonogo: Gonogo) -> None:
+    experiment = plane.submit()
+    worker = plane.worker(devices=("cpu:0", "cpu:1"))
+    order = plane.next_order(worker)
+    worker.start(order)
+    worker.ship(order, {rank: beats(order, rank)[:40] for rank in range(order.world_size)})
+    assert "section_deadline" not in gonogo("show", experiment).out
+    text = "rank 1 has been in data for 120.0 s (limit 120.0 s) at step 14"
+    sign = {
+        "detector": "section_deadline", "severity": "suspect", "rank": 1, "section": "data",
+        "at": 1.0, "key": f"{order.run}:1", "text": text,
+    }  # fmt: skip
+    worker.report(order, sign)
+    said = gonogo("show", experiment).out
+    assert [line for line in said.splitlines() if line.startswith("suspect ")]
+    assert f": section_deadline: {text}" in said

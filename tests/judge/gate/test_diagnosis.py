@@ -249,6 +249,13 @@ SIGNS = [
     ("MemoryError", "", ["out_of_memory"]),
     ("IndexError", "index 4 is out of bounds for dimension 0 with size 4", ["index_error"]),
     ("OSError", "[Errno 28] No space left on device", ["no_space"]),
+    # How torch.save ends on a full disk: nothing of the system's own words is left.
+    ("RuntimeError", "[enforce fail at inline_container.cc:672] . unexpected pos 1536 vs 1430",
+     ["no_space"]),
+    ("RuntimeError", "PytorchStreamWriter failed writing file data/0: file write failed",
+     ["no_space"]),
+    ("RuntimeError", "[enforce fail at inline_container.cc:197] . file not found: archive/data.pkl",
+     []),
     ("RuntimeError", "Detected mismatch between collectives on ranks. Rank 1 is running collective:"
      " CollectiveFingerPrint(SequenceNumber=0, OpType=BROADCAST, …), but Rank 0 is running",
      ["collective_mismatch"]),

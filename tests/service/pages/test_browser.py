@@ -71,6 +71,21 @@ def test_a_page_fits_a_telephone(plane: Plane, tab: Browser) -> None:
         assert tab.eval(f"{cut}.length") == 0, path
 
 
+def test_a_host_of_many_devices_can_be_read_on_a_telephone(plane: Plane, tab: Browser) -> None:
+    devices = tuple(f"GPU-{n}f7c2b1e-9a4d-4e7b-8c55-0d1e2f3a4b5c" for n in range(8))
+    plane.worker("gpu1", devices=devices).claim()
+    tab.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=360,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=True,
+    )
+    tab.visit(f"{plane.context.url}/workers", "/workers")
+    assert tab.eval("document.querySelector('tbody td').clientWidth") > 200
+    assert tab.eval("document.documentElement.scrollWidth") <= 360
+
+
 @pytest.mark.parametrize("width", [375, 768, 1280])
 def test_the_navigation_is_whole(width: int, plane: Plane, tab: Browser) -> None:
     tab.call(

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 
+from gonogo.judge.gate.diagnosis import diagnosis_named
 from gonogo.planning.source import bundled_plan
 from service.db.schema import RunRow
 from service.pages.render import STATIC
@@ -72,6 +73,15 @@ def halted(plane: Plane, home: Path) -> tuple[str, str]:
     worker.end(order, lines, reason="stalled", by="watchdog", findings=1, code=None)
     plane.wait_state(experiment, "finished")
     return experiment, order.run
+
+
+def test_what_to_type_after_a_hang_is_where_the_guilty_rank_stood(
+    plane: Plane, pages: httpx.Client, tmp_path: Path
+) -> None:
+    experiment, run = halted(plane, tmp_path)
+    first = plane.experiment(experiment)["next"][0]
+    assert first["command"] == f"gonogo artifacts {run} evidence/01_stall/stacks_rank1.txt"
+    assert first["command"] in text_of(pages.get(f"/experiments/{experiment}"))
 
 
 def test_an_empty_service_says_how_to_begin(pages: httpx.Client) -> None:
@@ -247,3 +257,17 @@ def test_why_nothing_was_launched_stands_wherever_one_looks(
     alerts = plane.get("/alerts")["items"]
     assert [why in row["text"] for row in alerts if row["type"] == "decision.made"] == [True]
     assert why in plane.call("GET", f"/experiments/{experiment}/report").text
+
+
+def test_a_known_failure_is_shown_with_its_cause_and_what_helps(
+    plane: Plane, pages: httpx.Client
+) -> None:
+    experiment = plane.submit(set={"remedies": {}, "confirm": {"on": []}})
+    worker = plane.worker()
+    worker.end(plane.next_order(worker), {0: []}, "oom", code=1)
+    plane.wait_state(experiment, "finished")
+    known = diagnosis_named("out_of_memory")
+    assert known is not None
+    shown = text_of(pages.get(f"/experiments/{experiment}"))
+    assert f"diagnosis: out of memory: {known.cause}" in shown
+    assert f"what helps: {known.remedy}" in shown

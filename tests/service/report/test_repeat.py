@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from gonogo.contract.api import ArtifactsView, OriginView
+from gonogo.contract.decision import Condition, ConditionState
 from gonogo.planning.resolve import is_bundled, resolve_plan
 from gonogo.planning.source import bundled_plan
+from service.report.gates import condition_table
 from service.report.repeat import (
     check_lines,
     plan_text,
@@ -18,7 +20,7 @@ from service.report.repeat import (
     submit_lines,
 )
 from service.report.view import ReportView
-from tests.service.report.views import EXPERIMENT, report_view, run_report
+from tests.service.report.views import EXPERIMENT, decision, report_view, run_report
 
 
 def view_of(sets: dict[str, object] | None = None, **more: object) -> ReportView:
@@ -98,3 +100,18 @@ def test_every_run_is_judged_where_it_lies_and_every_decision_replayed() -> None
     assert check_lines(odd) == ["gonogo judge '/r u/x'  # on a b"]
     assert EXPERIMENT.startswith("exp_")
     assert plan_text(view).startswith("v: 1") or "name: demo" in plan_text(view)
+
+
+def test_what_the_plan_waives_is_told_of_no_person() -> None:
+    waived = Condition(
+        id="smoke:identity", text="waived by name", criterion="identity",
+        state=ConditionState.WAIVED,
+    )  # fmt: skip
+    view = view_of(conditions=[waived])
+    told = "# a person waived the condition smoke:identity"
+    assert told in submit_lines(view, "demo")
+    by_plan = replace(view, decisions=(decision("CONDITIONAL_GO", conditions=[waived]),))
+    assert told not in submit_lines(by_plan, "demo")
+    assert "a person" not in condition_table([waived])
+    still = waived.model_copy(update={"state": ConditionState.OPEN})
+    assert "a person" in condition_table([still])

@@ -37,6 +37,7 @@ def steps(
     run: str | None = "ended",
     conditions: tuple[Condition, ...] = (),
     cause: Cause | None = None,
+    stood: str | None = None,
     **flags: Any,
 ) -> list[NextStep]:
     """What can be typed of an experiment that stands at smoke, which comes before extended."""
@@ -67,7 +68,7 @@ def steps(
     ]  # fmt: skip
     for name, value in flags.items():
         setattr(runs[0], name, value)
-    return next_steps(place_of(experiment, phases, runs, conditions, cause, DECISION))
+    return next_steps(place_of(experiment, phases, runs, conditions, cause, DECISION, stood=stood))
 
 
 STATES: dict[str, tuple[dict[str, Any], str]] = {
@@ -212,3 +213,13 @@ def test_a_decision_can_be_checked() -> None:
 def test_a_run_that_waits_for_a_worker_is_not_halted_but_cancelled() -> None:
     found = steps(ExperimentState.QUEUED.value, run=RunState.QUEUED.value)
     assert [row.command.split()[1] for row in found] == ["worker", "watch", "cancel"]
+
+
+def test_of_a_hang_the_first_step_is_where_it_stood_and_of_another_failure_a_log() -> None:
+    failed: dict[str, Any] = {"state": "finished", "verdict": "NO_GO", "smoke": "failed"}
+    stack = "evidence/01_stall/stacks_rank1.txt"
+    hung = steps(**failed, cause=CAUSE, stood=stack)
+    assert hung[0] == NextStep(command=f"gonogo artifacts {RUN} {stack}", text="where it stood")
+    assert not any("gonogo logs" in step.command for step in hung)
+    died = steps(**failed, cause=CAUSE)
+    assert died[0].command == f"gonogo logs {RUN} --rank 1"
