@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from fastapi.telemetry import TelemetryConfig
 from sqlalchemy import text
 
 from gonogo import __version__
@@ -39,6 +40,8 @@ from service.rest import (
     workers,
 )
 
+_UNTRACED: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}
+"""The framework would look for tracers at every request; what is measured is in /metrics."""
 API = (
     experiments.router,
     report.router,
@@ -105,6 +108,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
         docs_url=None,  # both would load scripts from elsewhere into the pages' origin
         redoc_url=None,
         default_response_class=WireResponse,
+        telemetry=_UNTRACED,
     )
     app.state.context = context
     app.state.streams = Streams(context)
