@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
-from fastapi.telemetry import TelemetryConfig
 from sqlalchemy import text
 
 from gonogo import __version__
@@ -40,7 +39,7 @@ from service.rest import (
     workers,
 )
 
-_UNTRACED: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}
+_UNTRACED: Any = {"tracing": False, "metrics": False, "logs": False}
 """The framework would look for tracers at every request; what is measured is in /metrics."""
 API = (
     experiments.router,
