@@ -39,6 +39,8 @@ from service.rest import (
     workers,
 )
 
+_UNTRACED: Any = {"tracing": False, "metrics": False, "logs": False}
+"""The framework would look for tracers at every request; what is measured is in /metrics."""
 API = (
     experiments.router,
     report.router,
@@ -105,6 +107,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
         docs_url=None,  # both would load scripts from elsewhere into the pages' origin
         redoc_url=None,
         default_response_class=WireResponse,
+        telemetry=_UNTRACED,
     )
     app.state.context = context
     app.state.streams = Streams(context)

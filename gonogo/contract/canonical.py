@@ -30,18 +30,24 @@ def wire_number(value: float) -> float | str:
     return value
 
 
+_PLAIN = frozenset({type(None), bool, int, str})
+
+
 def wire_value(value: Any) -> Any:
     """Return `value` with every float in it JSON-safe; mappings and sequences are copied.
 
     Raises:
         Corrupt: a value that JSON cannot hold.
     """
-    if value is None or isinstance(value, bool | str | int):
+    if type(value) in _PLAIN or isinstance(value, str | int):
         return value
     if isinstance(value, float):
         return wire_number(value)
-    if isinstance(value, Mapping):
-        return {str(key): wire_value(item) for key, item in value.items()}
+    if type(value) is dict or isinstance(value, Mapping):
+        return {
+            str(key): item if type(item) in _PLAIN else wire_value(item)  # most are: no call
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [wire_value(item) for item in value]
     raise Corrupt(f"a {type(value).__name__} has no JSON form")

@@ -4,13 +4,19 @@ from typing import cast
 
 from sqlalchemy import Connection, Table, bindparam, insert, select, update
 
+from service.db.prepared import Prepared
 from service.db.schema import OffsetRow
 
 _OFFSETS = cast(Table, OffsetRow.__table__)
-_HAVE = select(_OFFSETS.c.file, _OFFSETS.c.bytes).where(_OFFSETS.c.run == bindparam("run_id"))
-_MOVE = update(_OFFSETS).where(
-    _OFFSETS.c.run == bindparam("of_run"), _OFFSETS.c.file == bindparam("of_file")
+_HAVE = Prepared(
+    select(_OFFSETS.c.file, _OFFSETS.c.bytes).where(_OFFSETS.c.run == bindparam("of_run"))
 )
+_MOVE = Prepared(
+    update(_OFFSETS).where(
+        _OFFSETS.c.run == bindparam("of_run"), _OFFSETS.c.file == bindparam("of_file")
+    )
+)
+_BEGIN = Prepared(insert(_OFFSETS))
 
 
 class Offsets:
@@ -24,9 +30,7 @@ class Offsets:
     def __init__(self, database: Connection, run: str) -> None:
         self._database = database
         self._run = run
-        self.have: dict[str, int] = {
-            row.file: row.bytes for row in database.execute(_HAVE, {"run_id": run})
-        }
+        self.have: dict[str, int] = dict(_HAVE.all(database, {"of_run": run}))
         self._stored = frozenset(self.have)
         self._moved: set[str] = set()
 
@@ -44,13 +48,17 @@ class Offsets:
 
     def store(self) -> None:
         """Write what has moved."""
-        for statement, known in ((_MOVE, True), (insert(_OFFSETS), False)):
-            rows = [
-                {"of_run": self._run, "of_file": file, "bytes": self.have[file]}
-                if known
-                else {"run": self._run, "file": file, "bytes": self.have[file]}
-                for file in sorted(self._moved)
-                if (file in self._stored) is known
-            ]
+        moved = {file: self.have[file] for file in sorted(self._moved)}
+        known = [
+            {"of_run": self._run, "of_file": file, "bytes": size}
+            for file, size in moved.items()
+            if file in self._stored
+        ]
+        new = [
+            {"run": self._run, "file": file, "bytes": size}
+            for file, size in moved.items()
+            if file not in self._stored
+        ]
+        for statement, rows in ((_MOVE, known), (_BEGIN, new)):
             if rows:
-                self._database.execute(statement, rows)
+                statement.run(self._database, *rows)

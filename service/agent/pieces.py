@@ -24,13 +24,14 @@ from gonogo.contract.agent import (
 from gonogo.contract.errors import Rejected
 from gonogo.contract.lifecycle import RunState
 from service.agent.fence import Bearer, check_bearer
+from service.db.prepared import Prepared
 from service.db.schema import PieceRow, RecordRow
 from service.db.store import Topic, ring
 from service.evidence.files import heartbeat_name, pack
 from service.evidence.promised import promised_records
 from service.experiments.lifecycle import Deed, lock_run
 
-_INSERT = insert(cast(Table, PieceRow.__table__))
+_INSERT = Prepared(insert(cast(Table, PieceRow.__table__)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,7 @@ def store_pieces(
         for piece, n in pieces
     ]
     if rows:
-        database.execute(_INSERT, rows)
+        _INSERT.run(database, *rows)
 
 
 def take_record(deed: Deed, run_id: str, report: RecordReport, bearer: Bearer) -> None:

@@ -31,8 +31,9 @@ from service.agent.pieces import Piece, store_pieces
 from service.agent.run_states import freeze_identity
 from service.agent.stretches import Newest, Stretch
 from service.db.documents import Stop, is_by_service
+from service.db.prepared import Prepared
 from service.db.schema import ExperimentRow, LogRow, ProgressRow, RunRow
-from service.db.store import Topic, ring
+from service.db.store import Topic, ring, tables_of
 from service.experiments.lifecycle import Deed, lock_run, record_event
 from service.queries.runs import load_run
 
@@ -73,7 +74,8 @@ _OF_THE_RUN = (
     *("lost", "suspect", "judged"),
 )
 _OF_PROGRESS = ("heard", "lines", "late_lines", "step", "heartbeat_at", "identity")
-_COLUMNS = (
+_NAMES = (*_OF_THE_RUN, *_OF_PROGRESS, "frozen")
+_COLUMNS = Prepared(
     select(
         *(_RUNS.c[name] for name in _OF_THE_RUN),
         *(_PROGRESS.c[name] for name in _OF_PROGRESS),
@@ -85,7 +87,7 @@ _COLUMNS = (
     .where(_RUNS.c.id == bindparam("run_id"))
     .with_for_update(of=_PROGRESS)
 )
-_NOTE = update(_PROGRESS).where(_PROGRESS.c.run == bindparam("of_run"))
+_NOTE = Prepared(update(_PROGRESS).where(_PROGRESS.c.run == bindparam("of_run")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +124,12 @@ def take_telemetry(
         NotAllowed, StaleToken: see `check_bearer`.
         Corrupt: the run has no progress row.
     """
-    database = deed.session.connection()
-    found = database.execute(_COLUMNS, {"run_id": run_id}).mappings().first()
+    database = tables_of(deed.session)
+    found = _COLUMNS.first(database, {"run_id": run_id})
     if found is None:
         load_run(deed.session, run_id)
         raise Corrupt("the run has no progress row")
-    run = RunColumns(**found)
+    run = RunColumns(**dict(zip(_NAMES, found, strict=True)))
     check_bearer(run, bearer)
     ended = run.state == RunState.ENDED
     offsets = Offsets(database, run_id)
@@ -156,7 +158,7 @@ def take_telemetry(
             note["late_lines"] = run.late_lines + lines - run.lines
     if ended:
         ring(deed.session, Topic.ENDED)
-    database.execute(_NOTE, {"of_run": run_id, **note})
+    _NOTE.run(database, {"of_run": run_id, **note})
     said = note.get("identity", run.identity) or {}
     return Taken(
         ack=_answer(run, offsets.have, names_files=telemetry.files is not None),

@@ -17,6 +17,7 @@ from service.alerts.outbox import (
     Parcel,
     fail_orphaned,
     has_unspread,
+    has_work,
     load_due,
     load_orphaned,
     mark,
@@ -57,6 +58,8 @@ class Deliveries:
         context = self._context
         if not self._subscribed:
             self._subscribe()
+        if not context.store.read(has_work):
+            return
         if context.store.read(has_unspread):
             context.store.write(lambda session: spread_alerts(session, context.now()))
         if context.store.read(load_orphaned):

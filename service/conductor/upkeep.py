@@ -1,14 +1,21 @@
 """What must be tidied? The global cursor, missing decision files, old idempotency keys."""
 
-from sqlalchemy import delete, func, select
+from typing import cast
+
+from sqlalchemy import Table, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service.context import Context
+from service.db.prepared import Prepared
 from service.db.schema import EventRow, IdempotencyRow
+from service.db.store import tables_of
 from service.experiments.decisions import save_missing
 from service.http.idempotency import KEPT_S
 
 _BATCH = 1_000
+_EVENTS = cast(Table, EventRow.__table__)
+_WAITING = Prepared(select(_EVENTS.c.id).where(_EVENTS.c.cursor.is_(None)).limit(1))
+_PLACE = Prepared(update(_EVENTS).where(_EVENTS.c.id == bindparam("event")))
 
 
 def assign_cursors(session: Session) -> int:
@@ -20,20 +27,21 @@ def assign_cursors(session: Session) -> int:
     finds a smaller one later.
     """
     due = func.max(EventRow.at).over(partition_by=EventRow.experiment, order_by=EventRow.seq)
-    query = select(EventRow).where(EventRow.cursor.is_(None)).limit(_BATCH)
-    rows = session.scalars(query.order_by(due, EventRow.experiment, EventRow.seq)).all()
-    if not rows:
+    query = select(EventRow.id).where(EventRow.cursor.is_(None)).limit(_BATCH)
+    ids = session.scalars(query.order_by(due, EventRow.experiment, EventRow.seq)).all()
+    if not ids:
         return 0
     last = session.scalars(select(func.max(EventRow.cursor))).one() or 0
-    for number, row in enumerate(rows, start=last + 1):
-        row.cursor = number
-    return len(rows)
+    _PLACE.run(
+        tables_of(session),
+        *({"event": event, "cursor": number} for number, event in enumerate(ids, start=last + 1)),
+    )
+    return len(ids)
 
 
-def count_waiting(session: Session) -> int:
-    """Return how many events have no cursor yet."""
-    query = select(func.count()).select_from(EventRow).where(EventRow.cursor.is_(None))
-    return session.scalars(query).one()
+def has_waiting(session: Session) -> bool:
+    """Say whether an event has no cursor yet."""
+    return _WAITING.first(tables_of(session), {}) is not None
 
 
 class Cursors:
@@ -45,7 +53,7 @@ class Cursors:
     def run_once(self) -> None:
         """Give every committed event its cursor."""
         store = self._context.store
-        while store.read(count_waiting) and not self._context.closing.is_set():
+        while store.read(has_waiting) and not self._context.closing.is_set():
             store.write(assign_cursors)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.pool import QueuePool
 
+from service.db.prepared import run_text
+
 TEXTS = {"client_encoding": "utf8"}
 """Told to PostgreSQL: of a database without an encoding (SQL_ASCII) texts would come as bytes."""
 _BUSY_S = 30.0
@@ -57,7 +59,7 @@ def build_engine(url: str, *, writes: bool = False) -> Engine:
 
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        run_text(connection, "BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
 

@@ -4,6 +4,8 @@ The unit of work would insert them too, in several times the CPU.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from itertools import groupby
 from typing import Any, cast
@@ -11,7 +13,9 @@ from typing import Any, cast
 from sqlalchemy import Table as CoreTable
 from sqlalchemy import insert, inspect
 from sqlalchemy.orm import Session, make_transient_to_detached
+from sqlalchemy.orm.attributes import instance_dict
 
+from service.db.prepared import Prepared
 from service.db.schema import Table
 
 
@@ -35,17 +39,37 @@ def insert_new(session: Session, rows: Sequence[Table]) -> None:
 
     What they refer to is in the database already, or stands before them.
     """
-    for core, group in groupby(rows, lambda row: cast(CoreTable, row.__table__)):
+    connection = session.connection()
+    for table, group in groupby(rows, type):
+        new = _new(table)
         values = []
         for row in group:
-            for column in core.columns:  # what was not set is, as it will be read
-                if column.key not in row.__dict__:
-                    setattr(row, column.key, getattr(column.default, "arg", None))
-            values.append({column.key: row.__dict__[column.key] for column in core.columns})
-        session.connection().execute(insert(core), values)
+            said = instance_dict(row)
+            for name, default in new.defaults:  # what was not set is, as it will be read
+                said.setdefault(name, default)
+            values.append({name: said[name] for name, _ in new.defaults})
+        new.insert.run(connection, *values)
     for row in rows:
         make_transient_to_detached(row)
         session.add(row)
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """How rows of a table are inserted."""
+
+    insert: Prepared
+    defaults: tuple[tuple[str, Any], ...]
+    """Of every column its name, and what it is where nothing was said."""
+
+
+@cache
+def _new(table: type[Table]) -> _New:
+    core = cast(CoreTable, table.__table__)
+    return _New(
+        insert=Prepared(insert(core)),
+        defaults=tuple((column.key, getattr(column.default, "arg", None)) for column in core.c),
+    )
 
 
 def _statement(session: Session, table: type[Table]) -> Any:

@@ -9,12 +9,13 @@ serialization failure, so it touches nothing but its session; one that nobody wa
 not begun.
 """
 
+import asyncio
 import logging
 import queue
 import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session as Session  # what every transaction is, to all of the service
+from sqlalchemy.orm.session import JoinTransactionMode
 
 from gonogo.contract.errors import Unavailable
 from service.db.engine import build_engine, dispose, is_sqlite
@@ -45,10 +47,14 @@ NO_ANSWER = (OperationalError, PoolTimeout)
 """What a database raises that cannot be asked."""
 NO_ANSWER_TEXT = "the database does not answer"
 _TOPICS = "topics"
+_ALONE: JoinTransactionMode = "rollback_only"
+"""How a session joins a transaction in which it is alone: it needs no savepoint."""
 _Work = Callable[[Session], Any]
 _GROUP = 64
 _QUEUE = 1000
 """How many writers may wait; who comes then is told at once."""
+_WRITERS = 20
+"""Of PostgreSQL, for those who wait in no thread; with 40 of routes they share its connections."""
 _PATIENCE_S = 60.0
 _RETRIES = 5
 _log = logging.getLogger(__name__)
@@ -57,6 +63,16 @@ _log = logging.getLogger(__name__)
 def ring(session: Session, topic: Topic) -> None:
     """Have those who wait for a topic woken once this transaction is committed."""
     session.info.setdefault(_TOPICS, set()).add(topic)
+
+
+def tables_of(session: Session) -> Connection:
+    """Return the connection of a session's transaction, for statements on tables.
+
+    That of a session which is alone in its transaction is there from the start; any other begins a
+    transaction or a savepoint first.
+    """
+    alone = session.join_transaction_mode == _ALONE and isinstance(session.bind, Connection)
+    return session.bind if alone else session.connection()  # type: ignore[return-value]
 
 
 _NOTHING = text("SELECT 1")
@@ -92,9 +108,14 @@ class Store:
         self._after_commit = after_commit or (lambda topics: None)
         self._readers = build_engine(url)
         self._writers = build_engine(url, writes=True) if self.sqlite else self._readers
-        self._jobs: queue.Queue[_Job | None] = queue.Queue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        if self.sqlite:
+        self._writing: Connection | None = None
+        """The writer's own, kept from group to group."""
+        self._pool: ThreadPoolExecutor | None = None
+        if not self.sqlite:
+            self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="db-writer")
+        else:
             self._thread = threading.Thread(target=self._run, name="db-writer", daemon=True)
             self._thread.start()
 
@@ -104,6 +125,8 @@ class Store:
             self._jobs.put(None)
             self._thread.join()
             self._thread = None
+        if self._pool is not None:
+            self._pool.shutdown()
         for engine in (self._readers, self._writers):
             dispose(engine)
 
@@ -143,18 +166,42 @@ class Store:
         """
         if self._thread is None:
             return self._write_now(work)
-        if self.waiting >= _QUEUE:
-            raise Unavailable(f"the database is overloaded: {_QUEUE} writes wait")
-        done: Future[_T] = Future()
-        self._jobs.put(_Job(work, done))
+        done = self._submit(work)
         try:
             return done.result(timeout=_PATIENCE_S)
         except OperationalError as error:
             raise Unavailable(NO_ANSWER_TEXT) from error
         except TimeoutError as error:
-            if not done.cancel():  # begun already: what becomes of it is still to be told
-                _log.warning("a write goes on unawaited", extra={"action": "write_unawaited"})
-            raise Unavailable("the database is overloaded") from error
+            raise _gave_up(done) from error
+
+    async def write_async(self, work: Callable[[Session], _T]) -> _T:
+        """Do what `write` does, without a thread that waits (on PostgreSQL: in one of few).
+
+        Raises:
+            Unavailable: the database does not answer, or too many wait for it.
+        """
+        done = self._submit(work)
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                return await asyncio.wrap_future(done)
+        except OperationalError as error:
+            raise Unavailable(NO_ANSWER_TEXT) from error
+        except TimeoutError as error:
+            raise _gave_up(done) from error
+
+    def _submit(self, work: Callable[[Session], _T]) -> "Future[_T]":
+        """Have `work` run; what is returned has its result after the commit.
+
+        Raises:
+            Unavailable: too many wait.
+        """
+        if self._pool is not None:
+            return self._pool.submit(self._write_now, work)
+        if self.waiting >= _QUEUE:
+            raise Unavailable(f"the database is overloaded: {_QUEUE} writes wait")
+        done: Future[_T] = Future()
+        self._jobs.put(_Job(work, done))
+        return done
 
     def can_write(self, within_s: float) -> bool:
         """Say whether a write that changes nothing is committed within `within_s` seconds."""
@@ -174,10 +221,17 @@ class Store:
         for attempt in range(1, _RETRIES + 1):
             try:
                 with (
-                    Session(self._writers, expire_on_commit=False, info=self._info) as session,
-                    session.begin(),
+                    self._writers.begin() as connection,
+                    Session(
+                        connection,
+                        join_transaction_mode=_ALONE,
+                        expire_on_commit=False,
+                        info=self._info,
+                    ) as session,
                 ):
                     result = work(session)
+                    if session.in_transaction():
+                        session.commit()
                     topics = frozenset(session.info.get(_TOPICS, ()))
                 self._tell(topics)
                 return result
@@ -189,6 +243,17 @@ class Store:
         raise AssertionError("the last attempt returns or raises")
 
     def _run(self) -> None:
+        self._commit_groups()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Give the writer's connection back; another one is had for the next group."""
+        if self._writing is not None:
+            self._writing.close()
+            self._writing = None
+
+    def _commit_groups(self) -> None:
+        """Commit whatever waits, group by group, until told to end."""
         while (first := self._jobs.get()) is not None:
             group, ends = [first], False
             while len(group) < _GROUP and not self._jobs.empty():
@@ -211,13 +276,15 @@ class Store:
         group = [job for job in group if job.done.set_running_or_notify_cancel()]
         results: list[tuple[_Job, Any]] = []
         try:
-            with self._writers.begin() as connection:
+            connection = self._writing = self._writing or self._writers.connect()
+            with connection.begin():
                 for job in group:
                     self._run_job(connection, job, results, alone=len(group) == 1)
         except Exception as error:  # noqa: BLE001 - the writer outlives whatever happens to a group
             told = error.failure if isinstance(error, _OwnFailure) else error
             if told is error:
                 _log.error("commit failed: %s", error, extra={"action": "commit_failed"})
+                self._let_go()
             for job in group:
                 if not job.done.done():
                     job.done.set_exception(told)
@@ -250,12 +317,13 @@ class Store:
         try:
             with Session(
                 connection,
-                join_transaction_mode="rollback_only" if alone else "create_savepoint",
+                join_transaction_mode=_ALONE if alone else "create_savepoint",
                 expire_on_commit=False,
                 info=self._info,
             ) as session:
                 result = job.work(session)
-                session.commit()
+                if session.in_transaction():  # else nothing went through it
+                    session.commit()
                 job.topics = frozenset(session.info.get(_TOPICS, ()))
         except Exception as error:  # noqa: BLE001 - belongs to the caller, who gets it as it is
             failure = error
@@ -277,6 +345,13 @@ class _OwnFailure(Exception):
     def __init__(self, failure: Exception) -> None:
         super().__init__(str(failure))
         self.failure = failure
+
+
+def _gave_up(done: "Future[Any]") -> Unavailable:
+    """Return what is told to whom waited too long; what has not been begun is not."""
+    if not done.cancel():  # what becomes of it is still to be told
+        _log.warning("a write goes on unawaited", extra={"action": "write_unawaited"})
+    return Unavailable("the database is overloaded")
 
 
 def _first(error: BaseException | None) -> BaseException | None:

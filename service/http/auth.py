@@ -23,7 +23,9 @@ from sqlalchemy.orm import Session
 from gonogo.contract.errors import Conflict, NotAllowed, NotFound
 from gonogo.contract.ids import Kind, new_id
 from service.context import Context
+from service.db.prepared import Prepared
 from service.db.schema import KeyRow
+from service.db.store import tables_of
 from service.http.problems import NoKey
 from service.queries.keys import load_living_key
 
@@ -46,8 +48,10 @@ ALLOWS: dict[Role, frozenset[Role]] = {
 """Role that a call asks for → roles of keys that may make it."""
 
 _KEYS = cast(Table, KeyRow.__table__).c
-_KEY = select(_KEYS.id, _KEYS.name, _KEYS.role, _KEYS.worker, _KEYS.hash, _KEYS.revoked_at).where(
-    _KEYS.hash == bindparam("hashed")
+_KEY = Prepared(
+    select(_KEYS.id, _KEYS.name, _KEYS.role, _KEYS.worker, _KEYS.hash, _KEYS.revoked_at).where(
+        _KEYS.hash == bindparam("hashed")
+    )
 )
 LOCAL_KEYS = (("key", Role.ADMIN), ("worker_key", Role.WORKER))
 _bearer = HTTPBearer(auto_error=False, description="An API key.")
@@ -83,10 +87,13 @@ def bearer_key(headers: Mapping[str, str]) -> str | None:
 def find_principal(session: Session, key: str) -> Principal | None:
     """Return whose key this is, unless it is unknown or revoked."""
     hashed = hash_key(key)
-    row = session.connection().execute(_KEY, {"hashed": hashed}).first()
-    if row is None or row.revoked_at is not None or not hmac.compare_digest(row.hash, hashed):
+    row = _KEY.first(tables_of(session), {"hashed": hashed})
+    if row is None:
         return None
-    return Principal(key_id=row.id, name=row.name, role=Role(row.role), worker=row.worker)
+    key_id, name, role, worker, stored, revoked_at = row
+    if revoked_at is not None or not hmac.compare_digest(stored, hashed):
+        return None
+    return Principal(key_id=key_id, name=name, role=Role(role), worker=worker)
 
 
 def create_key(

@@ -1,15 +1,20 @@
-"""How is a request answered that comes many times a second? In one thread, past the framework.
+"""How is a request answered that comes many times a second? In one transaction, past the framework.
 
 Routes of the framework are resolved in layers, and hand a request from thread to thread: several
 times the CPU of what a small message is about. A `Way` serves the plain case of a route that is
 declared with the framework as well: a JSON body that is valid, from a caller who may. Whatever is
 not plain (no key, another role, an invalid body, a query, a header twice) goes to the route
 itself, so that there is one place that says what is wrong with a request.
+
+The key is looked up in the transaction that does what is asked, so a revoked one ends at once,
+whoever revoked it. A key that this process has not seen yet is looked up before, too, so that
+nothing is made of a stranger's request, and no writer waits for it.
 """
 
 import asyncio
 import json
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,23 +26,40 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.context import Context
-from service.http.auth import ALLOWS, Principal, Role, find_principal
+from service.db.store import Session
+from service.experiments.lifecycle import Deed
+from service.http.auth import ALLOWS, Principal, Role, find_principal, hash_key
 from service.http.problems import ANSWERED, answer_error
-from service.http.transactions import Writer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plain:
-    """A request that is valid, from a caller who may."""
+    """A request that is valid."""
 
-    context: Context
-    write: Writer
-    caller: Principal
     named: Mapping[str, str]
     """What the path names."""
     body: Any
     header: str | None
     """Value of the way's header."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What came of a request."""
+
+    response: Response
+    then: Callable[[Deed], object] | None = None
+    """A second transaction, before the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a request asks for, ready to be done."""
+
+    do: Callable[[Deed, Principal], Done]
+    """In one transaction, for a caller who may."""
+    actor: str | None = None
+    """In whose name; None: the caller's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +70,26 @@ class Way:
         path: what its path looks like; groups are what it names.
         role: who may.
         body: the model of its body.
-        answer: what answers.
+        prepare: what makes a change of a request, without the database; None, or an error that has
+            an answer, leaves it to the route.
         header: the only header that it knows, in lower case; of 200 characters at most.
+        quick_bytes: a body of so many is read and prepared where it came, on the event loop; a
+            larger one in a thread.
     """
 
     path: re.Pattern[str]
     role: Role
     body: type[BaseModel]
-    answer: Callable[[Plain], Response]
+    prepare: Callable[[Plain], Change | None]
     header: str = ""
+    quick_bytes: int = 0
 
 
-THREADS = 20
-"""How many requests may be under way; with the framework's 40 they share a pool's connections."""
+THREADS = 4
+"""How many requests may be read at once that are not quick."""
+_KEYS_SEEN = 10_000
+_LEFT: tuple[type[Exception], ...] = (ValidationError, ValueError, RecursionError, *ANSWERED)
+"""What is wrong with a request that the route itself answers, once it knows the key."""
 _LONGEST_HEADER = 200
 _JSON = "application/json"
 
@@ -80,10 +109,10 @@ class ShortWays:
     ) -> None:
         self._app = app
         self._context = context
-        self._write = Writer(context)
         self._ways = ways
         self._elsewhere = elsewhere
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="short")
+        self._seen: OrderedDict[str, None] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -94,11 +123,8 @@ class ShortWays:
         message = await receive()
         response = None
         if message["type"] == "http.request" and not message.get("more_body", False):
-            body = message.get("body", b"")
             try:
-                response = await asyncio.get_running_loop().run_in_executor(
-                    self._threads, self._answer, *found, body
-                )
+                response = await self._answer(*found, message.get("body", b""))
             except ANSWERED as error:
                 response = answer_error(Request(scope), error)
         if response is not None:
@@ -125,7 +151,7 @@ class ShortWays:
                 return way, match.groupdict(), {k: v.decode("latin-1") for k, v in headers.items()}
         return None
 
-    def _answer(
+    async def _answer(
         self,
         way: Way,
         named: Mapping[str, str],
@@ -143,22 +169,59 @@ class ShortWays:
             scheme.lower() != "bearer"
             or headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON
             or len(header or "") > _LONGEST_HEADER
+            or not await self._has_seen(way, key)
         ):
             return None
-        caller = self._context.store.read(lambda session: find_principal(session, key))
-        if caller is None or caller.role not in ALLOWS[way.role]:
-            return None
-        try:
-            said = way.body.model_validate(json.loads(body))
-        except (ValidationError, ValueError, RecursionError):
-            return None
-        return way.answer(
-            Plain(
-                context=self._context,
-                write=self._write,
-                caller=caller,
-                named=named,
-                body=said,
-                header=header,
+        if len(body) <= way.quick_bytes:
+            change = _prepare(way, named, header, body)
+        else:
+            change = await asyncio.get_running_loop().run_in_executor(
+                self._threads, _prepare, way, named, header, body
             )
+        if change is None:
+            return None
+        context = self._context
+        prepared = change
+
+        def act(session: Session) -> tuple[Done | None, str]:
+            caller = find_principal(session, key)
+            if caller is None or caller.role not in ALLOWS[way.role]:
+                return None, ""
+            actor = prepared.actor or caller.actor
+            return prepared.do(Deed(session=session, now=context.now(), actor=actor), caller), actor
+
+        done, actor = await context.store.write_async(act)
+        if done is None:
+            self._seen.pop(hash_key(key), None)
+            return None
+        then = done.then
+        if then is not None:
+            await context.store.write_async(
+                lambda session: then(Deed(session=session, now=context.now(), actor=actor))
+            )
+        return done.response
+
+    async def _has_seen(self, way: Way, key: str) -> bool:
+        """Say whether a key was living, and one that may, when this process saw it first."""
+        hashed = hash_key(key)
+        if hashed in self._seen:
+            return True
+        read = self._context.store.read
+        caller = await asyncio.get_running_loop().run_in_executor(
+            self._threads, read, lambda session: find_principal(session, key)
         )
+        if caller is None or caller.role not in ALLOWS[way.role]:
+            return False
+        self._seen[hashed] = None
+        if len(self._seen) > _KEYS_SEEN:
+            self._seen.popitem(last=False)
+        return True
+
+
+def _prepare(way: Way, named: Mapping[str, str], header: str | None, body: bytes) -> Change | None:
+    """Return what a request asks for; None: the route itself has to see it."""
+    try:
+        said = way.body.model_validate(json.loads(body))
+        return way.prepare(Plain(named=named, body=said, header=header))
+    except _LEFT:
+        return None

@@ -1,6 +1,7 @@
 """The worker-facing calls: claims, telemetry, states, findings, evidence."""
 
 import re
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Response
@@ -23,9 +24,10 @@ from service.agent.pieces import pack_streams, take_record
 from service.agent.run_states import take_evidence, take_findings, take_state
 from service.agent.stretches import parse_stretches
 from service.agent.telemetry import take_telemetry, update_flags
+from service.experiments.lifecycle import Deed
 from service.http.auth import Agent, Principal, Role
 from service.http.problems import WireResponse, model_response
-from service.http.short import Plain, Way
+from service.http.short import Change, Done, Plain, Way
 from service.http.transactions import Writing
 
 router = APIRouter(prefix="/agent", tags=["worker-facing"])
@@ -71,16 +73,29 @@ def post_telemetry(
     return model_response(taken.ack, exclude_unset=True)
 
 
-def _post_plain(plain: Plain) -> Response:
-    return post_telemetry(plain.write, plain.caller, plain.named["run"], plain.body, plain.header)
+def _prepare_telemetry(plain: Plain) -> Change:
+    run, telemetry = plain.named["run"], plain.body
+    stretches = parse_stretches(telemetry.ranks)
+    pieces = pack_streams(telemetry.files or [])
+
+    def take(deed: Deed, caller: Principal) -> Done:
+        bearer = _bearer(caller, telemetry.token, plain.header)
+        taken = take_telemetry(deed, run, telemetry, stretches, pieces, bearer)
+        return Done(
+            response=model_response(taken.ack, exclude_unset=True),
+            then=partial(update_flags, run_id=run, telemetry=telemetry) if taken.flags else None,
+        )
+
+    return Change(actor=f"run {run}", do=take)
 
 
 SHORT = Way(
     path=re.compile(r"/api/v1/agent/runs/(?P<run>[^/]+)/telemetry"),
     role=Role.WORKER,
     body=Telemetry,
-    answer=_post_plain,
+    prepare=_prepare_telemetry,
     header=CLAIM_HEADER.lower(),
+    quick_bytes=16 * 2**10,
 )
 """Every watcher's message, a few times a second."""
 

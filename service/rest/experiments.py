@@ -19,13 +19,13 @@ from service.experiments.lifecycle import Deed
 from service.experiments.origins import Origin, load_origin
 from service.experiments.submission import build_dry_run, create_experiment, resolve_submission
 from service.experiments.takers import load_warnings
-from service.http.auth import Operator, Role, Service, Viewer
+from service.http.auth import Operator, Principal, Role, Service, Viewer
 from service.http.deprecation import deprecation_headers
 from service.http.etag import ETAG_HEADER, IfNoneMatch, etag_of, is_same
 from service.http.idempotency import IdempotencyKey
 from service.http.paging import Cursor, Limit, Page, id_cursor, number_cursor
 from service.http.problems import LOCATION_HEADER, WireResponse, model_response
-from service.http.short import Plain, Way
+from service.http.short import Change, Done, Plain, Way
 from service.http.streams import Streams
 from service.http.transactions import Creation, Reading, Writing
 from service.queries.decisions import load_decisions_page
@@ -97,19 +97,31 @@ def submit(
         return WireResponse(_preview(context, resolved, origin), headers=headers)
     creation = Creation(caller=caller, route="POST /experiments", key=key, body=submission)
     answer = write.once(creation, _create, submission, resolved, origin)
+    return _created(answer)
+
+
+def _created(answer: dict[str, Any]) -> WireResponse:
     location = f"/api/v1/experiments/{answer['id']}"
     return WireResponse(answer, 201, headers={"Location": location})
 
 
-def _submit_plain(plain: Plain) -> Response:
-    return submit(plain.context, plain.write, plain.caller, plain.body)
+def _prepare_submission(plain: Plain) -> Change | None:
+    submission: Submission = plain.body
+    if submission.dry_run or submission.origin is not None:
+        return None
+    resolved = resolve_submission(submission)
+
+    def create(deed: Deed, _: Principal) -> Done:
+        return Done(response=_created(_create(deed, submission, resolved, None)))
+
+    return Change(do=create)
 
 
 SHORT = Way(
     path=re.compile("/api/v1/experiments"),
     role=Role.OPERATOR,
     body=Submission,
-    answer=_submit_plain,
+    prepare=_prepare_submission,
 )
 """A campaign or a sweep submits hundreds."""
 

@@ -98,3 +98,30 @@ def test_a_plain_request_does_not_reach_the_routes(plane: Plane) -> None:
     assert reached == []
     assert client.post(SUBMIT, content="{", headers=headers).status_code == 204
     assert reached == [b"{"], "the routes get the body whole"
+
+
+def test_a_key_that_was_revoked_elsewhere_ends_at_once(plane: Plane) -> None:
+    """Another process revokes it: this one has seen it living a moment ago."""
+    from service.context import open_context
+    from service.http.auth import revoke_key
+
+    headers = {"Authorization": f"Bearer {new_key(plane, 'gone', Role.OPERATOR)}"}
+    assert ask(plane, SUBMIT, '{"plan": "demo"}', headers=headers).status_code == 201
+    assert ask(plane, SUBMIT, '{"plan": "demo"}', headers=headers).status_code == 201
+    elsewhere = open_context(plane.context.settings)
+    elsewhere.store.write(lambda session: revoke_key(session, "gone", 1.0))
+    elsewhere.store.close()
+    for body in ('{"plan": "demo"}', '{"plan": "none such"}'):
+        assert ask(plane, SUBMIT, body, headers=headers).status_code == 401
+
+
+def test_nothing_is_made_of_a_stranger_s_request(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from service.http import short
+
+    made: list[object] = []
+    monkeypatch.setattr(short, "_prepare", lambda *said: made.append(said))
+    headers = {"Authorization": "Bearer gonogo_guess"}
+    assert ask(plane, SUBMIT, '{"plan": "demo"}', headers=headers).status_code == 401
+    assert made == []

@@ -280,13 +280,13 @@ def test_the_writer_outlives_an_error_of_its_own(
     store = Store(url)
     broken = iter([True, False])
 
-    def begin() -> object:
+    def connect() -> object:
         if next(broken):
             raise RuntimeError("no memory")
         return real()
 
-    real = store._writers.begin
-    monkeypatch.setattr(store._writers, "begin", begin)
+    real = store._writers.connect
+    monkeypatch.setattr(store._writers, "connect", connect)
     with pytest.raises(RuntimeError):
         store.write(lambda session: add_key(session, "one"))
     assert store.write(lambda session: add_key(session, "two")) == "two"
