@@ -1,7 +1,8 @@
 """A transformers.Trainer with the callback, and nothing else of gonogo.
 
 `python -m tests.trainer.loops.hf JSON` with {"halt_at", "raise_at", "oom_at", "args"}: `.HALT`
-appears, or an exception is raised, at the end of a step; for want of memory once only. Rank 0 leaves the Trainer's own log in `log.json`.
+appears, or an exception is raised, at the end of a step; for want of memory once only. Rank
+0 leaves the Trainer's own log in `log.json`.
 """
 
 from __future__ import annotations
