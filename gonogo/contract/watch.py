@@ -345,7 +345,7 @@ class CheckpointOverdue(Submitted):
     grace_s: Seconds = 600.0
     """Added to that."""
     halt_x: Ratio = 2.0
-    """Halts at this multiple of the limit at which it warns."""
+    """Halts at this multiple of the limit at which it warns, evaluations apart."""
 
 
 class ImplausibleSpeed(Submitted):

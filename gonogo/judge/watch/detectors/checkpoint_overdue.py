@@ -10,7 +10,7 @@ watcher had read it may have held: nobody knows, so the time begins anew, and so
 steps.
 
 UNKNOWN without a watcher that looks at checkpoints (its ticks say so), and for a run whose cadence
-is never. Evaluations since the last one add to the limit, for nothing is saved meanwhile.
+is never. Evaluations since the last one add to each limit, once: nothing is saved meanwhile.
 """
 
 from dataclasses import dataclass, replace
@@ -173,15 +173,16 @@ class CheckpointOverdue(Detector[Saved]):
             return own, []
         settings = self.settings
         evaluated_s = max(0.0, _evaluated_s(view, tick.mono) - own.evaluated_s)
-        limit_s = settings.overdue_x * expected_s + settings.grace_s + evaluated_s
+        least_s = settings.overdue_x * expected_s + settings.grace_s
         passed_s = tick.mono - own.since_mono
         findings: list[Finding] = []
+        limit_s = least_s + evaluated_s
         if passed_s > limit_s and not own.warned:
             own = replace(own, warned=True)
             findings.append(self._finding(own, tick, view, Severity.WARN, limit_s))
-        if passed_s > settings.halt_x * limit_s:
+        halt_s = settings.halt_x * least_s + evaluated_s
+        if passed_s > halt_s:
             own = replace(own, halted=True)
-            halt_s = settings.halt_x * limit_s
             findings.append(self._finding(own, tick, view, Severity.HALT, halt_s))
         return own, findings
 

@@ -3,8 +3,9 @@
 Two sources: what the watcher reads of the file system, held against the size of the last checkpoint
 that it verified, and `error` lines, in which the trainer says that a write was refused. A disk is
 no rank's, so no rank is named. Room that is short only while a checkpoint is being written, and
-comes back when an older one is deleted, is no shortage: it has to last `SETTLE_S`. A run that has
-nothing more to write is left alone.
+comes back when an older one is deleted, is no shortage: it has to last `SETTLE_S`. A small write
+that the watcher itself was refused (a quota, a read-only remount) warns, whatever room there is: it
+may be no limit of the trainer's. A run that has nothing more to write is left alone.
 """
 
 import re
@@ -46,8 +47,9 @@ class Disk(Detector[Room]):
 
     name = Name.DISK
     sentence = (
-        "Warns when less than two checkpoints (or 5 GB) are free; halts before the next write when"
-        " less than one is, and at once when the trainer says that a write was refused."
+        "Warns when less than two checkpoints (or 5 GB) are free, or the watcher's own small write"
+        " was refused; halts before the next write when less than one is free, and at once when the"
+        " trainer says that a write was refused."
     )
     State = Room
     lines = frozenset({Msg.ERROR})
@@ -84,7 +86,7 @@ class Disk(Detector[Room]):
         settings, findings = self.settings, []
         size_mb = own.checkpoint_mb
         warn_mb = max(settings.warn_mb, settings.warn_checkpoints * (size_mb or 0.0))
-        if seen.free_mb >= warn_mb:
+        if seen.free_mb >= warn_mb and not seen.refused:
             clear = seen.free_mb >= CLEAR_RATIO * warn_mb
             return replace(own, warned=own.warned and not clear, short_since=None), []
         if not own.warned:
@@ -123,7 +125,8 @@ class Disk(Detector[Room]):
             threshold=threshold_mb,
             source=self.run.source(f"disk.{setting}"),
             text=f"{seen.free_mb:.0f} MB of {seen.total_mb:.0f} are free where the run writes"
-            f" (limit {threshold_mb:.0f} MB{size})",
+            f" (limit {threshold_mb:.0f} MB{size})"
+            + ("; a small write was refused" if seen.refused else ""),
         )
 
     def armed(self, own: Room, view: View) -> bool:

@@ -284,6 +284,8 @@ def test_evaluations_lengthen_the_limit_also_while_one_lasts() -> None:
     waited.rank.evaluated_s = 50.0
     assert waited.at(210.0) == []
     assert limits(waited.at(210.25)) == [(Severity.WARN, 210.0)]
+    assert waited.at(370.0) == []
+    assert limits(waited.at(370.25)) == [(Severity.HALT, 370.0)], "counted once, not `halt_x` times"
     waited = Waited({"every_s": 100.0})
     waited.at(0.0)
     waited.rank.section, waited.rank.section_mono = "eval", NOW + 110.0
@@ -301,6 +303,7 @@ def test_what_was_evaluated_before_the_last_checkpoint_lengthens_nothing() -> No
     warning, halt = overdue(watch(train(world, 4_500), interval_s=2.0))
     assert (warning.severity, halt.severity) == (Severity.WARN, Severity.HALT)
     assert warning.threshold == pytest.approx(1.5 * 600.0 + 600.0 + 300.0, rel=0.01)
+    assert halt.threshold == pytest.approx(2.0 * (1.5 * 600.0 + 600.0) + 300.0, rel=0.01)
 
 
 def test_nothing_is_overdue_on_a_late_tick_while_one_is_written_or_after_the_end() -> None:

@@ -91,6 +91,28 @@ def test_room_is_held_against_the_last_checkpoint(
     assert of_disk(watch(steps_with_room(free, free, free, mb=mb))) == found
 
 
+def with_looks(*looks: dict[str, object]) -> World:
+    """A run whose watcher sees the disk so, every five seconds; no checkpoint's size is known."""
+    world = World(host_order(steps=400)).boot().steps(2)
+    for look in looks:
+        world.steps(10)
+        tell(world, disk={**disk(50_000), **look})
+    return world.steps(2)
+
+
+def test_a_write_that_the_watcher_was_refused_warns_whatever_room_there_is() -> None:
+    """A quota, a read-only remount: the trainer may have another, and tells of its own writes."""
+    refused = {"refused": True}
+    seen = watch(with_looks(refused, refused, {}, refused))
+    assert of_disk(seen) == [("warn", 5_000.0), ("warn", 5_000.0)], "once each time"
+    assert all("a small write was refused" in row.text for row in seen.findings)
+    assert seen.halts == []
+
+
+def test_looks_without_a_refusal_warn_of_nothing() -> None:
+    assert watch(with_looks({}, {"errors": 3}, {"refused": False})).findings == []
+
+
 def test_room_that_comes_back_was_only_a_draft() -> None:
     seen = watch(steps_with_room(1_500, 500, 1_500, 500, 1_500))
     assert of_disk(seen) == [("warn", 5_000.0)]
