@@ -58,8 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.basicConfig(
             level=settings.log.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
         )
-        if arguments.command != "serve":
-            logging.getLogger("alembic").setLevel(logging.WARNING)
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # `migrate` says what was done
         if arguments.command == "serve":
             gc.disable()  # a sixth of what loading takes would be collections that find nothing
             from service.serve import serve  # its imports take longer than looking at keys

@@ -4,7 +4,8 @@ A campaign runs the variants of one phase in turns and compares them (docs/campa
 """
 
 import time
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -13,12 +14,14 @@ from gonogo.cli.client import Client
 from gonogo.cli.comparing import print_comparison
 from gonogo.cli.connection import connect, parse_pairs, parse_sets
 from gonogo.cli.exits import Exit
+from gonogo.cli.look.experiments import print_left_out, start_of
 from gonogo.cli.output import (
     duration,
     out,
     print_fields,
     print_json,
     print_lines,
+    print_table,
     verdict_text,
 )
 from gonogo.cli.reach.completing import complete_campaign_plans, complete_campaigns
@@ -29,9 +32,11 @@ from gonogo.cli.screen.group import Commands
 from gonogo.cli.screen.table import Column, print_columns
 from gonogo.cli.screen.times import ago
 from gonogo.contract.api import CampaignState, CampaignView
+from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Result
 from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind
+from gonogo.contract.output import CampaignDryRun
 
 POLL_S = 1.0
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -87,7 +92,7 @@ def submit(
             dry_run=dry_run,
         )
         if dry_run:
-            print_json(answer)
+            print_json(answer) if as_json else _print_dry_run(answer)
             return
         if wait:
             final = _follow(client, answer["id"], quiet=as_json)
@@ -199,6 +204,41 @@ def _progress(view: CampaignView) -> str:
     return ", ".join(words)
 
 
+def _print_dry_run(answer: Mapping[str, Any]) -> None:
+    """Print what would run of each variant; whole, the orders are JSON."""
+    told = CampaignDryRun.model_validate(answer)
+    spec, first = told.spec, next(iter(told.orders.values()))  # phase and gate are those of all
+    changes = {row.name: row.text() for row in spec.variants}
+    print_fields(
+        {
+            "campaign": f"{escape(told.plan)}: would run, {_span(told.runs, told.most_runs)} runs",
+            "compares": f"{_compared(spec)}, margin {100 * spec.margin:g} %",
+            "phase": f"{escape(first.phase)}, {first.steps} steps, on profile {first.profile}",
+            "criteria": ", ".join(row.id for row in first.gate),
+        }
+    )
+    out.print()
+    print_table(
+        ("variant", "runs", "ranks", "starts", "changes"),
+        (
+            (
+                escape(name),
+                _span(spec.repeats, spec.bound),
+                str(order.world_size),
+                escape(start_of(order)),
+                escape(changes[name]),
+            )
+            for name, order in told.orders.items()
+        ),
+    )
+    print_left_out([first])
+    out.print("[dim]every order as it would be given:[/dim] --json", highlight=False)
+
+
+def _span(least: int, most: int) -> str:
+    return f"{least}" if least == most else f"{least} to {most}"
+
+
 def _print_campaign(view: CampaignView) -> None:
     eta = None if view.eta_s is None else f", about {duration(view.eta_s)} to go"
     print_fields(
@@ -206,7 +246,7 @@ def _print_campaign(view: CampaignView) -> None:
             "campaign": f"{view.id} [bold]{escape(view.name)}[/bold]",
             "plan": view.plan,
             "state": f"{_state(view)}  {view.done} of {view.planned} runs{eta or ''}",
-            "compares": f"{view.spec.metric}{' per device' if view.spec.per_device else ''} of "
+            "compares": f"{_compared(view.spec)} of "
             + ", ".join(f"{row.name} ({escape(row.text())})" for row in view.spec.variants),
             "submitted": f"{ago(view.created_at)} by {escape(view.submitted_by or '–')}",
         }
@@ -246,6 +286,10 @@ def _print_campaign(view: CampaignView) -> None:
         if view.waiting_for:
             print_lines([f"waits for {view.waiting_for}"])
     print_lines(f"next: {row.command}  ({row.text})" for row in view.next)
+
+
+def _compared(spec: CampaignSpec) -> str:
+    return f"{spec.metric}{' per device' if spec.per_device else ''}"
 
 
 def _state(view: CampaignView) -> str:

@@ -5,6 +5,7 @@ environment that a run of the plan could get: each phase's, and each under every
 confirmation or a remedy may lay over it.
 """
 
+import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,7 +25,11 @@ from gonogo.planning.layers import OF_THE_PHASE, lay
 from gonogo.planning.programs import Layer, environments, patches, unlisted
 from gonogo.planning.source import unknown_metrics
 from gonogo.planning.workloads.json_schema import Path
-from gonogo.planning.workloads.known import WorkloadSchema
+from gonogo.planning.workloads.known import WorkloadSchema, schema_documents
+
+SURELY_ALIKE = 0.85
+"""Ratio of equal letters from which an entry looks like a slip in the name of one that is known:
+`nsa.trainer` does (0.9), `my.train` does not (0.71)."""
 
 
 def problems_in(
@@ -60,6 +65,12 @@ def warnings_of(plan: Plan) -> list[str]:
     found = []
     if plan.remedies and not plan.max_remedies:
         found.append("remedies: max_remedies is 0, so none is ever tried")
+    entry, known = plan.workload.program or "", schema_documents()
+    if entry not in known:
+        found += [
+            f"workload.entry: {entry} is taken for a program of your own; did you mean {name}?"
+            for name in difflib.get_close_matches(entry, known, n=1, cutoff=SURELY_ALIKE)
+        ]
     return found
 
 

@@ -4,6 +4,7 @@ SQLite is migrated with foreign keys off and checked afterwards (a batch migrati
 table with them on deletes every child). On PostgreSQL an advisory lock lets one start migrate.
 """
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from service.db.engine import TEXTS, is_sqlite
 
 if TYPE_CHECKING:  # its import takes longer than to find that there is nothing to migrate
     from alembic.config import Config
+
+_log = logging.getLogger(__name__)
 
 HEAD = "0013"
 """The newest revision."""
@@ -40,7 +43,8 @@ def migrate(url: str, revision: str = HEAD) -> None:
     Raises:
         Corrupt: a SQLite database whose foreign keys do not hold afterwards.
     """
-    if current_revision(url)[0] == revision:
+    found, _ = current_revision(url)
+    if found == revision:
         return
     from alembic import command
 
@@ -66,6 +70,8 @@ def migrate(url: str, revision: str = HEAD) -> None:
             if broken:
                 raise Corrupt(f"after the migration {len(broken)} rows refer to nothing")
     engine.dispose()
+    if found is not None:  # of a new database there is nothing to tell
+        _log.info("brought the database from revision %s to %s", found, revision)
 
 
 def _connecting(url: str) -> Engine:

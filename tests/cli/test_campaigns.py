@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gonogo.cli.output import out
 from tests.cli.conftest import Gonogo
 from tests.cli.test_output_schemas import fits
 from tests.service.conftest import Plane
@@ -31,7 +33,7 @@ def test_it_is_submitted_shown_listed_and_cancelled(
     assert ONE_LINE in gonogo("campaign", "list").out
     assert gonogo("campaign", "show", "last").code == 3
     path = plan_file(tmp_path)
-    dry = gonogo("campaign", "submit", path, "--dry-run").json()
+    dry = gonogo("campaign", "submit", path, "--dry-run", "--json").json()
     fits("campaign submit --dry-run", dry)
     assert gonogo("campaign", "list", "--json").json()["items"] == []
     made = gonogo("campaign", "submit", path, "--name", "mine", "--label", "a=b", "--json").json()
@@ -52,6 +54,74 @@ def test_it_is_submitted_shown_listed_and_cancelled(
     fits("campaign cancel", gonogo("campaign", "cancel", "mine", "--json").json())
     assert "cancelled" in gonogo("campaign", "show", "mine").out
     assert f"{made['id']}, run 1 of plain" in gonogo("show", order.experiment).out
+
+
+DRY = """\
+campaign  demo: would run, 6 to 12 runs
+compares  toks_per_s per device, margin 2 %
+phase     compared, 30 steps, on profile cpu
+criteria  finite, compared
+
+variant  runs    ranks  starts     changes
+plain    3 to 6  2      nsa.train  NSA_DDP_STATIC_GRAPH=0
+static   3 to 6  2      nsa.train  NSA_DDP_STATIC_GRAPH=1
+
+profile cpu leaves out of the gates:
+phase     left out  why
+compared  busy      the profile has no devices
+every order as it would be given: --json
+"""
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_dry_run_shows_people_what_would_run(
+    plane: Plane, gonogo: Gonogo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr(out, "_width", width)
+    plan = campaign_plan(max_repeats=6, per_device=True)
+    plan["phases"][0] |= {
+        "name": "compared",
+        "gate": [
+            {"id": "finite", "metric": "loss", "aggregate": "all_finite"},
+            {"id": "busy", "metric": "gpu_util", "pass_above": 50},
+        ],
+    }
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(plan))
+    said = gonogo("campaign", "submit", str(path), "--dry-run")
+    assert re.sub(r" +$", "", said.out, flags=re.MULTILINE) == DRY
+    assert (said.code, said.err) == (0, "")
+    assert plane.get("/campaigns")["items"] == []
+
+
+def test_a_dry_run_of_anybodys_program_shows_its_command_and_warns_once(
+    plane: Plane, gonogo: Gonogo, tmp_path: Path
+) -> None:
+    plane.worker()
+    plan = {
+        "v": 1,
+        "name": "mine",
+        "profile": "cpu",
+        "workload": {"command": ["python", "my train.py"]},
+        "waive": ["identity", "coverage"],
+        "phases": [{"name": "smoke", "steps": 10, "gate": []}],
+        "campaign": {
+            "max_repeats": 3,
+            "variants": [
+                {"name": "a", "env": {"OMP_NUM_THREADS": 1}},
+                {"name": "b", "workload": {"command": ["python", "[b].py"]}},
+            ],
+        },
+    }
+    path = tmp_path / "plan.yaml"
+    path.write_text(yaml.safe_dump(plan))
+    said = gonogo("campaign", "submit", str(path), "--dry-run")
+    assert "mine: would run, 6 runs" in said.out
+    assert re.search(r"^a +3 +1 +python 'my train\.py' +OMP_NUM_THREADS=1", said.out, re.MULTILINE)
+    assert re.search(r"^b +3 +1 +python '\[b\]\.py' +workload\.command=", said.out, re.MULTILINE)
+    assert "leaves out" not in said.out
+    assert said.err.count("warning: ") == 1
+    assert "GONOGO_WORKER_ALLOW" in said.err
 
 
 def test_what_came_of_it_is_its_exit_code(plane: Plane, gonogo: Gonogo, tmp_path: Path) -> None:

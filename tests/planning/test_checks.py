@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.errors import Rejected
 from gonogo.contract.patch import Patch
+from gonogo.contract.workload import OURS
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.overrides import with_overrides
 from gonogo.planning.resolve import build_order, resolve_plan
@@ -199,6 +200,33 @@ def test_what_comes_to_nothing_is_a_warning() -> None:
     assert warnings_of(parse_plan(FOREIGN)) == []
     idle = with_overrides(DEMO, {"remedies": {"out_of_memory": {}}})
     assert warnings_of(parse_plan(idle)) == ["remedies: max_remedies is 0, so none is ever tried"]
+
+
+SWAPPED = OURS.replace("tr", "rt")
+
+
+@pytest.mark.parametrize(
+    "entry", [SWAPPED, OURS.replace("a", "", 1), f"{OURS}er", f"{OURS}n", OURS.replace("n", "m", 1)]
+)
+def test_an_entry_that_is_nearly_ours_is_a_warning(entry: str) -> None:
+    told = f"workload.entry: {entry} is taken for a program of your own; did you mean {OURS}?"
+    plan = with_overrides(FOREIGN, {"workload": {"entry": entry}})
+    assert warnings_of(parse_plan(plan)) == [told]
+    assert resolve_plan(plan).parsed().workload.entry == entry, "it is accepted"
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        {"entry": "my.train"},
+        {"entry": "train.py"},
+        {"entry": "nsa/train.py"},
+        {"entry": "nsa.evaluate"},
+        {"command": [SWAPPED]},
+    ],
+)
+def test_a_program_of_another_name_is_no_slip(workload: dict[str, Any]) -> None:
+    assert warnings_of(parse_plan(with_overrides(FOREIGN, {"workload": workload}))) == []
 
 
 def test_a_plan_that_goes_too_deep_is_refused() -> None:

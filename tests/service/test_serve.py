@@ -17,6 +17,7 @@ from redis import Redis
 
 from gonogo.contract.errors import Rejected
 from service.__main__ import main
+from service.db.migrate import HEAD, current_revision, migrate
 from service.settings import load_settings
 from tests.service.fake_worker import FakeWorker
 from tests.unit_socket import UnitSocket
@@ -79,6 +80,25 @@ def test_what_was_answered_survives_a_kill(process: Process) -> None:
         assert order is not None
         assert order.experiment == found["id"]
         assert process.end(signal.SIGTERM) == 0
+
+
+def test_a_first_start_says_nothing_of_its_schema(process: Process) -> None:
+    process.start().close()
+    assert process.end(signal.SIGTERM) == 0
+    log = (process.home / "service.log").read_text()
+    assert "alembic" not in log
+    assert "revision" not in log
+    assert current_revision(f"sqlite:///{process.home}/gonogo.db") == (HEAD, HEAD)
+
+
+def test_a_start_that_finds_an_older_schema_says_so_in_a_line(process: Process) -> None:
+    migrate(f"sqlite:///{process.home}/gonogo.db", "0012")
+    process.start().close()
+    assert process.end(signal.SIGTERM) == 0
+    log = (process.home / "service.log").read_text()
+    assert "alembic" not in log
+    told = f"INFO service.db.migrate: brought the database from revision 0012 to {HEAD}\n"
+    assert log.count(told) == log.count("revision") == 1
 
 
 @pytest.mark.long

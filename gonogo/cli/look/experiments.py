@@ -46,13 +46,31 @@ def print_dry_run(answer: Mapping[str, Any]) -> None:
                 order.phase,
                 str(order.steps),
                 str(order.world_size),
-                escape(order.entry or shlex.join(order.command or [])),
+                escape(start_of(order)),
                 ", ".join(row.id for row in order.gate),
             )
             for order in orders
         ),
     )
-    out.print("every order as it would be given: --json", highlight=False)
+    print_left_out(orders)
+    out.print("[dim]every order as it would be given:[/dim] --json", highlight=False)
+
+
+def start_of(order: Order) -> str:
+    """Return what an order starts, as one would type it."""
+    return order.entry or shlex.join(order.command or [])
+
+
+def print_left_out(orders: Sequence[Order]) -> None:
+    """Print what the profile leaves out of each phase's gate, and why; of whole gates nothing."""
+    rows = [
+        (order.phase, ", ".join(row.id for row in order.left_out if row.why == why), escape(why))
+        for order in orders
+        for why in dict.fromkeys(row.why for row in order.left_out)
+    ]
+    if rows:
+        out.print(f"\nprofile {orders[0].profile} leaves out of the gates:", highlight=False)
+        print_table(("phase", "left out", "why"), rows)
 
 
 def submission_fields(view: ExperimentView) -> dict[str, str]:
