@@ -15,6 +15,8 @@ from gonogo.contract.heartbeat import (
 from gonogo.judge.watch.stream import NAMED_SECTIONS, SECTION_SAMPLES, RankStream
 
 MOST_PLACES = 16
+MOST_LEFT = 256
+"""A run may evaluate on many data sets, one after the other, at one step."""
 LONG_WAIT_S, LONG_WAITS = 10.0, 8
 """So many are kept of what peers may have waited for that took so long: who waited may be heard
 when the rank has saved, evaluated or fetched again."""
@@ -84,6 +86,8 @@ def _leave(stream: RankStream, mono: float, own_mono: float) -> None:
         stream.section_times = (*kept, (str(stream.section), took_s))
         if stream.section == _EVAL:
             stream.evaluated_s += took_s
+        left = stream.left if stream.left_step == stream.step else ()
+        stream.left = (*left[1 - MOST_LEFT :], str(stream.section))
         stream.left_mono, stream.left_step = mono, stream.step
         if not stream.completed_steps:
             stream.first_began = own_mono

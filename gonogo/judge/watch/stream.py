@@ -56,6 +56,9 @@ class RankStream:
     started anew, which ends whatever they waited for."""
     left_step: int = 0
     """The step at which it was in there."""
+    left: tuple[str, ...] = ()
+    """The checkpoints and evaluations that it has left at that step, in order; of more than
+    `sections.MOST_LEFT` the last."""
     long_waits: tuple[tuple[int, float], ...] = ()
     """Of both, the last that took longer than `sections.LONG_WAIT_S`: step, and when it left."""
     fed_mono: float = 0.0

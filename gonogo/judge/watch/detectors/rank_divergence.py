@@ -18,7 +18,7 @@ others, and lives on, is who they wait for.
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, NON_TRAINING_SECTIONS, Section
@@ -152,15 +152,42 @@ def _not_back(among: Sequence[RankStream], behind: Sequence[RankStream]) -> list
     """Return the ranks that save or evaluate while all who seem to be behind are back from that.
 
     A step that starts anew after a pause counts none of the pause's sections; who is in it has
-    counted one, but is not ahead.
+    counted one, but is not ahead. Of several, who is back from the pause of another is left out.
     """
-    away = []
+    there: dict[_Pause, list[RankStream]] = {}
     for stream in among:
         if stream.section in NON_TRAINING_SECTIONS:
-            rest = [row for row in behind if row.section != stream.section]
-            if rest and _were_there(stream, rest):
-                away.append(stream)
-    return away
+            there.setdefault(_pause_of(stream), []).append(stream)
+    away = {}
+    for pause, streams in there.items():
+        rest = [row for row in behind if row.section != pause.section or _is_back(row, pause)]
+        if rest and all(_is_back(row, pause) for row in rest):
+            away[pause] = streams
+    known = [stream for streams in away.values() for stream in streams]
+    return [row for row in known if not any(_is_back(row, pause) for pause in away)] or known
+
+
+class _Pause(NamedTuple):
+    """Where ranks are that save or evaluate."""
+
+    step: int
+    section: str | None
+    left: int
+    """How often they have left such a section at that step."""
+
+
+def _pause_of(stream: RankStream) -> _Pause:
+    left = stream.left.count(stream.section) if stream.left_step == stream.step else 0
+    return _Pause(stream.step, stream.section, left)
+
+
+def _is_back(stream: RankStream, pause: _Pause) -> bool:
+    """Whether a rank has come back from where others save or evaluate, at their step.
+
+    It has left such a section there more often. When that was tells nothing: who comes late to an
+    evaluation, or evaluates for longer before it saves, is in there when its peers have long left.
+    """
+    return stream.left_step == pause.step and stream.left.count(pause.section) > pause.left
 
 
 def _comes_to(stream: RankStream, ahead: RankStream) -> bool:
@@ -231,7 +258,7 @@ def _acting(
     Where that collective is not counted nobody knows whether they wait for it, or it for them. Who
     is silent, or is seen to stand elsewhere than in a collective, does not wait.
     """
-    if _wait(acting, behind) or _were_there(acting, behind):
+    if _wait(acting, behind):
         return Culprit(acting, named=True)
     if not _expected(acting, behind) and _is_alone(view, acting, among, behind):
         return Culprit(acting, named=True)
@@ -275,12 +302,15 @@ def acts_for_all(among: Sequence[RankStream], behind: Sequence[RankStream]) -> R
     entered a collective since, in which it waits for the one that acts, or may have (not every
     trainer counts them all): it stands in no section. Then the one that acts has its time.
     """
+    pauses = {_pause_of(row) for row in behind}
     for stream in among:
         rest = [row for row in behind if row is not stream]
         if not rest or stream.section not in NON_TRAINING_SECTIONS:
             continue
         if not all(_has_ended(row, stream) for row in rest):
             continue
+        if any(_is_back(stream, pause) for pause in pauses):
+            continue  # who is in there does not wait: it still does what this one has done
         if len(rest) < len(behind):  # in as many sections: it came there straight from another
             if not _expected(stream, rest) and _may_wait(stream, rest):
                 return stream
@@ -311,19 +341,6 @@ def _expected(acting: RankStream, behind: Sequence[RankStream]) -> bool:
 def _wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
     """Whether those behind have entered a collective that the one that acts has not."""
     return all(row.collective_seq > acting.collective_seq for row in behind)
-
-
-def _were_there(acting: RankStream, behind: Sequence[RankStream]) -> bool:
-    """Whether those behind have left such a section at its step since the one that acts entered it.
-
-    Both may be read at once; a watcher that was away knows no longer when it was entered.
-    """
-    return all(
-        [name for name, _ in row.section_times][-1:] == [acting.section]
-        and row.left_step == acting.step
-        and (row.left_mono >= acting.section_mono or acting.rearmed)
-        for row in behind
-    )
 
 
 def _may_wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:

@@ -378,6 +378,15 @@ def test_who_may_wait_for_one_that_evaluates_is_not_behind() -> None:
     assert of_streams(acts, evaluating(1, "log", section_seq=8)) == (1, True)
 
 
+@pytest.mark.parametrize(("entered", "named"), [(6, True), (5, False)], ids=["waits", "may wait"])
+def test_who_waits_in_a_collective_before_its_next_step_waits_for_one_that_evaluates_in_that(
+    entered: int, named: bool
+) -> None:
+    """Both have evaluated before; the one that does so now has opened its step already."""
+    acts = evaluating(0, "eval", step=41, section_seq=1, collective_seq=5)
+    assert of_streams(acts, evaluating(1, None, collective_seq=entered)) == (0, named)
+
+
 def test_a_rank_that_is_alone_is_named() -> None:
     assert named(view_of([(4, 9, 3)])) == 0
 
@@ -396,6 +405,7 @@ def test_the_sentence_about_collectives_is_the_one_that_was_told() -> None:
 
 
 SAVED = (("checkpoint", 9.0),)
+SAVES = ("checkpoint",)
 
 
 @pytest.mark.parametrize(
@@ -457,34 +467,80 @@ def test_who_saves_beside_another_that_waits_in_its_checkpoint_is_the_culprit() 
 
 
 @pytest.mark.parametrize(
-    ("left_s", "last", "left_step", "named"),
+    ("left", "left_step", "own", "own_step", "named"),
     [
-        (60.0, "checkpoint", 41, True),
-        (70.0, "checkpoint", 41, True),
-        (80.0, "checkpoint", 41, False),
-        (60.0, "eval", 41, False),
-        (60.0, "checkpoint", 40, False),
-        (70.0, "checkpoint", 40, False),
+        (SAVES, 41, (), 0, True),
+        ((*SAVES, "eval"), 41, (), 0, True),
+        (("eval",), 41, (), 0, False),
+        ((), 41, (), 0, False),
+        (SAVES, 40, (), 0, False),
+        (SAVES, 41, SAVES, 41, False),
+        (SAVES, 41, SAVES, 40, True),
+        (SAVES, 41, ("eval",), 41, True),
+        ((*SAVES, *SAVES), 41, SAVES, 41, True),
+        (SAVES, 40, SAVES, 40, False),
     ],
 )
 def test_who_is_left_in_a_checkpoint_that_its_peers_were_in_with_it_is_the_culprit(
-    left_s: float, last: str, left_step: int, named: bool
+    left: tuple[str, ...], left_step: int, own: tuple[str, ...], own_step: int, named: bool
 ) -> None:
     """It evaluated alone before that, so it has been in more sections of the step than they."""
-    times = (("checkpoint", 3.0), (last, 3.0))
-    saves = standing("checkpoint", for_s=70.0, section_seq=8)
-    left = standing(
+    saves = standing("checkpoint", for_s=70.0, section_seq=8, left=own, left_step=own_step)
+    times_s = (("checkpoint", 3.0), ("checkpoint", 3.0))
+    waits = standing(
         None,
         for_s=60.0,
         rank=1,
         section_seq=6,
-        section_times=times,
-        left_mono=NOW - left_s,
+        section_times=times_s,
+        left=left,
         left_step=left_step,
     )
-    found = name_culprit(view_of([(1, 0, 0)]), [saves, left], NOW)
+    found = name_culprit(view_of([(1, 0, 0)]), [saves, waits], NOW)
     assert found is not None
     assert (found.stream.rank, found.named) == (0, named)
+
+
+def pausing(rank: int, section: str, *left: str, sections: int = 1) -> RankStream:
+    """A rank of step 41 that has left these pauses in it, and was in so many sections."""
+    place: dict[str, Any] = {"left": left, "left_step": 41, "section_seq": sections}
+    times_s = tuple((name, 9.0) for name in left)
+    return standing(section, for_s=70.0, rank=rank, section_times=times_s, **place)
+
+
+def test_of_those_who_are_not_back_the_one_is_named_whose_pause_the_others_have_left() -> None:
+    back = [pausing(rank, "data", "eval", "checkpoint") for rank in (0, 1)]
+    saves = pausing(2, "checkpoint", "eval", sections=3)
+    evaluates = pausing(3, "eval", sections=2)
+    assert of_streams(*back, saves, evaluates) == (3, True)
+    assert of_streams(*back, saves) == (2, True)
+    assert of_streams(saves, evaluates) == (3, True)
+    two = name_culprit(view_of([(1, 0, 0)]), [*back, evaluates, replace(evaluates, rank=4)], NOW)
+    assert str(two) == "one of ranks 3, 4"
+
+
+def test_of_two_that_each_have_left_the_pause_of_the_other_none_is_named() -> None:
+    back = pausing(0, "data", "eval", "checkpoint")
+    saves, evaluates = pausing(1, "checkpoint", "eval"), pausing(2, "eval", "checkpoint")
+    found = name_culprit(view_of([(1, 0, 0)]), [back, saves, evaluates], NOW)
+    assert str(found) == "one of ranks 1, 2"
+
+
+def test_who_evaluates_for_the_first_time_is_behind_one_that_does_so_again() -> None:
+    first, again = pausing(0, "eval"), pausing(1, "eval", "eval")
+    assert of_streams(first, again) == (0, True)
+    assert of_streams(first, replace(first, rank=1))[1] is False
+    assert of_streams(first, again, pausing(2, "data", "eval")) == (0, True)
+    assert of_streams(again, pausing(2, "data", "eval", sections=0)) == (2, True)
+
+
+def test_who_is_back_from_the_pause_of_another_does_not_act_for_it() -> None:
+    """It may wait in its first checkpoint for those who still evaluate: that one is behind."""
+    saves, evaluates = pausing(0, "checkpoint", "eval", sections=2), pausing(1, "eval")
+    assert acts_for_all([saves, evaluates], [evaluates]) is None
+    waits = standing(None, for_s=70.0, rank=2, section_seq=1)
+    assert acts_for_all([saves, waits], [waits]) is saves
+    assert acts_for_all([saves, evaluates, waits], [evaluates, waits]) is evaluates
 
 
 @pytest.mark.parametrize(
