@@ -38,6 +38,10 @@ _NO_REASON = "terminate called without an active exception"
 """How C++ ends a process whose threads still run when its interpreter leaves: what was said before
 is why it left."""
 _DUMPED = re.compile(r"Extension modules: |(?:Current t|T)hread 0x|<no Python frame>")
+_FRAMES = re.compile(
+    r"frame #\d+: |<omitting python frames>|Exception raised from .* \(most recent call first\):"
+)
+"""How torch's C++ side shows where it stood: below what it has to say."""
 
 SYMPTOMS = frozenset(
     {
@@ -159,7 +163,8 @@ def last_line(text: str, rank: int | None = None) -> str | None:
     Warnings of torch's C++ side, which follow whatever ended a process, count only when nothing
     else was said, and those of the names in its environment not even then.
     """
-    lines = _undumped([said for line in own_lines(text, rank) if (said := _telling(line))])
+    words = [said for line in own_lines(text, rank) if (said := _telling(line))]
+    lines = _undumped([line for line in words if not _FRAMES.match(line)] or words)
     telling = [line for line in lines if not _WARNING.match(line)]
     told = telling or [line for line in lines if not _RENAMED.search(line)]
     return next(reversed(told), None)

@@ -13,6 +13,7 @@ from typing import Any
 from gonogo.supervise.launch.place import NoPlace, Place, fence_of
 from gonogo.supervise.release import own_python
 
+_HERE = "127.0.0.1"
 MEET_LIMIT_S = 600
 """How long a launcher waits for the others: their keepers have met already."""
 
@@ -41,8 +42,13 @@ class Torchrun:
 
 def _meeting(order: Mapping[str, Any], place: Place) -> list[str]:
     """Return the options by which launchers find each other."""
-    if place.is_whole:
-        return ["--standalone", "--local-addr", "127.0.0.1"]
+    if place.is_whole:  # as `--standalone`, which asks what `localhost` is: not every host says it
+        return [
+            "--rdzv-backend", "c10d",
+            "--rdzv-endpoint", f"{_HERE}:0",
+            "--rdzv-id", str(order["run"]),
+            "--local-addr", _HERE,
+        ]  # fmt: skip
     if place.rendezvous is None:
         raise NoPlace("nobody has told where the nodes meet")
     host = place.rendezvous.rpartition(":")[0]

@@ -134,6 +134,16 @@ LOGS = [
         '  File "x.py", line 1 in f\n  <no Python frame>\n\nExtension modules: a.b (total: 1)\n',
         'File "x.py", line 1 in f',
     ),
+    # How torch's C++ side shows where it stood when it gave up.
+    (
+        "[W1123 07:28:01.1 socket.cpp:764] [c10d] no address\n[E1123 07:28:16.3 socket.cpp:1028]"
+        " [c10d] The client socket has timed out\n[W1123 07:28:16.3 TCPStore.cpp:340] [c10d]"
+        " retrying\nException raised from throwTimeoutError at /x/socket.cpp:1030 (most recent call"
+        " first):\nframe #0: c10::Error::Error() + 0x9d (0x7f9c in /x/libc10.so)\n"
+        "<omitting python frames>\nframe #38: _start + 0x21 (0x55 in /x/python)\n\n",
+        "[E1123 07:28:16.3 socket.cpp:1028] [c10d] The client socket has timed out",
+    ),
+    ("frame #38: _start + 0x21 (0x5)\n", "frame #38: _start + 0x21 (0x5)"),
     ("x" * 1000, "x" * (MOST_CHARS - 1) + "…"),
     ("Traceback (most recent call last):\n  File\nValueError: ü ≥ 1\n", "ValueError: ü ≥ 1"),
 ]

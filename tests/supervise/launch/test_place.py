@@ -88,6 +88,16 @@ def test_a_run_of_one_node_asks_nobody_which_it_is() -> None:
     assert told_node({"world_size": 2}, {"SLURM_NODEID": "7", "SLURM_NNODES": "9"}) == 0
 
 
+def test_the_launcher_of_one_node_meets_itself_at_an_address_that_needs_no_name() -> None:
+    alone = {**ORDER, "nodes": 1}
+    command = build_command(alone, RUN_DIR, place=Place.of(alone, 0))
+    said = dict(itertools.pairwise(command))
+    assert said["--rdzv-endpoint"] == "127.0.0.1:0", "whatever /etc/hosts says of localhost"
+    assert (said["--rdzv-backend"], said["--rdzv-id"]) == ("c10d", "run_1")
+    assert said["--local-addr"] == "127.0.0.1"
+    assert "--nnodes" not in said
+
+
 def test_launchers_meet_at_node_0_under_run_and_token() -> None:
     places = [Place.of(ORDER, node, rendezvous="10.0.0.1:29400") for node in range(2)]
     commands = [build_command(ORDER, RUN_DIR, place=place) for place in places]
@@ -97,7 +107,6 @@ def test_launchers_meet_at_node_0_under_run_and_token() -> None:
         assert said["--rdzv-endpoint"] == "10.0.0.1:29400"
         assert (said["--nnodes"], said["--nproc-per-node"]) == ("2", "4")
         assert said["--max-restarts"] == "0"
-        assert "--standalone" not in command
     addresses = [command[command.index("--local-addr") + 1] for command in commands]
     assert addresses[0] == "10.0.0.1"
     assert addresses == sorted(addresses), "torch numbers nodes in the order of these"
