@@ -85,10 +85,11 @@ def check_bearer(run: HeldRun, bearer: Bearer) -> None:
     """Refuse whoever does not hold the run's newest claim.
 
     A run that was claimed under a release without secrets is held by its token alone: its worker
-    may have another name by now, and what the run still has to send must arrive.
+    may have another name by now, and what the run still has to send must arrive. One that nobody
+    has claimed yet is nobody's.
 
     Raises:
-        NotAllowed: another worker's key, or not the claim's secret.
+        NotAllowed: another worker's key, not the claim's secret, or there was no claim.
         StaleToken: a newer claim owns the run.
     """
     theirs = home_of_worker(run.worker or "")
@@ -100,6 +101,8 @@ def check_bearer(run: HeldRun, bearer: Bearer) -> None:
         raise StaleToken(
             f"stale token {bearer.token}: a newer claim owns run {run.id}", newer=run.token
         )
+    if run.worker is None:
+        raise NotAllowed(f"no worker has claimed run {run.id}")
     if run.claim is None:
         return
     if bearer.secret is None or not hmac.compare_digest(run.claim, hash_claim(bearer.secret)):

@@ -90,6 +90,26 @@ def test_another_workers_key_reaches_nothing_of_a_run(plane: Plane) -> None:
     assert owner.telemetry(order).status_code == 200
 
 
+def test_a_run_that_nobody_has_claimed_is_nobodys(plane: Plane) -> None:
+    """Its token is 0, and it has no secret yet: no key speaks of it before its claim."""
+    run = plane.experiment(plane.submit())["phases"][0]["runs"][0]
+    thief = plane.worker(name="w2", host="host-2")
+    path, upload = f"/runs/{run}", {"token": 0, "path": "a", "content_b64": ""}
+    end = {"ended_at": 1.0, "ended_by": "trainer", "reason": "completed", "code": 0}
+    finding = {"detector": "x", "severity": "halt", "at": 1.0, "key": "k", "text": "t"}
+    calls = [
+        thief.post(f"{path}/telemetry", {"token": 0}),
+        thief.post(f"{path}/state", {"token": 0, "event": "end", "at": 1.0, "exit": end}),
+        thief.post(f"{path}/findings", {"token": 0, "findings": [finding]}),
+        thief.post(f"{path}/evidence", upload),
+        thief.post(f"{path}/records", {**upload, "path": "order.json"}),
+    ]
+    assert [answer.status_code for answer in calls] == [403] * 5, calls[0].text
+    assert plane.get(path)["state"] == "queued"
+    order = plane.next_order(plane.worker())
+    assert order.run == run
+
+
 def test_without_its_claims_secret_even_the_right_key_and_token_change_nothing(
     plane: Plane,
 ) -> None:
