@@ -20,7 +20,7 @@ from gonogo.contract.heartbeat import Count
 from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
-from gonogo.contract.wire import Labels, Submitted, Text
+from gonogo.contract.wire import Document, Labels, Submitted, Text
 
 WAKE_QUEUE_PREFIX = "gonogo-"
 WAKE_JOB = "worker.desk.job.wake"
@@ -51,7 +51,7 @@ StreamName = Annotated[str, Field(pattern=STREAM_NAME)]
 RecordPath = Annotated[str, Field(pattern=RECORD_PATH)]
 Word = Annotated[str, Field(max_length=255)]
 Words = Annotated[list[Word], Field(max_length=4096)]
-Path = Annotated[str, Field(max_length=4096)]
+Path = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
 Paths = Annotated[list[Path], Field(max_length=1024)]
 
 
@@ -179,7 +179,7 @@ class TelemetryAck(Submitted):
     command: Command | None = None
 
 
-class StateReport(Submitted):
+class StateReport(Document):
     """POST /agent/runs/{id}/state: the run's lifecycle went on."""
 
     token: int

@@ -108,3 +108,17 @@ def test_names_that_were_promised_before_they_were_checked_write_nothing_and_sto
         judging.settle()
     assert precious.read_text() == "kept"
     assert still.get(f"/runs/{order.run}")["verdict"] is not None
+
+
+def test_what_no_directory_is_called_and_what_nobody_nests_is_refused(plane: Plane) -> None:
+    worker, order = in_state(plane, RunState.RUNNING)
+    deep: dict[str, Any] = {}
+    for _ in range(400):
+        deep = {"a": deep}
+    assert worker.state(order, "step", dir=f"/x\x00/{order.run}").status_code == 422
+    devices = {"passed": True, "devices": [deep]}
+    assert worker.state(order, "step", preflight=devices).status_code == 422
+    shallow = {"passed": True, "devices": [{"uuid": "GPU-1", "ecc": {"a": [1]}}]}
+    said = {"dir": f"/runs with blanks/ü/{order.run}", "preflight": shallow}
+    assert worker.state(order, "step", **said).status_code == 200
+    assert plane.get(f"/runs/{order.run}/artifacts")["items"] == []
