@@ -1,15 +1,21 @@
-"""How is a moment written? RFC 3339 in UTC, to the millisecond."""
+"""How is a moment written? RFC 3339 in UTC, to the millisecond.
+
+What no calendar has (a trainer's clock that counts milliseconds, or anything) is written as the
+first or the last day that any reader's time zone has.
+"""
 
 from datetime import UTC, datetime
+
+_FIRST = datetime(1, 1, 3, tzinfo=UTC).timestamp()
+_LAST = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
 
 
 def instant(seconds: float | None) -> str | None:
     """Return Unix seconds as RFC 3339 in UTC."""
-    if seconds is None:
-        return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return None if seconds is None else stamp(seconds)
 
 
 def stamp(seconds: float) -> str:
     """Return Unix seconds that are there as RFC 3339 in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    known = min(_LAST, max(_FIRST, seconds))  # NaN is the first day
+    return datetime.fromtimestamp(known, UTC).isoformat(timespec="milliseconds")

@@ -176,7 +176,7 @@ class Stack:
         self.stop(grace_s=10.0)
 
     def _take_home(self) -> None:
-        self.home.mkdir(parents=True, exist_ok=True)
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = (self.home / "up.lock").open("wb")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,7 +20,7 @@ from gonogo.contract.heartbeat import Count
 from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
-from gonogo.contract.wire import Labels, Submitted, Text
+from gonogo.contract.wire import Document, Labels, Submitted, Text
 
 WAKE_QUEUE_PREFIX = "gonogo-"
 WAKE_JOB = "worker.desk.job.wake"
@@ -46,9 +46,12 @@ RECORD_PATH = (
 """Small records of a run directory that judging needs byte by byte."""
 
 
+RankName = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
+StreamName = Annotated[str, Field(pattern=STREAM_NAME)]
+RecordPath = Annotated[str, Field(pattern=RECORD_PATH)]
 Word = Annotated[str, Field(max_length=255)]
 Words = Annotated[list[Word], Field(max_length=4096)]
-Path = Annotated[str, Field(max_length=4096)]
+Path = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
 Paths = Annotated[list[Path], Field(max_length=1024)]
 
 
@@ -123,7 +126,7 @@ class RankTelemetry(Submitted):
 class StreamTelemetry(Submitted):
     """A stretch of complete lines of another growing file, as the bytes that they are."""
 
-    name: Annotated[str, Field(pattern=STREAM_NAME)]
+    name: StreamName
     start: Count
     content_b64: Annotated[str, Field(max_length=3 * MAX_STREAM_BYTES)]
 
@@ -176,7 +179,7 @@ class TelemetryAck(Submitted):
     command: Command | None = None
 
 
-class StateReport(Submitted):
+class StateReport(Document):
     """POST /agent/runs/{id}/state: the run's lifecycle went on."""
 
     token: int
@@ -186,13 +189,13 @@ class StateReport(Submitted):
     preflight: Preflight | None = None
     model: ModelRecord | None = None
     exit: ExitRecord | None = None
-    sizes: dict[str, Count] = {}
+    sizes: dict[RankName, Count] = {}
     """With `end`: rank → bytes of complete lines in its file; judgement waits for all of them."""
     findings: Count = 0
     """With `end`: number of findings recorded; judgement waits for all of them."""
-    files: dict[str, Count] = {}
+    files: dict[StreamName, Count] = {}
     """With `end`: growing file → bytes of complete lines in it; judgement waits for all of them."""
-    records: dict[str, str] = {}
+    records: dict[RecordPath, str] = {}
     """With `end`: small record → SHA-256 of its bytes; judgement waits for these very bytes."""
 
 
@@ -216,7 +219,7 @@ class RecordReport(Submitted):
     """POST /agent/runs/{id}/records: one small record as it stands, base64; idempotent."""
 
     token: int
-    path: Annotated[str, Field(pattern=RECORD_PATH)]
+    path: RecordPath
     content_b64: Annotated[str, Field(max_length=2 * MAX_RECORD_BYTES)]
 
 

@@ -19,7 +19,7 @@ from gonogo.contract.heartbeat import Heartbeat, Msg, Section
 
 MAX_RECENT = 32
 """Steps that a checkpoint's line may be late."""
-_STEP = re.compile(r"step_(\d+)/?$")
+_STEP = re.compile(r"step_([0-9]{1,16})/?$")
 MAX_MARKS = 64
 """Checkpoints that are remembered; a run goes on from one of the newest."""
 

@@ -7,6 +7,7 @@ enough to speak of another worker's run, and a number can be guessed.
 import hashlib
 import hmac
 import re
+import shlex
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.agent import CLAIM_HEADER
 from gonogo.contract.errors import NotAllowed, StaleToken
 from service.db.schema import KeyRow
+from service.queries.keys import load_living_key_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +64,21 @@ def home_of_worker(worker: str) -> str:
 def bind_key(session: Session, key_id: str, worker: str) -> None:
     """Make a worker's key the one of the worker that claims with it; the first one has it.
 
+    And the worker has it: where a key of it lives already, what claims under its name with another
+    is not it, whatever host and machine it says.
+
     Raises:
-        NotAllowed: another worker has it.
+        NotAllowed: another worker has it, or the worker has another.
     """
     row = session.get_one(KeyRow, key_id, with_for_update=True)
     home = home_of_worker(worker)
     if row.worker is None:
+        held = load_living_key_of(session, home)
+        if held is not None:
+            raise NotAllowed(
+                f"worker {home} has a key already, {held.name!r}; if this one is to replace it: "
+                f"`gonogo keys revoke {shlex.quote(held.name)}`"
+            )
         row.worker = home
     elif row.worker != home:
         raise NotAllowed(
@@ -85,10 +96,11 @@ def check_bearer(run: HeldRun, bearer: Bearer) -> None:
     """Refuse whoever does not hold the run's newest claim.
 
     A run that was claimed under a release without secrets is held by its token alone: its worker
-    may have another name by now, and what the run still has to send must arrive.
+    may have another name by now, and what the run still has to send must arrive. One that nobody
+    has claimed yet is nobody's.
 
     Raises:
-        NotAllowed: another worker's key, or not the claim's secret.
+        NotAllowed: another worker's key, not the claim's secret, or there was no claim.
         StaleToken: a newer claim owns the run.
     """
     theirs = home_of_worker(run.worker or "")
@@ -100,6 +112,8 @@ def check_bearer(run: HeldRun, bearer: Bearer) -> None:
         raise StaleToken(
             f"stale token {bearer.token}: a newer claim owns run {run.id}", newer=run.token
         )
+    if run.worker is None:
+        raise NotAllowed(f"no worker has claimed run {run.id}")
     if run.claim is None:
         return
     if bearer.secret is None or not hmac.compare_digest(run.claim, hash_claim(bearer.secret)):

@@ -1,10 +1,14 @@
 """How does a database come to the newest schema? Alembic, run by every start that finds another.
 
 SQLite is migrated with foreign keys off and checked afterwards (a batch migration of a parent
-table with them on deletes every child). On PostgreSQL an advisory lock lets one start migrate.
+table with them on deletes every child). A new file is its owner's alone, for it holds what signs
+webhooks and the ends of logs; SQLite gives the files beside it the same mode. On PostgreSQL an
+advisory lock lets one start migrate.
 """
 
 import logging
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +54,7 @@ def migrate(url: str, revision: str = HEAD) -> None:
 
     engine = _connecting(url)
     if is_sqlite(url):
+        _make_private(make_url(url).database)
 
         @event.listens_for(engine, "connect")
         def on_connect(connection: object, _: object) -> None:
@@ -72,6 +77,13 @@ def migrate(url: str, revision: str = HEAD) -> None:
     engine.dispose()
     if found is not None:  # of a new database there is nothing to tell
         _log.info("brought the database from revision %s to %s", found, revision)
+
+
+def _make_private(file: str | None) -> None:
+    """Make a database's file that is not there yet, for its owner alone."""
+    if file and file != ":memory:":
+        with suppress(FileExistsError):
+            os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _connecting(url: str) -> Engine:

@@ -1,13 +1,16 @@
 """Which files of a run can be had here? Those of its directory on this host, and the uploaded ones.
 
 A run directory is served only when its name is the run's id and the order in it names the run, so
-that a worker's word alone opens no other folder; no path leads out of it, links included. Whether
-it is the worker's host or a volume that both mount makes no difference.
+that a worker's word alone opens no other folder; no path leads out of it, links included, also
+while somebody changes them: what was opened is looked at, and that is what is read. Whether it is
+the worker's host or a volume that both mount makes no difference.
 """
 
+import io
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import IO
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -16,7 +19,7 @@ from gonogo.contract.api import ArtifactsView, ArtifactView
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
 from gonogo.contract.order import Order
 from gonogo.pruned import pruned_text
-from gonogo.rundir import RunDir, load_record
+from gonogo.rundir import RunDir, load_record, open_file
 from service.db.schema import EvidenceRow, RunRow
 
 MAX_LISTED = 5_000
@@ -40,11 +43,16 @@ def reachable_dir(run: RunRow) -> RunDir | None:
     if run.dir is None:
         return None
     run_dir = RunDir(Path(run.dir))
+    return run_dir if run_dir.path.name == run.id and _is_of(run_dir, run.id) else None
+
+
+def _is_of(run_dir: RunDir, run: str) -> bool:
+    """Say whether the order in a directory names the run."""
     try:
-        order = load_record(run_dir.order, Order) if run_dir.path.name == run.id else None
-    except (OSError, Corrupt):
-        return None
-    return run_dir if order is not None and order.run == run.id else None
+        order = load_record(run_dir.order, Order)
+    except (OSError, ValueError, Corrupt):  # a NUL character in a path is a ValueError
+        return False
+    return order is not None and order.run == run
 
 
 def list_artifacts(session: Session, run: RunRow) -> ArtifactsView:
@@ -94,8 +102,8 @@ def load_copies(
     yield from session.scalars(query.execution_options(yield_per=_AT_ONCE))
 
 
-def load_artifact(session: Session, run: RunRow, path: str) -> Path | bytes:
-    """Return a file's path on this host, or the content of its uploaded copy.
+def load_artifact(session: Session, run: RunRow, path: str) -> IO[bytes]:
+    """Return a file of a run, open for reading, or its uploaded copy.
 
     Raises:
         Rejected: the path leads out of the run directory.
@@ -105,16 +113,40 @@ def load_artifact(session: Session, run: RunRow, path: str) -> Path | bytes:
     run_dir = reachable_dir(run)
     if "\x00" in path:
         raise Rejected("path: a NUL character")
-    if run_dir is not None:
-        target = run_dir.inside(path)
-        if target.is_file():
-            return target
+    found = None if run_dir is None else _open_inside(run_dir, run.id, path)
+    if found is not None:
+        return found
     copy = session.get(EvidenceRow, (run.id, path))
     if copy is not None:
-        return copy.content
+        return io.BytesIO(copy.content)
     if run_dir is not None or run.dir is None:
         raise NotFound(f"run {run.id} has no file {path}")
     gone = pruned_text(Path(run.dir))
     if gone is not None:
         raise NotFound(f"run {run.id} has no file {path}: {gone}")
     raise ArtifactNotHere(run.host, f"{run.dir}/{path}")
+
+
+def _open_inside(run_dir: RunDir, run: str, path: str) -> IO[bytes] | None:
+    """Return a file of a run directory, open; None where there is no such plain file.
+
+    Whoever writes to the directory may put a link in a file's place, or in the directory's own,
+    between a look and the opening. So it is asked where the file lies that was opened.
+
+    Raises:
+        Rejected: the path leads out of the run directory.
+    """
+    root = run_dir.path.resolve()
+    if not _is_of(RunDir(root), run):
+        return None
+    try:
+        stream = open_file(RunDir(root).inside(path))
+    except (OSError, RuntimeError):  # links that lead to each other are a RuntimeError
+        return None
+    try:
+        if Path(os.readlink(f"/proc/self/fd/{stream.fileno()}")).is_relative_to(root):
+            return stream
+    except OSError:
+        pass
+    stream.close()
+    raise Rejected(f"{path!r} leads out of the run directory")

@@ -1,10 +1,16 @@
 """What of a run is here, file by file, and what did its end promise?"""
 
+import re
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gonogo.contract.agent import STREAM_NAME
+from gonogo.contract.tick import parse_rank
 from service.db.schema import OffsetRow, RecordRow, RunRow
 from service.evidence.files import heartbeat_name
+
+_STREAM = re.compile(STREAM_NAME)
 
 
 def load_records(session: Session, run: str) -> dict[str, bytes]:
@@ -20,9 +26,16 @@ def load_digests(session: Session, run: str) -> dict[str, str]:
 
 
 def promised_files(run: RunRow) -> dict[str, int]:
-    """Return growing file → bytes that the end promised, the ranks' heartbeats among them."""
-    heartbeats = {heartbeat_name(int(rank)): int(size) for rank, size in run.sizes.items()}
-    return {**heartbeats, **(run.promised.files if run.promised is not None else {})}
+    """Return growing file → bytes that the end promised, the ranks' heartbeats among them.
+
+    Names that no such file has are none: files are written under these, and a run that promised
+    them (before messages were held against the list) keeps no other from being judged.
+    """
+    ranks = {parse_rank(name): size for name, size in run.sizes.items()}
+    heartbeats = {heartbeat_name(rank): size for rank, size in ranks.items() if rank is not None}
+    streams = run.promised.files if run.promised is not None else {}
+    known = {name: size for name, size in streams.items() if _STREAM.fullmatch(name)}
+    return {**heartbeats, **known}
 
 
 def promised_records(run: RunRow) -> dict[str, str]:

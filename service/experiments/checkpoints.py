@@ -21,7 +21,7 @@ from gonogo.contract.errors import Corrupt, GonogoError
 from gonogo.contract.observation import CheckpointSeen, Kind
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.records import Manifest, Preflight
-from gonogo.rundir import RunDir, load_record
+from gonogo.rundir import RunDir, load_record, open_file
 from service.db.schema import ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.evidence.files import load_bytes_backwards
@@ -195,7 +195,7 @@ def _verified(folder: Path) -> Manifest | None:
 
 def _sha256(path: Path) -> str:
     found = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             found.update(chunk)
     return found.hexdigest()

@@ -10,11 +10,13 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from gonogo.contract.canonical import wire_value
 from service.context import Context
@@ -60,9 +62,7 @@ class Streams:
         self._news = _News(seq={}, progress={}, keys=frozenset())
         self._asked_at = float("-inf")
 
-    def follow(
-        self, experiment: str, *, after: int, follow: bool, key_id: str
-    ) -> AsyncIterator[str]:
+    def follow(self, experiment: str, *, after: int, follow: bool, key_id: str) -> "EventStream":
         """Return the stream of an experiment's events with `seq` > `after`.
 
         Args:
@@ -76,11 +76,11 @@ class Streams:
         """
         if not self._open.acquire(blocking=False):
             raise TooMany("too many event streams are open")
-        return self._stream(experiment, after, follow, key_id)
+        return EventStream(self._stream(experiment, after, follow, key_id), then=self._open.release)
 
     async def _stream(
         self, experiment: str, after: int, follow: bool, key_id: str
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[str]:
         shown: Progress | None = None
         quiet_s = 0.0
         self._followed[experiment] += 1
@@ -113,7 +113,6 @@ class Streams:
         finally:
             self._followed[experiment] -= 1
             self._keys[key_id] -= 1
-            self._open.release()
 
     async def _ask(self, experiment: str, key_id: str) -> _News:
         """Return what is new, asked for all at once and not again before `POLL_S`."""
@@ -125,6 +124,31 @@ class Streams:
                 self._news = await run_in_threadpool(_load_news, self._context, followed, keys)
                 self._asked_at = now
             return self._news
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events; closed with the answer, however early the caller has gone.
+
+    Args:
+        events: what is sent; it may never be begun.
+        then: called once it is over.
+    """
+
+    def __init__(self, events: AsyncGenerator[str], *, then: Callable[[], None]) -> None:
+        super().__init__(
+            events,
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+        self._events, self._then = events, then
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send what there is."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._then()
+            await self._events.aclose()
 
 
 def format_event(kind: str, data: Any, number: int | None = None) -> str:

@@ -55,8 +55,14 @@ def prometheus_targets(context: Service) -> list[dict[str, Any]]:
 
 
 def _target(row: WorkerRow, now: float) -> dict[str, Any] | None:
-    """Return one worker's exporter; a silent one stays a target, so that `up` can say 0."""
-    url = urlsplit(row.claim.metrics_url or "")
+    """Return one worker's exporter; a silent one stays a target, so that `up` can say 0.
+
+    None for one that announces none, or what is no address.
+    """
+    try:
+        url = urlsplit(row.claim.metrics_url or "")
+    except ValueError:
+        return None
     if not url.netloc or now - row.seen_at > FORGOTTEN_S:
         return None
     return {

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Query, Response
-from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.responses import HTMLResponse
 
 from gonogo.contract.api import CampaignState
 from gonogo.contract.errors import NotFound
@@ -11,6 +11,7 @@ from service.campaigns.view import view_campaign
 from service.evidence.artifacts import list_artifacts, load_artifact
 from service.evidence.logs import load_log
 from service.http.auth import Service
+from service.http.files import file_response
 from service.http.paging import Cursor
 from service.http.transactions import Reading
 from service.pages import sign_in
@@ -140,9 +141,7 @@ def artifact(session: Reading, _: Visitor, run: str, path: str) -> Response:
     kind = "application/octet-stream"
     if path.endswith((".json", ".jsonl", ".log", ".txt", ".csv", ".xml")):
         kind = "text/plain"
-    if isinstance(found, bytes):
-        return Response(found, media_type=kind, headers=SANDBOX)
-    return FileResponse(found, media_type=kind, headers=SANDBOX)
+    return file_response(found, media_type=kind, headers=SANDBOX)
 
 
 @router.get("/workers")

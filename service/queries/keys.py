@@ -19,6 +19,12 @@ def load_living_key(session: Session, name: str) -> KeyRow | None:
     return session.scalars(query).first()
 
 
+def load_living_key_of(session: Session, worker: str) -> KeyRow | None:
+    """Return a key that belongs to a worker and is not revoked, if any."""
+    query = select(KeyRow).where(KeyRow.worker == worker, KeyRow.revoked_at.is_(None))
+    return session.scalars(query.limit(1)).first()
+
+
 def load_living_ids(session: Session, keys: Sequence[str]) -> frozenset[str]:
     """Return which of these keys, by id, are not revoked."""
     query = select(KeyRow.id).where(KeyRow.id.in_(keys), KeyRow.revoked_at.is_(None))

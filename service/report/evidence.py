@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Finding, Severity
@@ -45,10 +44,7 @@ def load_stack(session: Session, run: RunRow, findings: Sequence[Finding]) -> Ex
 
 def _load_text(session: Session, run: RunRow, path: str) -> str:
     try:
-        found = load_artifact(session, run, path)
-        if isinstance(found, Path):
-            with found.open("rb") as stream:
-                found = stream.read(_MAX_BYTES)
+        with load_artifact(session, run, path) as stream:
+            return stream.read(_MAX_BYTES).decode(errors="replace")
     except (Rejected, OSError):
         return ""
-    return found[:_MAX_BYTES].decode(errors="replace")

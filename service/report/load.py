@@ -3,9 +3,9 @@
 Numbers are of all steps, so every heartbeat is read, though only the fields that are shown.
 """
 
+import io
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from pathlib import Path
 
 from gonogo.contract.api import Forecast
 from gonogo.contract.decision import Decision
@@ -124,12 +124,9 @@ def load_run_report(session: Session, run: RunRow, decisions: Sequence[Decision]
 def _load_lines(session: Session, run: RunRow, name: str) -> Iterable[str]:
     """Yield the lines of a file that the trainer left, where it can be had here."""
     try:
-        found = load_artifact(session, run, name)
-        if isinstance(found, Path):
-            with found.open(encoding="utf-8", errors="replace") as stream:
-                yield from islice((line.replace("\x00", "") for line in stream), MAX_ROWS)
-        else:
-            yield from found.decode(errors="replace").replace("\x00", "").splitlines()
+        with load_artifact(session, run, name) as stream:
+            text = io.TextIOWrapper(stream, encoding="utf-8", errors="replace")
+            yield from islice((line.replace("\x00", "") for line in text), MAX_ROWS)
     except (Rejected, OSError):
         return
 
@@ -141,13 +138,10 @@ def _load_profile(session: Session, run: RunRow) -> Profile | None:
 def _load_some(session: Session, run: RunRow, name: str) -> bytes | None:
     """Return a small file of a run; None where it cannot be had here."""
     try:
-        found = load_artifact(session, run, name)
-        if isinstance(found, Path):
-            with found.open("rb") as stream:
-                return stream.read(MAX_PROFILE_BYTES)
+        with load_artifact(session, run, name) as stream:
+            return stream.read(MAX_PROFILE_BYTES)
     except (Rejected, OSError):
         return None
-    return found[:MAX_PROFILE_BYTES]
 
 
 def _load_tail(

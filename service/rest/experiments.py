@@ -244,8 +244,4 @@ def experiment_events(
     context.store.read(lambda session: load_experiment(session, experiment))
     after = number_cursor(last_event_id) or 0
     streams: Streams = request.app.state.streams
-    return StreamingResponse(
-        streams.follow(experiment, after=after, follow=follow, key_id=caller.key_id),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    return streams.follow(experiment, after=after, follow=follow, key_id=caller.key_id)

@@ -4,7 +4,6 @@ import mimetypes
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
-from fastapi.responses import FileResponse
 from pydantic import BaseModel
 
 from gonogo.contract.api import ArtifactsView, LogView, RunView
@@ -15,6 +14,7 @@ from service.evidence.heartbeats import load_heartbeats
 from service.evidence.logs import load_log
 from service.evidence.series import SeriesMetric, SeriesView, load_series
 from service.http.auth import Viewer
+from service.http.files import file_response
 from service.http.paging import Cursor, Limit, Page, number_cursor
 from service.http.problems import WireResponse
 from service.http.transactions import Reading
@@ -127,9 +127,7 @@ def get_artifact(session: Reading, _: Viewer, run: str, path: str) -> Response:
         kind = "text/plain"
     media = kind if kind in _SAFE_TYPES else "application/octet-stream"
     headers = {"X-Content-Type-Options": "nosniff"}
-    if isinstance(found, bytes):
-        return Response(found, media_type=media, headers=headers)
-    return FileResponse(found, media_type=media, headers=headers)
+    return file_response(found, media_type=media, headers=headers)
 
 
 @router.get("/decisions/{decision}", operation_id="show_decision", response_model=Decision)

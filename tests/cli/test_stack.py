@@ -80,6 +80,14 @@ def test_two_ups_in_one_home_are_refused(tmp_path: Path) -> None:
     second.stop(0)
 
 
+def test_a_new_home_is_its_owner_s_alone(tmp_path: Path) -> None:
+    home = tmp_path / "new" / "home"
+    stack = Stack(settings=load_settings({"GONOGO_HOME": str(home)}))
+    stack._take_home()
+    assert home.stat().st_mode & 0o777 == 0o700
+    stack.stop(0)
+
+
 def test_a_child_that_ignores_sigterm_is_ended_all_the_same(tmp_path: Path) -> None:
     code = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"

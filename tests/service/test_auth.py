@@ -132,6 +132,13 @@ def test_a_revoked_or_unknown_key_is_no_key(plane: Plane) -> None:
     assert plane.call("GET", "/workers", key="gonogo_guess").status_code == 401
 
 
+def test_the_database_is_readable_by_its_owner_alone(still: Plane) -> None:
+    """It holds what signs webhooks in clear, and what the runs said."""
+    still.submit()
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in still.home.glob("*.db*")}
+    assert set(modes.values()) <= {0o600}, modes
+
+
 @pytest.mark.parametrize("name", ["key", "worker_key"])
 def test_local_keys_are_readable_by_their_owner_alone(plane: Plane, name: str) -> None:
     mode = stat.S_IMODE((plane.home / name).stat().st_mode)

@@ -1,5 +1,7 @@
 """A run whose host shares no disk with the control plane: from which checkpoint does it go on?"""
 
+import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +152,24 @@ def test_what_lies_at_hand_is_looked_at_whatever_was_said(plane: Plane, tmp_path
     ended(worker, order, "keeper_lost")
     again = plane.next_order(worker)
     assert again.resume_from is None, "the directory is here, and holds no checkpoint"
+
+
+def test_a_checkpoint_that_holds_a_pipe_is_none_and_keeps_no_run_from_being_judged(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """Whoever opens one to read it waits for somebody who writes; two such runs, and none is."""
+    worker = plane.worker(home=tmp_path / "runs")
+    order = first_order(plane, worker)
+    worker.start(order)
+    run_dir = RunDir(tmp_path / "runs" / order.run)
+    save_json(run_dir.order, order.document())
+    folder = run_dir.checkpoints / "step_000002"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "model.pt")
+    seal = {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
+    save_json(folder / "manifest.json", {"v": 1, "step": 2, "files": {"model.pt": seal}})
+    ended(worker, order, "keeper_lost")
+    try:
+        assert plane.next_order(worker).resume_from is None
+    finally:  # whoever waits for a writer has one
+        os.close(os.open(folder / "model.pt", os.O_RDWR))

@@ -129,6 +129,13 @@ def test_it_needs_no_key_and_an_empty_database_is_fine(plane: Plane) -> None:
     assert plane.http.get("/sd/prometheus").json() == []
 
 
+def test_a_worker_that_announces_no_address_hides_no_other(plane: Plane) -> None:
+    plane.worker("w1").claim(metrics_url="http://host-1:8751/metrics")
+    plane.worker("w2", host="host-2").claim(metrics_url="http://[")
+    (only,) = plane.http.get("/sd/prometheus").json()
+    assert only["targets"] == ["host-1:8751"]
+
+
 def test_a_scrape_looks_at_gates_for_a_while_only_the_longest_unseen_first(plane: Plane) -> None:
     _, order = running(plane)
 

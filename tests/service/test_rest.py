@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +17,11 @@ import pytest
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.output import DryRun
+from gonogo.rundir import RunDir
 from service.db.schema import ExperimentRow
 from service.http.deprecation import deprecation_headers
 from service.http.etag import check_if_match, etag_of
+from service.http.files import file_response
 from service.http.problems import STATUS, Outdated
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
@@ -157,6 +161,76 @@ def test_artifacts_are_served_from_here_and_never_from_outside(
     assert plane.call("GET", f"{base}/rank0.log").text == "hello\n"
     for path in ("%2e%2e/%2e%2e/secret", "link", "%2e%2e%2fsecret", "none"):
         assert plane.call("GET", f"{base}/{path}").status_code in (404, 422), path
+
+
+def run_on_this_host(plane: Plane, runs: Path) -> tuple[str, Path]:
+    """A run whose directory is here: its artifacts' address, and the directory."""
+    plane.submit()
+    worker = plane.worker(home=runs)
+    order = plane.next_order(worker)
+    folder = runs / order.run
+    folder.mkdir(parents=True)
+    (folder / "order.json").write_text(json.dumps(order.document()))
+    worker.start(order)
+    return f"/runs/{order.run}/artifacts", folder
+
+
+@pytest.mark.parametrize("place", ["file", "folder", "run directory"])
+def test_no_link_that_is_put_in_the_way_meanwhile_leads_outside(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Whoever writes to the directory is quicker: between the service's look and its read."""
+    base, folder = run_on_this_host(plane, tmp_path / "runs")
+    outside = tmp_path / "outside"
+    (outside / "sub").mkdir(parents=True)
+    (outside / "sub" / "a.txt").write_text("not yours")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "a.txt").write_text("yours")
+    look = RunDir.inside
+    swapped, target = {
+        "file": (folder / "sub" / "a.txt", outside / "sub" / "a.txt"),
+        "folder": (folder / "sub", outside / "sub"),
+        "run directory": (folder, outside),
+    }[place]
+
+    def look_and_lose(run_dir: RunDir, relative: str) -> Path:
+        found = look(run_dir, relative)
+        if swapped.exists() and not swapped.is_symlink():
+            swapped.rename(tmp_path / "away")
+            swapped.symlink_to(target)
+        return found
+
+    assert plane.call("GET", f"{base}/sub/a.txt").text == "yours"
+    monkeypatch.setattr(RunDir, "inside", look_and_lose)
+    answer = plane.call("GET", f"{base}/sub/a.txt")
+    assert answer.status_code == 422, answer.text
+    assert "not yours" not in answer.text
+
+
+@pytest.mark.parametrize("strange", ["pipe", "folder", "links in a ring"])
+def test_what_is_no_plain_file_is_not_there(plane: Plane, tmp_path: Path, strange: str) -> None:
+    base, folder = run_on_this_host(plane, tmp_path / "runs")
+    {
+        "pipe": lambda path: os.mkfifo(path),
+        "folder": lambda path: path.mkdir(),
+        "links in a ring": lambda path: path.symlink_to(path),
+    }[strange](folder / "x")
+    assert plane.call("GET", f"{base}/x").status_code == 404
+
+
+def test_a_file_that_grows_is_answered_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.log"
+    path.write_bytes(b"a" * 100_000)
+    answer = file_response(path.open("rb"), media_type="text/plain", headers={"X": "y"})
+    with path.open("ab") as stream:
+        stream.write(b"b" * 100_000)
+
+    async def body() -> bytes:
+        return b"".join([bytes(piece) async for piece in answer.body_iterator])
+
+    assert asyncio.run(body()) == b"a" * 100_000
+    assert answer.headers["content-length"] == "100000"
+    assert answer.headers["x"] == "y"
 
 
 def test_an_artifact_on_another_host_says_where_it_lies(plane: Plane, tmp_path: Path) -> None:

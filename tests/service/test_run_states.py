@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gonogo.contract.lifecycle import RUN_TRANSITIONS, RunEvent, RunState
 from service.agent.run_states import LEADS_TO
+from service.conductor.judge import Judging
+from service.db.documents import Promised
 from service.db.schema import RunRow
+from service.judging.ended import find_unjudged
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker
 
@@ -60,3 +65,60 @@ def test_what_a_second_end_says_is_not_taken(plane: Plane) -> None:
     other = {**EXIT, "reason": "completed", "code": 0}
     assert worker.state(order, "end", exit=other).status_code == 200
     assert plane.get(f"/runs/{order.run}")["outcome"]["code"] == "nonzero_exit"
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        {"sizes": {"one": 0}},
+        {"sizes": {"01": 0}},
+        {"files": {"../../gonogo.db": 0}},
+        {"files": {"/etc/hosts": 0}},
+        {"files": {"heartbeat_rank0.jsonl": 0}},
+        {"records": {"../order.json": "0" * 64}},
+    ],
+)
+def test_an_end_promises_files_of_a_run_and_nothing_else(
+    plane: Plane, promise: dict[str, Any]
+) -> None:
+    worker, order = in_state(plane, RunState.RUNNING)
+    assert worker.state(order, "end", exit=EXIT, **promise).status_code == 422
+    assert plane.get(f"/runs/{order.run}")["state"] == "running"
+    known = {"sizes": {"0": 0, "12": 0}, "files": {"watch_node1.jsonl": 0}}
+    assert worker.state(order, "end", exit=EXIT, **known).status_code == 200
+
+
+def test_names_that_were_promised_before_they_were_checked_write_nothing_and_stop_nobody(
+    still: Plane, tmp_path: Path
+) -> None:
+    """What a row says: no file outside of the judge's folder is opened, and others are judged."""
+    worker, order = in_state(still, RunState.RUNNING)
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    assert worker.state(order, "end", exit=EXIT).status_code == 200
+
+    def put(session: Any) -> None:
+        row = session.get_one(RunRow, order.run)
+        row.sizes = {"one": 5}
+        row.promised = Promised(files={str(precious): 0, "../precious": 9, "watch.jsonl": 0})
+
+    still.context.store.write(put)
+    assert still.context.store.read(find_unjudged) == [order.run]
+    with closing(Judging(still.context)) as judging:
+        judging.settle()
+    assert precious.read_text() == "kept"
+    assert still.get(f"/runs/{order.run}")["verdict"] is not None
+
+
+def test_what_no_directory_is_called_and_what_nobody_nests_is_refused(plane: Plane) -> None:
+    worker, order = in_state(plane, RunState.RUNNING)
+    deep: dict[str, Any] = {}
+    for _ in range(400):
+        deep = {"a": deep}
+    assert worker.state(order, "step", dir=f"/x\x00/{order.run}").status_code == 422
+    devices = {"passed": True, "devices": [deep]}
+    assert worker.state(order, "step", preflight=devices).status_code == 422
+    shallow = {"passed": True, "devices": [{"uuid": "GPU-1", "ecc": {"a": [1]}}]}
+    said = {"dir": f"/runs with blanks/ü/{order.run}", "preflight": shallow}
+    assert worker.state(order, "step", **said).status_code == 200
+    assert plane.get(f"/runs/{order.run}/artifacts")["items"] == []

@@ -17,7 +17,7 @@ from service.db.schema import KeyRow, RunRow
 from service.db.store import Store
 from service.experiments.epochs import begin_epoch, next_epoch, next_token
 from service.experiments.takers import SILENT_S
-from service.http.auth import find_principal, load_local_keys
+from service.http.auth import find_principal, load_local_keys, revoke_key
 from service.settings import Settings
 from tests.service.conftest import Plane
 
@@ -90,6 +90,26 @@ def test_another_workers_key_reaches_nothing_of_a_run(plane: Plane) -> None:
     assert owner.telemetry(order).status_code == 200
 
 
+def test_a_run_that_nobody_has_claimed_is_nobodys(plane: Plane) -> None:
+    """Its token is 0, and it has no secret yet: no key speaks of it before its claim."""
+    run = plane.experiment(plane.submit())["phases"][0]["runs"][0]
+    thief = plane.worker(name="w2", host="host-2")
+    path, upload = f"/runs/{run}", {"token": 0, "path": "a", "content_b64": ""}
+    end = {"ended_at": 1.0, "ended_by": "trainer", "reason": "completed", "code": 0}
+    finding = {"detector": "x", "severity": "halt", "at": 1.0, "key": "k", "text": "t"}
+    calls = [
+        thief.post(f"{path}/telemetry", {"token": 0}),
+        thief.post(f"{path}/state", {"token": 0, "event": "end", "at": 1.0, "exit": end}),
+        thief.post(f"{path}/findings", {"token": 0, "findings": [finding]}),
+        thief.post(f"{path}/evidence", upload),
+        thief.post(f"{path}/records", {**upload, "path": "order.json"}),
+    ]
+    assert [answer.status_code for answer in calls] == [403] * 5, calls[0].text
+    assert plane.get(path)["state"] == "queued"
+    order = plane.next_order(plane.worker())
+    assert order.run == run
+
+
 def test_without_its_claims_secret_even_the_right_key_and_token_change_nothing(
     plane: Plane,
 ) -> None:
@@ -116,6 +136,28 @@ def test_a_key_belongs_to_the_worker_that_claimed_with_it_first(plane: Plane) ->
     answer = imposter.post("/claims", claim_of(imposter, THERE))
     assert answer.status_code == 403
     assert "gonogo keys create w3 --role worker" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("machine", [None, HERE], ids=["no machine", "the same machine"])
+def test_a_fresh_key_under_the_name_of_a_worker_that_has_one_buries_nothing(
+    plane: Plane, machine: str | None
+) -> None:
+    """Host, machine and name can be known, and a boot id can be made up."""
+    plane.submit()
+    owner = plane.worker(name="w2", boot_id="boot-1")
+    order = owner.claim(machine_id=HERE)
+    assert order is not None
+    owner.start(order)
+    thief = plane.worker(name="w3", boot_id="forged")
+    thief.name = owner.name
+    said = {**claim_of(thief, HERE), "machine_id": machine}
+    answer = thief.post("/claims", said)
+    assert answer.status_code == 403
+    assert "gonogo keys revoke w2" in answer.json()["detail"]
+    assert plane.get(f"/runs/{order.run}")["state"] == "running"
+    assert owner.claim(machine_id=HERE, active=[order.run]) is None
+    plane.context.store.write(lambda session: revoke_key(session, "w2", 1.0))
+    assert thief.post("/claims", {**said, "machine_id": HERE}).status_code == 200
 
 
 @pytest.mark.parametrize(

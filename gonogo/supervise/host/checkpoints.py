@@ -21,7 +21,7 @@ from typing import Any
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.observation import CheckpointSeen
 from gonogo.contract.records import Manifest
-from gonogo.rundir import RunDir, load_record
+from gonogo.rundir import RunDir, load_record, open_file
 
 MANIFEST = "manifest.json"
 BYTES_PER_S = 500e6
@@ -213,7 +213,7 @@ def _difference(folder: Path, manifest: Manifest, bytes_per_s: float) -> str:
 def _sha256(path: Path, bytes_per_s: float) -> str:
     """Return the digest of a file, read no faster than that."""
     digest, pause = hashlib.sha256(), threading.Event()
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             digest.update(chunk)
             pause.wait(len(chunk) / bytes_per_s)

@@ -76,6 +76,13 @@ def test_a_checkpoint_written_beside_later_steps_takes_its_section_and_keeps_its
     assert [(mark.step, mark.step_s) for mark in rank.told.marks] == [(2, 20.0)]
 
 
+def test_a_path_of_more_digits_than_any_step_names_none() -> None:
+    """Python makes no number of thousands of digits, and one run's line is not all runs' end."""
+    rank = Rank().steps(1, 2)
+    rank.say("checkpoint", 2, 1.0, path=f"checkpoints/step_{'9' * 5000}", dt=1.0)
+    assert [mark.step for mark in rank.told.marks] == [2]
+
+
 def test_a_pause_without_a_duration_lasts_as_long_as_its_section() -> None:
     rank = Rank().say("boot").steps(1, 1).say("section", 1, after=2.0, section="eval")
     rank.say("eval", 1, after=5.0).steps(2, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -90,6 +91,14 @@ def link_outside(folder: Path) -> None:
     (folder / "rng.pt").symlink_to("/dev/null")
 
 
+def replace_by_pipe(folder: Path) -> None:
+    (folder / "rng.pt").unlink()
+    os.mkfifo(folder / "rng.pt")
+    seal = {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
+    document = {"v": 1, "step": 20, "files": {"rng.pt": seal}}
+    (folder / "manifest.json").write_text(json.dumps(document))
+
+
 def huge_manifest(folder: Path) -> None:
     with (folder / "manifest.json").open("wb") as stream:
         stream.truncate(17 * 2**20)
@@ -107,6 +116,7 @@ def huge_manifest(folder: Path) -> None:
         (name_no_file, "names no file"),
         (name_a_file_outside, "leads out"),
         (link_outside, "leads out"),
+        (replace_by_pipe, "no regular file"),
         (huge_manifest, "manifest.json has 17825792 bytes"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
