@@ -1,10 +1,10 @@
 """How is a home brought back? From the file of a backup: `gonogo restore FILE`.
 
 Guarantees: every member's size and SHA-256 is looked at before anything is put into the home, and
-only one that has no database yet is restored into. The database comes last, so where it lies in the
-backup a restore that was killed is done again as if it had never begun. A service that starts on a
-restored home begins a new epoch, so that it hands out no token that an attempt of after the backup
-already has.
+only one that has no database yet, nor the log of one that was (SQLite would play it into the
+restored one), is restored into. The database comes last, so where it lies in the backup a restore
+that was killed is done again as if it had never begun. A service that starts on a restored home
+begins a new epoch, so that it hands out no token that an attempt of after the backup already has.
 """
 
 import hashlib
@@ -27,6 +27,8 @@ from service.settings import Settings
 
 _LISTED = {"made_at", "version", "revision", "database", "files"}
 _PIECE = 2**20
+_LOGS = tuple(f"{DATABASE}-{name}" for name in ("wal", "journal"))
+"""What a SQLite database leaves beside it that was not closed."""
 _MOVED = "moved.json"
 """Beside what was unpacked: the names that go into the home, once they begin to."""
 
@@ -44,7 +46,8 @@ def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     waiting = home / ".restore"
     _take_back(home, waiting)
-    taken = [name for name in (DATABASE, *KEYS, *FOLDERS) if _is_taken(home / name)]
+    brought = (DATABASE, *_LOGS, *KEYS, *FOLDERS)
+    taken = [name for name in brought if _is_taken(home / name)]
     if taken:
         raise Conflict(f"{home} has {', '.join(taken)}; restore into a GONOGO_HOME without them")
     shutil.rmtree(waiting, ignore_errors=True)

@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -301,6 +303,25 @@ def test_nothing_is_written_over(first: Settings, kept: Path) -> None:
         make_backup(first, kept, 0.0, runs=False)
     with pytest.raises(Conflict, match=r"has gonogo\.db, key, worker_key"):
         restore_backup(first, kept)
+
+
+def test_the_log_of_a_database_that_is_gone_is_not_played_into_a_restored_one(
+    first: Settings, kept: Path, tmp_path: Path
+) -> None:
+    """A service that was killed leaves it; who clears the database away may not know of it."""
+    there = home_at(tmp_path / "there")
+    there.home.mkdir()
+    shutil.copy(first.home / "gonogo.db", there.home)
+    killed = "import os, signal, sys, sqlite3; d = sqlite3.connect(sys.argv[1])"
+    killed += "; d.execute('DELETE FROM keys'); d.commit(); os.kill(os.getpid(), signal.SIGKILL)"
+    subprocess.run([sys.executable, "-c", killed, str(there.home / "gonogo.db")], check=False)
+    (there.home / "gonogo.db").unlink()
+    with pytest.raises(Conflict, match=r"there has gonogo\.db-wal; restore"):
+        restore_backup(there, kept)
+    (there.home / "gonogo.db-wal").unlink()
+    restore_backup(there, kept)
+    with closing(sqlite3.connect(there.home / "gonogo.db")) as database:
+        assert database.execute("SELECT count(*) FROM keys").fetchone()[0] > 0
 
 
 def test_power_may_fail_after_either(
