@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -366,6 +367,7 @@ def test_a_restore_that_was_killed_is_done_again(
     with monkeypatch.context() as patch:  # killed: nobody cleans up
         patch.setattr(Path, "rename", rename)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr("service.restore._take_out", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             restore_backup(there, kept)
     assert sorted(moved) == sorted(p.name for p in there.home.iterdir() if p.name != ".restore")
@@ -374,6 +376,45 @@ def test_a_restore_that_was_killed_is_done_again(
     names = {path.name: path.read_bytes() for path in there.home.iterdir()}
     assert names.keys() >= {*moved, "gonogo.db"}
     assert ".restore" not in names
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.EIO, "bad sector"), KeyboardInterrupt()])
+def test_a_restore_that_fails_leaves_nothing_and_is_done_again(
+    first: Settings, kept: Path, tmp_path: Path, failure: BaseException
+) -> None:
+    there, real = home_at(tmp_path / "there"), Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        if path.name == "gonogo.db":
+            raise failure
+        return real(path, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        with pytest.raises((Rejected, KeyboardInterrupt), match=r"nothing was restored.*bad|^$"):
+            restore_backup(there, kept)
+    assert list(there.home.iterdir()) == []
+    restore_backup(there, kept)
+    assert (there.home / "gonogo.db").exists()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system that takes less than a database."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ("mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder))
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("mounting takes root and a kernel that lets it")
+    yield folder
+    subprocess.run(("umount", "--lazy", str(folder)), check=True)
+
+
+def test_a_full_disk_is_no_fault_of_the_backup(kept: Path, small: Path) -> None:
+    there = home_at(small / "there")
+    with pytest.raises(Rejected, match=r"nothing was restored: .*No space left on device"):
+        restore_backup(there, kept)
+    assert list(there.home.iterdir()) == []
 
 
 def test_what_lies_in_a_home_is_not_of_a_killed_restore(first: Settings, kept: Path) -> None:
