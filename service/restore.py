@@ -1,12 +1,14 @@
 """How is a home brought back? From the file of a backup: `gonogo restore FILE`.
 
 Guarantees: every member's size and SHA-256 is looked at before anything is put into the home, and
-only one that has no database yet is restored into. The database comes last, so where it lies in the
-backup a restore that was killed is done again as if it had never begun. A service that starts on a
-restored home begins a new epoch, so that it hands out no token that an attempt of after the backup
-already has.
+only one that has no database yet, nor the log of one that was (SQLite would play it into the
+restored one), is restored into. A restore that fails leaves the home as it found it. The database
+comes last, so where it lies in the backup a restore that was killed is done again as if it had
+never begun. A service that starts on a restored home begins a new epoch, so that it hands out no
+token that an attempt of after the backup already has.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -27,6 +29,13 @@ from service.settings import Settings
 
 _LISTED = {"made_at", "version", "revision", "database", "files"}
 _PIECE = 2**20
+_OF_THE_DISK = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE),
+    *(errno.EACCES, errno.EPERM),
+)
+"""What a disk refuses: it says nothing of the backup."""
+_LOGS = tuple(f"{DATABASE}-{name}" for name in ("wal", "journal"))
+"""What a SQLite database leaves beside it that was not closed."""
 _MOVED = "moved.json"
 """Beside what was unpacked: the names that go into the home, once they begin to."""
 
@@ -38,13 +47,23 @@ def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
         NotFound: there is no such file.
         Corrupt: it is not whole.
         Conflict: the home has something that a backup would bring.
-        Rejected: it is no backup, was made by a newer gonogo, or with a database of another kind.
+        Rejected: it is no backup, was made by a newer gonogo, or with a database of another kind;
+            or it cannot be read, or the home not be written to.
     """
+    try:
+        return _restore(settings, source)
+    except OSError as error:
+        place = error.filename or settings.home
+        raise Rejected(f"nothing was restored: {place}: {error.strerror}") from error
+
+
+def _restore(settings: Settings, source: Path) -> dict[str, Any]:
     home = settings.home
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     waiting = home / ".restore"
     _take_back(home, waiting)
-    taken = [name for name in (DATABASE, *KEYS, *FOLDERS) if _is_taken(home / name)]
+    brought = (DATABASE, *_LOGS, *KEYS, *FOLDERS)
+    taken = [name for name in brought if _is_taken(home / name)]
     if taken:
         raise Conflict(f"{home} has {', '.join(taken)}; restore into a GONOGO_HOME without them")
     shutil.rmtree(waiting, ignore_errors=True)
@@ -57,14 +76,29 @@ def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
         # The database last: a home that has one is whole.
         names = sorted({Path(name).parts[0] for name in listed["files"]}, key=_is_database)
         save_json(waiting / _MOVED, names)
+    except BaseException:
+        shutil.rmtree(waiting, ignore_errors=True)
+        raise
+    _move_in(home, waiting, names)
+    shutil.rmtree(waiting, ignore_errors=True)
+    return {**summary(listed), "home": str(home)}
+
+
+def _move_in(home: Path, waiting: Path, names: list[str]) -> None:
+    """Put what was unpacked into the home: all of it or nothing.
+
+    Where nothing can be taken out again either, it waits for a next restore.
+    """
+    try:
         for name in names:
             if (home / name).is_dir():
                 (home / name).rmdir()
             (waiting / name).rename(home / name)
             sync_folder(home)
-    finally:
+    except BaseException:
+        _take_out(home, waiting, names)
         shutil.rmtree(waiting, ignore_errors=True)
-    return {**summary(listed), "home": str(home)}
+        raise
 
 
 def _take_back(home: Path, waiting: Path) -> None:
@@ -76,8 +110,12 @@ def _take_back(home: Path, waiting: Path) -> None:
         names = json.loads((waiting / _MOVED).read_bytes())
     except (FileNotFoundError, ValueError):
         return
-    if DATABASE not in names or (home / DATABASE).exists():
-        return
+    if DATABASE in names and not (home / DATABASE).exists():
+        _take_out(home, waiting, names)
+
+
+def _take_out(home: Path, waiting: Path, names: list[str]) -> None:
+    """Remove what does not wait any more: it was put into the home."""
     for name in names:
         if (waiting / name).exists():
             continue
@@ -110,7 +148,11 @@ def _unpack(source: Path, folder: Path) -> dict[str, Any]:
                     listed = json.load(stream)
                 else:
                     found[member.name] = _write(folder / member.name, stream, member.mode & 0o700)
-    except (tarfile.TarError, OSError, ValueError, EOFError) as error:
+    except OSError as error:
+        if error.errno in _OF_THE_DISK:
+            raise
+        raise Corrupt(f"{source}: not a whole backup: {error}") from error
+    except (tarfile.TarError, ValueError, EOFError) as error:
         raise Corrupt(f"{source}: not a whole backup: {error}") from error
     if not isinstance(listed, dict) or listed.get("v") != V or not listed.keys() >= _LISTED:
         raise Corrupt(f"{source}: not a whole backup: {LIST} is missing or of another version")

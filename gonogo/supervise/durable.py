@@ -6,6 +6,7 @@ milliseconds and therefore do without pydantic.
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ from typing import Any
 def save_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically and durably, over what was there."""
     temporary = _written(path, value)
-    temporary.replace(path)
+    try:
+        temporary.replace(path)
+    except OSError:
+        _remove(temporary)
+        raise
     _sync_folder(path.parent)
 
 
@@ -25,7 +30,7 @@ def create_json(path: Path, value: Any) -> bool:
     except FileExistsError:
         return False
     finally:
-        temporary.unlink()
+        _remove(temporary)
     _sync_folder(path.parent)
     return True
 
@@ -41,12 +46,22 @@ def load_json(path: Path) -> dict[str, Any] | None:
 
 def _written(path: Path, value: Any) -> Path:
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
-    with temporary.open("w", encoding="utf-8") as stream:
-        json.dump(value, stream, indent=1, ensure_ascii=False, allow_nan=False)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            json.dump(value, stream, indent=1, ensure_ascii=False, allow_nan=False)
+            stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:
+        _remove(temporary)
+        raise
     return temporary
+
+
+def _remove(temporary: Path) -> None:
+    """Leave nothing of what no disk took: it is tried again and again."""
+    with suppress(OSError):
+        temporary.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -303,6 +306,25 @@ def test_nothing_is_written_over(first: Settings, kept: Path) -> None:
         restore_backup(first, kept)
 
 
+def test_the_log_of_a_database_that_is_gone_is_not_played_into_a_restored_one(
+    first: Settings, kept: Path, tmp_path: Path
+) -> None:
+    """A service that was killed leaves it; who clears the database away may not know of it."""
+    there = home_at(tmp_path / "there")
+    there.home.mkdir()
+    shutil.copy(first.home / "gonogo.db", there.home)
+    killed = "import os, signal, sys, sqlite3; d = sqlite3.connect(sys.argv[1])"
+    killed += "; d.execute('DELETE FROM keys'); d.commit(); os.kill(os.getpid(), signal.SIGKILL)"
+    subprocess.run([sys.executable, "-c", killed, str(there.home / "gonogo.db")], check=False)
+    (there.home / "gonogo.db").unlink()
+    with pytest.raises(Conflict, match=r"there has gonogo\.db-wal; restore"):
+        restore_backup(there, kept)
+    (there.home / "gonogo.db-wal").unlink()
+    restore_backup(there, kept)
+    with closing(sqlite3.connect(there.home / "gonogo.db")) as database:
+        assert database.execute("SELECT count(*) FROM keys").fetchone()[0] > 0
+
+
 def test_power_may_fail_after_either(
     first: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +367,7 @@ def test_a_restore_that_was_killed_is_done_again(
     with monkeypatch.context() as patch:  # killed: nobody cleans up
         patch.setattr(Path, "rename", rename)
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr("service.restore._take_out", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             restore_backup(there, kept)
     assert sorted(moved) == sorted(p.name for p in there.home.iterdir() if p.name != ".restore")
@@ -353,6 +376,45 @@ def test_a_restore_that_was_killed_is_done_again(
     names = {path.name: path.read_bytes() for path in there.home.iterdir()}
     assert names.keys() >= {*moved, "gonogo.db"}
     assert ".restore" not in names
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.EIO, "bad sector"), KeyboardInterrupt()])
+def test_a_restore_that_fails_leaves_nothing_and_is_done_again(
+    first: Settings, kept: Path, tmp_path: Path, failure: BaseException
+) -> None:
+    there, real = home_at(tmp_path / "there"), Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        if path.name == "gonogo.db":
+            raise failure
+        return real(path, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        with pytest.raises((Rejected, KeyboardInterrupt), match=r"nothing was restored.*bad|^$"):
+            restore_backup(there, kept)
+    assert list(there.home.iterdir()) == []
+    restore_backup(there, kept)
+    assert (there.home / "gonogo.db").exists()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system that takes less than a database."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ("mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder))
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("mounting takes root and a kernel that lets it")
+    yield folder
+    subprocess.run(("umount", "--lazy", str(folder)), check=True)
+
+
+def test_a_full_disk_is_no_fault_of_the_backup(kept: Path, small: Path) -> None:
+    there = home_at(small / "there")
+    with pytest.raises(Rejected, match=r"nothing was restored: .*No space left on device"):
+        restore_backup(there, kept)
+    assert list(there.home.iterdir()) == []
 
 
 def test_what_lies_in_a_home_is_not_of_a_killed_restore(first: Settings, kept: Path) -> None:

@@ -20,6 +20,7 @@ class _Stored(BaseModel):
     stepped_at: float | None = None
     findings_bytes: int = 0
     evidence: dict[str, int] = {}
+    had: dict[str, int] = {}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +33,12 @@ class Reported:
     findings_bytes: int = 0
     evidence: dict[str, int] = field(default_factory=dict)
     """File → its size when it was uploaded."""
+    had: dict[str, int] = field(default_factory=dict)
+    """Growing file → bytes that the control plane had: one that has less was restored."""
+
+    def forget(self) -> None:
+        """Take back what was acknowledged: the control plane has lost some of it."""
+        self.events, self.findings_bytes, self.evidence = [], 0, {}
 
     def save(self, run_dir: Path) -> None:
         """Write `.reported.json`; a full disk costs repetition, not the run."""
@@ -41,6 +48,7 @@ class Reported:
             "stepped_at": self.stepped_at,
             "findings_bytes": self.findings_bytes,
             "evidence": self.evidence,
+            "had": self.had,
         }
         try:
             save_json(run_dir / ".reported.json", document)
@@ -59,4 +67,5 @@ def load_reported(run_dir: Path) -> Reported:
         stepped_at=stored.stepped_at,
         findings_bytes=stored.findings_bytes,
         evidence=dict(stored.evidence),
+        had=dict(stored.had),
     )

@@ -52,6 +52,11 @@ class GrowingFiles:
         self.backlog_lines = 0
         """About how many complete lines have not been acknowledged."""
 
+    @property
+    def acknowledged(self) -> dict[str, int]:
+        """Growing file, but logs → bytes that the control plane says it has."""
+        return {**{str(rank): size for rank, size in self._ranks.items()}, **self._files}
+
     def build_message(self, *, suspect: bool) -> Telemetry:
         """Return the next part of every file; empty until the offsets are known."""
         ranks: list[RankTelemetry] = []

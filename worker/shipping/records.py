@@ -81,6 +81,10 @@ class SentRecords:
             if self._sent.get(record.path) == record.sha256
         }
 
+    def forget(self) -> None:
+        """Send all of them again."""
+        self._sent = {}
+
     def _send(self, record: SmallRecord) -> None:
         """Upload a record; one that is refused is not promised and keeps no run from its end."""
         try:

@@ -3,7 +3,8 @@
 Guarantees: the run directory is the only spool. Growing files (heartbeats, ticks, device samples,
 findings) go by byte offset from what the control plane acknowledged, so a lost, doubled or late
 message, a restart or an outage of any length costs nothing; small records go as the bytes that they
-are; findings and state reports are idempotent, and state reports keep their order. The end promises
+are; findings and state reports are idempotent, and state reports keep their order. A control plane
+that has less than it had (its database was restored) is told everything again. The end promises
 what there is of each file, and nothing is judged before all of it has arrived. `.shipped`
 is written only when everything, the end included, has been acknowledged (or the run's token is
 stale, after which nothing of it will ever be taken). Nothing here raises for a service that fails.
@@ -217,10 +218,20 @@ class Shipper:
         ack = self._client.post_telemetry(self._run, telemetry)
         self._fence.note_accepted()
         moved = self._growing.take_over(telemetry, ack)
+        had, self._reported.had = self._reported.had, self._growing.acknowledged
+        if any(self._reported.had.get(name, 0) < size for name, size in had.items()):
+            self._begin_anew()
         if self._reported.stepped_at is None and (at := first_step_at(telemetry)) is not None:
             self._reported.stepped_at = at
             self._save()
         return ack, moved
+
+    def _begin_anew(self) -> None:
+        """Repeat what was acknowledged before the control plane's database was restored."""
+        _log.warning("it has less than it had: all is repeated", extra={"action": "went_back"})
+        self._reported.forget()
+        self._records.forget()
+        self._save()
 
     def _send_states(self) -> None:
         """Report the events that are due, in the lifecycle's order."""

@@ -79,7 +79,7 @@ class Evidence:
         native: bool = False,
         halts: bool = False,
     ) -> Round | None:
-        """Start a round; None when the run has had its share.
+        """Start a round; None when the run has had its share, or no disk takes it.
 
         Args:
             reason: detector that asks for it.
@@ -90,9 +90,13 @@ class Evidence:
         """
         if self._taken >= (MAX_ROUNDS if halts else MAX_ROUNDS_OF_SUSPICION):
             return None
+        folder = self._dir.evidence / f"{self._taken + 1:02d}_{reason}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # what the round was for goes on without it
+            _log.warning("no evidence: %s", error, extra={"action": "evidence_unwritten"})
+            return None
         self._taken += 1
-        folder = self._dir.evidence / f"{self._taken:02d}_{reason}"
-        folder.mkdir(parents=True, exist_ok=True)
         jobs = self._jobs(self._taken, targets, native, now)
         elsewhere = [row.rank for row in targets.values() if row.elsewhere and row.pid is not None]
         others = [name for rank in elsewhere for name in names_of_node(rank)]

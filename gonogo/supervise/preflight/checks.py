@@ -1,7 +1,8 @@
 """What does each preflight check look at? One function a check; reads the host, changes little.
 
 `check_shm` removes segments that a dead process of ours left behind, `check_orphans` ends
-processes of runs whose keeper is gone: both are proven to be nobody's first.
+processes of runs whose keeper is gone: both are proven to be nobody's first. A container that
+shares the host's memory and not its processes (`--ipc=host`) can prove nothing, and removes none.
 """
 
 import os
@@ -31,6 +32,10 @@ LEAST_SHM_BYTES = 64 * 2**20
 _BYTES_PER_PARAMETER = 12
 """A checkpoint: fp32 parameters and the two moments of Adam."""
 _SMI_LIMIT_S = 15.0
+_HOSTS_PIDS = "pid:[4026531836]"
+"""The kernel's first namespace of processes, in which all others are seen, too."""
+_CONTAINERS_SHM = "shm"
+"""What containerd, Docker and Podman call the memory that they make for one container or pod."""
 _TORCH_SEGMENT = re.compile(r"torch_(\d+)_\w+")
 _TOKEN = re.compile(rb"(?:^|\0)" + TOKEN_NAME.encode() + rb"=(run_[0-9A-Z]{26})\0")
 
@@ -102,13 +107,19 @@ def check_disk(order: Order, folder: Path) -> Result:
     return CheckOutcome.PASS, text
 
 
-def check_shm(folder: Path = Path("/dev/shm")) -> Result:
-    """Shared memory: what dead processes left is removed, and enough must be free."""
+def check_shm(folder: Path = Path("/dev/shm"), *, own: bool | None = None) -> Result:
+    """Shared memory: what dead processes left is removed, and enough must be free.
+
+    Args:
+        folder: where it lies.
+        own: whether all who use it are seen from here; None: as the kernel tells.
+    """
     if not folder.is_dir():
         return CheckOutcome.WARN, f"there is no {folder}"
     kept: list[str] = []
     removed = 0
-    for path in stale_segments(folder):
+    seen = sees_users(folder) if own is None else own
+    for path in stale_segments(folder) if seen else ():
         try:
             path.unlink()
             removed += 1
@@ -123,6 +134,26 @@ def check_shm(folder: Path = Path("/dev/shm")) -> Result:
     if removed:
         return CheckOutcome.WARN, f"{removed} stale segments of dead processes removed; {text}"
     return CheckOutcome.PASS, text
+
+
+def sees_users(folder: Path, proc: Path = Path("/proc")) -> bool:
+    """Say whether every process that may use a folder of shared memory is seen from here.
+
+    So it is on the host itself, and in a container that has memory of its own.
+
+    Args:
+        folder: of shared memory.
+        proc: where the kernel tells.
+    """
+    try:
+        if os.readlink(proc / "self" / "ns" / "pid") == _HOSTS_PIDS:
+            return True
+        rows = (proc / "self" / "mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    halves = (row.partition(" - ") for row in rows)
+    sources = [after.split()[1] for row, _, after in halves if row.split()[4] == str(folder)]
+    return sources[-1:] == [_CONTAINERS_SHM]
 
 
 def stale_segments(folder: Path) -> Iterator[Path]:

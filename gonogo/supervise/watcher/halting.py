@@ -92,6 +92,8 @@ class Halting:
     ) -> None:
         self._dir, self._order, self._pace = run_dir, order, pace
         self._evidence, self._processes, self._step_of = evidence, processes, step_of
+        self._undecided: list[tuple[Finding, float]] = []
+        """Halts that no disk let us decide on yet, and when each is to be acted upon."""
         self._pending: Finding | None = None
         self._act_at = self._settled_at = 0.0
         self._deferred: Finding | None = None
@@ -115,14 +117,21 @@ class Halting:
         Args:
             finding: as the fold made it; not recorded yet.
             now: monotonic seconds.
+
+        Raises:
+            OSError: the disk refuses; a halt is decided on all the same, by the next `advance`.
         """
-        if finding.severity not in (Severity.SUSPECT, Severity.HALT) or self.asked():
+        if finding.severity not in (Severity.SUSPECT, Severity.HALT):
             return finding
+        if ends_run(finding):
+            self._undecided.append((finding, now + EVIDENCE_WAIT_S))
+        if self.asked():
+            self._undecided.clear()
+            return finding
+        self._decide_all(now)
         paths = self._take_evidence(finding, now)
         halts = finding.severity is Severity.HALT
-        if ends_run(finding):
-            self._decide(finding, now, now + EVIDENCE_WAIT_S)
-        elif not halts and finding.detector in _STANDING and self._second_round_at is None:
+        if not halts and finding.detector in _STANDING and self._second_round_at is None:
             self._second_round_at, self._suspicion = now + SECOND_ROUND_S, finding
         return finding.model_copy(update={"evidence": paths}) if paths else finding
 
@@ -201,6 +210,7 @@ class Halting:
 
     def advance(self, now: float) -> None:
         """Act on what is due: an operator's second word, a second round, or the decision."""
+        self._decide_all(now)
         if self._second is not None and self._is_due(now, self._second_at):
             if not self._is_killed():
                 self._request(self._second)
@@ -229,6 +239,18 @@ class Halting:
         """Say whether it is time, or the evidence that it was put off for is there."""
         last = self._evidence.last
         return now >= at or last is None or not last.is_running()
+
+    def _decide_all(self, now: float) -> None:
+        """Decide on the halts that were found; evidence that no disk takes holds none back.
+
+        Raises:
+            OSError: nobody can look just now; what is left is decided on later.
+        """
+        while self._undecided:
+            finding, act_at = self._undecided[0]
+            if not self.asked():
+                self._decide(finding, now, act_at)
+            self._undecided.pop(0)
 
     def _decide(self, finding: Finding, now: float, act_at: float) -> None:
         """Take a halt as the one that ends the run, now or at a checkpoint, unless one has been."""

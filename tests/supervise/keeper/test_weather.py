@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from gonogo import rundir
 from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.supervise import durable
 from gonogo.supervise.weather import RESERVE_NAME, Reserve, Weather
 from tests.supervise.runs import ROOT, NewRun, SupervisedRun, starting, wait_until
 
@@ -124,6 +126,22 @@ def test_a_disk_that_is_full_for_longer_than_a_step_may_take_ends_no_run(
         filler.unlink()
         completes(run, 1400)
         run.assert_replays()
+
+
+@pytest.mark.parametrize("save", [durable.save_json, durable.create_json, rundir.save_json])
+def test_what_a_full_disk_refuses_leaves_nothing_behind(
+    small_disk: Path, save: Callable[[Path, object], object]
+) -> None:
+    """It is tried again and again: what each try left would take every name of the disk."""
+    path, document = small_disk / "record.json", {"text": "x" * 5000}
+    filler = fill(small_disk)
+    for _ in range(5):
+        with pytest.raises(OSError, match="No space left"):
+            save(path, document)
+    assert list(small_disk.iterdir()) == [filler]
+    filler.unlink()
+    save(path, document)
+    assert list(small_disk.iterdir()) == [path]
 
 
 def test_a_run_that_ends_on_a_full_disk_says_how(tmp_path: Path, small_disk: Path) -> None:

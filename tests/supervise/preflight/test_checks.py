@@ -24,6 +24,7 @@ from gonogo.supervise.devices.look import DeviceSeen, Look
 from gonogo.supervise.preflight import checks
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import make_order
+from tests.supervise.runs import ROOT
 from worker.host.host_probe import Probe, ProbeStore
 from worker.host.preflight import run_preflight
 
@@ -120,18 +121,50 @@ def test_segments_of_dead_processes_are_removed_and_told(tmp_path: Path, dead_pi
     alive = tmp_path / f"torch_{os.getpid()}_1_2"
     for path in (stale, alive, tmp_path / "somebody_elses"):
         path.write_bytes(b"x")
-    outcome, text = checks.check_shm(tmp_path)
+    outcome, text = checks.check_shm(tmp_path, own=True)
     assert (outcome, stale.exists(), alive.exists()) == (WARN, False, True)
     assert text.startswith("1 stale")
-    assert checks.check_shm(tmp_path)[0] is PASS
+    assert checks.check_shm(tmp_path, own=True)[0] is PASS
 
 
 def test_a_segment_that_somebody_still_maps_stays(tmp_path: Path, dead_pid: int) -> None:
     path = tmp_path / f"torch_{dead_pid}_1"
     path.write_bytes(b"x" * 4096)
     with path.open("r+b") as stream, mmap.mmap(stream.fileno(), 0):
-        assert checks.check_shm(tmp_path)[0] is PASS
+        assert checks.check_shm(tmp_path, own=True)[0] is PASS
     assert path.exists()
+
+
+def test_a_container_that_shares_memory_and_no_processes_removes_nothing(tmp_path: Path) -> None:
+    """As under `docker run --ipc=host`: a neighbour's number means nothing there."""
+    living = tmp_path / f"torch_{os.getpid()}_1"
+    living.write_bytes(b"x" * 4096)
+    code = "import sys; from pathlib import Path; from gonogo.supervise.preflight import checks"
+    code += "; print(checks.check_shm(Path(sys.argv[1]))[0])"
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
+    with living.open("r+b") as stream, mmap.mmap(stream.fileno(), 0):
+        done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, cwd=ROOT)
+    if "unshare" in done.stderr:
+        pytest.skip(f"there are no namespaces here: {done.stderr.strip()}")
+    assert (done.stdout, living.exists()) == ("pass\n", True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("namespace", "source", "sees"),
+    [
+        ("4026531836", "tmpfs", True),  # the host
+        ("4026532178", "tmpfs", False),  # --ipc=host
+        ("4026532178", "shm", True),  # a container with memory of its own
+    ],
+)
+def test_who_uses_shared_memory_is_seen(
+    tmp_path: Path, namespace: str, source: str, sees: bool
+) -> None:
+    (tmp_path / "self" / "ns").mkdir(parents=True)
+    (tmp_path / "self" / "ns" / "pid").symlink_to(f"pid:[{namespace}]")
+    rows = ["22 1 8:1 / / rw - ext4 /dev/sda rw", f"25 22 0:23 / /dev/shm rw - tmpfs {source} rw"]
+    (tmp_path / "self" / "mountinfo").write_text("\n".join(rows))
+    assert checks.sees_users(Path("/dev/shm"), tmp_path) is sees
 
 
 def test_a_stale_segment_that_stays_fails(
@@ -143,7 +176,7 @@ def test_a_stale_segment_that_stays_fails(
         raise PermissionError(1, "not yours")
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    assert checks.check_shm(tmp_path)[0] is FAIL
+    assert checks.check_shm(tmp_path, own=True)[0] is FAIL
 
 
 def test_shared_memory_that_is_full_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

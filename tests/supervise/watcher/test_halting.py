@@ -133,6 +133,36 @@ def test_what_is_foreseen_takes_one_round_and_asks_for_nothing(
     assert evidence.rounds == ["stall"]
 
 
+def test_a_halt_that_is_found_while_no_disk_answers_is_decided_on_later(
+    tmp_path: Path, halting: Halting
+) -> None:
+    away = tmp_path.rename(tmp_path.with_name("away"))
+    tmp_path.symlink_to("x" * 300)  # whoever looks behind it is refused
+    try:
+        with pytest.raises(OSError, match="too long"):
+            halting.observe(finding(Severity.HALT), 0.0)
+        with pytest.raises(OSError, match="too long"):
+            halting.advance(1.0)
+    finally:
+        tmp_path.unlink()
+        away.rename(tmp_path)
+    halting.advance(2.0)
+    request = load_request(tmp_path / KILL_NAME)
+    assert request is not None
+    assert (request.key, request.reason) == ("k", "stalled")
+    halting.advance(3.0)
+    assert load_request(tmp_path / KILL_NAME) == request
+
+
+def test_a_halt_that_is_found_in_a_run_that_is_ending_asks_for_nothing(
+    tmp_path: Path, halting: Halting
+) -> None:
+    (tmp_path / HALT_NAME).touch()
+    halting.observe(finding(Severity.HALT), 0.0)
+    halting.advance(2.0)
+    assert not (tmp_path / KILL_NAME).exists()
+
+
 def test_a_run_that_is_ending_is_looked_at_no_more(
     halting: Halting, evidence: EvidenceOnPaper
 ) -> None:

@@ -71,6 +71,15 @@ def test_watcher_killed_between_finding_and_kill_completes_the_halt_once(new_run
     assert run.dir.watch.read_bytes().startswith(ticks)
 
 
+def test_a_hang_is_ended_where_no_disk_takes_the_evidence(new_run: NewRun) -> None:
+    run = new_run(fault="hang:rank=1,step=12,section=backward")
+    run.dir.evidence.touch()  # where its folder would be
+    record = run.wait_for_exit()
+    assert record.reason is OutcomeCode.STALLED
+    assert (run.halts()[0].rank, run.halts()[0].evidence) == (1, [])
+    run.assert_replays()
+
+
 @pytest.mark.long
 def test_finding_that_was_not_recorded_before_the_watcher_died_is_recorded(
     new_run: NewRun,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -277,6 +278,53 @@ def test_a_lost_cache_repeats_only_what_is_idempotent(
     assert new_shipper().finish(completed())
     assert arrived(plane).lines["0"] == lines
     assert list(arrived(plane).findings) == ["a"]
+
+
+def restore(plane: FakeControlPlane) -> RunStore:
+    """Have the control plane know of the run what it knew when it was given out."""
+    plane.runs[ORDER.run] = RunStore(token=7)
+    return plane.runs[ORDER.run]
+
+
+def test_a_restored_control_plane_is_told_everything_again(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    shipping = new_shipper()
+    lines = write_beats(run_dir, 0, range(5))
+    write_finding(run_dir, "a")
+    run_dir.evidence.mkdir()
+    (run_dir.evidence / "stack.txt").write_text("frames")
+    os.utime(run_dir.evidence / "stack.txt", (1.0, 1.0))
+    shipping.ship(0.0)
+    shipping.ship(2.0)
+    told = arrived(plane)
+    assert told.events() == ["check", "launch", "step"]
+    assert list(told.findings) == ["a"]
+    assert list(told.evidence) == ["evidence/stack.txt"]
+
+    again = restore(plane)
+    shipping.ship(4.0)
+    shipping.ship(6.0)
+    assert again.events() == told.events()
+    assert list(again.findings) == ["a"]
+    assert list(again.evidence) == ["evidence/stack.txt"]
+    assert again.lines["0"] == lines
+    calls = plane.calls
+    shipping.ship(8.0)
+    assert plane.calls == calls + 1, "once"
+
+
+def test_who_takes_over_tells_a_restored_control_plane_what_the_end_promises(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    write_beats(run_dir, 0, range(5))
+    write_finding(run_dir, "a")
+    for now in (0.0, 2.0):
+        new_shipper().ship(now)
+    again = restore(plane)
+    assert new_shipper().finish(completed())
+    assert again.events() == ["check", "launch", "step", "end"]
+    assert again.states[-1].findings == len(again.findings) == 1
 
 
 def test_a_long_log_is_sent_as_its_tail(
