@@ -27,6 +27,9 @@ from gonogo.cli.app import app
 from tests.contract.test_docs import PAGES, ROOT, command_lines
 from tests.e2e.lab import Lab, Spoken, clean_environ, one_phase_plan
 
+pytestmark = pytest.mark.xdist_group("shown")
+"""One reader types all of it, in the order of the pages: some lines name what others made."""
+
 ENVIRON = {"GONOGO_WORKER_ALLOW": "any"}
 
 PROGRAM = """
@@ -188,7 +191,7 @@ class Used:
             capture_output=True,
             text=True,
             errors="replace",  # a byte model of few steps says what is no text
-            timeout=600,
+            timeout=1500,  # what waits stands in line behind all that was submitted
             check=False,
         )
         return Spoken(done.returncode, done.stdout, done.stderr)
