@@ -8,6 +8,7 @@ PostgreSQL database (`pg_dump` makes that, and the rest is here), of `secrets/`,
 host's run directories.
 """
 
+import fcntl
 import hashlib
 import io
 import json
@@ -15,7 +16,7 @@ import os
 import sqlite3
 import tarfile
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
@@ -68,7 +69,7 @@ def make_backup(settings: Settings, target: Path, now: float, *, runs: bool) -> 
     """Write the backup and return what is in it.
 
     Raises:
-        Conflict: there is such a file already.
+        Conflict: there is such a file already, or it is being made.
         NotFound: this home has no database yet.
         Rejected: a file cannot be written, or read.
     """
@@ -81,8 +82,7 @@ def make_backup(settings: Settings, target: Path, now: float, *, runs: bool) -> 
     part = target.with_name(f".{target.name}.part")
     copy = target.with_name(f".{target.name}.db")
     try:
-        with part.open("xb") as stream:
-            os.fchmod(stream.fileno(), 0o600)
+        with _own(part, target) as stream, _clearing(part, copy):
             with tarfile.open(fileobj=stream, mode="w") as archive:
                 files: dict[str, dict[str, Any]] = {}
                 url = settings.database_url
@@ -107,20 +107,46 @@ def make_backup(settings: Settings, target: Path, now: float, *, runs: bool) -> 
                 archive.addfile(info, io.BytesIO(content))
             stream.flush()
             os.fsync(stream.fileno())
-        part.rename(target)
-        sync_folder(target.parent)
+            part.rename(target)
+            sync_folder(target.parent)
     except OSError as error:
         raise Rejected(f"no backup: {error.filename or target}: {error.strerror}") from error
-    finally:
-        _clear(part, copy)
+    except sqlite3.Error as error:
+        raise Rejected(f"no backup: {copy}: {error}") from error
     return {**summary(listed), "file": str(target), "bytes": target.stat().st_size}
 
 
-def _clear(*paths: Path) -> None:
-    """Remove what is half done; where there is no such folder, there is nothing."""
-    for path in paths:
-        with suppress(OSError):
-            path.unlink()
+@contextmanager
+def _own(part: Path, target: Path) -> Iterator[IO[bytes]]:
+    """Yield the file of a backup that is not done, empty and ours alone; a killed one's is taken.
+
+    Raises:
+        Conflict: somebody else is at it, or just was.
+    """
+    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "r+b") as stream:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = os.path.samestat(os.fstat(descriptor), os.stat(part))
+        except (BlockingIOError, FileNotFoundError):
+            ours = False
+        if not ours or target.exists():
+            raise Conflict(f"{target} is being made by another backup, or is there already")
+        os.fchmod(descriptor, 0o600)
+        stream.truncate()
+        yield stream
+
+
+@contextmanager
+def _clearing(part: Path, copy: Path) -> Iterator[None]:
+    """Remove in the end what is half done, and what SQLite leaves beside a copy."""
+    logs = [copy.with_name(f"{copy.name}-{name}") for name in ("wal", "shm", "journal")]
+    try:
+        yield
+    finally:
+        for path in (part, copy, *logs):
+            with suppress(OSError):
+                path.unlink()
 
 
 def summary(listed: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +163,8 @@ def summary(listed: dict[str, Any]) -> dict[str, Any]:
 
 def _copy_database(source: Path, target: Path) -> None:
     """Copy a SQLite database as it is at one moment, while others write to it."""
-    target.unlink(missing_ok=True)
+    for name in ("", "-wal", "-shm", "-journal"):  # a killed backup's
+        target.with_name(f"{target.name}{name}").unlink(missing_ok=True)
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     with closing(sqlite3.connect(source)) as living, closing(sqlite3.connect(target)) as copy:
         living.backup(copy)

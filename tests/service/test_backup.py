@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import json
 import os
@@ -415,6 +416,30 @@ def test_a_full_disk_is_no_fault_of_the_backup(kept: Path, small: Path) -> None:
     with pytest.raises(Rejected, match=r"nothing was restored: .*No space left on device"):
         restore_backup(there, kept)
     assert list(there.home.iterdir()) == []
+
+
+def test_a_backup_to_a_full_disk_says_so_and_leaves_nothing(first: Settings, small: Path) -> None:
+    with pytest.raises(Rejected, match=r"no backup: .*small"):
+        make_backup(first, small / "b.tar", 0.0, runs=False)
+    assert list(small.iterdir()) == []
+
+
+def test_what_a_killed_backup_left_is_taken_and_a_living_one_is_left_alone(
+    first: Settings, tmp_path: Path
+) -> None:
+    part = tmp_path / ".b.tar.part"
+    part.write_bytes(b"x" * 2**20)
+    for name in ("", "-wal"):
+        (tmp_path / f".b.tar.db{name}").write_bytes(b"killed")
+    with part.open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(Conflict, match="being made by another"):
+            make_backup(first, tmp_path / "b.tar", 0.0, runs=False)
+        assert part.stat().st_size == 2**20
+    made = make_backup(first, tmp_path / "b.tar", 0.0, runs=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["b.tar"]
+    assert made["bytes"] == (tmp_path / "b.tar").stat().st_size
+    restore_backup(home_at(tmp_path / "there"), tmp_path / "b.tar")
 
 
 def test_what_lies_in_a_home_is_not_of_a_killed_restore(first: Settings, kept: Path) -> None:

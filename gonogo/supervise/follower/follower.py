@@ -131,13 +131,16 @@ class Follower:
 def _append(path: Path, line: NodeLine) -> None:
     """Add one line to a file: all of it or, where the disk is full, nothing.
 
+    What a follower that was killed left of a line gets a line of its own, which is none.
+
     Raises:
         OSError: it cannot be written.
     """
     document: dict[str, Any] = {"v": line.v, **line.model_dump(mode="json", exclude_defaults=True)}
-    with path.open("ab", buffering=0) as stream:
-        start = stream.tell()
-        data = wire_line(document)
+    with path.open("ab+", buffering=0) as stream:
+        start = stream.seek(0, os.SEEK_END)
+        torn = start and os.pread(stream.fileno(), 1, start - 1) != b"\n"
+        data = (b"\n" if torn else b"") + wire_line(document)
         if stream.write(data) != len(data):
             stream.truncate(start)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

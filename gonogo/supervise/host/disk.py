@@ -43,6 +43,9 @@ class Disk:
         self._refused_at = float("-inf")
         self._told: DiskSeen | None = None
         self._told_at = float("-inf")
+        self._grew: tuple[float, float] | None = None
+        """When a draft was written to last, by the file system's clock, and when that was seen."""
+        self._looked = False
 
     def look(self, now: float) -> dict[str, Any] | None:
         """Return the room, when there is something to tell.
@@ -60,7 +63,7 @@ class Disk:
             total_mb=round(found.f_blocks * found.f_frsize / MB, 3),
             errors=self._errors,
             refused=self._is_refused(now),
-            saving=self._is_saving(),
+            saving=self._is_saving(now),
         )
         if now < self._told_at + REPEAT_S and not self._has_changed(seen):
             return None
@@ -84,14 +87,24 @@ class Disk:
                 self._refused_at = now
         return now - self._refused_at < REFUSED_FOR_S
 
-    def _is_saving(self) -> bool:
-        """Say whether a checkpoint's draft is there in which something was written just now."""
+    def _is_saving(self, now: float) -> bool:
+        """Say whether a checkpoint's draft is there in which something was written just now.
+
+        What was written since the look before was, whatever the clock of a file server says.
+        """
         latest = 0.0
         for folder in (self._path / "checkpoints").glob(".*.draft"):
             for path in (folder, *folder.glob("*")):
                 with suppress(OSError):
                     latest = max(latest, path.stat().st_mtime)
-        return abs(time.time() - latest) < GREW_WITHIN_S
+        watched, self._looked = self._looked, True
+        if not latest:
+            self._grew = None
+            return False
+        if self._grew is None or self._grew[0] != latest:
+            fresh = watched or abs(time.time() - latest) < GREW_WITHIN_S
+            self._grew = latest, now if fresh else float("-inf")
+        return now - self._grew[1] < GREW_WITHIN_S
 
     def _takes_a_write(self) -> bool:
         path = self._path / TRIED_NAME

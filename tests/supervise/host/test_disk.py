@@ -51,13 +51,29 @@ def test_a_checkpoint_is_being_written_while_its_draft_grows(tmp_path: Path) -> 
     draft.mkdir(parents=True)
     (draft / "model.pt").write_bytes(b"x")
     assert saving(1.0)  # told at once
-    long_ago = time.time() - 2 * GREW_WITHIN_S
-    for path in (draft / "model.pt", draft):
-        os.utime(path, (long_ago, long_ago))
-    assert not saving(2.0)
+    assert saving(0.9 + GREW_WITHIN_S)
+    assert not saving(1.1 + GREW_WITHIN_S)  # it waits for a disk
     (draft / "optimizer.pt").write_bytes(b"x")
     draft.rename(draft.with_name("step_000020"))
-    assert not saving(2.0 + REPEAT_S)
+    assert not saving(1.1 + GREW_WITHIN_S + REPEAT_S)
+
+
+@pytest.mark.parametrize("ahead_s", [-300.0, 300.0])
+def test_a_file_servers_clock_hides_no_checkpoint_that_is_being_written(
+    tmp_path: Path, ahead_s: float
+) -> None:
+    disk = Disk(tmp_path)
+    draft = tmp_path / "checkpoints" / ".step_000020.draft"
+    assert (disk.look(0.0) or {})["saving"] is False
+    draft.mkdir(parents=True)
+    for n in range(1, 4):
+        (draft / "model.pt").write_bytes(b"x" * n)
+        there = time.time() + ahead_s
+        for path in (draft / "model.pt", draft):
+            os.utime(path, (there, there))
+        assert (disk.look(n * GREW_WITHIN_S) or {})["saving"] is True
+    # One that was there before anybody looked was left behind.
+    assert (Disk(tmp_path).look(0.0) or {})["saving"] is False
 
 
 def test_it_is_told_again_when_it_changed_and_every_five_seconds(small: Path) -> None:
