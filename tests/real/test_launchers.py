@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from gonogo.cli.exits import Exit
 from tests.cli.test_running import Ran
+from tests.trainer.runs import LAUNCH
 
 ATTACHED = """
 import os, sys, time
@@ -49,7 +49,7 @@ for step in range(1, 31):
         print(f"step {step} loss {5 - step / 50:.4f}", flush=True)
 """
 RUN = ["--steps", "30", "--stall-s", "20", "--world-size", "2", "--json", "--"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TORCHRUN = [*LAUNCH, "--nproc-per-node", "2"]
 
 pytestmark = pytest.mark.long
 

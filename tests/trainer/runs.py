@@ -18,6 +18,9 @@ from gonogo.rundir import RunDir, load_all_lines, save_json
 
 ROOT = Path(__file__).parents[2]
 LOOPS = "tests.trainer.loops"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+LAUNCH = (*TORCHRUN, "--local-addr", "127.0.0.1")
+"""torchrun on a host that may not know its own name."""
 
 
 def write_order(folder: Path, *, go: bool = True, **changes: Any) -> Path:
@@ -89,8 +92,7 @@ def run_loop(
     """Run a module of `tests/trainer/loops` to its end, under torchrun where it has more ranks."""
     command = [sys.executable, "-m", f"{LOOPS}.{loop}", *arguments]
     if ranks > 1:
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command = [sys.executable, *launch, "-m", f"{LOOPS}.{loop}", *arguments]
+        command = [*LAUNCH, "--nproc-per-node", str(ranks), "-m", f"{LOOPS}.{loop}", *arguments]
     return subprocess.run(
         command,
         cwd=ROOT,

@@ -16,7 +16,16 @@ import gonogo.trainer
 from gonogo.rundir import RunDir
 from gonogo.trainer.collectives import REQUEST, Collectives
 from tests.servers import wait_until
-from tests.trainer.runs import LOOPS, ROOT, environment, lines_of, said, steps_of, write_order
+from tests.trainer.runs import (
+    LAUNCH,
+    LOOPS,
+    ROOT,
+    environment,
+    lines_of,
+    said,
+    steps_of,
+    write_order,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -73,8 +82,7 @@ def test_a_request_from_before_is_not_answered(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_both_ranks_answer_with_the_collectives_that_they_have_entered(tmp_path: Path) -> None:
     run = write_order(tmp_path / "run", steps=5000, world_size=2, train={"step_s": 0.02})
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*launch, "--nproc-per-node", "2", "-m", f"{LOOPS}.ddp"]
+    command = [*LAUNCH, "--nproc-per-node", "2", "-m", f"{LOOPS}.ddp"]
     environ = environment(run, TORCH_FR_BUFFER_SIZE="2000")
     evidence = RunDir(run).evidence
     with subprocess.Popen(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE) as launched:
