@@ -4,7 +4,6 @@ The key is written once and never changed; whoever holds it can sign as this hom
 that a trainer can reach is told where it lies. A home that has lost it says so and starts no more.
 """
 
-import contextlib
 import os
 import re
 import secrets
@@ -12,6 +11,7 @@ import stat
 from pathlib import Path
 
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
+from gonogo.first_file import place_first
 from gonogo.judge.ledger.sign import PublicKey, SigningKey, parse_public, parse_signing
 from gonogo.rundir import load_bytes, open_file
 
@@ -122,10 +122,9 @@ def save_signing_key(home: Path, key: SigningKey) -> SigningKey:
             stream.write(key.pem())
             stream.flush()
             os.fsync(stream.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, home / KEY_FILE)  # fails where a key is: none is ever replaced
+        place_first(temporary, home / KEY_FILE)  # where a key is, none is ever replaced
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
     kept = load_signing_key(home)
     assert kept is not None  # linked above, or there before
     save_public_key(home, kept.public)

@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gonogo.first_file import place_first
+
 
 def save_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically and durably, over what was there."""
@@ -26,9 +28,8 @@ def create_json(path: Path, value: Any) -> bool:
     """Write a JSON file unless there is one; True when this call made it."""
     temporary = _written(path, value)
     try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
+        if not place_first(temporary, path):
+            return False
     finally:
         _remove(temporary)
     _sync_folder(path.parent)

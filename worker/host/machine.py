@@ -5,10 +5,11 @@ the image's or missing, so there an id is made once, in the home.
 """
 
 import hashlib
-import os
 import re
 import uuid
 from pathlib import Path
+
+from gonogo.first_file import place_first
 
 MACHINE_FILE = "machine_id"
 _SYSTEM = Path("/etc/machine-id")
@@ -46,9 +47,8 @@ def load_machine_id(
     spare = home / f".{MACHINE_FILE}.{uuid.uuid4().hex}"
     spare.write_text(f"{uuid.uuid4().hex}\n")
     try:
-        os.link(spare, path)  # the first one stays, whoever else is making one now
-    except FileExistsError:
-        if _read_id(path) is None:  # cut short by a full disk
+        first = place_first(spare, path)  # it stays, whoever else is making one now
+        if not first and _read_id(path) is None:  # cut short by a full disk
             spare.replace(path)
     finally:
         spare.unlink(missing_ok=True)
