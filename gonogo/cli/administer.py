@@ -191,7 +191,11 @@ def _check_home(home: Path) -> tuple[str, str, str]:
 
 def _check_quarantine(home: Path) -> Iterator[tuple[str, str, str]]:
     """Say which devices no run gets, why, for how long, and how they come back."""
-    held = load_quarantines(home, time.time())
+    try:
+        held = load_quarantines(home, time.time())
+    except OSError as error:
+        yield "quarantine", "fail", f"{home / 'quarantine'}: {error.strerror}; no device is used"
+        return
     if not held:
         yield "quarantine", "pass", "no device"
     for row in held.values():

@@ -9,6 +9,7 @@ Guarantees: the next time within a day lasts twice as long, up to a day.
 
 import json
 import logging
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,19 +101,25 @@ def quarantine(
 
 
 def load_quarantines(home: Path, now: float) -> dict[str, Quarantine]:
-    """Return device → why it is not to be used now; `now` in Unix seconds."""
+    """Return device → why it is not to be used now; `now` in Unix seconds.
+
+    Raises:
+        OSError: nobody can say which they are: the folder is there and cannot be listed.
+    """
+    folder = home / "quarantine"
     try:
-        paths = sorted((home / "quarantine").glob("[!.]*.json"))
-    except OSError:
-        paths = []
-    found = (_load(path) for path in paths)
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return {}
+    shown = (name for name in names if name.endswith(".json") and not name.startswith("."))
+    found = (_load(folder / name) for name in shown)
     return {row.device: row for row in found if row is not None and row.holds(now)}
 
 
 def without_quarantined(home: Path, slots: Iterable[str], now: float) -> tuple[str, ...]:
-    """Return the slots that may be used, in their order."""
-    held = load_quarantines(home, now)
-    return tuple(slot for slot in slots if slot not in held)
+    """Return the slots that may be used, in their order; asks for each, and lists no folder."""
+    records = ((slot, _load(_path(home, slot))) for slot in slots)
+    return tuple(slot for slot, row in records if row is None or not row.holds(now))
 
 
 def _path(home: Path, device: str) -> Path:

@@ -157,6 +157,14 @@ def test_the_doctor_answers_in_json(tmp_path: Path) -> None:
     assert done.returncode == (0 if answer["ok"] else 1)
 
 
+def test_the_doctor_fails_where_nobody_can_say_what_is_quarantined(tmp_path: Path) -> None:
+    (tmp_path / "quarantine").write_text("not a folder")
+    done = gonogo(tmp_path, "doctor", "--json")
+    (row,) = (row for row in json.loads(done.stdout)["checks"] if row["id"] == "quarantine")
+    assert row["outcome"] == "fail"
+    assert "Not a directory" in row["text"]
+
+
 @pytest.mark.parametrize(
     ("script", "outcome", "text"),
     [

@@ -75,6 +75,8 @@ class Journal:
         """Bytes of watch.jsonl, those that wait to be written included."""
         self._kept: deque[tuple[Path, bytes]] = deque()
         self._kept_bytes = 0
+        self._whole: dict[Path, int] = {}
+        """Bytes of a file behind which a part of a line may lie."""
 
     def recover(
         self,
@@ -152,7 +154,7 @@ class Journal:
         """
         while self._kept:
             path, line = self._kept[0]
-            _append(path, line)
+            self._append(path, line)
             self._kept_bytes -= len(line)
             self._kept.popleft()
 
@@ -166,6 +168,26 @@ class Journal:
             if self._kept_bytes > KEPT_BYTES:
                 self._kept.pop()
                 self._kept_bytes -= len(line)
+                raise
+
+    def _append(self, path: Path, line: bytes) -> None:
+        """Add one line to a file: all of it or, where the disk is full, nothing.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with path.open("ab", buffering=0) as stream:
+            if path in self._whole:  # that time the part could not be taken back either
+                stream.truncate(self._whole[path])
+                del self._whole[path]
+            start = stream.seek(0, os.SEEK_END)
+            try:
+                if stream.write(line) != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            except OSError:
+                self._whole[path] = start
+                stream.truncate(start)
+                del self._whole[path]
                 raise
 
     def _load_findings(self) -> list[Finding]:
@@ -202,22 +224,6 @@ def _parse_tick(line: bytes) -> Tick | None:
     except ValidationError as error:
         _log.error("watch.jsonl: %s", error, extra={"action": "tick_corrupt"})
         return None
-
-
-def _append(path: Path, line: bytes) -> None:
-    """Add one line to a file: all of it or, where the disk is full, nothing.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    with path.open("ab", buffering=0) as stream:
-        start = stream.tell()
-        try:
-            if stream.write(line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        except OSError:
-            stream.truncate(start)
-            raise
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -132,6 +136,36 @@ def full_at(size: int) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, handler)
+
+
+class Ailing(io.FileIO):
+    """A file of a disk that takes half of what is written, and then nothing."""
+
+    def write(self, data: Any) -> NoReturn:
+        super().write(data[: len(data) // 2])
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def truncate(self, size: int | None = None) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_half_a_line_that_could_not_be_taken_back_costs_no_other(
+    tmp_path: Path, order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = RunDir(tmp_path)
+    write_a_sick_run(run_dir, order)
+    journal = Journal(run_dir)
+    journal.recover(order)
+    before = run_dir.watch.read_bytes()
+    with monkeypatch.context() as ailing:
+        ailing.setattr(Path, "open", lambda path, mode, **_: Ailing(path, mode))
+        for number in (3, 4):
+            journal.add_tick(Tick(n=number, mono=0.2 * number, ts=3.0, go=True))
+    assert len(run_dir.watch.read_bytes()) > len(before), "half a line lies there"
+    journal.add_tick(Tick(n=5, mono=1.0, ts=3.2, go=True))
+    ticks = [Tick.model_validate_json(line) for line in load_all_lines(run_dir.watch)]
+    assert [tick.n for tick in ticks] == [0, 1, 2, 3, 4, 5]
+    assert run_dir.watch.stat().st_size == journal.bytes
 
 
 def test_what_the_disk_refuses_is_written_in_its_order_when_it_takes_it(
