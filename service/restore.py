@@ -9,11 +9,14 @@ token that an attempt of after the backup already has.
 """
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,15 +54,30 @@ def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
             or it cannot be read, or the home not be written to.
     """
     try:
-        return _restore(settings, source)
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _alone(settings.home):
+            return _restore(settings, source)
     except OSError as error:
         place = error.filename or settings.home
         raise Rejected(f"nothing was restored: {place}: {error.strerror}") from error
 
 
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Hold the home against another restore into it; the kernel lets go of a killed one's."""
+    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise Conflict(f"another restore into {home} is at work; wait for its end") from error
+        yield
+    finally:
+        os.close(folder)
+
+
 def _restore(settings: Settings, source: Path) -> dict[str, Any]:
     home = settings.home
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     waiting = home / ".restore"
     _take_back(home, waiting)
     brought = (DATABASE, *_LOGS, *KEYS, *FOLDERS)

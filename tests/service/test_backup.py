@@ -442,6 +442,20 @@ def test_what_a_killed_backup_left_is_taken_and_a_living_one_is_left_alone(
     restore_backup(home_at(tmp_path / "there"), tmp_path / "b.tar")
 
 
+def test_of_two_restores_into_one_home_one_waits_for_the_other(
+    first: Settings, kept: Path, tmp_path: Path
+) -> None:
+    home = home_at(tmp_path / "other")
+    home.home.mkdir()
+    held = os.open(home.home, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(Conflict, match="another restore"):
+        restore_backup(home, kept)
+    assert not list(home.home.iterdir())
+    os.close(held)
+    restore_backup(home, kept)
+
+
 def test_what_lies_in_a_home_is_not_of_a_killed_restore(first: Settings, kept: Path) -> None:
     """One that put in the database was whole, whatever it left beside."""
     save_json(first.home / ".restore" / "moved.json", ["key", "worker_key", "gonogo.db"])
