@@ -17,6 +17,7 @@ from service.app import create_app
 from service.context import Context, open_context
 from service.db.migrate import migrate
 from service.http.auth import load_local_keys
+from service.http.connections import Connection, raise_file_limit
 from service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
+    raise_file_limit()
     migrate(settings.database_url)
     context = open_context(settings)
     try:
@@ -57,6 +59,7 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
             ws="none",
             timeout_graceful_shutdown=STOP_S,
             timeout_keep_alive=30,
+            http=Connection,
         )
         # What is loaded by now stays: a collection that walks it would cost more than a request,
         # and the first one would find a few thousand objects to free, of half a million.

@@ -21,6 +21,7 @@ from service.db.engine import build_engine
 from service.db.migrate import migrate
 from service.db.schema import Table
 from service.http.auth import Role, create_key, load_local_keys
+from service.http.connections import Connection
 from service.settings import Settings
 from tests.service.fake_worker import FakeWorker
 
@@ -165,7 +166,11 @@ def plane(settings: Settings) -> Iterator[Plane]:
 def serving(context: Context, *, conduct: bool = True) -> Iterator[httpx.Client]:
     """Serve a context on a free port of loopback, and close it in the end."""
     config = uvicorn.Config(
-        create_app(context, conduct=conduct), port=0, log_config=None, timeout_graceful_shutdown=1
+        create_app(context, conduct=conduct),
+        port=0,
+        log_config=None,
+        timeout_graceful_shutdown=1,
+        http=Connection,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
