@@ -12,9 +12,25 @@ from urllib.parse import urlsplit
 
 from gonogo.contract.errors import Rejected
 
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_METADATA = frozenset(
+    ipaddress.ip_address(text)
+    for text in (
+        "fd00:ec2::254",  # AWS
+        "fd20:ce::254",  # Google
+        "168.63.129.16",  # Azure
+        "100.100.100.200",  # Alibaba
+        "192.0.0.192",  # Oracle
+    )
+)
+"""Where clouds answer their hosts beside link-local addresses."""
+_NAT64 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
+"""RFC 6052 and RFC 8215; the IPv4 address is taken from the last four bytes."""
+
 
 def check_reach(url: str) -> None:
-    """Refuse a URL whose host is, or leads to, a link-local, multicast or unspecified address.
+    """Refuse a URL whose host is, or leads to, a link-local, multicast or unspecified address, or
+    to one at which a cloud answers its hosts.
 
     A name that cannot be looked up now is no reason: the try says so.
 
@@ -23,12 +39,26 @@ def check_reach(url: str) -> None:
     """
     host = urlsplit(url).hostname or ""
     for address in _addresses(host):
-        mapped = getattr(address, "ipv4_mapped", None) or address
-        if mapped.is_link_local or mapped.is_multicast or mapped.is_unspecified:
+        if any(map(_is_closed, (address, *_inside(address)))):
             raise Rejected(f"{host} leads to {address}, where no webhook may lead")
 
 
-def _addresses(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+def _is_closed(address: _Address) -> bool:
+    special = address.is_link_local or address.is_multicast or address.is_unspecified
+    return special or address in _METADATA
+
+
+def _inside(address: _Address) -> list[_Address]:
+    """Return the IPv4 addresses to which a translator or a tunnel would take an IPv6 one."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return []
+    found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if any(address in network for network in _NAT64):
+        found.append(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+    return [row for row in found if row is not None]
+
+
+def _addresses(host: str) -> list[_Address]:
     try:
         return [ipaddress.ip_address(host)]
     except ValueError:

@@ -27,6 +27,13 @@ from tests.service.conftest import Plane
         "http://[::]/",
         "http://224.0.0.1/",
         "https://169.254.170.2:80/v2/credentials",
+        "http://[64:ff9b::a9fe:a9fe]/",
+        "http://[64:ff9b:1::a9fe:a9fe]/",
+        "http://[2002:a9fe:a9fe::1]/",
+        "http://[2001:0:a9fe:a9fe::1]/",
+        "http://[fd00:ec2::254]/",
+        "http://168.63.129.16/machine",
+        "http://100.100.100.200/latest/meta-data/",
     ],
 )
 def test_no_webhook_leads_to_a_metadata_service(plane: Plane, url: str) -> None:
@@ -36,7 +43,17 @@ def test_no_webhook_leads_to_a_metadata_service(plane: Plane, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:9/", "http://10.0.0.7/", "http://[::1]/", "http://nowhere.invalid/"]
+    "url",
+    [
+        "http://127.0.0.1:9/",
+        "http://10.0.0.7/",
+        "http://[::1]/",
+        "http://nowhere.invalid/",
+        "http://[64:ff9b::a00:7]/",
+        "http://[2002:a00:7::1]/",
+        "http://[fd00:ec2::7]/",
+        "http://[2001:db8::1]/",
+    ],
 )
 def test_receivers_of_ones_own_are_reached(url: str) -> None:
     check_reach(url)
