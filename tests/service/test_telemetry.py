@@ -128,6 +128,21 @@ def test_a_clock_that_no_calendar_has_is_shown_as_its_last_or_first_day(
     assert plane.call("GET", f"/experiments/{order.experiment}/report").status_code == 200
 
 
+@pytest.mark.parametrize("step", [3_000_000_000, 2**53 - 1])
+def test_who_counts_samples_or_tokens_as_steps_is_heard(
+    plane: Plane, started: tuple[FakeWorker, Any], step: int
+) -> None:
+    worker, order = started
+    lines = beats(order, 0, upto=10)
+    lines[-1] = json.dumps({**json.loads(lines[-1]), "step": step})
+    worker.ship(order, {0: lines})
+    assert plane.get(f"/runs/{order.run}")["step"] == step
+    events = plane.call("GET", f"/experiments/{order.experiment}/events?follow=false")
+    assert "event: progress" in events.text
+    assert plane.call("GET", f"/experiments/{order.experiment}/report").status_code == 200
+    assert worker.end(order, {0: lines}, findings=2**53 - 1).status_code == 200
+
+
 def test_lines_after_the_end_are_stored_and_change_nothing(
     plane: Plane, started: tuple[FakeWorker, Any]
 ) -> None:
