@@ -6,11 +6,12 @@ waits as one group (BEGIN IMMEDIATE, a savepoint for each), so that writers neit
 nor pay one fsync each; where the group's transaction is lost (a full disk), everyone in it is told
 so. On PostgreSQL writers run side by side and take row locks. A function may be run again after a
 serialization failure, so it touches nothing but its session; one that nobody waits for any more is
-not begun.
+not begun. SQLite's file stays where it was: nothing is written to one that was moved.
 """
 
 import asyncio
 import logging
+import os
 import queue
 import sqlite3
 import threading
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session as Session  # what every transaction is, to all of the service
@@ -112,6 +113,8 @@ class Store:
         self._thread: threading.Thread | None = None
         self._writing: Connection | None = None
         """The writer's own, kept from group to group."""
+        self._place: tuple[int, ...] = ()
+        """Inode and device of SQLite's file at the first write."""
         self._pool: ThreadPoolExecutor | None = None
         if not self.sqlite:
             self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="db-writer")
@@ -211,7 +214,7 @@ class Store:
         self._jobs.put(_Job(lambda session: None, done))
         try:
             done.result(timeout=within_s)
-        except (TimeoutError, DBAPIError):
+        except (TimeoutError, DBAPIError, Unavailable):
             done.cancel()
             return False
         return True
@@ -276,6 +279,7 @@ class Store:
         group = [job for job in group if job.done.set_running_or_notify_cancel()]
         results: list[tuple[_Job, Any]] = []
         try:
+            self._check_place()
             connection = self._writing = self._writing or self._writers.connect()
             with connection.begin():
                 for job in group:
@@ -292,6 +296,27 @@ class Store:
         for job, result in results:
             job.done.set_result(result)
         self._tell(frozenset().union(*(job.topics for job, _ in results)))
+
+    def _check_place(self) -> None:
+        """Refuse to write to a file that was moved or replaced: at the next start it is not there.
+
+        Raises:
+            Unavailable: it was.
+        """
+        path = make_url(self.url).database or ":memory:"
+        try:
+            here = os.stat(path)
+            found: tuple[int, ...] = (here.st_ino, here.st_dev)
+        except FileNotFoundError:
+            found = ()
+        except OSError:  # the database itself will say what ails the disk
+            return
+        self._place = self._place or found
+        if found != self._place:
+            raise Unavailable(
+                f"{path} was moved, removed or replaced while the service runs: nothing is written;"
+                " stop gonogo, put the database back and start it again"
+            )
 
     def _tell(self, topics: frozenset[Topic]) -> None:
         if topics:

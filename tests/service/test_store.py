@@ -38,6 +38,29 @@ def add_key(session: Session, name: str) -> str:
     return name
 
 
+@pytest.mark.parametrize("instead", ["nothing", "another"])
+def test_nothing_is_written_to_a_database_that_was_moved(tmp_path: Path, instead: str) -> None:
+    path = tmp_path / "gonogo.db"
+    migrate(f"sqlite:///{path}")
+    store = Store(f"sqlite:///{path}")
+    try:
+        store.write(lambda session: add_key(session, "before"))
+        assert store.can_write(60)
+        path.rename(tmp_path / "kept.db")
+        if instead == "another":
+            path.write_bytes((tmp_path / "kept.db").read_bytes())
+        with pytest.raises(Unavailable, match="moved, removed or replaced"):
+            store.write(lambda session: add_key(session, "lost"))
+        assert not store.can_write(60)
+        path.unlink(missing_ok=True)
+        (tmp_path / "kept.db").rename(path)
+        store.write(lambda session: add_key(session, "after"))
+        names = store.read(lambda session: set(session.scalars(select(KeyRow.name))))
+    finally:
+        store.close()
+    assert names == {"before", "after"}
+
+
 def test_a_failing_transaction_leaves_nothing_and_harms_no_other(store: Store) -> None:
     store.write(lambda session: add_key(session, "same"))
 

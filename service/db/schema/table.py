@@ -4,7 +4,9 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    BigInteger,
     Float,
+    Integer,
     MetaData,
     String,
 )
@@ -54,6 +56,8 @@ NAMING = {
 }
 Id = String(40)
 Seconds = Float(53)
+Wide = BigInteger().with_variant(Integer(), "sqlite")
+"""A column that was made an INTEGER, which SQLite's files go on calling it."""
 
 
 WORDS = (
