@@ -7,6 +7,7 @@ has every byte and every finding that they promise.
 
 import base64
 import binascii
+from hashlib import sha256
 from pathlib import PurePosixPath
 
 from sqlalchemy import func, select
@@ -32,6 +33,13 @@ from service.queries.findings import load_known
 from service.told.causes import load_last_line
 
 _PROGRESS = list(RunState)
+_KEY_CHARS = 200
+"""What the column of a finding's key takes."""
+_WORD_CHARS = 200
+_TOLD_CHARS = 4000
+"""Of a text in events and alerts, which travel to everybody; the document is kept whole."""
+_EVIDENCE = 100
+"""How many of its files a told finding names."""
 LEADS_TO = {
     RunEvent.CLAIM: RunState.CLAIMED,
     RunEvent.CHECK: RunState.PREFLIGHT,
@@ -95,7 +103,8 @@ def freeze_identity(
 
 def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport) -> None:
     assert report.exit is not None
-    outcome = Outcome(code=report.exit.reason, actor=report.exit.ended_by, text=report.exit.text)
+    told = _clipped(report.exit.text, _TOLD_CHARS)
+    outcome = Outcome(code=report.exit.reason, actor=report.exit.ended_by, text=told)
     run.exit = report.exit.wire()
     run.outcome = outcome
     run.sizes = dict(report.sizes)
@@ -129,28 +138,62 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
     halted = Severity.HALT in known.values()
     taken = 0
     for finding in report.findings:
-        if finding.key in known:
+        told = _told(finding)
+        if told.key in known:
             continue
-        known[finding.key] = finding.severity
-        _store_finding(deed, experiment, run, finding, len(known))
+        known[told.key] = finding.severity
+        _store_finding(deed, experiment, run, finding, told, len(known))
         taken += 1
         if finding.act is Act.PAGE:
-            _alert(deed, experiment, run, finding, "finding.page")
+            _alert(deed, experiment, run, told, "finding.page")
         elif finding.severity is Severity.HALT and not halted:
             halted = True
-            _alert(deed, experiment, run, finding, "finding.halt")
+            _alert(deed, experiment, run, told, "finding.halt")
     if taken and run.state == RunState.ENDED:
         ring(deed.session, Topic.ENDED)
     return taken
 
 
+def _storable_key(key: str) -> str:
+    """Return a key as every database takes it: by its digest where it is long or holds a NUL.
+
+    A detector from elsewhere chooses its own, and one that is refused would be owed for ever.
+    """
+    if len(key) <= _KEY_CHARS and "\x00" not in key:
+        return key
+    return f"sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+
+
+def _clipped(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _told(finding: Finding) -> Finding:
+    """Return a finding as events and alerts tell it: whatever was written, nothing without end."""
+    section = finding.section
+    return finding.model_copy(
+        update={
+            "key": _storable_key(finding.key),
+            "detector": _clipped(finding.detector, _WORD_CHARS),
+            "section": None if section is None else _clipped(section, _WORD_CHARS),
+            "text": _clipped(finding.text, _TOLD_CHARS),
+            "evidence": [_clipped(path, _WORD_CHARS) for path in finding.evidence[:_EVIDENCE]],
+        }
+    )
+
+
 def _store_finding(
-    deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, number: int
+    deed: Deed,
+    experiment: ExperimentRow,
+    run: RunRow,
+    finding: Finding,
+    told: Finding,
+    number: int,
 ) -> None:
     deed.session.add(
         FindingRow(
             run=run.id,
-            key=finding.key,
+            key=told.key,
             n=number,
             severity=finding.severity,
             document=canonical_bytes(finding.wire()).decode(),
@@ -162,12 +205,12 @@ def _store_finding(
         "finding",
         run=run.id,
         phase=run.phase,
-        detector=finding.detector,
-        severity=finding.severity.value,
-        rank=finding.rank,
-        step=finding.step,
-        text=finding.text,
-        key=finding.key,
+        detector=told.detector,
+        severity=told.severity.value,
+        rank=told.rank,
+        step=told.step,
+        text=told.text,
+        key=told.key,
     )
 
 

@@ -122,3 +122,27 @@ def test_what_no_directory_is_called_and_what_nobody_nests_is_refused(plane: Pla
     said = {"dir": f"/runs with blanks/ü/{order.run}", "preflight": shallow}
     assert worker.state(order, "step", **said).status_code == 200
     assert plane.get(f"/runs/{order.run}/artifacts")["items"] == []
+
+
+@pytest.mark.parametrize("key", ["k" * 1000, "a\x00b"], ids=["long", "NUL"])
+def test_a_finding_of_any_key_and_length_is_taken_once_and_told_in_short(
+    plane: Plane, key: str
+) -> None:
+    """One that were refused would be owed, and its run not judged; all are told what is told."""
+    worker, order = in_state(plane, RunState.RUNNING)
+    finding = {
+        "detector": "d" * 10_000, "severity": "halt", "rank": 1, "at": 1.0, "key": key,
+        "section": "s" * 10_000, "text": "x" * 90_000, "evidence": ["e" * 500] * 200,
+    }  # fmt: skip
+    others = [{**finding, "key": other} for other in (f"{key}2", "short")]
+    for new, findings in ((3, [finding, *others]), (0, [finding, *others])):
+        body = {"token": order.token, "findings": findings}
+        answer = worker.post(f"/runs/{order.run}/findings", body)
+        assert (answer.status_code, answer.json()["detail"]) == (200, {"new": new}), answer.text
+    kept = plane.get(f"/runs/{order.run}/findings")["items"]
+    assert [row["key"] for row in kept] == [key, f"{key}2", "short"]
+    assert {row["text"] for row in kept} == {finding["text"]}
+    said = {**EXIT, "text": "y" * 90_000}
+    assert worker.state(order, "end", exit=said, findings=3).status_code == 200
+    assert len(plane.call("GET", "/alerts").text) < 100_000
+    assert len(plane.call("GET", "/events?limit=1000").text) < 100_000
