@@ -29,6 +29,8 @@ WAKE_JOB = "worker.desk.job.wake"
 MAX_TELEMETRY_LINES = 5_000
 MAX_LOG_BYTES = 65_536
 MAX_EVIDENCE_BYTES = 50 * 2**20
+MAX_FINDINGS_BYTES = 262_144
+"""Of findings.jsonl in one message, which may say each at several times its length in the file."""
 MAX_STREAM_BYTES = 2**20
 """Of one growing file in one message."""
 MAX_RECORD_BYTES = 2**20

@@ -1,20 +1,20 @@
 """Which reports about a run are due, and what do they say? Built from its directory alone."""
 
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gonogo.contract.agent import StateReport, Telemetry
+from gonogo.contract.agent import MAX_FINDINGS_BYTES, StateReport, Telemetry
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg, parse_object
 from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
-from gonogo.rundir import RunDir, load_all_lines, load_lines, load_record
+from gonogo.rundir import RunDir, load_lines, load_record
 
 _log = logging.getLogger(__name__)
 _STEP_LINES = frozenset({Msg.STEP_START, Msg.PROGRESS, Msg.STEP_END})
@@ -30,16 +30,28 @@ class FindingsPart:
 
 
 def load_findings(run_dir: RunDir, offset: int = 0) -> FindingsPart:
-    """Return the findings on the complete lines from `offset` on; unreadable ones are logged."""
-    part = load_lines(run_dir.findings, offset)
+    """Return the findings on the complete lines from `offset` on, as many as one message takes.
+
+    Unreadable ones are logged.
+    """
+    part = load_lines(run_dir.findings, offset, offset + MAX_FINDINGS_BYTES)
     found = [finding for line in part.lines if (finding := _finding_of(line))]
     return FindingsPart(findings=found, offset=part.offset)
 
 
 def recorded_findings(run_dir: RunDir) -> list[Finding]:
     """Return the different findings (by key) of the whole file, in order."""
-    found = (_finding_of(line) for line in load_all_lines(run_dir.findings))
-    return list({finding.key: finding for finding in found if finding}.values())
+    return list({finding.key: finding for finding in _all_findings(run_dir)}.values())
+
+
+def _all_findings(run_dir: RunDir) -> Iterator[Finding]:
+    """Yield every finding that is sent, in the order of the file."""
+    offset = -1
+    part = load_findings(run_dir)
+    while part.offset != offset:
+        yield from part.findings
+        offset = part.offset
+        part = load_findings(run_dir, offset)
 
 
 def first_step_at(telemetry: Telemetry) -> float | None:

@@ -254,13 +254,13 @@ class Shipper:
     def _send_findings(self) -> None:
         """Report the findings that stand in the file beyond the last acknowledged byte."""
         part = load_findings(self._dir, self._reported.findings_bytes)
-        if part.offset == self._reported.findings_bytes:
-            return
-        if part.findings:
-            report = FindingsReport(token=self._token, findings=part.findings)
-            self._client.post_findings(self._run, report)
-        self._reported.findings_bytes = part.offset
-        self._save()
+        while part.offset != self._reported.findings_bytes:
+            if part.findings:
+                report = FindingsReport(token=self._token, findings=part.findings)
+                self._client.post_findings(self._run, report)
+            self._reported.findings_bytes = part.offset
+            self._save()
+            part = load_findings(self._dir, part.offset)
 
     def _send_some_evidence(self) -> None:
         self._send_evidence(limit=1)

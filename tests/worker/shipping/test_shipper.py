@@ -407,6 +407,23 @@ def test_findings_go_out_before_the_heartbeats(
     assert set(arrived(plane).findings) == {"h"}
 
 
+def test_more_findings_than_a_message_takes_go_in_several(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    """As after a long outage, or when a control plane whose database was restored asks for all."""
+    keys = [f"k{n}" for n in range(12_000)]
+    for key in keys[:10]:
+        write_finding(run_dir, key)
+    line = run_dir.findings.read_bytes().splitlines(keepends=True)[0]
+    with run_dir.findings.open("ab") as stream:
+        stream.write(b'{"text": "' + b"x" * 300_000 + b'"}\n')
+        stream.writelines(line.replace(b'"k0"', f'"{key}"'.encode()) for key in keys[10:])
+    assert new_shipper().finish(completed())
+    assert list(arrived(plane).findings) == keys
+    end = arrived(plane).states[-1]
+    assert (end.event, end.findings) == ("end", len(keys))
+
+
 def test_a_shipped_run_is_not_shipped_again(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
