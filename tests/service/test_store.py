@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -293,6 +295,52 @@ def test_no_write_is_acknowledged_that_a_full_database_lost(tmp_path: Path) -> N
     assert said == kept & {"before", "after", "much"}
     assert store.write(lambda session: add_key(session, "later")) == "later"
     store.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of four megabytes."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder))
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("mounting takes root and a kernel that lets it")
+    yield folder
+    subprocess.run(("umount", "--lazy", str(folder)), check=True)
+
+
+def test_no_write_is_acknowledged_that_a_full_disk_lost(small_disk: Path) -> None:
+    """The disk fills up under many writers; what is said to be written is there afterwards."""
+    url = f"sqlite:///{small_disk}/gonogo.db"
+    migrate(url)
+    store = Store(url)
+
+    def add(number: int) -> str | None:
+        name = f"{number}-{'x' * 4000}"
+        row = KeyRow(id=str(number), name=name, role="viewer", hash=str(number), created_at=0)
+        try:
+            store.write(lambda session: session.add(row))
+        except Unavailable:
+            return None
+        return name
+
+    def kept(opened: Store) -> set[str]:
+        return opened.read(lambda session: set(session.scalars(select(KeyRow.name))))
+
+    with ThreadPoolExecutor(16) as pool:
+        said = {name for name in pool.map(add, range(1500)) if name is not None}
+    assert 0 < len(said) < 1500
+    there = kept(store)
+    assert said <= there
+    store.close()
+    again = Store(url)
+    assert kept(again) == there
+    again.close()
+    subprocess.run(("mount", "-o", "remount,size=16m", str(small_disk)), check=True)
+    roomy = Store(url)
+    assert roomy.write(lambda session: add_key(session, "later")) == "later"
+    assert kept(roomy) == {*there, "later"}
+    roomy.close()
 
 
 def test_the_writer_outlives_an_error_of_its_own(
