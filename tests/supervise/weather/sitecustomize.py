@@ -2,9 +2,10 @@
 
 While the file `GONOGO_TEST_WEATHER` names exists, whatever touches a path below the folder
 `GONOGO_TEST_SKY` fails with the error whose number stands in it: opening, looking, renaming,
-linking, removing, and writing to what is open already.
+linking, removing, and reading and writing what is open already, since files are Python's own.
 """
 
+import _pyio
 import builtins
 import functools
 import io
@@ -64,11 +65,16 @@ if _FLAG and _SKY:
         "mkdir",
         "scandir",
         "listdir",
+        "read",
         "write",
+        "pread",
+        "statvfs",
+        "utime",
+        "readlink",
         "truncate",
         "ftruncate",
         "fsync",
         "access",
     ):
         setattr(os, _name, _failing(getattr(os, _name), _name))
-    builtins.open = io.open = _failing(io.open, "open")
+    builtins.open = io.open = _failing(_pyio.open, "open")
