@@ -27,8 +27,8 @@ from gonogo.contract.agent import (
 from gonogo.contract.order import Order
 
 KEY = "wk-secret"
-_BODY_BYTES = 2**20
-"""What `service/http/limits.py` lets such a call bring."""
+_LIMITS = {"findings": 2**20, "state": 2**20, "telemetry": 16 * 2**20}
+"""What `service/http/limits.py` lets a call bring."""
 _RUN = re.compile(r"/api/v1/agent/runs/(run_\w+)/(telemetry|state|findings|evidence|records)")
 
 
@@ -107,7 +107,7 @@ class FakeControlPlane:
         if match is None or run is None:
             return 404, _problem(404, "no such run")
         call = match.group(2)
-        if call in ("findings", "state") and len(body) > _BODY_BYTES:
+        if len(body) > _LIMITS.get(call, 70 * 2**20):
             return 413, {**_problem(413, "too large"), "code": "too_large"}
         if call in self.refuse:
             return self.refuse[call], {**_problem(self.refuse[call], "refused"), **self.extra}

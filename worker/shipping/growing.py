@@ -4,6 +4,9 @@ Nothing is known before its first answer, so the first message is empty; what it
 whatever was said before.
 """
 
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
 from gonogo.contract.agent import (
     LogTelemetry,
     RankTelemetry,
@@ -23,13 +26,41 @@ from worker.shipping.parts import (
 
 MAX_BATCH_BYTES = 2 * 2**20
 """Heartbeat bytes in one message."""
+MAX_MESSAGE_BYTES = 8 * 2**20
+"""Of one message as JSON, half of what the service takes; one part alone may be longer."""
 _LINE_BYTES = 300.0
 """How long a heartbeat line is before one was sent."""
+
+_Part = TypeVar("_Part", RankTelemetry, LogTelemetry, StreamTelemetry)
 
 
 def brings(telemetry: Telemetry) -> bool:
     """Say whether a message brings anything but a sign of life."""
     return bool(telemetry.ranks or telemetry.logs or telemetry.files)
+
+
+class _Room:
+    """What is left of a message: many ranks, or the watchers of many nodes, fill more than one."""
+
+    def __init__(self) -> None:
+        self._used = 0
+        self._full = False
+
+    def take(self, parts: Iterable[_Part | None]) -> list[_Part]:
+        """Return the parts that fit; none is built after the first that does not."""
+        found: list[_Part] = []
+        if self._full:
+            return found
+        for part in parts:
+            if part is None:
+                continue
+            size = len(part.model_dump_json().encode())
+            self._full = self._used > 0 and self._used + size > MAX_MESSAGE_BYTES
+            if self._full:
+                break
+            self._used += size
+            found.append(part)
+        return found
 
 
 class GrowingFiles:
@@ -58,14 +89,18 @@ class GrowingFiles:
         return {**{str(rank): size for rank, size in self._ranks.items()}, **self._files}
 
     def build_message(self, *, suspect: bool) -> Telemetry:
-        """Return the next part of every file; empty until the offsets are known."""
+        """Return the next part of every file, as far as there is room, heartbeats first.
+
+        It is empty until the offsets are known.
+        """
         ranks: list[RankTelemetry] = []
         logs: list[LogTelemetry] = []
         files: list[StreamTelemetry] = []
         if self.asked:
-            ranks = self._rank_parts()
-            logs = self._log_parts()
-            files = build_stream_parts(self._dir, self._files)
+            room = _Room()
+            ranks = room.take(self._rank_parts())
+            logs = room.take(self._log_parts())
+            files = room.take(build_stream_parts(self._dir, self._files))
         return Telemetry(
             token=self._token,
             ranks=ranks,
@@ -87,20 +122,16 @@ class GrowingFiles:
         self.backlog_lines = self._count_backlog()
         return before != (self.asked, self._ranks, self._logs, self._files)
 
-    def _rank_parts(self) -> list[RankTelemetry]:
+    def _rank_parts(self) -> Iterator[RankTelemetry | None]:
+        """Yield a part of each rank, of those first that are furthest behind."""
         ranks = self._dir.ranks()
         share = max(MAX_LINE_BYTES, MAX_BATCH_BYTES // max(1, len(ranks)))
-        found = [
-            build_rank_part(self._dir, rank, self._ranks.get(rank, 0), share) for rank in ranks
-        ]
-        return [part for part in found if part is not None]
+        for rank in sorted(ranks, key=lambda rank: self._ranks.get(rank, 0)):
+            yield build_rank_part(self._dir, rank, self._ranks.get(rank, 0), share)
 
-    def _log_parts(self) -> list[LogTelemetry]:
-        found = [
-            build_log_part(self._dir, name, self._logs.get(name, 0))
-            for name in log_names(self._dir)
-        ]
-        return [part for part in found if part is not None]
+    def _log_parts(self) -> Iterator[LogTelemetry | None]:
+        for name in log_names(self._dir):
+            yield build_log_part(self._dir, name, self._logs.get(name, 0))
 
     def _count_backlog(self) -> int:
         return round(unsent_bytes(self._dir, self._ranks) / self._line_bytes)

@@ -407,6 +407,25 @@ def test_findings_go_out_before_the_heartbeats(
     assert set(arrived(plane).findings) == {"h"}
 
 
+def test_more_ranks_and_nodes_than_a_message_takes_go_in_several(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    """As when the control plane was away for an hour of a run on 96 devices of twelve hosts."""
+    ranks, sizes = range(96), {}
+    lines = b"".join(beat(0, seq) for seq in range(1000))
+    for rank in ranks:
+        sizes[str(rank)] = run_dir.heartbeat(rank).write_bytes(lines)
+        run_dir.rank_log(rank).write_bytes(b"said\n" * 16_000)
+    files = {f"watch_node{node}.jsonl": b'{"tick": 1}\n' * 120_000 for node in range(1, 12)}
+    for name, content in files.items():
+        (run_dir.path / name).write_bytes(content)
+    assert finish_in(new_shipper(), 3)
+    run = arrived(plane)
+    assert run.offsets == sizes
+    assert {name: run.files[name] for name in files} == files
+    assert {len(text) for _, text in run.logs.values()} == {80_000}
+
+
 def test_more_findings_than_a_message_takes_go_in_several(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
