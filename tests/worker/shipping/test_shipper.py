@@ -327,6 +327,23 @@ def test_who_takes_over_tells_a_restored_control_plane_what_the_end_promises(
     assert again.states[-1].findings == len(again.findings) == 1
 
 
+def test_a_run_that_was_shipped_before_is_shipped_again_without_the_mark(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    """As docs/deploying.md says of a restored database that knows nothing of the run's end."""
+    lines = write_beats(run_dir, 0, range(5))
+    write_finding(run_dir, "a")
+    assert new_shipper().finish(completed())
+    again = restore(plane)
+    assert new_shipper().finish(completed()), "the mark says that nothing waits"
+    assert not again.states
+    (run_dir.path / ".shipped").unlink()
+    assert new_shipper().finish(completed())
+    assert again.events() == ["check", "launch", "step", "end"]
+    assert again.lines["0"] == lines
+    assert list(again.findings) == ["a"]
+
+
 def test_a_long_log_is_sent_as_its_tail(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
