@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
@@ -21,8 +22,16 @@ _CLOSE_POLL_S = 0.01
 _log = logging.getLogger(__name__)
 
 
-def build_engine(url: str, *, writes: bool = False) -> Engine:
-    """Return an engine; a SQLite one for `writes` takes the write lock when it begins."""
+def build_engine(
+    url: str, *, writes: bool = False, before_connect: Callable[[], None] | None = None
+) -> Engine:
+    """Return an engine; a SQLite one for `writes` takes the write lock when it begins.
+
+    Args:
+        url: a SQLAlchemy URL.
+        writes: whether it is the writer's.
+        before_connect: called before SQLite opens the file; what it raises keeps it closed.
+    """
     if not is_sqlite(url):
         limits = {
             "statement_timeout": _STATEMENT_S,
@@ -45,6 +54,12 @@ def build_engine(url: str, *, writes: bool = False) -> Engine:
         hide_parameters=True,
         connect_args={"timeout": _BUSY_S, "check_same_thread": False},
     )
+
+    if before_connect is not None:
+
+        @event.listens_for(engine, "do_connect")
+        def on_opening(*_: Any) -> None:
+            before_connect()
 
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _: Any) -> None:

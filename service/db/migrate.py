@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.pool import NullPool
 
-from gonogo.contract.errors import Corrupt
+from gonogo.contract.errors import Corrupt, Unavailable
 from service.db.engine import TEXTS, is_sqlite
 
 if TYPE_CHECKING:  # its import takes longer than to find that there is nothing to migrate
@@ -46,6 +46,7 @@ def migrate(url: str, revision: str = HEAD) -> None:
 
     Raises:
         Corrupt: a SQLite database whose foreign keys do not hold afterwards.
+        Unavailable: as `current_revision`.
     """
     found, _ = current_revision(url)
     if found == revision:
@@ -86,14 +87,31 @@ def _make_private(file: str | None) -> None:
             os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
+def _size_of(file: str) -> int:
+    """Return the bytes of a file; 0 where there is none."""
+    try:
+        return os.stat(file).st_size
+    except FileNotFoundError:
+        return 0
+
+
 def _connecting(url: str) -> Engine:
     """Return an engine that keeps no connection."""
     return create_engine(url, poolclass=NullPool, connect_args={} if is_sqlite(url) else TEXTS)
 
 
 def current_revision(url: str) -> tuple[str | None, str]:
-    """Return the revision of the database and the newest one; None: there is no database."""
+    """Return the revision of the database and the newest one; None: there is no database.
+
+    Raises:
+        Unavailable: SQLite's file is gone and its log is not: it would be played into a new one.
+    """
     file = make_url(url).database if is_sqlite(url) else None
+    if file and not _size_of(file) and _size_of(f"{file}-wal"):
+        raise Unavailable(
+            f"{file} is gone or empty, and what was last written to it is not ({file}-wal): put the"
+            " database back, or move its log away"
+        )
     if file and not Path(file).exists():
         return None, HEAD  # SQLite would make it
     engine = _connecting(url)

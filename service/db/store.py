@@ -6,7 +6,8 @@ waits as one group (BEGIN IMMEDIATE, a savepoint for each), so that writers neit
 nor pay one fsync each; where the group's transaction is lost (a full disk), everyone in it is told
 so. On PostgreSQL writers run side by side and take row locks. A function may be run again after a
 serialization failure, so it touches nothing but its session; one that nobody waits for any more is
-not begun. SQLite's file stays where it was: nothing is written to one that was moved.
+not begun. SQLite's file stays where it was: nothing is written to one that was moved, and none is
+opened in its place, into which SQLite would play the log of the one that was.
 """
 
 import asyncio
@@ -107,14 +108,18 @@ class Store:
         self._info: dict[Any, Any] = info if info is not None else {}
         self.sqlite = is_sqlite(url)
         self._after_commit = after_commit or (lambda topics: None)
-        self._readers = build_engine(url)
-        self._writers = build_engine(url, writes=True) if self.sqlite else self._readers
+        self._place: tuple[int, ...] = ()
+        """Inode and device of SQLite's file when it was first seen."""
+        self._readers = build_engine(url, before_connect=self._check_opening)
+        self._writers = (
+            build_engine(url, writes=True, before_connect=self._check_opening)
+            if self.sqlite
+            else self._readers
+        )
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._writing: Connection | None = None
         """The writer's own, kept from group to group."""
-        self._place: tuple[int, ...] = ()
-        """Inode and device of SQLite's file at the first write."""
         self._pool: ThreadPoolExecutor | None = None
         if not self.sqlite:
             self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="db-writer")
@@ -317,6 +322,17 @@ class Store:
                 f"{path} was moved, removed or replaced while the service runs: nothing is written;"
                 " stop gonogo, put the database back and start it again"
             )
+
+    def _check_opening(self) -> None:
+        """Keep SQLite from opening a file that is not the one whose log lies beside it.
+
+        Raises:
+            sqlite3.OperationalError: so it is; to whoever asks, the database does not answer.
+        """
+        try:
+            self._check_place()
+        except Unavailable as error:
+            raise sqlite3.OperationalError(str(error)) from error
 
     def _tell(self, topics: frozenset[Topic]) -> None:
         if topics:

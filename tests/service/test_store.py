@@ -63,6 +63,51 @@ def test_nothing_is_written_to_a_database_that_was_moved(tmp_path: Path, instead
     assert names == {"before", "after"}
 
 
+@pytest.mark.parametrize("instead", ["nothing", "another"])
+def test_who_reads_while_a_database_is_moved_costs_none_of_its_log(
+    tmp_path: Path, instead: str
+) -> None:
+    path, kept = tmp_path / "gonogo.db", tmp_path / "kept.db"
+    url = f"sqlite:///{path}"
+    migrate(url)
+    store = Store(url)
+    try:
+        store.write(lambda session: add_key(session, "acknowledged"))
+        path.rename(kept)  # what was just written is in the log, which stays
+        if instead == "another":
+            migrate(f"sqlite:///{tmp_path}/other.db")
+            (tmp_path / "other.db").rename(path)
+        with pytest.raises(Unavailable):
+            store.read(lambda session: session.scalars(select(KeyRow.name)).all())
+        assert instead == "another" or not path.exists()
+        kept.rename(path)
+    finally:
+        store.close()
+    again = Store(url)
+    try:
+        names = again.read(lambda session: set(session.scalars(select(KeyRow.name))))
+    finally:
+        again.close()
+    assert names == {"acknowledged"}
+
+
+def test_no_new_database_takes_the_log_of_one_that_is_gone(tmp_path: Path) -> None:
+    path, log = tmp_path / "gonogo.db", tmp_path / "gonogo.db-wal"
+    url = f"sqlite:///{path}"
+    log.write_bytes(b"")
+    migrate(url)  # an empty log holds nothing
+    path.rename(tmp_path / "kept.db")
+    log.write_bytes(b"frames")
+    for empty in (False, True):
+        if empty:
+            path.touch()
+        with pytest.raises(Unavailable, match="put the database back, or move its log away"):
+            migrate(url)
+    assert log.read_bytes() == b"frames"
+    (tmp_path / "kept.db").rename(path)
+    assert current_revision(url) == (current_revision(url)[1],) * 2
+
+
 def test_a_failing_transaction_leaves_nothing_and_harms_no_other(store: Store) -> None:
     store.write(lambda session: add_key(session, "same"))
 
