@@ -172,6 +172,15 @@ class Lines:
     """Bytes from the start of the file up to the end of the last complete line."""
 
 
+def is_text(name: str | Path) -> bool:
+    """Say whether a file's name is made of characters; other bytes can be told to nobody."""
+    try:
+        str(name).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def open_file(path: Path) -> IO[bytes]:
     """Open a regular file for reading; nothing else is waited for or read.
 

@@ -31,6 +31,7 @@ MAX_LOG_BYTES = 65_536
 MAX_EVIDENCE_BYTES = 50 * 2**20
 MAX_FINDINGS_BYTES = 262_144
 """Of findings.jsonl in one message, which may say each at several times its length in the file."""
+MAX_EVIDENCE_PATH = 400
 MAX_STREAM_BYTES = 2**20
 """Of one growing file in one message."""
 MAX_RECORD_BYTES = 2**20
@@ -212,7 +213,7 @@ class EvidenceReport(Submitted):
     """POST /agent/runs/{id}/evidence: one file, base64."""
 
     token: int
-    path: Annotated[str, Field(max_length=400)]
+    path: Annotated[str, Field(max_length=MAX_EVIDENCE_PATH)]
     content_b64: Annotated[str, Field(max_length=2 * MAX_EVIDENCE_BYTES)]
     truncated: bool = False
 

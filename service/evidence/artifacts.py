@@ -8,6 +8,7 @@ the worker's host or a volume that both mount makes no difference.
 
 import io
 import os
+import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO
@@ -19,7 +20,7 @@ from gonogo.contract.api import ArtifactsView, ArtifactView
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
 from gonogo.contract.order import Order
 from gonogo.pruned import pruned_text
-from gonogo.rundir import RunDir, load_record, open_file
+from gonogo.rundir import RunDir, is_text, load_record, open_file
 from service.db.schema import EvidenceRow, RunRow
 
 MAX_LISTED = 5_000
@@ -77,13 +78,17 @@ def _walk(run_dir: RunDir) -> Iterator[ArtifactView]:
     for folder, _, names in os.walk(run_dir.path):
         for name in names:
             path = Path(folder) / name
-            if path.is_symlink() or not path.is_file():
+            try:
+                found = path.lstat()
+            except OSError:  # a draft that has its name by now
+                continue
+            if not stat.S_ISREG(found.st_mode) or not is_text(path):
                 continue
             count += 1
             if count > MAX_LISTED:
                 return
             relative = str(path.relative_to(run_dir.path))
-            yield ArtifactView(path=relative, bytes=path.stat().st_size, here=True)
+            yield ArtifactView(path=relative, bytes=found.st_size, here=True)
 
 
 def load_copies(

@@ -21,7 +21,7 @@ from gonogo.contract.errors import Corrupt, GonogoError
 from gonogo.contract.observation import CheckpointSeen, Kind
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.records import Manifest, Preflight
-from gonogo.rundir import RunDir, load_record, open_file
+from gonogo.rundir import RunDir, is_text, load_record, open_file
 from service.db.schema import ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.evidence.files import load_bytes_backwards
@@ -159,7 +159,9 @@ def _seen(line: bytes) -> list[CheckpointSeen]:
 
 def _verified_here(run_dir: RunDir, before: int | None) -> Iterator[ResumePoint]:
     try:
-        candidates = sorted(row for row in run_dir.checkpoints.iterdir() if row.is_dir())
+        candidates = sorted(
+            row for row in run_dir.checkpoints.iterdir() if row.is_dir() and is_text(row)
+        )
     except OSError:
         return
     for path in reversed(candidates):

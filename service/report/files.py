@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from gonogo.contract.api import ArtifactsView
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.records import Manifest
-from gonogo.rundir import RunDir, load_record
+from gonogo.rundir import RunDir, is_text, load_record
 from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.artifacts import load_copies, reachable_dir
@@ -94,7 +94,7 @@ def _manifests(run_dir: RunDir) -> dict[str, str]:
 
 
 def _told(run_dir: RunDir) -> Iterator[tuple[str, str]]:
-    for path in sorted(run_dir.checkpoints.glob("*/manifest.json")):
+    for path in sorted(filter(is_text, run_dir.checkpoints.glob("*/manifest.json"))):
         try:
             manifest = load_record(path, Manifest)
         except (OSError, Corrupt):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
@@ -216,6 +217,42 @@ def test_what_is_no_plain_file_is_not_there(plane: Plane, tmp_path: Path, strang
         "links in a ring": lambda path: path.symlink_to(path),
     }[strange](folder / "x")
     assert plane.call("GET", f"{base}/x").status_code == 404
+
+
+def test_a_name_that_is_no_text_keeps_no_report_from_being_written(
+    plane: Plane, tmp_path: Path
+) -> None:
+    base, folder = run_on_this_host(plane, tmp_path / "runs")
+    (folder / "evidence").mkdir()
+    for name in (b"\xff.txt", b"evidence/\xff.txt", "evidence/café.txt".encode()):
+        (folder / os.fsdecode(name)).write_text("x")
+    listed = [row["path"] for row in plane.get(base)["items"]]
+    assert listed == ["evidence/café.txt", "order.json"]
+    experiment = plane.get(base.removesuffix("/artifacts"))["experiment"]
+    answer = plane.call("GET", f"/experiments/{experiment}/report")
+    assert answer.status_code == 200, answer.text
+    assert "café.txt" in answer.text
+
+
+def test_drafts_that_get_their_names_meanwhile_are_in_no_list(plane: Plane, tmp_path: Path) -> None:
+    base, folder = run_on_this_host(plane, tmp_path / "runs")
+    over = threading.Event()
+
+    def save() -> None:
+        while not over.is_set():
+            for number in range(50):
+                (folder / f".{number}.tmp").write_text("x")
+            for number in range(50):
+                (folder / f".{number}.tmp").rename(folder / "saved.json")
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    try:
+        codes = {plane.call("GET", base).status_code for _ in range(150)}
+    finally:
+        over.set()
+        thread.join()
+    assert codes == {200}
 
 
 def test_a_file_that_grows_is_answered_as_it_was(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Which files of evidence go to the control plane? At most 50 MB of a run, each once it is whole.
 
 What is larger than one file may be is cut at its end and says so; the whole of it stays on the
-host.
+host. So does a file whose name no message takes: too long, or no text.
 """
 
 import base64
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gonogo.contract.agent import MAX_EVIDENCE_BYTES, EvidenceReport
+from gonogo.contract.agent import MAX_EVIDENCE_BYTES, MAX_EVIDENCE_PATH, EvidenceReport
 from gonogo.contract.errors import Rejected
-from gonogo.rundir import RunDir
+from gonogo.rundir import RunDir, is_text
 
 MAX_FILE_BYTES = 4 * 2**20
 MAX_FILES = 1_000
@@ -48,6 +48,8 @@ def pending_evidence(
         except FileNotFoundError:
             continue
         name = str(path.relative_to(run_dir.path))
+        if len(name) > MAX_EVIDENCE_PATH or not is_text(name):
+            continue
         settled = ended or abs(now - stat.st_mtime) > SETTLED_S
         if uploaded.get(name) == stat.st_size or not settled:
             continue

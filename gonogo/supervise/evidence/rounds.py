@@ -9,6 +9,7 @@ that a finding can name them at once, the most telling first.
 
 import logging
 import queue
+import re
 import shutil
 import threading
 import time
@@ -39,6 +40,8 @@ MAX_ROUNDS_OF_SUSPICION = 6
 """The rest is kept for findings that end a run."""
 LOG_LINES = 500
 HEARTBEATS = 512
+_ROUND = re.compile(r"([0-9]{2})_")
+"""How the folder of a round begins; a trainer may have folders of its own beside them."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,8 +69,9 @@ class Evidence:
         self._standing: queue.SimpleQueue[Standing] = queue.SimpleQueue()
         self._py_spy = find_py_spy()
         self._readers = Readers()
-        taken = [path.name for path in run_dir.evidence.glob("[0-9]*_*")]
-        self._taken = max((int(name.partition("_")[0]) for name in taken), default=0)
+        names = (_ROUND.match(path.name) for path in run_dir.evidence.glob("[0-9]*_*"))
+        numbers = [int(name[1]) for name in names if name is not None]
+        self._taken = max((row for row in numbers if row <= MAX_ROUNDS), default=0)
         self.last: Round | None = None
 
     def start_round(

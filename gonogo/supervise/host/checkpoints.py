@@ -1,10 +1,10 @@
 """Does a checkpoint hold that claims to be whole? The watcher reads it itself, once.
 
 A folder in `checkpoints/` claims to be whole when its `manifest.json` is there and stays as it is
-from one look to the next (drafts, whose names begin with a dot, claim nothing). Its files are held
-against sizes and SHA-256 of the manifest, in a thread of its own and at a bounded speed, so that
-gigabytes delay no tick and leave the disk to the trainer. What the trainer deletes meanwhile (it
-keeps the newest few) is told as gone: no failure, and no proof.
+from one look to the next (drafts, whose names begin with a dot, claim nothing, nor does what has no
+text for a name). Its files are held against sizes and SHA-256 of the manifest, in a thread of its
+own and at a bounded speed, so that gigabytes delay no tick and leave the disk to the trainer. What
+the trainer deletes meanwhile (it keeps the newest few) is told as gone: no failure, and no proof.
 
 The first look tells an empty list: the watcher looks at checkpoints, even where there are none.
 Until the last claim is verified something is owed: a run's last checkpoint is often written just
@@ -21,7 +21,7 @@ from typing import Any
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.observation import CheckpointSeen
 from gonogo.contract.records import Manifest
-from gonogo.rundir import RunDir, load_record, open_file
+from gonogo.rundir import RunDir, is_text, load_record, open_file
 
 MANIFEST = "manifest.json"
 BYTES_PER_S = 500e6
@@ -104,6 +104,7 @@ class Checkpoints:
             for name in names
             if name not in self._known
             and not name.startswith(".")
+            and is_text(name)
             and (self._dir.checkpoints / name / MANIFEST).is_file()
         ]
 

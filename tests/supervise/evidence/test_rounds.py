@@ -36,6 +36,15 @@ def test_round_names_its_files_beforehand_and_writes_each(tmp_path: Path) -> Non
     assert not (folder / "stacks_rank1.txt").exists()
 
 
+@pytest.mark.parametrize("own", ["2026-11-23_profile", "2026_profile", "99_mine", "1a_b", "3_x"])
+def test_a_trainers_own_folder_is_no_round(tmp_path: Path, own: str) -> None:
+    (tmp_path / "evidence" / own).mkdir(parents=True)
+    targets = {0: Target(rank=0, pid=None)}
+    for number in (1, 2):  # another watcher takes over after the first
+        found = finished(Evidence(RunDir(tmp_path)).start_round("stall", targets, 0.0))
+        assert found.number == number
+
+
 def test_process_that_is_gone_is_recorded_and_blocks_nothing(tmp_path: Path) -> None:
     gone = 2**22 - 1
     evidence = Evidence(RunDir(tmp_path))

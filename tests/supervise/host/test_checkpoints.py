@@ -218,8 +218,10 @@ def test_drafts_stray_files_and_folders_without_a_manifest_claim_nothing(run_dir
     (run_dir.checkpoints / "step_000060" / "manifest.json").mkdir(parents=True)
     source = Checkpoints(run_dir, bytes_per_s=FAST)
     assert [source.look(float(n)) for n in range(4)] == [[], None, None, None]
+    save(run_dir, 70, name=os.fsdecode(b"step_\xe9"))  # a name that can be told to nobody
     save(run_dir, 80)
     assert [row.step for row in look_until(source, 1)] == [80]
+    assert not source.owes()
 
 
 def test_a_manifest_that_still_grows_is_waited_for(run_dir: RunDir) -> None:

@@ -33,6 +33,21 @@ def test_evidence_and_stack_dumps_are_found_and_nothing_else(run_dir: RunDir) ->
     assert names(found) == ["evidence/round1/stack.txt", "stackdump_rank0_1.txt"]
 
 
+def test_a_name_that_no_message_takes_stays_on_the_host_and_keeps_no_other(run_dir: RunDir) -> None:
+    deep = run_dir.evidence / ("a" * 200) / ("b" * 200)
+    deep.mkdir(parents=True)
+    (deep / "dump.txt").write_text("deep")
+    Path(os.fsdecode(os.fsencode(run_dir.evidence) + b"/\xff.txt")).write_text("latin")
+    (run_dir.evidence / "café.txt").write_text("utf-8")
+    found = pending_evidence(run_dir, {}, ended=True)
+    shown = ["evidence/café.txt", "evidence/round1/stack.txt", "stackdump_rank0_1.txt"]
+    assert names(found) == shown
+    for item in found:
+        report = build_evidence(run_dir, 1, item)
+        assert report is not None
+        assert report.model_dump_json()
+
+
 def test_the_trainers_tables_go_at_the_end_after_the_evidence(run_dir: RunDir) -> None:
     for name in ("profile.json", "k_stats.csv", "training.csv"):
         (run_dir.path / name).write_text("x")
