@@ -11,7 +11,6 @@ import io
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import FileSeal
+from gonogo.plain_file import open_plain, read_plain
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -187,7 +187,7 @@ def open_file(path: Path) -> IO[bytes]:
     Raises:
         OSError: it cannot be opened, or it is no regular file (a pipe, a device, a folder).
     """
-    return os.fdopen(_open_regular(path), "rb")
+    return read_plain(path)
 
 
 def open_lines(path: Path) -> IO[bytes]:
@@ -196,7 +196,7 @@ def open_lines(path: Path) -> IO[bytes]:
     Raises:
         OSError: as `open_file`.
     """
-    return io.BufferedReader(_UpToAnError(_open_regular(path)))
+    return io.BufferedReader(_UpToAnError(open_plain(path)))
 
 
 def check_whole(path: Path) -> None:
@@ -219,20 +219,6 @@ class _UpToAnError(io.FileIO):
             return super().readinto(buffer)
         except OSError:
             return 0
-
-
-def _open_regular(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def load_bytes(path: Path) -> bytes:

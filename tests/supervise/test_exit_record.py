@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
+from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import EndRequest, ask_kill
 from gonogo.supervise.exit_record import Ended, build_binding, build_exit, build_refusal, seal_lines
 
@@ -287,6 +289,26 @@ def test_watch_that_cannot_be_sealed_is_sealed_as_empty(tmp_path: Path, there: s
     elif there == "one torn line":
         path.write_bytes(b"x" * 3_000_000)
     assert seal_lines(path) == {"bytes": 0, "sha256": sha256(b"").hexdigest()}
+
+
+def test_whatever_lies_beside_the_files_of_a_run_the_end_is_written(tmp_path: Path) -> None:
+    write_last_step(tmp_path, 10)
+    for other in (b"heartbeat_rank\xff.jsonl", b"heartbeat_rank0 (copy).jsonl"):
+        (tmp_path / os.fsdecode(other)).write_text("{}\n")
+    for name in ("heartbeat_rank2.jsonl", "rank2.log", "findings.jsonl", "watch.jsonl"):
+        os.mkfifo(tmp_path / name)  # nobody ever writes into it
+    document = build_exit(
+        run_dir=tmp_path,
+        order=ORDER,
+        request=None,
+        agent=ended(1),
+        ranks={0: ended(0), 1: ended(0), 2: ended(1)},
+        now=200.0,
+    )
+    save_json(tmp_path / "exit.json", document)
+    found = json.loads((tmp_path / "exit.json").read_bytes())
+    lines = {name: row["lines"] for name, row in found["heartbeats"].items()}
+    assert lines == {f"heartbeat_rank{rank}.jsonl": int(rank < 2) for rank in range(3)}
 
 
 def test_the_end_says_what_stood_written_and_who_had_asked(tmp_path: Path) -> None:

@@ -2,10 +2,16 @@
 
 import hashlib
 import logging
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gonogo.plain_file import read_plain
+
+_HEARTBEATS = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
+"""Of ranks: a trainer may have files of its own, whatever they are called."""
 REQUESTS = (".HALT", ".kill")
 _CHUNK_BYTES = 2**20
 
@@ -26,7 +32,8 @@ def build_binding(run_dir: Path, order: Mapping[str, Any]) -> dict[str, Any]:
         "requests": [name for name in REQUESTS if (run_dir / name).exists()],
         "findings": seal_lines(run_dir / "findings.jsonl"),
         "heartbeats": {
-            path.name: count_lines(path) for path in sorted(run_dir.glob("heartbeat_rank*.jsonl"))
+            name: count_lines(run_dir / name)
+            for name in sorted(filter(_HEARTBEATS.fullmatch, os.listdir(run_dir)))
         },
     }
 
@@ -35,7 +42,7 @@ def count_lines(path: Path) -> dict[str, int]:
     """Return how many complete lines stand in a file, and up to which byte."""
     lines, size, whole = 0, 0, 0
     try:
-        with path.open("rb") as stream:
+        with read_plain(path) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
                 found = chunk.count(b"\n")
                 if found:
@@ -68,7 +75,7 @@ def seal_lines(path: Path) -> dict[str, Any]:
     """Return length and SHA-256 of a growing file up to the end of its last complete line."""
     sealed, size, torn = hashlib.sha256(), 0, b""
     try:
-        with path.open("rb") as stream:
+        with read_plain(path) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
                 data = torn + chunk
                 cut = data.rfind(b"\n") + 1

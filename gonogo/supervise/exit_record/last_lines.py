@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.last_words import last_error
+from gonogo.plain_file import NoPlainFile, read_plain
 from gonogo.signs import OF_VICTIMS, UNMISTAKABLE, signs_in
 from gonogo.supervise.exit_record.ended import Ended
 from gonogo.trainer.line_file import ATTACHED
@@ -121,11 +122,11 @@ def _text(path: Path, limit: int = _TAIL_BYTES) -> str:
 
 
 def load_tail(path: Path, limit: int = _TAIL_BYTES) -> bytes:
-    """Return the last bytes of a file; none when it is missing."""
+    """Return the last bytes of a file; none when it is missing, or no file at all."""
     try:
-        with path.open("rb") as stream:
+        with read_plain(path) as stream:
             size = stream.seek(0, 2)
             stream.seek(max(0, size - limit))
             return stream.read()
-    except FileNotFoundError:
+    except (FileNotFoundError, NoPlainFile):
         return b""

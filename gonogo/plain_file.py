@@ -1,0 +1,47 @@
+"""How is a file opened that may have become something else meanwhile? Standard library only.
+
+A run directory is its trainer's, too: of a pipe in a file's place an opening would wait for a
+writer, and of a device nobody knows what reading it does.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+
+class NoPlainFile(OSError):
+    """What has the name is neither a file nor a folder."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.EINVAL, "it is no regular file", str(path))
+
+
+def open_plain(path: Path) -> int:
+    """Return the descriptor of a regular file, for reading; nothing else is waited for.
+
+    Raises:
+        NoPlainFile: it is a pipe, a device, a socket.
+        OSError: it cannot be opened, or is a folder.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise NoPlainFile(path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_plain(path: Path) -> IO[bytes]:
+    """Open a regular file for reading.
+
+    Raises:
+        NoPlainFile, OSError: as `open_plain`.
+    """
+    return os.fdopen(open_plain(path), "rb")
