@@ -1,19 +1,33 @@
-"""How long may a connection keep its place without asking anything whole?
+"""How long may a connection keep its place without asking anything whole, or taking its answer?
 
-uvicorn waits for the rest of a request for ever, and takes every connection there is room for: who
-has no key could use up the files that the database and the run directories need.
+uvicorn waits for the rest of a request, and for who is to read an answer, for ever, takes every
+connection there is room for and a request's head of any length: who has no key could use up the
+files that the database and the run directories need, and the memory.
 """
 
 import asyncio
+import fcntl
 import resource
+import sys
+import termios
+from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 REQUEST_S = 120.0
-"""From a request's first byte, or a connection's beginning, to its last byte."""
+"""From a request's first byte, or a connection's beginning, to the end of its head; and for each
+`PACE_BYTES` of its body, so that a slow link may send as long as it takes."""
+PACE_BYTES = 2**16
+HEAD_BYTES = 2**16
+"""Of a request beside its body: its address and headers, and what is sent between the pieces."""
 SPARE_FILES = 256
-"""Of the files that the process may open: not for connections."""
+"""Of the files that the process may open: not for connections; of few, half."""
 _MOST_FILES = 65_536
 
 
@@ -25,38 +39,96 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def most_connections(files: int) -> int:
+    """Return how many connections a process may hold that may open so many files."""
+    return files - min(SPARE_FILES, files // 2)
+
+
 class Connection(HttpToolsProtocol):
-    """A connection that ends where a request does not become whole in time."""
+    """A connection that ends where a request does not become whole, or nobody reads, in time."""
 
     _due: asyncio.TimerHandle | None = None
+    _look: asyncio.TimerHandle | None = None
+    _unsent: int | None = None
+    """Bytes of an answer that wait to be read, at the last look, while nothing was taken since."""
+    _answered: RequestResponseCycle | None = None
+    """The request that is being answered; others may wait behind it."""
+    _come = 0
+    """Bytes since it was last armed."""
+    _beside = 0
+    """Bytes since a request or a piece of its body began, or was whole."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, unless it would need one of the spare files."""
         super().connection_made(cast(asyncio.Transport, transport))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != resource.RLIM_INFINITY and len(self.connections) > soft - SPARE_FILES:
+        if soft != resource.RLIM_INFINITY and len(self.connections) > most_connections(soft):
             self.transport.abort()
         else:
             self._arm()
+            self._look = self.loop.call_later(REQUEST_S, self._look_for_reader)
 
     def data_received(self, data: bytes) -> None:
         """Read on, and look whether the request is whole now."""
+        self._come += len(data)
+        self._beside += len(data)
         super().data_received(data)
-        if not self._waits():
+        if self._beside > HEAD_BYTES and not self.transport.is_closing():
+            self._refuse_head()
+        elif not self._waits():
             self._disarm()
         elif self._due is None:
             self._arm()
+        elif self._come >= PACE_BYTES and self._has_body_to_come():
+            self._disarm()
+            self._arm()
+
+    def on_message_begin(self) -> None:
+        """Begin to count a request's head."""
+        self._beside = 0
+        super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body, which is bounded by route."""
+        self._beside = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Have a whole request."""
+        self._beside = 0
+        super().on_message_complete()
+
+    def resume_writing(self) -> None:
+        """Somebody reads."""
+        self._unsent = None
+        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
         self._disarm()
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+        self.pipeline.clear()
+        if self._answered is not None:  # uvicorn tells the newest alone that nobody is there
+            self._answered.disconnected = True
+            self._answered.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _waits(self) -> bool:
         cycle: Any = self.cycle  # None until the first request's headers are there
         return cycle is None or bool(cycle.response_complete or cycle.more_body)
 
+    def _has_body_to_come(self) -> bool:
+        cycle: Any = self.cycle
+        return cycle is not None and bool(cycle.more_body and not cycle.response_complete)
+
     def _arm(self) -> None:
+        self._come = 0
         self._due = self.loop.call_later(REQUEST_S, self._end)
 
     def _disarm(self) -> None:
@@ -68,3 +140,37 @@ class Connection(HttpToolsProtocol):
         self._due = None
         if self._waits() and not self.transport.is_closing():
             self.transport.abort()
+
+    def _refuse_head(self) -> None:
+        """Read nothing more; who has no answer to come yet is told why."""
+        if self._has_body_to_come() or not self._waits():
+            self.transport.abort()
+            return
+        status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        self.transport.write(
+            STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.close()
+
+    def _count_unsent(self) -> int:
+        """Return how many bytes the other side has not taken, those that the kernel holds too."""
+        waiting = self.transport.get_write_buffer_size()
+        if waiting:
+            with suppress(OSError):
+                own = self.transport.get_extra_info("socket").fileno()
+                held = fcntl.ioctl(own, termios.TIOCOUTQ, bytes(4))  # of a socket: SIOCOUTQ
+                waiting += int.from_bytes(held, sys.byteorder)
+        return waiting
+
+    def _look_for_reader(self) -> None:
+        """End a connection whose answer has waited since the last look, and nobody took any."""
+        waiting = self._count_unsent()
+        if not (waiting and (self.flow.write_paused or self.transport.is_closing())):
+            self._unsent = None
+        elif self._unsent is None or waiting < self._unsent:
+            self._unsent = waiting
+        else:
+            self._look = None
+            self.transport.abort()
+            return
+        self._look = self.loop.call_later(REQUEST_S, self._look_for_reader)

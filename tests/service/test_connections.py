@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -60,6 +60,11 @@ def test_a_service_raises_its_own_limit_of_files_as_far_as_it_may() -> None:
     assert done.stdout.split() == ["400", "400"]
 
 
+@pytest.mark.parametrize(("files", "most"), [(65_536, 65_280), (1024, 768), (300, 150), (256, 128)])
+def test_a_service_that_may_open_few_files_takes_connections_too(files: int, most: int) -> None:
+    assert connections.most_connections(files) == most
+
+
 @pytest.mark.parametrize("begun", [b"", b"GET /hea", HEALTH, BODY, BODY + b"12345"])
 def test_what_does_not_become_whole_ends(still: Plane, begun: bytes) -> None:
     with connected(still) as client:
@@ -87,6 +92,87 @@ def test_who_has_asked_and_waits_keeps_the_connection(still: Plane) -> None:
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
 
 
+def test_a_slow_link_may_send_as_long_as_it_takes(
+    still: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 1.0)
+    monkeypatch.setattr(connections, "PACE_BYTES", 1000)
+    with connected(still) as client:
+        key = still.key().encode()
+        ask = b"POST /api/v1/experiments HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n"
+        client.sendall(ask + b"Authorization: Bearer " + key + b"\r\n\r\n")
+        for _ in range(25):
+            client.sendall(b" " * 4000)
+            time.sleep(0.1)  # in all, more than twice what is given for a head
+        assert client.recv(4096).startswith(b"HTTP/1.1 4")
+        client.sendall(ask + b"Authorization: Bearer " + key + b"\r\n\r\n")
+        client.sendall(b" " * 400)
+        assert ended(client)  # and none of it is too slow
+
+
+HEADER = HEALTH + b"X: "
+CHUNKED = BODY.replace(b"Content-Length: 10", b"Transfer-Encoding: chunked")
+
+
+@pytest.mark.parametrize(
+    ("begun", "piece"),
+    [
+        (HEADER, b"x" * 2**16),
+        (HEALTH, b"X: x\r\n" * 2**13),
+        (b"GET /", b"x" * 2**16),
+        (CHUNKED + b"0\r\nX: ", b"x" * 2**16),
+    ],
+    ids=["a header", "headers", "an address", "a trailer"],
+)
+def test_a_head_without_end_fills_no_memory(
+    still: Plane, monkeypatch: pytest.MonkeyPatch, begun: bytes, piece: bytes
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 60.0)
+    with connected(still) as client:
+        client.sendall(begun)
+        try:
+            for _ in range(400):
+                client.sendall(piece)
+        except OSError:
+            return
+        client.settimeout(5)
+        assert ended(client)
+
+
+def test_a_head_of_many_requests_one_after_the_other_is_not_too_long(still: Plane) -> None:
+    ask = HEADER + b"x" * 30_000 + b"\r\n\r\n"
+    with connected(still) as client:
+        for _ in range(5):
+            client.sendall(ask)
+            assert client.recv(4096).startswith(b"HTTP/1.1 200")
+        client.sendall(HEADER + b"x" * 600_000)
+        assert client.recv(4096).startswith(b"HTTP/1.1 431")
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_whose_answers_nobody_reads_leaves_its_place(
+    still: Plane, caplog: pytest.LogCaptureFixture, reads: bool
+) -> None:
+    url, asks = still.http.base_url, 40
+    whole = asks * len(still.http.get("/openapi.json").content)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16 if reads else 2**12)
+        client.settimeout(60)
+        client.connect((url.host, url.port or 80))
+        client.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * asks)
+        length, limit = 0, time.monotonic() + 10 * LIMIT_S
+        while time.monotonic() < limit:
+            length += len(client.recv(2**15)) if reads else 0  # slowly
+            time.sleep(0.02)
+        try:
+            while length < whole and (piece := client.recv(2**20)):
+                length += len(piece)
+        except ConnectionResetError:
+            pass
+    assert (length >= whole) is reads
+    assert not caplog.records
+
+
 def test_an_answer_may_take_as_long_as_it_wants(still: Plane) -> None:
     with connected(still) as client:
         key = still.key().encode()
@@ -101,8 +187,7 @@ def test_the_last_files_are_not_for_connections(
     still: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "REQUEST_S", 60.0)
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    monkeypatch.setattr(connections, "SPARE_FILES", soft - 3)
+    monkeypatch.setattr(connections, "most_connections", lambda files: 3)
     with ExitStack() as stack:
         clients = [stack.enter_context(connected(still)) for _ in range(8)]
         for client in clients:
