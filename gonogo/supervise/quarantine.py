@@ -4,7 +4,8 @@
 in Unix seconds, null for a device that waits for a reboot or for a person. Whoever removes the file
 lets the device back. A record that cannot be read holds: what is unknown is not free.
 
-Guarantees: the next time within a day lasts twice as long, up to a day.
+Guarantees: the next time within a day lasts twice as long, up to a day; a clock that was set back
+makes none longer than a day.
 """
 
 import json
@@ -41,8 +42,14 @@ class Quarantine:
     def holds(self, now: float) -> bool:
         """Say whether the device is still not to be used; `now` in Unix seconds."""
         if self.until is not None:
-            return now < self.until
+            return now < self.until and not self._is_beyond(now)
         return self.boot is None or self.boot == boot_id()
+
+    def _is_beyond(self, now: float) -> bool:
+        """Say whether the end is further off than it ever was: the clock was set back since."""
+        if self.until is None or self.since is None:
+            return False
+        return self.until - now > max(LONGEST_S, self.until - self.since)
 
     @property
     def way_out(self) -> str:

@@ -43,6 +43,16 @@ def test_each_time_lasts_longer_up_to_a_day_and_a_good_day_forgets(tmp_path: Pat
     assert quarantine(tmp_path, "GPU-a", "x", now=now + 2 * DAY).times == 1
 
 
+def test_a_clock_that_is_set_back_keeps_no_device_for_years(tmp_path: Path) -> None:
+    made = quarantine(tmp_path, "GPU-a", "x", now=1000 * DAY)  # before the time was had
+    assert list(load_quarantines(tmp_path, 1000 * DAY - 3600)) == ["GPU-a"]
+    assert load_quarantines(tmp_path, 300 * DAY) == {}
+    assert without_quarantined(tmp_path, ("GPU-a",), 300 * DAY) == ("GPU-a",)
+    stored = json.loads(made.path.read_text())
+    made.path.write_text(json.dumps({**stored, "until": 1030 * DAY}))  # a person's word
+    assert list(load_quarantines(tmp_path, 1001 * DAY)) == ["GPU-a"]
+
+
 def test_a_fault_of_the_device_holds_until_the_host_boots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
