@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.agent import CLAIM_HEADER
 from gonogo.contract.errors import NotAllowed, StaleToken
 from service.db.schema import KeyRow
-from service.queries.keys import load_living_key_of
+from service.queries.keys import load_living_key_of, lock_living_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,10 @@ def bind_key(session: Session, key_id: str, worker: str) -> None:
     Raises:
         NotAllowed: another worker has it, or the worker has another.
     """
-    row = session.get_one(KeyRow, key_id, with_for_update=True)
+    row = session.get_one(KeyRow, key_id)
     home = home_of_worker(worker)
+    if row.worker is None:
+        lock_living_keys(session)  # two that claim at once under one name: one of them has it
     if row.worker is None:
         held = load_living_key_of(session, home)
         if held is not None:

@@ -19,6 +19,12 @@ def load_living_key(session: Session, name: str) -> KeyRow | None:
     return session.scalars(query).first()
 
 
+def lock_living_keys(session: Session) -> None:
+    """Wait for whoever else decides now whose a key is, and read anew what they decided."""
+    query = select(KeyRow).where(KeyRow.revoked_at.is_(None)).order_by(KeyRow.id)
+    session.scalars(query.with_for_update().execution_options(populate_existing=True)).all()
+
+
 def load_living_key_of(session: Session, worker: str) -> KeyRow | None:
     """Return a key that belongs to a worker and is not revoked, if any."""
     query = select(KeyRow).where(KeyRow.worker == worker, KeyRow.revoked_at.is_(None))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import NotAllowed, StaleToken
-from service.agent.fence import Bearer, check_bearer, hash_claim, home_of_worker
+from service.agent.fence import Bearer, bind_key, check_bearer, hash_claim, home_of_worker
 from service.context import open_context
 from service.db.migrate import migrate
 from service.db.schema import KeyRow, RunRow
@@ -37,6 +41,36 @@ def test_another_host_of_the_same_name_buries_nothing(plane: Plane) -> None:
     assert answer.json()["code"] == "name_taken"
     assert first.telemetry(order).json()["command"] is None
     assert plane.get(f"/runs/{order.run}")["state"] == "running"
+
+
+def test_of_two_keys_that_race_for_one_name_one_has_it(plane: Plane) -> None:
+    """Each claims before the other's claim is committed."""
+    names, began = ("first", "second"), threading.Barrier(2)
+    ids = {}
+    for name in names:
+        found = plane.context.store.read(partial(find_principal, key=plane.worker_key(name)))
+        assert found is not None
+        ids[name] = found.key_id
+
+    def claim(name: str) -> bool:
+        def bind(session: Session) -> None:
+            bind_key(session, ids[name], "w9")
+            with suppress(threading.BrokenBarrierError):
+                began.wait(1)
+
+        try:
+            plane.context.store.write(bind)
+        except NotAllowed:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        had = dict(zip(names, pool.map(claim, names), strict=True))
+    assert sorted(had.values()) == [False, True]
+    for name, has in had.items():
+        worker = plane.worker(name)
+        answer = worker.post("/claims", {**claim_of(worker, HERE), "worker": "w9"})
+        assert answer.status_code == (200 if has else 403), answer.text
 
 
 def test_a_reboot_of_the_same_machine_buries_even_under_another_host_name(plane: Plane) -> None:
