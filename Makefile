@@ -48,7 +48,7 @@ e2e: install ## The end-to-end tests but the long ones: real processes, faults, 
 # Faults first, one at a time: a neighbour on the same cores is what their detectors wait for.
 long: install ## What takes too long for every commit: every fault and kill, interpreted kernels (over an hour)
 	$(TEST_ENV) $(BIN)/python -m pytest $(FAULTS) -m long --timeout 1600 $(ARGS)
-	$(TEST_ENV) $(BIN)/python -m pytest tests $(FAULTS:%=--ignore=%) -m long --timeout 1600 -n 2 --dist loadgroup $(ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest tests $(FAULTS:%=--ignore=%) -m long --timeout 1600 -n 2 --dist loadfile $(ARGS)
 
 lint: install ## ruff, mypy, the import law, spelling
 	$(BIN)/ruff check .

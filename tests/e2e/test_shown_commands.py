@@ -27,9 +27,6 @@ from gonogo.cli.app import app
 from tests.contract.test_docs import PAGES, ROOT, command_lines
 from tests.e2e.lab import Lab, Spoken, clean_environ, one_phase_plan
 
-pytestmark = pytest.mark.xdist_group("shown")
-"""One reader types all of it, in the order of the pages: some lines name what others made."""
-
 ENVIRON = {"GONOGO_WORKER_ALLOW": "any"}
 
 PROGRAM = """
