@@ -102,6 +102,8 @@ class ClaimRequest(Submitted):
     metrics_url: Annotated[str, Field(max_length=2000)] | None = None
     """Where Prometheus finds the worker's exporter."""
     draining: bool = False
+    tells_again: bool = False
+    """Whether it knows what `untold` in the answer means."""
 
 
 class ClaimAnswer(Submitted):
@@ -110,6 +112,10 @@ class ClaimAnswer(Submitted):
     order: Order | None = None
     secret: str | None = None
     """What every message about the run brings in `X-Gonogo-Claim`; it stays with the worker."""
+    untold: list[str] = []
+    """Runs of the worker that are under way as far as is known here, and that it does not name:
+    where it told their end already, a database of before that was restored, and it tells all of
+    them again."""
 
 
 class RankTelemetry(Submitted):

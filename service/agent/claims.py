@@ -47,8 +47,17 @@ class Claimed:
     secret: str
 
 
-def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claimed | None:
-    """Return a run that now belongs to this worker, or None.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a worker is answered: a run that is its own now, if any, and what it is asked."""
+
+    claimed: Claimed | None = None
+    untold: tuple[str, ...] = ()
+    """Runs under way that it does not name."""
+
+
+def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
+    """Return what a worker that asks for work is answered.
 
     Args:
         deed: the transaction.
@@ -69,11 +78,25 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claimed | No
             _bury(deed, run, request)
     else:
         _renew(deed, mine, request)
-        for run in mine:
-            if run.state in _NOT_STARTED and run.id not in request.active:
-                claimed = _give_out(deed, run.id, request, again=True)
-                if claimed is not None:
-                    return claimed
+    return Claim(
+        claimed=(None if rebooted else _give_again(deed, mine, request))
+        or _give_new(deed, request),
+        untold=() if rebooted or not request.tells_again else _untold(mine, request),
+    )
+
+
+def _give_again(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> Claimed | None:
+    """Return a run that the worker claimed and does not know of."""
+    for run in mine:
+        if run.state in _NOT_STARTED and run.id not in request.active:
+            claimed = _give_out(deed, run.id, request, again=True)
+            if claimed is not None:
+                return claimed
+    return None
+
+
+def _give_new(deed: Deed, request: ClaimRequest) -> Claimed | None:
+    """Return a run of the queue."""
     if request.draining or not request.free:
         return None
     for run_id in fitting(deed, request, lambda run, error: _end_unbuilt(deed, run, error)):
@@ -81,6 +104,11 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claimed | No
         if claimed is not None:
             return claimed
     return None
+
+
+def _untold(mine: list[RunRow], request: ClaimRequest) -> tuple[str, ...]:
+    started = (run.id for run in mine if run.state not in _NOT_STARTED)
+    return tuple(run for run in started if run not in request.active)
 
 
 def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:

@@ -37,11 +37,13 @@ router = APIRouter(prefix="/agent", tags=["worker-facing"])
 def post_claim(write: Writing, caller: Agent, request: ClaimRequest) -> WireResponse:
     """Offer free devices; get an order with its fencing token, or nothing."""
     bound = caller.key_id if caller.role is Role.WORKER else None
-    claimed = write(f"worker {request.worker}", claim, request, bound)
-    if claimed is None:
-        return WireResponse({"order": None})
+    found = write(f"worker {request.worker}", claim, request, bound)
+    untold = {"untold": list(found.untold)} if found.untold else {}
+    if found.claimed is None:
+        return WireResponse({"order": None, **untold})
     # as in order.json: a setting that nobody set stays unsaid, so that its source stays known
-    return WireResponse({"order": claimed.order.document(), "secret": claimed.secret})
+    order = found.claimed.order.document()
+    return WireResponse({"order": order, "secret": found.claimed.secret, **untold})
 
 
 ClaimSecret = Annotated[

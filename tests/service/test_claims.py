@@ -96,6 +96,31 @@ def test_a_run_that_started_is_not_given_out_again(plane: Plane) -> None:
     assert worker.claim() is None
 
 
+def test_a_worker_is_asked_for_runs_under_way_that_it_does_not_name(plane: Plane) -> None:
+    """They ended and were told, and then a database of before was restored."""
+    for _ in range(2):
+        plane.submit()
+    worker = plane.worker(devices=("cpu:0", "cpu:1", "cpu:2"))
+    started = plane.next_order(worker)
+    worker.start(started)
+    worker.active.append(started.run)
+    waiting = plane.next_order(worker)
+
+    def untold(active: list[str], **more: object) -> object:
+        body = {
+            "worker": worker.name, "host": worker.host, "boot_id": worker.boot_id, "pid": 1,
+            "version": "0", "devices": [], "free": [], "active": active, **more,
+        }  # fmt: skip
+        return worker.post("/claims", body).json().get("untold")
+
+    assert untold([started.run, waiting.run], tells_again=True) is None
+    assert untold([waiting.run], tells_again=True) == [started.run]
+    assert untold([waiting.run]) is None, "a worker of before does not know the word"
+    assert untold([started.run], tells_again=True) is None, "what never began is given again"
+    worker.run_through(started)
+    assert untold([waiting.run], tells_again=True) is None
+
+
 def test_a_worker_that_drains_or_has_no_free_device_gets_nothing(plane: Plane) -> None:
     plane.submit()
     worker = plane.worker()

@@ -72,6 +72,8 @@ class FakeControlPlane:
     """What else the problem of a refused call says."""
     stale: set[str] = field(default_factory=set)
     """Runs that somebody else claims anew as soon as they were given out."""
+    untold: list[str] = field(default_factory=list)
+    """Runs that claims are asked about."""
     key: str = KEY
     calls: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -101,6 +103,7 @@ class FakeControlPlane:
             return 200, {
                 "order": order,
                 "secret": self.runs[order["run"]].secret if order else None,
+                **({"untold": self.untold} if self.untold else {}),
             }
         match = _RUN.fullmatch(path)
         run = self.runs.get(match.group(1)) if match else None

@@ -40,6 +40,8 @@ from worker.shipping.shipper import Shipper
 RETRY = Backoff(first_s=1.0, longest_s=5.0)
 REST = Backoff(first_s=10.0, longest_s=600.0, jitter=0.0)
 """How long a host takes nothing after it was not fit for a run: its own affair, so no jitter."""
+TELL_AGAIN_S = 600.0
+"""How often a control plane may ask for a run that was shipped to its end."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +79,8 @@ class Desk:
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _retries: dict[str, Backoff] = field(default_factory=dict)
     _rest: Backoff = REST
+    _tidied: bool = False
+    _told_again: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._inventory = Inventory(self.settings.runs, self.machine)
@@ -92,6 +96,11 @@ class Desk:
         with holding(launch_lock(self.settings.home)) as mine:
             if not mine:
                 return None
+            if not self._tidied:
+                self.weather.tried(
+                    "claims", partial(self._book.forget_gone, self.settings.runs), None
+                )
+                self._tidied = True
             self._reap_all()
             for _ in range(len(self.slots.names) + 1):
                 claim = self._claim()
@@ -157,7 +166,6 @@ class Desk:
             reaped = self.weather.tried(run.run, partial(self._settle, run), unseen)
             if reaped:
                 self._retries.pop(run.run, None)
-                self._book.forget(run.run)
             elif reaped is not None:
                 self._retries[run.run] = retry.later(time.monotonic())
 
@@ -248,6 +256,7 @@ class Desk:
             engine=self.settings.engine,
             metrics_url=self.metrics_url,
             draining=self.draining,
+            tells_again=True,
         )
         try:
             claim = client.post_claim(request)
@@ -257,7 +266,19 @@ class Desk:
         if not self._reachable:
             _log.info("the control plane answers again", extra={"action": "reachable"})
         self._reachable = True
+        self._tell_again(claim.untold)
         return claim
+
+    def _tell_again(self, runs: list[str]) -> None:
+        """Have what was shipped shipped once more: a database of before was restored."""
+        now = time.monotonic()
+        for run in runs:
+            asked = self._told_again.get(run, float("-inf"))
+            if now - asked >= TELL_AGAIN_S and self.weather.tried(
+                run, partial(self._inventory.reopen, run), False
+            ):
+                self._told_again[run] = now
+                _log.warning("%s: is told again", run, extra={"action": "told_again"})
 
     def _connect(self) -> ControlPlane | None:
         """Return the client; None while there is no key yet."""

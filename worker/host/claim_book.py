@@ -42,9 +42,18 @@ class ClaimBook:
         except OSError:
             return None
 
-    def forget(self, run: str) -> None:
-        """Drop the secret of a run that is shipped."""
-        (self._folder / run).unlink(missing_ok=True)
+    def forget_gone(self, runs: Path) -> None:
+        """Drop the secrets of runs that have no directory any more; those of others may be asked
+        for again by a control plane whose database was restored.
+
+        Raises:
+            OSError: the file system refuses just now.
+        """
+        here = set(os.listdir(runs)) if runs.is_dir() else set()
+        kept = os.listdir(self._folder) if self._folder.is_dir() else []
+        for name in kept:
+            if name.removeprefix(".").removesuffix(".tmp") not in here:
+                (self._folder / name).unlink(missing_ok=True)
 
 
 def mark_claimed(run_dir: Path, machine: str, boot_id: str) -> None:

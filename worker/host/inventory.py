@@ -7,7 +7,9 @@ everything.
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gonogo.contract.ids import Kind, is_id
 from gonogo.rundir import SHIPPED_NAME
+from gonogo.supervise.durable import load_json
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.processes import ProcessRef
 from worker.host.claim_book import is_foreign
@@ -51,6 +53,26 @@ class Inventory:
             if run is not None:
                 found.append(run)
         return found
+
+    def reopen(self, run: str) -> bool:
+        """Have a run that was shipped to its end shipped again; say whether there is one.
+
+        One that was taken from this worker meanwhile, or whose files were pruned, stays as it is.
+
+        Raises:
+            OSError: the file system refuses just now.
+        """
+        path = self.runs / run
+        if not is_id(run, Kind.RUN):
+            return False
+        shipped = load_json(path / SHIPPED_NAME)
+        if shipped is None or shipped.get("fenced") or self._is_foreign(path):
+            return False
+        if not (path / "exit.json").exists():
+            return False
+        (path / SHIPPED_NAME).unlink()
+        self._shipped.discard(run)
+        return True
 
     def _look(self, path: Path) -> OpenRun | None:
         """Return a run that is open.

@@ -6,7 +6,7 @@ import contextlib
 import random
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +15,15 @@ from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
-from gonogo.rundir import save_json
+from gonogo.rundir import SHIPPED_NAME, save_json
 from gonogo.supervise.locks import DeviceLocks, holding, launch_lock
 from gonogo.supervise.quarantine import load_quarantines
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.desk import launching
-from worker.desk.desk import Desk
+from worker.desk.desk import TELL_AGAIN_S, Desk
 from worker.desk.launching import make_room
+from worker.host.claim_book import ClaimBook, mark_claimed
 from worker.host.host_probe import Probe, ProbeStore
 from worker.host.slots import Slots
 from worker.settings import load_settings
@@ -117,6 +118,68 @@ def test_a_run_that_cannot_be_shipped_does_not_hold_others_back(
     calls = plane.calls
     desk.run_round()
     assert plane.calls == calls + 1  # the claim; the unknown run waits for its time
+
+
+def ship(desk: Desk, plane: FakeControlPlane) -> Order:
+    """A run that was shipped to its end."""
+    order = make_order()
+    ended(desk, order)
+    mark_claimed(desk.settings.runs / order.run, desk.machine, "boot")
+    ClaimBook(desk.settings.home).save(order.run, "secret")
+    plane.runs[order.run] = RunStore(token=order.token, secret="secret")
+    desk.run_round()
+    assert plane.runs[order.run].events()[-1] == "end"
+    return order
+
+
+def test_what_a_restored_control_plane_does_not_know_of_is_told_again(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    order = ship(desk, plane)
+    told = plane.runs[order.run]
+    again = plane.runs[order.run] = RunStore(token=order.token, secret="secret")
+    assert plane.claims[-1].tells_again
+    plane.untold = [order.run]
+    desk.run_round()
+    desk.run_round()
+    assert again.events() == told.events()
+    assert again.raw == told.raw
+    assert plane.claims[-1].active == []
+    later = plane.runs[order.run] = RunStore(token=order.token, secret="secret")
+    for _ in range(2):
+        desk.run_round()
+    assert later.events() == [], "a control plane that asks for ever costs little"
+    clock[0] += TELL_AGAIN_S
+    for _ in range(2):
+        desk.run_round()
+    assert later.events() == told.events(), "it may be restored twice"
+
+
+def fenced(desk: Desk, order: Order) -> None:
+    save_json(desk.settings.runs / order.run / SHIPPED_NAME, {"v": 1, "fenced": True})
+
+
+def foreign(desk: Desk, order: Order) -> None:
+    mark_claimed(desk.settings.runs / order.run, "b" * 32, "boot")
+
+
+def pruned(desk: Desk, order: Order) -> None:
+    (desk.settings.runs / order.run / "exit.json").unlink()
+
+
+@pytest.mark.parametrize("spoil", [fenced, foreign, pruned])
+def test_what_was_taken_from_the_worker_or_is_gone_is_not_told_again(
+    desk: Desk, plane: FakeControlPlane, spoil: Callable[[Desk, Order], None]
+) -> None:
+    order = ship(desk, plane)
+    spoil(desk, order)
+    plane.untold = [order.run, "../../etc", "run_1", make_order().run]
+    for _ in range(2):
+        desk.run_round()
+    assert (desk.settings.runs / order.run / SHIPPED_NAME).exists()
+    assert plane.claims[-1].active == []
 
 
 def test_an_unfit_host_takes_nothing_for_a_while_each_time_longer(

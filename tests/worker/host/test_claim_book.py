@@ -25,7 +25,21 @@ def test_a_secret_is_readable_by_its_owner_alone_and_lies_outside_the_run(tmp_pa
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     book.save("run_1", None)
     assert book.load("run_1") is None
-    book.forget("run_1")
+
+
+def test_a_secret_is_kept_as_long_as_its_run_has_a_directory(tmp_path: Path) -> None:
+    book = ClaimBook(tmp_path)
+    book.forget_gone(tmp_path / "runs")
+    here, gone = make_order(), make_order()
+    make_run_dir(tmp_path / "runs", here)
+    for run in (here.run, gone.run):
+        book.save(run, f"of {run}")
+    for name in (f".{gone.run}.tmp", f".{here.run}.tmp"):
+        (tmp_path / "claims" / name).write_text("of a write that was killed")
+    book.forget_gone(tmp_path / "runs")
+    kept = sorted(path.name for path in (tmp_path / "claims").iterdir())
+    assert kept == sorted([here.run, f".{here.run}.tmp"])
+    assert book.load(here.run) == f"of {here.run}"
 
 
 def test_a_run_of_another_machine_is_not_ours_to_end(tmp_path: Path) -> None:
