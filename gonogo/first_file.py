@@ -8,9 +8,12 @@ so that writers of one host still see each other.
 import errno
 import fcntl
 import os
-from contextlib import suppress
+import time
 from pathlib import Path
 
+LOCK_S = 5.0
+"""How long a writer waits for others of its host: a look and a rename take them far less."""
+_PAUSE_S = 0.001
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 
 
@@ -37,11 +40,26 @@ def place_first(spare: Path, path: Path) -> bool:
 def _renamed(spare: Path, path: Path) -> bool:
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with suppress(OSError):  # what locks no folder has no second writer that could be seen
-            fcntl.flock(folder, fcntl.LOCK_EX)
+        _lock(folder)
         if path.is_symlink() or path.exists():
             return False
         spare.replace(path)
     finally:
         os.close(folder)
     return True
+
+
+def _lock(folder: int) -> None:
+    """Lock a folder, unless somebody holds it for ever (a trainer its own) or it has no locks."""
+    deadline = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_PAUSE_S)
+        except OSError:
+            return
+        else:
+            return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 
+from gonogo import first_file
 from gonogo.first_file import place_first
 from gonogo.supervise.end_request import HALT_NAME, EndRequest, ask_halt, load_request
 
@@ -53,6 +55,20 @@ def test_of_many_at_once_one_is_first(folder: Path) -> None:
 def test_a_link_to_nowhere_is_a_name(folder: Path) -> None:
     (folder / "name").symlink_to("nowhere")
     assert not placed(folder, "a")
+
+
+def test_who_holds_the_folder_for_ever_keeps_no_end_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a trainer may hold a lock on its own run directory."""
+    monkeypatch.setattr(first_file, "LOCK_S", 0.05)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert [placed(folder, "a"), placed(folder, "b")] == [True, False]
+    finally:
+        os.close(held)
+    assert (folder / "name").read_text() == "a"
 
 
 def test_what_the_disk_refuses_now_is_raised(
