@@ -108,7 +108,7 @@ def test_a_device_that_stays_held_is_quarantined_and_let_go(
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    (row,) = load_quarantines(tmp_path, 0.0).values()
+    (row,) = load_quarantines(tmp_path, time.time()).values()
     assert row.device == "GPU-0"
     assert "900 MB of its memory are in use" in row.reason
 
@@ -131,7 +131,7 @@ def test_the_gpus_of_a_lost_keeper_are_held_until_they_are_free(
     script.write_text(json.dumps([healthy("GPU-0")]))
     assert looking.wait(60) == 0
     assert not is_locked(locks.path("GPU-0"))
-    assert load_quarantines(tmp_path, 0.0) == {}
+    assert load_quarantines(tmp_path, time.time()) == {}
     assert load_proof(tmp_path, ["GPU-0"], time.time()) is None, "it has to hold up anew"
 
 
@@ -154,7 +154,7 @@ def test_a_keeper_passes_its_gpu_on_to_who_proves_it_free(
     assert other.free(("GPU-0",)) == (), "its memory is held"
     script.write_text(json.dumps([healthy("GPU-0")]))
     wait_until(lambda: other.free(("GPU-0",)), "the device")
-    assert load_quarantines(home, 0.0) == {}
+    assert load_quarantines(home, time.time()) == {}
 
 
 def test_a_gpu_that_was_but_the_place_of_a_run_on_the_cpu_is_free_at_once(
@@ -175,5 +175,5 @@ def test_a_gpu_that_was_but_the_place_of_a_run_on_the_cpu_is_free_at_once(
     assert looking is not None
     assert looking.wait(60) == 0
     assert not is_locked(locks.path("GPU-0"))
-    assert load_quarantines(tmp_path, 0.0) == {}
+    assert load_quarantines(tmp_path, time.time()) == {}
     assert load_proof(tmp_path, ["GPU-0"], time.time()) is not None
