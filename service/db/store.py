@@ -108,6 +108,7 @@ class Store:
         self._info: dict[Any, Any] = info if info is not None else {}
         self.sqlite = is_sqlite(url)
         self._after_commit = after_commit or (lambda topics: None)
+        self._path = make_url(url).database or ":memory:"
         self._place: tuple[int, ...] = ()
         """Inode and device of SQLite's file when it was first seen."""
         self._readers = build_engine(url, before_connect=self._check_opening)
@@ -308,9 +309,8 @@ class Store:
         Raises:
             Unavailable: it was.
         """
-        path = make_url(self.url).database or ":memory:"
         try:
-            here = os.stat(path)
+            here = os.stat(self._path)
             found: tuple[int, ...] = (here.st_ino, here.st_dev)
         except FileNotFoundError:
             found = ()
@@ -319,8 +319,8 @@ class Store:
         self._place = self._place or found
         if found != self._place:
             raise Unavailable(
-                f"{path} was moved, removed or replaced while the service runs: nothing is written;"
-                " stop gonogo, put the database back and start it again"
+                f"{self._path} was moved, removed or replaced while the service runs: nothing is"
+                " written; stop gonogo, put the database back and start it again"
             )
 
     def _check_opening(self) -> None:

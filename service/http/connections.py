@@ -7,6 +7,7 @@ files that the database and the run directories need, and the memory.
 
 import asyncio
 import fcntl
+import logging
 import resource
 import sys
 import termios
@@ -29,6 +30,8 @@ HEAD_BYTES = 2**16
 SPARE_FILES = 256
 """Of the files that the process may open: not for connections; of few, half."""
 _MOST_FILES = 65_536
+_own_faults = logging.getLogger("uvicorn.error.own")
+_own_faults.setLevel(logging.ERROR)  # a stranger's nonsense is answered, and fills no log
 
 
 def raise_file_limit() -> None:
@@ -61,6 +64,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection, unless it would need one of the spare files."""
         super().connection_made(cast(asyncio.Transport, transport))
+        self.logger = _own_faults
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY and len(self.connections) > most_connections(soft):
             self.transport.abort()

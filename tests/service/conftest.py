@@ -171,6 +171,7 @@ def serving(context: Context, *, conduct: bool = True) -> Iterator[httpx.Client]
         log_config=None,
         timeout_graceful_shutdown=1,
         http=Connection,
+        ws="none",
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import subprocess
 import sys
@@ -70,6 +71,21 @@ def test_what_does_not_become_whole_ends(still: Plane, begun: bytes) -> None:
     with connected(still) as client:
         client.sendall(begun)
         assert ended(client)
+
+
+UPGRADE = HEALTH + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+
+
+@pytest.mark.parametrize("asked", [b"nonsense\r\n\r\n", b"GET \x00 HTTP/1.1\r\n\r\n", UPGRADE])
+def test_what_strangers_ask_fills_no_log(
+    still: Plane, caplog: pytest.LogCaptureFixture, asked: bytes
+) -> None:
+    caplog.set_level(logging.INFO)
+    with connected(still) as client:
+        client.sendall(asked)
+        status = 200 if asked is UPGRADE else 400
+        assert client.recv(4096).startswith(b"HTTP/1.1 %d" % status)
+    assert [row for row in caplog.records if row.name.startswith("uvicorn.error")] == []
 
 
 def test_a_second_request_must_become_whole_too(still: Plane) -> None:
