@@ -97,9 +97,8 @@ class Desk:
             if not mine:
                 return None
             if not self._tidied:
-                self.weather.tried(
-                    "claims", partial(self._book.forget_gone, self.settings.runs), None
-                )
+                forget = partial(self._book.forget_gone, self.settings.runs, self.wall())
+                self.weather.tried("claims", forget, None)
                 self._tidied = True
             self._reap_all()
             for _ in range(len(self.slots.names) + 1):

@@ -12,6 +12,8 @@ from pathlib import Path
 from gonogo.rundir import save_json
 
 CLAIMED_NAME = "claimed.json"
+KEPT_S = 7 * 86_400.0
+"""How long a secret is kept at least."""
 
 
 class ClaimBook:
@@ -42,18 +44,20 @@ class ClaimBook:
         except OSError:
             return None
 
-    def forget_gone(self, runs: Path) -> None:
-        """Drop the secrets of runs that have no directory any more; those of others may be asked
-        for again by a control plane whose database was restored.
+    def forget_gone(self, runs: Path, now: float) -> None:
+        """Drop the old secrets of runs that have no directory any more.
+
+        Those of others may be asked for again, by a control plane whose database was restored;
+        those of late, where `runs` is mounted later than the worker starts.
 
         Raises:
             OSError: the file system refuses just now.
         """
-        here = set(os.listdir(runs)) if runs.is_dir() else set()
-        kept = os.listdir(self._folder) if self._folder.is_dir() else []
-        for name in kept:
-            if name.removeprefix(".").removesuffix(".tmp") not in here:
-                (self._folder / name).unlink(missing_ok=True)
+        kept = list(self._folder.iterdir()) if self._folder.is_dir() else []
+        for path in kept:
+            run = path.name.removeprefix(".").removesuffix(".tmp")
+            if not (runs / run).exists() and now - path.stat().st_mtime > KEPT_S:
+                path.unlink(missing_ok=True)
 
 
 def mark_claimed(run_dir: Path, machine: str, boot_id: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.supervise.orders import make_order, make_run_dir
-from worker.host.claim_book import CLAIMED_NAME, ClaimBook, mark_claimed
+from worker.host.claim_book import CLAIMED_NAME, KEPT_S, ClaimBook, mark_claimed
 from worker.host.inventory import Inventory
 
 OURS, THEIRS = "a" * 32, "b" * 32
@@ -29,14 +30,17 @@ def test_a_secret_is_readable_by_its_owner_alone_and_lies_outside_the_run(tmp_pa
 
 def test_a_secret_is_kept_as_long_as_its_run_has_a_directory(tmp_path: Path) -> None:
     book = ClaimBook(tmp_path)
-    book.forget_gone(tmp_path / "runs")
+    later = time.time() + KEPT_S + 60
+    book.forget_gone(tmp_path / "runs", later)
     here, gone = make_order(), make_order()
     make_run_dir(tmp_path / "runs", here)
     for run in (here.run, gone.run):
         book.save(run, f"of {run}")
     for name in (f".{gone.run}.tmp", f".{here.run}.tmp"):
         (tmp_path / "claims" / name).write_text("of a write that was killed")
-    book.forget_gone(tmp_path / "runs")
+    book.forget_gone(tmp_path / "runs", time.time())
+    assert book.load(gone.run) == f"of {gone.run}", "the runs may be mounted later"
+    book.forget_gone(tmp_path / "runs", later)
     kept = sorted(path.name for path in (tmp_path / "claims").iterdir())
     assert kept == sorted([here.run, f".{here.run}.tmp"])
     assert book.load(here.run) == f"of {here.run}"
