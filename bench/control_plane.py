@@ -2,12 +2,13 @@
 
     python -m bench.control_plane [--without-mlflow] [--experiments 10000] [--mlflow VENV]
 
-Both serve one process over SQLite on loopback, asked by one client over a kept connection. Units:
-a submission (a bundled plan; the same as JSON) beside a created run; a heartbeat line in a message
-of 5000 and of 6 beside a metric in a batch of 1000 and of 6; a list of 50, one with a filter and a
-scrape at so many queued experiments beside a search of 50 among so many runs; being asked nothing
-with that queue; the time until it answers, and its memory. MLflow gets a venv of its own in a
-temporary folder, by pip, or the one that `--mlflow` names. Not covered: several clients at once.
+Both serve one process over SQLite on loopback, asked over kept connections, by one client but where
+it says otherwise. Units: a submission (a bundled plan; the same as JSON) beside a created run; a
+heartbeat line in a message of 5000, of 6, and of 6 of eight runs at once, beside a metric in a
+batch of 1000 and of 6; a list of 50, one with a filter and a scrape at so many queued experiments
+beside a search of 50 among so many runs; being asked nothing with that queue; the time until it
+answers, and its memory. MLflow gets a venv of its own in a temporary folder, by pip, or the one
+that `--mlflow` names.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from bench.mlflow_plane import build_venv, measure_mlflow
-from bench.server_process import ServerProcess
+from bench.server_process import AT_ONCE, ServerProcess
 from bench.sqlite_rows import insert_row
+from gonogo.contract.agent import CLAIM_HEADER
 from gonogo.contract.ids import Kind, new_id
 from gonogo.planning.source import bundled_plan
 
@@ -39,6 +42,7 @@ ROWS = (
     ("submit_json", "submission, plan as JSON", "ms"),
     ("line_big", "ingest, a line of 5000", "µs"),
     ("line_small", "ingest, a line of 6", "µs"),
+    ("line_at_once", "the same, 8 at once", "µs"),
     ("list", "list of 50", "ms"),
     ("filter", "list with a filter", "ms"),
     ("metrics", "/metrics", "ms"),
@@ -93,8 +97,7 @@ class Plane:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
-        environment = {name: value for name, value in os.environ.items() if "GONOGO" not in name}
-        environment["GONOGO_HOME"] = str(folder)
+        environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "GONOGO_HOME": str(folder)}
         if redis_url is not None:
             environment["REDIS_URL"] = redis_url
         command = [sys.executable, "-m", "service", "serve", "--port", str(port)]
@@ -148,38 +151,58 @@ def measure_ours(
         plane.close()
 
 
-def _ingest(plane: Plane) -> Figures:
-    claim = {
-        "worker": "bench", "host": "bench", "boot_id": "b", "pid": 1, "version": "0",
-        "devices": ["cpu:0"], "free": ["cpu:0"],
-    }  # fmt: skip
-    answer = plane.call("POST", "/agent/claims", key="worker_key", json=claim)
-    order = answer["order"]
-    offset = {0: 0, 1: 0}
-    step = 1
+class Watcher:
+    """What a run of two ranks tells, as its watcher does.
 
-    def send(count: int) -> None:
-        nonlocal step
+    Args:
+        plane: who is told.
+        number: of the worker that claims the run, of one home.
+    """
+
+    def __init__(self, plane: Plane, number: int) -> None:
+        claim = {
+            "worker": f"bench-0a1b2c-{number}", "host": "bench", "boot_id": "b", "pid": 1,
+            "version": "0", "devices": ["cpu:0"], "free": ["cpu:0"],
+        }  # fmt: skip
+        answer = plane.call("POST", "/agent/claims", key="worker_key", json=claim)
+        self._plane, self._order = plane, answer["order"]
+        self._headers = {CLAIM_HEADER: answer["secret"]}
+        self._offset = {0: 0, 1: 0}
+        self._step = 1
+
+    def send(self, count: int) -> None:
+        """Send so many heartbeat lines in one message."""
         ranks = []
         for rank in (0, 1):
-            lines = heartbeat_lines(rank, step, count // 2)
-            end = offset[rank] + sum(len(line) + 1 for line in lines)
-            ranks.append({"rank": rank, "start": offset[rank], "end": end, "lines": lines})
-            offset[rank] = end
-        step += -(-count // 6)
-        ack = plane.call(
+            lines = heartbeat_lines(rank, self._step, count // 2)
+            start = self._offset[rank]
+            self._offset[rank] = start + sum(len(line) + 1 for line in lines)
+            ranks.append({"rank": rank, "start": start, "end": self._offset[rank], "lines": lines})
+        self._step += -(-count // 6)
+        ack = self._plane.call(
             "POST",
-            f"/agent/runs/{order['run']}/telemetry",
+            f"/agent/runs/{self._order['run']}/telemetry",
             key="worker_key",
-            headers={"X-Gonogo-Claim": answer["secret"]},
-            json={"token": order["token"], "ranks": ranks},
+            headers=self._headers,
+            json={"token": self._order["token"], "ranks": ranks},
         )
-        if ack["acked"] != {str(rank): end for rank, end in offset.items()}:
+        if ack["acked"] != {str(rank): end for rank, end in self._offset.items()}:
             raise SystemExit(f"not taken: {ack}")
 
-    big = plane.server.cost_ms(lambda: send(5000), 12) / 5000
-    small = plane.server.cost_ms(lambda: send(6), 300) / 6
-    return {"line_big": 1e3 * big, "line_small": 1e3 * small}
+
+def _ingest(plane: Plane) -> Figures:
+    watchers = [Watcher(plane, number) for number in range(AT_ONCE)]
+    cost, one = plane.server.cost_ms, watchers[0]
+    with ThreadPoolExecutor(AT_ONCE) as clients:
+
+        def send_all() -> None:
+            list(clients.map(lambda watcher: watcher.send(6), watchers))
+
+        return {
+            "line_big": 1e3 * cost(lambda: one.send(5000), 12) / 5000,
+            "line_small": 1e3 * cost(lambda: one.send(6), 300) / 6,
+            "line_at_once": 1e3 * cost(send_all, 60) / AT_ONCE / 6,
+        }
 
 
 def fill(database: Path, experiments: int) -> None:

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from bench.server_process import ServerProcess
+from bench.server_process import AT_ONCE, ServerProcess
 from bench.sqlite_rows import insert_row
 
 
@@ -80,9 +82,10 @@ def _measure(server: ServerProcess, http: httpx.Client) -> dict[str, float]:
         body = {"experiment_id": "0", "start_time": int(time.time() * 1000), "run_name": "bench"}
         return str(_post(http, "/runs/create", body)["run"]["info"]["run_id"])
 
-    run, step = create(), 0
+    runs = [create() for _ in range(AT_ONCE)]
+    step = 0
 
-    def log(count: int) -> None:
+    def log(count: int, run: str = runs[0]) -> None:
         nonlocal step
         step += 1
         metrics = [
@@ -93,7 +96,10 @@ def _measure(server: ServerProcess, http: httpx.Client) -> dict[str, float]:
         _post(http, "/runs/log-batch", {"run_id": run, "metrics": metrics})
 
     created = server.cost_ms(create, 100)
+    with ThreadPoolExecutor(AT_ONCE) as clients:
+        at_once = server.cost_ms(lambda: list(clients.map(partial(log, 6), runs)), 30)
     return {
+        "line_at_once": 1e3 * at_once / AT_ONCE / 6,
         "submit": created,
         "submit_json": created,
         "line_big": 1e3 * server.cost_ms(lambda: log(1000), 12) / 1000,

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import httpx
 
+AT_ONCE = 8
+"""Clients that ask at the same time, where it is several."""
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _READY_LIMIT_S = 180.0
 
