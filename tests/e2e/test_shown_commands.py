@@ -7,6 +7,7 @@ knows how to type is typed as it stands, so a page can show nothing that nobody 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -78,6 +79,7 @@ TYPED = {
     "gonogo simulate": "gonogo simulate --hours 1",
     "gonogo submit PLAN --from EXP:PHASE": "gonogo submit plan.yaml --from {broken}:smoke",
     "gonogo takeover ID --reason …": "gonogo takeover {experiment} --reason dead",
+    "gonogo verify FILE --key signing.pub": "gonogo verify seen.json --key signing.pub",
     "gonogo verify --anchor": "gonogo verify --anchor {hash}",
     "gonogo verify --anchor 3f394542169b0255": "gonogo verify --anchor {hash}",
 }
@@ -218,6 +220,8 @@ def used(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
     run = lab.run_of(experiment)
     assert run is not None
     (decision,) = lab.client.get(f"/experiments/{experiment}/decisions")["items"]
+    seen = lab.client.get(f"/decisions/{decision['id']}")
+    (folder / "seen.json").write_text(json.dumps(seen))
     shutil.copytree(home / "decisions", folder / "exported")
     shutil.copy(home / "signing.pub", folder)
     names = {
