@@ -94,8 +94,13 @@ class RunDir:
 
     @property
     def preflight(self) -> Path:
-        """preflight/preflight.json."""
-        return self.path / "preflight" / "preflight.json"
+        """preflight/preflight.json, of the first node."""
+        return self.preflight_of(0)
+
+    def preflight_of(self, node: int) -> Path:
+        """Where one node's preflight record lies."""
+        folder = self.path / "preflight"
+        return (folder / f"node{node}" if node > 0 else folder) / "preflight.json"
 
     @property
     def evidence(self) -> Path:

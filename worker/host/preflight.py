@@ -44,9 +44,7 @@ def run_preflight(
         script: file of scripted devices (GONOGO_DEVICES_SCRIPT).
         node: which node of the run this is; those behind the first write `preflight/node{K}/`.
     """
-    place = run_dir.preflight
-    if node > 0:
-        place = place.parent / f"node{node}" / place.name
+    place = run_dir.preflight_of(node)
     folder = place.parent
     folder.mkdir(parents=True, exist_ok=True)
     look = None if devices is None else look_at_devices(order, devices, script)

@@ -1,6 +1,7 @@
 """What can the devices do at most? The matrix-product peak that the preflight measured, told once.
 
-It goes through a tick, so that what detectors make of a reported speed is the same in replay.
+It goes through a tick, so that what detectors make of a reported speed is the same in replay. Of a
+run on several nodes it is what all of them reach together, told when each one's is there.
 """
 
 import math
@@ -16,36 +17,41 @@ class MeasuredPeak:
     """The source `preflight_peak`.
 
     Args:
-        run_dir: where preflight/preflight.json lies, when there was a preflight.
+        run_dir: where the preflight records lie, when there was a preflight.
+        nodes: on how many nodes the run is.
     """
 
     kind = "preflight_peak"
     every_s = 5.0
 
-    def __init__(self, run_dir: RunDir) -> None:
-        self._dir = run_dir
+    def __init__(self, run_dir: RunDir, nodes: int = 1) -> None:
+        self._dir, self._nodes = run_dir, nodes
         self._told = False
 
     def look(self, now: float) -> dict[str, Any] | None:
         """Return the peak the first time that it can be read.
 
         Raises:
-            OSError: the file is there and cannot be read.
+            OSError: a file is there and cannot be read.
         """
         if self._told:
             return None
         try:
-            record = load_record(self._dir.preflight, Preflight)
+            found = [
+                load_record(self._dir.preflight_of(node), Preflight) for node in range(self._nodes)
+            ]
         except Corrupt:
             self._told = True  # the verdict names the file; there is no peak to learn from it
             return None
-        if record is None:
+        records = [record for record in found if record is not None]
+        if len(records) < self._nodes:
             return None
         self._told = True
-        peak = record.peak_flops
-        if peak is None or not math.isfinite(peak) or peak <= 0:
+        peak = math.fsum(record.peak_flops or math.nan for record in records)
+        if not math.isfinite(peak) or peak <= 0:
             return None
-        return PreflightPeak(flops=peak, of=record.peak_of).wire()
+        kinds = {record.peak_of for record in records}
+        return PreflightPeak(flops=peak, of=kinds.pop() if len(kinds) == 1 else None).wire()
 
     def resume(self, payload: Any) -> None:
         """Say it no second time."""

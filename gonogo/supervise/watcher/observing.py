@@ -62,7 +62,7 @@ def build_observations(run_dir: RunDir, order: Order) -> "Observations":
         DeviceLines(run_dir),
         Disk(run_dir.path),
         Checkpoints(run_dir),
-        MeasuredPeak(run_dir),
+        MeasuredPeak(run_dir, order.nodes),
     ]
     if order.nodes == 1:  # else each node's follower tells of its own memory
         sources.append(HostMemoryProbe(run_dir, range(order.world_size)))
