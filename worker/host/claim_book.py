@@ -7,13 +7,17 @@ the machine that claimed a run may end it for want of a keeper.
 
 import json
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from gonogo.rundir import save_json
 
 CLAIMED_NAME = "claimed.json"
 KEPT_S = 7 * 86_400.0
-"""How long a secret is kept at least."""
+"""How long a secret is kept at least after it was used."""
+_NOTED_S = 86_400.0
+"""How often it is noted that a secret is used."""
 
 
 class ClaimBook:
@@ -39,16 +43,21 @@ class ClaimBook:
 
     def load(self, run: str) -> str | None:
         """Return the secret of a run, or None where none is kept."""
+        path = self._folder / run
         try:
-            return (self._folder / run).read_text().strip() or None
+            secret = path.read_text().strip()
         except OSError:
             return None
+        with suppress(OSError):  # a disk that takes no note keeps no message back
+            if abs(time.time() - path.stat().st_mtime) > _NOTED_S:
+                os.utime(path)
+        return secret or None
 
     def forget_gone(self, runs: Path, now: float) -> None:
-        """Drop the old secrets of runs that have no directory any more.
+        """Drop the secrets of runs that have no directory any more and that nobody used of late.
 
         Those of others may be asked for again, by a control plane whose database was restored;
-        those of late, where `runs` is mounted later than the worker starts.
+        those in use, where `runs` is mounted later than the worker starts, however long they run.
 
         Raises:
             OSError: the file system refuses just now.

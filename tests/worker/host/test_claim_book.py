@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import time
 from pathlib import Path
@@ -44,6 +45,43 @@ def test_a_secret_is_kept_as_long_as_its_run_has_a_directory(tmp_path: Path) -> 
     kept = sorted(path.name for path in (tmp_path / "claims").iterdir())
     assert kept == sorted([here.run, f".{here.run}.tmp"])
     assert book.load(here.run) == f"of {here.run}"
+
+
+def test_a_secret_that_is_in_use_is_kept_however_long_ago_it_was_made(tmp_path: Path) -> None:
+    """The runs of a run of weeks may be mounted late, or lie on another host's own disk."""
+    book, used, unused = ClaimBook(tmp_path), make_order().run, make_order().run
+    now = time.time()
+    for run in (used, unused):
+        book.save(run, f"of {run}")
+        os.utime(tmp_path / "claims" / run, (now, now - 2 * KEPT_S))
+    assert book.load(used) == f"of {used}"
+    book.forget_gone(tmp_path / "runs", now)
+    assert book.load(used) == f"of {used}"
+    assert book.load(unused) is None
+
+
+def test_a_secret_that_is_used_often_is_seldom_written_to(tmp_path: Path) -> None:
+    book, run = ClaimBook(tmp_path), make_order().run
+    book.save(run, "secret")
+    path = tmp_path / "claims" / run
+    an_hour_ago = time.time() - 3600
+    os.utime(path, (an_hour_ago, an_hour_ago))
+    assert book.load(run) == "secret"
+    assert path.stat().st_mtime == pytest.approx(an_hour_ago)
+
+
+def test_a_disk_that_takes_nothing_keeps_no_secret_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book, run = ClaimBook(tmp_path), make_order().run
+    book.save(run, "secret")
+    os.utime(tmp_path / "claims" / run, (0, 0))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(30, os.strerror(30))
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert book.load(run) == "secret"
 
 
 def test_a_run_of_another_machine_is_not_ours_to_end(tmp_path: Path) -> None:
