@@ -37,7 +37,10 @@ class Reported:
     """Growing file → bytes that the control plane had: one that has less was restored."""
 
     def forget(self) -> None:
-        """Take back what was acknowledged: the control plane has lost some of it."""
+        """Take back what was acknowledged: the control plane has lost some of it, or may yet.
+
+        One that has every growing file, as when a backup was made, says nothing of the rest.
+        """
         self.events, self.findings_bytes, self.evidence = [], 0, {}
 
     def save(self, run_dir: Path) -> None:

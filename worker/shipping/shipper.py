@@ -151,6 +151,8 @@ class Shipper:
         except (Unavailable, Rejected) as error:
             _log.warning("end not shipped: %s", error, extra={"action": "finish_failed"})
             return False
+        self._reported.forget()  # whoever opens the run again has all of it told again
+        self._save()
         save_json(self._dir.path / ".shipped", {"v": 1, "fenced": self.fenced})
         return True
 

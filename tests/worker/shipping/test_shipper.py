@@ -344,6 +344,27 @@ def test_a_run_that_was_shipped_before_is_shipped_again_without_the_mark(
     assert list(again.findings) == ["a"]
 
 
+def test_a_backup_from_between_the_last_lines_and_the_end_is_told_what_it_lacks(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    """It has every growing file, so nothing of those says that the database is one of before."""
+    lines = write_beats(run_dir, 0, range(5))
+    write_finding(run_dir, "a")
+    run_dir.evidence.mkdir()
+    (run_dir.evidence / "stack.txt").write_text("frames")
+    os.utime(run_dir.evidence / "stack.txt", (1.0, 1.0))
+    assert new_shipper().finish(completed())
+    told, again = arrived(plane), restore(plane)
+    again.offsets, again.lines, again.raw = dict(told.offsets), dict(told.lines), dict(told.raw)
+    again.logs, again.files = dict(told.logs), dict(told.files)
+    (run_dir.path / ".shipped").unlink()
+    assert new_shipper().finish(completed())
+    assert again.events() == told.events()
+    assert list(again.findings) == ["a"]
+    assert list(again.evidence) == ["evidence/stack.txt"]
+    assert again.lines["0"] == lines, "what it has is not sent twice"
+
+
 def test_a_long_log_is_sent_as_its_tail(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
