@@ -23,7 +23,15 @@ from gonogo.contract.agent import (
     Telemetry,
     TelemetryAck,
 )
-from gonogo.contract.errors import Conflict, GonogoError, Rejected, StaleToken, Unavailable
+from gonogo.contract.errors import (
+    Conflict,
+    GonogoError,
+    NotAllowed,
+    NotFound,
+    Rejected,
+    StaleToken,
+    Unavailable,
+)
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, complete_bytes, save_json
 from worker.backoff import Backoff
@@ -268,7 +276,11 @@ class Shipper:
         self._send_evidence(limit=1)
 
     def _send_evidence(self, limit: int) -> None:
-        """Upload up to `limit` files; one that is refused is not tried again."""
+        """Upload up to `limit` files; one that is refused is not tried again.
+
+        Where it is the caller that is refused (a key is made anew, a database restored, a stranger
+        answers), that says nothing of the file: it is tried again until the end is told.
+        """
         ended = self._dir.exit.exists()
         for item in pending_evidence(self._dir, self._reported.evidence, ended=ended)[:limit]:
             report = build_evidence(self._dir, self._token, item)
@@ -277,6 +289,9 @@ class Shipper:
                     self._client.post_evidence(self._run, report)
             except StaleToken:
                 raise
+            except (NotAllowed, NotFound, Conflict) as error:
+                _log.warning("evidence waits: %s", error, extra={"action": "evidence_waits"})
+                continue
             except Rejected as error:
                 _log.warning("evidence refused: %s", error, extra={"action": "evidence_refused"})
             self._reported.evidence[item.path] = item.bytes

@@ -365,6 +365,38 @@ def test_a_backup_from_between_the_last_lines_and_the_end_is_told_what_it_lacks(
     assert again.lines["0"] == lines, "what it has is not sent twice"
 
 
+@pytest.mark.parametrize("status", [401, 403, 404, 409])
+def test_evidence_outlives_a_caller_that_is_refused_for_a_while(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, status: int
+) -> None:
+    """A key that is made anew, or a database that is being restored, says nothing of a file."""
+    run_dir.evidence.mkdir()
+    (run_dir.evidence / "stack.txt").write_text("frames")
+    os.utime(run_dir.evidence / "stack.txt", (1.0, 1.0))
+    write_beats(run_dir, 0, range(5))
+    plane.refuse = {"evidence": status}
+    shipping = new_shipper()
+    assert shipping.ship(0.0) is not None
+    plane.refuse = {"evidence": status, "state": 500}
+    assert not new_shipper().finish(completed())
+    plane.refuse = {}
+    assert new_shipper().finish(completed())
+    assert list(arrived(plane).evidence) == ["evidence/stack.txt"]
+
+
+@pytest.mark.parametrize("status", [403, 413])
+def test_evidence_that_is_never_taken_does_not_hold_the_end_back(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, status: int
+) -> None:
+    run_dir.evidence.mkdir()
+    (run_dir.evidence / "stack.txt").write_text("frames")
+    os.utime(run_dir.evidence / "stack.txt", (1.0, 1.0))
+    plane.refuse = {"evidence": status}
+    assert new_shipper().finish(completed())
+    assert arrived(plane).events()[-1] == "end"
+    assert not arrived(plane).evidence
+
+
 def test_a_long_log_is_sent_as_its_tail(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
