@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from service.http import limits
+from service.http.auth import Role, create_key
 from service.http.limits import BODY_BYTES, UNKNOWN_BYTES, limit_of
 from tests.service.conftest import Plane
 
@@ -58,6 +60,72 @@ def test_without_a_key_no_large_body_is_read(plane: Plane) -> None:
         link.sendall(head.encode())
         answer = link.recv(65536)
     assert answer.startswith(b"HTTP/1.1 401"), answer
+
+
+EVIDENCE = f"/api/v1/agent/runs/{RUN}/evidence"
+
+
+def begin(plane: Plane, path: str, key: str, length: int, sent: int) -> socket.socket:
+    """Send the head of a request and so many bytes of its body."""
+    address = urlsplit(str(plane.http.base_url))
+    link = socket.create_connection((str(address.hostname), address.port or 80), 20)
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n"
+        f"Authorization: Bearer {key}\r\nContent-Type: application/json\r\n\r\n"
+    )
+    link.sendall(head.encode() + b" " * sent)
+    return link
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])
+def test_what_workers_send_is_read_of_no_other_key(plane: Plane, role: Role) -> None:
+    key = plane.context.store.write(lambda session: create_key(session, role, role, 1.0))
+    with begin(plane, EVIDENCE, key, BODY_BYTES + 1, 0) as link:
+        assert link.recv(65536).startswith(b"HTTP/1.1 403")
+    with begin(plane, EVIDENCE, plane.key("worker_key"), BODY_BYTES + 1, BODY_BYTES + 1) as link:
+        assert link.recv(65536).startswith(b"HTTP/1.1 400"), "blanks are no report"
+
+
+def test_one_key_holds_no_more_than_its_share_and_nobody_else_waits(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "KEY_BYTES", 2 * BODY_BYTES)
+    worker = plane.key("worker_key")
+    held = [begin(plane, EVIDENCE, worker, 2 * BODY_BYTES, BODY_BYTES) for _ in range(2)]
+    with begin(plane, EVIDENCE, worker, 2 * BODY_BYTES, BODY_BYTES) as link:
+        answer = link.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 429"), answer
+    assert b"retry-after" in answer.lower()
+    assert plane.submit(), "another key goes on"
+    for link in held:
+        link.close()
+
+    def again() -> bool:
+        with begin(plane, EVIDENCE, worker, BODY_BYTES, BODY_BYTES) as link:
+            return link.recv(65536).startswith(b"HTTP/1.1 400")
+
+    plane.wait(again, "what went away is held no more")
+
+
+def test_who_has_no_key_fills_no_memory_and_holds_up_nobody_who_has(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "NOBODYS_BYTES", 2 * UNKNOWN_BYTES)
+    path, part = "/api/v1/experiments", UNKNOWN_BYTES - 1024
+    held = [begin(plane, path, "gonogo_wrong", UNKNOWN_BYTES, part) for _ in range(2)]
+
+    def refused() -> bool:
+        with begin(plane, path, "gonogo_wrong", UNKNOWN_BYTES, part) as link:
+            link.settimeout(1.0)
+            try:
+                return link.recv(65536).startswith(b"HTTP/1.1 429")
+            except TimeoutError:
+                return False
+
+    plane.wait(refused, "a stranger is put off")
+    assert plane.submit(), "who has a key goes on"
+    for link in held:
+        link.close()
 
 
 def test_a_body_of_unsaid_length_ends_at_the_limit(plane: Plane) -> None:
