@@ -16,6 +16,7 @@ from gonogo.cli.exits import exit_of_experiment
 from gonogo.cli.look.experiments import print_dry_run, print_experiments, submission_fields
 from gonogo.cli.look.goodput import goodput_line
 from gonogo.cli.output import (
+    decided_text,
     duration,
     out,
     print_fields,
@@ -193,10 +194,8 @@ def _print_runs(runs: Sequence[RunView]) -> None:
 
 
 def _print_decision(decision: dict[str, Any]) -> None:
-    human = decision["kind"] == DecisionKind.HUMAN
-    by = " by hand" if human else ""
-    head = f"\n{decision['id']}  {decision['phase']}  {verdict_text(decision['verdict'])}{by}"
-    out.print(head, highlight=False)
+    verdict = decided_text(decision["verdict"], decision["kind"])
+    out.print(f"\n{decision['id']}  {decision['phase']}  {verdict}", highlight=False)
     if decision["kind"] != DecisionKind.AUTO:
         print_lines([f"  {decision['actor']}: {decision['reason'] or 'gave no reason'}"])
     if decision.get("never_ran"):

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from gonogo.cli.exits import Exit
-from gonogo.cli.output import out, print_json, verdict_text
+from gonogo.cli.output import decided_text, out, print_json
 from gonogo.cli.reach.naming import LAST, SHOWN, Ambiguous
 from gonogo.cli.settings import load_settings
 from gonogo.contract.canonical import wire_value
@@ -168,7 +168,8 @@ def replay(
     if as_json:
         print_json({"id": recorded.id, **wire_value(asdict(result))})
     elif result.equal:
-        out.print(f"{recorded.id}: {verdict_text(recorded.verdict)} again; {result.text}")
+        verdict = decided_text(recorded.verdict, recorded.decision.kind)
+        out.print(f"{recorded.id}: {verdict} again; {result.text}")
     else:
         out.print(f"{recorded.id}: {result.text}", highlight=False, markup=False, soft_wrap=True)
     if not as_json:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.canonical import wire_value
-from gonogo.contract.decision import Verdict
+from gonogo.contract.decision import DecisionKind, Verdict
 from gonogo.contract.ids import is_id
 
 _PIPED_COLUMNS = 100_000
@@ -51,6 +51,13 @@ def verdict_text(verdict: str | Verdict | None) -> str:
 
 BY_HAND_STYLE = "bold cyan"
 """Of a verdict that a person decided: never the colour of one that was earned."""
+
+
+def decided_text(verdict: str | Verdict | None, kind: str) -> str:
+    """Return the verdict of a decision with its colour; a person's is `GO by hand`, and no GO."""
+    if kind != DecisionKind.HUMAN or verdict is None:
+        return verdict_text(verdict)
+    return f"[{BY_HAND_STYLE}]{verdict} by hand[/{BY_HAND_STYLE}]"
 
 
 def standing_text(view: ExperimentView) -> str:

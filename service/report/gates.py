@@ -10,6 +10,7 @@ from gonogo.contract.decision import (
     CriterionOutcome,
     CriterionResult,
     Decision,
+    DecisionKind,
 )
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.gate.diagnosis import diagnosis_named
@@ -169,7 +170,7 @@ def decision_table(view: ReportView) -> str:
             code(row.id),
             row.phase or "experiment",
             row.kind.value,
-            f"**{row.verdict}**" if row.verdict else NONE,
+            _decided(row),
             inline(row.actor),
             row.at,
             inline(row.reason or ""),
@@ -185,6 +186,13 @@ def decision_table(view: ReportView) -> str:
         "signed by",
     )  # fmt: skip
     return table(heads, rows)
+
+
+def _decided(row: Decision) -> str:
+    """Return the verdict of a decision; a person's is one by hand."""
+    if row.verdict is None:
+        return NONE
+    return f"**{row.verdict}{' by hand' if row.kind is DecisionKind.HUMAN else ''}**"
 
 
 def anchor_text(view: ReportView) -> str | None:

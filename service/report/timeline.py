@@ -138,9 +138,11 @@ def _change(run: RunReport | None) -> str:
 
 def _decision(data: Mapping[str, Any], run: RunReport | None) -> tuple[What, str]:
     kind, verdict = data.get("kind"), data.get("verdict") or "no verdict"
-    what = What.PERSON if kind == DecisionKind.HUMAN else What.DECISION
+    human = kind == DecisionKind.HUMAN
+    what = What.PERSON if human else What.DECISION
     reason = f": {inline(data['reason'])}" if data.get("reason") else ""
-    return what, f"**{verdict}** ({inline(kind)}{', by hand' if kind == 'human' else ''}){reason}"
+    by = " by hand" if human and data.get("verdict") else ""
+    return what, f"**{verdict}{by}** ({inline(kind)}){reason}"
 
 
 def _asked(verb: str) -> Callable[[Mapping[str, Any], RunReport | None], tuple[What, str]]:

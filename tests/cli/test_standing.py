@@ -7,11 +7,17 @@ from typing import Any
 import pytest
 
 from gonogo.cli.exits import Exit, exit_of_experiment
-from gonogo.cli.output import BY_HAND_STYLE, VERDICT_STYLE, standing_text
+from gonogo.cli.output import (
+    BY_HAND_STYLE,
+    VERDICT_STYLE,
+    decided_text,
+    standing_text,
+    verdict_text,
+)
 from gonogo.cli.screen.times import local
 from gonogo.cli.standing import cause_lines, standing_lines
 from gonogo.contract.api import ExperimentView, NextStep, OverrideView
-from gonogo.contract.decision import Cause, Verdict
+from gonogo.contract.decision import Cause, DecisionKind, Verdict
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 
 WORD = OverrideView(
@@ -34,6 +40,10 @@ def test_a_verdict_by_hand_has_an_exit_code_and_a_colour_of_its_own(verdict: Ver
     text = standing_text(view(verdict, by_hand=True))
     assert text == f"[{BY_HAND_STYLE}]{verdict} by hand[/{BY_HAND_STYLE}]"
     assert BY_HAND_STYLE not in VERDICT_STYLE.values()
+    assert decided_text(verdict, DecisionKind.HUMAN) == text
+    for kind in (DecisionKind.AUTO, DecisionKind.CONDITION):
+        assert decided_text(verdict, kind) == verdict_text(verdict)
+    assert decided_text(None, DecisionKind.HUMAN) == verdict_text(None)
 
 
 def test_what_was_cancelled_in_the_end_is_cancelled() -> None:

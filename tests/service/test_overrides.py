@@ -165,6 +165,22 @@ def test_the_report_never_claims_evidence_that_is_not_there(
     assert "Never ran: smoke, extended, production." in top
     assert "rank 1 stands in backward" in top
     assert "not the evidence" in top
+    said = said_by(overridden)
+    (row,) = (line for line in text.splitlines() if f"| `{said}` | synthetic |" in line)
+    assert "| human | **GO by hand** | local admin |" in row, "among the decisions"
+    report = f"/experiments/{overridden['id']}/report"
+    page = plane.call("GET", report, params={"format": "html"}).text
+    rows = re.findall(r"<tr.*?</tr>", page, re.S)
+    earned = [row for row in rows if '<strong class="good">GO<' in row]
+    assert earned, "of sanity"
+    assert not any("local admin" in row for row in earned), "coloured like one that was earned"
+    assert re.search(r"<strong>GO by hand</strong> \(human\)", page), "on the timeline"
+
+
+def said_by(view: dict[str, Any]) -> str:
+    """The decision of the person whose word stands."""
+    (row,) = view["overrides"]
+    return str(row["decision"])
 
 
 @pytest.mark.long
@@ -309,7 +325,8 @@ def test_waiving_a_missed_condition_of_a_finished_experiment_is_by_hand(
 def test_every_command_shows_it_and_those_that_exit_by_verdict_exit_14(
     plane: Plane, overridden: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("URL", plane.context.url), ("API_KEY", plane.key())):
+    where = {"URL": plane.context.url, "API_KEY": plane.key(), "HOME": str(plane.home)}
+    for name, value in where.items():
         monkeypatch.setenv(f"GONOGO_{name}", value)
     experiment = overridden["id"]
 
@@ -330,6 +347,10 @@ def test_every_command_shows_it_and_those_that_exit_by_verdict_exit_14(
         assert f"rank1.log ends: {LAST}" in said
         assert f"gonogo report {experiment}" in said
     assert "never ran: smoke, extended, production" in shown.stdout
+    for said in (gonogo("decisions", experiment), gonogo("decisions", said_by(overridden))):
+        assert "GO by hand" in said.stdout, "the row of a decision, and the decision"
+    word = gonogo("replay", said_by(overridden))
+    assert "GO by hand again" in word.stdout, word.output
     again = gonogo("override", experiment, "NO_GO", "--reason", "no, after all")
     assert again.exit_code == 0
     assert "NO_GO by hand" in again.stdout

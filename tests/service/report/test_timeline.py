@@ -56,7 +56,7 @@ def test_every_kind_of_event_is_told() -> None:
         ("person", "halt is asked for: too \\| hot"),
         ("run", "attempt 1 ended: completed, by trainer"),
         ("decision", "**GO** (auto): all passed"),
-        ("person", "**NO_GO** (human, by hand)"),
+        ("person", "**NO_GO by hand** (human)"),
         ("person", "resume is asked for"),
         ("service", "run lost: nothing was heard for 30 s"),
         ("experiment", "finished"),
