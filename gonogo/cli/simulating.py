@@ -17,11 +17,13 @@ from typing import Annotated, Any
 import typer
 
 from gonogo.cli.exits import Exit
-from gonogo.cli.output import duration, err, out, print_fields, print_json, print_table
+from gonogo.cli.output import duration, err, out, print_fields, print_json, print_table, say
 from gonogo.cli.simulated_parts import DoneParts
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.order import Order
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.records import ExitRecord
 from gonogo.judge.simulate import Part, Tally, plan_parts, report_of, simulate_part
 from gonogo.judge.simulate.noise import NOISES
 from gonogo.judge.simulate.plan import cells_of, pool_cells
@@ -73,7 +75,7 @@ def simulate(
     healthy_only: Annotated[bool, typer.Option(help="No sick runs.")] = False,
     pool: Annotated[bool, typer.Option(help="The pool of `make simulate`: 20 000 hours.")] = False,
     runs: Annotated[
-        Path | None, typer.Option(help="Recorded healthy run directories below this, perturbed.")
+        Path | None, typer.Option(help="Runs below this that completed, perturbed.")
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="File of the parts that are done: go on with it.")
@@ -152,17 +154,30 @@ def _worked(parts: Sequence[Part], jobs: int) -> Iterable[tuple[Part, Tally]]:
 
 
 def _perturbed(folder: Path | None, seed: int, noise: str) -> list[Tally]:
-    """Return the tallies of perturbed copies of the recorded runs below a folder."""
+    """Return the tallies of perturbed copies of the recorded healthy runs below a folder.
+
+    A halt of one that did not complete would be no false one: it is left out, and said.
+    """
     if folder is None:
         return []
     recorded = [path.parent for path in sorted(folder.rglob("order.json"))]
     if not recorded:
         raise NotFound(f"{folder}: no run directory (no order.json below it)")
+    healthy = [path for path in recorded if _has_completed(path)]
+    if not healthy:
+        raise NotFound(f"{folder}: no run that completed (of {len(recorded)})")
+    if len(healthy) < len(recorded):
+        say(f"{len(recorded) - len(healthy)} of {len(recorded)} runs did not complete: left out")
     tallies = []
-    for path in recorded:
+    for path in healthy:
         watch = partial(simulate_recorded, _order(path), _lines(path), noise=NOISES[noise])
         tallies += [watch(name=path.name, seed=f"{seed}/{copy}") for copy in range(COPIES)]
     return tallies
+
+
+def _has_completed(path: Path) -> bool:
+    ended = load_record(RunDir(path).exit, ExitRecord)
+    return ended is not None and ended.reason == OutcomeCode.COMPLETED
 
 
 def _order(path: Path) -> Order:

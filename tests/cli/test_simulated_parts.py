@@ -10,7 +10,9 @@ import pytest
 from gonogo.cli.simulated_parts import FOLDERS, DoneParts
 from gonogo.contract.errors import Rejected
 from gonogo.judge.simulate import Part, Tally, simulate_part
+from tests.cli.conftest import Gonogo
 
+RUNS = Path(__file__).parents[1] / "data" / "runs"
 PARTS = [
     Part(seed=f"7/{number}", step_s=60.0, ranks=1, hours=0.2, noise="standard", sick=sick)
     for number, sick in enumerate([None, None, "foreign"])
@@ -63,3 +65,20 @@ def test_what_a_simulated_run_goes_through_is_what_the_digest_covers() -> None:
     beside = {name for name in ran.stdout.split() if not name.startswith(covered)}
     beneath = {"gonogo", "gonogo.judge", "gonogo.plain_file", "gonogo.rundir"}
     assert beside == beneath, "names, paths and how a file is opened alone"
+
+
+def test_of_recorded_runs_those_that_completed_are_perturbed(
+    tmp_path: Path, gonogo: Gonogo
+) -> None:
+    """A halt of what hung is no false one; a folder of runs holds such, too."""
+    arguments = ("simulate", "--hours", "0.1", "--step-s", "60", "--ranks", "1", "--healthy-only")
+    said = gonogo(*arguments, "--runs", str(RUNS), "--json")
+    assert said.code == 0, said.out
+    assert "2 of 3 runs did not complete: left out" in said.err
+    alone = gonogo(*arguments, "--runs", str(RUNS / "healthy"), "--json")
+    assert "did not complete" not in alone.err
+    assert said.json() == alone.json(), "the healthy one was looked at, and it alone"
+    assert said.json()["run_hours"] > gonogo(*arguments, "--json").json()["run_hours"]
+    sick = gonogo(*arguments, "--runs", str(RUNS / "stalled"))
+    assert sick.code == 3
+    assert "no run that completed" in sick.err
