@@ -89,12 +89,27 @@ def test_every_command_that_a_page_shows_exists(page: Path) -> None:
     assert shown <= known
 
 
+SHELL = ("sh", "bash", "console")
+"""Languages of the blocks that show what is typed."""
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """(language, text) of every block of a page; the language is empty where none is said."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M)
+
+
+def typed_lines(text: str) -> list[str]:
+    """Every line of the blocks that show what is typed, as it is typed."""
+    shown = [block for language, block in blocks(text) if language in SHELL]
+    lines = [line for block in shown for line in block.replace("\\\n", " ").splitlines()]
+    return [re.sub(r"^(?:\$ )?(?:\.venv/bin/)?", "", line.strip()) for line in lines]
+
+
 def command_lines(text: str) -> list[str]:
     """Every call of `gonogo` that a page shows, in its code blocks and between its lines."""
-    blocks = re.findall(r"```(?:sh|bash|console)?\n(.*?)```", text, re.S)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(r"```.*?```", "", text, flags=re.S))
-    calls = [re.sub(r"^(?:\$ )?(?:\.venv/bin/)?", "", line.strip()) for line in lines + spans]
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M)
+    spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose)
+    calls = typed_lines(text) + [re.sub(r"^(?:\.venv/bin/)?", "", span.strip()) for span in spans]
     return [call for call in calls if call.startswith("gonogo ")]
 
 
@@ -117,8 +132,17 @@ def test_every_option_that_a_page_shows_is_one_of_its_command(page: Path) -> Non
     assert {call: names for call, names in wrong.items() if names} == {}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+def test_a_block_that_shows_what_is_typed_says_so(page: Path) -> None:
+    """By its language: it is how the tests that type what is shown find it."""
+    typed = r"^(?:\$ )?(?:\.venv/bin/)?(?:gonogo|make|python|curl|pip|docker|git) "
+    other = [block for language, block in blocks(page.read_text()) if not language]
+    assert [line for block in other for line in re.findall(typed + ".*", block, re.M)] == []
+
+
 def test_an_option_that_is_not_there_is_seen() -> None:
-    text = "```sh\ngonogo submit demo --wat  # hm\n```\nand `gonogo logs RUN --rank N --follo`"
+    shown = "```yaml\na: 1\n```\n\n```sh\ngonogo submit demo --wat  # hm\n```\n\n"
+    text = f"{shown}and `gonogo logs RUN --rank N --follo`"
     assert [unknown_options(call) for call in command_lines(text)] == [["--wat"], ["--follo"]]
     assert unknown_options("gonogo run --steps 3 -- python train.py --lr 1") == []
 

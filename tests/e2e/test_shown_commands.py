@@ -25,7 +25,7 @@ import typer.main
 import yaml
 
 from gonogo.cli.app import app
-from tests.contract.test_docs import PAGES, ROOT, command_lines
+from tests.contract.test_docs import PAGES, ROOT, command_lines, typed_lines
 from tests.e2e.lab import Lab, Spoken, clean_environ, one_phase_plan
 
 ENVIRON = {"GONOGO_WORKER_ALLOW": "any"}
@@ -55,6 +55,10 @@ WORDS = {
 """What a reader puts in the place of a word."""
 
 TYPED = {
+    'curl -H "Authorization: Bearer $(cat ~/.gonogo/key)"'
+    " http://127.0.0.1:8750/api/v1/experiments": (
+        'curl -sSf -H "Authorization: Bearer $(cat {home}/key)" {url}/api/v1/experiments'
+    ),
     "gonogo campaign show ID": "gonogo campaign show {campaign}",
     "gonogo compare A B": "gonogo compare runs/plain runs/flash",
     "gonogo compare dec_… dec_…": "gonogo compare {repeats}",
@@ -77,6 +81,13 @@ TYPED = {
     "gonogo run -- …": "gonogo run -- python train.py",
     "gonogo run -- COMMAND": "gonogo run -- python train.py",
     "gonogo simulate": "gonogo simulate --hours 1",
+    "gonogo simulate --hours 10 --runs DIR": (
+        f"gonogo simulate --hours 1 --runs {ROOT}/tests/data/runs"
+    ),
+    "gonogo simulate --hours 200 --seed 1": "gonogo simulate --hours 1 --seed 1",
+    "gonogo simulate --hours 200 --seed 1 --step-s 1,25 --ranks 1,8 --noise doubled --json": (
+        "gonogo simulate --hours 1 --seed 1 --step-s 25 --ranks 1 --noise doubled --json"
+    ),
     "gonogo submit PLAN --from EXP:PHASE": "gonogo submit plan.yaml --from {broken}:smoke",
     "gonogo takeover ID --reason …": "gonogo takeover {experiment} --reason dead",
     "gonogo verify FILE --key signing.pub": "gonogo verify seen.json --key signing.pub",
@@ -136,7 +147,7 @@ NOT_HERE = {
 }
 
 
-TYPES = ("gonogo ", "python -m nsa.generate ")
+TYPES = ("gonogo ", "python -m nsa.generate ", "curl ")
 """How a line begins that is typed."""
 
 
@@ -146,11 +157,9 @@ def shown() -> list[str]:
     for page in PAGES:
         text = page.read_text()
         recipe = page.name in RECIPES
-        blocks = [] if recipe else re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, re.S)
-        lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-        calls = [re.sub(r"^(?:\$ )?(?:\.venv/bin/)?", "", line.strip()) for line in lines]
+        calls = [] if recipe else typed_lines(text)
         found += [call for call in calls if call and not call.startswith("#")]
-        found += command_lines(re.sub(r"```.*?```", "", text, flags=re.S))
+        found += command_lines(re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M))
     return list(dict.fromkeys(re.split(r"\s+#", call)[0].strip() for call in found))
 
 
@@ -232,6 +241,8 @@ def used(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
         "dir": str(run.dir),
         "decision": decision["id"],
         "hash": decision["hash"],
+        "home": str(home),
+        "url": json.loads((home / "service.json").read_text())["url"],
         "repeats": " ".join(row["decision"] for row in members[:2]),
     }
     yield Used(home=home, folder=folder, names=names)
