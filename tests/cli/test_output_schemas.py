@@ -24,7 +24,8 @@ from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
 
 CLI = schema("cli")
-RUNS = Path(__file__).parents[1] / "data" / "runs"
+ROOT = Path(__file__).parents[2]
+RUNS = ROOT / "tests" / "data" / "runs"
 UNTOLD: set[str] = set()
 """Commands without an object of their own here."""
 PRINTS_NO_JSON = {"serve", "worker"}
@@ -46,6 +47,8 @@ def test_every_command_that_has_json_has_a_schema() -> None:
         if any("--json" in parameter.opts for parameter in command.params)
     }
     assert set(commands) - speaking == PRINTS_NO_JSON
+    for page in ("README.md", "docs/cli.md"):
+        assert "Every command but `serve` and `worker`" in (ROOT / page).read_text()
     described = {name for name in speaking if any(row.startswith(name) for row in OUTPUTS)}
     assert speaking - UNTOLD == described
     firsts = {name.split()[0] for name in speaking}
