@@ -7,10 +7,11 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.contract.test_docs import ROOT
+from tests.contract.test_docs import ROOT, blocks
 from tests.e2e.lab import clean_environ
 
 PAGE = (ROOT / "docs/training.md").read_text().split("\n## The trainer\n")[1]
@@ -33,6 +34,18 @@ def little(line: str) -> list[str]:
         *words,
         *([] if "--steps" in words or "--bytes" in words else ["--steps", "3"]),
     ]
+
+
+@pytest.mark.parametrize("page", ["training.md", "attention.md"])
+def test_a_block_of_python_runs_as_it_stands(page: str) -> None:
+    (code,) = (
+        block for kind, block in blocks((ROOT / "docs" / page).read_text()) if kind == "python"
+    )
+    names: dict[str, Any] = {}
+    exec(code, names)
+    if page == "training.md":
+        assert names["out"].shape == (1, 2048, 12, 64)
+        assert names["blocks"].shape == (1, 2048, 2, 16)
 
 
 @pytest.mark.long

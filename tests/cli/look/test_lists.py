@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -90,6 +91,18 @@ def test_an_experiment_s_runs_keep_id_and_verdict_at_any_width(
     assert heading.split()[-1] == "verdict"
     assert row.split()[1].startswith("run_")
     assert row.split()[-1] == "GO"
+
+
+def test_labels_submitter_and_duration_are_shown(plane: Plane, gonogo: Gonogo) -> None:
+    experiment = plane.submit(name="mine", labels={"owner": "[red]me", "team": "a"})
+    waits = gonogo("show", experiment).out
+    assert "owner=[red]me, team=a" in waits
+    assert re.search(r"submitted +\S.* by local admin$", waits, re.M)
+    assert "runs for" not in waits
+    worker = plane.worker(devices=("cpu:0", "cpu:1"))
+    worker.start(plane.next_order(worker))
+    assert re.search(r"^ *runs for +\d", gonogo("show", experiment).out, re.M)
+    assert "labels" not in gonogo("show", cancelled(plane, "other")).out
 
 
 def test_decisions_of_an_experiment_and_one_of_them(plane: Plane, gonogo: Gonogo) -> None:
