@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gonogo.rundir import save_json
+from gonogo.rundir import save_json, sync_folder
 
 CLAIMED_NAME = "claimed.json"
 KEPT_S = 7 * 86_400.0
@@ -40,6 +40,7 @@ class ClaimBook:
             stream.flush()
             os.fsync(stream.fileno())
         spare.replace(path)
+        sync_folder(self._folder)  # or a power cut leaves a run whose end nobody may tell
 
     def load(self, run: str) -> str | None:
         """Return the secret of a run, or None where none is kept."""

@@ -29,6 +29,21 @@ def test_a_secret_is_readable_by_its_owner_alone_and_lies_outside_the_run(tmp_pa
     assert book.load("run_1") is None
 
 
+def test_a_secret_outlives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is synced after it was given."""
+    real, book, run = os.fsync, ClaimBook(tmp_path), make_order().run
+    synced: list[tuple[str, list[str]]] = []
+
+    def sync(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append((path.name, sorted(os.listdir(path)) if path.is_dir() else []))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    book.save(run, "secret")
+    assert synced == [(f".{run}.tmp", []), ("claims", [run])]
+
+
 def test_a_secret_is_kept_as_long_as_its_run_has_a_directory(tmp_path: Path) -> None:
     book = ClaimBook(tmp_path)
     later = time.time() + KEPT_S + 60
