@@ -97,6 +97,7 @@ class Plane:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
+        # As MLflow's: a developer's own may tell Python to keep no bytecode.
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "GONOGO_HOME": str(folder)}
         if redis_url is not None:
             environment["REDIS_URL"] = redis_url

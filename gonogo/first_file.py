@@ -58,7 +58,7 @@ def _lock(folder: int) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 return
-            time.sleep(_PAUSE_S)
+            time.sleep(_PAUSE_S)  # flock itself waits for ever or not at all
         except OSError:
             return
         else:

@@ -47,11 +47,11 @@ class MeasuredPeak:
         if len(records) < self._nodes:
             return None
         self._told = True
-        peak = math.fsum(record.peak_flops or math.nan for record in records)
-        if not math.isfinite(peak) or peak <= 0:
+        peaks = [record.peak_flops or 0.0 for record in records]
+        if not all(math.isfinite(peak) and peak > 0 for peak in peaks):
             return None
         kinds = {record.peak_of for record in records}
-        return PreflightPeak(flops=peak, of=kinds.pop() if len(kinds) == 1 else None).wire()
+        return PreflightPeak(flops=math.fsum(peaks), of=kinds.pop() if len(kinds) == 1 else None).wire()
 
     def resume(self, payload: Any) -> None:
         """Say it no second time."""

@@ -8,6 +8,8 @@ import pytest
 
 from gonogo.rundir import RunDir
 from gonogo.supervise.host.peak import MeasuredPeak
+from gonogo.supervise.watcher.observing import build_observations
+from tests.supervise.orders import make_order
 
 
 def written(folder: Path, text: str) -> RunDir:
@@ -36,7 +38,7 @@ def test_what_was_measured_is_told_with_the_peak(tmp_path: Path) -> None:
         ('"peak_flops": 5e11, "peak_of": "cpu"', {"flops": 14e11, "of": "cpu"}),
         ('"peak_flops": 5e11, "peak_of": "cuda"', {"flops": 14e11, "of": None}),
         ('"peak_flops": null', None),
-        ('"peak_flops": -9e11', None),
+        ('"peak_flops": -1', None),
     ],
 )
 def test_several_nodes_reach_what_all_of_them_reach(
@@ -51,6 +53,21 @@ def test_several_nodes_reach_what_all_of_them_reach(
     run_dir.preflight_of(1).write_text(f'{{"v": 1, "passed": true, {second}}}')
     assert peak.look(5.0) == told
     assert peak.look(10.0) is None
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_watcher_asks_as_many_nodes_as_the_run_has(tmp_path: Path, nodes: int) -> None:
+    run_dir = written(tmp_path, '{"v": 1, "passed": true, "peak_flops": 9e11}')
+    sources = build_observations(run_dir, make_order(nodes=nodes, world_size=2))
+    assert ("preflight_peak" in sources.take(0.0)) is (nodes == 1)
+
+
+def test_a_record_of_a_node_that_is_torn_tells_no_peak_and_no_other(tmp_path: Path) -> None:
+    run_dir = written(tmp_path, '{"v": 1, "passed": true, "peak_flops": 9e11}')
+    run_dir.preflight_of(1).parent.mkdir()
+    run_dir.preflight_of(1).write_text('{"v": 1, "passed"')
+    peak = MeasuredPeak(run_dir, nodes=2)
+    assert [peak.look(0.0), peak.look(5.0)] == [None, None]
 
 
 def test_a_watcher_after_the_first_tells_it_no_second_time(tmp_path: Path) -> None:
