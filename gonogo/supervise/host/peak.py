@@ -51,7 +51,9 @@ class MeasuredPeak:
         if not all(math.isfinite(peak) and peak > 0 for peak in peaks):
             return None
         kinds = {record.peak_of for record in records}
-        return PreflightPeak(flops=math.fsum(peaks), of=kinds.pop() if len(kinds) == 1 else None).wire()
+        return PreflightPeak(
+            flops=math.fsum(peaks), of=kinds.pop() if len(kinds) == 1 else None
+        ).wire()
 
     def resume(self, payload: Any) -> None:
         """Say it no second time."""
