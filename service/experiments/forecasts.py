@@ -32,11 +32,11 @@ from gonogo.judge.course.forecast import (
 )
 from service.db.schema import (
     ExperimentRow,
-    PhaseRow,
     ProgressRow,
     RunRow,
 )
 from service.evidence.heartbeats import load_beats, load_newest_beats
+from service.queries.experiments import AnyPhase
 from service.queries.runs import load_facts_text
 
 _WINDOW = 64
@@ -93,7 +93,7 @@ def check_labels(labels: dict[str, str]) -> None:
 def load_forecast(
     session: Session,
     experiment: ExperimentRow,
-    phases: Sequence[PhaseRow],
+    phases: Sequence[AnyPhase],
     runs: Sequence[RunRow],
     *,
     whole: bool = True,
@@ -227,7 +227,7 @@ def _start_s(run: RunRow, first: _End | None) -> float | None:
     return start_s if 0 < start_s < _LONGEST_START_S else None
 
 
-def _ahead(phase: PhaseRow, living: _Living | None) -> Ahead:
+def _ahead(phase: AnyPhase, living: _Living | None) -> Ahead:
     """Return what is left of a phase, as of the run's last line."""
     if living is None or living.row.phase != phase.name:
         return Ahead(steps=phase.steps)

@@ -12,7 +12,8 @@ from gonogo.judge.gate.approval import (
     has_expired,
 )
 from service.db.documents import Awaited, AwaitedKind, StopKind
-from service.db.schema import ExperimentRow, PhaseRow, RunRow
+from service.db.schema import ExperimentRow, RunRow
+from service.queries.experiments import AnyPhase
 
 
 def open_approval(experiment: ExperimentRow) -> Condition | None:
@@ -61,7 +62,7 @@ def has_not_passed(run: RunRow) -> bool:
 
 def verbs_of(
     experiment: ExperimentRow,
-    phases: Sequence[PhaseRow],
+    phases: Sequence[AnyPhase],
     runs: Sequence[RunRow],
     now: float | None = None,
 ) -> tuple[str, ...]:

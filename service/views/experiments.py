@@ -1,6 +1,6 @@
 """How does an experiment look from outside? With phases, conditions, forecast, next steps."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, PhaseView
@@ -9,7 +9,7 @@ from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.judge.course.summary import phases_never_ran, summarise
 from gonogo.judge.evidence.rounds import where_it_stood
 from gonogo.planning.programs import worker_settings
-from service.db.schema import ConditionRow, ExperimentRow, PhaseRow, RunRow
+from service.db.schema import ConditionRow, ExperimentRow, RunRow
 from service.db.store import Session
 from service.experiments.checkpoints import host_of, host_of_origin
 from service.experiments.course import resolved_of
@@ -17,7 +17,12 @@ from service.experiments.forecasts import load_forecast
 from service.experiments.submission import Created
 from service.experiments.takers import load_taker, load_waits
 from service.instants import instant, stamp
-from service.queries.experiments import load_condition_rows, load_phases, load_seen_runs
+from service.queries.experiments import (
+    AnyPhase,
+    load_condition_rows,
+    load_phases,
+    load_seen_runs,
+)
 from service.queries.findings import load_halts
 from service.told.awaited import expires_at, is_owed, open_approval
 from service.told.beginnings import GOING_ON, NO_CHECKPOINT
@@ -70,7 +75,7 @@ def view_experiments(
 def _view_one(
     session: Session,
     row: ExperimentRow,
-    phases: list[PhaseRow],
+    phases: Sequence[AnyPhase],
     runs: list[RunRow],
     conditions: list[ConditionRow],
     decided: Decided,
@@ -132,7 +137,7 @@ def place_in_campaign(row: ExperimentRow) -> CampaignPlace | None:
     return CampaignPlace(campaign=row.campaign, variant=row.variant, repeat=row.repeat)
 
 
-def _view_phase(phase: PhaseRow, runs: Iterable[RunRow]) -> PhaseView:
+def _view_phase(phase: AnyPhase, runs: Iterable[RunRow]) -> PhaseView:
     return PhaseView(
         name=phase.name,
         state=phase.state,
@@ -155,7 +160,7 @@ _UNASKED = Forecast(basis="the experiment itself tells it")
 def _forecast(
     session: Session,
     row: ExperimentRow,
-    phases: list[PhaseRow],
+    phases: Sequence[AnyPhase],
     runs: list[RunRow],
     *,
     whole: bool,

@@ -14,8 +14,8 @@ from gonogo.contract.decision import Cause, Condition, ConditionState
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.judge.gate.approval import is_approval
 from gonogo.planning.resolve import is_bundled
-from service.db.schema import ExperimentRow, PhaseRow, RunRow
-from service.queries.experiments import has_plan
+from service.db.schema import ExperimentRow, RunRow
+from service.queries.experiments import AnyPhase, has_plan
 from service.told.awaited import has_not_passed, is_owed, verbs_of
 
 MOST_STEPS = 6
@@ -61,7 +61,7 @@ class Place:
 
 def place_of(
     experiment: ExperimentRow,
-    phases: Sequence[PhaseRow],
+    phases: Sequence[AnyPhase],
     runs: Sequence[RunRow],
     conditions: Sequence[Condition],
     cause: Cause | None,
@@ -119,7 +119,7 @@ def _plan_of(experiment: ExperimentRow) -> str:
     return experiment.plan if bundled else _OWN
 
 
-def _unpassed(phases: Sequence[PhaseRow]) -> str | None:
+def _unpassed(phases: Sequence[AnyPhase]) -> str | None:
     return next((row.name for row in phases if row.state not in _THROUGH), None)
 
 
