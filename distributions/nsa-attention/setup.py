@@ -20,7 +20,7 @@ def make_package() -> None:
             raise SystemExit(f"neither {SOURCE} nor {PACKAGE} is there: build from the repository")
         return
     shutil.rmtree(HERE / "src", ignore_errors=True)
-    for file in sorted(SOURCE.rglob("*.py")):
+    for file in sorted(file for kind in ("*.py", "*.c") for file in SOURCE.rglob(kind)):
         made = PACKAGE / file.relative_to(SOURCE)
         made.parent.mkdir(parents=True, exist_ok=True)
         text = file.read_text(encoding="utf-8")

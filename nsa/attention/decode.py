@@ -1,9 +1,10 @@
 """How is the next token attended, and how does a prompt fill the cache?
 
 One token reads at most floor((S - l) / d) + 1 compressed pairs, n_sel * l_sel selected tokens and w
-window tokens, and gives what the batched operation gives at its position. A prompt goes through
-the batched operation at once (the default), or token by token: slower, the tested reference
-(NSA_PREFILL_BATCHED=0). No gradients.
+window tokens, and gives what the batched operation gives at its position. On a CPU a kernel in C
+does it in one call where it can (`cpu/`), else PyTorch's operations, some forty of them. A prompt
+goes through the batched operation at once (the default), or token by token, by PyTorch's
+operations: slower, the tested reference (NSA_PREFILL_BATCHED=0). No gradients.
 
 Shape legend: B batch, H heads, G groups, N = B * G, R = H / G, D head width, C compressed and
 J selection blocks, X tokens read.
@@ -11,6 +12,8 @@ J selection blocks, X tokens read.
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from typing import Any, Literal
 
@@ -21,10 +24,14 @@ from torch.nn.functional import avg_pool2d, pad, scaled_dot_product_attention
 from nsa.attention import selection_rule
 from nsa.attention.cache import NsaCache, Sizes
 from nsa.attention.compressed import compressed_logits
+from nsa.attention.counters import count
+from nsa.attention.cpu import token as on_cpu
 from nsa.attention.operation import nsa_attention
 from nsa.attention.precision import native_bf16
 from nsa.attention.ranges import positions_in, ranges_v1, ranges_v2
 from nsa.attention.tensors import Tensors
+
+logger = logging.getLogger(__name__)
 
 # How the selected tokens are read: whole blocks, which is fastest, or as ranges of tokens that are
 # merged by V1 or V2. All three give the same.
@@ -135,6 +142,46 @@ def decode(
     if cache.length == 0:
         raise ValueError("decode needs the token's keys and values in the cache: append them first")
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    reason = f"blocks are read as ranges, {reading}" if reading != "blocks" else ""
+    reason = reason or on_cpu.call_reason(q, gates, cache)
+    kernel = reason or _kernel()
+    if isinstance(kernel, str):
+        count("decode", "torch", kernel)
+        return _by_operations(q, gates, cache, factor, reading)
+    count("decode", "c")
+    return on_cpu.attend(kernel, q, gates, cache, factor)
+
+
+@functools.cache
+def _kernel() -> on_cpu.Functions | str:
+    """The kernel in C where it gives what PyTorch's operations give, or why it does not serve."""
+    functions = on_cpu.load_functions()
+    if isinstance(functions, str):
+        return functions
+    for dtype, close in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+        for length in (1, 17, 150):
+            if not _agree(functions, dtype, length, close):
+                reason = f"its {dtype} is not PyTorch's here, after {length} tokens"
+                logger.warning("the attention's CPU kernel does not serve: %s", reason)
+                return reason
+    return functions
+
+
+def _agree(functions: on_cpu.Functions, dtype: torch.dtype, length: int, close: float) -> bool:
+    made = torch.Generator().manual_seed(length)
+    sizes = Sizes(l=8, d=4, l_sel=8, n_sel=selection_rule.RULE.least + 2, w=16)
+    cache = NsaCache(B=1, G=2, D=32, capacity=length, sizes=sizes, dtype=dtype)
+    cache.append(*torch.randn(6, 1, length, 2, 32, generator=made).to(dtype))
+    q = torch.randn(1, 1, 6, 32, generator=made).to(dtype)
+    gates = torch.rand(1, 1, 6, 3, generator=made).to(dtype)
+    out, ids = on_cpu.attend(functions, q, gates, cache, 0.2)
+    expected, chosen = _by_operations(q, gates, cache, 0.2, "blocks")
+    return torch.equal(ids, chosen) and torch.allclose(out, expected, rtol=close, atol=close)
+
+
+def _by_operations(
+    q: Tensor, gates: Tensor, cache: NsaCache, factor: float, reading: Reading
+) -> tuple[Tensor, Tensor]:
     if not torch.is_autocast_enabled(q.device.type):
         return _decode(q, gates, cache, factor, reading)
     # Scores and statistics keep their precision: autocast would round them.
@@ -224,11 +271,12 @@ def prefill(
         raise ValueError(f"prefill needs an empty cache, this one holds {cache.length} tokens")
     tensors = Tensors(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
     if not batched:
+        factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
         outs = []
         for t in range(q.shape[1]):
             token = Tensors(*(x[:, t : t + 1] for x in tensors))
             cache.append(*token[1:-1])
-            out, _ = decode(token.q, token.gates, cache, scale=scale, reading=reading)
+            out, _ = _by_operations(token.q, token.gates, cache, factor, reading)
             outs.append(out)
         return torch.cat(outs, dim=1)
     cache.append(*tensors[1:-1])

@@ -20,8 +20,14 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:
         return None
 
 
+def cpu_kernels(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether kernels may be compiled for this CPU: unless NSA_CPU_KERNELS is 0."""
+    environ = os.environ if environ is None else environ
+    return environ.get("NSA_CPU_KERNELS", "1") != "0"
+
+
 def c_compiler(environ: Mapping[str, str] | None = None) -> str | None:
-    """The C compiler that Triton will take for its launchers, None where there is none."""
+    """The C compiler that Triton takes for its launchers, as kernels for CPUs do; or None."""
     environ = os.environ if environ is None else environ
     path = environ.get("PATH")
     return environ.get("CC") or shutil.which("gcc", path=path) or shutil.which("clang", path=path)

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from nsa.attention.settings import c_compiler
+
 ROOT = Path(__file__).parents[2]
 HOME = Path("distributions") / "nsa-attention"
 LIMIT_S = 300
@@ -22,6 +24,7 @@ USED = """
 import importlib.util, json, sys
 import torch
 import nsa_attention
+from nsa_attention import counters
 from nsa_attention import (
     NativeSparseAttention, NsaCache, Sizes, decode, nsa_attention as attend, nsa_attention_varlen,
     prefill,
@@ -57,6 +60,10 @@ rows = [x.detach() for x in (*leaves, gates)]
 prefill(*(x[:, :99] for x in rows), cache)
 cache.append(*(x[:, 99:] for x in rows[1:7]))
 last, _ = decode(rows[0][:, 99:], rows[7][:, 99:], cache)
+small = NsaCache(B=1, G=2, D=16, capacity=3, sizes=Sizes(**sizes))
+small.append(*(torch.randn(1, 3, 2, 16) for _ in range(6)))
+decode(torch.randn(1, 1, 4, 16), torch.rand(1, 1, 4, 3), small)
+told["served"] = sorted({row.path for row in counters.snapshot() if row.operation == "decode"})
 told["decode"] = (last - out[:, 99:]).abs().max().item()
 
 layer = NativeSparseAttention(24, 4, 2, 8, compression="mlp", **sizes)
@@ -145,7 +152,7 @@ def test_the_wheel_holds_the_attention_alone_and_needs_pytorch_alone(wheel: Path
         lines = archive.read(meta).decode().splitlines()
         sources = [archive.read(name).decode() for name in names if name.endswith(".py")]
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"nsa_attention"}
-    assert "nsa_attention/py.typed" in names
+    assert {"nsa_attention/py.typed", "nsa_attention/cpu/decode.c"} <= set(names)
     assert any(name.endswith("/LICENSE") for name in names)
     needed = [line for line in lines if line.startswith("Requires-Dist")]
     assert [line for line in needed if "extra ==" not in line] == ["Requires-Dist: torch>=2.6"]
@@ -159,6 +166,7 @@ def test_it_is_used_where_nothing_of_ours_is(python: Path, tmp_path: Path) -> No
     assert told.pop("file").startswith(str(python.parents[1]))
     assert told.pop("ours") == []
     assert told.pop("triton") is False
+    assert told.pop("served") == (["c", "torch"] if c_compiler() else ["torch"])
     assert told.keys() == {"forward", "backward", "varlen", "decode", "module", "compile"}
     assert max(told.values()) < 2e-5, told
 

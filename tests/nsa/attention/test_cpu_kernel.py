@@ -1,0 +1,265 @@
+"""The kernel in C gives what PyTorch's operations give, and serves only where it does."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from nsa.attention import NsaCache, Sizes, counters, decode, nsa_attention, selection_rule
+from nsa.attention.cpu import library, token
+from nsa.attention.selection_rule import SelectionRule
+from nsa.attention.settings import c_compiler
+
+BRANCHES = [f"{kind}_{branch}" for branch in ("cmp", "sel", "win") for kind in "kv"]
+SIZES = (
+    {"l": 8, "d": 4, "l_sel": 8, "n_sel": 5, "w": 16},
+    {"l": 32, "d": 4, "l_sel": 4, "n_sel": 5, "w": 9},
+    {"l": 8, "d": 8, "l_sel": 24, "n_sel": 3, "w": 20},
+    {"l": 12, "d": 4, "l_sel": 8, "n_sel": 4, "w": 1},
+    {"l": 1, "d": 1, "l_sel": 3, "n_sel": 6, "w": 200},
+)
+needs_compiler = pytest.mark.skipif(c_compiler() is None, reason="there is no C compiler")
+
+
+@pytest.fixture(autouse=True)
+def counted() -> None:
+    counters.clear()
+
+
+def _served() -> dict[str, str]:
+    return {row.path: row.reason for row in counters.snapshot() if row.operation == "decode"}
+
+
+def _cache_of(inputs, sizes, tokens):
+    B, S, G, D = inputs["k_sel"].shape
+    dtype = inputs["k_sel"].dtype
+    cache = NsaCache(B=B, G=G, D=D, capacity=S, sizes=Sizes(**sizes), dtype=dtype)
+    if tokens:
+        cache.append(*(inputs[name].detach()[:, :tokens] for name in BRANCHES))
+    return cache
+
+
+def _last(inputs, cache, **options):
+    at = cache.length - 1
+    return decode(
+        *(inputs[name].detach()[:, at : at + 1] for name in ("q", "gates")), cache, **options
+    )
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)], ids=str
+)
+@pytest.mark.parametrize(
+    ("H", "G", "D"), [(6, 2, 16), (7, 1, 64), (15, 1, 48), (4, 4, 128), (2, 1, 256)]
+)
+def test_heads_of_every_number_and_width_are_attended(H, G, D, dtype, tolerance, make_inputs):
+    inputs = make_inputs(90, H=H, G=G, D=D, dtype=dtype)
+    out, chosen = nsa_attention(**inputs, return_selection=True, **SIZES[0])
+    cache = _cache_of(inputs, SIZES[0], 0)
+    for t in range(90):
+        cache.append(*(inputs[name].detach()[:, t : t + 1] for name in BRANCHES))
+        step, ids = _last(inputs, cache)
+        assert torch.equal(ids[:, 0], chosen[:, t]), t
+        torch.testing.assert_close(step[:, 0], out[:, t], rtol=tolerance, atol=tolerance)
+    assert _served() == {"c": ""}
+
+
+@needs_compiler
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_blocks_of_every_size_are_attended(sizes, make_inputs):
+    inputs = make_inputs(110, H=6, G=2, D=32, dtype=torch.float32)
+    exact = {name: x.detach().double() for name, x in inputs.items()}
+    out, chosen = nsa_attention(**exact, backend="reference", return_selection=True, **sizes)
+    cache = _cache_of(inputs, sizes, 0)
+    for t in range(110):
+        cache.append(*(inputs[name].detach()[:, t : t + 1] for name in BRANCHES))
+        step, ids = _last(inputs, cache)
+        assert torch.equal(ids[:, 0], chosen[:, t]), t
+        torch.testing.assert_close(step[:, 0].double(), out[:, t], rtol=1e-5, atol=3e-6)
+    assert _served() == {"c": ""}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "rule", [SelectionRule(first=2, recent=3), SelectionRule(first=1, recent=1)]
+)
+def test_it_follows_the_selection_rule(rule, make_inputs, monkeypatch):
+    monkeypatch.setattr(selection_rule, "RULE", rule)
+    sizes = {**SIZES[0], "n_sel": rule.least + 1}
+    inputs = make_inputs(100, H=4, G=2, D=16, dtype=torch.float32)
+    exact = {name: x.detach().double() for name, x in inputs.items()}
+    _, chosen = nsa_attention(**exact, backend="reference", return_selection=True, **sizes)
+    for tokens in (1, 20, 60, 100):
+        _, ids = _last(inputs, _cache_of(inputs, sizes, tokens))
+        assert torch.equal(ids[:, 0], chosen[:, tokens - 1])
+    assert _served() == {"c": ""}
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("sizes", [SIZES[0], SIZES[1], SIZES[3]], ids=str)
+def test_of_equal_blocks_the_lowest_are_selected(sizes, dtype, make_inputs):
+    inputs = make_inputs(24, B=1, H=6, G=1, D=16, dtype=dtype)
+    again = {name: x.detach().repeat(1, 14, *[1] * (x.dim() - 2)) for name, x in inputs.items()}
+    cache = _cache_of(again, sizes, 336)
+    _, ids = _last(again, cache)
+    assert _served() == {"c": ""}
+    period, own = 24 // sizes["l_sel"], 336 // sizes["l_sel"] - 1
+    whole = -(-(sizes["l"] // sizes["d"] - 1) // (sizes["l_sel"] // sizes["d"]))
+    free = [block for block in ids.flatten().tolist() if 0 < block < own - 1]
+    for block in free:
+        earlier = block - period
+        assert earlier < whole or earlier == 0 or earlier in free, (block, free)
+
+
+@needs_compiler
+def test_what_is_no_number_is_told_and_selects_blocks_that_are_there(make_inputs):
+    sizes = SIZES[0]
+    for bad in (math.nan, math.inf):
+        inputs = make_inputs(100, B=1, H=4, G=2, D=16, dtype=torch.float32)
+        inputs = {name: x.detach().clone() for name, x in inputs.items()}
+        inputs["k_cmp"][0, 50, 0, 3] = bad
+        out, ids = _last(inputs, _cache_of(inputs, sizes, 100))
+        assert out[0, 0, :2].isnan().all(), "the heads of its group"
+        assert out[0, 0, 2:].isfinite().all(), "and no others"
+        assert ids.sort(dim=-1).values.equal(ids)
+        assert ids.min() >= 0
+        assert ids.max() <= 99 // 8
+    assert _served() == {"c": ""}
+
+
+@needs_compiler
+def test_large_scores_are_attended_as_softmax_attends_them(make_inputs):
+    inputs = make_inputs(100, B=1, H=4, G=2, D=16, dtype=torch.float32)
+    inputs = {name: x.detach() * (300 if name[0] in "qk" else 1) for name, x in inputs.items()}
+    exact = {name: x.double() for name, x in inputs.items()}
+    expected = nsa_attention(**exact, backend="reference", **SIZES[0])
+    out, _ = _last(inputs, _cache_of(inputs, SIZES[0], 100))
+    torch.testing.assert_close(out.double(), expected[:, -1:], rtol=1e-4, atol=1e-4)
+    assert _served() == {"c": ""}
+
+
+@needs_compiler
+def test_scale_strides_and_inference_mode_change_nothing(make_inputs):
+    inputs = make_inputs(60, B=2, H=4, G=2, D=16, dtype=torch.float32)
+    cache = _cache_of(inputs, SIZES[0], 60)
+    q, gates = (inputs[name].detach()[:, -1:] for name in ("q", "gates"))
+    assert not q.is_contiguous()
+    with torch.inference_mode():
+        out, ids = decode(q, gates, cache, scale=0.7)
+    expected, chosen = _decoding_by_operations(q, gates, cache, 0.7)
+    torch.testing.assert_close(out, expected, rtol=2e-6, atol=2e-6)
+    assert torch.equal(ids, chosen)
+    assert _served()["c"] == ""
+
+
+def _decoding_by_operations(q, gates, cache, scale):
+    return decode(q, gates, cache, scale=scale, reading="v2")
+
+
+def test_what_it_cannot_serve_goes_through_pytorch_and_says_why(make_inputs):
+    cases = (
+        ({"D": 8, "dtype": torch.float32}, "16 numbers"),
+        ({"D": 16, "dtype": torch.float64}, "float64"),
+        ({"D": 16, "dtype": torch.float16}, "float16"),
+    )
+    for made, why in cases:
+        counters.clear()
+        inputs = make_inputs(20, H=4, G=2, **made)
+        _last(inputs, _cache_of(inputs, SIZES[0], 20))
+        assert list(_served()) == ["torch"]
+        assert why in _served()["torch"]
+    inputs = make_inputs(20, B=5, H=4, G=2, D=16, dtype=torch.float32)
+    cache = _cache_of(inputs, SIZES[0], 20)
+    torch.set_num_threads(2)
+    try:
+        assert "2 threads" in token.call_reason(
+            inputs["q"].detach(), inputs["gates"].detach(), cache
+        )
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A machine on which the kernel has not been asked for."""
+    from importlib import import_module
+
+    decoding = import_module("nsa.attention.decode")
+    asked = (library.load_library, token.load_functions, decoding._kernel)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for each in asked:
+        each.cache_clear()
+    yield decoding._kernel
+    for each in asked:
+        each.cache_clear()
+
+
+@needs_compiler
+def test_it_is_compiled_once_and_kept_from_others(anew, tmp_path, monkeypatch):
+    assert isinstance(anew(), dict)
+    (built,) = (tmp_path / "gonogo" / "nsa-cpu").iterdir()
+    assert built.stat().st_mode & 0o077 == 0
+    compiler = [c_compiler() or ""]
+    monkeypatch.setattr(library, "_compile", lambda *_: pytest.fail("it is there"))
+    assert library.build_library(compiler, built.parent) == built
+    other = tmp_path / "other.c"
+    other.write_text("int other;\n")
+    monkeypatch.undo()
+    monkeypatch.setattr(library, "SOURCE", other)
+    assert library.build_library(compiler, built.parent) != built
+
+
+@needs_compiler
+def test_a_library_that_another_could_have_put_there_is_not_loaded(anew, tmp_path):
+    folder = tmp_path / "gonogo" / "nsa-cpu"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    assert "not this user's alone" in str(anew())
+    assert list(folder.iterdir()) == []
+
+
+@needs_compiler
+def test_a_kernel_that_is_wrong_here_does_not_serve(anew, tmp_path, monkeypatch, make_inputs):
+    wrong = tmp_path / "decode.c"
+    wrong.write_text(library.SOURCE.read_text().replace("1.6666665459e-1f", "1.6e-1f"))
+    monkeypatch.setattr(library, "SOURCE", wrong)
+    inputs = make_inputs(20, H=4, G=2, D=16, dtype=torch.float32)
+    out, _ = _last(inputs, _cache_of(inputs, SIZES[0], 20))
+    assert "is not PyTorch's here" in _served()["torch"]
+    torch.testing.assert_close(
+        out[:, 0], nsa_attention(**inputs, **SIZES[0])[:, 19].detach(), rtol=2e-6, atol=2e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("named", "value", "why"),
+    [
+        ("CC", "/bin/false", "could not be built"),
+        ("CC", "/nowhere/cc", "could not be built"),
+        ("CC", " ", "could not be built"),
+        ("NSA_CPU_KERNELS", "0", "switches it off"),
+    ],
+)
+def test_without_a_compiler_or_by_choice_pytorch_serves(
+    named, value, why, anew, monkeypatch, make_inputs
+):
+    monkeypatch.setenv(named, value)
+    inputs = make_inputs(20, H=4, G=2, D=16, dtype=torch.float32)
+    _last(inputs, _cache_of(inputs, SIZES[0], 20))
+    assert list(_served()) == ["torch"]
+    assert why in _served()["torch"]
+
+
+@needs_compiler
+def test_the_compiler_has_nothing_to_say_of_it(tmp_path):
+    made = [c_compiler() or "", *library._FLAGS, "-Wall", "-Wextra", "-o", str(tmp_path / "x.so")]
+    done = subprocess.run(
+        [*made, str(library.SOURCE), "-lm"], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
