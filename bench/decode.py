@@ -8,7 +8,7 @@ Each token appends its keys and values to a cache and is attended: by `decode` w
 block sizes, and by `scaled_dot_product_attention` over all keys of its groups, which lie behind
 each other within a head, as suits it best. The two take turns, token by token, in CPU time of the
 measuring thread; the figure is the median over the tokens of dense time / NSA time. It does not
-cover projections, the model, or GPUs.
+cover projections, the model, or GPUs. `NSA_CPU_KERNELS=0` measures without the kernel in C.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from nsa.attention import NsaCache, Sizes, decode
+from nsa.attention import NsaCache, Sizes, counters, decode
 
 HEADS, GROUPS, HEAD_DIM = 12, 2, 64
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -106,6 +106,8 @@ def main(argv: list[str] | None = None) -> None:
                 flush=True,
             )
     if not asked.json:
+        for row in counters.snapshot():
+            print(f"{row.operation} by {row.path}: {row.reason or 'as preferred'}")
         repeat = f"--tokens {asked.tokens} --contexts {asked.contexts} --dtype {asked.dtype}"
         print(f"python -m bench.decode {repeat}")
 
