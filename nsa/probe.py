@@ -1,8 +1,10 @@
 """`python -m nsa.probe`: what can this host's devices compute? One JSON object.
 
-`peak_flops` is measured, not looked up: the best of repeated square matrix products, per device
-(bf16 on a GPU, fp32 on the CPU with all its threads), summed at the top level. It takes about half
-a second a device; `--no-collect-env` leaves out PyTorch's environment report, which takes longer.
+`peak_flops` is measured, not looked up: the best of repeated square matrix products, per device,
+summed at the top level. Of a GPU in bf16; of the CPU in fp32 or bf16, whichever is faster, on one
+core and times the cores that this process may use: threads that share out one product wait for the
+last of them, and on a busy host that is hardly ever all of them at once. It takes about half a
+second a device; `--no-collect-env` leaves out PyTorch's environment report, which takes longer.
 `--node` measures all devices together instead, under load (`nsa.node`).
 """
 
@@ -20,8 +22,13 @@ from nsa.node import check_node
 from nsa.settings import load_settings
 
 _MEASURE_S = 0.4
-_SIZES = {"cpu": (256, 768), "cuda": (8192,)}
+_PRODUCTS = {
+    "cpu": ((256, torch.float32), (768, torch.float32), (256, torch.bfloat16)),
+    "cuda": ((8192, torch.bfloat16),),
+}
 """A small product ends before a busy CPU is given to somebody else; a large one fills a device."""
+_LEAST_TIMES = 8
+"""How often each is measured, however busy the host."""
 
 
 def probe(*, collect_env: bool) -> dict[str, Any]:
@@ -49,14 +56,17 @@ def list_devices() -> list[torch.device]:
 def measure_device(device: torch.device) -> dict[str, Any]:
     """Peak FLOP/s of a device: the fastest of the products that fit into 0.4 s."""
     on_gpu = device.type == "cuda"
-    dtype = torch.bfloat16 if on_gpu else torch.float32
-    peak = 0.0
-    for size in _SIZES[device.type]:
-        a = torch.randn(size, size, dtype=dtype, device=device)  # of ones no bit toggles: too fast
-        _time_product(a)  # the first one pays for loading the library
-        deadline = time.monotonic() + _MEASURE_S / len(_SIZES[device.type])
-        while time.monotonic() < deadline:
-            peak = max(peak, 2 * size**3 / _time_product(a))
+    products = _PRODUCTS[device.type]
+    threads, cores = torch.get_num_threads(), 1
+    if not on_gpu:
+        cores = len(os.sched_getaffinity(0))
+        torch.set_num_threads(1)
+    try:
+        each_s = _MEASURE_S / len(products)
+        rates = [(_measure(size, dtype, device, each_s), dtype) for size, dtype in products]
+    finally:
+        torch.set_num_threads(threads)
+    fastest, dtype = max(rates, key=lambda row: row[0])
     properties = torch.cuda.get_device_properties(device) if on_gpu else None
     return {
         "device": str(device),
@@ -64,7 +74,7 @@ def measure_device(device: torch.device) -> dict[str, Any]:
         "sms": properties.multi_processor_count if properties else None,
         "memory_mb": properties.total_memory // 2**20 if properties else None,
         "dtype": str(dtype).removeprefix("torch."),
-        "peak_flops": round(peak),
+        "peak_flops": round(cores * fastest),
     }
 
 
@@ -73,6 +83,16 @@ def environment_report() -> str:
     from torch.utils.collect_env import get_pretty_env_info
 
     return str(get_pretty_env_info())
+
+
+def _measure(size: int, dtype: torch.dtype, device: torch.device, for_s: float) -> float:
+    """Return the FLOP/s of the fastest of some products."""
+    a = torch.randn(size, size, dtype=dtype, device=device)  # of ones no bit toggles: too fast
+    _time_product(a)  # the first one pays for loading the library
+    fastest_s, times, deadline = float("inf"), 0, time.monotonic() + for_s
+    while times < _LEAST_TIMES or time.monotonic() < deadline:
+        fastest_s, times = min(fastest_s, _time_product(a)), times + 1
+    return 2 * size**3 / fastest_s
 
 
 def _time_product(a: torch.Tensor) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from nsa.node import _all_reduce, check_node
+from nsa.probe import measure_device
 
 CPU = torch.device("cpu")
 
@@ -57,3 +59,42 @@ def test_the_longer_probe_is_one_json_object() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (row,) = json.loads(done.stdout)["node"]["devices"]
     assert row["checksums"][0] == row["checksums"][1]
+
+
+def test_threads_that_wait_for_each_other_on_a_busy_host_make_no_peak_low(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Measured on two busy cores: both shared one product for a twentieth of what they can do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+
+    def busy(a: torch.Tensor) -> float:
+        return 1e-3 if torch.get_num_threads() == 1 else 20e-3
+
+    monkeypatch.setattr("nsa.probe._time_product", busy)
+    try:
+        found = measure_device(CPU)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    cores = len(os.sched_getaffinity(0))
+    assert found["peak_flops"] == cores * 2 * 768**3 / 1e-3
+
+
+@pytest.mark.parametrize("faster", [torch.float32, torch.bfloat16])
+def test_the_format_counts_in_which_a_cpu_is_faster(
+    faster: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def product(a: torch.Tensor) -> float:
+        return 2 * len(a) ** 3 / (8e9 if a.dtype is faster else 1e9)
+
+    monkeypatch.setattr("nsa.probe._time_product", product)
+    found = measure_device(CPU)
+    assert found["dtype"] == str(faster).removeprefix("torch.")
+    assert found["peak_flops"] == pytest.approx(8e9 * len(os.sched_getaffinity(0)))
+
+
+def test_a_cpu_is_measured() -> None:
+    found = measure_device(CPU)
+    assert found["peak_flops"] > 1e8
+    assert (found["device"], found["sms"], found["memory_mb"]) == ("cpu", None, None)
