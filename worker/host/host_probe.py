@@ -2,11 +2,13 @@
 
 It takes seconds (torch is loaded, a matrix product is measured), so it starts with the worker and
 its answer is kept in `GONOGO_HOME/probe.json` (of a node that shares its home with others in
-`hosts/{name}/probe.json`). Only nsa imports torch, hence the other process.
+`hosts/{name}/probe.json`). What was measured of a CPU counts for as many of its cores: the next job
+or container on this host may be given more. Only nsa imports torch, hence the other process.
 """
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,6 +37,8 @@ class Probe(BaseModel):
     peak_flops: float | None = None
     devices: list[dict[str, Any]] = []
     torch: str | None = None
+    cpus: int | None = None
+    """How many cores it could use."""
     collect_env: str | None = None
     error: str | None = None
 
@@ -42,6 +46,11 @@ class Probe(BaseModel):
     def measured(self) -> frozenset[str]:
         """UUIDs of the GPUs that were measured."""
         return frozenset(str(row["uuid"]) for row in self.devices if row.get("uuid"))
+
+    def is_of(self, cpus: int) -> bool:
+        """Say whether it holds where so many cores may be used; of GPUs it always does."""
+        of_cpu = any(row.get("device") == "cpu" for row in self.devices)
+        return self.cpus == cpus or not of_cpu
 
 
 class _Kept(BaseModel):
@@ -155,13 +164,14 @@ class ProbeStore:
         return folder / "probe.json"
 
     def _kept(self) -> Probe | None:
-        """Return the kept probe, when it is of this boot and commit."""
+        """Return the kept probe, when it is of this boot and commit, and of as many cores."""
         try:
             kept = _Kept.model_validate_json(self._path.read_bytes())
         except (OSError, ValidationError, json.JSONDecodeError):
             return None
         current = kept.boot_id == boot_id() and kept.git_sha == load_git_sha(self.root)
-        return kept.probe if current else None
+        fits = current and kept.probe.is_of(len(os.sched_getaffinity(0)))
+        return kept.probe if fits else None
 
 
 def answer_of(

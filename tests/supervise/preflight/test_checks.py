@@ -22,6 +22,7 @@ from gonogo.contract.records import CheckOutcome, Preflight
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.devices.look import DeviceSeen, Look
 from gonogo.supervise.preflight import checks
+from gonogo.supervise.preflight.code import load_git_sha
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import make_order
 from tests.supervise.runs import ROOT
@@ -382,3 +383,25 @@ def test_a_probe_is_kept_for_this_boot_and_commit_only(tmp_path: Path) -> None:
     found = ProbeStore(tmp_path, tmp_path, dict(os.environ)).result()
     assert found.error is not None  # there is no nsa.probe in that folder
     assert json.loads((tmp_path / "probe.json").read_text())["boot_id"] == "another"
+
+
+@pytest.mark.parametrize(
+    ("device", "cpus", "peak"),
+    [
+        ({"device": "cpu"}, 0, 7.0),
+        ({"device": "cpu"}, 1, 8.0),
+        ({"device": "cuda:0", "uuid": "GPU-0"}, 1, 7.0),
+    ],
+    ids=["the same cores", "another job's cores", "a GPU"],
+)
+def test_what_was_measured_of_a_cpu_counts_for_as_many_cores(
+    tmp_path: Path, device: dict[str, str], cpus: int, peak: float
+) -> None:
+    """A job of one core came first; the next one on this host has all of them."""
+    root = tmp_path / "checkout"
+    (root / "nsa").mkdir(parents=True)
+    (root / "nsa" / "probe.py").write_text("print('{\"peak_flops\": 8.0}')")
+    found = {"peak_flops": 7.0, "cpus": len(os.sched_getaffinity(0)) - cpus, "devices": [device]}
+    kept = {"v": 1, "boot_id": boot_id(), "git_sha": load_git_sha(root), "probe": found}
+    save_json(tmp_path / "probe.json", kept)
+    assert ProbeStore(tmp_path, root, dict(os.environ)).result().peak_flops == peak
