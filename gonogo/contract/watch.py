@@ -358,7 +358,8 @@ class ImplausibleSpeed(Submitted):
     best_ratio: Ratio = 0.5
     """Warns below this share of the best step known of the same work on the same devices."""
     mfu: Ratio = 1.0
-    """Halts above this share of the matrix-product peak measured at preflight."""
+    """Halts above this share of the matrix-product peak measured at preflight; a plan that sets it
+    says of another model than ours that each token meets every parameter: else it warns."""
     clock_x: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0
     """Halts where a rank's clock runs so many times slower than the watcher's."""
     clock_s: Seconds = 120.0

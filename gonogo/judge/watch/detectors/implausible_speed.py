@@ -8,6 +8,10 @@ that the run has ever been. So a report above that ends the run, and one below w
 nothing look better than it is. A rank's own clock, on which all of this rests, is held against the
 watcher's. Of a program whose printed lines are read nobody knows when its steps ended, so nothing
 of this is said.
+
+What the devices can multiply is a limit only where every token meets every parameter. Of our models
+that is known; of another (experts of which a token meets two, tables of which it looks up a row, a
+trunk that is frozen) it is what the plan says by setting `mfu`: otherwise it warns.
 """
 
 import math
@@ -15,14 +19,16 @@ import statistics
 from dataclasses import dataclass, field
 
 from gonogo.contract import outcome
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
+from gonogo.contract.heartbeat import Msg
+from gonogo.contract.workload import is_ours
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.loader import fetched_s
 from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import RankStep, Step
 from gonogo.judge.watch.tokens import TokenGrowth
-from gonogo.judge.watch.view import Run, View, found, is_late
+from gonogo.judge.watch.view import Beat, Run, View, found, is_late
 
 BETWEEN_S = 0.02
 """Seconds of a step that a trainer's own stopwatch may miss: logging, callbacks, the heartbeat."""
@@ -36,6 +42,7 @@ CLOCK_SPANS = 3
 LASTING_X = 3
 """Windows after which no lucky first steps weigh in an average any more."""
 PEAK = "preflight_peak"
+CPU = "cpu"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +87,8 @@ class Speeds:
     beaten: bool = False
     """The best step known of this work was more than beaten, which is told once."""
     clock: Clock = Clock()
+    device: str | None = None
+    """Model of the device on which the ranks say that they compute; of several kinds no CPU."""
 
 
 class ImplausibleSpeed(Detector[Speeds]):
@@ -97,20 +106,32 @@ class ImplausibleSpeed(Detector[Speeds]):
         " operations a parameter (embeddings aside) and token exceed `mfu` of the matrix-product"
         " peak over `over_steps`: halt; the peak is the hardware table's or the one measured at"
         " preflight on devices of the profile's kind, whichever is more, four times the latter"
-        " where it is a CPU's; without a peak or the parameters: UNKNOWN. Steps that take less than"
+        " where it is a CPU's (which says nothing of ranks that compute on another device); of a"
+        " model that is not ours: warn, unless the plan sets `mfu`, for a token may not meet all"
+        " its parameters; without a peak or the parameters: UNKNOWN. Steps that take less than"
         " `best_ratio` of the best known of the same work on the same devices (their median over"
         " `over_steps`): warn. The clock of a rank runs `clock_x` times slower than the watcher's"
         " in three spans of `clock_s` running, no tick of them late: halt."
     )
     State = Speeds
+    lines = frozenset({Msg.BOOT})
     steps = True
+
+    def observe_line(self, own: Speeds, beat: Beat, view: View) -> Seen[Speeds]:
+        """Observe on what a rank says that it computes."""
+        told = beat.line.device
+        if told is None or own.device not in (None, CPU):
+            return own, []
+        return replace(own, device=told), []
 
     def observe_step(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Observe what the trainer says of its speed, and what its step ends say."""
         if view.reads_output():
             return own, []
         if step.step <= own.last_step:
-            own = Speeds(clock=own.clock, tokens=own.tokens, reported=own.reported)
+            own = Speeds(
+                clock=own.clock, tokens=own.tokens, reported=own.reported, device=own.device
+            )
         first = step.ranks[min(step.ranks)]
         told = None if first.progress is None else first.progress.toks_per_s
         own = replace(
@@ -185,7 +206,7 @@ class ImplausibleSpeed(Detector[Speeds]):
 
     def _peaked(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Hold the recomputed speed against what the devices can multiply."""
-        limit = limit_tok_s(self.run, self.settings.mfu, peak_flops(self.run, view))
+        limit = limit_tok_s(self.run, self.settings.mfu, peak_flops(self.run, view, own.device))
         tok_s = 0.0 if limit is None else statistics.median(own.plain)
         peaked = limit is not None and tok_s > limit
         if peaked == own.peaked:
@@ -196,8 +217,17 @@ class ImplausibleSpeed(Detector[Speeds]):
             f"{tok_s:.4g} tokens/s over {len(own.plain)} steps are more than the devices can"
             f" multiply: their peak allows {limit:.4g}"
         )
-        finding = self._finding(Severity.HALT, "peak", "mfu", tok_s, limit, text, own, step, view)
+        severity = Severity.HALT if self._multiplies_all() else Severity.WARN
+        if severity is Severity.WARN:
+            text += " where each token meets every parameter; a plan that sets `mfu` says so"
+        finding = self._finding(severity, "peak", "mfu", tok_s, limit, text, own, step, view)
         return replace(own, peaked=True), [finding]
+
+    def _multiplies_all(self) -> bool:
+        """Whether each token is known to meet every parameter: of our models, or by the plan."""
+        order = self.run.order
+        said = self.run.source("implausible_speed.mfu") is not Source.DEFAULT
+        return said or is_ours(order.entry, order.command)
 
     def _beaten(self, own: Speeds, tokens: float, step: Step, view: View) -> Seen[Speeds]:
         """Hold the steps against the best that is known of the same work."""
@@ -288,16 +318,24 @@ class ImplausibleSpeed(Detector[Speeds]):
             unknown.append("the trainer reports tokens/s of no step that could be timed")
         if not own.plain:
             unknown.append("no step could be timed")
-        if limit_tok_s(self.run, self.settings.mfu, peak_flops(self.run, view)) is None:
+        flops = peak_flops(self.run, view, own.device)
+        if limit_tok_s(self.run, self.settings.mfu, flops) is None:
             unknown.append("the matrix-product peak or the number of parameters is not known")
         return f"Speed was not wholly checked: {'; '.join(unknown)}." if unknown else None
 
 
-def peak_flops(run: Run, view: View) -> float | None:
+def peak_flops(run: Run, view: View, device: str | None = None) -> float | None:
     """Return the most that the run's devices can multiply, in operations a second, or None.
 
     What was measured is what was reached beside whatever else ran just then, so it never lowers
-    what the hardware table says; and a CPU's says nothing of a profile with GPUs.
+    what the hardware table says; and a CPU's says nothing of a profile with GPUs, nor of ranks that
+    compute on what nobody measured: a slice of a GPU, or an accelerator that no driver of ours
+    knows. Where a program that is not ours does not say on what, that may be such a one.
+
+    Args:
+        run: what was ordered.
+        view: holds what was measured.
+        device: on which the ranks say that they compute.
     """
     profile = hardware_profiles().get(run.order.profile) or HardwareProfile()
     known = (profile.peak_flops or 0.0) * run.order.world_size
@@ -307,8 +345,10 @@ def peak_flops(run: Run, view: View) -> float | None:
     flops = measured.get("flops")
     if not isinstance(flops, int | float) or not math.isfinite(flops) or flops <= 0:
         return known or None
-    if (measured.get("of") or run.order.profile) == "cpu":
-        return known or None if profile.has_devices else CPU_X * flops
+    if (measured.get("of") or run.order.profile) == CPU:
+        unsaid = device is None and is_ours(run.order.entry, run.order.command)
+        counts = not profile.has_devices and (device == CPU or unsaid)
+        return CPU_X * flops if counts else known or None
     return max(known, float(flops))
 
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Severity, Source
 from gonogo.contract.heartbeat import Identity
+from gonogo.contract.watch import Watch
 from gonogo.judge.watch.detectors.implausible_speed import ImplausibleSpeed, limit_tok_s
 from gonogo.judge.watch.registry import versions
 from gonogo.judge.watch.view import Run
 from tests.judge.watch.steps import Ran, feed
-from tests.judge.watch.streams import EPOCH, World, order_of, watch
+from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
 
 WARN, HALT = Severity.WARN, Severity.HALT
 TOKENS = 2048
@@ -269,6 +270,68 @@ def test_a_peak_counts_for_the_kind_of_device_that_it_was_measured_on(
     ran = Ran(order=order, peak_flops=0.5 * NEEDED, peak_of=of).many(60, toks_per_s=TOKENS)
     fed = feed(ImplausibleSpeed, ran)
     assert (len(fed.halts), fed.missing) == (found, None)
+
+
+def other(command: bool, **setting: float) -> dict[str, object]:
+    """What an order says of a program that is not ours."""
+    program = {"command": ["python", "train.py"]} if command else {"entry": "train.py"}
+    return {**program, "watch": Watch.model_validate({"implausible_speed": setting})}
+
+
+@pytest.mark.parametrize("command", [False, True])
+@pytest.mark.parametrize("x", [1.5, 30.0])
+def test_a_model_of_which_each_token_meets_a_part_goes_on(x: float, command: bool) -> None:
+    """Experts, tables that are looked up, a frozen trunk: only its author can count the work."""
+    order = gpu(None).order.model_copy(update=other(command))
+    fed = feed(ImplausibleSpeed, Ran(order=order, peak_flops=NEEDED / x, peak_of="cuda").many(60))
+    assert [f.severity for f in fed.findings] == [WARN]
+    assert "every parameter" in fed.findings[0].text
+    assert "mfu" not in (fed.missing or "")
+
+
+@pytest.mark.parametrize(("peak", "found"), [(1.001, []), (0.999, [HALT])])
+def test_a_plan_that_sets_the_share_vouches_for_its_model(
+    peak: float, found: list[Severity]
+) -> None:
+    order = gpu(None).order.model_copy(update=other(True, mfu=1.0))
+    ran = Ran(order=order, peak_flops=peak * NEEDED, peak_of="cuda").many(60)
+    assert [f.severity for f in feed(ImplausibleSpeed, ran).findings] == found
+
+
+@pytest.mark.parametrize(
+    ("told", "ours", "found"),
+    [
+        (["cpu", "cpu"], False, 1),
+        (["cpu", "cpu"], True, 1),
+        ([None, None], True, 1),
+        ([None, None], False, 0),
+        (["NVIDIA H100 80GB HBM3 MIG 1g.10gb"] * 2, False, 0),
+        (["xla", "cpu"], False, 0),
+        (["cpu", "xla"], False, 0),
+    ],
+)
+def test_a_cpus_peak_says_nothing_of_ranks_that_compute_elsewhere(
+    told: list[str | None], ours: bool, found: int
+) -> None:
+    """A slice of a GPU is measured by nobody, nor is an accelerator that no driver here knows."""
+    vouched = other(True, mfu=1.0)
+    identity = Identity(params=10**9, tokens_per_step=TOKENS)
+    order = order_of(
+        {}, identity=identity, steps=60, detectors=versions(), allow_drift=["device"]
+    ).model_copy(
+        update={"watch": vouched["watch"], **({} if ours else {"command": vouched["command"]})}
+    )
+    world = World(order)
+    peak = {"flops": 6 * 10**9 * TOKENS / 8, "of": "cpu"}
+    world.probes.append((T0, {"observations": {"preflight_peak": peak}}))
+    world.boot()
+    for rank, device in zip(world.ranks, told, strict=True):
+        if device is not None:
+            rank.say("boot", device=device)
+    halts = watch(world.steps(40, step_s=1.0)).halts
+    assert [f.detector for f in halts if f.detector == "implausible_speed"] == (
+        ["implausible_speed"] * found
+    )
 
 
 @pytest.mark.parametrize(("ranks", "params", "found"), [(1, 1.01, 1), (2, 1.01, 0), (2, 2.02, 1)])
