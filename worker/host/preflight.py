@@ -83,7 +83,7 @@ def run_preflight(
         passed=all(check.outcome is not CheckOutcome.FAIL for check in made),
         checks=made,
         peak_flops=_peak_flops(free, probe),
-        peak_of=_peak_of(probe),
+        peak_of=_peak_of(free, probe),
         branch=load_branch(Path(order.cwd or store.root)),
         devices=_described(devices, probe, look),
         unfit=unfit,
@@ -113,9 +113,12 @@ def _judge_peak(
         node = {u: f for u, row in rows.items() if _kind(row) in kinds and (f := _flops(row))}
         measured = {uuid: _flops(rows.get(uuid, {})) for uuid in whole}
         return judge_peaks(measured, node, profile.peak_flops)
-    if probe.peak_flops is None:
+    if any(map(is_slice, gpus)):
+        return (CheckOutcome.PASS, "slices are not measured: nothing is promised of them"), {}
+    peak = _peak_flops(gpus, probe)
+    if peak is None:
         return (CheckOutcome.WARN, "no matrix product was measured"), {}
-    return (CheckOutcome.PASS, f"{probe.peak_flops / 1e12:.3f} TFLOP/s measured"), {}
+    return (CheckOutcome.PASS, f"{peak / 1e12:.3f} TFLOP/s measured"), {}
 
 
 def _kind(row: Mapping[str, object]) -> tuple[object, object]:
@@ -129,15 +132,19 @@ def _flops(row: Mapping[str, object]) -> float | None:
 
 
 def _peak_flops(gpus: Sequence[str], probe: Probe) -> float | None:
-    """Return what the run's GPUs compute together; without any, what the host does."""
+    """Return what the run's GPUs compute together, None where one was not measured; without any,
+    what the host does."""
+    if not gpus:
+        return probe.peak_flops
     rows = [_flops(row) for row in probe.devices if row.get("uuid") in gpus]
     known = [flops for flops in rows if flops is not None]
-    return sum(known) if gpus and len(known) == len(gpus) else probe.peak_flops
+    return sum(known) if len(known) == len(gpus) else None
 
 
-def _peak_of(probe: Probe) -> str | None:
+def _peak_of(gpus: Sequence[str], probe: Probe) -> str | None:
     """Return the kind of device that was measured; a host of several kinds has none."""
-    kinds = {str(row.get("device", "")).partition(":")[0] for row in probe.devices}
+    rows = [row for row in probe.devices if not gpus or row.get("uuid") in gpus]
+    kinds = {str(row.get("device", "")).partition(":")[0] for row in rows}
     return kinds.pop() or None if len(kinds) == 1 else None
 
 

@@ -405,3 +405,32 @@ def test_what_was_measured_of_a_cpu_counts_for_as_many_cores(
     kept = {"v": 1, "boot_id": boot_id(), "git_sha": load_git_sha(root), "probe": found}
     save_json(tmp_path / "probe.json", kept)
     assert ProbeStore(tmp_path, root, dict(os.environ)).result().peak_flops == peak
+
+
+@pytest.mark.parametrize(
+    ("device", "rows", "told"),
+    [
+        ("MIG-0", [{"device": "cpu", "peak_flops": 1e11}], (None, None, "slices are not measured")),
+        ("GPU-0", [{"device": "cuda:0", "uuid": "GPU-0", "peak_flops": 7e14}], (7e14, "cuda", "7")),
+        ("cpu:0", [{"device": "cpu", "peak_flops": 1e11}], (1e11, "cpu", "0.100 TFLOP/s")),
+    ],
+)
+def test_the_peak_of_a_run_is_of_what_it_computes_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    rows: list[dict[str, Any]],
+    told: tuple[float | None, str | None, str],
+) -> None:
+    """The CPU's would be a hundredth of what a slice of a GPU computes."""
+    probe = Probe(peak_flops=rows[0]["peak_flops"], devices=rows, torch="2", collect_env="env")
+    store = store_with(tmp_path, monkeypatch, probe)
+    monkeypatch.setattr("worker.host.preflight.look_at_devices", lambda *_: seen(uuid=device))
+    order = make_order(profile="cpu", command=["python", "train.py"])
+    run_dir = RunDir(tmp_path / "runs" / order.run)
+    run_dir.path.mkdir(parents=True)
+    record = run_preflight(order, run_dir, devices=(device,), store=store)
+    peak = next(check for check in record.checks if check.id == "peak")
+    assert (record.peak_flops, record.peak_of) == told[:2]
+    assert peak.outcome is PASS
+    assert peak.text.startswith(told[2])
