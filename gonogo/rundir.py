@@ -99,8 +99,7 @@ class RunDir:
 
     def preflight_of(self, node: int) -> Path:
         """Where one node's preflight record lies."""
-        folder = self.path / "preflight"
-        return (folder / f"node{node}" if node > 0 else folder) / "preflight.json"
+        return self.path / preflight_name(node)
 
     @property
     def evidence(self) -> Path:
@@ -175,6 +174,11 @@ class Lines:
     lines: list[bytes]
     offset: int
     """Bytes from the start of the file up to the end of the last complete line."""
+
+
+def preflight_name(node: int) -> str:
+    """Return the path of one node's preflight record, relative to the run directory."""
+    return f"preflight/node{node}/preflight.json" if node > 0 else "preflight/preflight.json"
 
 
 def is_text(name: str | Path) -> bool:

@@ -43,8 +43,8 @@ STREAM_NAME = r"^(watch|devices|findings|watch_node\d{1,4})\.jsonl$"
 """Those, and of a run on several nodes what each one's follower told."""
 
 RECORD_PATH = (
-    r"^(order\.json|exit\.json|exit_(?:rank|node)\d{1,4}\.json|preflight/preflight\.json"
-    r"|model\.json|env\.json|\.HALT|\.kill)$"
+    r"^(order\.json|exit\.json|exit_(?:rank|node)\d{1,4}\.json"
+    r"|preflight/(?:node\d{1,4}/)?preflight\.json|model\.json|env\.json|\.HALT|\.kill)$"
 )
 """Small records of a run directory that judging needs byte by byte."""
 

@@ -33,7 +33,7 @@ from gonogo.judge.ledger.seal import judged as judged_by
 from gonogo.judge.watch import fold, lines_seen, replay_watch, start, tick_digest
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
-from gonogo.rundir import save_json
+from gonogo.rundir import preflight_name, save_json
 from gonogo.supervise.exit_record import count_lines
 
 HERE = Path(__file__).parent
@@ -298,11 +298,13 @@ def save_run(
     for rank in ranks:
         lines = b"".join(wire_line(line) for line in rank.lines)
         (folder / f"heartbeat_rank{rank.rank}.jsonl").write_bytes(lines)
-    save_json(folder / "preflight" / "preflight.json", preflight_of())
+    preflights = [preflight_name(node) for node in range(order.nodes)]
+    for name in preflights:
+        save_json(folder / name, preflight_of())
     identity = order.identity.model_dump(mode="json", exclude_none=True)
     save_json(folder / "model.json", {"v": 1, **identity})
     save_json(folder / "env.json", {"python": "3.11.9", "host": "test"})
-    early = ("order.json", "preflight/preflight.json", "model.json")
+    early = ("order.json", *preflights, "model.json")
     seals = {name: seal_of(folder / name) for name in early}
     ticks = list(ticks_of(order, ranks, seals, util or {}))
     watch = folder / "watch.jsonl"

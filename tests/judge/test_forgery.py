@@ -557,6 +557,9 @@ def test_no_edit_of_what_a_node_said_of_its_part_leaves_a_go(healthy: dict[str, 
         *((f"{name} {way}", WAYS[way](name)) for way in WAYS),
         *((f"{line} {way}", WAYS[way](line)) for way in WAYS if way != "another run's"),
     ]
+    checked = "preflight/node1/preflight.json"
+    edits += record_edits(checked, json.loads((folder / checked).read_bytes()), depth=2)
+    edits += [(f"{checked} {way}", WAYS[way](checked)) for way in WAYS]
     wrong, tried = untrue(folder, edits)
     assert wrong == []
     assert tried >= 20
@@ -615,6 +618,24 @@ def test_a_part_that_contradicts_the_end_of_all_is_no_go_however_it_is_sealed(
     assert facts_of(found).contradictions == [sentence]
     assert found.unreadable == ()
     assert verdict_of(copy) == "INCONCLUSIVE"
+
+
+def test_a_node_that_nobody_checked_is_listed(healthy: dict[str, Path]) -> None:
+    """No release before this one sealed what the other nodes' preflights said."""
+    copy = copied(healthy["two nodes"])
+    name, text = "preflight/node1/preflight.json", "node 1: no preflight is recorded"
+    found = facts_of(load_run(copy))
+    assert text not in found.not_observed
+    assert name in found.files
+    ticks = [
+        tick.model_copy(update={"files": {k: v for k, v in tick.files.items() if k != name}})
+        for tick in ticks_in(copy)
+    ]
+    sealed_anew(copy, ticks)
+    found = facts_of(load_run(copy))
+    assert text in found.not_observed
+    assert name not in found.files
+    assert verdict_of(copy) == "GO"
 
 
 def test_a_node_whose_processes_nobody_looked_at_is_listed(healthy: dict[str, Path]) -> None:

@@ -12,7 +12,7 @@ from gonogo.rundir import RunDir
 from worker.client import ControlPlane
 
 _RECORD = re.compile(RECORD_PATH)
-_PATTERNS = ("*.json", "preflight/*.json", ".HALT", ".kill")
+_PATTERNS = ("*.json", "preflight/*.json", "preflight/node*/preflight.json", ".HALT", ".kill")
 
 _log = logging.getLogger(__name__)
 

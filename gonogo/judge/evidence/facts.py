@@ -33,6 +33,7 @@ from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.signs import signs_at_end
 from gonogo.judge.evidence.steps import BootSteps, RankSteps
 from gonogo.judge.watch.registry import cause_of
+from gonogo.rundir import preflight_name
 
 
 def build_facts(record: RunRecord, rules: Rules) -> Facts:
@@ -230,6 +231,8 @@ def _unseen_nodes(record: RunRecord) -> Iterator[str]:
     for node in range(record.order.nodes) if record.exit.nodes is not None else ():
         if node not in seen:
             yield f"node {node}: its follower was never heard, so nobody looked at its processes"
+        if node > 0 and preflight_name(node) not in record.watch.files:
+            yield f"node {node}: no preflight is recorded"
 
 
 def _made_before(rules: Rules) -> Iterator[str]:

@@ -40,9 +40,18 @@ DEVICES = "devices.jsonl"
 _CHUNK = 2**20
 
 
-def seal_files(run_dir: RunDir, ranks: Iterable[int], unreadable: list[str]) -> dict[str, FileSeal]:
-    """Return the seal of every small file that is there; one that cannot be read is named."""
-    names = [*SEALED, *(run_dir.rank_exit(rank).name for rank in ranks)]
+def seal_files(
+    run_dir: RunDir, ranks: Iterable[int], unreadable: list[str], more: Iterable[str] = ()
+) -> dict[str, FileSeal]:
+    """Return the seal of every small file that is there; one that cannot be read is named.
+
+    Args:
+        run_dir: the run's directory.
+        ranks: whose exit records are looked for.
+        unreadable: is told what cannot be read.
+        more: names of other files.
+    """
+    names = [*SEALED, *(run_dir.rank_exit(rank).name for rank in ranks), *more]
     found = {}
     for name in names:
         seal = seal_of(run_dir.path / name, unreadable)

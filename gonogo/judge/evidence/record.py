@@ -37,7 +37,7 @@ from gonogo.judge.watch import has_arrived, refold, watch_on
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.recorded import BootRecord, WatchRecord, boots_of
 from gonogo.pruned import check_not_pruned
-from gonogo.rundir import RunDir, check_whole, iter_lines, load_record
+from gonogo.rundir import RunDir, check_whole, iter_lines, load_record, preflight_name
 
 BY_MONOTONIC = 3
 """Version of facts since which no wall clock says in which order processes came."""
@@ -146,6 +146,8 @@ def load_run(
         compared = compare_findings(run_dir, folded, unreadable, by_wall=by_wall)
     check_findings_seal(run_dir, exit_record, unreadable)
     told = record.watch.devices if record.watch is not None else b""
+    watched = record.watch.files if record.watch is not None else {}
+    others = map(preflight_name, range(1, order.nodes if order is not None else 1))
     devices = read_devices(run_dir, told, unreadable)
     return replace(
         record,
@@ -153,7 +155,13 @@ def load_run(
         unrecorded=compared.differences,
         parts=load_parts(run_dir, exit_record, unreadable),
         watch_sealed=watch_seal_holds(run_dir, exit_record),
-        files=seal_files(run_dir, ending, unreadable),
+        files=seal_files(
+            run_dir,
+            ending,
+            unreadable,
+            # no release before this sealed those of other nodes, or sent them to the control plane
+            more=[name for name in others if name in watched],
+        ),
         devices=devices.digest,
         devices_gone=devices.gone,
         marks=tuple(name for name in MARKS if lexists(path / name)),

@@ -72,7 +72,7 @@ class Looking:
             self.processes = NodesProber(run_dir, order, now)
         else:
             self.processes = Prober(run_dir=run_dir, place=Place.whole(order.document()))
-        self._seals = Seals(run_dir, order.world_size, memory.files)
+        self._seals = Seals(run_dir, order.world_size, memory.files, order.nodes)
         self._observations = build_observations(run_dir, order)
         observed = memory.state.view.observed
         self._observations.resume({kind: row.payload for kind, row in observed.items()})

@@ -30,13 +30,16 @@ class Seals:
         run_dir: the run's directory.
         world_size: number of ranks.
         known: path → seal that recorded ticks hold already.
+        nodes: on how many nodes it is.
     """
 
-    def __init__(self, run_dir: RunDir, world_size: int, known: Mapping[str, FileSeal]) -> None:
+    def __init__(
+        self, run_dir: RunDir, world_size: int, known: Mapping[str, FileSeal], nodes: int = 1
+    ) -> None:
         paths = [
             run_dir.exit,
             run_dir.order,
-            run_dir.preflight,
+            *(run_dir.preflight_of(node) for node in range(nodes)),
             run_dir.model,
             *(run_dir.rank_exit(rank) for rank in range(world_size)),
         ]

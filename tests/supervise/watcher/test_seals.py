@@ -33,6 +33,15 @@ def test_record_is_sealed_once_when_it_is_first_seen(run_dir: RunDir) -> None:
     assert seals.take(last=False) == {}
 
 
+def test_every_node_that_was_checked_is_sealed(run_dir: RunDir) -> None:
+    seals = Seals(run_dir, 2, {}, nodes=2)
+    seals.take(last=False)
+    for node in range(3):
+        save_json(run_dir.preflight_of(node), {"v": 1, "passed": True})
+    found = seals.take(last=False)
+    assert set(found) == {"preflight/preflight.json", "preflight/node1/preflight.json"}
+
+
 def test_torn_record_waits_until_it_is_whole(run_dir: RunDir) -> None:
     seals = Seals(run_dir, 1, {})
     seals.take(last=False)

@@ -573,8 +573,9 @@ def test_small_records_arrive_as_they_stand_and_are_promised_by_digest(
         "exit_rank1.json": b"",
         "model.json": b"\xff",
         "preflight/preflight.json": b"{}",
+        "preflight/node1/preflight.json": b"{ }",
     }
-    (run_dir.path / "preflight").mkdir(exist_ok=True)
+    (run_dir.path / "preflight" / "node1").mkdir(exist_ok=True, parents=True)
     for name, content in small.items():
         (run_dir.path / name).write_bytes(content)
     (run_dir.path / "env.json").write_bytes(b"z" * (MAX_RECORD_BYTES + 1))
