@@ -101,6 +101,8 @@ class PreflightFacts(Recorded):
     """How many checks there are."""
     outcomes: dict[str, CheckOutcome] = Field(default_factory=dict)
     """Id of each check → its outcome. Version 2."""
+    unchecked: list[int] = Field(default_factory=list)
+    """Nodes behind the first whose record the watcher never saw. Version 4."""
 
 
 class FindingFacts(Recorded):
@@ -299,6 +301,8 @@ class Facts(Recorded):
             exclude.setdefault("ranks", {"__all__": {"with_loss"}})
         if self.exit is None or self.exit.agent is None:
             exclude.setdefault("exit", {"agent"})
+        if self.preflight is None or not self.preflight.unchecked:
+            exclude.setdefault("preflight", {"unchecked"})
         found: dict[str, Any] = wire_value(self.model_dump(mode="json", exclude=exclude))
         if self.history is not None:
             found["history"] = wire_value(self.history.model_dump(mode="json", exclude_unset=True))
@@ -325,7 +329,7 @@ _NOT_IN_V1: dict[str, Any] = {
         True,
     ),
     "exit": {"run", "attempt", "order_sha256", "sealed", "ranks", "agent"},
-    "preflight": {"outcomes"},
+    "preflight": {"outcomes", "unchecked"},
     "findings": {"__all__": {"act"}},
     "ranks": {"__all__": {"without_loss", "with_loss"}},
     "measures": {"__all__": {"ranks": {"__all__": {"blocks"}}}},

@@ -620,12 +620,12 @@ def test_a_part_that_contradicts_the_end_of_all_is_no_go_however_it_is_sealed(
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 
-def test_a_node_that_nobody_checked_is_listed(healthy: dict[str, Path]) -> None:
-    """No release before this one sealed what the other nodes' preflights said."""
+def test_a_node_that_nobody_checked_is_not_passed(healthy: dict[str, Path]) -> None:
     copy = copied(healthy["two nodes"])
     name, text = "preflight/node1/preflight.json", "node 1: no preflight is recorded"
     found = facts_of(load_run(copy))
-    assert text not in found.not_observed
+    assert found.preflight is not None
+    assert found.preflight.unchecked == []
     assert name in found.files
     ticks = [
         tick.model_copy(update={"files": {k: v for k, v in tick.files.items() if k != name}})
@@ -633,9 +633,13 @@ def test_a_node_that_nobody_checked_is_listed(healthy: dict[str, Path]) -> None:
     ]
     sealed_anew(copy, ticks)
     found = facts_of(load_run(copy))
-    assert text in found.not_observed
+    assert found.preflight is not None
+    assert found.preflight.unchecked == [1]
     assert name not in found.files
-    assert verdict_of(copy) == "GO"
+    decision = judge_directory(copy)
+    assert decision["verdict"] == "INCONCLUSIVE"
+    (checked,) = (row for row in decision["criteria"] if row["id"] == "preflight")
+    assert (checked["outcome"], checked["evidence"]) == ("inconclusive", text)
 
 
 def test_a_node_whose_processes_nobody_looked_at_is_listed(healthy: dict[str, Path]) -> None:

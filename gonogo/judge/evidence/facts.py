@@ -131,7 +131,15 @@ def _preflight_facts(record: RunRecord) -> PreflightFacts | None:
         warned=sorted(check.id for check in checks if check.outcome is CheckOutcome.WARN),
         checks=len(checks),
         outcomes={check.id: check.outcome for check in checks},
+        unchecked=_unchecked_nodes(record),
     )
+
+
+def _unchecked_nodes(record: RunRecord) -> list[int]:
+    """Return the nodes behind the first of which no tick holds what their preflight said."""
+    nodes = 1 if record.order is None else record.order.nodes
+    seen = {} if record.watch is None else record.watch.files
+    return [node for node in range(1, nodes) if preflight_name(node) not in seen]
 
 
 def _finding_facts(finding: Finding) -> FindingFacts:
@@ -231,8 +239,6 @@ def _unseen_nodes(record: RunRecord) -> Iterator[str]:
     for node in range(record.order.nodes) if record.exit.nodes is not None else ():
         if node not in seen:
             yield f"node {node}: its follower was never heard, so nobody looked at its processes"
-        if node > 0 and preflight_name(node) not in record.watch.files:
-            yield f"node {node}: no preflight is recorded"
 
 
 def _made_before(rules: Rules) -> Iterator[str]:

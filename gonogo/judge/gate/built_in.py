@@ -242,6 +242,8 @@ def preflight(facts: Facts, rules: Rules) -> Iterator[Said]:
     absent = [name for name in rules.preflight if name not in found.outcomes]
     if absent:
         yield UNTOLD, absent, f"never checked: {', '.join(absent)}"
+    for node in found.unchecked:
+        yield UNTOLD, node, f"node {node}: no preflight is recorded"
     failed = [name for name, row in found.outcomes.items() if row is CheckOutcome.FAIL]
     if bool(failed) == found.passed:
         yield INCONCLUSIVE, failed, "whether it passed and what its checks say do not agree"
