@@ -39,6 +39,11 @@ CONNECT_TIMEOUT_S = 2.0
 CALL_TIMEOUT_S = 10.0
 EVIDENCE_TIMEOUT_S = 30.0
 
+
+class KeyRefused(NotAllowed):
+    """The key is not valid: of a run that says nothing."""
+
+
 _A = TypeVar("_A", bound=BaseModel)
 
 
@@ -162,7 +167,9 @@ def _error_of(path: str, response: httpx.Response) -> Rejected | Unavailable:
         return Conflict(detail, state=problem.state if problem else None, allowed=allowed)
     if status == 404:
         return NotFound(detail)
-    if status in (401, 403):
+    if status == 401:
+        return KeyRefused(detail)
+    if status == 403:
         return NotAllowed(detail)
     if status == 429 or status >= 500 or not response.is_client_error:
         return Unavailable(detail)

@@ -31,6 +31,7 @@ from gonogo.planning.source import (
     parse_plan,
 )
 from gonogo.supervise.devices.listing import has_nodes
+from gonogo.supervise.given_up import load_refusals
 from gonogo.supervise.locks import HOST_FOLDER, open_host_folder
 from gonogo.supervise.quarantine import load_quarantines
 
@@ -142,6 +143,7 @@ def _checks(settings: Settings) -> Iterator[tuple[str, str, str]]:
     yield "gpu", "pass" if smi else "warn", smi or "no nvidia-smi: the cpu profile only"
     yield from _check_quarantine(settings.home)
     yield _check_locks(settings)
+    yield from _check_refused(settings.home)
     yield _check_service(settings)
 
 
@@ -201,6 +203,20 @@ def _check_quarantine(home: Path) -> Iterator[tuple[str, str, str]]:
     for row in held.values():
         until = "" if row.until is None else f", until {_at(row.until)}"
         yield "quarantine", "warn", f"{row.device}{until}: {row.reason}; {row.way_out}"
+
+
+def _check_refused(home: Path) -> Iterator[tuple[str, str, str]]:
+    """Say which ended runs of this home the control plane refuses, and how one is given up."""
+    try:
+        refused = list(load_refusals(home / "runs"))
+    except OSError as error:
+        yield "runs", "warn", f"{home / 'runs'}: {error.strerror}"
+        return
+    if not refused:
+        yield "runs", "pass", "none is refused"
+    for row in refused:
+        text = f"{row.run}: refused since {_at(row.since)}: {row.text}; it is kept; to give it up:"
+        yield "runs", "warn", f"{text} {row.way_out}"
 
 
 def _at(stamp: float) -> str:

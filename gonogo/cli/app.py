@@ -9,6 +9,7 @@ import typer
 
 from gonogo import __version__
 from gonogo.cli import (
+    abandoning,
     administer,
     campaigns,
     comparing,
@@ -58,6 +59,7 @@ MODULES = (
     administer,
     database,
     pruning,
+    abandoning,
     rendering,
     status,
     lists,

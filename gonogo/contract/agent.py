@@ -104,6 +104,8 @@ class ClaimRequest(Submitted):
     draining: bool = False
     tells_again: bool = False
     """Whether it knows what `untold` in the answer means."""
+    given_up: Waits = {}
+    """Run → why somebody on its host gave it up: it was refused, and no more of it will be told."""
 
 
 class ClaimAnswer(Submitted):

@@ -53,7 +53,7 @@ class Claim:
 
     claimed: Claimed | None = None
     untold: tuple[str, ...] = ()
-    """Runs under way that it does not name."""
+    """Runs under way that it neither names nor gave up."""
 
 
 def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
@@ -77,6 +77,9 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
         for run in mine:
             _bury(deed, run, request)
     else:
+        for run in mine:
+            if run.id in request.given_up and run.id not in request.active:
+                _give_up(deed, run, request)
         _renew(deed, mine, request)
     return Claim(
         claimed=(None if rebooted else _give_again(deed, mine, request))
@@ -108,7 +111,7 @@ def _give_new(deed: Deed, request: ClaimRequest) -> Claimed | None:
 
 def _untold(mine: list[RunRow], request: ClaimRequest) -> tuple[str, ...]:
     started = (run.id for run in mine if run.state not in _NOT_STARTED)
-    return tuple(run for run in started if run not in request.active)
+    return tuple(run for run in started if run not in {*request.active, *request.given_up})
 
 
 def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
@@ -162,6 +165,15 @@ def _bury(deed: Deed, run: RunRow, request: ClaimRequest) -> None:
     if row.state == RunState.ENDED:
         return
     text = f"host {request.host} booted anew"
+    end_without_worker(deed, experiment, row, OutcomeCode.WORKER_LOST, Actor.INFRA, text)
+
+
+def _give_up(deed: Deed, run: RunRow, request: ClaimRequest) -> None:
+    """End an attempt that has ended on its host, and of which nothing can be told any more."""
+    experiment, row = lock_run(deed, run.id)
+    if row.state == RunState.ENDED:
+        return
+    text = f"given up on {request.host}: {request.given_up[run.id]}"
     end_without_worker(deed, experiment, row, OutcomeCode.WORKER_LOST, Actor.INFRA, text)
 
 

@@ -43,6 +43,7 @@ COMMANDS = [
     "db",
     "keys",
     "flags",
+    "abandon",
     "backup",
     "restore",
     "status",

@@ -16,7 +16,7 @@ from gonogo.contract.errors import (
     Rejected,
     Unavailable,
 )
-from worker.client import ControlPlane
+from worker.client import ControlPlane, KeyRefused
 
 SECRET = "wk_very_secret"
 
@@ -29,7 +29,7 @@ def plane(answer: Callable[[httpx.Request], httpx.Response]) -> ControlPlane:
     ("status", "expected"),
     [
         (400, Rejected),
-        (401, NotAllowed),
+        (401, KeyRefused),
         (403, NotAllowed),
         (404, NotFound),
         (409, Conflict),

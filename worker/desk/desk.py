@@ -19,6 +19,7 @@ from gonogo.contract.agent import MOST_WAIT_TEXT, MOST_WAITS, ClaimAnswer, Claim
 from gonogo.contract.errors import NotAllowed, Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir
+from gonogo.supervise.given_up import GivenUp, Refusal, load_refusal
 from gonogo.supervise.locks import holding, launch_lock
 from gonogo.supervise.processes import boot_id
 from gonogo.supervise.start import start_draining
@@ -46,8 +47,8 @@ TELL_AGAIN_S = 600.0
 _log = logging.getLogger(__name__)
 
 
-def tell_waits(waits: Mapping[str, str]) -> dict[str, str]:
-    """Return for what runs wait, as a claim may tell it: so many, in so many words."""
+def tell_words(waits: Mapping[str, str]) -> dict[str, str]:
+    """Return what is to say of runs, as a claim may tell it: so many, in so many words."""
     return {run: text[:MOST_WAIT_TEXT] for run, text in list(waits.items())[:MOST_WAITS]}
 
 
@@ -81,6 +82,10 @@ class Desk:
     _rest: Backoff = REST
     _tidied: bool = False
     _told_again: dict[str, float] = field(default_factory=dict)
+    _given_up: dict[str, str] = field(default_factory=dict)
+    """Run that the control plane asked for last → why somebody gave it up."""
+    _refused: dict[str, str] = field(default_factory=dict)
+    """Run → why the control plane refuses it, as it was last logged."""
 
     def __post_init__(self) -> None:
         self._inventory = Inventory(self.settings.runs, self.machine)
@@ -167,6 +172,17 @@ class Desk:
                 self._retries.pop(run.run, None)
             elif reaped is not None:
                 self._retries[run.run] = retry.later(time.monotonic())
+                self._tell_refused(run)
+
+    def _tell_refused(self, run: OpenRun) -> None:
+        """Say, once for each answer, that the control plane refuses a run, and what to type."""
+        unseen: Refusal | None = None
+        found = self.weather.tried(run.run, partial(load_refusal, run.path), unseen)
+        if found is not None and self._refused.get(run.run) != found.text:
+            self._refused[run.run] = found.text
+            text = "%s: the control plane refuses it, and may for ever: %s; it is kept, and given"
+            text += " up by nobody but you: %s"
+            _log.error(text, run.run, found.text, found.way_out, extra={"action": "run_refused"})
 
     def _settle(self, run: OpenRun) -> bool | None:
         """Look after a run without a keeper; True when nothing is left to do, None: it goes on.
@@ -249,13 +265,14 @@ class Desk:
             devices=list(self.slots.names),
             free=list(free),
             active=[run.run for run in self._inventory.open_runs()],
-            waits={} if self.submitting is None else tell_waits(self.submitting.waits),
+            waits={} if self.submitting is None else tell_words(self.submitting.waits),
             allow=list(self.settings.allow),
             allow_env=list(self.settings.allow_env),
             engine=self.settings.engine,
             metrics_url=self.metrics_url,
             draining=self.draining,
             tells_again=True,
+            given_up=tell_words(self._given_up),
         )
         try:
             claim = client.post_claim(request)
@@ -269,8 +286,17 @@ class Desk:
         return claim
 
     def _tell_again(self, runs: list[str]) -> None:
-        """Have what was shipped shipped once more: a database of before was restored."""
+        """Have what was shipped shipped once more: a database of before was restored.
+
+        Of what was given up the next claim says so.
+        """
         now = time.monotonic()
+        unseen: GivenUp | None = None
+        asked_for = {
+            run: self.weather.tried(run, partial(self._inventory.given_up, run), unseen)
+            for run in runs
+        }
+        self._given_up = {run: word.reason for run, word in asked_for.items() if word is not None}
         for run in runs:
             asked = self._told_again.get(run, float("-inf"))
             if now - asked >= TELL_AGAIN_S and self.weather.tried(

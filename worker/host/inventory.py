@@ -10,6 +10,7 @@ from pathlib import Path
 from gonogo.contract.ids import Kind, is_id
 from gonogo.rundir import SHIPPED_NAME
 from gonogo.supervise.durable import load_json
+from gonogo.supervise.given_up import GivenUp, load_given_up
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.processes import ProcessRef
 from worker.host.claim_book import is_foreign
@@ -57,7 +58,8 @@ class Inventory:
     def reopen(self, run: str) -> bool:
         """Have a run that was shipped to its end shipped again; say whether there is one.
 
-        One that was taken from this worker meanwhile, or whose files were pruned, stays as it is.
+        One that was taken from this worker meanwhile, that somebody gave up, or whose files were
+        pruned, stays as it is.
 
         Raises:
             OSError: the file system refuses just now.
@@ -68,11 +70,22 @@ class Inventory:
         shipped = load_json(path / SHIPPED_NAME)
         if shipped is None or shipped.get("fenced") or self._is_foreign(path):
             return False
+        if load_given_up(path) is not None:
+            return False
         if not (path / "exit.json").exists():
             return False
         (path / SHIPPED_NAME).unlink()
         self._shipped.discard(run)
         return True
+
+    def given_up(self, run: str) -> GivenUp | None:
+        """Return that, and why, a run of this machine was given up; None where it was not.
+
+        Raises:
+            OSError: the file system refuses just now.
+        """
+        path = self.runs / run
+        return load_given_up(path) if is_id(run, Kind.RUN) and not self._is_foreign(path) else None
 
     def _look(self, path: Path) -> OpenRun | None:
         """Return a run that is open.

@@ -34,8 +34,9 @@ from gonogo.contract.errors import (
 )
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, complete_bytes, save_json
+from gonogo.supervise.given_up import forget_refusal, note_refusal
 from worker.backoff import Backoff
-from worker.client import ControlPlane
+from worker.client import ControlPlane, KeyRefused
 from worker.shipping.acknowledged import Reported, load_reported
 from worker.shipping.evidence import build_evidence, pending_evidence
 from worker.shipping.fencing import Fence, superseded
@@ -157,12 +158,24 @@ class Shipper:
             if not self.fenced:
                 return False
         except (Unavailable, Rejected) as error:
-            _log.warning("end not shipped: %s", error, extra={"action": "finish_failed"})
+            if self._is_news(error):
+                _log.warning("end not shipped: %s", error, extra={"action": "finish_failed"})
             return False
         self._reported.forget()  # whoever opens the run again has all of it told again
         self._save()
         save_json(self._dir.path / ".shipped", {"v": 1, "fenced": self.fenced})
+        forget_refusal(self._dir.path)
         return True
+
+    def _is_news(self, error: GonogoError) -> bool:
+        """Note that the control plane refuses the run itself; False where it had said just that."""
+        if not isinstance(error, Rejected) or isinstance(error, KeyRefused):
+            return True
+        try:
+            return note_refusal(self._dir.path, error.detail, time.time())
+        except OSError as unsaid:
+            _log.warning("no note of it: %s", unsaid, extra={"action": "refusal_unsaved"})
+            return True
 
     def _ship(self, now_mono: float, suspect: bool) -> TelemetryAck | None:
         self._tolerate("finding_refused", self._send_findings)

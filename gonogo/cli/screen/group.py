@@ -25,7 +25,7 @@ TOPICS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Prepare and look after",
         (
             "plans", "flags", "doctor", "serve", "worker", "keys", "db", "backup", "restore",
-            "prune", "render",
+            "prune", "abandon", "render",
         ),
     ),
 )  # fmt: skip

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.contract.errors import Rejected
 from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.rundir import SHIPPED_NAME, save_json
+from gonogo.supervise.given_up import give_up, load_refusals
 from gonogo.supervise.locks import DeviceLocks, holding, launch_lock
 from gonogo.supervise.quarantine import load_quarantines
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
@@ -180,6 +182,76 @@ def test_what_was_taken_from_the_worker_or_is_gone_is_not_told_again(
         desk.run_round()
     assert (desk.settings.runs / order.run / SHIPPED_NAME).exists()
     assert plane.claims[-1].active == []
+
+
+def lost_claim(desk: Desk, plane: FakeControlPlane) -> Order:
+    """A run that has ended, whose claim's secret is gone from the home."""
+    order = make_order()
+    ended(desk, order)
+    mark_claimed(desk.settings.runs / order.run, desk.machine, "boot")
+    plane.runs[order.run] = RunStore(token=order.token, secret="secret")
+    return order
+
+
+def test_a_run_that_is_refused_for_good_waits_for_a_person_and_is_said(
+    desk: Desk,
+    plane: FakeControlPlane,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    order = lost_claim(desk, plane)
+    for _ in range(5):
+        desk.run_round()
+        clock[0] += 60.0
+    assert plane.claims[-1].active == [order.run], "nothing is given up by itself"
+    said = [row.getMessage() for row in caplog.records if order.run in row.getMessage()]
+    (line,) = (text for text in said if "gonogo abandon" in text)
+    assert f"gonogo abandon {order.run} --reason" in line
+    assert "not the claim's secret" in line
+
+    kept = sorted(path.name for path in (desk.settings.runs / order.run).iterdir())
+    give_up(desk.settings.runs, order.run, reason="its home was lost", now=7.0)
+    calls = plane.calls
+    for _ in range(3):
+        clock[0] += 60.0
+        desk.run_round()
+    assert plane.calls == calls + 3, "the claims alone"
+    assert plane.claims[-1].active == []
+    now = sorted(path.name for path in (desk.settings.runs / order.run).iterdir())
+    assert now == sorted([*kept, SHIPPED_NAME])
+
+    plane.untold = [order.run, "../../etc"]
+    for _ in range(2):
+        desk.run_round()
+    assert plane.claims[-1].given_up == {order.run: "its home was lost"}
+    assert plane.claims[-1].active == []
+
+
+def test_an_outage_and_a_key_that_is_refused_refuse_no_run(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    order = lost_claim(desk, plane)
+    plane.key, shop = "another", plane.key
+    desk.run_round()
+    plane.key, plane.down = shop, True
+    clock[0] += 60.0
+    desk.run_round()
+    assert list(load_refusals(desk.settings.runs)) == []
+    with pytest.raises(Rejected, match="nobody has refused"):
+        give_up(desk.settings.runs, order.run, reason="r", now=7.0)
+    plane.down = False
+    clock[0] += 60.0
+    desk.run_round()
+    assert [row.run for row in load_refusals(desk.settings.runs)] == [order.run]
+    ClaimBook(desk.settings.home).save(order.run, "secret")
+    clock[0] += 60.0
+    desk.run_round()
+    assert plane.runs[order.run].events()[-1] == "end", "who finds the secret again has all of it"
+    assert list(load_refusals(desk.settings.runs)) == []
 
 
 def test_an_unfit_host_takes_nothing_for_a_while_each_time_longer(
