@@ -157,7 +157,7 @@ def summary(listed: dict[str, Any]) -> dict[str, Any]:
         "database": listed["database"],
         "files": len(names),
         "decisions": sum(name.startswith("decisions/dec_") for name in names),
-        "runs": len({Path(name).parts[1] for name in names if name.startswith("runs/")}),
+        "runs": len({Path(name).parts[1] for name in names if name.startswith("runs/run_")}),
     }
 
 

@@ -34,6 +34,7 @@ from gonogo.supervise.devices.listing import has_nodes
 from gonogo.supervise.given_up import load_refusals
 from gonogo.supervise.locks import HOST_FOLDER, open_host_folder
 from gonogo.supervise.quarantine import load_quarantines
+from gonogo.supervise.runs_folder import find_missing
 
 _MIN_FREE_BYTES = 5 * 10**9
 
@@ -143,7 +144,7 @@ def _checks(settings: Settings) -> Iterator[tuple[str, str, str]]:
     yield "gpu", "pass" if smi else "warn", smi or "no nvidia-smi: the cpu profile only"
     yield from _check_quarantine(settings.home)
     yield _check_locks(settings)
-    yield from _check_refused(settings.home)
+    yield from _check_runs(settings.home)
     yield _check_service(settings)
 
 
@@ -205,14 +206,17 @@ def _check_quarantine(home: Path) -> Iterator[tuple[str, str, str]]:
         yield "quarantine", "warn", f"{row.device}{until}: {row.reason}; {row.way_out}"
 
 
-def _check_refused(home: Path) -> Iterator[tuple[str, str, str]]:
-    """Say which ended runs of this home the control plane refuses, and how one is given up."""
+def _check_runs(home: Path) -> Iterator[tuple[str, str, str]]:
+    """Say whether the folder of runs is there, which the control plane refuses, and what to do."""
     try:
+        missing = find_missing(home, home / "runs")
         refused = list(load_refusals(home / "runs"))
     except OSError as error:
         yield "runs", "warn", f"{home / 'runs'}: {error.strerror}"
         return
-    if not refused:
+    if missing is not None:
+        yield "runs", "fail", missing
+    elif not refused:
         yield "runs", "pass", "none is refused"
     for row in refused:
         text = f"{row.run}: refused since {_at(row.since)}: {row.text}; it is kept; to give it up:"

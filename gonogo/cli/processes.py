@@ -3,6 +3,7 @@
 import signal
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
@@ -11,11 +12,12 @@ import typer
 from gonogo.cli.checkout import replace_process
 from gonogo.cli.client import Client
 from gonogo.cli.exits import Exit
-from gonogo.cli.output import err, out, print_json
+from gonogo.cli.output import err, out, print_json, print_lines
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack
 from gonogo.contract.cluster import EngineName
-from gonogo.contract.errors import GonogoError
+from gonogo.contract.errors import GonogoError, Unavailable
+from gonogo.supervise.runs_folder import take_as_new
 
 _LOOPBACK = "127.0.0.1"
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
@@ -108,11 +110,32 @@ def serve(
     replace_process("service", *arguments, environ=load_settings().inherited)
 
 
-def worker() -> None:
+def worker(
+    new_runs: Annotated[
+        bool,
+        typer.Option(
+            "--new-runs",
+            help="Say that runs/ of this home is a new folder, which its runs lie in from now on;"
+            " start nothing.",
+        ),
+    ] = False,
+) -> None:
     """Run a worker on this GPU host, for the service of this home or of GONOGO_URL."""
     settings = load_settings()
+    if new_runs:
+        _take_runs_as_new(settings.home)
+        return
     environ = {"GONOGO_URL": settings.url, **settings.inherited}
     replace_process("worker", environ=environ)
+
+
+def _take_runs_as_new(home: Path) -> None:
+    runs = home / "runs"
+    try:
+        take_as_new(home, runs)
+    except OSError as error:
+        raise Unavailable(f"{error.filename or runs}: {error.strerror or error}") from error
+    print_lines([f"the runs of {home} lie in {runs}, as it is now; a running worker goes on by it"])
 
 
 def register(app: typer.Typer) -> None:

@@ -61,6 +61,8 @@ def test_a_restored_home_goes_on(plane: Plane, tmp_path: Path) -> None:
     living = plane.next_order(worker)
     worker.start(living)
     folder = plane.home / "runs" / living.run
+    folder.parent.mkdir(exist_ok=True)
+    (folder.parent / ".runs_folder.json").write_text("{}")  # is a file of it, and no run
     folder.mkdir(parents=True)
     (folder / "order.json").write_text("{}")
     file = tmp_path / "b.tar"

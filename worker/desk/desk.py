@@ -2,8 +2,9 @@
 
 Guarantees: a round may be made at any moment, any number of times, by any number of workers of a
 home; one at a time holds the launch lock. A run whose directory the file system does not give holds
-no other back. Where the disk takes nothing no run is asked for, and one that was claimed all the
-same is given back with the reason.
+no other back. Where `runs/` itself is not there (`gonogo.supervise.runs_folder`) none is claimed.
+Where the disk takes nothing no run is asked for, and one that was claimed all the same is given
+back with the reason.
 """
 
 import logging
@@ -22,6 +23,7 @@ from gonogo.rundir import RunDir
 from gonogo.supervise.given_up import GivenUp, Refusal, load_refusal
 from gonogo.supervise.locks import holding, launch_lock
 from gonogo.supervise.processes import boot_id
+from gonogo.supervise.runs_folder import find_missing, mark_runs
 from gonogo.supervise.start import start_draining
 from gonogo.supervise.weather import Weather
 from worker.backoff import Backoff
@@ -71,6 +73,8 @@ class Desk:
     """The clock of the records that this worker writes."""
     offered: int = 0
     """How many devices the last claim offered; when more are free now, it is time for another."""
+    missing: str | None = None
+    """Why nothing is claimed: the folder of runs is not there, and what to do."""
     weather: Weather = field(default_factory=lambda: Weather(_log))
     _inventory: Inventory = field(init=False)
     _book: ClaimBook = field(init=False)
@@ -101,6 +105,8 @@ class Desk:
         with holding(launch_lock(self.settings.home)) as mine:
             if not mine:
                 return None
+            if not self._sees_its_runs():
+                return started
             if not self._tidied:
                 forget = partial(self._book.forget_gone, self.settings.runs, self.wall())
                 self.weather.tried("claims", forget, None)
@@ -115,7 +121,29 @@ class Desk:
                         started.append(claim.order.run)
                 except OSError as error:
                     self._give_back(claim.order, claim.secret, error)
+            if started:
+                self._mark_runs()
         return started
+
+    def _sees_its_runs(self) -> bool:
+        """Say whether the folder of runs is there: a claim without it calls all of them dead."""
+        look = partial(find_missing, self.settings.home, self.settings.runs)
+        unseen: str | None = f"{self.settings.runs} cannot be looked at"
+        missing = self.weather.tried("the folder of runs", look, unseen)
+        if missing != self.missing:
+            text = f"no claim: {missing}" if missing else f"{self.settings.runs} is there"
+            level = logging.ERROR if missing else logging.INFO
+            _log.log(level, "%s", text, extra={"action": "runs_folder"})
+        self.missing = missing
+        if missing is None:
+            self._mark_runs()
+        else:
+            self.offered = len(self.free())  # it is looked for again in a while, not at once
+        return missing is None
+
+    def _mark_runs(self) -> None:
+        mark = partial(mark_runs, self.settings.home, self.settings.runs)
+        self.weather.tried("the id of the folder of runs", mark, None)
 
     def _begin(self, order: Order, secret: str | None) -> bool:
         """Start a claimed run, or hand it to the engine; say whether it is on its way.

@@ -62,7 +62,7 @@ def make_rounds(desk: Desk, requests: Requests, stopping: Stopping) -> None:
         started = _try_round(desk)
         _answer(asked, started or [])
         desk.settings.notifier.say(
-            STATUS=f"{len(desk.free())} of {len(desk.slots.names)} devices free"
+            STATUS=desk.missing or f"{len(desk.free())} of {len(desk.slots.names)} devices free"
         )
         next_at = time.monotonic() + (POLL_S if started is not None else TICK_S)
 

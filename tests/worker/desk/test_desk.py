@@ -20,6 +20,7 @@ from gonogo.rundir import SHIPPED_NAME, save_json
 from gonogo.supervise.given_up import give_up, load_refusals
 from gonogo.supervise.locks import DeviceLocks, holding, launch_lock
 from gonogo.supervise.quarantine import load_quarantines
+from gonogo.supervise.runs_folder import find_missing, take_as_new
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.desk import launching
@@ -252,6 +253,59 @@ def test_an_outage_and_a_key_that_is_refused_refuse_no_run(
     desk.run_round()
     assert plane.runs[order.run].events()[-1] == "end", "who finds the secret again has all of it"
     assert list(load_refusals(desk.settings.runs)) == []
+
+
+def test_a_folder_of_runs_that_is_not_mounted_yet_keeps_its_runs_from_being_called_dead(
+    desk: Desk, plane: FakeControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    order = make_order()
+    ended(desk, order)
+    desk.run_round()
+    assert plane.claims[-1].active == [order.run]
+    runs = desk.settings.runs
+    away = runs.rename(runs.with_name("unmounted"))
+    for state in ("nothing", "an empty folder", "a folder with another's run"):
+        runs.mkdir() if state == "an empty folder" else None
+        make_run_dir(runs, make_order()) if state.endswith("run") else None
+        claims = len(plane.claims)
+        desk.run_round()
+        assert len(plane.claims) == claims, state
+        assert desk.offered == 1, "it is looked for at the next round, not at once"
+    (line,) = (row for row in caplog.records if "--new-runs" in row.getMessage())
+    assert f"{runs} is not the folder" in line.getMessage()
+    runs.rename(runs.with_name("empty"))
+    away.rename(runs)
+    desk.run_round()
+    assert plane.claims[-1].active == [order.run]
+
+
+def test_a_folder_of_runs_that_is_new_is_taken_when_somebody_says_so(
+    desk: Desk, plane: FakeControlPlane
+) -> None:
+    ended(desk, make_order())
+    desk.run_round()
+    desk.settings.runs.rename(desk.settings.runs.with_name("broken"))
+    claims = len(plane.claims)
+    desk.run_round()
+    assert len(plane.claims) == claims
+    take_as_new(desk.settings.home, desk.settings.runs)
+    desk.run_round()
+    assert plane.claims[-1].active == []
+
+
+def test_a_first_start_may_come_before_its_mount(desk: Desk, plane: FakeControlPlane) -> None:
+    desk.run_round()
+    desk.settings.runs.mkdir(exist_ok=True)
+    desk.run_round()
+    desk.settings.runs.rename(desk.settings.runs.with_name("mountpoint"))
+    desk.settings.runs.mkdir()
+    desk.run_round()
+    assert len(plane.claims) == 3
+    ended(desk, make_order())
+    desk.run_round()
+    assert find_missing(desk.settings.home, desk.settings.runs) is None
+    desk.settings.runs.rename(desk.settings.runs.with_name("gone"))
+    assert find_missing(desk.settings.home, desk.settings.runs) is not None, "from its first run on"
 
 
 def test_an_unfit_host_takes_nothing_for_a_while_each_time_longer(

@@ -1,0 +1,71 @@
+"""Is a folder of runs known again, and is nothing asked where nobody can know it?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gonogo.supervise.runs_folder import NOTE_NAME, find_missing, mark_runs, take_as_new
+from tests.supervise.orders import make_order, make_run_dir
+
+
+def test_an_upgrade_marks_the_folder_that_it_finds(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    make_run_dir(runs, make_order())
+    assert find_missing(tmp_path, runs) is None
+    for _ in range(2):
+        mark_runs(tmp_path, runs)
+        assert find_missing(tmp_path, runs) is None
+    (runs / NOTE_NAME).rename(tmp_path / "kept")
+    assert "mount that one" in str(find_missing(tmp_path, runs))
+    mark_runs(tmp_path, runs)
+    assert find_missing(tmp_path, runs) is not None, "what is known stays known"
+    (tmp_path / "kept").rename(runs / NOTE_NAME)
+    assert find_missing(tmp_path, runs) is None
+
+
+def test_an_empty_folder_is_no_folder_of_runs_yet(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    mark_runs(tmp_path, runs)
+    assert not runs.exists()
+    runs.mkdir()
+    mark_runs(tmp_path, runs)
+    assert list(runs.iterdir()) == []
+    assert find_missing(tmp_path, runs) is None
+
+
+def test_homes_that_share_a_folder_know_the_same(tmp_path: Path) -> None:
+    one, two, runs = tmp_path / "one", tmp_path / "two", tmp_path / "runs"
+    one.mkdir()
+    two.mkdir()
+    make_run_dir(runs, make_order())
+    mark_runs(one, runs)
+    mark_runs(two, runs)
+    assert find_missing(one, runs) is find_missing(two, runs) is None
+
+
+@pytest.mark.parametrize("note", ["", "[]", '{"v": 1}', '{"v": 1, "id": 7}'])
+def test_a_note_that_nobody_can_read_is_none(tmp_path: Path, note: str) -> None:
+    runs = tmp_path / "runs"
+    make_run_dir(runs, make_order())
+    (runs / NOTE_NAME).write_text(note)
+    mark_runs(tmp_path, runs)
+    assert find_missing(tmp_path, runs) is None
+    (runs / NOTE_NAME).write_text(note)
+    assert find_missing(tmp_path, runs) is not None
+    take_as_new(tmp_path, runs)
+    assert find_missing(tmp_path, runs) is None
+
+
+def test_another_folder_is_not_taken_for_it_before_somebody_says_so(tmp_path: Path) -> None:
+    runs, other = tmp_path / "runs", tmp_path / "other"
+    make_run_dir(runs, make_order())
+    make_run_dir(other, make_order())
+    mark_runs(tmp_path, runs)
+    (tmp_path / "elsewhere").mkdir()
+    mark_runs(tmp_path / "elsewhere", other)
+    assert find_missing(tmp_path, other) is not None
+    take_as_new(tmp_path, other)
+    assert find_missing(tmp_path, other) is None
+    assert find_missing(tmp_path, runs) is not None
