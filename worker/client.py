@@ -2,8 +2,9 @@
 
 Guarantees: every call ends within its timeouts; a failure is one of the contract's errors
 (`Unavailable`: try again; `StaleToken`: the control plane itself says that a newer claim owns the
-run; other `Conflict`: a step that does not fit, or a stranger on the way; other `Rejected`: never
-by repeating). Nothing here retries, and neither key nor secrets enter a message or a log line.
+run; other `Conflict`: a step that does not fit; other `Rejected`: never by repeating). Only the
+control plane refuses: what a stranger on the way says (a proxy, a page to sign in), by whatever
+status, is weather. Nothing here retries, and neither key nor secrets enter a message or a log line.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ from gonogo.contract.agent import (
     Telemetry,
     TelemetryAck,
 )
-from gonogo.contract.api import ProblemBody
+from gonogo.contract.api import PROBLEM_URN, ProblemBody
 from gonogo.contract.errors import (
     Conflict,
     NotAllowed,
@@ -38,6 +39,10 @@ from gonogo.contract.errors import (
 CONNECT_TIMEOUT_S = 2.0
 CALL_TIMEOUT_S = 10.0
 EVIDENCE_TIMEOUT_S = 30.0
+
+
+class Intercepted(Unavailable):
+    """A stranger between here and the control plane refuses; it says nothing of what was sent."""
 
 
 class KeyRefused(NotAllowed):
@@ -135,8 +140,10 @@ class ControlPlane:
 
         Raises:
             Unavailable: no answer, 5xx, 429, or an answer that is not of this protocol.
+            Intercepted: a refusal that is no problem of ours.
             StaleToken: by the answer's code, and only with the newer token.
-            Conflict, NotFound, NotAllowed, Rejected: by the answer's status.
+            Conflict, NotFound, NotAllowed, Rejected: by the status of a problem of ours; Rejected
+                also where anybody on the way finds the message too large.
         """
         try:
             response = self._http.post(
@@ -160,6 +167,8 @@ def _error_of(path: str, response: httpx.Response) -> Rejected | Unavailable:
     status = response.status_code
     problem = _problem_of(response)
     detail = f"{path}: {status}: {problem.detail if problem else response.reason_phrase}"
+    if response.is_client_error and problem is None and status not in (413, 429):
+        return Intercepted(f"{detail}, which is no answer of the control plane's")
     if status == 409 and problem and problem.code == StaleToken.code and problem.token is not None:
         return StaleToken(detail, newer=problem.token)
     if status == 409:
@@ -177,8 +186,9 @@ def _error_of(path: str, response: httpx.Response) -> Rejected | Unavailable:
 
 
 def _problem_of(response: httpx.Response) -> ProblemBody | None:
-    """Return the problem document of an answer, or None where something else came back."""
+    """Return the problem of ours that an answer is, or None where something else came back."""
     try:
-        return ProblemBody.model_validate_json(response.content)
+        problem = ProblemBody.model_validate_json(response.content)
     except ValidationError:
         return None
+    return problem if problem.type.startswith(PROBLEM_URN) else None

@@ -372,6 +372,10 @@ class AlertBody(Recorded):
     data: AlertData
 
 
+PROBLEM_URN = "urn:gonogo:problem:"
+"""What the type of each of our problems begins with, and of nobody else's."""
+
+
 class ProblemBody(Recorded):
     """RFC 9457 problem details."""
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
-from gonogo.contract.api import ProblemBody
+from gonogo.contract.api import PROBLEM_URN, ProblemBody
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import (
     Conflict,
@@ -29,7 +29,6 @@ from service.db.store import NO_ANSWER, NO_ANSWER_TEXT
 from service.evidence.artifacts import ArtifactNotHere
 
 MEDIA_TYPE = "application/problem+json"
-PROBLEM_URN = "urn:gonogo:problem:"
 _log = logging.getLogger(__name__)
 
 

@@ -70,6 +70,9 @@ class FakeControlPlane:
     """Call (telemetry, state, findings, evidence) → status to answer instead."""
     extra: dict[str, Any] = field(default_factory=dict)
     """What else the problem of a refused call says."""
+    strange: dict[str, int] = field(default_factory=dict)
+    """Call → status that a stranger on the way answers instead, `strangers` times."""
+    strangers: int = 0
     stale: set[str] = field(default_factory=set)
     """Runs that somebody else claims anew as soon as they were given out."""
     untold: list[str] = field(default_factory=list)
@@ -112,6 +115,9 @@ class FakeControlPlane:
         call = match.group(2)
         if len(body) > _LIMITS.get(call, 70 * 2**20):
             return 413, {**_problem(413, "too large"), "code": "too_large"}
+        if call in self.strange and self.strangers:
+            self.strangers -= 1
+            return self.strange[call], {"message": "blocked"}
         if call in self.refuse:
             return self.refuse[call], {**_problem(self.refuse[call], "refused"), **self.extra}
         if json.loads(body)["token"] != run.token:
@@ -177,7 +183,8 @@ class FakeControlPlane:
 
 
 def _problem(status: int, detail: str) -> dict[str, Any]:
-    return {"title": "no", "status": status, "detail": detail, "code": "test"}
+    kind = "urn:gonogo:problem:test"
+    return {"type": kind, "title": "no", "status": status, "detail": detail, "code": "test"}
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -16,13 +17,19 @@ from gonogo.contract.errors import (
     Rejected,
     Unavailable,
 )
-from worker.client import ControlPlane, KeyRefused
+from worker.client import ControlPlane, Intercepted, KeyRefused
 
 SECRET = "wk_very_secret"
 
 
 def plane(answer: Callable[[httpx.Request], httpx.Response]) -> ControlPlane:
     return ControlPlane("http://control/", SECRET, transport=httpx.MockTransport(answer))
+
+
+def problem_of(status: int) -> dict[str, Any]:
+    """A problem as the service tells it."""
+    kind = "urn:gonogo:problem:conflict"
+    return {"type": kind, "title": "no", "status": status, "detail": "past", "code": "conflict"}
 
 
 @pytest.mark.parametrize(
@@ -33,6 +40,7 @@ def plane(answer: Callable[[httpx.Request], httpx.Response]) -> ControlPlane:
         (403, NotAllowed),
         (404, NotFound),
         (409, Conflict),
+        (413, Rejected),
         (422, Rejected),
         (429, Unavailable),
         (500, Unavailable),
@@ -41,15 +49,32 @@ def plane(answer: Callable[[httpx.Request], httpx.Response]) -> ControlPlane:
     ],
 )
 def test_a_status_is_an_error_of_the_contract(status: int, expected: type[GonogoError]) -> None:
-    client = plane(lambda request: httpx.Response(status, text="<html>"))
+    client = plane(lambda request: httpx.Response(status, json=problem_of(status)))
     with pytest.raises(GonogoError) as caught:
         client.post_telemetry("run_1", Telemetry(token=1))
     assert type(caught.value) is expected
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 407, 409, 422])
+@pytest.mark.parametrize("kind", [None, "about:blank", "https://proxy.example/blocked"])
+def test_what_a_stranger_refuses_is_weather(status: int, kind: str | None) -> None:
+    stale = {**problem_of(status), "code": "stale_token", "token": 9, "type": kind}
+    answer: dict[str, Any] = {"text": "<html>"} if kind is None else {"json": stale}
+    client = plane(lambda request: httpx.Response(status, **answer))
+    with pytest.raises(Intercepted, match="no answer of the control plane's") as caught:
+        client.post_telemetry("run_1", Telemetry(token=1))
+    assert SECRET not in str(caught.value)
+
+
+def test_a_message_that_is_too_large_for_a_stranger_is_so_the_next_time_too() -> None:
+    client = plane(lambda request: httpx.Response(413, text="<html>"))
+    with pytest.raises(Rejected):
+        client.post_telemetry("run_1", Telemetry(token=1))
+
+
 def test_a_conflict_carries_state_and_what_is_allowed() -> None:
-    problem = {"title": "no", "status": 409, "detail": "past", "code": "conflict"}
+    problem = problem_of(409)
     problem |= {"state": "running", "allowed": ["halt", "end"]}
     client = plane(lambda request: httpx.Response(409, json=problem))
     with pytest.raises(Conflict) as caught:

@@ -69,7 +69,8 @@ class SentRecords:
         """Upload what is new or has changed; return path → digest of those that were taken.
 
         Raises:
-            StaleToken, Unavailable: see `ControlPlane`.
+            StaleToken, Unavailable: see `ControlPlane`; whatever is not the control plane's own
+                refusal of a record is tried again before anything is promised.
         """
         records = load_small_records(self._dir)
         for record in records:

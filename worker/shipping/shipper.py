@@ -36,7 +36,7 @@ from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, complete_bytes, save_json
 from gonogo.supervise.given_up import forget_refusal, note_refusal
 from worker.backoff import Backoff
-from worker.client import ControlPlane, KeyRefused
+from worker.client import ControlPlane, Intercepted, KeyRefused
 from worker.shipping.acknowledged import Reported, load_reported
 from worker.shipping.evidence import build_evidence, pending_evidence
 from worker.shipping.fencing import Fence, superseded
@@ -199,7 +199,7 @@ class Shipper:
         self,
         action: str,
         step: Callable[[], None],
-        errors: tuple[type[GonogoError], ...] = (Rejected,),
+        errors: tuple[type[GonogoError], ...] = (Rejected, Intercepted),
     ) -> None:
         """Do a step whose refusal must not keep heartbeats from being sent."""
         try:
@@ -291,8 +291,8 @@ class Shipper:
     def _send_evidence(self, limit: int) -> None:
         """Upload up to `limit` files; one that is refused is not tried again.
 
-        Where it is the caller that is refused (a key is made anew, a database restored, a stranger
-        answers), that says nothing of the file: it is tried again until the end is told.
+        Where it is the caller that is refused (a key is made anew, a database restored), that says
+        nothing of the file: it is tried again until the end is told.
         """
         ended = self._dir.exit.exists()
         for item in pending_evidence(self._dir, self._reported.evidence, ended=ended)[:limit]:

@@ -14,6 +14,7 @@ from gonogo.contract.agent import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.rundir import RunDir, save_json
+from gonogo.supervise.given_up import load_refusals
 from tests.supervise.orders import (
     beat,
     completed,
@@ -363,6 +364,51 @@ def test_a_backup_from_between_the_last_lines_and_the_end_is_told_what_it_lacks(
     assert list(again.findings) == ["a"]
     assert list(again.evidence) == ["evidence/stack.txt"]
     assert again.lines["0"] == lines, "what it has is not sent twice"
+
+
+@pytest.mark.parametrize("call", ["records", "evidence", "findings", "state"])
+@pytest.mark.parametrize("status", [403, 409])
+def test_one_refusal_of_a_stranger_before_the_end_costs_nothing(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, call: str, status: int
+) -> None:
+    """A proxy that is deployed answers for itself, once."""
+    run_dir.evidence.mkdir()
+    (run_dir.evidence / "stack.txt").write_text("frames")
+    write_finding(run_dir, "a")
+    write_beats(run_dir, 0, range(5))
+    save_json(run_dir.exit, completed().wire())
+    plane.strange, plane.strangers = {call: status}, 1
+    assert not new_shipper().finish(completed())
+    assert arrived(plane).events()[-1:] != ["end"]
+    assert list(load_refusals(run_dir.path.parent)) == [], "it is no refusal of the run"
+    assert new_shipper().finish(completed())
+    end = arrived(plane).states[-1]
+    assert {"order.json", "exit.json"} <= set(end.records or {})
+    assert set(end.records or {}) == set(arrived(plane).records)
+    assert list(arrived(plane).evidence) == ["evidence/stack.txt"]
+    assert set(arrived(plane).findings) == {"a"}
+
+
+def test_a_record_that_the_control_plane_refuses_is_not_promised_and_keeps_no_end_back(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    plane.refuse = {"records": 403}
+    assert new_shipper().finish(completed())
+    assert arrived(plane).states[-1].records == {}
+
+
+@pytest.mark.parametrize("call", ["findings", "state", "evidence"])
+def test_a_stranger_that_refuses_one_kind_of_message_keeps_no_heartbeat_back(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, call: str
+) -> None:
+    run_dir.evidence.mkdir()
+    (run_dir.evidence / "stack.txt").write_text("frames")
+    os.utime(run_dir.evidence / "stack.txt", (1.0, 1.0))
+    write_finding(run_dir, "a")
+    lines = write_beats(run_dir, 0, range(5))
+    plane.strange, plane.strangers = {call: 403}, 1000
+    assert new_shipper().ship(0.0) is not None
+    assert arrived(plane).lines["0"] == lines
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 409])
