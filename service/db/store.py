@@ -119,6 +119,9 @@ class Store:
         )
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._trying = threading.Lock()
+        self._trial: Future[None] | None = None
+        """The last write of nothing, by which it is seen whether any is committed."""
         self._writing: Connection | None = None
         """The writer's own, kept from group to group."""
         self._pool: ThreadPoolExecutor | None = None
@@ -213,17 +216,29 @@ class Store:
         return done
 
     def can_write(self, within_s: float) -> bool:
-        """Say whether a write that changes nothing is committed within `within_s` seconds."""
+        """Say whether a write that changes nothing is committed within `within_s` seconds.
+
+        However many ask, and for how long, one such write waits: anybody may ask, and the places in
+        the queue are for those who have something to write.
+        """
         if self._thread is None:
             return self.read(lambda session: session.execute(_NOTHING).scalar()) == 1
-        done: Future[None] = Future()
-        self._jobs.put(_Job(lambda session: None, done))
         try:
-            done.result(timeout=within_s)
+            self._try_write().result(timeout=within_s)
         except (TimeoutError, DBAPIError, Unavailable):
-            done.cancel()
             return False
         return True
+
+    def _try_write(self) -> "Future[None]":
+        """Return the write of nothing that waits, or have a new one wait.
+
+        Raises:
+            Unavailable: too many wait.
+        """
+        with self._trying:
+            if self._trial is None or self._trial.done():
+                self._trial = self._submit(lambda session: None)
+            return self._trial
 
     def _write_now(self, work: Callable[[Session], _T]) -> _T:
         """Run a transaction in this thread; one that lost against another runs again."""

@@ -436,6 +436,70 @@ def test_a_write_that_nobody_awaits_any_more_is_not_begun(
     store.close()
 
 
+def test_who_asks_whether_writes_are_taken_takes_one_place_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may ask, without a key and as often as they like, while the writer hangs."""
+    monkeypatch.setattr("service.db.store._QUEUE", 3)
+    url = f"sqlite:///{tmp_path}/gonogo.db"
+    migrate(url)
+    store = Store(url)
+    hold, held = threading.Event(), threading.Event()
+
+    def wait(session: Session) -> None:
+        held.set()
+        assert hold.wait(60)
+
+    with ThreadPoolExecutor(24) as pool:
+        writes = [pool.submit(store.write, wait)]
+        assert held.wait(60)
+        for _ in range(3):
+            assert not any(pool.map(store.can_write, [0.01] * 8))
+        assert store.waiting == 1
+        patient = [pool.submit(store.can_write, 60) for _ in range(8)]
+        for number in (1, 2):
+            writes.append(
+                pool.submit(store.write, lambda session, n=number: add_key(session, f"k{n}"))
+            )
+            while store.waiting < number + 1:
+                time.sleep(0.001)
+        assert store.waiting == 3
+        hold.set()
+        for write in writes:
+            write.result(60)
+        assert all(asked.result(60) for asked in patient)
+    assert store.can_write(60)
+    store.close()
+
+
+def test_a_full_queue_takes_no_more_to_ask_whether_writes_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.db.store._QUEUE", 1)
+    url = f"sqlite:///{tmp_path}/gonogo.db"
+    migrate(url)
+    store = Store(url)
+    hold, held = threading.Event(), threading.Event()
+
+    def wait(session: Session) -> None:
+        held.set()
+        assert hold.wait(60)
+
+    with ThreadPoolExecutor(2) as pool:
+        writes = [pool.submit(store.write, wait)]
+        assert held.wait(60)
+        writes.append(pool.submit(store.write, lambda session: None))
+        while store.waiting < 1:
+            time.sleep(0.001)
+        assert not store.can_write(1.0)
+        assert store.waiting == 1
+        hold.set()
+        for write in writes:
+            write.result(60)
+    assert store.can_write(60)
+    store.close()
+
+
 def test_too_many_writers_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.db.store._QUEUE", 2)
     url = f"sqlite:///{tmp_path}/gonogo.db"
