@@ -57,9 +57,15 @@ def exit_of_verdict(verdict: Verdict | None, code: OutcomeCode | None = None) ->
 
 
 def exit_of_experiment(view: ExperimentView) -> Exit:
-    """Return the exit code of an experiment: a verdict by hand is never that of the evidence."""
+    """Return the exit code of an experiment.
+
+    A verdict by hand is never that of the evidence, and what waits for a person is no GO: phases
+    are still to come.
+    """
     if view.overrides and view.verdict is not None:
         return Exit.BY_HAND
+    if view.so_far:
+        return Exit.INCONCLUSIVE
     return exit_of_verdict(view.verdict, view.outcome.code if view.outcome else None)
 
 

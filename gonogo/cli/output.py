@@ -52,6 +52,9 @@ def verdict_text(verdict: str | Verdict | None) -> str:
 BY_HAND_STYLE = "bold cyan"
 """Of a verdict that a person decided: never the colour of one that was earned."""
 
+SO_FAR_STYLE = "magenta"
+"""Of a verdict of the phases so far: never the colour of one that is whole."""
+
 
 def decided_text(verdict: str | Verdict | None, kind: str) -> str:
     """Return the verdict of a decision with its colour; a person's is `GO by hand`, and no GO."""
@@ -61,10 +64,14 @@ def decided_text(verdict: str | Verdict | None, kind: str) -> str:
 
 
 def standing_text(view: ExperimentView) -> str:
-    """Return an experiment's verdict with its colour, in rich's markup: `GO by hand` is no GO."""
-    if not view.overrides or view.verdict is None:
+    """Return an experiment's verdict with its colour, in rich's markup.
+
+    `GO by hand` is no GO, and `GO so far` is none yet.
+    """
+    if view.verdict is None or not (view.overrides or view.so_far):
         return verdict_text(view.verdict)
-    return f"[{BY_HAND_STYLE}]{view.verdict_words}[/{BY_HAND_STYLE}]"
+    style = BY_HAND_STYLE if view.overrides else SO_FAR_STYLE
+    return f"[{style}]{view.verdict_words}[/{style}]"
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -166,11 +166,18 @@ class ExperimentView(Recorded):
     """What can be typed now, the likeliest first."""
 
     @property
+    def so_far(self) -> bool:
+        """Whether a verdict that passes is that of the phases so far: others are still to come."""
+        passes = self.verdict in (Verdict.GO, Verdict.CONDITIONAL_GO)
+        return passes and self.state is not ExperimentState.FINISHED
+
+    @property
     def verdict_words(self) -> str:
-        """The verdict as people read it: `GO`, `GO by hand`, or nothing."""
+        """The verdict as people read it: `GO`, `GO by hand`, `GO so far`, or nothing."""
         if self.verdict is None:
             return ""
-        return f"{self.verdict} by hand" if self.overrides else self.verdict.value
+        words = f"{self.verdict} by hand" if self.overrides else self.verdict.value
+        return f"{words} so far" if self.so_far else words
 
     def override_of(self, phase: str) -> OverrideView | None:
         """Return the person's verdict that stands on a phase, if any."""

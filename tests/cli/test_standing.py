@@ -9,6 +9,7 @@ import pytest
 from gonogo.cli.exits import Exit, exit_of_experiment
 from gonogo.cli.output import (
     BY_HAND_STYLE,
+    SO_FAR_STYLE,
     VERDICT_STYLE,
     decided_text,
     standing_text,
@@ -44,6 +45,19 @@ def test_a_verdict_by_hand_has_an_exit_code_and_a_colour_of_its_own(verdict: Ver
     for kind in (DecisionKind.AUTO, DecisionKind.CONDITION):
         assert decided_text(verdict, kind) == verdict_text(verdict)
     assert decided_text(None, DecisionKind.HUMAN) == verdict_text(None)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.GO, Verdict.CONDITIONAL_GO])
+def test_what_waits_for_a_person_is_no_go_yet(verdict: Verdict) -> None:
+    waits = view(verdict, state="awaiting_decision")
+    assert exit_of_experiment(waits) is Exit.INCONCLUSIVE
+    text = standing_text(waits)
+    assert text == f"[{SO_FAR_STYLE}]{verdict} so far[/{SO_FAR_STYLE}]"
+    assert SO_FAR_STYLE not in VERDICT_STYLE.values()
+    by_hand = view(verdict, by_hand=True, state="awaiting_decision")
+    assert exit_of_experiment(by_hand) is Exit.BY_HAND
+    assert f"{verdict} by hand so far" in standing_text(by_hand)
+    assert "so far" not in standing_text(view(verdict))
 
 
 def test_what_was_cancelled_in_the_end_is_cancelled() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from typer.testing import CliRunner
 
+from gonogo.cli.app import app
 from gonogo.judge.ledger.chain import Authority
 from gonogo.judge.ledger.recorded import load_decision, record_of
 from gonogo.judge.ledger.replay import ReplayResult, Surroundings, replay_decision
@@ -278,3 +281,24 @@ def test_a_go_by_hand_does_not_end_what_it_means_to_go_on_with(still: Plane) -> 
     order = worker.claim()
     assert order is not None
     assert order.phase == "smoke"
+
+
+def test_what_waits_for_an_approval_is_shown_as_no_go_yet(
+    asking: tuple[Plane, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane, experiment = asking
+    where = {"URL": plane.context.url, "API_KEY": plane.key(), "HOME": str(plane.home)}
+    for name, value in where.items():
+        monkeypatch.setenv(f"GONOGO_{name}", value)
+    said = CliRunner().invoke(app, ["watch", experiment], catch_exceptions=False)
+    assert said.exit_code == 12, said.output
+    assert f"{experiment}: awaiting_decision GO so far" in said.stdout
+    assert "GO so far" in CliRunner().invoke(app, ["list"], catch_exceptions=False).stdout
+    report = plane.call("GET", f"/experiments/{experiment}/report").text
+    assert report.startswith("# GO so far: ")
+    with httpx.Client(base_url=plane.context.url, timeout=120, trust_env=False) as client:
+        client.get(plane.call("POST", "/sign-in-links").json()["url"])
+        for path in ("/", f"/experiments/{experiment}"):
+            page = client.get(path).text
+            assert '<span class="badge inconclusive">GO so far</span>' in page
+            assert 'badge go"' not in page.split("<h2")[0]
