@@ -34,7 +34,7 @@ from gonogo.cli.screen.times import ago
 from gonogo.cli.standing import cause_lines, diagnosis_lines, standing_lines
 from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView, RunView
-from gonogo.contract.decision import Cause, DecisionKind, Verdict
+from gonogo.contract.decision import Cause, Decision, DecisionKind, Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Finding
 from gonogo.contract.goodput import ExperimentGoodput
@@ -194,7 +194,7 @@ def _print_runs(runs: Sequence[RunView]) -> None:
 
 
 def _print_decision(decision: dict[str, Any]) -> None:
-    verdict = decided_text(decision["verdict"], decision["kind"])
+    verdict = decided_text(Decision.model_validate(decision))
     out.print(f"\n{decision['id']}  {decision['phase']}  {verdict}", highlight=False)
     if decision["kind"] != DecisionKind.AUTO:
         print_lines([f"  {decision['actor']}: {decision['reason'] or 'gave no reason'}"])

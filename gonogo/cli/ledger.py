@@ -168,7 +168,7 @@ def replay(
     if as_json:
         print_json({"id": recorded.id, **wire_value(asdict(result))})
     elif result.equal:
-        verdict = decided_text(recorded.verdict, recorded.decision.kind)
+        verdict = decided_text(recorded.decision)
         out.print(f"{recorded.id}: {verdict} again; {result.text}")
     else:
         out.print(f"{recorded.id}: {result.text}", highlight=False, markup=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.canonical import wire_value
-from gonogo.contract.decision import DecisionKind, Verdict
+from gonogo.contract.decision import Decision, Verdict
 from gonogo.contract.ids import is_id
 
 _PIPED_COLUMNS = 100_000
@@ -56,11 +56,11 @@ SO_FAR_STYLE = "magenta"
 """Of a verdict of the phases so far: never the colour of one that is whole."""
 
 
-def decided_text(verdict: str | Verdict | None, kind: str) -> str:
+def decided_text(decision: Decision) -> str:
     """Return the verdict of a decision with its colour; a person's is `GO by hand`, and no GO."""
-    if kind != DecisionKind.HUMAN or verdict is None:
-        return verdict_text(verdict)
-    return f"[{BY_HAND_STYLE}]{verdict} by hand[/{BY_HAND_STYLE}]"
+    if not decision.by_hand or decision.verdict is None:
+        return verdict_text(decision.verdict)
+    return f"[{BY_HAND_STYLE}]{decision.verdict} by hand[/{BY_HAND_STYLE}]"
 
 
 def standing_text(view: ExperimentView) -> str:

@@ -346,6 +346,8 @@ class FoundView(Recorded):
     state: str
     """Of a campaign, an experiment or a run; `decided` for a decision."""
     verdict: Verdict | None = None
+    by_hand: bool = False
+    """Whether the verdict is a person's, not that of the evidence alone."""
     at: Instant
     """When it was submitted, created or decided."""
 

@@ -142,3 +142,9 @@ class Decision(Recorded):
     """Which key signed it; null for one that no service recorded."""
     signature: str | None = None
     """Ed25519 over `hash`, base64."""
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person's word makes it what it is: a verdict, or a condition waived."""
+        waived = any(row.state is ConditionState.WAIVED for row in self.conditions)
+        return self.kind is DecisionKind.HUMAN or (self.kind is DecisionKind.CONDITION and waived)

@@ -101,6 +101,7 @@ def _tell(deed: Deed, experiment: ExperimentRow, decision: Decision) -> None:
         phase=decision.phase,
         decision=decision.id,
         kind=decision.kind.value,
+        by_hand=decision.by_hand,
         verdict=decision.verdict.value if decision.verdict else None,
         reason=decision.reason,
         seq=decision.seq,

@@ -10,7 +10,6 @@ from gonogo.contract.decision import (
     CriterionOutcome,
     CriterionResult,
     Decision,
-    DecisionKind,
 )
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.gate.diagnosis import diagnosis_named
@@ -192,7 +191,7 @@ def _decided(row: Decision) -> str:
     """Return the verdict of a decision; a person's is one by hand."""
     if row.verdict is None:
         return NONE
-    return f"**{row.verdict}{' by hand' if row.kind is DecisionKind.HUMAN else ''}**"
+    return f"**{row.verdict}{' by hand' if row.by_hand else ''}**"
 
 
 def anchor_text(view: ReportView) -> str | None:

@@ -138,10 +138,10 @@ def _change(run: RunReport | None) -> str:
 
 def _decision(data: Mapping[str, Any], run: RunReport | None) -> tuple[What, str]:
     kind, verdict = data.get("kind"), data.get("verdict") or "no verdict"
-    human = kind == DecisionKind.HUMAN
-    what = What.PERSON if human else What.DECISION
+    by_hand = data.get("by_hand", kind == DecisionKind.HUMAN)
+    what = What.PERSON if by_hand else What.DECISION
     reason = f": {inline(data['reason'])}" if data.get("reason") else ""
-    by = " by hand" if human and data.get("verdict") else ""
+    by = " by hand" if by_hand and data.get("verdict") else ""
     return what, f"**{verdict}{by}** ({inline(kind)}){reason}"
 
 

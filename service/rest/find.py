@@ -6,7 +6,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from gonogo.contract.api import FoundPage, FoundView
+from gonogo.contract.decision import DecisionKind
 from gonogo.contract.ids import Kind
+from gonogo.judge.ledger.recorded import parse_decision
+from service.db.schema import DecisionRow
 from service.db.store import Session
 from service.http.auth import Viewer
 from service.http.transactions import Reading
@@ -15,6 +18,7 @@ from service.queries.campaigns import find_campaigns
 from service.queries.decisions import find_decisions
 from service.queries.experiments import find_experiments
 from service.queries.runs import find_runs
+from service.told.decided import load_decided
 
 router = APIRouter(tags=["overview"])
 FINDABLE = (Kind.EXPERIMENT, Kind.RUN, Kind.DECISION, Kind.CAMPAIGN)
@@ -56,7 +60,9 @@ def _beginning(kind: Kind, text: str) -> str:
 
 def _experiments(session: Session, text: str, limit: int, begins: bool) -> Iterator[FoundView]:
     beginning = _beginning(Kind.EXPERIMENT, text)
-    for row in find_experiments(session, beginning, text, begins=begins, limit=limit):
+    rows = list(find_experiments(session, beginning, text, begins=begins, limit=limit))
+    decided = load_decided(session, [row.id for row in rows])
+    for row in rows:
         yield FoundView(
             id=row.id,
             kind=Kind.EXPERIMENT,
@@ -64,6 +70,7 @@ def _experiments(session: Session, text: str, limit: int, begins: bool) -> Itera
             experiment=row.id,
             state=row.state,
             verdict=row.verdict,
+            by_hand=bool(decided[row.id].overrides) and row.verdict is not None,
             at=stamp(row.created_at),
         )
 
@@ -105,5 +112,11 @@ def _decisions(session: Session, text: str, limit: int) -> Iterator[FoundView]:
             phase=row.phase,
             state="decided",
             verdict=row.verdict,
+            by_hand=_is_by_hand(row),
             at=stamp(row.at),
         )
+
+
+def _is_by_hand(row: DecisionRow) -> bool:
+    """Say whether a person decided; what the judge decided, which may be large, is not read."""
+    return row.kind != DecisionKind.AUTO and parse_decision(row.document).decision.by_hand

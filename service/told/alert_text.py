@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from gonogo.contract.api import OverrideView
-from gonogo.contract.decision import Decision, DecisionKind
+from gonogo.contract.decision import ConditionState, Decision, DecisionKind
 from gonogo.judge.course.summary import joined
+from gonogo.judge.ledger.seal import SERVICE_ACTOR
 
 
 def decision_text(
@@ -19,10 +20,8 @@ def decision_text(
     """
     place = f"{name}, {decision.phase}" if decision.phase else name
     verdict = decision.verdict.value if decision.verdict else "no verdict"
-    if decision.kind is DecisionKind.HUMAN:
-        parts = [f"{place}: {verdict} by hand ({decision.kind})"]
-    else:
-        parts = [f"{place}: {verdict} ({decision.kind})"]
+    words = f"{verdict} by hand" if decision.by_hand and decision.verdict else verdict
+    parts = [f"{place}: {words} ({decision.kind})"]
     parts += _why(decision, overrides)
     others = [row.phase for row in overrides if row.decision != decision.id]
     if others:
@@ -32,11 +31,16 @@ def decision_text(
 
 
 def _why(decision: Decision, overrides: Sequence[OverrideView]) -> list[str]:
+    own = next((row for row in overrides if row.decision == decision.id), None)
     if decision.kind is DecisionKind.HUMAN:
-        own = next((row for row in overrides if row.decision == decision.id), None)
         evidence = "nothing" if own is None or own.evidence is None else own.evidence
         parts = [f"{decision.actor}: {decision.reason}", f"The evidence says {evidence}"]
         return [*parts, f"Never ran: {joined(decision.never_ran)}"] if decision.never_ran else parts
+    if decision.kind is DecisionKind.CONDITION and decision.actor != SERVICE_ACTOR:
+        parts = [f"{decision.actor}: {decision.reason or 'gave no reason'}"]
+        waived = [row.id for row in decision.conditions if row.state is ConditionState.WAIVED]
+        parts += [f"Waived: {joined(waived)}"] if waived else []
+        return [*parts, f"The evidence says {own.evidence}"] if own and own.evidence else parts
     if decision.cause is not None:
         look = f"Look at {'; '.join(decision.cause.look)}" if decision.cause.look else ""
         return [decision.cause.told(), *([look] if look else [])]

@@ -18,7 +18,14 @@ from gonogo.cli.output import (
 from gonogo.cli.screen.times import local
 from gonogo.cli.standing import cause_lines, standing_lines
 from gonogo.contract.api import ExperimentView, NextStep, OverrideView
-from gonogo.contract.decision import Cause, DecisionKind, Verdict
+from gonogo.contract.decision import (
+    Cause,
+    Condition,
+    ConditionState,
+    Decision,
+    DecisionKind,
+    Verdict,
+)
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 
 WORD = OverrideView(
@@ -34,6 +41,15 @@ def view(verdict: str | None = "GO", *, by_hand: bool = False, **more: Any) -> E
     )  # fmt: skip
 
 
+def decision(verdict: Verdict | None, kind: DecisionKind, *, waived: bool = False) -> Decision:
+    state = ConditionState.WAIVED if waived else ConditionState.MET
+    return Decision(
+        id="dec_1", seq=1, experiment="exp_1", kind=kind, verdict=verdict, rule_digest="-",
+        facts_digest="-", judge_version=1, actor="ann", at="-",
+        conditions=[Condition(id="smoke:fast", text="fast", criterion="fast", state=state)],
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("verdict", list(Verdict))
 def test_a_verdict_by_hand_has_an_exit_code_and_a_colour_of_its_own(verdict: Verdict) -> None:
     assert exit_of_experiment(view(verdict, by_hand=True)) is Exit.BY_HAND
@@ -41,10 +57,13 @@ def test_a_verdict_by_hand_has_an_exit_code_and_a_colour_of_its_own(verdict: Ver
     text = standing_text(view(verdict, by_hand=True))
     assert text == f"[{BY_HAND_STYLE}]{verdict} by hand[/{BY_HAND_STYLE}]"
     assert BY_HAND_STYLE not in VERDICT_STYLE.values()
-    assert decided_text(verdict, DecisionKind.HUMAN) == text
+    assert decided_text(decision(verdict, DecisionKind.HUMAN)) == text
+    assert decided_text(decision(verdict, DecisionKind.CONDITION, waived=True)) == text
     for kind in (DecisionKind.AUTO, DecisionKind.CONDITION):
-        assert decided_text(verdict, kind) == verdict_text(verdict)
-    assert decided_text(None, DecisionKind.HUMAN) == verdict_text(None)
+        assert decided_text(decision(verdict, kind)) == verdict_text(verdict)
+    by_plan = decision(verdict, DecisionKind.AUTO, waived=True)
+    assert decided_text(by_plan) == verdict_text(verdict)
+    assert decided_text(decision(None, DecisionKind.HUMAN)) == verdict_text(None)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.GO, Verdict.CONDITIONAL_GO])

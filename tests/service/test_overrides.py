@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from gonogo.cli.app import app
 from gonogo.cli.exits import Exit, exit_of_experiment
-from gonogo.contract.api import ExperimentView, Override
+from gonogo.cli.reach.naming import describe
+from gonogo.contract.api import ExperimentView, FoundView, Override
 from gonogo.contract.decision import Verdict
 from gonogo.planning.source import bundled_plan
 from tests.service.conftest import BOTH, Plane
@@ -312,7 +313,7 @@ def test_waiving_a_missed_condition_of_a_finished_experiment_is_by_hand(
         worker.run_through(plane.next_order(worker))
     view = plane.wait_state(experiment, "finished")
     assert (view["verdict"], view["overrides"]) == ("NO_GO", [])
-    override(plane, experiment, "CONDITIONAL_GO", condition="sanity:fast")
+    made = override(plane, experiment, "CONDITIONAL_GO", condition="sanity:fast")
     view = plane.experiment(experiment)
     assert view["verdict"] == "CONDITIONAL_GO"
     (said,) = view["overrides"]
@@ -320,6 +321,26 @@ def test_waiving_a_missed_condition_of_a_finished_experiment_is_by_hand(
     assert "waived the missed condition sanity:fast" in view["summary"]
     assert "smoke, extended and production never ran" in view["summary"]
     assert exit_of_experiment(ExperimentView.model_validate(view)) == 14
+    texts = [row["text"] for row in plane.get("/alerts", limit=100)["items"]]
+    assert (
+        f"demo, sanity: CONDITIONAL_GO by hand (condition). local admin: {WHY}."
+        f" Waived: sanity:fast. The evidence says NO_GO. Next: gonogo show {experiment}"
+    ) in texts
+    missed = next(text for text in texts if "missed: sanity:fast" in text)
+    assert "synthetic: NO_GO (condition). missed" in missed, "by nobody's hand"
+    report = plane.call("GET", f"/experiments/{experiment}/report").text
+    row = next(row for row in report.splitlines() if f"| `{made['id']}` | sanity |" in row)
+    assert "| condition | **CONDITIONAL_GO by hand** | local admin |" in row, "among the decisions"
+    assert "| **person** | **CONDITIONAL_GO by hand** (condition)" in report, "on the timeline"
+    with httpx.Client(base_url=plane.context.url, timeout=120, trust_env=False) as client:
+        client.get(plane.call("POST", "/sign-in-links").json()["url"])
+        page = client.get(f"/experiments/{experiment}").text
+    decisions = page.split("<h2>Decisions</h2>")[1].split("<h2>Runs</h2>")[0]
+    waived = next(row for row in decisions.split("<tr>") if made["id"] in row)
+    assert '<span class="badge by_hand">CONDITIONAL GO by hand</span>' in waived
+    assert decisions.count("by hand") == 1
+    (known,) = (row for row in plane.get("/find", text=made["id"])["items"])
+    assert (known["verdict"], known["by_hand"]) == ("CONDITIONAL_GO", True)
 
 
 def test_every_command_shows_it_and_those_that_exit_by_verdict_exit_14(
@@ -349,6 +370,10 @@ def test_every_command_shows_it_and_those_that_exit_by_verdict_exit_14(
     assert "never ran: smoke, extended, production" in shown.stdout
     for said in (gonogo("decisions", experiment), gonogo("decisions", said_by(overridden))):
         assert "GO by hand" in said.stdout, "the row of a decision, and the decision"
+    earned = plane.get(f"/experiments/{experiment}/decisions")["items"][0]["id"]
+    assert [row["by_hand"] for row in plane.get("/find", text=earned)["items"]] == [False]
+    (row,) = plane.get("/find", text="mine")["items"]
+    assert describe(FoundView.model_validate(row)).startswith("mine, GO by hand, ")
     word = gonogo("replay", said_by(overridden))
     assert "GO by hand again" in word.stdout, word.output
     again = gonogo("override", experiment, "NO_GO", "--reason", "no, after all")

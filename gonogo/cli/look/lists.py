@@ -136,7 +136,7 @@ def _print_decisions(rows: list[Decision]) -> None:
         [
             Column(name="#", cells=[str(row.seq) for row in rows]),
             Column(name="phase", cells=[escape(row.phase or "–") for row in rows], cut=True),
-            Column(name="verdict", cells=[decided_text(row.verdict, row.kind) for row in rows]),
+            Column(name="verdict", cells=[decided_text(row) for row in rows]),
             Column(name="kind", cells=[row.kind for row in rows], gives_way=2),
             Column(name="by", cells=[escape(row.actor) for row in rows], gives_way=3),
             Column(name="at", cells=[ago(row.at) for row in rows], gives_way=4),
@@ -156,7 +156,7 @@ def _print_decision(document: dict[str, Any]) -> None:
     print_fields(
         {
             "decision": row.id,
-            "verdict": decided_text(row.verdict, row.kind),
+            "verdict": decided_text(row),
             "experiment": row.experiment,
             "phase": row.phase,
             "run": row.run,

@@ -15,6 +15,7 @@ from gonogo.cli.screen.times import ago
 from gonogo.contract.api import FoundView
 from gonogo.contract.errors import NotFound, Problem, Rejected
 from gonogo.contract.ids import Kind, is_id
+from gonogo.contract.lifecycle import ExperimentState
 
 if TYPE_CHECKING:
     from gonogo.cli.client import Client
@@ -111,4 +112,6 @@ def ambiguous(text: str, found: Sequence[FoundView]) -> Ambiguous:
 def describe(row: FoundView) -> str:
     """Return what something is, in a few words: `smoke of nightly, GO, 3 min ago`."""
     what = f"{row.phase} of {row.name}" if row.phase else row.name
-    return f"{what}, {row.verdict or row.state}, {ago(row.at)}"
+    going_on = row.kind is Kind.EXPERIMENT and row.state != ExperimentState.FINISHED
+    words = row.state if going_on else row.verdict or row.state
+    return f"{what}, {words}{' by hand' if row.by_hand and not going_on else ''}, {ago(row.at)}"
