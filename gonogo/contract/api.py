@@ -1,9 +1,9 @@
 """Which resources does the REST API have? Their shapes, shared by service and client."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gonogo.contract.campaign import LEAST_REPEATS, MOST_REPEATS, CampaignSpec
 from gonogo.contract.comparison import Comparison
@@ -40,6 +40,14 @@ class Override(Submitted):
     verdict: Verdict
     reason: str = Field(min_length=1, max_length=4000, pattern=r"\S")
     condition: str | None = Field(default=None, max_length=200)
+
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> Self:
+        if self.condition is not None and self.verdict in (Verdict.NO_GO, Verdict.INCONCLUSIVE):
+            raise ValueError(
+                f"{self.verdict} waives no condition; say CONDITIONAL_GO, or leave it out"
+            )
+        return self
 
 
 class Forecast(Recorded):

@@ -27,6 +27,7 @@ from service.experiments.decisions import (
 from service.experiments.lifecycle import Deed
 from service.experiments.verbs import last_outcome, require
 from service.queries.experiments import phases_of, runs_of
+from service.told.awaited import open_approval
 
 _GOES_ON = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
@@ -37,8 +38,8 @@ def override(
     """Record a person's verdict (or his waiving of a condition), and do what it means.
 
     Raises:
-        Conflict: the experiment is not awaiting one and not finished, the condition is settled, or
-            a GO would end the experiment by a condition that it misses.
+        Conflict: the experiment is not awaiting one and not finished, the condition is settled or
+            an approval, or a GO would end the experiment by a condition that it misses.
         NotFound: no such condition.
     """
     if said.condition is not None:
@@ -116,6 +117,13 @@ def _phase_of(deed: Deed, experiment: ExperimentRow) -> PhaseRow:
 def _waive(deed: Deed, experiment: ExperimentRow, said: Override) -> RecordedDecision:
     rows = {row.condition.id: row.condition for row in load_conditions(deed.session, experiment.id)}
     condition = rows.get(said.condition or "")
+    asked = open_approval(experiment)
+    if asked is not None and asked.id == said.condition:
+        raise Conflict(
+            f"{asked.id} is an approval, given by: gonogo promote {experiment.id} --reason WHY",
+            state=experiment.state,
+            allowed=("promote", "override", "cancel"),
+        )
     if condition is None:
         raise NotFound(f"there is no condition {said.condition}")
     if condition.state not in (ConditionState.OPEN, ConditionState.MISSED):

@@ -283,6 +283,22 @@ def test_a_go_by_hand_does_not_end_what_it_means_to_go_on_with(still: Plane) -> 
     assert order.phase == "smoke"
 
 
+def test_an_approval_is_given_and_not_waived(asking: tuple[Plane, str]) -> None:
+    plane, experiment = asking
+    body = {"verdict": "CONDITIONAL_GO", "reason": "so", "condition": APPROVAL}
+    refused = plane.call("POST", f"/experiments/{experiment}/decisions", json=body)
+    assert refused.status_code == 409
+    assert f"gonogo promote {experiment} --reason WHY" in refused.json()["detail"]
+    assert "promote" in refused.json()["allowed"]
+    body["condition"] = "sanity:other"
+    unknown = plane.call("POST", f"/experiments/{experiment}/decisions", json=body)
+    assert unknown.status_code == 404
+    body = {"verdict": "NO_GO", "reason": "so", "condition": "sanity:other"}
+    neither = plane.call("POST", f"/experiments/{experiment}/decisions", json=body)
+    assert neither.status_code == 422
+    assert "NO_GO waives no condition" in neither.text
+
+
 def test_what_waits_for_an_approval_is_shown_as_no_go_yet(
     asking: tuple[Plane, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

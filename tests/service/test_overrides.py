@@ -251,6 +251,19 @@ def test_verdict_show_and_alert_quote_the_guilty_rank_s_last_log_line(plane: Pla
     assert run["verdict"] == "NO_GO"
 
 
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_only_a_verdict_that_passes_waives_a_condition(verdict: Verdict) -> None:
+    def said() -> Override:
+        return Override(verdict=verdict, reason="so", condition="sanity:fast")
+
+    assert Override(verdict=verdict, reason="so").condition is None
+    if verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
+        assert said().condition == "sanity:fast"
+        return
+    with pytest.raises(ValidationError, match=f"{verdict} waives no condition"):
+        said()
+
+
 def test_an_awaited_go_goes_on_with_the_next_phase_and_stays_by_hand_to_the_end(
     plane: Plane,
 ) -> None:
