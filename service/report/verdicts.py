@@ -79,7 +79,7 @@ def recommendation(view: ReportView) -> str:
         if experiment.waiting_for:
             return f"Nothing is decided yet, and it waits for {inline(experiment.waiting_for)}."
         return "Nothing yet: it goes on by itself."
-    if experiment.overrides:
+    if experiment.overrides and not _by_evidence(view):
         said = inline(experiment.summary or "")
         return f"A person decided, not the evidence; {_at_a_word(experiment.verdict)}. {said}"
     if experiment.verdict is None:
@@ -91,6 +91,14 @@ def recommendation(view: ReportView) -> str:
         Verdict.INCONCLUSIVE: f"Not enough evidence. {summary}",
         Verdict.NO_GO: f"{_after_no_go(view)} {summary}",
     }[experiment.verdict]
+
+
+def _by_evidence(view: ReportView) -> bool:
+    """Say whether evidence refused in the end what a person's word had let go on."""
+    experiment = view.experiment
+    last = deciding(view)
+    refused = experiment.verdict in (Verdict.NO_GO, Verdict.INCONCLUSIVE)
+    return refused and last is not None and not last.by_hand and last.verdict == experiment.verdict
 
 
 def _at_a_word(verdict: Verdict | None) -> str:

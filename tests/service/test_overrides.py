@@ -295,6 +295,30 @@ def test_an_awaited_go_goes_on_with_the_next_phase_and_stays_by_hand_to_the_end(
 
 
 @pytest.mark.long
+def test_what_evidence_refuses_after_a_go_by_hand_is_refused_by_evidence(plane: Plane) -> None:
+    experiment = plane.submit(two_phases(), name="halted")
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.start(order)
+    plane.call("POST", f"/experiments/{experiment}/halt", json={"reason": "wait"})
+    lines = {rank: beats(order, rank, upto=0, done=False) for rank in (0, 1)}
+    worker.ship(order, lines)
+    worker.end(order, lines, "halted", "operator", code=3)
+    plane.wait_state(experiment, "awaiting_decision")
+    override(plane, experiment)
+    fail(plane, worker, plane.next_order(worker))
+    assert plane.wait_state(experiment, "finished")["verdict"] == "NO_GO"
+    report = f"/experiments/{experiment}/report"
+    told = plane.call("GET", report).text.split("**Recommendation.**")[1].split("\n")[0]
+    assert told.startswith(" Do not go on.")
+    assert "local admin called sanity GO" in told
+    assert "not the evidence" not in told
+    override(plane, experiment, "NO_GO")
+    told = plane.call("GET", report).text.split("**Recommendation.**")[1].split("\n")[0]
+    assert "A person decided, not the evidence; do not go on" in told
+
+
+@pytest.mark.long
 def test_evidence_that_is_judged_anew_ends_a_word_by_hand(plane: Plane) -> None:
     experiment = plane.submit()
     worker = plane.worker()
