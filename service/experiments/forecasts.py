@@ -140,10 +140,11 @@ def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
     progress = None if queued else session.get(ProgressRow, row.id)
     first, last, gaps_s = (None, None, []) if queued else _load_ends(session, row.id)
     mean_s, steps = _mean_of(first, last)
+    resumed = row.resume_from.step if row.resume_from else 0  # made already, whoever says so
     return _Living(
         row=row,
         order=Order.model_validate(row.order) if row.order else None,
-        step=progress.step if progress else 0,
+        step=max(resumed, progress.step if progress else 0),
         heard_at=progress.heartbeat_at if progress else None,
         first=first,
         last=last,

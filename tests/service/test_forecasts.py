@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Rejected
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, ResumePoint
 from service.conductor.deadlines import Deadlines
 from service.db.schema import RunRow
 from service.experiments.forecasts import check_labels
@@ -78,6 +78,28 @@ def test_a_run_that_has_ended_leaves_nothing_of_its_phase_before_it_is_judged(
     found = forecast(still, experiment)
     assert found["seconds_p50"] == going["seconds_p50"]
     assert found["next_checkpoint_s"] is None
+
+
+def test_steps_that_a_run_goes_on_from_are_not_ahead_before_it_says_a_word(plane: Plane) -> None:
+    experiment = plane.submit(set={"phases.0.steps": 1000})
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    train(plane, worker, order, 900, 0.2)
+    ahead = sum(phase.steps for phase in order.phases_after)
+    assert forecast(plane, experiment)["basis"].startswith(f"{100 + ahead} steps ")
+    lines = {rank: beats(order, rank, upto=900, done=False) for rank in (0, 1)}
+    worker.end(order, lines, "keeper_lost", "infra", code=None)
+    plane.wait(lambda: len(plane.experiment(experiment)["phases"][0]["runs"]) == 2, "a retry")
+    run = plane.experiment(experiment)["phases"][0]["runs"][1]
+    assert forecast(plane, experiment)["basis"].startswith(f"{1000 + ahead} steps "), "from step 1"
+
+    def resume(session: Session) -> None:
+        point = ResumePoint(path="checkpoints/step_000800", step=800)
+        session.get_one(RunRow, run).resume_from = point
+
+    plane.context.store.write(resume)
+    assert plane.get(f"/runs/{run}")["state"] == "queued"
+    assert forecast(plane, experiment)["basis"].startswith(f"{200 + ahead} steps ")
 
 
 def test_a_run_that_is_being_stopped_has_no_rest(still: Plane) -> None:
