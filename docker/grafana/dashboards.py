@@ -251,11 +251,16 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 title="Decisions in six hours",
-                about="By verdict.",
+                about="By verdict; those by hand are a person's, and among the others.",
                 queries=(
                     Query(
                         expr="sum by (verdict) (increase(gonogo_decisions_total[6h]))",
                         legend="{{verdict}}",
+                    ),
+                    Query(
+                        expr="sum by (verdict) (increase(gonogo_decisions_by_hand_total[6h]))",
+                        legend="{{verdict}} by hand",
+                        dashed=True,
                     ),
                 ),
             ),

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gonogo.contract.api import WorkerState
-from gonogo.contract.decision import Verdict
+from gonogo.contract.decision import DecisionKind, Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from service.conductor.conductor import Conductor
 from service.db.schema import WorkerRow
@@ -123,6 +123,13 @@ def _totals(session: Session, now: float) -> Iterator[Metric]:
     for verdict in (*(row.value for row in Verdict), None):
         decisions.add_metric([verdict or "none"], by_verdict.get(verdict, 0))
     yield decisions
+    by_hand = CounterMetricFamily(
+        "gonogo_decisions_by_hand", "Decisions that a person made.", labels=["verdict"]
+    )
+    by_verdict = count_verdicts(session, DecisionKind.HUMAN)
+    for said in Verdict:
+        by_hand.add_metric([said.value], by_verdict.get(said.value, 0))
+    yield by_hand
     yield GaugeMetricFamily(
         "gonogo_alerts_pending",
         "Alerts in the outbox, not yet delivered.",

@@ -114,7 +114,9 @@ def find_decisions(
     yield from ((row, name) for row, name in session.execute(query))
 
 
-def count_verdicts(session: Session) -> dict[str | None, int]:
-    """Return verdict → how many decisions have it."""
+def count_verdicts(session: Session, kind: DecisionKind | None = None) -> dict[str | None, int]:
+    """Return verdict → how many decisions have it; of one kind, or of all."""
     query = select(DecisionRow.verdict, func.count()).group_by(DecisionRow.verdict)
+    if kind is not None:
+        query = query.where(DecisionRow.kind == kind)
     return {verdict: count for verdict, count in session.execute(query)}

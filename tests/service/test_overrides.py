@@ -417,3 +417,6 @@ def test_every_command_shows_it_and_those_that_exit_by_verdict_exit_14(
     assert again.exit_code == 0
     assert "NO_GO by hand" in again.stdout
     assert json.loads(gonogo("watch", experiment, "--json").stdout)["experiment"]["overrides"]
+    metrics = httpx.get(f"{plane.context.url}/metrics", trust_env=False).text
+    for verdict, count in (("GO", 1), ("NO_GO", 1), ("CONDITIONAL_GO", 0)):
+        assert f'gonogo_decisions_by_hand_total{{verdict="{verdict}"}} {count}.0' in metrics
