@@ -224,7 +224,11 @@ def _print_experiment(view: ExperimentView) -> None:
     if view.waiting_for is not None:
         fields["waiting for"] = escape(view.waiting_for)
     if view.forecast.seconds_p50 is not None:
-        fields["rest"] = f"{duration(view.forecast.seconds_p50)}  ({view.forecast.basis})"
+        rest = f"{duration(view.forecast.seconds_p50)}, nine in ten"
+        rest += f" {duration(view.forecast.seconds_p90)}"
+        fields["rest"] = f"{rest}  ({view.forecast.basis})"
+    if view.forecast.next_checkpoint_s is not None:
+        fields["checkpoint"] = f"in {duration(view.forecast.next_checkpoint_s)}"
     if view.forecast.late:
         fields["deadline"] = "cannot be met at this pace"
     print_fields(fields)

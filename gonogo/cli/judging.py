@@ -182,7 +182,7 @@ def _costs(found: Forecast) -> str:
 def _deadline(found: Forecast) -> str:
     if found.deadline_s is None:
         return "–"
-    met = "cannot be met at this pace" if found.late else "can be met"
+    met = "cannot be met at this pace" if found.late else "nothing says yet that it is missed"
     return f"{duration(found.deadline_s)} for what comes after this phase: {met}"
 
 
