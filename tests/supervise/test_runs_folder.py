@@ -2,12 +2,63 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from gonogo.supervise.runs_folder import NOTE_NAME, find_missing, mark_runs, take_as_new
+from gonogo.supervise import runs_folder
+from gonogo.supervise.runs_folder import (
+    NOTE_NAME,
+    find_missing,
+    is_mounted,
+    mark_runs,
+    take_as_new,
+)
 from tests.supervise.orders import make_order, make_run_dir
+
+
+@pytest.fixture(autouse=True)
+def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where what is mounted is listed: runs/ of this home is a mount of its own."""
+    path = tmp_path / "mountinfo"
+    rows = ("/", str(tmp_path / "runs"), str(tmp_path / "other"))
+    path.write_text("".join(f"25 1 259:2 / {row} rw shared:1 - ext4 /dev/x rw\n" for row in rows))
+    monkeypatch.setattr(runs_folder, "MOUNTS", path)
+    return path
+
+
+def test_a_folder_within_its_home_that_is_gone_was_removed(tmp_path: Path, mounts: Path) -> None:
+    mounts.write_text("25 1 259:2 / / rw shared:1 - ext4 /dev/x rw\n")
+    runs = tmp_path / "runs"
+    make_run_dir(runs, make_order())
+    mark_runs(tmp_path, runs)
+    shutil.rmtree(runs)
+    assert find_missing(tmp_path, runs) is None
+    make_run_dir(runs, make_order())
+    mark_runs(tmp_path, runs)
+    assert find_missing(tmp_path, runs) is None
+    mounts.write_text(mounts.read_text() + f"9 1 0:1 / {runs} rw - ext4 /dev/y rw\n")
+    (runs / NOTE_NAME).unlink()
+    mark_runs(tmp_path, runs)
+    shutil.rmtree(runs)
+    assert find_missing(tmp_path, runs) is not None, "it has a mount of its own by now"
+
+
+def test_a_mount_is_told_from_a_folder_of_the_home(tmp_path: Path, mounts: Path) -> None:
+    home, disk = tmp_path / "my home", tmp_path / "disk"
+    home.mkdir()
+    (disk / "runs").mkdir(parents=True)
+    named = str(home).replace(" ", "\\040")
+    mounts.write_text(
+        f"25 1 259:2 / / rw - ext4 /dev/x rw\n26 1 0:1 / {named} rw - ext4 /dev/y rw\n"
+        f"27 1 0:1 / {disk} rw - ext4 /dev/z rw\ngarbage\n"
+    )
+    (home / "runs").symlink_to(disk / "runs")
+    assert is_mounted(home, home / "runs")
+    assert not is_mounted(home, home / "others")
+    mounts.unlink()
+    assert is_mounted(home, home / "others"), "nobody can say"
 
 
 def test_an_upgrade_marks_the_folder_that_it_finds(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.rundir import SHIPPED_NAME, save_json
+from gonogo.supervise import runs_folder
 from gonogo.supervise.given_up import give_up, load_refusals
 from gonogo.supervise.locks import DeviceLocks, holding, launch_lock
 from gonogo.supervise.quarantine import load_quarantines
@@ -255,6 +257,13 @@ def test_an_outage_and_a_key_that_is_refused_refuse_no_run(
     assert list(load_refusals(desk.settings.runs)) == []
 
 
+@pytest.fixture
+def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can say that runs/ lies under no mount of its own."""
+    monkeypatch.setattr(runs_folder, "MOUNTS", tmp_path / "nowhere")
+
+
+@pytest.mark.usefixtures("mounted")
 def test_a_folder_of_runs_that_is_not_mounted_yet_keeps_its_runs_from_being_called_dead(
     desk: Desk, plane: FakeControlPlane, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -279,6 +288,7 @@ def test_a_folder_of_runs_that_is_not_mounted_yet_keeps_its_runs_from_being_call
     assert plane.claims[-1].active == [order.run]
 
 
+@pytest.mark.usefixtures("mounted")
 def test_a_folder_of_runs_that_is_new_is_taken_when_somebody_says_so(
     desk: Desk, plane: FakeControlPlane
 ) -> None:
@@ -293,6 +303,7 @@ def test_a_folder_of_runs_that_is_new_is_taken_when_somebody_says_so(
     assert plane.claims[-1].active == []
 
 
+@pytest.mark.usefixtures("mounted")
 def test_a_first_start_may_come_before_its_mount(desk: Desk, plane: FakeControlPlane) -> None:
     desk.run_round()
     desk.settings.runs.mkdir(exist_ok=True)
@@ -306,6 +317,16 @@ def test_a_first_start_may_come_before_its_mount(desk: Desk, plane: FakeControlP
     assert find_missing(desk.settings.home, desk.settings.runs) is None
     desk.settings.runs.rename(desk.settings.runs.with_name("gone"))
     assert find_missing(desk.settings.home, desk.settings.runs) is not None, "from its first run on"
+
+
+def test_a_folder_of_runs_that_somebody_removed_from_the_home_is_made_anew(
+    desk: Desk, plane: FakeControlPlane
+) -> None:
+    ended(desk, make_order())
+    desk.run_round()
+    shutil.rmtree(desk.settings.runs)
+    desk.run_round()
+    assert plane.claims[-1].active == []
 
 
 def test_an_unfit_host_takes_nothing_for_a_while_each_time_longer(
