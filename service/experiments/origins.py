@@ -35,6 +35,7 @@ from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions
 from service.experiments.resume_points import load_resume_points, load_weights
 from service.queries.experiments import load_experiment, phases_of, runs_of
+from service.told.awaited import went_to_its_end
 from service.told.decided import load_decided
 
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
@@ -159,7 +160,7 @@ def _not_shown(
     by_hand = {row.phase for row in overrides}
     conditions = [row.condition for row in load_conditions(session, source.id)]
     for phase in before:
-        again = f"begin with it: {source.id}:{phase}"
+        again = f"begin with it: {_again(session, source, phase)}"
         row = there.get(phase)
         if row is None or row.state not in _TAKEN_OVER:
             came_to = "is not there" if row is None else f"is {row.verdict or row.state}"
@@ -170,6 +171,12 @@ def _not_shown(
             unmet = condition.state in (ConditionState.OPEN, ConditionState.MISSED)
             if unmet and condition.id.partition(":")[0] == phase:
                 yield f"condition {condition.id} is {condition.state} in {source.id}; {again}"
+
+
+def _again(session: Session, source: ExperimentRow, phase: str) -> str:
+    """Return the origin that runs a phase again: from its start, where it went to its end."""
+    runs = runs_of(session, source.id, phase)
+    return f"{source.id}:{phase}" + ("@0" if runs and went_to_its_end(runs[-1]) else "")
 
 
 def _not_approved(
@@ -193,7 +200,7 @@ def _not_approved(
     if asks_approval(plan, last.name, last.verdict) and not given:
         yield (
             f"{phase} waits for an approval after {last.name}, and nobody gave it in {source.id};"
-            f" begin with it: {source.id}:{last.name}"
+            f" begin with it: {_again(session, source, last.name)}"
         )
 
 
@@ -275,5 +282,8 @@ def _point(
             raise _rejected(f"no durable checkpoint of {phase} at step {step}; there are: {there}")
         found = durable[step]
     if found is not None and found.step >= wanted.steps:
-        raise _rejected(f"{phase} ends at step {wanted.steps}; {found.step} are done already")
+        raise _rejected(
+            f"{phase} ends at step {wanted.steps}; {found.step} are done already; "
+            f"{source.id}:{phase}@0 begins it anew"
+        )
     return found

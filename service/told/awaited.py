@@ -51,13 +51,21 @@ def is_owed(run: RunRow) -> bool:
     return ended and run.lost
 
 
+def went_to_its_end(run: RunRow) -> bool:
+    """Say whether a run went to its last step: nothing is left to go on with after it."""
+    return run.outcome is not None and run.outcome.code is OutcomeCode.COMPLETED
+
+
 def has_not_passed(run: RunRow) -> bool:
     """Say whether a run went to its last step, was judged, and did not pass.
 
     Going on from a checkpoint of it would show its last steps alone, and the gate is for all.
     """
-    completed = run.outcome is not None and run.outcome.code is OutcomeCode.COMPLETED
-    return completed and run.judged and run.verdict not in (Verdict.GO, Verdict.CONDITIONAL_GO)
+    return (
+        went_to_its_end(run)
+        and run.judged
+        and run.verdict not in (Verdict.GO, Verdict.CONDITIONAL_GO)
+    )
 
 
 def verbs_of(

@@ -117,7 +117,18 @@ def _view_one(
             row.verdict, shown, hanging, decided.overrides, finished=over, origin=row.origin
         ),
         next=next_steps(
-            place_of(row, phases, runs, hanging, cause, decided.last, taker, settings, stood)
+            place_of(
+                row,
+                phases,
+                runs,
+                hanging,
+                cause,
+                decided.last,
+                taker,
+                settings,
+                stood,
+                {override.phase for override in decided.overrides},
+            )
         ),
     )
 

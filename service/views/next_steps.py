@@ -6,23 +6,25 @@ the experiment's state allows is named (`awaited.verbs_of`).
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gonogo.contract.api import NextStep
 from gonogo.contract.decision import Cause, Condition, ConditionState
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.judge.course.decide import asks_approval
 from gonogo.judge.gate.approval import is_approval
-from gonogo.planning.resolve import is_bundled
+from gonogo.planning.resolve import ResolvedPlan, is_bundled
 from service.db.schema import ExperimentRow, RunRow
 from service.queries.experiments import AnyPhase, has_plan
-from service.told.awaited import has_not_passed, is_owed, verbs_of
+from service.told.awaited import is_owed, verbs_of, went_to_its_end
 
 MOST_STEPS = 6
 _RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
 _OWN = "PLAN"
 """What stands for a plan of a person's own."""
 _THROUGH = (PhaseState.PASSED, PhaseState.INHERITED)
+_UNMET = (ConditionState.OPEN, ConditionState.MISSED)
 _AT_ONCE = "asked again: end it at once, and wait for no checkpoint"
 
 
@@ -45,8 +47,9 @@ class Place:
     last_decision: str | None
     plan: str
     """Name of its plan, where it is the bundled one of that name; else a person's own word."""
-    unpassed: str | None
-    """The first phase that has not passed; None of a campaign's run: nothing goes on from it."""
+    begins: str | None
+    """Where another experiment goes on with it: its first phase that cannot be taken over as it
+    stands; None of a campaign's run, and where every phase can."""
     campaign: str | None
     """Of a run of a campaign: which."""
     needs: str | None
@@ -69,6 +72,7 @@ def place_of(
     taker: str | None = None,
     settings: Mapping[str, str] | None = None,
     stood: str | None = None,
+    by_hand: Collection[str | None] = (),
 ) -> Place:
     """Return where an experiment stands, from its rows.
 
@@ -82,6 +86,7 @@ def place_of(
         taker: the worker that takes its queued run, where that is known.
         settings: with which a worker takes it, where none is known that does.
         stood: the file of its last run's evidence that says where it hung.
+        by_hand: phases that a person decided, as it stands.
     """
     phase = experiment.awaiting.phase if experiment.awaiting is not None else None
     names = [row.name for row in phases]
@@ -99,7 +104,7 @@ def place_of(
         cause=cause,
         last_decision=last_decision,
         plan=_plan_of(experiment),
-        unpassed=None if experiment.campaign is not None else _unpassed(phases),
+        begins=_begins(experiment, phases, runs, conditions, by_hand),
         campaign=experiment.campaign,
         needs=experiment.needs if queued else None,
         taker=taker,
@@ -119,8 +124,38 @@ def _plan_of(experiment: ExperimentRow) -> str:
     return experiment.plan if bundled else _OWN
 
 
-def _unpassed(phases: Sequence[AnyPhase]) -> str | None:
-    return next((row.name for row in phases if row.state not in _THROUGH), None)
+def _begins(
+    experiment: ExperimentRow,
+    phases: Sequence[AnyPhase],
+    runs: Sequence[RunRow],
+    conditions: Sequence[Condition],
+    by_hand: Collection[str | None],
+) -> str | None:
+    """Return the first phase that another experiment cannot take over as it stands.
+
+    That is the first that did not pass, or one before it whose word is not that of its evidence
+    alone, as `service.experiments.origins` asks of what it takes over. A list reads no plans, and
+    does not know whether an approval was owed.
+    """
+    finished = experiment.state == ExperimentState.FINISHED
+    unpassed = next((row for row in phases if row.state not in _THROUGH), None)
+    if experiment.campaign is not None or not finished or unpassed is None:
+        return None
+    before = list(phases[: phases.index(unpassed)])
+    unmet = {row.id.partition(":")[0] for row in conditions if row.state in _UNMET}
+    for row in before:
+        if row.name in by_hand or row.name in unmet:
+            return row.name
+    if not before or not has_plan(experiment) or any(run.phase == unpassed.name for run in runs):
+        return unpassed.name  # one that began had its approval, or needed none
+    last = before[-1]
+    plan = ResolvedPlan.model_validate(experiment.resolved).parsed()
+    given = any(
+        is_approval(row) and row.due == unpassed.name and row.state not in _UNMET
+        for row in conditions
+    )
+    owed = asks_approval(plan, last.name, last.verdict) and not given
+    return last.name if owed else unpassed.name
 
 
 def next_steps(place: Place) -> list[NextStep]:
@@ -219,13 +254,13 @@ def _finished(place: Place) -> Iterator[NextStep]:
             alike.setdefault(row.text, []).append(row)  # a remedy that is carried on: one a phase
     for rows in alike.values():
         yield _waiver(place, *rows)
-    if place.unpassed is not None:
+    if place.begins is not None:
         again = shlex.join(["gonogo", "submit", place.plan, "--from"])
-        last = next((run for run in reversed(place.runs) if run.phase == place.unpassed), None)
-        anew = last is not None and has_not_passed(last)
+        last = next((run for run in reversed(place.runs) if run.phase == place.begins), None)
+        anew = last is not None and went_to_its_end(last)
         goes, start = ("begins {} anew", "@0") if anew else ("goes on with {}", "")
-        text = f"once the cause is mended: a new experiment that {goes.format(place.unpassed)}"
-        yield NextStep(command=f"{again} {place.experiment}:{place.unpassed}{start}", text=text)
+        text = f"once the cause is mended: a new experiment that {goes.format(place.begins)}"
+        yield NextStep(command=f"{again} {place.experiment}:{place.begins}{start}", text=text)
     if place.last_decision is not None:
         check = f"gonogo replay {place.last_decision}"
         yield NextStep(command=check, text="derive the last decision again from its files")

@@ -51,6 +51,16 @@ def ended(plane: Plane, tmp_path: Path) -> Ended:
     return Ended(experiment, worker, home, order.run)
 
 
+def offered(plane: Plane, experiment: str, **more: Any) -> str:
+    """The origin that its next command names, which is accepted as it stands."""
+    lines = [row["command"] for row in plane.experiment(experiment)["next"]]
+    (origin,) = [line.partition(" --from ")[2] for line in lines if " --from " in line]
+    body = {"plan": "demo", "origin": origin, "dry_run": True, **more}
+    answer = plane.call("POST", "/experiments", json=body)
+    assert answer.status_code == 200, answer.text
+    return origin
+
+
 def refused(plane: Plane, origin: str, status: int = 422, **more: Any) -> str:
     """What is answered to a submission that takes over too much; nothing is stored."""
     before = len(plane.get("/experiments")["items"])
@@ -274,7 +284,8 @@ def test_a_phase_that_a_person_decided_is_not_taken_over(plane: Plane, ended: En
 @pytest.mark.long
 def test_a_phase_that_went_on_by_hand_is_not_taken_over(plane: Plane) -> None:
     """It reads as passed, and what passed it is a person's word."""
-    experiment = plane.submit(set={"phases.sanity.gate.finite.min_samples": 99})
+    sets = {"phases.sanity.gate.finite.min_samples": 99}
+    experiment = plane.submit(set=sets)
     worker = plane.worker()
     worker.run_through(plane.next_order(worker))
     plane.wait_state(experiment, "awaiting_decision")
@@ -284,18 +295,49 @@ def test_a_phase_that_went_on_by_hand_is_not_taken_over(plane: Plane) -> None:
     assert plane.wait_state(experiment, "finished")["phases"][0]["state"] == "passed"
     said = refused(plane, f"{experiment}:synthetic")
     assert f"sanity was decided by hand in {experiment}" in said
+    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity@0"
+
+
+def test_a_phase_that_waits_for_its_approval_is_not_gone_on_with(plane: Plane) -> None:
+    """Cancelling is no consent; the command that is named begins with the phase before."""
+    sets = {"phases.synthetic.approve": "always"}
+    experiment = plane.submit(set=sets)
+    worker = plane.worker()
+    for _ in range(2):
+        worker.run_through(plane.next_order(worker))
+    plane.wait_state(experiment, "awaiting_decision")
+    assert plane.call("POST", f"/experiments/{experiment}/cancel", json={}).is_success
+    plane.wait_state(experiment, "finished")
+    said = refused(plane, f"{experiment}:smoke", set=sets)
+    assert f"begin with it: {experiment}:synthetic@0" in said
+    assert offered(plane, experiment, set=sets) == f"{experiment}:synthetic@0"
+
+
+def test_a_phase_that_ended_is_begun_anew(plane: Plane, tmp_path: Path) -> None:
+    experiment = plane.submit()
+    worker = plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / order.run, step=order.steps)
+    worker.run_through(order)
+    fail(worker, plane.next_order(worker))
+    plane.wait_state(experiment, "finished")
+    said = refused(plane, f"{experiment}:sanity")
+    assert f"{experiment}:sanity@0 begins it anew" in said
+    assert offered(plane, experiment) == f"{experiment}:synthetic"
 
 
 @pytest.mark.long
 def test_a_phase_with_an_open_condition_is_not_taken_over(plane: Plane) -> None:
     gate = "phases.sanity.gate.first_loss"
-    experiment = plane.submit(set={f"{gate}.pass_below": 1.0, f"{gate}.severity": "conditional"})
+    sets = {f"{gate}.pass_below": 1.0, f"{gate}.severity": "conditional"}
+    experiment = plane.submit(set=sets)
     worker = plane.worker()
     worker.run_through(plane.next_order(worker))
     fail(worker, plane.next_order(worker))
     plane.wait_state(experiment, "finished")
     said = refused(plane, f"{experiment}:synthetic")
     assert f"condition sanity:first_loss is open in {experiment}" in said
+    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity@0"
 
 
 @pytest.mark.long
