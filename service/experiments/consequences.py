@@ -23,9 +23,10 @@ from service.experiments.course import (
     start_phase,
 )
 from service.experiments.decisions import total_verdict
-from service.experiments.lifecycle import Deed
+from service.experiments.lifecycle import Deed, queue_alert
 from service.experiments.missed import record_missed
 from service.queries.experiments import phases_of
+from service.told.alert_text import approval_text
 
 _STARTS = (ActionKind.START_PHASE, ActionKind.START_RUN)
 
@@ -119,10 +120,23 @@ def _await(deed: Deed, experiment: ExperimentRow, action: Action, phase: str, te
     """Wait for a person, under the verdict so far."""
     experiment.verdict = total_verdict(deed.session, experiment)
     awaited = _awaited(action, phase, text, deed.now)
+    _ask(deed, experiment, awaited)
     if experiment.state == ExperimentState.AWAITING_DECISION:
         experiment.awaiting = awaited
     else:
         await_person(deed, experiment, awaited)
+
+
+def _ask(deed: Deed, experiment: ExperimentRow, awaited: Awaited) -> None:
+    """Tell people of an approval that nobody was asked for before, and until when it is taken."""
+    before = experiment.awaiting
+    asked = before is not None and (before.kind, before.following) == (
+        awaited.kind,
+        awaited.following,
+    )
+    if awaited.kind is AwaitedKind.APPROVAL and not asked:
+        text = approval_text(experiment.id, experiment.name, awaited)
+        queue_alert(deed, experiment, "approval.asked", text, phase=awaited.phase)
 
 
 def _awaited(action: Action, phase: str, text: str, now: float) -> Awaited:

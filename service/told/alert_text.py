@@ -1,4 +1,6 @@
-"""What does an alert about a decision say? Verdict, cause, last log line, and what to type."""
+"""What does an alert say? Of a decision verdict, cause, last log line, and what to type; of an
+approval what is asked, and until when.
+"""
 
 from collections.abc import Sequence
 
@@ -6,6 +8,8 @@ from gonogo.contract.api import OverrideView
 from gonogo.contract.decision import ConditionState, Decision, DecisionKind
 from gonogo.judge.course.summary import joined
 from gonogo.judge.ledger.seal import SERVICE_ACTOR
+from service.db.documents import Awaited
+from service.instants import stamp
 
 
 def decision_text(
@@ -28,6 +32,15 @@ def decision_text(
         parts.append(f"Decided by hand before: {joined(others)}")
     parts.append(f"Next: gonogo show {experiment}")
     return ". ".join(part.rstrip(".") for part in parts)
+
+
+def approval_text(experiment: str, name: str, awaited: Awaited) -> str:
+    """Return the text of the alert that a person's approval is waited for."""
+    parts = [f"{name}, {awaited.phase}: waits for {awaited.text}"]
+    if awaited.expires_s is not None and awaited.asked_at is not None:
+        parts.append(f"It is taken until {stamp(awaited.asked_at + awaited.expires_s)}")
+    parts.append(f"Next: gonogo promote {experiment} --reason WHY")
+    return ". ".join(parts)
 
 
 def _why(decision: Decision, overrides: Sequence[OverrideView]) -> list[str]:

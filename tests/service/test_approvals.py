@@ -130,6 +130,21 @@ def test_an_approval_that_nobody_gave_expires_on_record_and_starts_nothing(
     assert any("nobody approved synthetic within 3600 s" in text for text in texts)
 
 
+def test_who_is_asked_for_an_approval_is_told_so_once(asking: tuple[Plane, str]) -> None:
+    """With what to type, and until when it is taken; a phase that asks for none tells nothing."""
+    plane, experiment = asking
+    told = [row for row in plane.get("/alerts")["items"] if row["type"] == "approval.asked"]
+    (alert,) = told
+    assert alert["experiment"] == experiment
+    assert ", sanity: " in alert["text"]
+    assert "waits for an approval: " in alert["text"]
+    assert "It is taken until 2023-11-14T23:13:20" in alert["text"]
+    assert alert["text"].endswith(f"Next: gonogo promote {experiment} --reason WHY")
+    assert ask(plane, experiment, "promote", reason="fine").is_success
+    again = [row for row in plane.get("/alerts")["items"] if row["type"] == "approval.asked"]
+    assert again == told
+
+
 def test_too_late_is_too_late_even_before_the_conductor_looked(
     asking: tuple[Plane, str], wall: Clock
 ) -> None:
