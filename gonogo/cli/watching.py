@@ -357,7 +357,9 @@ def logs(
         run = found
         page = client.get_patiently(f"/runs/{run}/logs", rank=rank, tail=tail)
         if not page["text"]:
-            err.print(f"{page['name']}: nothing of it has come", markup=False, highlight=False)
+            instead = _other_log(client, run, rank)
+            told = f"{page['name']}: nothing of it has come{instead}"
+            err.print(told, markup=False, highlight=False, soft_wrap=True)
         try:
             while True:
                 if as_json:
@@ -374,6 +376,14 @@ def logs(
         except KeyboardInterrupt:
             err.print(f"\n{run} goes on")
             raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def _other_log(client: Client, run: str, rank: int | None) -> str:
+    """Return which log there is instead: a program that no torchrun starts has that of rank 0."""
+    if rank == 0:
+        return ""
+    page = client.get_patiently(f"/runs/{run}/logs", rank=0, tail=1)
+    return f"; {page['name']} is there: gonogo logs {run} --rank 0" if page["text"] else ""
 
 
 def register(app: typer.Typer) -> None:
