@@ -36,6 +36,22 @@ class Part(StrEnum):
     """Nobody told what was done."""
 
 
+WORDS = {
+    Part.PRODUCTIVE: "productive",
+    Part.PRESERVED: "preserved",
+    Part.QUEUE: "queue",
+    Part.START: "start",
+    Part.RESTART: "restart",
+    Part.EVALUATION: "evaluation",
+    Part.CHECKPOINT: "checkpoint",
+    Part.BETWEEN_STEPS: "between steps",
+    Part.STALL: "stall until found",
+    Part.HALT: "halt and end",
+    Part.REPEATED: "repeated steps",
+    Part.DECISION: "decision",
+    Part.UNKNOWN: "unknown",
+}
+"""What people read."""
 KEPT = (Part.PRODUCTIVE, Part.PRESERVED)
 UNHELD = (Part.QUEUE, Part.DECISION)
 """No device is held meanwhile."""

@@ -2,8 +2,7 @@
 
 from markupsafe import Markup
 
-from gonogo.contract.goodput import Goodput, Part, seconds_of
-from service.report.goodput import WORDS
+from gonogo.contract.goodput import WORDS, Goodput, Part, seconds_of
 from service.report.text import duration, percent
 
 WIDTH, HEIGHT = 1000, 28

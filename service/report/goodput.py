@@ -6,25 +6,10 @@ Pure: an account in, a picture or Markdown out.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gonogo.contract.goodput import Goodput, Part, seconds_of
+from gonogo.contract.goodput import WORDS, Goodput, Part, seconds_of
 from service.report.text import NONE, duration, inline, percent, table
 from service.report.view import ReportView
 
-WORDS = {
-    Part.PRODUCTIVE: "productive",
-    Part.PRESERVED: "preserved",
-    Part.QUEUE: "queue",
-    Part.START: "start",
-    Part.RESTART: "restart",
-    Part.EVALUATION: "evaluation",
-    Part.CHECKPOINT: "checkpoint",
-    Part.BETWEEN_STEPS: "between steps",
-    Part.STALL: "stall until found",
-    Part.HALT: "halt and end",
-    Part.REPEATED: "repeated steps",
-    Part.DECISION: "decision",
-    Part.UNKNOWN: "unknown",
-}
 MAX_BARS = 12
 """Runs in one picture; of more the last ones."""
 _UNITS = ((2 * 86_400.0, 86_400.0, "days"), (7_200.0, 3_600.0, "hours"), (120.0, 60.0, "minutes"))

@@ -7,8 +7,8 @@ large for the picture's size, so that it can be read at the width of a telephone
 import io
 from typing import TYPE_CHECKING
 
-from gonogo.contract.goodput import Part
-from service.report.goodput import WORDS, TimeBars
+from gonogo.contract.goodput import WORDS, Part
+from service.report.goodput import TimeBars
 from service.report.shapes import Chart, Curve, Histogram, Style
 from service.report.timeline import What
 from service.report.timeline_picture import Timeline, Tone

@@ -1,7 +1,7 @@
 """Where did the time go, in one line? The share that counts, then what took most of the rest."""
 
 from gonogo.cli.output import duration
-from gonogo.contract.goodput import KEPT, Goodput, seconds_of
+from gonogo.contract.goodput import KEPT, WORDS, Goodput, seconds_of
 
 SHOWN = 3
 
@@ -10,7 +10,7 @@ def goodput_line(goodput: Goodput) -> str:
     """Return `81 % effective; queue 41 s, start 12 s, checkpoint 3 s`."""
     spent = [(seconds, part) for part, seconds in seconds_of(goodput).items() if part not in KEPT]
     rest = [
-        f"{part.value.replace('_', ' ')} {duration(seconds)}"
+        f"{WORDS[part]} {duration(seconds)}"
         for seconds, part in sorted(spent, reverse=True)[:SHOWN]
         if seconds > 0
     ]
