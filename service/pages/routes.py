@@ -20,7 +20,7 @@ from service.pages.goodput import goodput_bar, goodput_rows
 from service.pages.intervals import interval_chart, ratio_text
 from service.pages.load import load_experiment_page
 from service.pages.render import STATIC, load_static, render
-from service.pages.route import PageRoute, Visitor
+from service.pages.route import PageRoute, Visitor, add_missing_page
 from service.queries.alerts import load_alerts
 from service.queries.campaigns import load_campaign, load_campaigns
 from service.queries.experiments import load_experiments
@@ -188,6 +188,7 @@ def static(name: str) -> Response:
 
 
 def add_pages(app: FastAPI) -> None:
-    """Add every page to the application."""
+    """Add every page to the application, and one for where there is none."""
     app.include_router(sign_in.router)
     app.include_router(router)
+    add_missing_page(app)

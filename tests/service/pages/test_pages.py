@@ -217,6 +217,22 @@ def test_an_unknown_experiment_is_a_page_of_its_own(pages: httpx.Client) -> None
     assert "there is no experiment" in answer.text
 
 
+@pytest.mark.parametrize("path", ["/experiments", "/runs/run_x", "/<b>x"])
+def test_where_there_is_no_page_a_person_is_shown_one_and_a_program_a_problem(
+    plane: Plane, path: str
+) -> None:
+    answer = plane.http.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "there is no page /" in answer.text
+    assert '<a href="/">' in answer.text
+    assert "<b>" not in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert plane.http.get(path).json()["code"] == "not_found"
+    called = plane.http.get(f"/api/v1/nothing{path}", headers={"Accept": "text/html"})
+    assert called.json()["code"] == "not_found"
+
+
 def test_labels_submitter_and_duration_are_shown(plane: Plane, pages: httpx.Client) -> None:
     experiment = plane.submit(name="mine", labels={"owner": NASTY, "team": "a"})
     worker = plane.worker()
