@@ -34,6 +34,15 @@ def own_python() -> str:
     return _PYTHON
 
 
+def own_module(module: str) -> list[str]:
+    """Return the command that runs a module of ours with this interpreter.
+
+    The folder we stand in is a person's: a clone called `gonogo` or a `logging.py` there is not
+    ours. What is not of gonogo is never installed, and is found in the checkout that we stand in.
+    """
+    return [own_python(), *(["-P"] if module.startswith("gonogo.") else []), "-m", module]
+
+
 def _commit_of(root: Path) -> str | None:
     """Return the commit that a checkout stands at, without asking git.
 

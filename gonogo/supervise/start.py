@@ -16,7 +16,7 @@ from gonogo.supervise.durable import load_json
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.keeper.sampling import build_drain_command
 from gonogo.supervise.locks import DeviceLocks, take_lock
-from gonogo.supervise.release import own_python
+from gonogo.supervise.release import own_module
 
 KEEPER_MODULE = "gonogo.supervise.keeper"
 READY_LIMIT_S = 10.0
@@ -54,7 +54,7 @@ def start_keeper(
     taken = [part for name in devices for part in ("--lock", str(locks.path(name)))]
     with (run_dir / "keeper.log").open("ab") as log:
         process = subprocess.Popen(
-            [own_python(), "-m", module, str(run_dir), "--home", str(home), *taken, *options],
+            [*own_module(module), str(run_dir), "--home", str(home), *taken, *options],
             cwd=cwd,
             env=dict(environ),
             stdin=subprocess.DEVNULL,

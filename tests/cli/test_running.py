@@ -45,7 +45,8 @@ LONG = ATTACHED.replace("range(1, 31)", "range(1, 100_000)").replace(
 
 
 def gonogo(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "gonogo.cli.main", *arguments]
+    """As its script starts it: without the folder that it is called in."""
+    return [sys.executable, "-P", "-m", "gonogo.cli.main", *arguments]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -122,6 +123,22 @@ def test_what_is_waived_by_name_is_shown_and_makes_it_conditional(folder: Path) 
         "identity": "waived",
         "coverage": "waived",
     }
+
+
+def test_modules_in_the_folder_of_the_program_are_not_taken_for_those_of_gonogo(
+    folder: Path,
+) -> None:
+    """A clone called `gonogo` beside the script, and a file that has a name of Python's own."""
+    (folder / "gonogo").mkdir()
+    (folder / "logging.py").write_text("raise SystemExit('not ours')\n")
+    (folder / "src").mkdir()
+    (folder / "mute.py").rename(folder / "src" / "mute.py")
+    program = [sys.executable, "src/mute.py", "30", "-1", "0"]
+    ran = Ran(folder, "--steps", "30", "--json", "--", *program)
+    assert ran.code == Exit.INCONCLUSIVE, ran.err
+    assert ran.criteria()["completed"] == ran.criteria()["no_halt_finding"] == "pass"
+    (run_dir,) = (folder / "home" / "runs").iterdir()
+    assert (run_dir / "keeper.log").read_text() == ""
 
 
 @pytest.mark.long

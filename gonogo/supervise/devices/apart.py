@@ -5,23 +5,25 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gonogo.supervise.release import own_python
+from gonogo.supervise.release import own_module
 
 _M = TypeVar("_M", bound=BaseModel)
 
 
-def ask_apart(answer: type[_M], *command: str, limit_s: float, said: bytes = b"") -> _M:
-    """Return what `python -m COMMAND` prints, or an answer whose `error` says why it does not.
+def ask_apart(
+    answer: type[_M], module: str, *arguments: str, limit_s: float, said: bytes = b""
+) -> _M:
+    """Return what `python -m MODULE` prints, or an answer whose `error` says why it does not.
 
     Args:
         answer: model of what it prints; has a field `error`.
-        command: module and arguments.
+        module, arguments: what is run.
         limit_s: how long it may take.
         said: what it reads.
     """
     try:
         done = subprocess.run(
-            [own_python(), "-m", *command],
+            [*own_module(module), *arguments],
             input=said,
             capture_output=True,
             timeout=limit_s,

@@ -16,7 +16,7 @@ from typing import Any
 from gonogo.slots import gpus_of
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import Child
-from gonogo.supervise.release import own_python
+from gonogo.supervise.release import own_module
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -45,14 +45,14 @@ def build_sampler_command(run_dir: Path, slots: Collection[str], node: int) -> l
     """Return the command line of the sampler of one node's part of a run."""
     held = [part for name in slots for part in ("--held", name)]
     own = [str(run_dir), "--node", str(node)]
-    return [own_python(), "-m", "gonogo.supervise.devices.sampler", *own, *held]
+    return [*own_module("gonogo.supervise.devices.sampler"), *own, *held]
 
 
 def build_drain_command(run_dir: Path, home: Path, held: Mapping[str, int]) -> list[str]:
     """Return the command line that proves devices free; `held` is slot → descriptor of its lock."""
     locks = [part for name, number in held.items() for part in ("--held", f"{name}={number}")]
     drained = "gonogo.supervise.devices.drained"
-    return [own_python(), "-m", drained, str(run_dir), "--home", str(home), *locks]
+    return [*own_module(drained), str(run_dir), "--home", str(home), *locks]
 
 
 class Sampling:

@@ -20,7 +20,7 @@ from gonogo.supervise.keeper.sampling import (
 from gonogo.supervise.keeper.watching import SILENT_S, Watching
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import TOKEN_NAME
-from gonogo.supervise.release import own_python
+from gonogo.supervise.release import own_module
 from gonogo.supervise.weather import Weather
 
 FOLLOWER_MODULE = "gonogo.supervise.follower"
@@ -131,12 +131,12 @@ class Staff:
 
     def _start_watcher(self, signs: int) -> Child:
         """Start a watcher, which says through a descriptor that it goes on."""
-        command = [own_python(), "-m", self._watcher_module, str(self._dir)]
+        command = [*own_module(self._watcher_module), str(self._dir)]
         return self._start([*command, "--signs", str(signs)], "watcher.log", (signs,))
 
     def _start_follower(self, signs: int) -> Child:
         """Start the follower, who looks at this node's part of a run that has several."""
-        command = [own_python(), "-m", FOLLOWER_MODULE, str(self._dir)]
+        command = [*own_module(FOLLOWER_MODULE), str(self._dir)]
         options = ["--node", str(self._place.node), "--signs", str(signs)]
         return self._start([*command, *options], self._place.own("follower.log"), (signs,))
 
