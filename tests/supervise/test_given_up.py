@@ -84,7 +84,7 @@ def test_no_other_run_is_given_up(
     assert load_given_up(run_dir.path) is None
 
 
-@pytest.mark.parametrize("name", ["run_1", "../home", make_order().run])
+@pytest.mark.parametrize("name", ["run_1", "../home", "run_01K00000000000000000000009"])
 def test_a_run_that_is_not_here_is_said_so(run_dir: RunDir, name: str) -> None:
     with pytest.raises(NotFound, match="there is no run"):
         give_up(run_dir.path.parent, name, reason="lost", now=9.0)
