@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.cli.administer import check_stacks
+from gonogo.supervise import runs_folder
 from gonogo.supervise.runs_folder import mark_runs
 from tests.cli.typed import typed
 from tests.supervise.orders import make_order, make_run_dir
@@ -168,8 +169,11 @@ def test_the_doctor_fails_where_nobody_can_say_what_is_quarantined(tmp_path: Pat
     assert "Not a directory" in row["text"]
 
 
-def test_a_new_folder_of_runs_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_new_folder_of_runs_is_said_to_be_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_run_dir(tmp_path / "runs", make_order())
+    monkeypatch.setattr(runs_folder, "MOUNTS", tmp_path / "nobody can say")
     mark_runs(tmp_path, tmp_path / "runs")
     (tmp_path / "runs").rename(tmp_path / "broken")
 
