@@ -22,6 +22,7 @@ from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.heartbeat import Msg
+from gonogo.contract.tick import Tick
 from gonogo.contract.workload import is_ours
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.loader import fetched_s
@@ -250,13 +251,15 @@ class ImplausibleSpeed(Detector[Speeds]):
     def _clocked(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Hold a rank's clock against the watcher's; a late tick says nothing about either."""
         row, tick, clock = step.ranks[min(step.ranks)], step.tick, own.clock
-        if not view.watched or is_late(tick) or row.boot != clock.boot or row.mono < clock.own:
-            return replace(own, clock=Clock(boot=row.boot, own=row.mono, watcher=tick.mono)), []
+        mono = _last_told(row, view, tick)
+        if mono is None or is_late(tick) or row.boot != clock.boot or mono < clock.own:
+            mono = row.mono if mono is None else mono
+            return replace(own, clock=Clock(boot=row.boot, own=mono, watcher=tick.mono)), []
         passed_s = tick.mono - clock.watcher
         if passed_s < self.settings.clock_s:
             return own, []
-        anchor = replace(clock, own=row.mono, watcher=tick.mono)
-        slowed = passed_s / max(row.mono - clock.own, 1e-9)
+        anchor = replace(clock, own=mono, watcher=tick.mono)
+        slowed = passed_s / max(mono - clock.own, 1e-9)
         if slowed <= self.settings.clock_x:
             return replace(own, clock=replace(anchor, slow=0)), []
         anchor = replace(
@@ -322,6 +325,20 @@ class ImplausibleSpeed(Detector[Speeds]):
         if limit_tok_s(self.run, self.settings.mfu, flops) is None:
             unknown.append("the matrix-product peak or the number of parameters is not known")
         return f"Speed was not wholly checked: {'; '.join(unknown)}." if unknown else None
+
+
+def _last_told(row: RankStep, view: View, tick: Tick) -> float | None:
+    """Return what a rank's clock was when it was heard last; None where that says nothing now.
+
+    It may have ended the step long before a rank that does not wait for it, nor it for that one.
+    Who has fallen silent meanwhile, or is done, tells no more.
+    """
+    stream = view.streams.get(row.rank)
+    if not view.watched or stream is None or stream.boot != row.boot:
+        return row.mono if view.watched else None
+    if stream.done or tick.mono - stream.heard_mono > view.run.watch.alive_lost.suspect_s:
+        return None
+    return max(row.mono, stream.own_mono)
 
 
 def peak_flops(run: Run, view: View, device: str | None = None) -> float | None:

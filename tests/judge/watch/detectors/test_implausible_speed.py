@@ -1,5 +1,6 @@
 """D21: lies about speed are found; honest reports of every kind are not."""
 
+import json
 import random
 import statistics
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gonogo.contract.canonical import wire_line
 from gonogo.contract.finding import Severity, Source
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.watch import Watch
@@ -14,7 +16,7 @@ from gonogo.judge.watch.detectors.implausible_speed import ImplausibleSpeed, lim
 from gonogo.judge.watch.registry import versions
 from gonogo.judge.watch.view import Run
 from tests.judge.watch.steps import Ran, feed
-from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
+from tests.judge.watch.streams import EPOCH, T0, Said, World, order_of, watch
 
 WARN, HALT = Severity.WARN, Severity.HALT
 TOKENS = 2048
@@ -403,6 +405,53 @@ def test_lines_that_come_late_do_not_slow_a_clock(delay_s: float) -> None:
     for number in range(1, 2000):
         ran.step(dt_s=1.0, receipt_s=1.0 + (delay_s if number % 400 == 0 else 0.0))
     assert feed(ImplausibleSpeed, ran).halts == []
+
+
+def beside_each_other(slower_x: float, clock_x: float = 1.0) -> World:
+    """Two ranks that do not wait for each other; the clock of the first goes so much slower."""
+    order = order_of({}, steps=10_000, detectors=versions())
+    world = World(order, alive_every_s=5.0).boot()
+    for rank, step_s in zip(world.ranks, (1.0, slower_x), strict=True):
+        for _ in range(int(900.0 / step_s)):
+            rank.step += 1
+            rank.say("step_start")
+            rank.enter("forward")
+            rank.spend(step_s)
+            rank.enter(None)
+            rank.say("progress", loss=5.5 - 0.001 * rank.step)
+            rank.say("step_end", tokens=2048)
+    first = world.ranks[0]
+    first.lines = [
+        Said(said.mono, wire_line({**line, "mono": T0 + (line["mono"] - T0) / clock_x}))
+        for said in first.lines
+        for line in [json.loads(said.raw)]
+    ]
+    return world
+
+
+@pytest.mark.parametrize("slower_x", [1.5, 2.5, 5.0])
+def test_who_is_far_ahead_of_a_rank_that_it_does_not_wait_for_has_no_slow_clock(
+    slower_x: float,
+) -> None:
+    assert watch(beside_each_other(slower_x), interval_s=1.0).halts == []
+
+
+@pytest.mark.parametrize("slower_x", [1.0, 1.5, 2.5])
+def test_nor_does_that_hide_one(slower_x: float) -> None:
+    halts = watch(beside_each_other(slower_x, clock_x=3.0), interval_s=1.0).halts
+    assert [(row.detector, row.rank) for row in halts][:1] == [("implausible_speed", 0)]
+    assert halts[0].value == pytest.approx(3.0, rel=0.1)
+
+
+def test_who_is_done_before_a_rank_that_it_does_not_wait_for_has_no_slow_clock() -> None:
+    world = beside_each_other(5.0)
+    first = world.ranks[0]
+    first.lines = [said for said in first.lines if said.mono < T0 + 200.0]
+    first.mono = first.lines[-1].mono
+    first.step = world.order.steps or 0
+    first.say("done")
+    halts = watch(world, interval_s=1.0).halts
+    assert "implausible_speed" not in {row.detector for row in halts}
 
 
 def test_a_watcher_that_comes_late_or_never_watched_tells_nothing_of_clocks() -> None:
