@@ -47,10 +47,23 @@ class Probe(BaseModel):
         """UUIDs of the GPUs that were measured."""
         return frozenset(str(row["uuid"]) for row in self.devices if row.get("uuid"))
 
-    def is_of(self, cpus: int) -> bool:
-        """Say whether it holds where so many cores may be used; of GPUs it always does."""
-        of_cpu = any(row.get("device") == "cpu" for row in self.devices)
-        return self.cpus == cpus or not of_cpu
+    @property
+    def of_cpu(self) -> list[dict[str, Any]]:
+        """What was measured of the CPU."""
+        return [row for row in self.devices if row.get("device") == "cpu"]
+
+    def holds_for(self, cpus: int) -> "Probe | None":
+        """Return what of it holds where so many cores may be used: what it says of GPUs always."""
+        if self.cpus == cpus or not self.of_cpu:
+            return self
+        rows = [row for row in self.devices if row.get("uuid")]
+        return self.model_copy(update={"devices": rows}) if rows else None
+
+    def knows(self, gpus: Sequence[str]) -> bool:
+        """Say whether these GPUs were measured; where there is none, whether only others were."""
+        if gpus:
+            return self.measured.issuperset(gpus)
+        return bool(self.of_cpu) or not self.devices
 
 
 class _Kept(BaseModel):
@@ -81,11 +94,16 @@ class ProbeStore:
         Args:
             slots: what is free; without a GPU among them the CPU is measured.
         """
-        gpus = _whole(slots)
         kept = self._kept()
-        if kept is not None:
-            gpus = tuple(uuid for uuid in gpus if uuid not in kept.measured)
-        if self._process is not None or (kept is not None and not gpus):
+        if kept is None or not kept.measured.issuperset(_whole(slots)):
+            self._begin(slots)
+
+    def _begin(self, slots: Sequence[str]) -> None:
+        """Begin to measure what of these slots is not known; without a GPU among them the CPU."""
+        kept = self._kept()
+        known = frozenset[str]() if kept is None else kept.measured
+        gpus = tuple(uuid for uuid in _whole(slots) if uuid not in known)
+        if self._process is not None:
             return
         try:
             self._process = self.run("nsa.probe", gpus)
@@ -120,9 +138,9 @@ class ProbeStore:
         probe = Probe(error="nsa.probe was not asked")
         for _ in range(2):  # one that is under way may be of other devices
             kept = self._kept()
-            if kept is not None and kept.measured.issuperset(_whole(slots)):
+            if kept is not None and kept.knows(_whole(slots)):
                 return kept
-            self.start(slots)
+            self._begin(slots)
             others = self._measuring != _whole(slots)
             probe = self._finish()
             if probe.error is not None and not others:
@@ -170,8 +188,7 @@ class ProbeStore:
         except (OSError, ValidationError, json.JSONDecodeError):
             return None
         current = kept.boot_id == boot_id() and kept.git_sha == load_git_sha(self.root)
-        fits = current and kept.probe.is_of(len(os.sched_getaffinity(0)))
-        return kept.probe if fits else None
+        return kept.probe.holds_for(len(os.sched_getaffinity(0))) if current else None
 
 
 def answer_of(

@@ -7,6 +7,7 @@ that cannot be read fails.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
@@ -133,18 +134,23 @@ def _flops(row: Mapping[str, object]) -> float | None:
 
 def _peak_flops(gpus: Sequence[str], probe: Probe) -> float | None:
     """Return what the run's GPUs compute together, None where one was not measured; without any,
-    what the host does."""
+    what the host's CPU does."""
+    known = [flops for row in _rows(gpus, probe) if (flops := _flops(row)) is not None]
     if not gpus:
-        return probe.peak_flops
-    rows = [_flops(row) for row in probe.devices if row.get("uuid") in gpus]
-    known = [flops for flops in rows if flops is not None]
+        return sum(known) if known else probe.peak_flops
     return sum(known) if len(known) == len(gpus) else None
+
+
+def _rows(gpus: Sequence[str], probe: Probe) -> list[dict[str, Any]]:
+    """Return what was measured of the run's GPUs; without any, of the host's CPU."""
+    if not gpus:
+        return probe.of_cpu or probe.devices
+    return [row for row in probe.devices if row.get("uuid") in gpus]
 
 
 def _peak_of(gpus: Sequence[str], probe: Probe) -> str | None:
     """Return the kind of device that was measured; a host of several kinds has none."""
-    rows = [row for row in probe.devices if not gpus or row.get("uuid") in gpus]
-    kinds = {str(row.get("device", "")).partition(":")[0] for row in rows}
+    kinds = {str(row.get("device", "")).partition(":")[0] for row in _rows(gpus, probe)}
     return kinds.pop() or None if len(kinds) == 1 else None
 
 

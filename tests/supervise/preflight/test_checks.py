@@ -404,7 +404,41 @@ def test_what_was_measured_of_a_cpu_counts_for_as_many_cores(
     found = {"peak_flops": 7.0, "cpus": len(os.sched_getaffinity(0)) - cpus, "devices": [device]}
     kept = {"v": 1, "boot_id": boot_id(), "git_sha": load_git_sha(root), "probe": found}
     save_json(tmp_path / "probe.json", kept)
-    assert ProbeStore(tmp_path, root, dict(os.environ)).result().peak_flops == peak
+    slots = [device["uuid"]] if "uuid" in device else []
+    assert ProbeStore(tmp_path, root, dict(os.environ)).result(slots).peak_flops == peak
+
+
+def test_the_cpu_of_a_host_with_gpus_is_measured_for_a_run_that_computes_on_it(
+    tmp_path: Path,
+) -> None:
+    """Not what its GPUs compute is told of it, and those need not be measured anew."""
+    (tmp_path / "nsa").mkdir()
+    (tmp_path / "nsa" / "__init__.py").touch()
+    (tmp_path / "nsa" / "probe.py").write_text(
+        "import json, os\n"
+        "gpus = os.environ['CUDA_VISIBLE_DEVICES']\n"
+        "row = {'device': 'cuda:0', 'peak_flops': 7e14} if gpus else\\\n"
+        "    {'device': 'cpu', 'peak_flops': 1e11}\n"
+        "open('asked', 'a').write(row['device'] + ' ')\n"
+        "print(json.dumps({'peak_flops': row['peak_flops'], 'devices': [row], 'torch': '2',\n"
+        "    'cpus': len(os.sched_getaffinity(0))}))\n"
+    )
+    store = ProbeStore(tmp_path, tmp_path, {})
+    assert store.result(["GPU-0"]).peak_flops == 7e14  # a worker's first look
+    for _ in range(2):
+        order = make_order(profile="cpu")
+        run_dir = RunDir(tmp_path / "runs" / order.run)
+        run_dir.path.mkdir(parents=True, exist_ok=True)
+        record = run_preflight(order, run_dir, devices=("GPU-0",), store=store)
+        told = {check.id: check.text for check in record.checks}
+        assert told["peak"] == "0.100 TFLOP/s measured"
+        assert (record.peak_flops, record.peak_of) == (1e11, "cpu")
+    assert store.result(["GPU-0"]).measured == {"GPU-0"}
+    probe = json.loads((tmp_path / "probe.json").read_text())
+    probe["probe"]["cpus"] += 1  # as of a job that may use more
+    save_json(tmp_path / "probe.json", probe)
+    assert store.result(["GPU-0"]).of_cpu == []
+    assert (tmp_path / "asked").read_text().split() == ["cuda:0", "cpu"]
 
 
 @pytest.mark.parametrize(
