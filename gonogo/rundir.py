@@ -181,6 +181,11 @@ def preflight_name(node: int) -> str:
     return f"preflight/node{node}/preflight.json" if node > 0 else "preflight/preflight.json"
 
 
+def is_heartbeat(name: str) -> bool:
+    """Say whether a name is that of a rank's heartbeat file."""
+    return _HEARTBEAT.fullmatch(name) is not None
+
+
 def is_text(name: str | Path) -> bool:
     """Say whether a file's name is made of characters; other bytes can be told to nobody."""
     try:

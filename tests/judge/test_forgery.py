@@ -1216,6 +1216,40 @@ def test_an_exit_record_of_a_rank_that_was_never_ordered_is_seen(healthy: dict[s
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 
+def with_rank_7(folder: Path) -> Path:
+    """The copy of a directory in which a rank that was never ordered wrote while the run went."""
+    copy = copied(folder)
+    (copy / "heartbeat_rank7.jsonl").write_bytes(wire_line(FOREIGN))
+    said = json.loads((copy / "exit.json").read_bytes())
+    said["heartbeats"]["heartbeat_rank7.jsonl"] = {"bytes": 1, "lines": 1}
+    save_json(copy / "exit.json", said)
+    sealed_anew(copy, ticks_in(copy))
+    return copy
+
+
+@pytest.mark.parametrize("way", ["removed", "emptied", "cut", "a link"])
+def test_lines_of_a_rank_that_was_never_ordered_cannot_be_taken_away(
+    way: str, healthy: dict[str, Path]
+) -> None:
+    copy = with_rank_7(healthy["two ranks"])
+    assert verdict_of(copy) == "INCONCLUSIVE"
+    WAYS[way]("heartbeat_rank7.jsonl")(copy)
+    assert verdict_of(copy) == "INCONCLUSIVE"
+    text = "heartbeat_rank7.jsonl: 1 lines that stood there at the end are gone"
+    assert text in facts_of(load_run(copy)).unreadable
+
+
+def test_what_exit_json_counts_besides_heartbeats_is_not_looked_for(
+    healthy: dict[str, Path],
+) -> None:
+    copy = copied(healthy["two ranks"])
+    said = json.loads((copy / "exit.json").read_bytes())
+    said["heartbeats"]["../more.jsonl"] = {"bytes": 1, "lines": 1}
+    save_json(copy / "exit.json", said)
+    sealed_anew(copy, ticks_in(copy))
+    assert verdict_of(copy) == "GO"
+
+
 def test_a_recorded_halt_is_not_hidden_by_a_row_of_the_same_key(tmp_path: Path) -> None:
     ranks = healthy_ranks(order_of())
     first = next(line for line in ranks[0].lines if line["msg"] == "progress")

@@ -22,6 +22,7 @@ from gonogo.contract.tick import FileSeal
 from gonogo.judge.evidence.devices import lay_over
 from gonogo.judge.evidence.files import (
     check_findings_seal,
+    check_lines_there,
     read_devices,
     seal_files,
     try_record,
@@ -145,6 +146,7 @@ def load_run(
         by_wall = facts_v < BY_FOLD
         compared = compare_findings(run_dir, folded, unreadable, by_wall=by_wall)
     check_findings_seal(run_dir, exit_record, unreadable)
+    check_lines_there(run_dir, exit_record, unreadable)
     told = record.watch.devices if record.watch is not None else b""
     watched = record.watch.files if record.watch is not None else {}
     others = map(preflight_name, range(1, order.nodes if order is not None else 1))
