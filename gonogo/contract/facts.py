@@ -91,6 +91,13 @@ class ExitFacts(ProcessExit):
     Version 2."""
 
 
+class NodeChecks(Recorded):
+    """What was checked on a node behind the first."""
+
+    passed: bool
+    outcomes: dict[str, CheckOutcome]
+
+
 class PreflightFacts(Recorded):
     """What was checked before the launch."""
 
@@ -103,6 +110,9 @@ class PreflightFacts(Recorded):
     """Id of each check → its outcome. Version 2."""
     unchecked: list[int] = Field(default_factory=list)
     """Nodes behind the first whose record the watcher never saw. Version 4."""
+    nodes: dict[str, NodeChecks] = Field(default_factory=dict)
+    """Nodes behind the first of which another check was made, or came to something else than on the
+    first. Version 4."""
 
 
 class FindingFacts(Recorded):
@@ -301,8 +311,10 @@ class Facts(Recorded):
             exclude.setdefault("ranks", {"__all__": {"with_loss"}})
         if self.exit is None or self.exit.agent is None:
             exclude.setdefault("exit", {"agent"})
-        if self.preflight is None or not self.preflight.unchecked:
-            exclude.setdefault("preflight", {"unchecked"})
+        found_there = {"unchecked", "nodes"}
+        if self.preflight is not None:
+            found_there = {name for name in found_there if not getattr(self.preflight, name)}
+        exclude.setdefault("preflight", found_there)
         found: dict[str, Any] = wire_value(self.model_dump(mode="json", exclude=exclude))
         if self.history is not None:
             found["history"] = wire_value(self.history.model_dump(mode="json", exclude_unset=True))
@@ -329,7 +341,7 @@ _NOT_IN_V1: dict[str, Any] = {
         True,
     ),
     "exit": {"run", "attempt", "order_sha256", "sealed", "ranks", "agent"},
-    "preflight": {"outcomes", "unchecked"},
+    "preflight": {"outcomes", "unchecked", "nodes"},
     "findings": {"__all__": {"act"}},
     "ranks": {"__all__": {"without_loss", "with_loss"}},
     "measures": {"__all__": {"ranks": {"__all__": {"blocks"}}}},

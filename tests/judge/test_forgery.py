@@ -25,6 +25,7 @@ import pytest
 
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import GonogoError
+from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.tick import AgentProbe, LinesSeen, ProcessState, Tick
 from gonogo.judge.directory import judge_directory
@@ -41,6 +42,7 @@ from tests.data.make_runs import (
     exit_of,
     healthy_ranks,
     order_of,
+    preflight_of,
     save_run,
     tick_line,
 )
@@ -640,6 +642,78 @@ def test_a_node_that_nobody_checked_is_not_passed(healthy: dict[str, Path]) -> N
     assert decision["verdict"] == "INCONCLUSIVE"
     (checked,) = (row for row in decision["criteria"] if row["id"] == "preflight")
     assert (checked["outcome"], checked["evidence"]) == ("inconclusive", text)
+
+
+def said_on_node_1(folder: Path, document: Any) -> Path:
+    """The copy of a directory in which the watcher saw this preflight record of node 1."""
+    copy, name = copied(folder), "preflight/node1/preflight.json"
+    (copy / name).write_text(json.dumps(document))
+    seal = file_seal(copy / name)
+    sealed_anew(
+        copy,
+        [
+            tick.model_copy(update={"files": {**tick.files, **dict.fromkeys(told, seal)}})
+            for tick in ticks_in(copy)
+            for told in [[name] if name in tick.files else []]
+        ],
+    )
+    return copy
+
+
+PASSED = preflight_of()
+ON_NODE_1: dict[str, tuple[Any, str, str]] = {
+    "failed": (
+        {"v": 1, "passed": False, "checks": [{**PASSED["checks"][0], "outcome": "fail"}]},
+        "fail",
+        "node 1: failed: devices",
+    ),
+    "did not pass": ({**PASSED, "passed": False}, "fail", "node 1: failed: not said which"),
+    "was not made whole": (
+        {**PASSED, "checks": PASSED["checks"][2:]},
+        "inconclusive",
+        "node 1: never checked: devices, disk",
+    ),
+    "agrees with itself": (PASSED, "pass", "10 checks passed"),
+    "warned, and made one more": (
+        {
+            **PASSED,
+            "checks": [
+                {**PASSED["checks"][0], "outcome": "warn"},
+                *PASSED["checks"][1:],
+                {"id": "node", "outcome": "pass", "text": ""},
+            ],
+        },
+        "pass",
+        "10 checks passed",
+    ),
+}
+"""What node 1's preflight says → what the criterion makes of it."""
+
+
+@pytest.mark.parametrize("what", ON_NODE_1)
+def test_every_node_s_preflight_has_to_pass(what: str, healthy: dict[str, Path]) -> None:
+    document, outcome, evidence = ON_NODE_1[what]
+    copy = said_on_node_1(healthy["two nodes"], document)
+    decision = judge_directory(copy)
+    (checked,) = (row for row in decision["criteria"] if row["id"] == "preflight")
+    assert (checked["outcome"], checked["evidence"]) == (outcome, evidence)
+    verdicts = {"fail": "NO_GO", "inconclusive": "INCONCLUSIVE", "pass": "GO"}
+    assert decision["verdict"] == verdicts[outcome]
+    told = decision["facts"]["preflight"]
+    assert ("nodes" in told) == (document != PASSED)
+    assert "unchecked" not in told
+    facts = Facts.model_validate(decision["facts"])
+    assert facts.document() == decision["facts"]
+
+
+@pytest.mark.parametrize("document", [[], {"v": 1}], ids=["a list", "empty"])
+def test_a_node_s_preflight_that_cannot_be_read_is_no_go(
+    document: Any, healthy: dict[str, Path]
+) -> None:
+    copy = said_on_node_1(healthy["two nodes"], document)
+    assert verdict_of(copy) == "INCONCLUSIVE"
+    (text,) = load_run(copy).unreadable
+    assert text.startswith("node 1: preflight.json cannot be read")
 
 
 def test_a_node_whose_processes_nobody_looked_at_is_listed(healthy: dict[str, Path]) -> None:

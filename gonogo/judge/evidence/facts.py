@@ -14,6 +14,7 @@ from gonogo.contract.facts import (
     Facts,
     FindingFacts,
     Measure,
+    NodeChecks,
     OutcomeFacts,
     PreflightFacts,
     ProcessExit,
@@ -22,7 +23,7 @@ from gonogo.contract.facts import (
 )
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.contract.records import CheckOutcome
+from gonogo.contract.records import CheckOutcome, Preflight
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.contradictions import find_contradictions
 from gonogo.judge.evidence.files import UNWATCHED
@@ -130,9 +131,23 @@ def _preflight_facts(record: RunRecord) -> PreflightFacts | None:
         failed=sorted(check.id for check in checks if check.outcome is CheckOutcome.FAIL),
         warned=sorted(check.id for check in checks if check.outcome is CheckOutcome.WARN),
         checks=len(checks),
-        outcomes={check.id: check.outcome for check in checks},
+        outcomes=_outcomes(record.preflight),
         unchecked=_unchecked_nodes(record),
+        nodes=dict(_other_checks(record, record.preflight)),
     )
+
+
+def _other_checks(record: RunRecord, first: Preflight) -> Iterator[tuple[str, NodeChecks]]:
+    """Yield the nodes behind the first whose preflight did not say what the first one's did."""
+    usual = NodeChecks(passed=first.passed, outcomes=_outcomes(first))
+    for node, row in sorted(record.preflights.items()):
+        checks = NodeChecks(passed=row.passed, outcomes=_outcomes(row))
+        if checks != usual:
+            yield str(node), checks
+
+
+def _outcomes(record: Preflight) -> dict[str, CheckOutcome]:
+    return {check.id: check.outcome for check in record.checks}
 
 
 def _unchecked_nodes(record: RunRecord) -> list[int]:

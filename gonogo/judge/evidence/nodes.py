@@ -5,8 +5,10 @@ watcher and node 0's keeper have taken from them what decides; that they still s
 is looked at here. Where a release that sealed neither wrote exit.json, nothing is.
 """
 
+from collections.abc import Iterable
+
 from gonogo.contract.node import NodeExit
-from gonogo.contract.records import ExitRecord
+from gonogo.contract.records import ExitRecord, Preflight
 from gonogo.contract.tick import parse_rank
 from gonogo.judge.evidence.files import begins_with, seal_of, try_record
 from gonogo.rundir import RunDir
@@ -37,4 +39,24 @@ def load_parts(
             unreadable.append(f"{path.name} is not the one that exit.json seals")
         if seals.watch.bytes and not begins_with(lines, seals.watch):
             unreadable.append(f"{lines.name} is not the one that exit.json seals")
+    return found
+
+
+def load_preflights(
+    run_dir: RunDir, nodes: Iterable[int], unreadable: list[str]
+) -> dict[int, Preflight]:
+    """Return node → what was checked there before the launch.
+
+    Args:
+        run_dir: the run's directory.
+        nodes: behind the first.
+        unreadable: is told which record cannot be read.
+    """
+    found = {}
+    for node in nodes:
+        problems: list[str] = []
+        row = try_record(run_dir.preflight_of(node), Preflight, problems)
+        unreadable.extend(f"node {node}: {text}" for text in problems)
+        if row is not None:
+            found[node] = row
     return found

@@ -31,7 +31,7 @@ from gonogo.judge.evidence.files import (
 )
 from gonogo.judge.evidence.findings import by_time, compare_findings
 from gonogo.judge.evidence.lines import RankLines, read_lines
-from gonogo.judge.evidence.nodes import load_parts
+from gonogo.judge.evidence.nodes import load_parts, load_preflights
 from gonogo.judge.evidence.predecessor import is_predecessor, read_predecessor
 from gonogo.judge.evidence.steps import RankSteps, build_rank_steps, share_apart
 from gonogo.judge.watch import has_arrived, refold, watch_on
@@ -68,6 +68,8 @@ class RunRecord:
     parts: Mapping[int, NodeExit] = field(default_factory=dict)
     """Node → how its part ended, where exit.json seals it."""
     preflight: Preflight | None = None
+    preflights: Mapping[int, Preflight] = field(default_factory=dict)
+    """Node behind the first → what was checked there, of those whose record a tick seals."""
     model: ModelRecord | None = None
     findings: tuple[Finding, ...] = ()
     """Those of the fold, and halts that only the file knows."""
@@ -149,20 +151,22 @@ def load_run(
     check_lines_there(run_dir, exit_record, unreadable)
     told = record.watch.devices if record.watch is not None else b""
     watched = record.watch.files if record.watch is not None else {}
-    others = map(preflight_name, range(1, order.nodes if order is not None else 1))
+    others = range(1, order.nodes if order is not None else 1)
+    # no release before this sealed those of other nodes, or sent them to the control plane
+    checked = [node for node in others if preflight_name(node) in watched]
     devices = read_devices(run_dir, told, unreadable)
     return replace(
         record,
         findings=compared.findings,
         unrecorded=compared.differences,
+        preflights=load_preflights(run_dir, checked, unreadable),
         parts=load_parts(run_dir, exit_record, unreadable),
         watch_sealed=watch_seal_holds(run_dir, exit_record),
         files=seal_files(
             run_dir,
             ending,
             unreadable,
-            # no release before this sealed those of other nodes, or sent them to the control plane
-            more=[name for name in others if name in watched],
+            more=map(preflight_name, checked),
         ),
         devices=devices.digest,
         devices_gone=devices.gone,

@@ -6,7 +6,7 @@ that any of them says is what the criterion says, the first of equals. A waiver 
 not told (`UNTOLD`), nothing that was seen: neither a failure nor a contradiction.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
@@ -239,15 +239,28 @@ def preflight(facts: Facts, rules: Rules) -> Iterator[Said]:
         yield FAIL, found.failed, f"failed: {', '.join(found.failed) or 'not said which'}"
     if not rules.preflight:
         yield UNTOLD, None, "the order does not say which checks are owed"
-    absent = [name for name in rules.preflight if name not in found.outcomes]
-    if absent:
-        yield UNTOLD, absent, f"never checked: {', '.join(absent)}"
+    yield from _checks(found.passed, found.outcomes, rules, "")
     for node in found.unchecked:
         yield UNTOLD, node, f"node {node}: no preflight is recorded"
-    failed = [name for name, row in found.outcomes.items() if row is CheckOutcome.FAIL]
-    if bool(failed) == found.passed:
-        yield INCONCLUSIVE, failed, "whether it passed and what its checks say do not agree"
+    for name, row in found.nodes.items():
+        failed = [check for check, said in row.outcomes.items() if said is CheckOutcome.FAIL]
+        if failed or not row.passed:
+            yield FAIL, failed, f"node {name}: failed: {', '.join(failed) or 'not said which'}"
+        yield from _checks(row.passed, row.outcomes, rules, f"node {name}: ")
     yield PASS, None, f"{found.checks} checks passed"
+
+
+def _checks(
+    passed: bool, outcomes: Mapping[str, CheckOutcome], rules: Rules, where: str
+) -> Iterator[Said]:
+    """Every check that is owed was made on one node, and its record agrees with itself."""
+    absent = [name for name in rules.preflight if name not in outcomes]
+    if absent:
+        yield UNTOLD, absent, f"{where}never checked: {', '.join(absent)}"
+    failed = [name for name, row in outcomes.items() if row is CheckOutcome.FAIL]
+    if bool(failed) == passed:
+        text = "whether it passed and what its checks say do not agree"
+        yield INCONCLUSIVE, failed, f"{where}{text}"
 
 
 def no_halt_finding(facts: Facts, rules: Rules) -> Iterator[Said]:
