@@ -914,6 +914,23 @@ def test_a_record_that_no_tick_sealed_was_added_later(name: str, healthy: dict[s
     assert problem in watch.problems
 
 
+def test_a_torn_record_that_the_last_tick_sealed_cannot_be_taken_away(
+    healthy: dict[str, Path],
+) -> None:
+    copy = copied(healthy["two ranks"])
+    (copy / "model.json").write_bytes(b'{"v": 1,')
+    name = "model.json"
+    *before, last = (
+        tick.model_copy(update={"files": {k: v for k, v in tick.files.items() if k != name}})
+        for tick in ticks_in(copy)
+    )
+    files = {**last.files, "model.json": file_seal(copy / "model.json")}
+    sealed_anew(copy, [*before, last.model_copy(update={"files": files})])
+    assert verdict_of(copy) == "INCONCLUSIVE"
+    (copy / "model.json").unlink()
+    assert verdict_of(copy) == "INCONCLUSIVE"
+
+
 @pytest.mark.parametrize("name", ["preflight/preflight.json", "model.json", "exit_rank0.json"])
 def test_an_added_tick_does_not_seal_a_changed_record_anew(
     name: str, healthy: dict[str, Path]

@@ -4,9 +4,10 @@ A record that is there and is JSON is sealed when it is first seen. While the ru
 what a process that starts anew in place writes again (model.json, its exit record) is sealed
 again; any other record that changes, and all that changes once exit.json is sealed, changes behind
 the watcher's back, so that its seal stays the first one. A record that cannot be read is not
-sealed, and tried again. A record that no tick sealed counts as added behind the watcher's back, so
-exit.json, which is written last, is looked at first: what came before it is there by then. It is
-sealed by the last tick of all: where that is missing, the end was not seen.
+sealed, and tried again, up to the last tick: what is torn then stays so, and is sealed as it is, so
+that it cannot be taken away. A record that no tick sealed counts as added behind the watcher's
+back, so exit.json, which is written last, is looked at first: what came before it is there by then.
+It is sealed by the last tick of all: where that is missing, the end was not seen.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gonogo.contract.tick import FileSeal
-from gonogo.rundir import RunDir
+from gonogo.rundir import RunDir, file_seal
 
 EXIT = "exit.json"
 
@@ -76,6 +77,8 @@ class Seals:
             if (name in self._known and name not in self._again) or (name == EXIT and not last):
                 continue
             seal = self._look(name, path)
+            if seal is None and last and name != EXIT and name not in self._known:
+                seal = _as_it_is(path)
             if seal is not None and seal != self._known.get(name):
                 fresh[name] = self._known[name] = seal
         return fresh
@@ -93,3 +96,11 @@ class Seals:
             return None
         self._looked[name] = signature
         return FileSeal(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def _as_it_is(path: Path) -> FileSeal | None:
+    """Return the seal of a file, whatever stands in it; None where there is none to be read."""
+    try:
+        return file_seal(path)
+    except OSError:
+        return None

@@ -51,6 +51,19 @@ def test_torn_record_waits_until_it_is_whole(run_dir: RunDir) -> None:
     assert seals.take(last=False) == {"model.json": seal(run_dir.model)}
 
 
+def test_what_is_torn_at_the_end_is_sealed_as_it_is(run_dir: RunDir) -> None:
+    """Whoever takes it away then takes away what nobody could read."""
+    seals = Seals(run_dir, 1, {})
+    run_dir.model.write_bytes(b'{"v": 1,')
+    run_dir.exit.write_bytes(b'{"v": 1,')
+    assert set(seals.take(last=False)) == {"order.json"}
+    assert seals.take(last=True) == {"model.json": seal(run_dir.model)}
+    assert not seals.closed
+    save_json(run_dir.exit, {"v": 1})
+    assert seals.take(last=True) == {"exit.json": seal(run_dir.exit)}
+    assert seals.closed
+
+
 def test_record_that_is_nested_beyond_measure_is_none(run_dir: RunDir) -> None:
     seals = Seals(run_dir, 1, {})
     seals.take(last=False)
