@@ -27,7 +27,14 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order, RunReason
-from gonogo.contract.tick import AgentProbe, LinesSeen, ProcessState, Tick
+from gonogo.contract.tick import (
+    AgentProbe,
+    LinesSeen,
+    NodeProbe,
+    NodeState,
+    ProcessState,
+    Tick,
+)
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.evidence.record import load_run
 from gonogo.judge.watch import lines_seen, refold, replay_watch, tick_digest
@@ -733,6 +740,32 @@ def test_a_node_whose_processes_nobody_looked_at_is_listed(healthy: dict[str, Pa
     ]
     sealed_anew(copy, unseen)
     assert text in facts_of(load_run(copy)).not_observed
+
+
+def test_how_long_a_node_was_silent_is_listed(healthy: dict[str, Path]) -> None:
+    copy = copied(healthy["two nodes"])
+    *before, last = ticks_in(copy)
+
+    def told(place: int, state: NodeState) -> None:
+        before[place] = before[place].model_copy(update={"nodes": [NodeProbe(node=1, state=state)]})
+
+    def listed() -> list[str]:
+        sealed_anew(copy, [*before, last])
+        assert verdict_of(copy) == "GO"
+        return [row for row in facts_of(load_run(copy)).not_observed if row.startswith("node 1")]
+
+    told(0, NodeState.HEARD)
+    told(-1, NodeState.ENDED)
+    assert listed() == []
+    text = "node 1: silent for {:.0f} s; nobody looked at its processes then"
+    told(3, NodeState.SILENT)
+    told(4, NodeState.SILENT)
+    assert listed() == [text.format(before[-1].mono - before[3].mono)]
+    told(9, NodeState.HEARD)
+    assert listed() == [text.format(before[9].mono - before[3].mono)]
+    told(-1, NodeState.SILENT)
+    silent_s = before[9].mono - before[3].mono + last.mono - before[-1].mono
+    assert listed() == [text.format(silent_s)]
 
 
 def _drawn(name: str) -> int:

@@ -247,13 +247,18 @@ def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure
 
 
 def _unseen_nodes(record: RunRecord) -> Iterator[str]:
-    """Yield the nodes of which no tick knew a process; of earlier releases' runs nobody said so."""
+    """Yield the nodes whose processes nobody looked at, or not all the time.
+
+    Of earlier releases' runs nobody said so.
+    """
     if record.order is None or record.watch is None or record.exit is None:
         return
     seen = {record.order.node_of(rank) for rank in record.watch.looked}
     for node in range(record.order.nodes) if record.exit.nodes is not None else ():
         if node not in seen:
             yield f"node {node}: its follower was never heard, so nobody looked at its processes"
+        elif (silent_s := record.watch.silent_s.get(node, 0.0)) > 0.0:
+            yield f"node {node}: silent for {silent_s:.0f} s; nobody looked at its processes then"
 
 
 def _made_before(rules: Rules) -> Iterator[str]:

@@ -68,6 +68,8 @@ class WatchRecord:
     """Rank → exit code or signal that a tick saw: `{"code": …, "signal": …}`."""
     looked: frozenset[int] = frozenset()
     """Ranks whose process a tick knew the state of."""
+    silent_s: Mapping[int, float] = field(default_factory=dict)
+    """Node → seconds in which nothing came from it."""
     agent: ProcessExit | None = None
     """How a tick saw torchrun end."""
     heard: Mapping[int, tuple[float, float]] = field(default_factory=dict)
@@ -231,6 +233,7 @@ class _Pass:
             unreadable=chain.unreadable,
             probes=chain.probes,
             looked=frozenset(chain.looked),
+            silent_s=chain.silences(),
             agent=chain.agent,
             heard=self._heard,
             heard_late_s=self._heard_late_s,

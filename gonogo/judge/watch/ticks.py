@@ -14,7 +14,15 @@ from typing import Any
 
 from gonogo.contract.device import devices_in
 from gonogo.contract.facts import ProcessExit
-from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
+from gonogo.contract.tick import (
+    FileSeal,
+    NodeProbe,
+    NodeState,
+    ProcessState,
+    RankProbe,
+    Tick,
+    WatchStart,
+)
 from gonogo.judge.watch.device_rows import DeviceRows
 
 HOLE_S = 15.0
@@ -59,6 +67,10 @@ class TickChain:
     devices: bytearray = field(default_factory=bytearray)
     """Digests of the device samples that ticks carry, `TOLD_BYTES` of each."""
     last: Tick | None = None
+    silent_s: dict[int, float] = field(default_factory=dict)
+    """Node → for how long it was silent in all, up to when it was heard again."""
+    silent_since: dict[int, float] = field(default_factory=dict)
+    """Node → clock of the tick that called it silent, of those that are."""
     chained: bool = True
     longest_gap_s: float = 0.0
     problems: list[str] = field(default_factory=list)
@@ -112,6 +124,8 @@ class TickChain:
         self._take_devices(tick, number)
         for probe in tick.ranks:
             self._take_probe(probe, number)
+        for node in tick.nodes:
+            self._take_node(node, tick.mono)
         agent = tick.agent
         if agent is not None and (agent.code is not None or agent.signal is not None):
             self.agent = ProcessExit(code=agent.code, signal=agent.signal)
@@ -150,6 +164,21 @@ class TickChain:
         self.device_rows.take(samples)
         for sample in samples:
             self.devices += sample.digest()[:TOLD_BYTES]
+
+    def _take_node(self, probe: NodeProbe, mono: float) -> None:
+        """Keep for how long nothing came from a node: what its processes did nobody saw."""
+        if probe.state is NodeState.SILENT:
+            self.silent_since.setdefault(probe.node, mono)
+            return
+        since = self.silent_since.pop(probe.node, mono)
+        self.silent_s[probe.node] = self.silent_s.get(probe.node, 0.0) + mono - since
+
+    def silences(self) -> dict[int, float]:
+        """Return node → for how long it was silent in all, up to the last tick."""
+        end = 0.0 if self.last is None else self.last.mono
+        now = {node: end - since for node, since in self.silent_since.items()}
+        nodes = self.silent_s.keys() | now.keys()
+        return {node: self.silent_s.get(node, 0.0) + now.get(node, 0.0) for node in nodes}
 
     def _take_probe(self, probe: RankProbe, number: int) -> None:
         """Keep how a rank was seen to end; after the end of the run that changes no more."""
