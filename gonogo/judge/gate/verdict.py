@@ -15,6 +15,7 @@ from gonogo.contract.facts import Facts, History
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
+from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
 from gonogo.judge.gate.built_in import evaluate_built_in, evaluate_drift
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.conditions import build_conditions
@@ -105,6 +106,9 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
     made_up = evaluate_made_up(facts, rules)
     if made_up is not None:
         results.append(made_up)
+    fast = evaluate_beyond_peak(facts, rules)
+    if fast is not None:
+        results.append(fast)
     unseen = _unseen(facts, rules)
     for criterion in rules.gate:
         measure = facts.measures.get(criterion.id)

@@ -14,6 +14,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Watch
 from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.gate.beyond_peak import BEYOND_PEAK
 from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.ceilings import CEILING
 from gonogo.judge.gate.conditions import (
@@ -241,5 +242,5 @@ def test_no_criterion_of_a_plan_settles_what_the_judge_adds_under_the_same_name(
 
 
 def test_every_criterion_that_the_judge_adds_is_named() -> None:
-    added = {DRIFT, CEILING, MADE_UP, REPRODUCED, REMEDIED, CARRIED, WHOLE_PHASE}
+    added = {DRIFT, CEILING, MADE_UP, BEYOND_PEAK, REPRODUCED, REMEDIED, CARRIED, WHOLE_PHASE}
     assert set(ADDED_CRITERIA) == added
