@@ -723,6 +723,22 @@ def test_a_node_s_preflight_that_cannot_be_read_is_no_go(
     assert text.startswith("node 1: preflight.json cannot be read")
 
 
+def test_what_a_follower_tells_after_the_end_is_judged_by_what_is_sealed(
+    healthy: dict[str, Path],
+) -> None:
+    """It looks once more when its node's end is written, which exit.json has sealed by then."""
+    copy, name = copied(healthy["two nodes"]), "watch_node1.jsonl"
+    lines = (copy / name).read_bytes().splitlines(keepends=True)
+    agent = {"pid": 7, "state": "dead", "code": 0, "signal": None}
+    late = wire_line({**json.loads(lines[-1]), "n": 9, "ranks": [], "agent": agent})
+    append(name, late)(copy)
+    assert verdict_of(copy) == "GO"
+    cut_lines(name, slice(None, -1))(copy)
+    assert verdict_of(copy) == "GO"
+    cut_lines(name, slice(None, -1))(copy)
+    assert verdict_of(copy) == "INCONCLUSIVE"
+
+
 def test_a_node_whose_processes_nobody_looked_at_is_listed(healthy: dict[str, Path]) -> None:
     copy = copied(healthy["two nodes"])
     text = "node 1: its follower was never heard, so nobody looked at its processes"
