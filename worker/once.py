@@ -31,7 +31,8 @@ from gonogo.slots import gpus_of
 from gonogo.supervise.end_request import EndRequest, ask_halt, until_after
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.launch.place import NoPlace, Place, told_node
-from gonogo.supervise.locks import DeviceLocks
+from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock
+from gonogo.supervise.node_record import exit_path, load_keeping
 from gonogo.supervise.release import own_python
 from worker.host.host_probe import ProbeStore
 from worker.host.preflight import run_preflight
@@ -79,6 +80,10 @@ def main(argv: Sequence[str]) -> int:
     if asked.leave:
         ask_to_leave(run_dir, order)
         return 0
+    begun = find_begun(run_dir, order, place)
+    if begun is not None:
+        _log.error("%s: %s; this start of it begins nothing", order.run, begun)
+        return _BUSY
     devices = check_host(settings, slots, order, run_dir, place)
     if devices is None:
         return 0
@@ -97,6 +102,30 @@ def ask_to_leave(run_dir: RunDir, order: Order) -> None:
         grace_s=order.halt.grace_s,
     )
     ask_halt(run_dir.path, request)
+
+
+def find_begun(run_dir: RunDir, order: Order, place: Place) -> str | None:
+    """Return why this node's part has begun before, or is over; None where this start counts.
+
+    Looked at before the host is: what an engine starts a second time finds the devices taken, by
+    the run itself, and has nothing to say of it, nor may it write another preflight over the one
+    that the run is judged by.
+    """
+    path = run_dir.path
+    try:
+        if run_dir.exit.exists() or (not place.is_whole and exit_path(path, place.node).exists()):
+            return "it has ended"
+        if is_locked(path / place.own(keeper_lock(path).name)):
+            return "its keeper lives"
+        if place.is_whole:
+            return "its keeper has begun it" if (path / "keeper.json").exists() else None
+        keeping = load_keeping(path, place.node)
+    except OSError as error:
+        _log.warning("%s: %s", order.run, error, extra={"action": "unseen"})
+        return None  # weather; the keeper looks again
+    if keeping is None or keeping.token < order.token:
+        return None
+    return f"node {place.node} has begun it on {keeping.host}"
 
 
 def find_own_slots(settings: Settings) -> Slots:
@@ -160,6 +189,8 @@ def check_host(
     failed = [row for row in record.checks if row.outcome is CheckOutcome.FAIL]
     text = "; ".join(f"{row.id}: {row.text}" for row in failed)
     _log.error("%s: %s", order.run, text, extra={"action": "preflight_failed"})
+    if find_begun(run_dir, order, place) is not None:
+        return None  # another start was faster, and has the devices
     reason, actor = OutcomeCode.PREFLIGHT_FAILED.value, Actor.INFRA.value
     save_refusal(run_dir.path, order.document(), place, reason, actor, text)
     return None

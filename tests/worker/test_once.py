@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gonogo.contract.order import Order
 from gonogo.contract.records import Check, CheckOutcome, Preflight
-from gonogo.rundir import RunDir
+from gonogo.rundir import RunDir, save_json
 from gonogo.slots import gpus_of
 from gonogo.supervise.launch.place import Place
+from gonogo.supervise.locks import holding
+from gonogo.supervise.node_record import exit_path, meet_path, own_keeping
 from gonogo.supervise.quarantine import load_quarantines
-from tests.supervise.orders import make_order
+from tests.supervise.orders import completed, make_order, make_run_dir
 from worker import once
 from worker.host.slots import PLACES
 from worker.once import find_own_slots
@@ -43,3 +48,89 @@ def test_a_gpu_that_is_not_fit_is_kept_from_the_next_run_of_its_node(
     assert once.check_host(settings, find_own_slots(settings), order, run_dir, place) is None
     assert list(load_quarantines(tmp_path, time.time())) == ["GPU-a"]
     assert run_dir.exit.exists()
+
+
+def kept(run_dir: RunDir, order: Order, node: int) -> None:
+    """Its keeper came together with the others, and holds its lock no more."""
+    save_json(
+        meet_path(run_dir.path, node), own_keeping(node=node, token=1, address="a:1").document(5.0)
+    )
+
+
+def keeper_has_begun(run_dir: RunDir, order: Order, node: int) -> None:
+    save_json(run_dir.path / "keeper.json", {"v": 1})
+
+
+def has_ended(run_dir: RunDir, order: Order, node: int) -> None:
+    save_json(run_dir.exit, completed().wire())
+
+
+def part_has_ended(run_dir: RunDir, order: Order, node: int) -> None:
+    save_json(exit_path(run_dir.path, node), {"v": 1})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "begin"),
+    [(1, keeper_has_begun), (1, has_ended), (2, kept), (2, has_ended), (2, part_has_ended)],
+)
+def test_what_is_started_a_second_time_says_nothing_of_a_run_that_has_begun(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: int,
+    begin: Callable[[RunDir, Order, int], None],
+) -> None:
+    """Its devices are taken, by the run itself."""
+    order = make_order(nodes=nodes, world_size=nodes)
+    run_dir = make_run_dir(tmp_path / "runs", order)
+    node = nodes - 1
+    save_json(run_dir.preflight_of(node), Preflight(passed=True).wire())
+    begin(run_dir, order, node)
+    before = contents(run_dir)
+    assert start(tmp_path, monkeypatch, order, node) == 75
+    assert contents(run_dir) == before
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_is_started_while_the_keeper_lives_says_nothing_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    order = make_order(nodes=nodes, world_size=nodes)
+    run_dir = make_run_dir(tmp_path / "runs", order)
+    lock = ".keeper.lock" if nodes == 1 else ".keeper_node1.lock"
+    with holding(run_dir.path / lock):
+        before = contents(run_dir)
+        assert start(tmp_path, monkeypatch, order, nodes - 1) == 75
+        assert contents(run_dir) == before
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_first_start_of_an_attempt_says_that_its_host_is_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    order = make_order(nodes=nodes, world_size=nodes)
+    run_dir = make_run_dir(tmp_path / "runs", order)
+    if nodes == 2:
+        older = own_keeping(node=1, token=0, address="a:1").document(5.0)
+        save_json(meet_path(run_dir.path, 1), older)
+        kept(run_dir, order, 0)
+    assert start(tmp_path, monkeypatch, order, nodes - 1) == 0
+    assert (run_dir.exit if nodes == 1 else exit_path(run_dir.path, 1)).exists()
+
+
+def start(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order, node: int) -> int:
+    """What `worker.once` answers on a host that is not fit."""
+    wrong = Check(id="devices", outcome=CheckOutcome.FAIL, text="there are not enough")
+
+    def look(order: Order, run_dir: RunDir, **more: Any) -> Preflight:
+        found = Preflight(passed=False, checks=[wrong])
+        save_json(run_dir.preflight_of(more["node"]), found.wire())
+        return found
+
+    monkeypatch.setattr(once, "run_preflight", look)
+    monkeypatch.setenv("GONOGO_HOME", str(home))
+    monkeypatch.setenv("SLURM_NODEID", str(node))
+    return once.main([order.run, "--token", str(order.token)])
+
+
+def contents(run_dir: RunDir) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in run_dir.path.rglob("*") if path.is_file()}
