@@ -4,8 +4,9 @@ A worker that claims with none of its runs in sight says that they are dead. So 
 runs gets an id, which its home knows, too: `runs/.runs_folder.json` and
 `GONOGO_HOME/runs_folder.json`. Where the home knows one and the folder has another, or none,
 nothing is claimed until it is mounted, or until somebody says that it is new
-(`gonogo worker --new-runs`). A folder that lay in its home, and under no mount of its own, cannot
-come late: where that is gone somebody removed it, and the home goes on with what is there.
+(`gonogo worker --new-runs`). A folder that lies in its home, and under no mount of its own, cannot
+come late: where that is gone somebody removed it, and the home goes on with what is there. Where a
+mount was laid over it since, it is not gone, and that mount has to hold its runs.
 A home that knows none (a first start, an upgrade, a new home before a folder that others use)
 takes the folder as it is; an empty one gets no id, so a first start may be before its mount, too.
 """
@@ -36,9 +37,13 @@ def find_missing(home: Path, runs: Path) -> str | None:
     Raises:
         OSError: the file system does not say.
     """
-    known = load_json(home / KNOWN_NAME) or {}
-    if _id_of(known) in (None, _load_id(runs / NOTE_NAME)) or known.get("mounted") is False:
+    known, found = load_json(home / KNOWN_NAME) or {}, _load_id(runs / NOTE_NAME)
+    if _id_of(known) in (None, found):
         return None
+    if known.get("mounted") is False and not is_mounted(home, runs):
+        return None
+    if known.get("mounted") is False and found is None and _holds_a_run(runs):
+        return None  # its runs were moved to the mount, and their note was left behind
     return (
         f"{runs} is not the folder that the runs of this home lie in: mount that one; if this one"
         " is to be it from now on: gonogo worker --new-runs"
@@ -53,8 +58,12 @@ def mark_runs(home: Path, runs: Path) -> None:
     Raises:
         OSError: the file system refuses just now; the home may be marked later.
     """
-    known, found = _load_id(home / KNOWN_NAME), _load_id(runs / NOTE_NAME)
-    if (known is not None and known == found) or find_missing(home, runs) is not None:
+    known, found = load_json(home / KNOWN_NAME) or {}, _load_id(runs / NOTE_NAME)
+    if found is not None and found == _id_of(known):
+        if known.get("mounted") != is_mounted(home, runs):
+            _know(home, runs, found)  # they were moved, to a mount of their own or back
+        return
+    if find_missing(home, runs) is not None:
         return
     if found is None and _holds_a_run(runs):
         found = _make_id(runs)

@@ -120,3 +120,48 @@ def test_another_folder_is_not_taken_for_it_before_somebody_says_so(tmp_path: Pa
     take_as_new(tmp_path, other)
     assert find_missing(tmp_path, other) is None
     assert find_missing(tmp_path, runs) is not None
+
+
+def row_of(path: Path) -> str:
+    return f"9 1 0:1 / {path} rw - ext4 /dev/y rw\n"
+
+
+def test_runs_that_move_to_a_mount_of_their_own_are_waited_for_from_then_on(
+    tmp_path: Path, mounts: Path
+) -> None:
+    """The home's disk is full: they are copied to a new one, note and all, which is mounted."""
+    root = "25 1 259:2 / / rw shared:1 - ext4 /dev/x rw\n"
+    mounts.write_text(root)
+    runs, below = tmp_path / "runs", tmp_path / "below"
+    make_run_dir(runs, make_order())
+    mark_runs(tmp_path, runs)
+    mounts.write_text(root + row_of(runs))
+    assert find_missing(tmp_path, runs) is None
+    mark_runs(tmp_path, runs)
+    runs.rename(below)
+    mounts.write_text(root)
+    assert find_missing(tmp_path, runs) is not None, "booted before its mount"
+    below.rename(runs)
+    mark_runs(tmp_path, runs)
+    shutil.rmtree(runs)
+    assert find_missing(tmp_path, runs) is None, "they were moved back, and removed"
+
+
+def test_a_mount_that_is_laid_over_the_runs_of_a_home_hides_them(
+    tmp_path: Path, mounts: Path
+) -> None:
+    root = "25 1 259:2 / / rw shared:1 - ext4 /dev/x rw\n"
+    mounts.write_text(root)
+    runs, below = tmp_path / "runs", tmp_path / "below"
+    order = make_order()
+    make_run_dir(runs, order)
+    mark_runs(tmp_path, runs)
+    runs.rename(below)
+    runs.mkdir()
+    mounts.write_text(root + row_of(runs))
+    assert find_missing(tmp_path, runs) is not None
+    make_run_dir(runs, order)
+    assert find_missing(tmp_path, runs) is None, "its runs were copied, but for what is hidden"
+    mark_runs(tmp_path, runs)
+    runs.rename(tmp_path / "unmounted")
+    assert find_missing(tmp_path, runs) is not None
