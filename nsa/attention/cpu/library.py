@@ -1,7 +1,8 @@
 """How does the kernel in C come to be: compiled once a machine, checked before it is loaded?
 
 The library lies in this user's cache, under a name made of the source, the compiler and the
-processor: a change of any asks for another. Nobody else may be able to write it.
+processor, and of what it holds: a change of any asks for another, and so does one that is not whole
+(a power cut). Nobody else may be able to write it. It is loaded by another process first.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import logging
 import os
 import platform
 import shlex
+import signal
 import stat
 import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nsa.attention.settings import c_compiler, cache_folder, cpu_kernels
@@ -27,6 +32,17 @@ SOURCE = Path(__file__).with_name("decode.c")
 LIMIT_S = 60.0
 """What the compiler may take; two to ten seconds are usual."""
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-std=gnu11")
+FUNCTIONS = ("nsa_decode_fp32", "nsa_decode_bf16")
+"""What a library must have."""
+_TRIAL = """
+import ctypes, sys
+try:
+    library = ctypes.CDLL(sys.argv[1])
+    [getattr(library, name) for name in sys.argv[2:]]
+except (OSError, AttributeError) as error:
+    sys.exit(str(error))
+"""
+_MAKING = ".making-"
 _PROCESSOR = Path("/proc/cpuinfo")
 _REASON_LIMIT = 200
 
@@ -50,48 +66,82 @@ def load_library() -> ctypes.CDLL | str:
 
 
 def build_library(compiler: Sequence[str], folder: Path) -> Path:
-    """Return the library of this machine in a folder, compiled if it is not there.
+    """Return the library of this machine in a folder, compiled if it is not there whole.
 
     Raises:
         OSError: The folder cannot be written, or others can write it.
         ValueError: No compiler is named.
-        subprocess.SubprocessError: The compiler fails, or takes too long.
+        subprocess.SubprocessError: The compiler fails, takes too long, or makes something else.
     """
     if not compiler:
         raise ValueError("CC is empty")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_owned(folder)
-    library = folder / f"{_digest(compiler)}.so"
-    if not library.exists():
-        _compile(compiler, library)
+    name = _digest(compiler)
+    library = next(filter(_is_whole, sorted(folder.glob(f"{name}-*.so"))), None)
+    if library is None:
+        library = _compile(compiler, folder, name)
     _check_owned(library)
     return library
 
 
-def _compile(compiler: Sequence[str], library: Path) -> None:
-    handle, name = tempfile.mkstemp(prefix=".making-", suffix=".so", dir=library.parent)
+def _is_whole(library: Path) -> bool:
+    """Whether a library holds what was compiled: after a power cut it may be cut short."""
+    return library.stem.endswith(f"-{_short_digest(library.read_bytes())}")
+
+
+def _compile(compiler: Sequence[str], folder: Path, name: str) -> Path:
+    _remove_forgotten(folder)
+    handle, spare = tempfile.mkstemp(prefix=_MAKING, suffix=".so", dir=folder)
     os.close(handle)
-    made = Path(name)
+    made = Path(spare)
     logger.info("compiling the attention's CPU kernel, once for this machine")
     try:
-        subprocess.run(
-            [*compiler, *_FLAGS, "-o", str(made), str(SOURCE), "-lm"],
-            check=True, capture_output=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        _say([*compiler, *_FLAGS, "-o", str(made), str(SOURCE), "-lm"])
         made.chmod(0o700)
+        # Elsewhere first: what a sanitizer is linked to ends the process that loads it.
+        _say([sys.executable or "python3", "-I", "-S", "-c", _TRIAL, str(made), *FUNCTIONS])
+        library = folder / f"{name}-{_short_digest(made.read_bytes())}.so"
         made.replace(library)
     finally:
         made.unlink(missing_ok=True)
+    return library
+
+
+def _remove_forgotten(folder: Path) -> None:
+    """Remove what compilations left that were killed."""
+    for spare in folder.glob(f"{_MAKING}*"):
+        with suppress(OSError):
+            if time.time() - spare.stat().st_mtime > 2 * LIMIT_S:
+                spare.unlink()
+
+
+def _say(command: Sequence[str]) -> bytes:
+    """Return what a program says; one that takes too long ends with all that it has started.
+
+    Raises:
+        OSError: It cannot be started.
+        subprocess.SubprocessError: It fails, or takes too long.
+    """
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=LIMIT_S)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, out, err)
+    return out
 
 
 def _digest(compiler: Sequence[str]) -> str:
-    told = subprocess.run(
-        [*compiler, "--version"],
-        check=True, capture_output=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
     parts = (
         SOURCE.read_bytes(),
-        told.stdout,
+        _say([*compiler, "--version"]),
         " ".join((*compiler, *_FLAGS)).encode(),
         _processor(),
     )
@@ -99,6 +149,10 @@ def _digest(compiler: Sequence[str]) -> str:
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.hexdigest()[:24]
+
+
+def _short_digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _processor() -> bytes:

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from nsa.attention import selection_rule
 from nsa.attention.cache import NsaCache
-from nsa.attention.cpu.library import load_library
+from nsa.attention.cpu.library import FUNCTIONS, load_library
 
-_NAMES = {torch.float32: "nsa_decode_fp32", torch.bfloat16: "nsa_decode_bf16"}
+_NAMES = dict(zip((torch.float32, torch.bfloat16), FUNCTIONS, strict=True))
 VECTOR = 16
 """Numbers in one of its vectors."""
 MOST_AT_ONCE = 8

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -209,7 +211,7 @@ def test_it_is_compiled_once_and_kept_from_others(anew, tmp_path, monkeypatch):
     monkeypatch.setattr(library, "_compile", lambda *_: pytest.fail("it is there"))
     assert library.build_library(compiler, built.parent) == built
     other = tmp_path / "other.c"
-    other.write_text("int other;\n")
+    other.write_text(f"{library.SOURCE.read_text()}\nint other;\n")
     monkeypatch.undo()
     monkeypatch.setattr(library, "SOURCE", other)
     assert library.build_library(compiler, built.parent) != built
@@ -254,6 +256,62 @@ def test_without_a_compiler_or_by_choice_pytorch_serves(
     _last(inputs, _cache_of(inputs, SIZES[0], 20))
     assert list(_served()) == ["torch"]
     assert why in _served()["torch"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("options", ["-fvisibility=hidden", "-fsanitize=address"])
+def test_what_cannot_be_loaded_or_is_not_the_kernel_ends_no_program(
+    options, anew, tmp_path, monkeypatch
+):
+    """A sanitizer's runtime ends the process that loads it; C++ has other names, too."""
+    monkeypatch.setenv("CC", f"{c_compiler()} {options}")
+    assert "could not be built" in str(anew())
+    assert list((tmp_path / "gonogo" / "nsa-cpu").iterdir()) == []
+
+
+@needs_compiler
+def test_a_library_that_is_not_whole_is_made_anew(anew, tmp_path):
+    """After a power cut what was renamed last may be cut short, or hold zeros."""
+    compiler, folder = [c_compiler() or ""], tmp_path / "gonogo" / "nsa-cpu"
+    built = library.build_library(compiler, folder)
+    whole = built.read_bytes()
+    for spoiled in (whole[:8192], whole[:4096] + bytes(len(whole) - 4096)):
+        built.write_bytes(spoiled)
+        again = library.build_library(compiler, folder)
+        assert again.read_bytes() == whole
+        assert list(folder.iterdir()) == [again]
+    assert isinstance(anew(), dict)
+
+
+@needs_compiler
+def test_what_a_killed_compilation_left_goes_with_the_next(tmp_path):
+    folder = tmp_path / "kept"
+    folder.mkdir(mode=0o700)
+    for name, age_s in (("old", 3 * library.LIMIT_S), ("new", 1.0)):
+        (folder / f".making-{name}.so").touch()
+        os.utime(folder / f".making-{name}.so", (time.time() - age_s,) * 2)
+    built = library.build_library([c_compiler() or ""], folder)
+    assert sorted(folder.iterdir()) == [folder / ".making-new.so", built]
+
+
+def test_a_compiler_that_hangs_ends_with_all_that_it_has_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(library, "LIMIT_S", 1.0)
+    compiler, pid = tmp_path / "cc", tmp_path / "pid"
+    compiler.write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {pid}\nwait\n")
+    compiler.chmod(0o700)
+    with pytest.raises(subprocess.TimeoutExpired):
+        library.build_library([str(compiler)], tmp_path / "kept")
+    deadline = time.monotonic() + 30.0
+    while _lives(int(pid.read_text())):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 @needs_compiler
