@@ -192,6 +192,9 @@ class Desk:
         now = time.monotonic()
         for run in self._inventory.open_runs():
             retry = self._retries.get(run.run, RETRY)
+            if run.unseen is not None:  # another machine's, perhaps, where it lives
+                self.weather.note(run.run, run.unseen)
+                continue
             if run.keeper is not None or now < retry.not_before:
                 continue
             unseen: bool | None = False

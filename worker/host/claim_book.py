@@ -76,10 +76,14 @@ def mark_claimed(run_dir: Path, machine: str, boot_id: str) -> None:
 
 
 def is_foreign(run_dir: Path, machine: str) -> bool:
-    """Say whether another machine claimed a run; one that nobody marked is our own."""
+    """Say whether another machine claimed a run; one that nobody marked is our own.
+
+    Raises:
+        OSError: nobody can say just now.
+    """
     try:
         found = json.loads((run_dir / CLAIMED_NAME).read_text())
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return False
     said = found.get("machine_id") if isinstance(found, dict) else None
     return isinstance(said, str) and said != machine

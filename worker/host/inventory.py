@@ -24,6 +24,8 @@ class OpenRun:
     path: Path
     keeper: ProcessRef | None
     """The living keeper, if any."""
+    unseen: OSError | None = None
+    """Why it cannot be looked at just now: whose it is, and whether it lives, is not known."""
 
     @property
     def ended(self) -> bool:
@@ -49,8 +51,8 @@ class Inventory:
         for path in sorted(self._candidates()):
             try:
                 run = self._look(path)
-            except OSError:
-                run = OpenRun(run=path.name, path=path, keeper=None)
+            except OSError as error:
+                run = OpenRun(run=path.name, path=path, keeper=None, unseen=error)
             if run is not None:
                 found.append(run)
         return found

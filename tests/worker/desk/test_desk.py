@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import random
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +31,7 @@ from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.desk import launching
 from worker.desk.desk import TELL_AGAIN_S, Desk
 from worker.desk.launching import make_room
-from worker.host.claim_book import ClaimBook, mark_claimed
+from worker.host.claim_book import CLAIMED_NAME, ClaimBook, mark_claimed
 from worker.host.host_probe import Probe, ProbeStore
 from worker.host.slots import Slots
 from worker.settings import load_settings
@@ -442,6 +445,30 @@ def test_a_directory_that_cannot_be_read_holds_no_other_run_back(
     desk.run_round()
     assert plane.runs[well.run].events()[-1] == "end"
     assert plane.claims[-1].active == [strange.run]
+
+
+def test_a_run_that_lives_on_another_machine_is_not_ended_when_nobody_can_say_whose_it_is(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home on a file system whose locks are each host's own."""
+    order, own = make_order(), make_order()
+    theirs = make_run_dir(desk.settings.runs, order)
+    mark_claimed(theirs.path, "b" * 32, "boot")
+    make_run_dir(desk.settings.runs, own)
+    read = Path.read_text
+
+    def refuse(path: Path, *args: Any, **more: Any) -> str:
+        if path == theirs.path / CLAIMED_NAME:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return read(path, *args, **more)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    desk.run_round()
+    assert not theirs.exit.exists()
+    assert (desk.settings.runs / own.run / "exit.json").exists(), "its own keeper was lost"
+    monkeypatch.undo()
+    desk.run_round()
+    assert not theirs.exit.exists()
 
 
 @pytest.mark.parametrize("run", ["../../etc", "run_1", "exp_01ARZ3NDEKTSV4RRFFQ69G5FAV"])

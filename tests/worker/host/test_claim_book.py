@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,6 +108,26 @@ def test_a_run_of_another_machine_is_not_ours_to_end(tmp_path: Path) -> None:
     mark_claimed(make_run_dir(tmp_path, own).path, OURS, "boot")
     assert [run.run for run in Inventory(tmp_path, OURS).open_runs()] == [own.run]
     assert len(Inventory(tmp_path).open_runs()) == 2
+
+
+def test_of_a_mark_that_nobody_can_read_just_now_nobody_says_whose_the_run_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stale handle, an error of the network: it may be another machine's, and live there."""
+    order = make_order()
+    mark_claimed(make_run_dir(tmp_path, order).path, THEIRS, "boot")
+    read = Path.read_text
+
+    def refuse(path: Path, *args: Any, **more: Any) -> str:
+        if path.name == CLAIMED_NAME:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return read(path, *args, **more)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    (run,) = Inventory(tmp_path, OURS).open_runs()
+    assert (run.keeper, run.unseen is not None) == (None, True)
+    monkeypatch.undo()
+    assert Inventory(tmp_path, OURS).open_runs() == []
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"machine_id": 5}'])
