@@ -80,7 +80,7 @@ def _facts_of(path: Path, quarantines: Collection[str], decided: Collection[str]
     order, ended = _order(run_dir), _exit(run_dir)
     pruned = load_pruned(path)
     shipped = path / SHIPPED_NAME
-    known = NO_SERVICE not in _text(shipped)
+    known = bool(_load_json(shipped)) or NO_SERVICE not in _text(shipped)  # a person's reason may
     return RunFacts(
         run=run,
         experiment=order.experiment if known and order is not None else run,
