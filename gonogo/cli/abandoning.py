@@ -13,6 +13,7 @@ from gonogo.cli.output import print_json, print_lines
 from gonogo.cli.settings import load_settings
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.output import GivenUpRun
+from gonogo.rundir import is_text
 from gonogo.supervise.given_up import give_up
 
 
@@ -24,6 +25,8 @@ def abandon(
     """Give up an ended run of this host that the service refuses; its directory stays."""
     if not reason.strip():
         raise Rejected("--reason: say why; it is told wherever the run is")
+    if not is_text(reason):
+        raise Rejected("--reason: these are no characters of UTF-8, and could be told nowhere")
     runs = load_settings().home / "runs"
     try:
         found = give_up(runs, run, reason=reason, now=time.time())

@@ -57,4 +57,9 @@ def test_a_living_run_is_not_given_up(tmp_path: Path, refused: Path) -> None:
 def test_it_wants_a_reason_and_a_run(tmp_path: Path, refused: Path) -> None:
     assert typed(tmp_path, "abandon", refused.name).returncode == 2
     assert typed(tmp_path, "abandon", refused.name, "--reason", " ").returncode == 2
+    done = typed(
+        tmp_path, "abandon", refused.name, "--reason", os.fsdecode(b"verloren: Gr\xfc\xdfe")
+    )
+    assert (done.returncode, done.stderr.count("\n"), "UTF-8" in done.stderr) == (2, 1, True)
+    assert not (refused / SHIPPED_NAME).exists()
     assert typed(tmp_path, "abandon", make_order().run, "--reason", "x").returncode == 3
