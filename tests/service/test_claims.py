@@ -121,11 +121,15 @@ def test_a_worker_is_asked_for_runs_under_way_that_it_does_not_name(plane: Plane
     assert untold([waiting.run], tells_again=True) is None
 
 
-def test_what_is_given_up_on_its_host_has_ended_and_is_asked_for_no_more(plane: Plane) -> None:
+@pytest.mark.parametrize("begun", [True, False])
+def test_what_is_given_up_on_its_host_has_ended_and_is_asked_for_no_more(
+    plane: Plane, begun: bool
+) -> None:
     plane.submit()
     worker, other = plane.worker(), plane.worker(name="w2", host="host-2")
     order = plane.next_order(worker)
-    worker.start(order)
+    if begun:
+        worker.start(order)
 
     def claim(by: FakeWorker, active: list[str], given_up: dict[str, str]) -> object:
         body = {
@@ -139,7 +143,7 @@ def test_what_is_given_up_on_its_host_has_ended_and_is_asked_for_no_more(plane: 
     assert claim(other, [], word) is None
     assert claim(worker, [order.run], word) is None
     assert plane.get(f"/runs/{order.run}")["state"] != "ended", "it is another's, or it lives"
-    assert claim(worker, [], {}) == [order.run]
+    assert claim(worker, [], {}) == ([order.run] if begun else None)
     assert claim(worker, [], word) is None
     run = plane.get(f"/runs/{order.run}")
     assert (run["state"], run["outcome"]["code"]) == ("ended", "worker_lost")

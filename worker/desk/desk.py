@@ -151,6 +151,10 @@ class Desk:
         Raises:
             OSError: its directory could not be made or written to; nothing was started.
         """
+        given_up = self._inventory.given_up(order.run)
+        if given_up is not None:  # it had not begun, as far as is known there: the next claim says
+            self._given_up[order.run] = given_up.reason
+            return False
         if self.submitting is not None:
             return self.submitting.accept(order, secret, self._shipper)
         launch = self._launch(order, secret)

@@ -235,6 +235,20 @@ def test_a_run_that_is_refused_for_good_waits_for_a_person_and_is_said(
     assert plane.claims[-1].active == []
 
 
+def test_a_run_that_was_given_up_is_not_begun_again_and_its_directory_stays(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control plane that was refused every word of it takes it for one that never began."""
+    order = lost_claim(desk, plane)
+    desk.run_round()
+    give_up(desk.settings.runs, order.run, reason="its home was lost", now=7.0)
+    kept = sorted(desk.settings.runs.rglob("*"))
+    plane.orders.append(make_order(run=order.run, token=order.token + 1))
+    assert desk.run_round() == []
+    assert sorted(desk.settings.runs.rglob("*")) == kept
+    assert plane.claims[-1].given_up == {order.run: "its home was lost"}
+
+
 def test_an_outage_and_a_key_that_is_refused_refuse_no_run(
     desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
