@@ -45,6 +45,10 @@ class Intercepted(Unavailable):
     """A stranger between here and the control plane refuses; it says nothing of what was sent."""
 
 
+class TooLarge(Rejected):
+    """The message is too large for the control plane, or for anybody on the way."""
+
+
 class KeyRefused(NotAllowed):
     """The key is not valid: of a run that says nothing."""
 
@@ -142,8 +146,8 @@ class ControlPlane:
             Unavailable: no answer, 5xx, 429, or an answer that is not of this protocol.
             Intercepted: a refusal that is no problem of ours.
             StaleToken: by the answer's code, and only with the newer token.
-            Conflict, NotFound, NotAllowed, Rejected: by the status of a problem of ours; Rejected
-                also where anybody on the way finds the message too large.
+            Conflict, NotFound, NotAllowed, Rejected: by the status of a problem of ours.
+            TooLarge: anybody on the way finds the message too large.
         """
         try:
             response = self._http.post(
@@ -174,6 +178,8 @@ def _error_of(path: str, response: httpx.Response) -> Rejected | Unavailable:
     if status == 409:
         allowed = tuple(problem.allowed) if problem else ()
         return Conflict(detail, state=problem.state if problem else None, allowed=allowed)
+    if status == 413:
+        return TooLarge(detail)
     if status == 404:
         return NotFound(detail)
     if status == 401:

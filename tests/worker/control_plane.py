@@ -73,6 +73,8 @@ class FakeControlPlane:
     strange: dict[str, int] = field(default_factory=dict)
     """Call → status that a stranger on the way answers instead, `strangers` times."""
     strangers: int = 0
+    passes: int | None = None
+    """How many bytes of a body a proxy on the way lets pass."""
     stale: set[str] = field(default_factory=set)
     """Runs that somebody else claims anew as soon as they were given out."""
     untold: list[str] = field(default_factory=list)
@@ -115,6 +117,8 @@ class FakeControlPlane:
         call = match.group(2)
         if len(body) > _LIMITS.get(call, 70 * 2**20):
             return 413, {**_problem(413, "too large"), "code": "too_large"}
+        if self.passes is not None and len(body) > self.passes:
+            return 413, {"message": "Request Entity Too Large"}
         if call in self.strange and self.strangers:
             self.strangers -= 1
             return self.strange[call], {"message": "blocked"}

@@ -17,7 +17,7 @@ from gonogo.contract.errors import (
     Rejected,
     Unavailable,
 )
-from worker.client import ControlPlane, Intercepted, KeyRefused
+from worker.client import ControlPlane, Intercepted, KeyRefused, TooLarge
 
 SECRET = "wk_very_secret"
 
@@ -40,7 +40,7 @@ def problem_of(status: int) -> dict[str, Any]:
         (403, NotAllowed),
         (404, NotFound),
         (409, Conflict),
-        (413, Rejected),
+        (413, TooLarge),
         (422, Rejected),
         (429, Unavailable),
         (500, Unavailable),
@@ -69,7 +69,7 @@ def test_what_a_stranger_refuses_is_weather(status: int, kind: str | None) -> No
 
 def test_a_message_that_is_too_large_for_a_stranger_is_so_the_next_time_too() -> None:
     client = plane(lambda request: httpx.Response(413, text="<html>"))
-    with pytest.raises(Rejected):
+    with pytest.raises(TooLarge):
         client.post_telemetry("run_1", Telemetry(token=1))
 
 

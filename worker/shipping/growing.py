@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from gonogo.contract.agent import (
+    MAX_STREAM_BYTES,
     LogTelemetry,
     RankTelemetry,
     StreamTelemetry,
@@ -28,6 +29,8 @@ MAX_BATCH_BYTES = 2 * 2**20
 """Heartbeat bytes in one message."""
 MAX_MESSAGE_BYTES = 8 * 2**20
 """Of one message as JSON, half of what the service takes; one part alone may be longer."""
+LEAST_MESSAGE_BYTES = 2 * MAX_LINE_BYTES
+"""What anybody on the way has to let pass: a line and its frame."""
 _LINE_BYTES = 300.0
 """How long a heartbeat line is before one was sent."""
 
@@ -42,7 +45,8 @@ def brings(telemetry: Telemetry) -> bool:
 class _Room:
     """What is left of a message: many ranks, or the watchers of many nodes, fill more than one."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._used = 0
         self._full = False
 
@@ -55,7 +59,7 @@ class _Room:
             if part is None:
                 continue
             size = len(part.model_dump_json().encode())
-            self._full = self._used > 0 and self._used + size > MAX_MESSAGE_BYTES
+            self._full = self._used > 0 and self._used + size > self._most
             if self._full:
                 break
             self._used += size
@@ -78,6 +82,7 @@ class GrowingFiles:
         self._logs: dict[str, int] = {}
         self._files: dict[str, int] = {}
         self._line_bytes = _LINE_BYTES
+        self._most = MAX_MESSAGE_BYTES
         self.asked = False
         """Whether the control plane has said what it has."""
         self.backlog_lines = 0
@@ -88,6 +93,16 @@ class GrowingFiles:
         """Growing file, but logs → bytes that the control plane says it has."""
         return {**{str(rank): size for rank, size in self._ranks.items()}, **self._files}
 
+    def shrink(self) -> bool:
+        """Build messages of half the size from now on; False where they are small already.
+
+        A proxy on the way may take less than the service: many take a megabyte.
+        """
+        if self._most <= LEAST_MESSAGE_BYTES:
+            return False
+        self._most = max(LEAST_MESSAGE_BYTES, self._most // 2)
+        return True
+
     def build_message(self, *, suspect: bool) -> Telemetry:
         """Return the next part of every file, as far as there is room, heartbeats first.
 
@@ -97,10 +112,12 @@ class GrowingFiles:
         logs: list[LogTelemetry] = []
         files: list[StreamTelemetry] = []
         if self.asked:
-            room = _Room()
+            room = _Room(self._most)
             ranks = room.take(self._rank_parts())
             logs = room.take(self._log_parts())
-            files = room.take(build_stream_parts(self._dir, self._files))
+            files = room.take(
+                build_stream_parts(self._dir, self._files, min(MAX_STREAM_BYTES, self._most // 2))
+            )
         return Telemetry(
             token=self._token,
             ranks=ranks,
@@ -125,7 +142,8 @@ class GrowingFiles:
     def _rank_parts(self) -> Iterator[RankTelemetry | None]:
         """Yield a part of each rank, of those first that are furthest behind."""
         ranks = self._dir.ranks()
-        share = max(MAX_LINE_BYTES, MAX_BATCH_BYTES // max(1, len(ranks)))
+        batch = min(MAX_BATCH_BYTES, self._most // 2)
+        share = max(MAX_LINE_BYTES, batch // max(1, len(ranks)))
         for rank in sorted(ranks, key=lambda rank: self._ranks.get(rank, 0)):
             yield build_rank_part(self._dir, rank, self._ranks.get(rank, 0), share)
 

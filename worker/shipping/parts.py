@@ -48,17 +48,19 @@ def build_rank_part(
     )
 
 
-def build_stream_parts(run_dir: RunDir, acked: dict[str, int]) -> list[StreamTelemetry]:
+def build_stream_parts(
+    run_dir: RunDir, acked: dict[str, int], most_bytes: int = MAX_STREAM_BYTES
+) -> list[StreamTelemetry]:
     """Return the complete lines of the other growing files beyond what was acknowledged.
 
-    A line that alone is more than a message takes is sent in parts.
+    At most `most_bytes` of each; a line that alone is more is sent in parts.
     """
     found = []
     for name in _streams(run_dir):
         path, start = run_dir.path / name, acked.get(name, 0)
-        raw = _load_between(path, start, start + MAX_STREAM_BYTES)
+        raw = _load_between(path, start, start + most_bytes)
         cut = raw.rfind(b"\n") + 1
-        if cut == 0 and len(raw) == MAX_STREAM_BYTES:
+        if cut == 0 and len(raw) == most_bytes:
             cut = min(len(raw), max(0, complete_bytes(path) - start))
         if cut:
             content = base64.b64encode(raw[:cut]).decode("ascii")

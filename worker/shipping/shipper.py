@@ -36,7 +36,7 @@ from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, complete_bytes, save_json
 from gonogo.supervise.given_up import forget_refusal, note_refusal
 from worker.backoff import Backoff
-from worker.client import ControlPlane, Intercepted, KeyRefused
+from worker.client import ControlPlane, Intercepted, KeyRefused, TooLarge
 from worker.shipping.acknowledged import Reported, load_reported
 from worker.shipping.evidence import build_evidence, pending_evidence
 from worker.shipping.fencing import Fence, superseded
@@ -237,8 +237,16 @@ class Shipper:
         return True
 
     def _send_telemetry(self, telemetry: Telemetry) -> tuple[TelemetryAck, bool]:
-        """Send one message; return the answer, and whether more is acknowledged than before."""
-        ack = self._client.post_telemetry(self._run, telemetry)
+        """Send one message, or a smaller one where that is too large for somebody on the way.
+
+        Returns the answer, and whether more is acknowledged than before.
+        """
+        try:
+            ack = self._client.post_telemetry(self._run, telemetry)
+        except TooLarge:
+            if not self._growing.shrink():
+                raise
+            return self._send_telemetry(self._growing.build_message(suspect=telemetry.suspect))
         self._fence.note_accepted()
         moved = self._growing.take_over(telemetry, ack)
         had, self._reported.had = self._reported.had, self._growing.acknowledged

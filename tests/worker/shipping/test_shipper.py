@@ -443,6 +443,35 @@ def test_evidence_that_is_never_taken_does_not_hold_the_end_back(
     assert not arrived(plane).evidence
 
 
+@pytest.mark.parametrize("passes", [2**20, 2**18], ids=["a megabyte", "a quarter"])
+def test_a_proxy_that_takes_less_than_the_service_gets_smaller_messages(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, passes: int
+) -> None:
+    """Nginx lets a megabyte pass; after an outage there is more to tell at once."""
+    lines = {rank: write_beats(run_dir, rank, range(12_000)) for rank in (0, 1)}
+    for path in (run_dir.watch, run_dir.devices):
+        path.write_bytes(b"".join(b'{"n": %d, "x": "%s"}\n' % (n, b"y" * 400) for n in range(3000)))
+    run_dir.torchrun_log.write_bytes(b"z" * MAX_LOG_BYTES)
+    plane.passes = passes
+    assert new_shipper().ship(0.0) is not None, "heartbeats arrive while it lives"
+    assert new_shipper().finish(completed())
+    store = arrived(plane)
+    assert store.lines == {str(rank): rows for rank, rows in lines.items()}
+    assert store.files["watch.jsonl"] == run_dir.watch.read_bytes()
+    assert store.files["devices.jsonl"] == run_dir.devices.read_bytes()
+    assert list(load_refusals(run_dir.path.parent)) == []
+
+
+def test_a_proxy_that_takes_nothing_is_asked_for_no_end(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    write_beats(run_dir, 0, range(12_000))
+    plane.passes = 2**10
+    calls = plane.calls
+    assert not new_shipper().finish(completed())
+    assert plane.calls - calls < 12
+
+
 def test_a_long_log_is_sent_as_its_tail(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
