@@ -41,6 +41,14 @@ CALL_TIMEOUT_S = 10.0
 EVIDENCE_TIMEOUT_S = 30.0
 
 
+_ALWAYS_SAID: Mapping[type[BaseModel], frozenset[str]] = {
+    ClaimAnswer: frozenset({"order"}),
+    TelemetryAck: frozenset({"acked"}),
+    Accepted: frozenset({"ok", "detail"}),
+}
+"""What the control plane says in every answer: to `{}` and `{"ok": true}` strangers come, too."""
+
+
 class Intercepted(Unavailable):
     """A stranger between here and the control plane refuses; it says nothing of what was sent."""
 
@@ -159,10 +167,14 @@ class ControlPlane:
         except httpx.HTTPError as error:
             raise Unavailable(f"{path}: {type(error).__name__}: {error}") from error
         if response.is_success:
+            text = f"{path}: the answer is not that of a control plane"
             try:
-                return answer.model_validate_json(response.content)
+                found = answer.model_validate_json(response.content)
             except ValidationError as error:
-                raise Unavailable(f"{path}: the answer is not that of a control plane") from error
+                raise Unavailable(text) from error
+            if not found.model_fields_set.issuperset(_ALWAYS_SAID[answer]):
+                raise Unavailable(text)
+            return found
         raise _error_of(path, response)
 
 

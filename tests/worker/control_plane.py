@@ -168,22 +168,22 @@ class FakeControlPlane:
 
     def _state(self, run: RunStore, body: bytes) -> dict[str, Any]:
         run.states.append(StateReport.model_validate_json(body))
-        return {"ok": True}
+        return {"ok": True, "detail": {}}
 
     def _findings(self, run: RunStore, body: bytes) -> dict[str, Any]:
         for finding in FindingsReport.model_validate_json(body).findings:
             run.findings.setdefault(finding.key, finding)
-        return {"ok": True}
+        return {"ok": True, "detail": {}}
 
     def _records(self, run: RunStore, body: bytes) -> dict[str, Any]:
         report = RecordReport.model_validate_json(body)
         run.records[report.path] = base64.b64decode(report.content_b64)
-        return {"ok": True}
+        return {"ok": True, "detail": {}}
 
     def _evidence(self, run: RunStore, body: bytes) -> dict[str, Any]:
         report = EvidenceReport.model_validate_json(body)
         run.evidence[report.path] = report
-        return {"ok": True}
+        return {"ok": True, "detail": {}}
 
 
 def _problem(status: int, detail: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gonogo.contract.agent import Telemetry
+from gonogo.contract.agent import FindingsReport, RecordReport, Telemetry
 from gonogo.contract.errors import (
     Conflict,
     GonogoError,
@@ -94,10 +94,18 @@ def test_a_network_that_fails_is_unavailable(error: type[httpx.TransportError]) 
     assert SECRET not in str(caught.value)
 
 
-def test_an_answer_from_something_else_is_unavailable_not_data() -> None:
-    client = plane(lambda request: httpx.Response(200, text="welcome to the hotel's wifi"))
-    with pytest.raises(Unavailable):
-        client.post_telemetry("run_1", Telemetry(token=1))
+@pytest.mark.parametrize("text", ["welcome to the hotel's wifi", "{}", '{"ok": true}', ""])
+def test_an_answer_from_something_else_is_unavailable_not_data(text: str) -> None:
+    """What is taken for accepted is never told again: findings, evidence, an end."""
+    client = plane(lambda request: httpx.Response(200, text=text))
+    report = RecordReport(token=1, path="order.json", content_b64="")
+    for call in (
+        lambda: client.post_telemetry("run_1", Telemetry(token=1)),
+        lambda: client.post_findings("run_1", FindingsReport(token=1, findings=[])),
+        lambda: client.post_record("run_1", report),
+    ):
+        with pytest.raises(Unavailable):
+            call()
 
 
 def test_the_call_goes_to_the_agent_route_with_the_key() -> None:
