@@ -134,9 +134,12 @@ class ControlPlane:
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> _A:
         """Post one message about a run, with the secret of its claim."""
-        secret = self._secret_of(run)
-        headers = {CLAIM_HEADER: secret} if secret else {}
         path = f"/runs/{run}/{call}"
+        try:
+            secret = self._secret_of(run)
+        except OSError as error:  # without it the control plane would refuse what is said
+            raise Unavailable(f"{path}: the claim's secret cannot be read: {error}") from error
+        headers = {CLAIM_HEADER: secret} if secret else {}
         return self._post(path, body, answer, headers=headers, timeout_s=timeout_s)
 
     def _post(
@@ -151,7 +154,8 @@ class ControlPlane:
         """Post one message.
 
         Raises:
-            Unavailable: no answer, 5xx, 429, or an answer that is not of this protocol.
+            Unavailable: no answer, 5xx, 429, or an answer that is not of this protocol; nothing
+                is sent of a run whose secret cannot be read just now.
             Intercepted: a refusal that is no problem of ours.
             StaleToken: by the answer's code, and only with the newer token.
             Conflict, NotFound, NotAllowed, Rejected: by the status of a problem of ours.

@@ -43,11 +43,15 @@ class ClaimBook:
         sync_folder(self._folder)  # or a power cut leaves a run whose end nobody may tell
 
     def load(self, run: str) -> str | None:
-        """Return the secret of a run, or None where none is kept."""
+        """Return the secret of a run, or None where none is kept.
+
+        Raises:
+            OSError: it cannot be read just now.
+        """
         path = self._folder / run
         try:
             secret = path.read_text().strip()
-        except OSError:
+        except FileNotFoundError:
             return None
         with suppress(OSError):  # a disk that takes no note keeps no message back
             if abs(time.time() - path.stat().st_mtime) > _NOTED_S:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gonogo.contract.agent import MAX_RECORD_BYTES, RECORD_PATH, RecordReport
 from gonogo.contract.errors import Rejected, StaleToken
 from gonogo.rundir import RunDir
-from worker.client import ControlPlane
+from worker.client import ControlPlane, KeyRefused
 
 _RECORD = re.compile(RECORD_PATH)
 _PATTERNS = ("*.json", "preflight/*.json", "preflight/node*/preflight.json", ".HALT", ".kill")
@@ -69,8 +69,8 @@ class SentRecords:
         """Upload what is new or has changed; return path → digest of those that were taken.
 
         Raises:
-            StaleToken, Unavailable: see `ControlPlane`; whatever is not the control plane's own
-                refusal of a record is tried again before anything is promised.
+            StaleToken, KeyRefused, Unavailable: see `ControlPlane`; whatever is not the control
+                plane's own refusal of a record is tried again before anything is promised.
         """
         records = load_small_records(self._dir)
         for record in records:
@@ -90,8 +90,8 @@ class SentRecords:
         """Upload a record; one that is refused is not promised and keeps no run from its end."""
         try:
             self._client.post_record(self._run, record.report(self._token))
-        except StaleToken:
-            raise
+        except (StaleToken, KeyRefused):
+            raise  # of the caller, not of the record
         except Rejected as error:
             _log.warning("%s: %s", record.path, error, extra={"action": "record_refused"})
             return

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +28,7 @@ from tests.supervise.orders import (
 )
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.client import ControlPlane
+from worker.host.claim_book import ClaimBook
 from worker.shipping import growing, parts
 from worker.shipping.fencing import STALE_AGAIN_S
 from worker.shipping.shipper import Shipper
@@ -662,6 +666,40 @@ def test_small_records_arrive_as_they_stand_and_are_promised_by_digest(
     assert store.states[-1].records == {
         name: sha256(content).hexdigest() for name, content in store.records.items()
     }
+
+
+def test_records_outlive_a_key_that_is_refused_for_a_while(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    """A key that is made anew says nothing of a record."""
+    plane.refuse["records"] = 401
+    assert not new_shipper().finish(completed())
+    assert "end" not in arrived(plane).events()
+    del plane.refuse["records"]
+    assert new_shipper().finish(completed())
+    assert set(arrived(plane).states[-1].records) >= {"order.json", "preflight/preflight.json"}
+
+
+def test_nothing_is_said_of_a_run_whose_secret_cannot_be_read_just_now(
+    run_dir: RunDir, plane: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many open files, a stale handle: what came without it would be refused for good."""
+    book, read, turns = ClaimBook(tmp_path), Path.read_text, itertools.count()
+    book.save(ORDER.run, "secret")
+    arrived(plane).secret = "secret"
+
+    def refuse(path: Path, *args: Any, **more: Any) -> str:
+        if path.parent.name == "claims" and next(turns) % 3 == 2:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return read(path, *args, **more)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    write_beats(run_dir, 0, range(5))
+    with closing(ControlPlane(plane.url, KEY, secret_of=book.load)) as client:
+        shipping = Shipper(run_dir, ORDER.run, ORDER.token, client)
+        assert finish_in(shipping, 20)
+    assert set(arrived(plane).states[-1].records) >= {"order.json", "preflight/preflight.json"}
+    assert not (run_dir.path / ".refused.json").exists()
 
 
 def test_record_that_is_refused_is_not_promised_and_the_end_arrives(
