@@ -61,7 +61,12 @@ def run_command(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     """
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=COMMAND_LIMIT_S
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",  # people write comments and reasons in whatever their terminal speaks
+            check=False,
+            timeout=COMMAND_LIMIT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"{command[0]}: {error}") from error

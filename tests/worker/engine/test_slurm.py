@@ -26,6 +26,7 @@ from worker.engine.slurm import (
     judge_job,
     lay_over,
     parse_fields,
+    run_command,
 )
 
 ORDER = make_order(nodes=2, world_size=2, token=7)
@@ -54,6 +55,14 @@ def test_a_line_of_scontrol_is_taken_apart() -> None:
     assert found["Reason"] == "Resources"
     assert found["Comment"] == "a b"
     assert found["TRES"] == "c=1"
+
+
+def test_what_people_wrote_in_another_encoding_is_no_end_of_the_answer(tmp_path: Path) -> None:
+    """`scontrol show node` tells the reasons of all nodes, which any administrator wrote."""
+    said = tmp_path / "said"
+    said.write_bytes("NodeName=node1 State=DRAIN Reason=Lüfter OS=Linux\n".encode("latin-1"))
+    found = parse_fields(run_command(["cat", str(said)]).stdout)
+    assert (found["State"], found["OS"]) == ("DRAIN", "Linux")
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED"])
