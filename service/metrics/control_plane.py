@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gonogo.contract.api import WorkerState
-from gonogo.contract.decision import DecisionKind, Verdict
+from gonogo.contract.decision import Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from service.conductor.conductor import Conductor
 from service.db.schema import WorkerRow
@@ -25,7 +25,7 @@ from service.http.auth import Service
 from service.metrics.goodput import collect_goodput
 from service.metrics.runs import collect_runs
 from service.queries.alerts import count_undelivered
-from service.queries.decisions import count_verdicts
+from service.queries.decisions import count_by_hand, count_verdicts
 from service.queries.experiments import count_states
 from service.queries.workers import load_workers
 from service.views.news import view_worker
@@ -124,9 +124,9 @@ def _totals(session: Session, now: float) -> Iterator[Metric]:
         decisions.add_metric([verdict or "none"], by_verdict.get(verdict, 0))
     yield decisions
     by_hand = CounterMetricFamily(
-        "gonogo_decisions_by_hand", "Decisions that a person made.", labels=["verdict"]
+        "gonogo_decisions_by_hand", "Decisions by a person's word.", labels=["verdict"]
     )
-    by_verdict = count_verdicts(session, DecisionKind.HUMAN)
+    by_verdict = count_by_hand(session)
     for said in Verdict:
         by_hand.add_metric([said.value], by_verdict.get(said.value, 0))
     yield by_hand

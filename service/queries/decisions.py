@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.decision import Cause, Decision, DecisionKind, Verdict
+from gonogo.contract.decision import Cause, ConditionState, Decision, DecisionKind, Verdict
 from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind, is_id
 from gonogo.judge.ledger.recorded import parse_decision
@@ -114,9 +114,19 @@ def find_decisions(
     yield from ((row, name) for row, name in session.execute(query))
 
 
-def count_verdicts(session: Session, kind: DecisionKind | None = None) -> dict[str | None, int]:
-    """Return verdict → how many decisions have it; of one kind, or of all."""
+def count_verdicts(session: Session) -> dict[str | None, int]:
+    """Return verdict → how many decisions have it."""
     query = select(DecisionRow.verdict, func.count()).group_by(DecisionRow.verdict)
-    if kind is not None:
-        query = query.where(DecisionRow.kind == kind)
     return {verdict: count for verdict, count in session.execute(query)}
+
+
+def count_by_hand(session: Session) -> dict[str | None, int]:
+    """Return verdict → how many decisions have it by a person's word (`Decision.by_hand`).
+
+    A document is canonical JSON: what is quoted within a text of it has other quotation marks.
+    """
+    waives = DecisionRow.document.contains(f'"state":"{ConditionState.WAIVED}"', autoescape=True)
+    waived = (DecisionRow.kind == DecisionKind.CONDITION) & waives
+    query = select(DecisionRow.verdict, func.count()).group_by(DecisionRow.verdict)
+    found = session.execute(query.where((DecisionRow.kind == DecisionKind.HUMAN) | waived))
+    return {verdict: count for verdict, count in found}

@@ -203,6 +203,9 @@ def test_a_condition_can_be_waived_once_by_a_person(plane: Plane) -> None:
     made = plane.call("POST", path, json=body)
     assert made.status_code == 201, made.text
     assert made.json()["kind"] == "condition"
+    said = made.json()["verdict"]
+    by_hand = f'gonogo_decisions_by_hand_total{{verdict="{said}"}} 1.0'
+    assert by_hand in plane.http.get("/metrics").text, "as it reads wherever it is shown"
     assert plane.experiment(experiment)["conditions"][0]["state"] == "waived"
     again = plane.call("POST", path, json=body)
     assert (again.status_code, again.json()["state"]) == (409, "waived")
