@@ -35,7 +35,7 @@ from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions
 from service.experiments.resume_points import load_resume_points, load_weights
 from service.queries.experiments import load_experiment, phases_of, runs_of
-from service.told.awaited import went_to_its_end
+from service.told.awaited import last_tried, went_to_its_end
 from service.told.decided import load_decided
 
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
@@ -175,8 +175,8 @@ def _not_shown(
 
 def _again(session: Session, source: ExperimentRow, phase: str) -> str:
     """Return the origin that runs a phase again: from its start, where it went to its end."""
-    runs = runs_of(session, source.id, phase)
-    return f"{source.id}:{phase}" + ("@0" if runs and went_to_its_end(runs[-1]) else "")
+    last = last_tried(runs_of(session, source.id, phase))
+    return f"{source.id}:{phase}" + ("@0" if last and went_to_its_end(last) else "")
 
 
 def _not_approved(

@@ -56,6 +56,14 @@ def went_to_its_end(run: RunRow) -> bool:
     return run.outcome is not None and run.outcome.code is OutcomeCode.COMPLETED
 
 
+def last_tried(runs: Sequence[RunRow]) -> RunRow | None:
+    """Return the last of these runs that began and has ended, if there is one.
+
+    One that was ended in the queue has left nothing, and says nothing of those before it.
+    """
+    return next((run for run in reversed(runs) if run.outcome and run.started_at is not None), None)
+
+
 def has_not_passed(run: RunRow) -> bool:
     """Say whether a run went to its last step, was judged, and did not pass.
 

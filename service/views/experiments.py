@@ -24,10 +24,10 @@ from service.queries.experiments import (
     load_seen_runs,
 )
 from service.queries.findings import load_halts
-from service.told.awaited import expires_at, is_owed, open_approval
+from service.told.awaited import expires_at, is_owed, last_tried, open_approval
 from service.told.beginnings import GOING_ON, NO_CHECKPOINT
 from service.told.decided import Decided, load_decided, standing_cause
-from service.views.next_steps import last_tried, next_steps, place_of
+from service.views.next_steps import next_steps, place_of
 
 
 def view_experiment(session: Session, row: ExperimentRow) -> ExperimentView:

@@ -17,7 +17,7 @@ from gonogo.judge.gate.approval import is_approval
 from gonogo.planning.resolve import ResolvedPlan, is_bundled
 from service.db.schema import ExperimentRow, RunRow
 from service.queries.experiments import AnyPhase, has_plan
-from service.told.awaited import is_owed, verbs_of, went_to_its_end
+from service.told.awaited import is_owed, last_tried, verbs_of, went_to_its_end
 
 MOST_STEPS = 6
 _RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
@@ -256,7 +256,7 @@ def _finished(place: Place) -> Iterator[NextStep]:
         yield _waiver(place, *rows)
     if place.begins is not None:
         again = shlex.join(["gonogo", "submit", place.plan, "--from"])
-        last = next((run for run in reversed(place.runs) if run.phase == place.begins), None)
+        last = last_tried([run for run in place.runs if run.phase == place.begins])
         anew = last is not None and went_to_its_end(last)
         goes, start = ("begins {} anew", "@0") if anew else ("goes on with {}", "")
         text = f"once the cause is mended: a new experiment that {goes.format(place.begins)}"
@@ -264,11 +264,6 @@ def _finished(place: Place) -> Iterator[NextStep]:
     if place.last_decision is not None:
         check = f"gonogo replay {place.last_decision}"
         yield NextStep(command=check, text="derive the last decision again from its files")
-
-
-def last_tried(runs: Sequence[RunRow]) -> RunRow | None:
-    """Return the last run that began and has ended, if there is one."""
-    return next((run for run in reversed(runs) if run.outcome and run.started_at is not None), None)
 
 
 def _evidence(place: Place, cause: Cause) -> Iterator[NextStep]:

@@ -174,6 +174,23 @@ def test_a_phase_that_did_not_pass_at_its_end_is_begun_anew(plane: Plane, tmp_pa
     plane.submit(origin=f"{experiment}:synthetic@0")
 
 
+def test_a_rerun_that_came_to_no_host_changes_nothing_of_where_to_begin(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """The next command is accepted, whatever was asked for after the phase had ended."""
+    gate = "phases.sanity.gate.finite.min_samples"
+    experiment, worker = plane.submit(set={gate: 99}), plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / order.run, step=order.steps)
+    worker.run_through(order)
+    plane.wait_state(experiment, "awaiting_decision")
+    for asked in ("rerun", "cancel"):
+        answer = plane.call("POST", f"/experiments/{experiment}/{asked}", json={"reason": "so"})
+        assert answer.status_code == 202, answer.text
+    plane.wait_state(experiment, "finished")
+    assert offered(plane, experiment, set={gate: 99}) == f"{experiment}:sanity@0"
+
+
 @pytest.mark.long
 def test_code_torch_and_devices_stay_those_that_were_frozen(plane: Plane, ended: Ended) -> None:
     plane.submit(origin=f"{ended.id}:smoke")
