@@ -23,6 +23,7 @@ from gonogo.contract.plan import Plan
 from gonogo.judge.course.decide import asks_approval
 from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.judge.gate.approval import is_approval
+from gonogo.judge.gate.conditions import experiment_verdict
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow
 from service.experiments.checkpoints import (
@@ -58,7 +59,7 @@ class Origin:
     point: ResumePoint | None
     """Checkpoint from which the phase goes on; None: it begins."""
     verdicts: Mapping[str, Verdict | None]
-    """Phase that is not run again → the verdict it has there."""
+    """Phase that is not run again → the verdict that it has come to there."""
     frozen: Mapping[str, Any]
     """Code identity that the other experiment froze."""
     host: str | None = None
@@ -128,7 +129,7 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         experiment=source.id,
         phase=phase,
         point=point,
-        verdicts={row: there[row].verdict for row in before},
+        verdicts=_verdicts(session, source, before, there),
         frozen=dict(source.frozen),
         host=None if point is None else _host_of(session, source, point),
     )
@@ -140,6 +141,14 @@ def _host_of(session: Session, source: ExperimentRow, point: ResumePoint) -> str
 
 
 def _parsed(text: str) -> tuple[str, str, int | None]:
+def _verdicts(
+    session: Session, source: ExperimentRow, before: Iterable[str], there: Mapping[str, PhaseRow]
+) -> dict[str, Verdict | None]:
+    """Return what each phase that is taken over has come to: GO where its conditions were met."""
+    conditions = [row.condition for row in load_conditions(session, source.id)]
+    return {row: experiment_verdict({row: there[row].verdict}, conditions) for row in before}
+
+
     name, colon, rest = text.partition(":")
     phase, at, step = rest.partition("@")
     if not (name and colon and phase) or (at and not step.isdecimal()):

@@ -191,6 +191,30 @@ def test_a_rerun_that_came_to_no_host_changes_nothing_of_where_to_begin(
     assert offered(plane, experiment, set={gate: 99}) == f"{experiment}:sanity@0"
 
 
+def test_what_conditions_left_open_there_counts_as_they_were_met_there(plane: Plane) -> None:
+    pace = {
+        "id": "pace", "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",
+        "pass_below": 0.15, "severity": "conditional",
+    }  # fmt: skip
+    sets = {"phases.sanity.gate": [pace], "phases.sanity.steps": 20}
+    experiment, worker = plane.submit(set=sets), plane.worker()
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = {rank: beats(order, rank, step_s=0.1) for rank in (0, 1)}
+    worker.ship(order, lines)
+    worker.end(order, lines)
+    fail(worker, plane.next_order(worker))
+    view = plane.wait_state(experiment, "finished")
+    assert [row["state"] for row in view["conditions"]] == ["met"]
+    going = plane.submit(origin=f"{experiment}:smoke", set=sets)
+    for _ in NAMES[2:]:
+        worker.run_through(plane.next_order(worker))
+    view = plane.wait_state(going, "finished")
+    assert (view["verdict"], view["conditions"]) == ("GO", [])
+    assert [row["verdict"] for row in view["phases"]] == ["GO"] * 5
+
+
 @pytest.mark.long
 def test_code_torch_and_devices_stay_those_that_were_frozen(plane: Plane, ended: Ended) -> None:
     plane.submit(origin=f"{ended.id}:smoke")
