@@ -219,9 +219,11 @@ def _ordered_otherwise(
     """Yield which of the phases that would be taken over the new plan orders in another way."""
     known = {row.name for row in old.parsed().phases}
     for phase in before:
-        if phase in known and (fields := _differing(_order(old, phase), _order(new, phase))):
-            named = ", ".join(fields)
-            yield f"{phase} is ordered otherwise than there ({named}); begin with it: {phase}"
+        fields = _differing(_order(old, phase), _order(new, phase)) if phase in known else []
+        told = ", ".join(row for row in fields if row != "allow_drift" or not may_drift)
+        if told:
+            yield f"{phase} is ordered otherwise than there ({told}); begin with it: {phase}"
+    may_drift = set(old.parsed().allow_drift) <= set(new.parsed().allow_drift)
 
 
 def _order(resolved: ResolvedPlan, phase: str) -> dict[str, Any]:

@@ -215,6 +215,19 @@ def test_what_conditions_left_open_there_counts_as_they_were_met_there(plane: Pl
     assert [row["verdict"] for row in view["phases"]] == ["GO"] * 5
 
 
+def test_code_that_was_mended_goes_on_where_the_plan_lets_it_drift(
+    plane: Plane, ended: Ended
+) -> None:
+    origin, sets = f"{ended.id}:smoke", {"allow_drift": ["git_sha"]}
+    lax = plane.submit(origin=origin, set=sets)
+    order = plane.next_order(ended.worker)
+    assert (order.allow_drift, order.identity.git_sha) == (["git_sha"], "a" * 40)
+    fail(ended.worker, order)
+    plane.wait_state(lax, "finished")
+    strict = refused(plane, f"{lax}:extended")
+    assert "smoke is ordered otherwise than there (allow_drift)" in strict
+
+
 @pytest.mark.long
 def test_code_torch_and_devices_stay_those_that_were_frozen(plane: Plane, ended: Ended) -> None:
     plane.submit(origin=f"{ended.id}:smoke")
