@@ -30,6 +30,7 @@ from service.experiments.checkpoints import (
     durable_checkpoints,
     host_of,
     host_of_origin,
+    is_durable,
     went_to_its_end_unpassed,
 )
 from service.experiments.course import resolved_of
@@ -140,7 +141,6 @@ def _host_of(session: Session, source: ExperimentRow, point: ResumePoint) -> str
     return host_of(point, runs_of(session, source.id)) or host_of_origin(source)
 
 
-def _parsed(text: str) -> tuple[str, str, int | None]:
 def _verdicts(
     session: Session, source: ExperimentRow, before: Iterable[str], there: Mapping[str, PhaseRow]
 ) -> dict[str, Verdict | None]:
@@ -149,6 +149,7 @@ def _verdicts(
     return {row: experiment_verdict({row: there[row].verdict}, conditions) for row in before}
 
 
+def _parsed(text: str) -> tuple[str, str, int | None]:
     name, colon, rest = text.partition(":")
     phase, at, step = rest.partition("@")
     if not (name and colon and phase) or (at and not step.isdecimal()):
@@ -216,14 +217,17 @@ def _not_approved(
 def _ordered_otherwise(
     old: ResolvedPlan, new: ResolvedPlan, before: Iterable[str]
 ) -> Iterator[str]:
-    """Yield which of the phases that would be taken over the new plan orders in another way."""
+    """Yield which of the phases that would be taken over the new plan orders in another way.
+
+    What was shown where less might drift is shown where more may.
+    """
     known = {row.name for row in old.parsed().phases}
+    may_drift = set(old.parsed().allow_drift) <= set(new.parsed().allow_drift)
     for phase in before:
         fields = _differing(_order(old, phase), _order(new, phase)) if phase in known else []
         told = ", ".join(row for row in fields if row != "allow_drift" or not may_drift)
         if told:
             yield f"{phase} is ordered otherwise than there ({told}); begin with it: {phase}"
-    may_drift = set(old.parsed().allow_drift) <= set(new.parsed().allow_drift)
 
 
 def _order(resolved: ResolvedPlan, phase: str) -> dict[str, Any]:
@@ -286,8 +290,7 @@ def _point(
     elif step == 0:
         found = load_weights(session, source, wanted.init_from)
     else:
-        runs = runs_of(session, source.id, phase)
-        durable = {row.step: row for run in runs for row in durable_checkpoints(session, run)}
+        durable = _durable(session, source, phase)
         if step not in durable:
             there = ", ".join(map(str, sorted(durable))) or "none"
             raise _rejected(f"no durable checkpoint of {phase} at step {step}; there are: {there}")
@@ -298,3 +301,15 @@ def _point(
             f"{source.id}:{phase}@0 begins it anew"
         )
     return found
+
+
+def _durable(session: Session, source: ExperimentRow, phase: str) -> dict[int, ResumePoint]:
+    """Return step → durable checkpoint of a phase: of its runs, or what one of them went on from.
+
+    The latter may have been taken over from an experiment before.
+    """
+    runs = runs_of(session, source.id, phase)
+    attempts, taken_over = runs_of(session, source.id), host_of_origin(source)
+    began = [run.resume_from for run in runs if run.resume_from and run.resume_from.step]
+    found = {row.step: row for row in began if is_durable(row, attempts, taken_over)}
+    return found | {row.step: row for run in runs for row in durable_checkpoints(session, run)}

@@ -270,6 +270,13 @@ def test_what_goes_on_can_itself_be_gone_on_with(plane: Plane, ended: Ended) -> 
     third = plane.submit(origin=f"{second}:smoke")
     again = plane.next_order(ended.worker)
     assert (again.experiment, again.resume_from) == (third, order.resume_from)
+    report = plane.call("GET", f"/experiments/{third}/report").text
+    assert f"--from {second}:smoke@20" in report, "what repeats it"
+    assert "there are: 20" in refused(plane, f"{second}:smoke@10")
+    fourth = plane.experiment(plane.submit(origin=f"{second}:smoke@20"))
+    (run,) = fourth["phases"][2]["runs"]
+    assert plane.get(f"/runs/{run}")["resume_from"] == order.resume_from.wire()
+    assert fourth["origin"]["host"] == "host-1"
 
 
 def test_what_was_not_shown_is_not_taken_over(plane: Plane, ended: Ended) -> None:
