@@ -19,7 +19,8 @@ def cause(view: ReportView) -> str:
     if run is None:
         phases = view.experiment.phases
         by_hand = {row.phase for row in view.experiment.overrides}
-        passed = sum(row.verdict == Verdict.GO and row.name not in by_hand for row in phases)
+        shown = [row for row in phases if row.name not in by_hand]
+        passed = sum(row.verdict == Verdict.GO or view.is_met(row.name) for row in shown)
         return f"{passed} of {len(phases)} phases passed with GO"
     return f"{run.title}: {run_cause(run)}"
 

@@ -14,6 +14,7 @@ from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.records import Preflight
 from gonogo.contract.workload import OURS
+from gonogo.judge.gate.conditions import all_met
 from service.report.devices import DeviceNumbers
 from service.report.evidence import Excerpt
 from service.report.files import SealedFile
@@ -176,15 +177,26 @@ class ReportView:
         for run in reversed(self.runs):
             outcome = run.view.outcome
             bad = outcome is not None and outcome.code != "completed"
-            if (bad or run.view.verdict not in (None, "GO")) and not self._made_good(run):
+            bad = bad or (run.view.verdict is not None and not self._counts_as_go(run))
+            if bad and not self._made_good(run):
                 return run
         return None
 
+    def is_met(self, phase: str) -> bool:
+        """Say whether all that a phase left open was met since: then its word counts as GO."""
+        rows = self.experiment.conditions
+        return all_met(row for row in rows if row.id.partition(":")[0] == phase)
+
+    def _counts_as_go(self, run: RunReport) -> bool:
+        verdict = run.view.verdict
+        met = verdict is Verdict.CONDITIONAL_GO and self.is_met(run.view.phase)
+        return verdict is Verdict.GO or met
+
     def _made_good(self, run: RunReport) -> bool:
-        """Say whether a later attempt of its phase was GO (a confirmation makes nothing good)."""
+        """Say whether a later attempt of its phase counts as GO; a confirmation makes none good."""
         return any(
             later.view.attempt > run.view.attempt
-            and later.view.verdict is Verdict.GO
+            and self._counts_as_go(later)
             and later.view.reason != RunReason.CONFIRM
             for later in self.runs_of(run.view.phase)
         )

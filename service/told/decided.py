@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gonogo.contract.api import OverrideView
-from gonogo.contract.decision import Cause, Decision, DecisionKind
+from gonogo.contract.decision import Cause, Condition, Decision, DecisionKind
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.judge.course.by_hand import Said, overrides_of, said_of
 from gonogo.judge.course.cause import cause_of
+from gonogo.judge.gate.conditions import all_met
 from gonogo.judge.ledger.recorded import parse_decision
 from service.db.schema import RunRow
 from service.db.store import Session
@@ -79,16 +80,22 @@ def _judged(rows: Sequence[Outline]) -> list[Judged]:
     return list(last.values())
 
 
-def standing_cause(decided: Decided, runs: Sequence[RunRow]) -> Cause | None:
+def standing_cause(
+    decided: Decided, runs: Sequence[RunRow], conditions: Sequence[Condition]
+) -> Cause | None:
     """Return what the evidence says against an experiment, its phase named; None: nothing.
 
-    That is the cause of the last phase whose last automatic decision is not GO; before a decision
-    the end of a newer run that failed. What ended the attempts before one that trains now is
-    nothing against the experiment any more: how that one ends says what is.
+    That is the cause of the last phase whose last automatic decision is not GO, and left something
+    that was not met since; before a decision the end of a newer run that failed. What ended the
+    attempts before one that trains now is nothing against the experiment any more: how that one
+    ends says what is.
     """
     tried = runs[-1].phase if runs and runs[-1].state in _TRAINS else None
     judged = [row for row in decided.judged if row.phase != tried]
-    bad = [row for row in judged if row.cause is not None]
+    left: dict[str, list[Condition]] = {}
+    for condition in conditions:
+        left.setdefault(condition.id.partition(":")[0], []).append(condition)
+    bad = [row for row in judged if row.cause and not all_met(left.get(row.phase, ()))]
     latest = max((row.at for row in judged), default=float("-inf"))
     ended = [run for run in runs if run.outcome and (run.ended_at or 0.0) > latest]
     if ended and ended[-1].phase == runs[-1].phase != tried:

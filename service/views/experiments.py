@@ -88,7 +88,7 @@ def _view_one(
     asked = open_approval(row)
     hanging = [*map(view_condition, conditions), *([asked] if asked else [])]
     passed = row.verdict is Verdict.GO and not decided.overrides
-    cause = None if passed else standing_cause(decided, runs)
+    cause = None if passed else standing_cause(decided, runs, hanging)
     taker, settings = _offer(session, row, runs) if whole else (None, {})
     stood = _stood(session, runs, cause) if whole and over and cause is not None else None
     return ExperimentView(

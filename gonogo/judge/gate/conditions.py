@@ -196,6 +196,16 @@ def _in_state(condition: Condition, state: ConditionState) -> Condition:
     return condition.model_copy(update={"state": state})
 
 
+def all_met(own: Iterable[Condition]) -> bool:
+    """Say whether all that a phase left open was met; an approval settles none of it.
+
+    Args:
+        own: the phase's conditions, in their present state.
+    """
+    measured = [row for row in own if not is_approval(row)]
+    return bool(measured) and all(row.state is ConditionState.MET for row in measured)
+
+
 def experiment_verdict(
     phases: Mapping[str, Verdict | None], conditions: Iterable[Condition]
 ) -> Verdict | None:
@@ -217,9 +227,8 @@ def experiment_verdict(
         if verdict is None:
             continue
         own = by_phase.get(phase, [])
-        measured = [row for row in own if not is_approval(row)]
-        met = bool(measured) and all(row.state is ConditionState.MET for row in measured)
-        said.add(Verdict.GO if verdict is Verdict.CONDITIONAL_GO and met else verdict)
+        met = verdict is Verdict.CONDITIONAL_GO and all_met(own)
+        said.add(Verdict.GO if met else verdict)
         said |= {ON_MISS[row.on_miss] for row in own if row.state is ConditionState.MISSED}
     order = (Verdict.NO_GO, Verdict.INCONCLUSIVE, Verdict.CONDITIONAL_GO, Verdict.GO)
     return next((verdict for verdict in order if verdict in said), None)
