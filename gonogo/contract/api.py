@@ -367,6 +367,18 @@ class FoundPage(Recorded):
     next_cursor: None = None
 
 
+class AlertType(StrEnum):
+    """What an alert may tell: webhooks subscribe to types (docs/runbook.md has a row of each)."""
+
+    FINDING_HALT = "finding.halt"
+    FINDING_PAGE = "finding.page"
+    DECISION_MADE = "decision.made"
+    APPROVAL_ASKED = "approval.asked"
+    RUN_LOST = "run.lost"
+    RUN_LATE = "run.late"
+    CAMPAIGN_ENDED = "campaign.ended"
+
+
 class AlertData(Recorded):
     """`data` of an alert."""
 

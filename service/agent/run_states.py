@@ -18,6 +18,7 @@ from gonogo.contract.agent import (
     FindingsReport,
     StateReport,
 )
+from gonogo.contract.api import AlertType
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
@@ -145,10 +146,10 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
         _store_finding(deed, experiment, run, finding, told, len(known))
         taken += 1
         if finding.act is Act.PAGE:
-            _alert(deed, experiment, run, told, "finding.page")
+            _alert(deed, experiment, run, told, AlertType.FINDING_PAGE)
         elif finding.severity is Severity.HALT and not halted:
             halted = True
-            _alert(deed, experiment, run, told, "finding.halt")
+            _alert(deed, experiment, run, told, AlertType.FINDING_HALT)
     if taken and run.state == RunState.ENDED:
         ring(deed.session, Topic.ENDED)
     return taken
@@ -214,7 +215,9 @@ def _store_finding(
     )
 
 
-def _alert(deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, kind: str) -> None:
+def _alert(
+    deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, kind: AlertType
+) -> None:
     """Tell a person of a finding, unless the run has been judged since."""
     if run.judged:
         return

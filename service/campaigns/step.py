@@ -6,7 +6,7 @@ becomes of them, retries included, is decided where that of all experiments is.
 
 from sqlalchemy import select
 
-from gonogo.contract.api import CampaignPlace, CampaignState, Submission
+from gonogo.contract.api import AlertType, CampaignPlace, CampaignState, Submission
 from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.errors import Conflict
 from gonogo.contract.lifecycle import ExperimentState
@@ -23,7 +23,7 @@ from service.experiments.submission import create_experiment
 from service.experiments.verbs import VERBS
 from service.queries.experiments import load_experiments_of
 
-ENDED = "campaign.ended"
+ENDED = AlertType.CAMPAIGN_ENDED
 
 
 def load_running(session: Session) -> list[str]:
@@ -107,6 +107,6 @@ def _end(deed: Deed, row: CampaignRow, state: CampaignState, text: str) -> None:
     if not experiments:
         return
     last = lock_experiment(deed, experiments[-1].id)
-    record_event(deed, last, ENDED, campaign=row.id, state=state.value, text=text)
+    record_event(deed, last, ENDED.value, campaign=row.id, state=state.value, text=text)
     if state is CampaignState.FINISHED:
         queue_alert(deed, last, ENDED, f"campaign {row.name}: {text}")

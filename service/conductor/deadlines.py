@@ -7,6 +7,7 @@ known after minutes. Nothing is halted for it: a person decides.
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gonogo.contract.api import AlertType
 from gonogo.contract.criterion import Metric
 from gonogo.contract.lifecycle import RunState
 from service.context import Context
@@ -16,7 +17,7 @@ from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert
 from service.queries.events import was_told
 from service.queries.experiments import phases_of, runs_of
 
-LATE = "run.late"
+LATE = AlertType.RUN_LATE
 
 
 def load_late(session: Session) -> list[str]:
@@ -30,7 +31,7 @@ def load_late(session: Session) -> list[str]:
         run.id
         for run, experiment in session.execute(query)
         if _has_deadline(run)
-        and not was_told(session, run.experiment, run.id, LATE)
+        and not was_told(session, run.experiment, run.id, LATE.value)
         and _told(session, experiment, run) is not None
     ]
 
@@ -54,12 +55,12 @@ def _told(session: Session, experiment: ExperimentRow, run: RunRow) -> str | Non
 def tell_late(deed: Deed, run: str) -> None:
     """Tell of a run that will be late; unless that was done, or it has ended, since."""
     experiment, row = lock_run(deed, run)
-    if row.state != RunState.RUNNING or was_told(deed.session, row.experiment, run, LATE):
+    if row.state != RunState.RUNNING or was_told(deed.session, row.experiment, run, LATE.value):
         return  # another pass was faster
     text = _told(deed.session, experiment, row)
     if text is None:
         return
-    record_event(deed, experiment, LATE, run=row.id, phase=row.phase, text=text)
+    record_event(deed, experiment, LATE.value, run=row.id, phase=row.phase, text=text)
     queue_alert(deed, experiment, LATE, text, run=row)
 
 

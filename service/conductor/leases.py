@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gonogo.contract.api import AlertType
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import Actor, OutcomeCode
 from service.context import Context
@@ -187,7 +188,7 @@ def mark_lost(deed: Deed, run_id: str, heard: int) -> None:
         f" for {LEASE_S:g} s; {what}"
     )
     record_event(deed, experiment, "run.lost", run=run.id, phase=run.phase, text=text)
-    queue_alert(deed, experiment, "run.lost", text, run=run)
+    queue_alert(deed, experiment, AlertType.RUN_LOST, text, run=run)
 
 
 def give_up_silent(deed: Deed, run_id: str, heard: int) -> None:

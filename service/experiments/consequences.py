@@ -4,6 +4,7 @@ An operator's stop outranks what would come next: `halt` lets nothing start befo
 so, `cancel` finishes.
 """
 
+from gonogo.contract.api import AlertType
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Conflict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
@@ -136,7 +137,7 @@ def _ask(deed: Deed, experiment: ExperimentRow, awaited: Awaited) -> None:
     )
     if awaited.kind is AwaitedKind.APPROVAL and not asked:
         text = approval_text(experiment.id, experiment.name, awaited)
-        queue_alert(deed, experiment, "approval.asked", text, phase=awaited.phase)
+        queue_alert(deed, experiment, AlertType.APPROVAL_ASKED, text, phase=awaited.phase)
 
 
 def _awaited(action: Action, phase: str, text: str, now: float) -> Awaited:

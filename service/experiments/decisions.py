@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
+from gonogo.contract.api import AlertType
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.decision import Condition, CriterionResult, Decision, DecisionKind, Verdict
 from gonogo.contract.ids import Kind, new_id
@@ -111,7 +112,7 @@ def _tell(deed: Deed, experiment: ExperimentRow, decision: Decision) -> None:
     queue_alert(
         deed,
         experiment,
-        "decision.made",
+        AlertType.DECISION_MADE,
         decision_text(
             experiment.id,
             experiment.name,

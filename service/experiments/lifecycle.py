@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from gonogo.contract.api import AlertData
+from gonogo.contract.api import AlertData, AlertType
 from gonogo.contract.errors import Conflict, NotFound
 from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.lifecycle import (
@@ -99,7 +99,7 @@ def record_event(
 def queue_alert(
     deed: Deed,
     experiment: ExperimentRow,
-    kind: str,
+    kind: AlertType,
     text: str,
     *,
     run: RunRow | None = None,
@@ -125,7 +125,7 @@ def queue_alert(
     deed.session.add(
         AlertRow(
             id=alert,
-            type=kind,
+            type=kind.value,
             experiment=experiment.id,
             run=data.run,
             data=data.wire(),

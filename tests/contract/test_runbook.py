@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.contract.api import AlertType
 from gonogo.contract.decision import ConditionState, Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.outcome import CLASS_OF, Detector, OutcomeCode
@@ -17,11 +18,12 @@ RUNBOOK = (ROOT / "docs/runbook.md").read_text()
 CONCEPTS = (ROOT / "docs/concepts.md").read_text()
 
 
-def rows(title: str) -> list[list[str]]:
+def rows(title: str, table: int = 0) -> list[list[str]]:
     """The cells of a section's table, its head left out."""
     text = RUNBOOK.split(f"\n## {title}\n")[1].split("\n## ")[0]
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    parts = (part.strip() for part in text.split("\n\n"))
+    tables = [part.splitlines() for part in parts if part.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in tables[table][2:]]
 
 
 def test_every_finding_has_a_row_in_order() -> None:
@@ -32,7 +34,12 @@ def test_every_finding_has_a_row_in_order() -> None:
 def test_every_alert_has_a_row_in_order() -> None:
     rules = (ROOT / "docker/prometheus/rules.yml").read_text()
     alerts = re.findall(r"- alert: (\w+)", rules)
-    assert [row[0] for row in rows("Alerts")] == alerts
+    assert [row[0] for row in rows("Alerts", 1)] == alerts
+
+
+def test_every_type_of_alert_has_a_row_in_order() -> None:
+    assert [row[0] for row in rows("Alerts")] == [f"`{name}`" for name in AlertType]
+    assert all(all(cell for cell in row) and len(row) == 3 for row in rows("Alerts"))
 
 
 def test_every_diagnosis_says_its_cause_and_remedy() -> None:
