@@ -10,8 +10,9 @@ import pytest
 from gonogo.contract.api import AlertType
 from gonogo.contract.decision import ConditionState, Verdict
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.outcome import CLASS_OF, Detector, OutcomeCode
+from gonogo.contract.outcome import CLASS_OF, Actor, Detector, Outcome, OutcomeCode
 from gonogo.judge.gate.diagnosis import DIAGNOSES
+from gonogo.judge.gate.verdict import class_verdict
 
 ROOT = Path(__file__).parents[2]
 RUNBOOK = (ROOT / "docs/runbook.md").read_text()
@@ -50,6 +51,14 @@ def test_every_diagnosis_says_its_cause_and_remedy() -> None:
 def test_every_outcome_is_there_under_its_class() -> None:
     told = {name: row[1] for row in rows("Outcomes") for name in re.findall(r"`(\w+)`", row[0])}
     assert told == {code.value: CLASS_OF[code].value for code in OutcomeCode}
+
+
+@pytest.mark.parametrize("code", list(OutcomeCode))
+def test_what_follows_an_outcome_is_its_verdict(code: OutcomeCode) -> None:
+    (told,) = (row[2] for row in rows("Outcomes") if f"`{code}`" in row[0])
+    verdict = class_verdict(Outcome(code=code, actor=Actor.INFRA), None, Verdict.GO)
+    words = {Verdict.GO: "the gate decides", None: "no verdict"}
+    assert words.get(verdict, str(verdict)) in told
 
 
 @pytest.mark.parametrize(
