@@ -15,7 +15,7 @@ import typer
 from gonogo.cli.client import Client
 from gonogo.cli.exits import Exit, exit_of_experiment
 from gonogo.cli.interrupts import interrupt_on_signals
-from gonogo.cli.output import err, out, print_json, verdict_text
+from gonogo.cli.output import err, out, print_json, standing_text, verdict_text
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack
 from gonogo.cli.watching import watch_experiment
@@ -75,7 +75,7 @@ def demo(
     if as_json:
         print_json(result)
     else:
-        _print_result(result)
+        _print_result(result, view)
     raise typer.Exit(exit_of_experiment(view))
 
 
@@ -125,14 +125,14 @@ def build_result(client: Client, experiment: str, home: Path) -> dict[str, Any]:
     }
 
 
-def _print_result(result: dict[str, Any]) -> None:
+def _print_result(result: dict[str, Any], view: ExperimentView) -> None:
     for run in result["runs"]:
         outcome = run["outcome"]["code"] if run["outcome"] else "–"
         out.print(f"  {run['phase']:<12} {outcome:<16} {verdict_text(run['verdict'])}")
     for finding in result["findings"]:
         if finding["severity"] == "halt":
             out.print(f"  halted: {finding['text']}", highlight=False, markup=False)
-    out.print(f"\nverdict   {verdict_text(result['verdict'])}")
+    out.print(f"\nverdict   {standing_text(view)}")
     out.print(f"report    {result['report']}", soft_wrap=True, highlight=False)
     if result["decisions"]:
         command = f"GONOGO_HOME={result['home']} gonogo replay {result['decisions'][-1]}"

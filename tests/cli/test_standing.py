@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.cli import demo
 from gonogo.cli.exits import Exit, exit_of_experiment
 from gonogo.cli.output import (
     BY_HAND_STYLE,
@@ -77,6 +78,18 @@ def test_what_waits_for_a_person_is_no_go_yet(verdict: Verdict) -> None:
     assert exit_of_experiment(by_hand) is Exit.BY_HAND
     assert f"{verdict} by hand so far" in standing_text(by_hand)
     assert "so far" not in standing_text(view(verdict))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [({}, "GO"), ({"by_hand": True}, "GO by hand"), ({"state": "awaiting_decision"}, "GO so far")],
+)
+def test_the_demo_too_says_whose_verdict_it_is(
+    more: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = {"runs": [], "findings": [], "report": "-", "decisions": [], "verdict": "GO"}
+    demo._print_result(result, view(**more))
+    assert f"verdict   {words}\n" in capsys.readouterr().out
 
 
 def test_what_was_cancelled_in_the_end_is_cancelled() -> None:
