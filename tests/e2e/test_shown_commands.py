@@ -112,9 +112,6 @@ CODES = {
 """Exit codes other than 0: of what is broken on purpose, of what nothing waits for here, and of an
 experiment `nightly` that has not ended."""
 
-MAY = {"gonogo compare": {0, 12}}
-"""Commands whose answer is this machine's: a comparison may be inconclusive."""
-
 RECIPES = ("heartbeats.md", "training.md", "your-trainer.md")
 """Pages whose blocks tests/contract runs as a whole, or asks the trainer whether it understands."""
 
@@ -267,8 +264,7 @@ def test_what_a_page_shows_does_what_it_says(used: Used, call: str) -> None:
     said = used.type(typed)
     command = " ".join(call.split()[:2])
     usual = 12 if command == "gonogo run" else 0  # an unchanged program does not say what it is
-    codes = MAY.get(command, {CODES.get(call, usual)})
-    assert said.code in codes, (typed, said)
+    assert said.code == CODES.get(call, usual), (typed, said)
     assert "Traceback" not in said.stderr
     assert said.stdout.strip() or said.stderr.strip()
 
