@@ -13,7 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 from sqlalchemy import update
+from typer.testing import CliRunner
 
+from gonogo.cli.app import app
 from gonogo.judge.gate.diagnosis import diagnosis_named
 from gonogo.planning.source import bundled_plan
 from service.db.schema import RunRow
@@ -273,6 +275,26 @@ def test_why_nothing_was_launched_stands_wherever_one_looks(
     alerts = plane.get("/alerts")["items"]
     assert [why in row["text"] for row in alerts if row["type"] == "decision.made"] == [True]
     assert why in plane.call("GET", f"/experiments/{experiment}/report").text
+
+
+def test_a_refused_launch_is_told_once_wherever_one_looks(
+    plane: Plane, pages: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a host does not start is the user's to mend: it is not tried three times."""
+    experiment, worker = plane.submit(), plane.worker()
+    why = "command 'train' is not allowed on this host (GONOGO_WORKER_ALLOW of its worker names"
+    order = plane.next_order(worker)
+    worker.state(order, "check")
+    worker.end(order, {}, "start_failed", "trainer", code=None, text=why)
+    view = plane.wait_state(experiment, "finished")
+    assert (view["verdict"], len(view["phases"][0]["runs"])) == ("NO_GO", 1)
+    where = {"URL": plane.context.url, "API_KEY": plane.key(), "HOME": str(plane.home)}
+    for name, value in where.items():
+        monkeypatch.setenv(f"GONOGO_{name}", value)
+    for command in ("show", "watch"):
+        assert why in CliRunner().invoke(app, [command, experiment]).stdout
+    assert why in text_of(pages.get(f"/experiments/{experiment}"))
+    assert why in text_of(pages.get("/alerts"))
 
 
 def test_a_known_failure_is_shown_with_its_cause_and_what_helps(
