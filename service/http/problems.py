@@ -181,7 +181,10 @@ def problem_of_error(request: Request, error: GonogoError) -> JSONResponse:
 def _on_invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     rows = [
-        {"path": ".".join(str(part) for part in row["loc"][1:]), "message": str(row["msg"])}
+        {
+            "path": ".".join(str(part) for part in row["loc"][1:]),
+            "message": str(row["msg"]).removeprefix("Value error, "),  # of a rule of ours
+        }
         for row in error.errors()
     ]
     unreadable = any(row["type"] == "json_invalid" for row in error.errors())
