@@ -181,9 +181,10 @@ def preflight_name(node: int) -> str:
     return f"preflight/node{node}/preflight.json" if node > 0 else "preflight/preflight.json"
 
 
-def is_heartbeat(name: str) -> bool:
-    """Say whether a name is that of a rank's heartbeat file."""
-    return _HEARTBEAT.fullmatch(name) is not None
+def heartbeat_rank(name: str) -> int | None:
+    """Return the rank whose heartbeat file has this name; None where it is no such file's."""
+    found = _HEARTBEAT.fullmatch(name)
+    return None if found is None else int(found.group(1))
 
 
 def is_text(name: str | Path) -> bool:

@@ -1356,10 +1356,10 @@ def test_an_exit_record_of_a_rank_that_was_never_ordered_is_seen(healthy: dict[s
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 
-def with_rank_7(folder: Path) -> Path:
+def with_rank_7(folder: Path, line: bytes) -> Path:
     """The copy of a directory in which a rank that was never ordered wrote while the run went."""
     copy = copied(folder)
-    (copy / "heartbeat_rank7.jsonl").write_bytes(wire_line(FOREIGN))
+    (copy / "heartbeat_rank7.jsonl").write_bytes(line)
     said = json.loads((copy / "exit.json").read_bytes())
     said["heartbeats"]["heartbeat_rank7.jsonl"] = {"bytes": 1, "lines": 1}
     save_json(copy / "exit.json", said)
@@ -1371,12 +1371,19 @@ def with_rank_7(folder: Path) -> Path:
 def test_lines_of_a_rank_that_was_never_ordered_cannot_be_taken_away(
     way: str, healthy: dict[str, Path]
 ) -> None:
-    copy = with_rank_7(healthy["two ranks"])
-    assert verdict_of(copy) == "INCONCLUSIVE"
+    copy = with_rank_7(healthy["two ranks"], wire_line(FOREIGN))
+    text = "rank 7 was never ordered, and there is a record of it"
+    before = facts_of(load_run(copy))
+    assert text in before.contradictions
     WAYS[way]("heartbeat_rank7.jsonl")(copy)
+    assert facts_of(load_run(copy)).contradictions == before.contradictions
     assert verdict_of(copy) == "INCONCLUSIVE"
-    text = "heartbeat_rank7.jsonl: 1 lines that stood there at the end are gone"
-    assert text in facts_of(load_run(copy)).unreadable
+
+
+def test_a_file_of_the_trainer_s_own_under_such_a_name_says_nothing(
+    healthy: dict[str, Path],
+) -> None:
+    assert verdict_of(with_rank_7(healthy["two ranks"], b"beating\n")) == "GO"
 
 
 def test_what_exit_json_counts_besides_heartbeats_is_not_looked_for(

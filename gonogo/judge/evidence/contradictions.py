@@ -19,6 +19,7 @@ from gonogo.contract.tick import parse_rank
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.evidence.table import NUMBERS
+from gonogo.rundir import heartbeat_rank
 
 IMPLAUSIBLE_SPEED = Detector.IMPLAUSIBLE_SPEED
 NEVER_NEGATIVE = (
@@ -52,11 +53,23 @@ def _never_ordered(record: RunRecord, rules: Rules) -> Iterator[str]:
     written = {rank for rank, steps in record.ranks.items() if steps.count}
     named = {name: parse_rank(name) for name in exits}
     told = {rank for rank in named.values() if rank is not None} | record.probed.keys()
+    told |= _counted(record)
     for rank in sorted((written | told | set(record.strays)) - set(rules.ranks())):
         yield f"rank {rank} was never ordered, and there is a record of it"
     for name, number in named.items():
         if number is None:
             yield f"exit.json: {name[:16]!r} is no rank"
+
+
+def _counted(record: RunRecord) -> set[int]:
+    """Return the ranks that wrote heartbeats, as far as exit.json has counted what stood there."""
+    counted = record.exit.heartbeats if record.exit is not None else None
+    found = set()
+    for name, written in (counted or {}).items():
+        rank = heartbeat_rank(name)
+        if rank is not None and written.lines > record.unreadable_lines.get(rank, 0):
+            found.add(rank)
+    return found
 
 
 def _one_process_twice(record: RunRecord, rules: Rules) -> Iterator[str]:

@@ -21,7 +21,6 @@ from gonogo.judge.watch.ticks import TOLD_BYTES
 from gonogo.rundir import (
     RunDir,
     check_whole,
-    is_heartbeat,
     iter_lines,
     load_bytes,
     load_record,
@@ -107,34 +106,6 @@ def check_findings_seal(
     seal = exit_record.findings if exit_record is not None else None
     if seal is not None and seal.bytes and not begins_with(run_dir.findings, seal):
         unreadable.append("findings.jsonl is not the one that exit.json seals")
-
-
-def check_lines_there(
-    run_dir: RunDir, exit_record: ExitRecord | None, unreadable: list[str]
-) -> None:
-    """Name every heartbeat file that holds fewer lines than stood in it when the run ended.
-
-    Ticks hold what they read of the ordered ranks, and only up to a line that was lost.
-    """
-    counted = exit_record.heartbeats if exit_record is not None else None
-    for name, written in sorted((counted or {}).items()):
-        if not is_heartbeat(name):
-            continue
-        gone = written.lines - _count_lines(run_dir.path / name)
-        if gone > 0:
-            unreadable.append(f"{name}: {gone} lines that stood there at the end are gone")
-
-
-def _count_lines(path: Path) -> int:
-    """Return how many complete lines can be read of a file."""
-    lines = 0
-    try:
-        with open_file(path) as stream:
-            while chunk := stream.read(_CHUNK):
-                lines += chunk.count(b"\n")
-    except OSError:
-        pass
-    return lines
 
 
 def begins_with(path: Path, seal: FileSeal) -> bool:

@@ -22,7 +22,6 @@ from gonogo.contract.tick import FileSeal
 from gonogo.judge.evidence.devices import lay_over
 from gonogo.judge.evidence.files import (
     check_findings_seal,
-    check_lines_there,
     read_devices,
     seal_files,
     try_record,
@@ -148,7 +147,6 @@ def load_run(
         by_wall = facts_v < BY_FOLD
         compared = compare_findings(run_dir, folded, unreadable, by_wall=by_wall)
     check_findings_seal(run_dir, exit_record, unreadable)
-    check_lines_there(run_dir, exit_record, unreadable)
     told = record.watch.devices if record.watch is not None else b""
     watched = record.watch.files if record.watch is not None else {}
     others = range(1, order.nodes if order is not None else 1)
