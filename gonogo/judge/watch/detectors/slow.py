@@ -10,6 +10,9 @@ frozen: a moving one would follow a run that gets slower bit by bit; a restart i
 and what has lasted until then, for a run that restarts every few minutes is slow in between: its
 steps go on filling the window, of which those since the restart have to be as slow.
 
+A run that slows down while its baseline is collected is slow by its fastest part alone. That warns
+and ends nothing: batches that were fetched ahead, a cool processor, make a start faster than a run.
+
 The lines of a program that is only read may come in blocks; each block is timed as a whole.
 
 Steps that tell more tokens than the first did (a batch ramp, longer sequences) may take longer in
@@ -35,6 +38,8 @@ FEW_STEPS = 16
 HARD_LEAST_S = 30.0
 """Steps below the hard floor have to fill so much time: five of 0.05 s are slow together whenever a
 neighbour wakes, a checkpoint is copied or a clock dips."""
+PARTS, PART_STEPS = 4, 32
+"""Parts of a baseline, and the fewest steps of one."""
 FRESH_STEPS = 8
 """Steps since a restart in place before the window is asked again."""
 _LASTS = frozenset({"warn_ratio", "halt_ratio", "floor"})
@@ -57,6 +62,8 @@ class Speed:
     baseline: tuple[float, ...] = ()
     """Collected until there are enough; then only `baseline_s` counts."""
     baseline_s: float | None = None
+    fastest_s: float | None = None
+    """Median of the fastest part of the baseline: the run may have slowed down within it."""
     after_baseline: int = 0
     trained_s: float = 0.0
     since: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -107,7 +114,19 @@ def _timed(own: Speed, step_s: float, stride: int, count: int, slow: SlowSetting
     baseline = (*own.baseline, *samples)
     if len(baseline) < slow.baseline_steps:
         return replace(own, baseline=baseline)
-    return replace(own, baseline=(), baseline_s=statistics.median(baseline))
+    return replace(
+        own,
+        baseline=(),
+        baseline_s=statistics.median(baseline),
+        fastest_s=_fastest_s(baseline),
+    )
+
+
+def _fastest_s(baseline: tuple[float, ...]) -> float:
+    """Return the median of the part of the baseline whose median is the lowest."""
+    parts = max(1, min(PARTS, len(baseline) // PART_STEPS))
+    size = len(baseline) // parts
+    return min(statistics.median(baseline[at * size :][:size]) for at in range(parts))
 
 
 def _read(own: Speed, event: Beat) -> tuple[Speed, float, int]:
@@ -162,14 +181,17 @@ def _relative(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
     median_s = _median_s(own, slow)
     if median_s is None:
         return own, findings
-    ratio = median_s / baseline_s
-    stages = [(Severity.WARN, "warn_ratio", slow.warn_ratio, slow.warn_over_s)]
+    within = median_s <= slow.warn_ratio * baseline_s  # if it slowed down, then within the baseline
+    warns_s = baseline_s if own.fastest_s is None or not within else own.fastest_s
+    stages = [(Severity.WARN, "warn_ratio", slow.warn_ratio, slow.warn_over_s, warns_s)]
     if slow.over_steps is None:
-        stages.append((Severity.HALT, "halt_ratio", slow.halt_ratio, slow.over_s))
-    for severity, name, limit, over_s in stages:
+        stages.append((Severity.HALT, "halt_ratio", slow.halt_ratio, slow.over_s, baseline_s))
+    for severity, name, limit, over_s, usual_s in stages:
+        ratio = median_s / usual_s
         own, held_s, began = _held_s(own, name, ratio > limit, line.step)
         if held_s >= over_s:
-            text = f"steps have taken {ratio:.2f} times the baseline for {held_s:.0f} s"
+            of = "the baseline" if usual_s == baseline_s else "the fastest part of the baseline"
+            text = f"steps have taken {ratio:.2f} times {of} for {held_s:.0f} s"
             findings.append(_finding(view, event, severity, began, name, ratio, text))
     return own, findings
 
@@ -270,8 +292,9 @@ class Slow(Detector[Speed]):
         "`hard_floor_ratio` of it in each of `hard_floor_over_steps` steps, which fill half a "
         "minute at least), or when "
         "steps take far longer than they did at the beginning (before a restart in place too), "
-        "and longer than the tokens they tell have grown. What lasts goes on over restarts in "
-        "place, as soon as eight steps after one are as slow."
+        "and longer than the tokens they tell have grown. Where they slowed down within that "
+        "beginning, and take longer than in the fastest quarter of it, it warns. What lasts goes on"
+        " over restarts in place, as soon as eight steps after one are as slow."
     )
     version = 2
     """2: the hard floor asks each of its steps, not their median, and half a minute; steps of more

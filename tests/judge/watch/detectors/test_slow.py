@@ -63,6 +63,22 @@ def test_time_between_steps_in_no_section_is_step_time() -> None:
     assert watch(world).named(Severity.HALT) == {"slow"}
 
 
+@pytest.mark.parametrize("at", [75, 110, 118])
+def test_half_speed_that_begins_within_the_baseline_warns(at: int) -> None:
+    found = watch(run_of({}).steps(at, step_s=2.0).steps(500, step_s=4.2), interval_s=1.0)
+    (warn,) = found.of(Severity.WARN)
+    assert (warn.detector, warn.threshold) == ("slow", 1.33)
+    assert warn.value == pytest.approx(2.1, rel=0.05)
+    assert "fastest part of the baseline" in warn.text
+    assert found.halts == []
+
+
+@pytest.mark.parametrize("part_x", [1.25, 0.6])
+def test_a_start_that_was_no_faster_or_slower_warns_of_nothing(part_x: float) -> None:
+    world = run_of({}).steps(110, step_s=2.0).steps(300, step_s=2.0 * part_x)
+    assert watch(world, interval_s=1.0).findings == []
+
+
 def test_half_speed_warns_then_halts_on_time() -> None:
     world = run_of({}).steps(230, step_s=2.0).steps(500, step_s=4.0)
     found = watch(world, interval_s=1.0)
