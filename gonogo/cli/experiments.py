@@ -194,10 +194,13 @@ def _print_runs(runs: Sequence[RunView]) -> None:
 
 
 def _print_decision(decision: dict[str, Any]) -> None:
-    verdict = decided_text(Decision.model_validate(decision))
+    row = Decision.model_validate(decision)
+    verdict = decided_text(row)
     out.print(f"\n{decision['id']}  {decision['phase']}  {verdict}", highlight=False)
     if decision["kind"] != DecisionKind.AUTO:
         print_lines([f"  {decision['actor']}: {decision['reason'] or 'gave no reason'}"])
+    if row.waives:
+        print_lines([f"  waived: {', '.join(row.waives)}"])
     if decision.get("never_ran"):
         print_lines([f"  never ran: {', '.join(decision['never_ran'])}"])
     if decision.get("cause"):
@@ -206,7 +209,8 @@ def _print_decision(decision: dict[str, Any]) -> None:
     if decision.get("diagnosis"):
         print_lines(f"  {line}" for line in diagnosis_lines(decision["diagnosis"]))
     print_lines(
-        f"  {row['outcome']:<12} {row['id']:<18} {row['evidence']}" for row in decision["criteria"]
+        f"  {each['outcome']:<12} {each['id']:<18} {each['evidence']}"
+        for each in decision["criteria"]
     )
 
 

@@ -146,5 +146,10 @@ class Decision(Recorded):
     @property
     def by_hand(self) -> bool:
         """Whether a person's word makes it what it is: a verdict, or a condition waived."""
-        waived = any(row.state is ConditionState.WAIVED for row in self.conditions)
-        return self.kind is DecisionKind.HUMAN or (self.kind is DecisionKind.CONDITION and waived)
+        return self.kind is DecisionKind.HUMAN or bool(self.waives)
+
+    @property
+    def waives(self) -> list[str]:
+        """The conditions that a person waives by it; what a plan waives no person does."""
+        rows = self.conditions if self.kind is DecisionKind.CONDITION else ()
+        return [row.id for row in rows if row.state is ConditionState.WAIVED]

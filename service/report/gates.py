@@ -172,7 +172,7 @@ def decision_table(view: ReportView) -> str:
             _decided(row),
             inline(row.actor),
             row.at,
-            inline(row.reason or ""),
+            _reason(row),
             code(row.facts_digest[:12]),
             code(row.rule_digest[:12]),
             code(row.hash[:16]),
@@ -192,6 +192,12 @@ def _decided(row: Decision) -> str:
     if row.verdict is None:
         return NONE
     return f"**{row.verdict}{' by hand' if row.by_hand else ''}**"
+
+
+def _reason(row: Decision) -> str:
+    """Return why, and of a waiver which conditions it waives."""
+    told = inline(row.reason or "")
+    return f"{told} (waived: {', '.join(map(code, row.waives))})" if row.waives else told
 
 
 def anchor_text(view: ReportView) -> str | None:

@@ -5,7 +5,7 @@ approval what is asked, and until when.
 from collections.abc import Sequence
 
 from gonogo.contract.api import OverrideView
-from gonogo.contract.decision import ConditionState, Decision, DecisionKind
+from gonogo.contract.decision import Decision, DecisionKind
 from gonogo.judge.course.summary import joined
 from gonogo.judge.ledger.seal import SERVICE_ACTOR
 from service.db.documents import Awaited
@@ -51,8 +51,7 @@ def _why(decision: Decision, overrides: Sequence[OverrideView]) -> list[str]:
         return [*parts, f"Never ran: {joined(decision.never_ran)}"] if decision.never_ran else parts
     if decision.kind is DecisionKind.CONDITION and decision.actor != SERVICE_ACTOR:
         parts = [f"{decision.actor}: {decision.reason or 'gave no reason'}"]
-        waived = [row.id for row in decision.conditions if row.state is ConditionState.WAIVED]
-        parts += [f"Waived: {joined(waived)}"] if waived else []
+        parts += [f"Waived: {joined(decision.waives)}"] if decision.waives else []
         return [*parts, f"The evidence says {own.evidence}"] if own and own.evidence else parts
     if decision.cause is not None:
         look = f"Look at {'; '.join(decision.cause.look)}" if decision.cause.look else ""

@@ -376,6 +376,7 @@ def test_waiving_a_missed_condition_of_a_finished_experiment_is_by_hand(
     waived = next(row for row in decisions.split("<tr>") if made["id"] in row)
     assert '<span class="badge by_hand">CONDITIONAL GO by hand</span>' in waived
     assert decisions.count("by hand") == 1
+    assert "<small>waived: sanity:fast</small>" in waived
     (known,) = (row for row in plane.get("/find", text=made["id"])["items"])
     assert (known["verdict"], known["by_hand"]) == ("CONDITIONAL_GO", True)
 

@@ -165,6 +165,8 @@ def _print_decision(document: dict[str, Any]) -> None:
             "reason": escape(row.reason) if row.reason else None,
         }
     )
+    if row.waives:
+        print_lines([f"  waived       {', '.join(row.waives)}"])
     if row.diagnosis is not None:
         print_lines(f"  {line}" for line in diagnosis_lines(row.diagnosis))
     for result in row.criteria:
