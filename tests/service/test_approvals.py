@@ -315,6 +315,18 @@ def test_an_approval_is_given_and_not_waived(asking: tuple[Plane, str]) -> None:
     assert neither.json()["detail"] == said
 
 
+def test_an_inconclusive_by_hand_withdraws_what_was_asked(asking: tuple[Plane, str]) -> None:
+    plane, experiment = asking
+    said = ask(plane, experiment, "decisions", verdict="INCONCLUSIVE", reason="look again")
+    assert said.status_code == 201
+    view = plane.experiment(experiment)
+    assert (view["state"], view["conditions"]) == ("awaiting_decision", [])
+    assert view["waiting_for"] == "a decision: sanity was called INCONCLUSIVE"
+    refused = ask(plane, experiment, "promote")
+    assert (refused.status_code, refused.json()["allowed"]) == (409, ["override", "cancel"])
+    assert [row["command"].split()[1] for row in view["next"]] == ["override", "override", "cancel"]
+
+
 def test_what_waits_for_an_approval_is_shown_as_no_go_yet(
     asking: tuple[Plane, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -251,4 +251,6 @@ def decide_override(
         return replace(decide_promotion(plan, phase, conditions), verdict=verdict)
     if verdict is Verdict.NO_GO:
         return Action(kind=ActionKind.FINISH, text=f"{phase} was called NO_GO", verdict=verdict)
-    return Action(kind=ActionKind.AWAIT_DECISION, text=f"{phase} stays open", verdict=verdict)
+    return Action(
+        kind=ActionKind.AWAIT_DECISION, text=f"{phase} was called INCONCLUSIVE", verdict=verdict
+    )
