@@ -40,7 +40,7 @@ def load_json(path: Path) -> dict[str, Any] | None:
     """Return the object in a JSON file; None when it is missing or is not one."""
     try:
         found = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):  # a trainer may write here, too
         return None
     return found if isinstance(found, dict) else None
 

@@ -50,8 +50,9 @@ _log = logging.getLogger(__name__)
 
 
 def tell_words(waits: Mapping[str, str]) -> dict[str, str]:
-    """Return what is to say of runs, as a claim may tell it: so many, in so many words."""
-    return {run: text[:MOST_WAIT_TEXT] for run, text in list(waits.items())[:MOST_WAITS]}
+    """Return what is to say of runs, as a claim may tell it: so many, in so many characters."""
+    told = list(waits.items())[:MOST_WAITS]
+    return {run: text[:MOST_WAIT_TEXT].encode(errors="replace").decode() for run, text in told}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -87,7 +87,7 @@ def is_foreign(run_dir: Path, machine: str) -> bool:
     """
     try:
         found = json.loads((run_dir / CLAIMED_NAME).read_text())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return False
     said = found.get("machine_id") if isinstance(found, dict) else None
     return isinstance(said, str) and said != machine

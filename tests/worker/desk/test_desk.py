@@ -249,6 +249,32 @@ def test_a_run_that_was_given_up_is_not_begun_again_and_its_directory_stays(
     assert plane.claims[-1].given_up == {order.run: "its home was lost"}
 
 
+def test_a_reason_that_is_no_text_stops_no_claim(desk: Desk, plane: FakeControlPlane) -> None:
+    """Whoever wrote it: by hand, or with a terminal that speaks Latin-1."""
+    order = lost_claim(desk, plane)
+    given = '{"v": 1, "given_up": {"at": 1.0, "reason": "Gr\\udcfc\\udcdfe"}}'
+    (desk.settings.runs / order.run / SHIPPED_NAME).write_text(given)
+    plane.untold = [order.run]
+    for _ in range(2):
+        desk.run_round()
+    assert plane.claims[-1].given_up == {order.run: "Gr??e"}
+
+
+@pytest.mark.parametrize("name", ["keeper.json", "claimed.json", "engine.json", SHIPPED_NAME])
+def test_a_record_that_is_nested_without_end_holds_no_other_run_back(
+    desk: Desk, plane: FakeControlPlane, name: str
+) -> None:
+    strange, well = sorted((make_order(), make_order()), key=lambda order: order.run)
+    for order in (strange, well):
+        ended(desk, order)
+        plane.runs[order.run] = RunStore(token=1)
+    (desk.settings.runs / strange.run / name).write_text("[" * 100_000)
+    plane.untold = [strange.run]
+    desk.run_round()
+    assert plane.runs[well.run].events()[-1] == "end"
+    assert plane.claims
+
+
 def test_an_outage_and_a_key_that_is_refused_refuse_no_run(
     desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
