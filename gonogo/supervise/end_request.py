@@ -17,6 +17,8 @@ HALT_NAME = ".HALT"
 KILL_NAME = ".kill"
 HALT_LIMIT_S = 300.0
 """A trainer gets at most this long to leave by itself."""
+_LARGEST = 1e15
+"""No clock says as much, and floats count on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,18 +55,30 @@ def ask_kill(run_dir: Path, request: EndRequest) -> bool:
 
 
 def load_request(path: Path) -> EndRequest | None:
-    """Return the request in `.HALT` or `.kill`, or None when there is no such file."""
+    """Return the request in `.HALT` or `.kill`, or None when there is no such file.
+
+    Anybody may have written it: what is not of its kind counts as not said.
+    """
     try:
         made_at = path.stat().st_mtime
     except FileNotFoundError:
         return None
     found = load_json(path) or {}
     known: dict[str, Any] = {
-        row.name: found[row.name] for row in fields(EndRequest) if row.name in found
+        row.name: found[row.name]
+        for row in fields(EndRequest)
+        if row.name in found and _is_of_kind(found[row.name], row.type)
     }
     if "reason" not in known or "ended_by" not in known:
         known = {"reason": "halted", "ended_by": "operator", "text": f"{path.name} made by hand"}
     return EndRequest(**{"at": made_at, **known})
+
+
+def _is_of_kind(value: Any, kind: Any) -> bool:
+    """Say whether a value may stand in a field of a type such as `float | None`."""
+    if type(value) in (int, float):
+        return isinstance(0.0, kind) and abs(value) <= _LARGEST
+    return isinstance(value, kind)
 
 
 def asked_by(run_dir: Path) -> EndRequest | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +49,34 @@ def test_earlier_of_halt_and_kill_names_the_cause(tmp_path: Path) -> None:
     found = asked_by(tmp_path)
     assert found is not None
     assert found.reason == "too_slow"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"at": "now"}, {"until_mono": "x"}, {"until_mono": True}, {"leave_s": []}, {"text": 5},
+        {"grace_s": None}, {"dump": "no"}, {"moving_s": math.inf}, {"key": 7}, {"at": math.nan},
+        {"leave_s": 10**400},
+    ],
+    ids=lambda said: " ".join(said),
+)  # fmt: skip
+def test_what_is_not_of_its_kind_in_a_request_by_hand_is_not_said(
+    tmp_path: Path, said: dict[str, Any]
+) -> None:
+    """The keeper computes with it, and is the last to go."""
+    path = tmp_path / HALT_NAME
+    path.write_text(json.dumps({"reason": "halted", "ended_by": "operator", **said}))
+    found = load_request(path)
+    assert found == EndRequest(reason="halted", ended_by="operator", at=path.stat().st_mtime)
+
+
+def test_what_was_asked_is_read_as_it_was_written(tmp_path: Path) -> None:
+    request = EndRequest(
+        reason="preempted", ended_by="infra", at=5.0, text="t", key="k", until_mono=7, leave_s=8.5,
+        moving_s=9.0, grace_s=0.0, dump=False,
+    )  # fmt: skip
+    assert ask_halt(tmp_path, request)
+    assert load_request(tmp_path / HALT_NAME) == request
 
 
 @pytest.mark.parametrize("text", ["", "stop please", "{}", "[1]", '{"reason": "x"}'])
