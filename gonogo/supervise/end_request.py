@@ -7,6 +7,7 @@ is an operator's.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,34 @@ HALT_NAME = ".HALT"
 KILL_NAME = ".kill"
 HALT_LIMIT_S = 300.0
 """A trainer gets at most this long to leave by itself."""
+REASONS = frozenset(
+    {
+        "completed",
+        "nonzero_exit",
+        "oom",
+        "start_failed",
+        "stalled",
+        "too_slow",
+        "non_finite",
+        "diverged",
+        "config_mismatch",
+        "resource_limit",
+        "hardware",
+        "preflight_failed",
+        "watcher_failed",
+        "keeper_lost",
+        "worker_lost",
+        "node_lost",
+        "preempted",
+        "isolated",
+        "deadline",
+        "cancelled",
+        "halted",
+        "superseded",
+    }
+)
+ACTORS = frozenset({"trainer", "watchdog", "operator", "infra"})
+"""Outcome codes and actors, which stand in gonogo.contract.outcome (a test compares them)."""
 _LARGEST = 1e15
 """No clock says as much, and floats count on."""
 
@@ -69,9 +98,17 @@ def load_request(path: Path) -> EndRequest | None:
         for row in fields(EndRequest)
         if row.name in found and _is_of_kind(found[row.name], row.type)
     }
-    if "reason" not in known or "ended_by" not in known:
+    if "reason" not in known or "ended_by" not in known or _is_foreign(known, found):
         known = {"reason": "halted", "ended_by": "operator", "text": f"{path.name} made by hand"}
     return EndRequest(**{"at": made_at, **known})
+
+
+def _is_foreign(known: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Say whether a person named a reason or an actor that no record of an end may hold.
+
+    A release of tomorrow may know more of them, and says that the request is one of ours.
+    """
+    return "v" not in found and not (known["reason"] in REASONS and known["ended_by"] in ACTORS)
 
 
 def _is_of_kind(value: Any, kind: Any) -> bool:

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.supervise.end_request import (
+    ACTORS,
     HALT_LIMIT_S,
     HALT_NAME,
     KILL_NAME,
+    REASONS,
     EndRequest,
     ask_halt,
     ask_kill,
@@ -22,6 +25,7 @@ from gonogo.supervise.end_request import (
     load_request,
     until_after,
 )
+from tests.supervise.orders import make_order, make_run_dir
 
 
 def request(reason: str, at: float = 1.0) -> EndRequest:
@@ -85,6 +89,28 @@ def test_halt_made_by_hand_is_an_operators(tmp_path: Path, text: str) -> None:
     found = load_request(tmp_path / HALT_NAME)
     assert found is not None
     assert (found.reason, found.ended_by) == ("halted", "operator")
+
+
+@pytest.mark.parametrize(("reason", "by"), [("maintenance", "operator"), ("halted", "alice")])
+def test_a_reason_or_an_actor_of_a_persons_own_leaves_an_end_that_can_be_read(
+    tmp_path: Path, reason: str, by: str
+) -> None:
+    run_dir = make_run_dir(tmp_path, make_order())
+    (run_dir.path / HALT_NAME).write_text(json.dumps({"reason": reason, "ended_by": by}))
+    found = load_request(run_dir.path / HALT_NAME)
+    assert found is not None
+    assert (found.reason, found.ended_by) == ("halted", "operator")
+
+
+def test_a_reason_that_a_later_release_knows_stays_its_own(tmp_path: Path) -> None:
+    ask_halt(tmp_path, request("of_tomorrow"))
+    found = load_request(tmp_path / HALT_NAME)
+    assert found is not None
+    assert (found.reason, found.ended_by) == ("of_tomorrow", "watchdog")
+
+
+def test_reasons_and_actors_are_those_of_the_contract() -> None:
+    assert (set(OutcomeCode), set(Actor)) == (REASONS, ACTORS)
 
 
 def test_unknown_parts_of_a_request_are_ignored(tmp_path: Path) -> None:
