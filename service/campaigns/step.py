@@ -15,7 +15,7 @@ from gonogo.planning.campaigns import reseeded
 from gonogo.planning.frozen import ResolvedPlan
 from service.campaigns.create import lock_campaign
 from service.campaigns.members import is_done, load_brought
-from service.db.documents import Asked
+from service.db.documents import Asked, StopKind
 from service.db.schema import CampaignRow, ExperimentRow
 from service.db.store import Session
 from service.experiments.lifecycle import Deed, lock_experiment, queue_alert, record_event
@@ -72,10 +72,16 @@ def cancel(deed: Deed, campaign: str, reason: str) -> bool:
         raise Conflict(f"{row.id} is {row.state}", state=row.state)
     row.stop = Asked(reason=reason, actor=deed.actor)
     for experiment in load_experiments_of(deed.session, row.id):
-        if experiment.state not in (ExperimentState.FINISHED, ExperimentState.STOPPING):
-            VERBS["cancel"](deed, lock_experiment(deed, experiment.id), reason, {})
+        one = lock_experiment(deed, experiment.id)
+        if one.state != ExperimentState.FINISHED and not _is_cancelled(one):
+            VERBS["cancel"](deed, one, reason, {})
     _end(deed, row, CampaignState.CANCELLED, f"cancelled by {deed.actor}")
     return True
+
+
+def _is_cancelled(experiment: ExperimentRow) -> bool:
+    """Say whether it was told to stop for good; one that was halted would wait for a person."""
+    return experiment.stop is not None and experiment.stop.kind is StopKind.CANCEL
 
 
 def _begin(deed: Deed, row: CampaignRow, step: Begin) -> None:

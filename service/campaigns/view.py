@@ -68,7 +68,7 @@ def _text(row: CampaignRow, comparison: Comparison | None, done: int, planned: i
         return comparison.text
     if row.stop is not None:
         reason = f": {row.stop.reason}" if row.stop.reason else ""
-        return f"cancelled by {row.stop.actor} after {done} runs{reason}"
+        return f"cancelled by {row.stop.actor} after {done} run{'s' * (done != 1)}{reason}"
     return f"{done} of {planned} runs are made; nothing is compared before they are"
 
 

@@ -297,6 +297,25 @@ def test_cancelled_it_begins_nothing_more(plane: Plane) -> None:
     assert len(view(plane, began["id"])["members"]) == 1
 
 
+@pytest.mark.parametrize("asked", ["halt", "cancel"])
+def test_cancelled_it_leaves_nobody_a_run_to_decide_about(plane: Plane, asked: str) -> None:
+    """A run that was on its way to a halt waited for a person, in a campaign that had ended."""
+    began = submit(plane)
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=4) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    told = plane.call("POST", f"/experiments/{order.experiment}/{asked}", json={"reason": "mine"})
+    assert told.json()["state"] == "stopping"
+    ended = plane.call("POST", f"/campaigns/{began['id']}/cancel", json={"reason": "enough"})
+    assert ended.json()["text"].endswith("after 0 runs: enough")
+    assert worker.end(order, lines, reason="cancelled", by="operator").status_code == 200
+    plane.wait_state(order.experiment, "finished")
+    assert plane.get("/experiments", state="awaiting_decision")["items"] == []
+    assert "after 1 run: enough" in view(plane, began["id"])["text"]
+
+
 def test_a_look_reads_no_decision_twice(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     began = submit(plane)
     worker = plane.worker()
