@@ -104,7 +104,7 @@ class Client:
 
     def get(self, path: str, **params: Any) -> Any:
         """Return the JSON answer of a GET."""
-        return self.call("GET", path, params=params).json()
+        return self._document(self.call("GET", path, params=params))
 
     def get_patiently(self, path: str, **params: Any) -> Any:
         """Return the answer of a GET; who has answered before is asked again for some seconds."""
@@ -119,7 +119,19 @@ class Client:
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, **headers: str) -> Any:
         """Return the JSON answer of a POST."""
-        return self.call("POST", path, body=body or {}, headers=headers).json()
+        return self._document(self.call("POST", path, body=body or {}, headers=headers))
+
+    def _document(self, response: httpx.Response) -> dict[str, Any]:
+        """Return what a service of ours answers with.
+
+        Raises:
+            Unavailable: it is no such document; something else listens at that address.
+        """
+        found = _object_in(response)
+        if found is None:
+            text = f"something else than gonogo answers at {self.url}; {self._unanswered}"
+            raise Unavailable(text)
+        return found
 
     @contextmanager
     def stream(self, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
@@ -159,13 +171,22 @@ def _present(params: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (params or {}).items() if value is not None}
 
 
+def _object_in(response: httpx.Response) -> dict[str, Any] | None:
+    """Return the JSON object that an answer holds; None: it holds none."""
+    try:
+        found = response.json()
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _error_of(response: httpx.Response) -> Exception:
     """Return the error that a problem document stands for."""
-    try:
-        body = response.json()
-    except ValueError:
-        body = {}
-    detail = body.get("detail") or f"{response.status_code} {response.reason_phrase}"
+    said = f"{response.status_code} {response.reason_phrase}"
+    body = _object_in(response)
+    if body is None:
+        body, said = {}, f"{said} from {response.url.netloc.decode()}, not from gonogo"
+    detail = body.get("detail") or said
     if response.status_code >= 500 or response.status_code == 429:
         return Unavailable(str(detail))
     if response.status_code == 409:

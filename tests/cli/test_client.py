@@ -59,6 +59,19 @@ def test_an_error_page_that_is_not_json_is_still_one_error() -> None:
             client.get("/experiments")
 
 
+@pytest.mark.parametrize("text", ["<html>", "", "[1, 2]", '"ok"', "\x00"])
+def test_another_program_at_the_address_is_named_as_one(text: str) -> None:
+    with client_of(lambda _: httpx.Response(200, text=text)) as client:
+        for call in (client.get, client.post):
+            with pytest.raises(Unavailable, match="else than gonogo answers at http://service; is"):
+                call("/experiments")
+        with pytest.raises(Unavailable):
+            next(client.pages("/alerts"))
+    with client_of(lambda _: httpx.Response(404, text=text)) as client:
+        with pytest.raises(NotFound, match="404 Not Found from service, not from gonogo"):
+            client.get("/experiments")
+
+
 def test_no_answer_is_unavailable_and_says_how_to_start_the_service() -> None:
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused", request=request)
