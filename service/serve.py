@@ -1,5 +1,6 @@
 """How does the control plane start and stop? Migrate, keys, listen, announce, serve."""
 
+import errno
 import gc
 import json
 import logging
@@ -117,6 +118,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise Unavailable(f"cannot listen on {host}:{port}: {error}") from error
+        way_out = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+        raise Unavailable(f"cannot listen on {host}:{port}: {error}{way_out}") from error
     listener.listen(2048)
     return listener

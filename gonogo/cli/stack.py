@@ -7,6 +7,7 @@ stopping beyond worker, service, server.
 
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from typing import IO, Self
 import httpx
 
 from gonogo.cli.checkout import application_argv, application_env
+from gonogo.cli.reach.locate import SERVICE_FILE
 from gonogo.cli.settings import Settings
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, Rejected, Unavailable
@@ -222,12 +224,21 @@ class Stack:
                 tail = log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise Unavailable(f"the service ended: {''.join(tail)} (log: {log})")
             try:
-                if httpx.get(f"{self.url}/readyz", timeout=2.0).is_success:
+                ours = self._is_announced(service)  # another home's may answer at this port
+                if ours and httpx.get(f"{self.url}/readyz", timeout=2.0).is_success:
                     return
             except httpx.HTTPError:
                 pass
             time.sleep(0.1)
         raise Unavailable(f"the service is not ready after {limit_s:g} s (log: {log})")
+
+    def _is_announced(self, service: Child) -> bool:
+        """Whether this very process has said that it listens."""
+        try:
+            said = json.loads((self.home / SERVICE_FILE).read_text())
+            return service.process is not None and said["pid"] == service.process.pid
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def tend(self, say: Callable[[str], None]) -> None:
         """Start again what died; call it a few times a second."""

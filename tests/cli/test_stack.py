@@ -13,7 +13,7 @@ import redis
 
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Child, Stack, embedded_server, free_port, socket_path
-from gonogo.contract.errors import Conflict
+from gonogo.contract.errors import Conflict, Unavailable
 
 
 @pytest.fixture
@@ -117,6 +117,19 @@ def test_what_is_waited_for_at_the_start_is_said(tmp_path: Path) -> None:
         "starting the service",
         "starting the worker",
     ]
+
+
+def test_the_service_of_another_home_at_the_port_is_not_taken_for_ours(tmp_path: Path) -> None:
+    """An old home said that it was up, at the address of the other one."""
+    path = os.environ["PATH"]
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "worker_key").write_text("a key of before")
+    first = load_settings({"GONOGO_HOME": str(tmp_path / "first"), "PATH": path})
+    with Stack(settings=first, port=0) as living:
+        again = load_settings({"GONOGO_HOME": str(old), "PATH": path})
+        with pytest.raises(Unavailable, match="in use; --port 0 takes a free one"):
+            Stack(settings=again, port=living.port).__enter__()
 
 
 def test_hosts_of_a_scheduler_reach_the_service_by_this_host_s_name(tmp_path: Path) -> None:
