@@ -17,10 +17,12 @@ from gonogo.cli.exits import Exit
 from gonogo.cli.look.experiments import print_left_out, start_of
 from gonogo.cli.output import (
     duration,
+    err,
     out,
     print_fields,
     print_json,
     print_lines,
+    print_made,
     print_table,
     verdict_text,
 )
@@ -31,6 +33,7 @@ from gonogo.cli.reach.submitting import submit_plan
 from gonogo.cli.screen.group import Commands
 from gonogo.cli.screen.table import Column, print_columns
 from gonogo.cli.screen.times import ago
+from gonogo.cli.watching import following
 from gonogo.contract.api import CampaignState, CampaignView
 from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Result
@@ -95,7 +98,10 @@ def submit(
             print_json(answer) if as_json else _print_dry_run(answer)
             return
         if wait:
-            final = _follow(client, answer["id"], quiet=as_json)
+            print_made(answer["id"], f"{client.url}/campaigns/{answer['id']}", to=err)
+            again = f"look at it with: gonogo campaign show {answer['id']}"
+            with following(answer["id"], again):
+                final = _follow(client, answer["id"], quiet=as_json)
             if as_json:
                 print_json(final.wire())
             else:
@@ -104,8 +110,9 @@ def submit(
         if as_json:
             print_json(answer)
         else:
-            out.print(f"{answer['id']}  {client.url}/campaigns/{answer['id']}")
-            out.print(f"[dim]follow it with:[/dim] gonogo campaign show {answer['id']}")
+            print_made(answer["id"], f"{client.url}/campaigns/{answer['id']}")
+            again = f"gonogo campaign show {answer['id']}"
+            out.print(f"[dim]follow it with:[/dim] {again}", soft_wrap=True)
 
 
 def show(campaign: Id, as_json: Json = False) -> None:

@@ -18,10 +18,12 @@ from gonogo.cli.look.goodput import goodput_line
 from gonogo.cli.output import (
     decided_text,
     duration,
+    err,
     out,
     print_fields,
     print_json,
     print_lines,
+    print_made,
     standing_text,
     verdict_text,
 )
@@ -32,7 +34,7 @@ from gonogo.cli.reach.submitting import submit_plan
 from gonogo.cli.screen.table import Column, print_columns
 from gonogo.cli.screen.times import ago
 from gonogo.cli.standing import cause_lines, diagnosis_lines, standing_lines
-from gonogo.cli.watching import watch_experiment
+from gonogo.cli.watching import following, watch_experiment
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.decision import Cause, Decision, DecisionKind, Verdict
 from gonogo.contract.errors import Rejected
@@ -106,7 +108,10 @@ def submit(
             print_json(answer) if as_json else print_dry_run(answer)
             return
         if wait:
-            final = watch_experiment(client, answer["id"], quiet=as_json)
+            print_made(answer["id"], f"{client.url}/experiments/{answer['id']}", to=err)
+            again = f"follow it again with: gonogo watch {answer['id']}"
+            with following(answer["id"], again):
+                final = watch_experiment(client, answer["id"], quiet=as_json)
             if as_json:
                 print_json(final.wire())
             else:
@@ -116,8 +121,8 @@ def submit(
         if as_json:
             print_json(answer)
         else:
-            out.print(f"{answer['id']}  {client.url}/experiments/{answer['id']}")
-            out.print(f"[dim]follow it with:[/dim] gonogo watch {answer['id']}")
+            print_made(answer["id"], f"{client.url}/experiments/{answer['id']}")
+            out.print(f"[dim]follow it with:[/dim] gonogo watch {answer['id']}", soft_wrap=True)
 
 
 def list_(

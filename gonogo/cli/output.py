@@ -80,6 +80,11 @@ def print_lines(lines: Iterable[str]) -> None:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def print_made(name: str, address: str, to: Console = out) -> None:
+    """Print what was submitted and where its page is: an address is never folded."""
+    to.print(f"{name}  {address}", soft_wrap=True)
+
+
 def say(text: str) -> None:
     """Tell a person one line on stderr, with our name before it."""
     err.print(f"gonogo: {text}", markup=False, highlight=False, soft_wrap=True)

@@ -5,7 +5,8 @@ that logs stay readable. Ctrl-C ends the watching, never the run.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
@@ -232,6 +233,8 @@ def watch_experiment(
 ) -> ExperimentView:
     """Follow an experiment on stderr until it finishes or waits for a person; return it.
 
+    Where nothing can be redrawn (no terminal, or a dumb one) lines are printed.
+
     Args:
         client: the service's.
         experiment: its id.
@@ -239,9 +242,24 @@ def watch_experiment(
         meanwhile: called before each look.
     """
     with Follower(client, experiment) as follower:
-        if err.is_terminal and not quiet:
+        if err.is_terminal and not err.is_dumb_terminal and not quiet:
             return _watch_block(follower, meanwhile)
         return _watch_lines(follower, meanwhile)
+
+
+@contextmanager
+def following(name: str, again: str) -> Iterator[None]:
+    """Follow something within; Ctrl-C ends that alone, and says what to type then.
+
+    Raises:
+        Exit: it was interrupted.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        text = f"\n{name} goes on; {again}"
+        err.print(text, markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(Exit.INTERRUPTED) from None
 
 
 def _watch_block(follower: Follower, meanwhile: Callable[[], None]) -> ExperimentView:
@@ -303,11 +321,8 @@ def watch(
     """Follow an experiment live; exits by its verdict."""
     with connect() as client:
         view = client.experiment(experiment)
-        try:
+        with following(view.id, f"follow it again with: gonogo watch {view.id}"):
             final = _watch_json(client, view.id) if as_json else watch_experiment(client, view.id)
-        except KeyboardInterrupt:
-            err.print(f"\n{view.id} goes on; follow it again with: gonogo watch {view.id}")
-            raise typer.Exit(Exit.INTERRUPTED) from None
     if not as_json:
         out.print(f"{final.id}: {final.state} {standing_text(final)}")
         print_lines(standing_lines(final))

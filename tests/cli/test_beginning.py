@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from gonogo.cli import judging
+from gonogo.cli import campaigns, experiments, judging
+from gonogo.cli.output import err, out
 from tests.cli.conftest import Gonogo
+from tests.service.conftest import Plane
 
 WHILE_LOADING = """
 import os, signal, sys
@@ -57,3 +60,51 @@ def test_an_interrupt_within_a_command_is_one_line(
     monkeypatch.setattr(judging, "judge_directory", interrupted)
     said = gonogo("judge", str(tmp_path))
     assert (said.code, said.err, said.out) == (130, "interrupted\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "follows", "again"),
+    [
+        (("submit", "demo"), experiments, "watch_experiment", "watch exp_"),
+        (("campaign", "submit", "campaign-demo"), campaigns, "_follow", "campaign show cmp_"),
+    ],
+)
+def test_who_no_longer_waits_for_what_was_submitted_knows_what_to_type(
+    plane: Plane,
+    gonogo: Gonogo,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    module: ModuleType,
+    follows: str,
+    again: str,
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, follows, interrupted)
+    monkeypatch.setattr(err, "_width", 60)
+    said = gonogo(*words, "--wait")
+    made, _, last = said.err.splitlines()[-3:]
+    made_id, _, address = made.partition("  ")
+    assert address.startswith(plane.context.url)
+    assert address.endswith(made_id)
+    assert last.startswith(f"{made_id} goes on; ")
+    assert last.endswith(f"gonogo {again[:-4]}{made_id}")
+    assert (said.code, said.out) == (130, "")
+
+
+@pytest.mark.parametrize("words", [("submit", "demo"), ("campaign", "submit", "campaign-demo")])
+def test_addresses_and_commands_are_whole_on_a_narrow_terminal(
+    plane: Plane, gonogo: Gonogo, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(out, "_width", 60)
+    first, second = gonogo(*words).out.splitlines()
+    made_id, _, address = first.partition("  ")
+    assert address.startswith(plane.context.url)
+    assert address.endswith(made_id)
+    assert second.endswith(made_id)
+    if words[0] == "submit":
+        plane.call("POST", f"/experiments/{made_id}/halt", json={"reason": "look"})
+        plane.wait_state(made_id, "awaiting_decision")
+        lines = gonogo("status").out.splitlines()
+        assert any(f"gonogo override {made_id} GO --reason WHY  # " in line for line in lines)

@@ -1,11 +1,16 @@
 """What a person sees while an experiment runs, from given states."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from gonogo.cli import watching
+from gonogo.cli.client import Client
 from gonogo.cli.watching import (
     Glance,
     advance,
@@ -13,6 +18,7 @@ from gonogo.cli.watching import (
     plain_line,
     render,
     say_every_s,
+    watch_experiment,
     why_line,
 )
 from gonogo.contract.api import (
@@ -187,3 +193,19 @@ def test_a_phase_that_starts_says_what_it_waits_for(state: RunState, says: str) 
 def test_a_wait_is_not_told_every_three_seconds() -> None:
     assert say_every_s(glance()) == 3
     assert say_every_s(glance(waiting_for="free devices")) == 60
+
+
+@pytest.mark.parametrize(("term", "block"), [("dumb", False), ("xterm", True)])
+def test_a_terminal_that_cannot_redraw_gets_lines(
+    monkeypatch: pytest.MonkeyPatch, term: str, block: bool
+) -> None:
+    """A block that is never drawn is silence until the end."""
+    console = Console(file=StringIO(), force_terminal=True, _environ={"TERM": term})
+    monkeypatch.setattr(watching, "err", console)
+    ends = glance(ExperimentState.FINISHED, RunState.ENDED)
+    monkeypatch.setattr(watching, "Follower", lambda *_: nullcontext(SimpleNamespace(glance=ends)))
+    called = []
+    whole = watching._watch_block
+    monkeypatch.setattr(watching, "_watch_block", lambda *a: (called.append(a), whole(*a))[1])
+    assert watch_experiment(Client("http://s", None), "exp_1") == ends.experiment
+    assert bool(called) is block

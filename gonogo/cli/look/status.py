@@ -135,7 +135,8 @@ def _print_status(found: Status) -> None:
         out.print(f"  {view.id}  {escape(view.name)}", highlight=False)
         out.print(f"      [yellow]{escape(view.waiting_for or 'a decision')}[/yellow]")
         for row in view.next[:COMMANDS]:
-            out.print(f"      {escape(row.command)}  [dim]# {escape(row.text)}[/dim]")
+            line = f"      {escape(row.command)}  [dim]# {escape(row.text)}[/dim]"
+            out.print(line, soft_wrap=True)  # a command is typed, or copied, whole
 
 
 def _workers_text(rows: tuple[WorkerView, ...]) -> str:
