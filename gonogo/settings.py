@@ -227,5 +227,5 @@ def load_key(home: Path) -> str | None:
     """Return the local API key, or None before the first start of the service."""
     try:
         return (home / "key").read_text().strip() or None
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from gonogo.cli.checkout import application_argv, application_env
 from gonogo.cli.connection import client_of
@@ -125,7 +126,8 @@ def doctor(
         colour = {"pass": "green", "warn": "yellow", "fail": "bold red"}
         for check in checks:
             style = colour[check["outcome"]]
-            out.print(f"[{style}]{check['outcome']:<5}[/{style}] {check['id']:<10} {check['text']}")
+            head = f"[{style}]{check['outcome']:<5}[/{style}] {check['id']:<10}"
+            out.print(f"{head} {escape(check['text'])}", soft_wrap=True)
     raise typer.Exit(Exit.OK if healthy else Exit.UNEXPECTED)
 
 
@@ -187,6 +189,8 @@ def check_stacks(program: str | None) -> tuple[str, str, str]:
 
 def _check_home(home: Path) -> tuple[str, str, str]:
     existing = next(folder for folder in (home, *home.parents) if folder.exists())
+    if not existing.is_dir():
+        return "home", "fail", f"{existing} is no folder: set GONOGO_HOME to one"
     free = shutil.disk_usage(existing).free
     text = f"{home}, {free / 1e9:.0f} GB free"
     return "home", "pass" if free > _MIN_FREE_BYTES else "warn", text
@@ -245,6 +249,8 @@ def _check_redis(settings: Settings) -> tuple[str, str, str]:
         argv = embedded_server(settings.home, settings.inherited.get("PATH", ""))
     except GonogoError as error:
         return "redis", "fail", error.detail
+    except OSError as error:
+        return "redis", "fail", f"{error.filename}: {error.strerror}"
     return "redis", "pass", f"embedded: {argv[0]}"
 
 

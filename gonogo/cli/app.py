@@ -3,6 +3,7 @@
 With which code a command ends stands in `screen/exit_words.py`.
 """
 
+import errno
 from collections.abc import Sequence
 
 import typer
@@ -31,7 +32,7 @@ from gonogo.cli.output import err
 from gonogo.cli.reach.naming import Ambiguous
 from gonogo.cli.screen.group import Commands, UsageError, usage_text
 from gonogo.cli.screen.refusals import refusal_text
-from gonogo.contract.errors import Conflict, GonogoError
+from gonogo.contract.errors import Conflict, GonogoError, Rejected
 
 app = typer.Typer(
     name="gonogo",
@@ -44,6 +45,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+_OF_A_PATH = (
+    errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
+    errno.ENOTDIR, errno.EPERM, errno.EROFS,
+)  # fmt: skip
+"""What a path that was typed, or a home, may be wrong about."""
 
 MODULES = (
     processes,
@@ -103,6 +110,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except GonogoError as error:
         print_error(error)
         return exit_of_error(error)
+    except OSError as error:
+        if error.filename is None or isinstance(error, BrokenPipeError):
+            raise
+        print_error(Rejected(f"{error.filename}: {error.strerror}"))
+        return Exit.BAD_INPUT if error.errno in _OF_A_PATH else Exit.UNEXPECTED
     except (KeyboardInterrupt, typer.Abort):
         err.print("interrupted")
         return Exit.INTERRUPTED

@@ -173,7 +173,8 @@ def backup(
     if as_json:
         print_json(made)
         return
-    text = f"{made['file']}, {made['bytes'] / 1e6:.1f} MB, holds keys: keep it like one"
+    file_ = escape(made["file"])
+    text = f"{file_}, {made['bytes'] / 1e6:.1f} MB, holds keys: keep it like one"
     print_fields({"backup": text, "holds": _holds(made)})
 
 
@@ -188,7 +189,7 @@ def restore(
     if as_json:
         print_json(done)
         return
-    text = f"{done['home']}, as of {done['made_at']}; go on with `gonogo up`"
+    text = f"{escape(done['home'])}, as of {done['made_at']}; go on with `gonogo up`"
     print_fields({"restored": text, "holds": _holds(done)})
 
 

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from gonogo.cli.checkout import replace_process
 from gonogo.cli.client import Client
@@ -80,7 +81,7 @@ def _announce(stack: Stack, as_json: bool) -> None:
     if as_json:
         print_json({"url": stack.url, "home": str(stack.home), "sign_in": link})
         return
-    out.print(f"gonogo is up at {stack.url}  [dim](home {stack.home})[/dim]")
+    out.print(f"gonogo is up at {stack.url}  [dim](home {escape(str(stack.home))})[/dim]")
     out.print(f"sign in once with   {link}", soft_wrap=True)
     out.print("[dim]submit with          gonogo submit demo[/dim]")
     out.print("[dim]look around with     gonogo status[/dim]")

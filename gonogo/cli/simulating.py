@@ -67,7 +67,9 @@ def _numbers(text: str, kind: type[int] | type[float], option: str) -> list[Any]
 
 
 def simulate(
-    hours: Annotated[float, typer.Option(min=0.01, help="Healthy run-hours to simulate.")] = 200.0,
+    hours: Annotated[
+        float, typer.Option(min=0.01, max=1e6, help="Healthy run-hours to simulate.")
+    ] = 200.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 1,
     step_s: Annotated[str, typer.Option(help="Step times in seconds.")] = "1,2.4,25,60",
     ranks: Annotated[str, typer.Option(help="Numbers of ranks.")] = "1,2,4,8",

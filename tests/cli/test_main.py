@@ -1,6 +1,7 @@
 """The command line as a person meets it: help, one-line errors, exit codes, one JSON object."""
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 
@@ -210,3 +211,41 @@ def test_the_doctor_tries_to_read_a_stack(
 
 def test_the_doctor_says_that_py_spy_is_missing() -> None:
     assert check_stacks(None)[1] == "warn"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("render", "k8s", "--out", "{file}"),
+        ("up", "--port", "0"),
+        ("demo",),
+        ("simulate", "--hours", "1", "--resume", "{file}/parts"),
+    ],
+)
+def test_a_path_that_cannot_be_used_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    heeded = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        done = gonogo(file / "home", *(word.format(file=file) for word in arguments))
+    finally:
+        for number, handler in heeded.items():  # `up` and `demo` take them
+            signal.signal(number, handler)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"gonogo: {file}")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_home_that_is_no_folder_is_said(tmp_path: Path) -> None:
+    home = tmp_path / "[b]file"
+    home.write_text("no folder")
+    done = gonogo(home, "doctor")
+    assert done.returncode == 1
+    assert f"home       {home} is no folder: set GONOGO_HOME to one" in done.stdout
+    assert gonogo(home, "status").returncode == 5
+
+
+@pytest.mark.parametrize("hours", ["inf", "nan", "1e9"])
+def test_hours_that_no_simulation_ends_are_refused(tmp_path: Path, hours: str) -> None:
+    done = gonogo(tmp_path, "simulate", "--hours", hours)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
