@@ -11,6 +11,7 @@ from tests.conftest import demand
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
 from tests.service.pages.browser import Browser, chromium
+from tests.service.test_campaigns import run_through, submit
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -47,6 +48,20 @@ def test_pages_follow_what_happens_without_being_loaded_again(plane: Plane, tab:
     assert tab.eval("document.querySelectorAll('polyline').length") >= 2
     plane.call("POST", f"/experiments/{experiment}/cancel", json={"reason": "enough"})
     tab.wait("document.querySelector('.headline').innerText.includes('stopping')")
+    assert tab.eval("window.loadedOnce") is True
+
+
+def test_the_page_of_a_campaign_shows_its_answer_when_it_ends(plane: Plane, tab: Browser) -> None:
+    campaign = submit(plane)["id"]
+    tab.visit(f"{plane.context.url}/campaigns/{campaign}", f"/campaigns/{campaign}")
+    tab.eval("window.loadedOnce = true")
+    assert tab.eval("document.querySelector('section[aria-label=Comparison]')") is None
+    worker = plane.worker()
+    for _ in range(6):
+        run_through(worker, plane.next_order(worker), 1.0)
+    plane.wait(lambda: plane.get(f"/campaigns/{campaign}")["state"] == "finished", "its end")
+    tab.wait("document.querySelector('.headline').innerText.includes('finished')")
+    tab.wait("document.querySelectorAll('section[aria-label=Comparison] tbody tr').length === 2")
     assert tab.eval("window.loadedOnce") is True
 
 
