@@ -4,11 +4,14 @@ from collections.abc import Iterable
 
 from sqlalchemy.orm import Session
 
+from gonogo.contract.cluster import EngineName
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.plan import Plan
 from gonogo.planning.programs import allows, label_text, lacks, needs, spans
+from gonogo.slots import most_ranks
 from service.db.documents import ClaimKept
-from service.db.schema import RunRow
+from service.db.schema import RunRow, WorkerRow
+from service.experiments.course import gpus_of
 from service.queries.workers import load_workers, load_workers_named
 
 SILENT_S = 30.0
@@ -21,17 +24,19 @@ FORGOTTEN_S = 3600.0
 def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
     """Return why a plan's runs will wait that not every worker takes, as the workers are now.
 
-    A label that it asks for and that none of those up holds is named.
+    GPUs that none of those up has are named, and so is a label that none of them holds.
 
     Args:
         session: a transaction.
         plan: what is submitted.
         now: Unix seconds.
     """
-    wanted = needs(plan)
-    if wanted is None:
+    wanted, gpus = needs(plan), gpus_of(plan)
+    if wanted is None and not gpus:
         return []
     workers = load_workers(session)
+    if wanted is None:
+        return _without_gpus(workers, plan, gpus, now)
     takers = [row for row in workers if _takes(row.claim, plan)]
     if takers and now - takers[0].seen_at <= SILENT_S:
         return []
@@ -48,6 +53,22 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
         if all(name in lacks(plan, said.labels) for said in up)
     }
     return [f"{text} (none has {label_text(unheld)})" if unheld else text]
+
+
+def _without_gpus(workers: Iterable[WorkerRow], plan: Plan, gpus: int, now: float) -> list[str]:
+    """Return that none of the workers that are up has the GPUs of a plan, where that is so."""
+    up = [row.claim for row in workers if now - row.seen_at <= SILENT_S]
+    if not up or any(_has_gpus(said, plan, gpus) for said in up):
+        return []
+    count = f"{gpus} GPU{'s' * (gpus != 1)}"
+    return [f"no worker that is up has {count} of profile {plan.profile}; it waits for one"]
+
+
+def _has_gpus(said: ClaimKept, plan: Plan, gpus: int) -> bool:
+    """Say whether a worker has so many, free or not; a scheduler finds its own."""
+    if said.profiles and plan.profile not in said.profiles:
+        return False
+    return said.engine is not EngineName.LOCAL or most_ranks(said.devices) >= gpus
 
 
 def load_taker(session: Session, plan: Plan) -> str | None:

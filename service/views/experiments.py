@@ -204,6 +204,14 @@ def _offer(
     return taker, ({} if taker is not None else worker_settings(plan))
 
 
+def _devices_of(queued: RunRow) -> str:
+    """Say what devices a queued run takes: on a profile of GPUs how many, and of which profile."""
+    if not queued.gpus:
+        return "free devices"
+    of = f" of profile {queued.profile}" if queued.profile else ""
+    return f"{queued.gpus} free GPU{'s' * (queued.gpus != 1)}{of}"
+
+
 def _waiting_for(
     row: ExperimentRow, runs: list[RunRow], taker: str | None, waits: Mapping[str, str]
 ) -> str | None:
@@ -212,8 +220,9 @@ def _waiting_for(
         return row.awaiting.text
     queued = next((run for run in runs if run.state == RunState.QUEUED), None)
     if queued is not None:
-        allowing = "" if row.needs is None else f"that has {row.needs}, and "
-        who = f"a worker {allowing}with free devices"
+        who = f"a worker with {_devices_of(queued)}"
+        if row.needs is not None:
+            who = f"a worker that has {row.needs}, and with free devices"
         if taker is not None:
             who = f"free devices of worker {taker}, which takes it"
         return f"{who}, for phase {queued.phase}{_where(row, queued, runs)}"

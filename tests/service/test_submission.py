@@ -59,6 +59,32 @@ def test_what_only_some_workers_start_is_accepted_with_a_warning(plane: Plane) -
     assert checked["warnings"] == [warning]
 
 
+def test_gpus_that_no_worker_has_are_said(plane: Plane) -> None:
+    """A host without a GPU looked like one whose devices are busy."""
+
+    def submit() -> dict[str, Any]:
+        found: dict[str, Any] = plane.call("POST", "/experiments", json={"plan": "m7c-125m"}).json()
+        return found
+
+    plane.worker().claim()
+    lacking = "no worker that is up has 2 GPUs of profile a100-pcie-gen4; it waits for one"
+    made = submit()
+    assert made["warnings"] == [lacking]
+    assert made["waiting_for"] == (
+        "a worker with 2 free GPUs of profile a100-pcie-gen4, for phase sanity"
+    )
+    assert plane.submit() is not None
+    assert plane.call("POST", "/experiments", json={"plan": "demo"}).json()["warnings"] == []
+    gpus = ["GPU-1", "GPU-2"]
+    two = plane.worker("w2")
+    two.claim(devices=gpus, free=[], profiles=["h100"])
+    assert submit()["warnings"] == [lacking]
+    two.claim(devices=gpus[:1], free=[], profiles=["a100-pcie-gen4"])
+    assert submit()["warnings"] == [lacking]
+    two.claim(devices=gpus, free=[], profiles=["a100-pcie-gen4"])
+    assert submit()["warnings"] == []
+
+
 def test_plans_say_how_their_phases_begin(plane: Plane) -> None:
     plans = {row["name"]: row for row in plane.get("/plans")["items"]}
     assert {"demo", "m7c-125m", "m7c-125m-fsdp", "m7c-125m-tuned", "m7c-125m-profile"} <= set(plans)
