@@ -4,6 +4,7 @@ It starts everything in a fresh home below `GONOGO_HOME/demo/`, submits the plan
 to its verdict and leaves the home for inspection. `--fault` breaks the run on purpose.
 """
 
+import shlex
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -48,7 +49,7 @@ def demo(
     inherited = {k: v for k, v in settings.inherited.items() if not k.startswith("GONOGO_API_KEY")}
     settings = replace(settings, home=home, api_key=None, inherited=inherited)
     interrupt_on_signals()
-    err.print(f"demo: starting in {home}", highlight=False)
+    _say(f"starting in {home}")
     with (
         Stack(settings=settings, port=0, say=_say) as stack,
         Client(stack.url, settings.key()) as client,
@@ -68,6 +69,8 @@ def demo(
             watch_experiment(client, experiment, meanwhile=lambda: stack.tend(_say))
         except KeyboardInterrupt:
             err.print("\ndemo: ending with a checkpoint")
+            gonogo = _in_home(home)
+            _say(f"it can go on: {gonogo} up --port 0, and then: {gonogo} resume {experiment}")
             raise typer.Exit(Exit.INTERRUPTED) from None
         _await_alerts(client)
         result = build_result(client, experiment, home)
@@ -80,7 +83,7 @@ def demo(
 
 
 def _say(text: str) -> None:
-    err.print(f"demo: {text}", markup=False, highlight=False)
+    err.print(f"demo: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _await_alerts(client: Client) -> None:
@@ -133,10 +136,15 @@ def _print_result(result: dict[str, Any], view: ExperimentView) -> None:
         if finding["severity"] == "halt":
             out.print(f"  halted: {finding['text']}", highlight=False, markup=False)
     out.print(f"\nverdict   {standing_text(view)}")
-    out.print(f"report    {result['report']}", soft_wrap=True, highlight=False)
+    out.print(f"report    {result['report']}", soft_wrap=True, highlight=False, markup=False)
     if result["decisions"]:
-        command = f"GONOGO_HOME={result['home']} gonogo replay {result['decisions'][-1]}"
-        out.print(f"check it  {command}", soft_wrap=True, highlight=False)
+        command = f"{_in_home(result['home'])} replay {result['decisions'][-1]}"
+        out.print(f"check it  {command}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _in_home(home: str | Path) -> str:
+    """Return how `gonogo` is typed for this home."""
+    return f"GONOGO_HOME={shlex.quote(str(home))} gonogo"
 
 
 def register(app: typer.Typer) -> None:
