@@ -17,7 +17,7 @@ from gonogo.cli.client import Client
 from gonogo.cli.exits import Exit, exit_of_experiment
 from gonogo.cli.interrupts import interrupt_on_signals
 from gonogo.cli.output import err, out, print_json, standing_text, verdict_text
-from gonogo.cli.settings import load_settings
+from gonogo.cli.settings import Settings, load_settings
 from gonogo.cli.stack import Stack
 from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView
@@ -27,6 +27,8 @@ from gonogo.planning.source import bundled_plan
 
 _ALERTS_S = 15.0
 """How long the end waits for alerts to be delivered."""
+_ELSEWHERE = ("GONOGO_API_KEY", "GONOGO_DATABASE_", "REDIS_URL")
+"""What leads out of a fresh home: a service that works, whose runs the demo would take and end."""
 
 
 def demo(
@@ -46,8 +48,7 @@ def demo(
     settings = load_settings()
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
     home = settings.home / "demo" / stamp
-    inherited = {k: v for k, v in settings.inherited.items() if not k.startswith("GONOGO_API_KEY")}
-    settings = replace(settings, home=home, api_key=None, inherited=inherited)
+    settings = settings_within(settings, home)
     interrupt_on_signals()
     _say(f"starting in {home}")
     with (
@@ -80,6 +81,12 @@ def demo(
     else:
         _print_result(result, view)
     raise typer.Exit(exit_of_experiment(view))
+
+
+def settings_within(settings: Settings, home: Path) -> Settings:
+    """Return settings under which nothing leads out of a home of its own."""
+    inherited = {k: v for k, v in settings.inherited.items() if not k.startswith(_ELSEWHERE)}
+    return replace(settings, home=home, api_key=None, redis_url=None, inherited=inherited)
 
 
 def _say(text: str) -> None:
