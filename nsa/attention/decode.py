@@ -168,12 +168,13 @@ def _kernel() -> on_cpu.Functions | str:
 
 
 def _agree(functions: on_cpu.Functions, dtype: torch.dtype, length: int, close: float) -> bool:
-    made = torch.Generator().manual_seed(length)
+    made = torch.Generator("cpu").manual_seed(length)
+    exact: dict[str, Any] = {"generator": made, "dtype": torch.float32, "device": "cpu"}
     sizes = Sizes(l=8, d=4, l_sel=8, n_sel=selection_rule.RULE.least + 2, w=16)
     cache = NsaCache(B=1, G=2, D=32, capacity=length, sizes=sizes, dtype=dtype)
-    cache.append(*torch.randn(6, 1, length, 2, 32, generator=made).to(dtype))
-    q = torch.randn(1, 1, 6, 32, generator=made).to(dtype)
-    gates = torch.rand(1, 1, 6, 3, generator=made).to(dtype)
+    cache.append(*torch.randn(6, 1, length, 2, 32, **exact).to(dtype))
+    q = torch.randn(1, 1, 6, 32, **exact).to(dtype)
+    gates = torch.rand(1, 1, 6, 3, **exact).to(dtype)
     out, ids = on_cpu.attend(functions, q, gates, cache, 0.2)
     expected, chosen = _by_operations(q, gates, cache, 0.2, "blocks")
     return torch.equal(ids, chosen) and torch.allclose(out, expected, rtol=close, atol=close)

@@ -214,7 +214,7 @@ typedef struct {
     int64_t tokens_apart, ring_apart;
     int64_t l, d, l_sel, n_sel, ring;
     int64_t first, recent;      /* the selection rule */
-    int64_t width;              /* room of a row of shares, whole vectors */
+    int64_t width;              /* room of a row of shares, and of scores: whole vectors */
 } Sizes;
 
 /* Scores of blocks 0 .. count - 1: sums over heads and compressed blocks of each stride, then over

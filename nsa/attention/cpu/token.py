@@ -78,18 +78,20 @@ def attend(
     """Attend for the last token in the cache; as `decode`, of a call that the kernel serves."""
     (B, _, H, D), G, sizes = q.shape, cache.k_sel.shape[1], cache.sizes
     rule, ring, R = selection_rule.RULE, cache.k_ring.shape[2], H // G
-    longest = max(cache.blocks, sizes.n_sel * sizes.l_sel, ring)
+    at, selectable = cache.length - 1, (cache.length - 1) // sizes.l_sel + 1
+    longest = max(cache.blocks, sizes.n_sel * sizes.l_sel, ring, selectable)
     width = -(-longest // VECTOR) * VECTOR
     said = _Sizes(
-        B * G, R, D, cache.length - 1, cache.blocks,
+        B * G, R, D, at, cache.blocks,
         cache.k_blocks.stride(0), cache.k_sel.stride(1), cache.k_ring.stride(1),
         sizes.l, sizes.d, sizes.l_sel, sizes.n_sel, ring, rule.first, rule.recent, width,
     )  # fmt: skip
     q, gates = q.contiguous(), gates.contiguous()
-    # Queries, a branch and their sum; a row of shares a head; block sums and scores.
-    room = torch.empty(3 * R * D + (R + 2) * width)
+    # Queries, a branch and their sum; a row of shares a head; block sums and scores. What a process
+    # makes tensors of by default is a caller's, and says nothing of these.
+    room = torch.empty(3 * R * D + (R + 2) * width, dtype=torch.float32, device=q.device)
     out = torch.empty_like(q)
-    ids = torch.empty(B, 1, G, sizes.n_sel, dtype=torch.int64)
+    ids = torch.empty(B, 1, G, sizes.n_sel, dtype=torch.int64, device=q.device)
     read = (
         q, gates, cache.k_blocks, cache.v_blocks, cache.k_sel, cache.v_sel, cache.k_ring,
         cache.v_ring,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import subprocess
 import time
 from pathlib import Path
@@ -144,6 +145,81 @@ def test_large_scores_are_attended_as_softmax_attends_them(make_inputs):
     out, _ = _last(inputs, _cache_of(inputs, SIZES[0], 100))
     torch.testing.assert_close(out.double(), expected[:, -1:], rtol=1e-4, atol=1e-4)
     assert _served() == {"c": ""}
+
+
+@needs_compiler
+def test_more_blocks_are_scored_than_are_compressed_or_read(make_inputs):
+    sizes = {"l": 256, "d": 2, "l_sel": 2, "n_sel": 3, "w": 1}
+    inputs = make_inputs(900, B=1, H=1, G=1, D=16, dtype=torch.float32)
+    cache = _cache_of(inputs, sizes, 900)
+    assert cache.blocks < 900 // sizes["l_sel"]
+    _assert_as_by_operations(inputs, cache)
+
+
+@needs_compiler
+@pytest.mark.parametrize("default", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_what_a_process_makes_tensors_of_says_nothing_of_the_kernels_own(
+    anew, make_inputs, default
+):
+    inputs = make_inputs(900, B=1, H=8, G=1, D=64, dtype=torch.float32)
+    cache = _cache_of(inputs, SIZES[0], 900)
+    torch.set_default_dtype(default)
+    try:
+        _assert_as_by_operations(inputs, cache)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        out, ids = _last(inputs, cache)
+    assert (out.device.type, ids.device.type) == ("cpu", "cpu")
+    assert _served()["c"] == ""
+
+
+@needs_compiler
+@pytest.mark.parametrize("part", range(4))
+def test_shapes_of_every_kind_are_attended_and_nothing_is_written_beyond_its_room(
+    part, monkeypatch
+):
+    """The kernel is given its room by its caller: 64 numbers behind that stay as they are."""
+    behind: list[torch.Tensor] = []
+    empty = torch.empty
+
+    def guarded(*shape, **options):
+        if len(shape) > 1:
+            return empty(*shape, **options)
+        room = empty(shape[0] + 64, **options)
+        behind.append(room[shape[0] :].fill_(12345.0))
+        return room[: shape[0]]
+
+    drawn = random.Random(part)
+    for seed in range(60):
+        d = drawn.choice([1, 2, 3, 4, 8])
+        sizes = Sizes(
+            l=d * drawn.randint(1, 40), d=d, l_sel=d * drawn.randint(1, 10),
+            n_sel=drawn.randint(3, 9), w=drawn.randint(1, 70),
+        )  # fmt: skip
+        B, G, R = drawn.choice([1, 2]), drawn.choice([1, 2, 3]), drawn.choice([1, 2, 5, 6, 7, 13])
+        D, S = 16 * drawn.choice([1, 2, 3, 4, 8]), drawn.randint(1, 700)
+        made = torch.Generator().manual_seed(seed)
+        cache = NsaCache(B=B, G=G, D=D, capacity=S + drawn.randint(0, 30), sizes=sizes)
+        cache.append(*torch.randn(6, B, S, G, D, generator=made))
+        q = torch.randn(B, 1, G * R, D, generator=made)
+        gates = torch.rand(B, 1, G * R, 3, generator=made)
+        with monkeypatch.context() as patched:
+            patched.setattr(token.torch, "empty", guarded)
+            out, ids = decode(q, gates, cache)
+        expected, chosen = decode(q, gates, cache, reading="v2")
+        assert torch.equal(ids, chosen), (sizes, S)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    assert len(behind) >= 60
+    assert all((numbers == 12345.0).all() for numbers in behind)
+
+
+def _assert_as_by_operations(inputs, cache):
+    out, ids = _last(inputs, cache)
+    expected, chosen = _last(inputs, cache, reading="v2")
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=3e-6)
+    assert torch.equal(ids, chosen)
+    assert _served()["c"] == ""
 
 
 @needs_compiler
