@@ -31,6 +31,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "chromium": ("chromium",),
     "git": ("git",),
     "systemd": ("systemd-analyze",),
+    "compiler": ("gcc", "clang"),
 }
 
 #: package that GONOGO_REQUIRE names → further components that come with it

@@ -141,8 +141,10 @@ def give_up(runs: Path, run: str, *, reason: str, now: float) -> GivenUp:
         with holding(keeper_lock(path)) as free:
             if free and not is_kept_here(path):
                 return _give_up(path, reason, now)
-        if is_kept_here(path) or time.monotonic() > deadline:
+        if is_kept_here(path):
             raise Rejected(f"{run} lives: its keeper has it; only an ended run can be given up")
+        if time.monotonic() > deadline:
+            raise Rejected(f"{run} is held by its keeper or by a worker that sends it; try again")
         time.sleep(_PAUSE_S)
 
 

@@ -25,7 +25,7 @@ from service.http.auth import Service
 from service.metrics.goodput import collect_goodput
 from service.metrics.runs import collect_runs
 from service.queries.alerts import count_undelivered
-from service.queries.decisions import count_by_hand, count_verdicts
+from service.queries.decisions import count_verdicts
 from service.queries.experiments import count_states
 from service.queries.workers import load_workers
 from service.views.news import view_worker
@@ -119,16 +119,16 @@ def collect(session: Session, now: float) -> list[Metric]:
 
 def _totals(session: Session, now: float) -> Iterator[Metric]:
     decisions = CounterMetricFamily("gonogo_decisions", "Decisions recorded.", labels=["verdict"])
-    by_verdict = count_verdicts(session)
-    for verdict in (*(row.value for row in Verdict), None):
-        decisions.add_metric([verdict or "none"], by_verdict.get(verdict, 0))
-    yield decisions
     by_hand = CounterMetricFamily(
         "gonogo_decisions_by_hand", "Decisions by a person's word.", labels=["verdict"]
     )
-    by_verdict = count_by_hand(session)
-    for said in Verdict:
-        by_hand.add_metric([said.value], by_verdict.get(said.value, 0))
+    counted = count_verdicts(session)
+    for verdict in (*(row.value for row in Verdict), None):
+        number, hands = counted.get(verdict, (0, 0))
+        decisions.add_metric([verdict or "none"], number)
+        if verdict is not None:
+            by_hand.add_metric([verdict], hands)
+    yield decisions
     yield by_hand
     yield GaugeMetricFamily(
         "gonogo_alerts_pending",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.decision import Cause, ConditionState, Decision, DecisionKind, Verdict
@@ -114,19 +114,14 @@ def find_decisions(
     yield from ((row, name) for row, name in session.execute(query))
 
 
-def count_verdicts(session: Session) -> dict[str | None, int]:
-    """Return verdict → how many decisions have it."""
-    query = select(DecisionRow.verdict, func.count()).group_by(DecisionRow.verdict)
-    return {verdict: count for verdict, count in session.execute(query)}
-
-
-def count_by_hand(session: Session) -> dict[str | None, int]:
-    """Return verdict → how many decisions have it by a person's word (`Decision.by_hand`).
+def count_verdicts(session: Session) -> dict[str | None, tuple[int, int]]:
+    """Return verdict → how many decisions have it, and how many by a person (`Decision.by_hand`).
 
     A document is canonical JSON: what is quoted within a text of it has other quotation marks.
     """
     waives = DecisionRow.document.contains(f'"state":"{ConditionState.WAIVED}"', autoescape=True)
     waived = (DecisionRow.kind == DecisionKind.CONDITION) & waives
-    query = select(DecisionRow.verdict, func.count()).group_by(DecisionRow.verdict)
-    found = session.execute(query.where((DecisionRow.kind == DecisionKind.HUMAN) | waived))
-    return {verdict: count for verdict, count in found}
+    by_hand = case(((DecisionRow.kind == DecisionKind.HUMAN) | waived, 1))
+    query = select(DecisionRow.verdict, func.count(), func.count(by_hand))
+    found = session.execute(query.group_by(DecisionRow.verdict))
+    return {verdict: (number, hands) for verdict, number, hands in found}

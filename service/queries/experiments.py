@@ -27,7 +27,7 @@ UNSEEN = (
 
 
 class SeenPhase(NamedTuple):
-    """A phase as it is shown: a list has hundreds, and a mapped row of each is half its cost."""
+    """A phase as it is shown; a list has hundreds, and a mapped row of each costs far more."""
 
     experiment: str
     name: str

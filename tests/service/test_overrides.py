@@ -62,6 +62,20 @@ def failed(plane: Plane) -> tuple[str, Any]:
     return experiment, order
 
 
+def halted(plane: Plane, plan: Any = "demo") -> tuple[FakeWorker, str]:
+    """An experiment called `halted` that an operator stopped in sanity: it awaits a decision."""
+    experiment = plane.submit(plan, name="halted")
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.start(order)
+    plane.call("POST", f"/experiments/{experiment}/halt", json={"reason": "wait"})
+    lines = {rank: beats(order, rank, upto=0, done=False) for rank in (0, 1)}
+    worker.ship(order, lines)
+    worker.end(order, lines, "halted", "operator", code=3)
+    plane.wait_state(experiment, "awaiting_decision")
+    return worker, experiment
+
+
 def override(plane: Plane, experiment: str, verdict: str = "GO", **more: Any) -> dict[str, Any]:
     body = {"verdict": verdict, "reason": WHY, **more}
     answer = plane.call("POST", f"/experiments/{experiment}/decisions", json=body)
@@ -267,15 +281,7 @@ def test_only_a_verdict_that_passes_waives_a_condition(verdict: Verdict) -> None
 def test_an_awaited_go_goes_on_with_the_next_phase_and_stays_by_hand_to_the_end(
     plane: Plane,
 ) -> None:
-    experiment = plane.submit(two_phases(), name="halted")
-    worker = plane.worker()
-    order = plane.next_order(worker)
-    worker.start(order)
-    plane.call("POST", f"/experiments/{experiment}/halt", json={"reason": "wait"})
-    lines = {rank: beats(order, rank, upto=0, done=False) for rank in (0, 1)}
-    worker.ship(order, lines)
-    worker.end(order, lines, "halted", "operator", code=3, text="asked")
-    plane.wait_state(experiment, "awaiting_decision")
+    worker, experiment = halted(plane, two_phases())
     made = override(plane, experiment)
     assert "never_ran" not in made, "the phases after it are still to come"
     following = plane.next_order(worker)
@@ -296,15 +302,7 @@ def test_an_awaited_go_goes_on_with_the_next_phase_and_stays_by_hand_to_the_end(
 
 @pytest.mark.long
 def test_what_evidence_refuses_after_a_go_by_hand_is_refused_by_evidence(plane: Plane) -> None:
-    experiment = plane.submit(two_phases(), name="halted")
-    worker = plane.worker()
-    order = plane.next_order(worker)
-    worker.start(order)
-    plane.call("POST", f"/experiments/{experiment}/halt", json={"reason": "wait"})
-    lines = {rank: beats(order, rank, upto=0, done=False) for rank in (0, 1)}
-    worker.ship(order, lines)
-    worker.end(order, lines, "halted", "operator", code=3)
-    plane.wait_state(experiment, "awaiting_decision")
+    worker, experiment = halted(plane, two_phases())
     override(plane, experiment)
     fail(plane, worker, plane.next_order(worker))
     assert plane.wait_state(experiment, "finished")["verdict"] == "NO_GO"
@@ -320,15 +318,7 @@ def test_what_evidence_refuses_after_a_go_by_hand_is_refused_by_evidence(plane: 
 
 @pytest.mark.long
 def test_evidence_that_is_judged_anew_ends_a_word_by_hand(plane: Plane) -> None:
-    experiment = plane.submit()
-    worker = plane.worker()
-    order = plane.next_order(worker)
-    worker.start(order)
-    plane.call("POST", f"/experiments/{experiment}/halt", json={})
-    lines = {rank: beats(order, rank, upto=0, done=False) for rank in (0, 1)}
-    worker.ship(order, lines)
-    worker.end(order, lines, "halted", "operator", code=3)
-    plane.wait_state(experiment, "awaiting_decision")
+    worker, experiment = halted(plane)
     override(plane, experiment, "INCONCLUSIVE")
     view = ExperimentView.model_validate(plane.experiment(experiment))
     assert (view.state, view.verdict_words) == ("awaiting_decision", "INCONCLUSIVE by hand")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from service.db.engine import build_engine
 from service.db.migrate import build_config, current_revision, migrate
 from service.db.schema import KeyRow, Table
 from service.db.store import Store, Topic, ring
+from tests.servers import wait_until
 
 
 @pytest.fixture
@@ -38,6 +39,28 @@ def store(database_url: str) -> Iterator[Store]:
 def add_key(session: Session, name: str) -> str:
     session.add(KeyRow(id=name, name=name, role="viewer", hash=name, created_at=0.0))
     return name
+
+
+@contextmanager
+def writer_held(store: Store, pool: ThreadPoolExecutor) -> Iterator[Future[None]]:
+    """Keep a store's writer busy for the body; yields the write that does."""
+    go_on, held = threading.Event(), threading.Event()
+
+    def wait(session: Session) -> None:
+        held.set()
+        assert go_on.wait(60)
+
+    write = pool.submit(store.write, wait)
+    assert held.wait(60)
+    try:
+        yield write
+    finally:
+        go_on.set()
+
+
+def wait_for(store: Store, waiting: int) -> None:
+    """Wait until so many writes stand in the queue, or more."""
+    wait_until(lambda: store.waiting >= waiting, what=f"the {waiting}th write in the queue")
 
 
 @pytest.mark.parametrize("instead", ["nothing", "another"])
@@ -295,11 +318,6 @@ def test_no_write_is_acknowledged_that_a_full_database_lost(tmp_path: Path) -> N
         session.execute(text(f"PRAGMA max_page_count={pages + room}"))
 
     store.write(limit)
-    hold, held = threading.Event(), threading.Event()
-
-    def wait(session: Session) -> None:
-        held.set()
-        assert hold.wait(60)
 
     def add_much(session: Session) -> str:
         add_key(session, "much")
@@ -319,20 +337,17 @@ def test_no_write_is_acknowledged_that_a_full_database_lost(tmp_path: Path) -> N
         except Unavailable:
             return None
 
+    writes: list[Callable[[Session], str]] = [
+        lambda session: add_key(session, "before"),
+        add_much,
+        lambda session: add_key(session, "after"),
+    ]
+    told = []
     with ThreadPoolExecutor(5) as pool:
-        first = pool.submit(store.write, wait)
-        assert held.wait(60)
-        writes: list[Callable[[Session], str]] = [
-            lambda session: add_key(session, "before"),
-            add_much,
-            lambda session: add_key(session, "after"),
-        ]
-        told = []
-        for number, work in enumerate(writes, 1):
-            told.append(pool.submit(attempt, work))
-            while store.waiting < number:
-                time.sleep(0.001)
-        hold.set()
+        with writer_held(store, pool) as first:
+            for number, work in enumerate(writes, 1):
+                told.append(pool.submit(attempt, work))
+                wait_for(store, number)
         first.result(60)
         said = {name for name in (future.result(60) for future in told) if name is not None}
     assert "much" not in said
@@ -416,19 +431,11 @@ def test_a_write_that_nobody_awaits_any_more_is_not_begun(
     url = f"sqlite:///{tmp_path}/gonogo.db"
     migrate(url)
     store = Store(url)
-    hold, held = threading.Event(), threading.Event()
-
-    def wait(session: Session) -> None:
-        held.set()
-        assert hold.wait(60)
-
     with ThreadPoolExecutor(2) as pool:
-        slow = pool.submit(store.write, wait)
-        assert held.wait(60)
-        with pytest.raises(Unavailable, match="overloaded"):
-            store.write(lambda session: add_key(session, "given up"))
-        assert not store.can_write(0.01)
-        hold.set()
+        with writer_held(store, pool) as slow:
+            with pytest.raises(Unavailable, match="overloaded"):
+                store.write(lambda session: add_key(session, "given up"))
+            assert not store.can_write(0.01)
         with pytest.raises(Unavailable):
             slow.result(60)
     assert store.can_write(60)
@@ -444,28 +451,18 @@ def test_who_asks_whether_writes_are_taken_takes_one_place_at_most(
     url = f"sqlite:///{tmp_path}/gonogo.db"
     migrate(url)
     store = Store(url)
-    hold, held = threading.Event(), threading.Event()
-
-    def wait(session: Session) -> None:
-        held.set()
-        assert hold.wait(60)
-
     with ThreadPoolExecutor(24) as pool:
-        writes = [pool.submit(store.write, wait)]
-        assert held.wait(60)
-        for _ in range(3):
-            assert not any(pool.map(store.can_write, [0.01] * 8))
-        assert store.waiting == 1
-        patient = [pool.submit(store.can_write, 60) for _ in range(8)]
-        for number in (1, 2):
-            writes.append(
-                pool.submit(store.write, lambda session, n=number: add_key(session, f"k{n}"))
-            )
-            while store.waiting < number + 1:
-                time.sleep(0.001)
-        assert store.waiting == 3
-        hold.set()
-        for write in writes:
+        with writer_held(store, pool) as first:
+            for _ in range(3):
+                assert not any(pool.map(store.can_write, [0.01] * 8))
+            assert store.waiting == 1
+            patient = [pool.submit(store.can_write, 60) for _ in range(8)]
+            writes = []
+            for number in (1, 2):
+                writes.append(pool.submit(store.write, partial(add_key, name=f"k{number}")))
+                wait_for(store, number + 1)
+            assert store.waiting == 3
+        for write in (first, *writes):
             write.result(60)
         assert all(asked.result(60) for asked in patient)
     assert store.can_write(60)
@@ -479,22 +476,13 @@ def test_a_full_queue_takes_no_more_to_ask_whether_writes_are_taken(
     url = f"sqlite:///{tmp_path}/gonogo.db"
     migrate(url)
     store = Store(url)
-    hold, held = threading.Event(), threading.Event()
-
-    def wait(session: Session) -> None:
-        held.set()
-        assert hold.wait(60)
-
     with ThreadPoolExecutor(2) as pool:
-        writes = [pool.submit(store.write, wait)]
-        assert held.wait(60)
-        writes.append(pool.submit(store.write, lambda session: None))
-        while store.waiting < 1:
-            time.sleep(0.001)
-        assert not store.can_write(1.0)
-        assert store.waiting == 1
-        hold.set()
-        for write in writes:
+        with writer_held(store, pool) as first:
+            queued = pool.submit(store.write, lambda session: None)
+            wait_for(store, 1)
+            assert not store.can_write(1.0)
+            assert store.waiting == 1
+        for write in (first, queued):
             write.result(60)
     assert store.can_write(60)
     store.close()
@@ -505,24 +493,14 @@ def test_too_many_writers_are_told_at_once(tmp_path: Path, monkeypatch: pytest.M
     url = f"sqlite:///{tmp_path}/gonogo.db"
     migrate(url)
     store = Store(url)
-    hold, held = threading.Event(), threading.Event()
-
-    def wait(session: Session) -> None:
-        held.set()
-        assert hold.wait(60)
-
     with ThreadPoolExecutor(4) as pool:
-        writes = [pool.submit(store.write, wait)]
-        assert held.wait(60)
-        for number in (1, 2):
-            writes.append(
-                pool.submit(store.write, lambda session, n=number: add_key(session, f"k{n}"))
-            )
-            while store.waiting < number:
-                time.sleep(0.001)
-        with pytest.raises(Unavailable, match="2 writes wait"):
-            store.write(lambda session: None)
-        hold.set()
-        for write in writes:
+        with writer_held(store, pool) as first:
+            writes = []
+            for number in (1, 2):
+                writes.append(pool.submit(store.write, partial(add_key, name=f"k{number}")))
+                wait_for(store, number)
+            with pytest.raises(Unavailable, match="2 writes wait"):
+                store.write(lambda session: None)
+        for write in (first, *writes):
             write.result(60)
     store.close()

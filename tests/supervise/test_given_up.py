@@ -17,6 +17,7 @@ from gonogo.supervise.given_up import (
     load_refusals,
     note_refusal,
 )
+from gonogo.supervise.locks import holding, keeper_lock
 from gonogo.supervise.processes import boot_id, find_process
 from tests.supervise.orders import completed, make_order, make_run_dir
 
@@ -82,6 +83,18 @@ def test_no_other_run_is_given_up(
     with pytest.raises(Rejected, match=says):
         give_up(run_dir.path.parent, run_dir.path.name, reason="lost", now=9.0)
     assert load_given_up(run_dir.path) is None
+
+
+def test_whoever_sends_a_run_is_not_said_to_be_its_keeper(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gonogo.supervise.given_up._LOCK_S", 0.1)
+    runs, run = run_dir.path.parent, run_dir.path.name
+    with holding(keeper_lock(run_dir.path)):
+        with pytest.raises(Rejected, match="a worker that sends it; try again"):
+            give_up(runs, run, reason="lost", now=9.0)
+        assert load_given_up(run_dir.path) is None
+    assert give_up(runs, run, reason="lost", now=9.0).reason == "lost"
 
 
 @pytest.mark.parametrize("name", ["run_1", "../home", "run_01K00000000000000000000009"])

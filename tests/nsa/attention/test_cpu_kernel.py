@@ -25,7 +25,7 @@ SIZES = (
     {"l": 12, "d": 4, "l_sel": 8, "n_sel": 4, "w": 1},
     {"l": 1, "d": 1, "l_sel": 3, "n_sel": 6, "w": 200},
 )
-needs_compiler = pytest.mark.skipif(c_compiler() is None, reason="there is no C compiler")
+needs_compiler = pytest.mark.needs("compiler")
 
 
 @pytest.fixture(autouse=True)
