@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
-from sqlalchemy import case, func, select
+from sqlalchemy import bindparam, case, func, select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.decision import Cause, ConditionState, Decision, DecisionKind, Verdict
@@ -30,6 +30,11 @@ class Outline:
 
 
 _OUTLINE = [getattr(DecisionRow, field.name) for field in fields(Outline)]
+_OUTLINES = (
+    select(*_OUTLINE)
+    .where(DecisionRow.experiment.in_(bindparam("experiments", expanding=True)))
+    .order_by(DecisionRow.experiment, DecisionRow.seq)
+)
 
 
 def load_decision(session: Session, decision: str) -> DecisionRow:
@@ -67,8 +72,7 @@ def load_decisions_page(
 
 def load_outlines(session: Session, experiments: Sequence[str]) -> list[Outline]:
     """Return the outlines of experiments' decisions, in each one's order."""
-    query = select(*_OUTLINE).where(DecisionRow.experiment.in_(experiments))
-    rows = session.execute(query.order_by(DecisionRow.experiment, DecisionRow.seq))
+    rows = session.execute(_OUTLINES, {"experiments": experiments})
     return [Outline(**row._mapping) for row in rows]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from sqlalchemy import func, inspect, or_, select
+from sqlalchemy import BindParameter, bindparam, func, inspect, or_, select
 from sqlalchemy.orm import Session, defer
 
 from gonogo.contract.decision import Verdict
@@ -40,6 +40,19 @@ class SeenPhase(NamedTuple):
 AnyPhase = PhaseRow | SeenPhase
 _SEEN = [getattr(PhaseRow, name) for name in SeenPhase._fields]
 _Row = TypeVar("_Row", SeenPhase, RunRow, ConditionRow)
+
+# Built once: to build one of these costs about what it takes to ask it.
+_ASKED: BindParameter[str] = bindparam("experiments", expanding=True)
+_PHASES = select(*_SEEN).where(PhaseRow.experiment.in_(_ASKED)).order_by(PhaseRow.position)
+_RUNS = (
+    select(RunRow)
+    .where(RunRow.experiment.in_(_ASKED))
+    .order_by(RunRow.created_at, RunRow.id)
+    .options(*map(defer, UNSEEN))
+)
+_CONDITIONS = (
+    select(ConditionRow).where(ConditionRow.experiment.in_(_ASKED)).order_by(ConditionRow.n)
+)
 
 
 def has_plan(experiment: ExperimentRow) -> bool:
@@ -137,8 +150,8 @@ def load_phase(session: Session, experiment: str, name: str) -> PhaseRow:
 
 def load_phases(session: Session, experiments: Sequence[str]) -> dict[str, list[SeenPhase]]:
     """Return experiment → its phases in their order."""
-    query = select(*_SEEN).where(PhaseRow.experiment.in_(experiments))
-    return _grouped(map(SeenPhase._make, session.execute(query.order_by(PhaseRow.position))))
+    rows = session.execute(_PHASES, {"experiments": experiments})
+    return _grouped(map(SeenPhase._make, rows))
 
 
 def runs_of(session: Session, experiment: str, phase: str | None = None) -> list[RunRow]:
@@ -151,17 +164,14 @@ def runs_of(session: Session, experiment: str, phase: str | None = None) -> list
 
 def load_seen_runs(session: Session, experiments: Sequence[str]) -> dict[str, list[RunRow]]:
     """Return experiment → its runs, oldest first, without the documents that no list shows."""
-    query = select(RunRow).where(RunRow.experiment.in_(experiments))
-    query = query.order_by(RunRow.created_at, RunRow.id).options(*map(defer, UNSEEN))
-    return _grouped(session.scalars(query))
+    return _grouped(session.scalars(_RUNS, {"experiments": experiments}))
 
 
 def load_condition_rows(
     session: Session, experiments: Sequence[str]
 ) -> dict[str, list[ConditionRow]]:
     """Return experiment → its conditions in the order in which they were set."""
-    query = select(ConditionRow).where(ConditionRow.experiment.in_(experiments))
-    return _grouped(session.scalars(query.order_by(ConditionRow.n)))
+    return _grouped(session.scalars(_CONDITIONS, {"experiments": experiments}))
 
 
 def _grouped(rows: Iterable[_Row]) -> dict[str, list[_Row]]:

@@ -6,6 +6,8 @@ person said and what became of conditions is read from the documents, which are 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 
 from gonogo.contract.api import OverrideView
 from gonogo.contract.decision import Cause, Condition, Decision, DecisionKind
@@ -49,11 +51,11 @@ def load_decided(session: Session, experiments: Sequence[str]) -> dict[str, Deci
     by_hand = load_documents(session, [row.id for row in rows if row.kind != DecisionKind.AUTO])
     wholes = {name: said_of(parse_decision(text).decision) for name, text in by_hand.items()}
     found: dict[str, Decided] = {name: Decided() for name in experiments}
-    for name, one in found.items():
-        own = [row for row in rows if row.experiment == name]
+    for name, together in groupby(rows, key=attrgetter("experiment")):
+        one, own = found[name], list(together)
         one.overrides = overrides_of(wholes.get(row.id) or _light(row) for row in own)
         one.judged = _judged(own)
-        one.last = own[-1].id if own else None
+        one.last = own[-1].id
     return found
 
 
