@@ -28,6 +28,8 @@ class Written(Recorded):
     bytes: Count
     lines: Count
     """Complete lines."""
+    sha256: str | None = None
+    """Of these bytes; only of a rank that was never ordered, whose lines no tick holds."""
 
 
 class Unended(Recorded):

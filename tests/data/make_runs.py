@@ -34,7 +34,7 @@ from gonogo.judge.watch import fold, lines_seen, replay_watch, start, tick_diges
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import preflight_name, save_json
-from gonogo.supervise.exit_record import count_lines
+from gonogo.supervise.exit_record import count_heartbeats
 
 HERE = Path(__file__).parent
 EPOCH = 1_760_000_000.0
@@ -317,9 +317,7 @@ def save_run(
     parts = save_parts(folder, order, exit_record) if order.nodes > 1 else {}
     whose = {"run": order.run, "attempt": order.attempt, "order_sha256": seals["order.json"].sha256}
     sealed = {**exit_record, **whose, **parts, "watch": seal_of(watch).model_dump(mode="json")}
-    sealed["heartbeats"] = {
-        path.name: count_lines(path) for path in sorted(folder.glob("heartbeat_rank*.jsonl"))
-    }
+    sealed["heartbeats"] = count_heartbeats(folder, order.world_size)
     save_json(folder / "exit.json", sealed)
     last = ticks[-1]
     seen = Tick(

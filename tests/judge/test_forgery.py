@@ -40,6 +40,7 @@ from gonogo.judge.evidence.record import load_run
 from gonogo.judge.watch import lines_seen, refold, replay_watch, tick_digest
 from gonogo.pruned import PRUNED_NAME
 from gonogo.rundir import file_seal, iter_lines, save_json
+from gonogo.supervise.exit_record import count_heartbeats
 from gonogo.supervise.prune.decide import What
 from tests.data.make_runs import (
     BOOT_MONO,
@@ -1356,22 +1357,28 @@ def test_an_exit_record_of_a_rank_that_was_never_ordered_is_seen(healthy: dict[s
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 
-def with_rank_7(folder: Path, line: bytes) -> Path:
+def with_rank_7(folder: Path, line: bytes, *, sealed: bool = True) -> Path:
     """The copy of a directory in which a rank that was never ordered wrote while the run went."""
     copy = copied(folder)
     (copy / "heartbeat_rank7.jsonl").write_bytes(line)
     said = json.loads((copy / "exit.json").read_bytes())
-    said["heartbeats"]["heartbeat_rank7.jsonl"] = {"bytes": 1, "lines": 1}
+    said["heartbeats"] = count_heartbeats(copy, said_size(copy) if sealed else None)
     save_json(copy / "exit.json", said)
     sealed_anew(copy, ticks_in(copy))
     return copy
 
 
+def said_size(folder: Path) -> int:
+    """How many ranks an order asks for."""
+    return Order.model_validate_json((folder / "order.json").read_bytes()).world_size
+
+
+@pytest.mark.parametrize("sealed", [True, False])  # by releases before, it was only counted
 @pytest.mark.parametrize("way", ["removed", "emptied", "cut", "a link"])
 def test_lines_of_a_rank_that_was_never_ordered_cannot_be_taken_away(
-    way: str, healthy: dict[str, Path]
+    way: str, sealed: bool, healthy: dict[str, Path]
 ) -> None:
-    copy = with_rank_7(healthy["two ranks"], wire_line(FOREIGN))
+    copy = with_rank_7(healthy["two ranks"], wire_line(FOREIGN), sealed=sealed)
     text = "rank 7 was never ordered, and there is a record of it"
     before = facts_of(load_run(copy))
     assert text in before.contradictions
@@ -1380,10 +1387,35 @@ def test_lines_of_a_rank_that_was_never_ordered_cannot_be_taken_away(
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 
-def test_a_file_of_the_trainer_s_own_under_such_a_name_says_nothing(
-    healthy: dict[str, Path],
+OF_ITS_OWN = {
+    "a line": b"beating\n",
+    "as long": b"x" * (len(wire_line(FOREIGN)) - 1) + b"\n",
+    "blank lines": b"beating\n\n \n",
+    "a part of one": b"beating\nbeat",
+}
+"""What a trainer may write that is no heartbeat."""
+
+
+@pytest.mark.parametrize("what", OF_ITS_OWN)
+def test_nothing_else_stands_in_for_lines_of_a_rank_that_was_never_ordered(
+    what: str, healthy: dict[str, Path]
 ) -> None:
-    assert verdict_of(with_rank_7(healthy["two ranks"], b"beating\n")) == "GO"
+    copy = with_rank_7(healthy["two ranks"], wire_line(FOREIGN))
+    before = facts_of(load_run(copy)).contradictions
+    (copy / "heartbeat_rank7.jsonl").write_bytes(OF_ITS_OWN[what])
+    assert facts_of(load_run(copy)).contradictions == before
+    assert verdict_of(copy) == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("what", OF_ITS_OWN)
+def test_a_file_of_the_trainer_s_own_under_such_a_name_says_nothing(
+    what: str, healthy: dict[str, Path]
+) -> None:
+    assert verdict_of(with_rank_7(healthy["two ranks"], OF_ITS_OWN[what])) == "GO"
+
+
+def test_in_a_run_of_before_a_line_of_its_own_says_nothing_either(healthy: dict[str, Path]) -> None:
+    assert verdict_of(with_rank_7(healthy["two ranks"], b"beating\n", sealed=False)) == "GO"
 
 
 def test_what_exit_json_counts_besides_heartbeats_is_not_looked_for(

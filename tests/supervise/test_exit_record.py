@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -320,6 +321,18 @@ def test_the_end_says_what_stood_written_and_who_had_asked(tmp_path: Path) -> No
     assert found["findings"] == seal_lines(tmp_path / "findings.jsonl")
     assert found["findings"]["bytes"] == 3
     assert found["requests"] == [".HALT"]
+
+
+def test_the_end_seals_what_ranks_wrote_that_were_never_ordered(tmp_path: Path) -> None:
+    for rank in (0, 1, 7):
+        (tmp_path / f"heartbeat_rank{rank}.jsonl").write_bytes(b"{}\n{torn")
+    found = build_binding(tmp_path, {"run": "r", "world_size": 2})["heartbeats"]
+    counted = {"bytes": 3, "lines": 1}
+    assert found == {
+        "heartbeat_rank0.jsonl": counted,
+        "heartbeat_rank1.jsonl": counted,
+        "heartbeat_rank7.jsonl": {**counted, "sha256": hashlib.sha256(b"{}\n").hexdigest()},
+    }
 
 
 SURVIVED = (

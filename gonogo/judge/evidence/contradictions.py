@@ -62,12 +62,18 @@ def _never_ordered(record: RunRecord, rules: Rules) -> Iterator[str]:
 
 
 def _counted(record: RunRecord) -> set[int]:
-    """Return the ranks that wrote heartbeats, as far as exit.json has counted what stood there."""
+    """Return the ranks that wrote heartbeats, as far as exit.json has counted what stood there.
+
+    A file that is still as it was sealed speaks for itself. Of earlier releases' runs none is, and
+    what stands there now says how many of the lines may have been none.
+    """
     counted = record.exit.heartbeats if record.exit is not None else None
     found = set()
     for name, written in (counted or {}).items():
         rank = heartbeat_rank(name)
-        if rank is not None and written.lines > record.unreadable_lines.get(rank, 0):
+        if rank is None or rank in record.kept or not written.lines:
+            continue
+        if written.sha256 or written.lines > record.unreadable_lines.get(rank, 0):
             found.add(rank)
     return found
 

@@ -21,6 +21,7 @@ from gonogo.judge.watch.ticks import TOLD_BYTES
 from gonogo.rundir import (
     RunDir,
     check_whole,
+    heartbeat_rank,
     iter_lines,
     load_bytes,
     load_record,
@@ -106,6 +107,21 @@ def check_findings_seal(
     seal = exit_record.findings if exit_record is not None else None
     if seal is not None and seal.bytes and not begins_with(run_dir.findings, seal):
         unreadable.append("findings.jsonl is not the one that exit.json seals")
+
+
+def find_kept(run_dir: RunDir, exit_record: ExitRecord | None) -> frozenset[int]:
+    """Return the ranks whose heartbeat file begins with the bytes that exit.json seals.
+
+    It seals those of ranks that were never ordered: what the others wrote the ticks hold.
+    """
+    found = set()
+    for name, row in ((exit_record.heartbeats if exit_record else None) or {}).items():
+        rank = heartbeat_rank(name)
+        if rank is None or row.sha256 is None:
+            continue
+        if begins_with(run_dir.path / name, FileSeal(bytes=row.bytes, sha256=row.sha256)):
+            found.add(rank)
+    return frozenset(found)
 
 
 def begins_with(path: Path, seal: FileSeal) -> bool:

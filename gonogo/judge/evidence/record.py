@@ -22,6 +22,7 @@ from gonogo.contract.tick import FileSeal
 from gonogo.judge.evidence.devices import lay_over
 from gonogo.judge.evidence.files import (
     check_findings_seal,
+    find_kept,
     read_devices,
     seal_files,
     try_record,
@@ -83,6 +84,8 @@ class RunRecord:
     marks: tuple[str, ...] = ()
     strays: tuple[int, ...] = ()
     """Ranks without a line whose exit is recorded."""
+    kept: frozenset[int] = frozenset()
+    """Ranks that were never ordered whose heartbeat file is the one that exit.json seals."""
     predecessor: bool = False
     """Whether the lines are the predecessor's, which show less."""
     unreadable: tuple[str, ...] = ()
@@ -170,6 +173,7 @@ def load_run(
         devices_gone=devices.gone,
         marks=tuple(name for name in MARKS if lexists(path / name)),
         strays=tuple(rank for rank in run_dir.ended_ranks() if rank not in ranks),
+        kept=find_kept(run_dir, exit_record),
         unreadable=tuple(dict.fromkeys(unreadable)),
     )
 

@@ -2,6 +2,7 @@
 
 from gonogo.supervise.exit_record.binding import (
     build_binding,
+    count_heartbeats,
     count_lines,
     digest_of,
     seal_file,
@@ -18,6 +19,7 @@ __all__ = [
     "build_binding",
     "build_exit",
     "build_refusal",
+    "count_heartbeats",
     "count_lines",
     "count_programs",
     "digest_of",

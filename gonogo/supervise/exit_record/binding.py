@@ -31,11 +31,28 @@ def build_binding(run_dir: Path, order: Mapping[str, Any]) -> dict[str, Any]:
         "watch": seal_lines(run_dir / "watch.jsonl"),
         "requests": [name for name in REQUESTS if (run_dir / name).exists()],
         "findings": seal_lines(run_dir / "findings.jsonl"),
-        "heartbeats": {
-            name: count_lines(run_dir / name)
-            for name in sorted(filter(_HEARTBEATS.fullmatch, os.listdir(run_dir)))
-        },
+        "heartbeats": count_heartbeats(run_dir, order.get("world_size")),
     }
+
+
+def count_heartbeats(run_dir: Path, world_size: object) -> dict[str, dict[str, Any]]:
+    """Return name of each heartbeat file → how many complete lines stand in it.
+
+    Of a rank that was never ordered with their digest, too: no tick holds what stands there.
+
+    Args:
+        run_dir: the run's directory.
+        world_size: how many ranks were ordered.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for match in filter(None, map(_HEARTBEATS.fullmatch, sorted(os.listdir(run_dir)))):
+        path = run_dir / match[0]
+        found[match[0]] = {**count_lines(path)}
+        if isinstance(world_size, int) and int(match[1]) >= world_size:
+            seal = seal_lines(path)
+            if seal["bytes"] == found[match[0]]["bytes"]:  # nobody writes there just now
+                found[match[0]]["sha256"] = seal["sha256"]
+    return found
 
 
 def count_lines(path: Path) -> dict[str, int]:
