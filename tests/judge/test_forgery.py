@@ -676,6 +676,16 @@ ON_NODE_1: dict[str, tuple[Any, str, str]] = {
         "node 1: failed: devices",
     ),
     "did not pass": ({**PASSED, "passed": False}, "fail", "node 1: failed: not said which"),
+    "says two things of one check": (
+        {**PASSED, "checks": [{**PASSED["checks"][0], "outcome": "fail"}, *PASSED["checks"]]},
+        "fail",
+        "node 1: failed: devices",
+    ),
+    "says so the other way round": (
+        {**PASSED, "checks": [*PASSED["checks"], {**PASSED["checks"][0], "outcome": "fail"}]},
+        "fail",
+        "node 1: failed: devices",
+    ),
     "was not made whole": (
         {**PASSED, "checks": PASSED["checks"][2:]},
         "inconclusive",

@@ -147,7 +147,14 @@ def _other_checks(record: RunRecord, first: Preflight) -> Iterator[tuple[str, No
 
 
 def _outcomes(record: Preflight) -> dict[str, CheckOutcome]:
-    return {check.id: check.outcome for check in record.checks}
+    """Return what each check said; of one that stands there twice, the worse."""
+    found: dict[str, CheckOutcome] = {}
+    for check in record.checks:
+        found[check.id] = max(found.get(check.id, check.outcome), check.outcome, key=_BADNESS.index)
+    return found
+
+
+_BADNESS = (CheckOutcome.PASS, CheckOutcome.WARN, CheckOutcome.FAIL)
 
 
 def _unchecked_nodes(record: RunRecord) -> list[int]:
