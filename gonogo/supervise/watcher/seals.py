@@ -5,9 +5,10 @@ what a process that starts anew in place writes again (model.json, its exit reco
 again; any other record that changes, and all that changes once exit.json is sealed, changes behind
 the watcher's back, so that its seal stays the first one. A record that cannot be read is not
 sealed, and tried again, up to the last tick: what is torn then stays so, and is sealed as it is, so
-that it cannot be taken away. A record that no tick sealed counts as added behind the watcher's
-back, so exit.json, which is written last, is looked at first: what came before it is there by then.
-It is sealed by the last tick of all: where that is missing, the end was not seen.
+that it can neither be taken away nor become again what it had been. A record that no tick sealed
+counts as added behind the watcher's back, so exit.json, which is written last, is looked at first:
+what came before it is there by then. It is sealed by the last tick of all: where that is missing,
+the end was not seen.
 """
 
 import hashlib
@@ -77,7 +78,7 @@ class Seals:
             if (name in self._known and name not in self._again) or (name == EXIT and not last):
                 continue
             seal = self._look(name, path)
-            if seal is None and last and name != EXIT and name not in self._known:
+            if seal is None and last and name != EXIT:
                 seal = _as_it_is(path)
             if seal is not None and seal != self._known.get(name):
                 fresh[name] = self._known[name] = seal

@@ -64,6 +64,29 @@ def test_what_is_torn_at_the_end_is_sealed_as_it_is(run_dir: RunDir) -> None:
     assert seals.closed
 
 
+def test_what_was_whole_and_is_torn_at_the_end_does_not_become_whole_again(
+    run_dir: RunDir,
+) -> None:
+    seals = Seals(run_dir, 1, {})
+    save_json(run_dir.model, {"dim": 64})
+    save_json(run_dir.rank_exit(0), {"code": 0})
+    whole = seals.take(last=False)["model.json"]
+    run_dir.model.write_bytes(b'{"dim":')
+    assert seals.take(last=False) == {}
+    assert seals.known["model.json"] == whole
+    assert seals.take(last=True) == {"model.json": seal(run_dir.model)}
+
+
+def test_what_stayed_as_it_was_is_not_sealed_again_at_the_end(run_dir: RunDir) -> None:
+    seals = Seals(run_dir, 1, {})
+    save_json(run_dir.model, {"dim": 64})
+    assert "model.json" in seals.take(last=False)
+    assert seals.take(last=True) == {}
+    again = Seals(run_dir, 1, seals.known)
+    run_dir.model.unlink()
+    assert again.take(last=True) == {}
+
+
 def test_record_that_is_nested_beyond_measure_is_none(run_dir: RunDir) -> None:
     seals = Seals(run_dir, 1, {})
     seals.take(last=False)
