@@ -21,6 +21,7 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, is_of_today, measure_of
 from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.files import seal_of
 from gonogo.judge.evidence.measure import build_measure
 from gonogo.judge.evidence.record import load_order, load_run
 from gonogo.judge.gate.built_in import evaluate_built_in
@@ -94,7 +95,7 @@ def unit_of_decision(
     if anew and here and run_dir is not None:
         return unit_of_directory(name, run_dir, question)
     if order is None and here and run_dir is not None:
-        order = load_order(RunDir(run_dir))
+        order = _judged_order(run_dir, facts)
     measures = {
         metric: row[0]
         for metric in (question.metric, *question.told)
@@ -132,6 +133,16 @@ def _unreadable(recorded: RecordedDecision) -> str | None:
     except (Corrupt, ValidationError) as error:
         return f"{recorded.id} cannot be read: {str(error).splitlines()[0]}"
     return None
+
+
+def _judged_order(run_dir: Path, facts: Facts) -> Order | None:
+    """Return a directory's order; None where it is not the one that was judged by.
+
+    Whoever edits it would have the decision's run be another one; its rules say what it ran, too.
+    """
+    run = RunDir(run_dir)
+    judged = facts.files.get(run.order.name)
+    return load_order(run) if judged in (None, seal_of(run.order, [])) else None
 
 
 def _is_of(run_dir: Path, rules: Rules) -> bool:

@@ -339,3 +339,22 @@ def test_a_speed_of_an_earlier_release_is_measured_anew_where_its_directory_is(
     assert isinstance(there, Unit)
     assert isinstance(alone, Unit)
     assert (there.facts_v, alone.facts_v) == (version, 3)
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_an_order_that_was_edited_since_does_not_say_what_a_decision_s_run_ran(
+    edited: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    ranks = healthy_ranks(order_of())
+    save_run(path, order_of(), ranks, exit_of(ranks))
+    recorded = record_of(judge_directory(path))
+    alone = unit_of_decision("a", recorded, None, ask("loss"))
+    if edited:
+        order = json.loads((path / "order.json").read_bytes())
+        save_json(path / "order.json", {**order, "train": {**order["train"], "seed": 4711}})
+    unit = unit_of_decision("a", recorded, path, ask("loss"))
+    assert isinstance(unit, Unit)
+    assert isinstance(alone, Unit)
+    assert alone.ran.ordered is None
+    assert (unit.ran.ordered is None) == edited
