@@ -19,6 +19,7 @@ from gonogo.cli.output import (
     decided_text,
     duration,
     err,
+    harmless,
     out,
     print_fields,
     print_json,
@@ -328,7 +329,7 @@ def report(
     if as_json:
         print_json({"experiment": view.id, "output": output and str(output), "text": text})
     elif output is None:
-        print(text)
+        print(harmless(text))
     else:
         out.print(str(output))
 

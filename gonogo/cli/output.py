@@ -4,10 +4,12 @@ Progress and errors always go to stderr, so that stdout can be piped.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
 from gonogo.contract.api import ExperimentView
@@ -19,10 +21,35 @@ _PIPED_COLUMNS = 100_000
 """No line of ours is as long."""
 
 
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What a terminal obeys and does not show: control characters, and what turns a line around."""
+
+
+def harmless(text: str) -> str:
+    """Return a text without what a terminal would obey, lines and tabs left.
+
+    Reasons, hosts and ends are written by others (a worker, a trainer's `.HALT`): none of them
+    colours, moves or rewrites what stands beside it.
+    """
+    return _COMMANDS.sub("", text)
+
+
+class _Console(Console):
+    """Shows what others wrote, and obeys only ourselves."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Yield the pieces of what is shown."""
+        for piece in super().render(renderable, options):
+            own = piece.control is not None
+            yield piece if own else Segment(harmless(piece.text), piece.style)
+
+
 def _console(*, stderr: bool = False) -> Console:
     """Return a console that never folds or cuts what a pipe gets."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=_PIPED_COLUMNS)
+    console = _Console(stderr=stderr)
+    return console if console.is_terminal else _Console(stderr=stderr, width=_PIPED_COLUMNS)
 
 
 out = _console()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gonogo.cli.output import duration, out, print_table
+from gonogo.cli.output import duration, harmless, out, print_table, verdict_text
 from gonogo.contract.ids import Kind, new_id
 
 
@@ -28,3 +28,33 @@ def test_identifiers_are_whole_however_narrow_the_terminal(
     name = new_id(Kind.RUN)
     print_table(("id", "text", "more"), [(name, "a long text " * 8, "another " * 9)])
     assert name in capsys.readouterr().out
+
+
+HOSTILE = ("\x1b[2J\x1b]0;GO\x07", "\x9b31m", "\r", "\x08\x08", "\u202e", "\x7f")
+
+
+@pytest.mark.parametrize("place", range(len(HOSTILE)))
+def test_what_others_wrote_commands_no_terminal(
+    place: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = f"a reason{HOSTILE[place]} and its end"
+    print_table(("host", "text"), [("h", said)])
+    out.print(said, markup=False, highlight=False)
+    shown = capsys.readouterr().out
+    assert "a reason" in shown
+    assert "and its end" in shown
+    assert not set(HOSTILE[place]) & set("\x1b\x9b\r\x07\x08\u202e\x7f") & set(shown)
+
+
+def test_what_is_no_command_stays_as_it_was_written() -> None:
+    said = "zwölf 𝛼\tSchritte\n– 🙂‍↔️ [bold]"
+    assert harmless(said) == said
+
+
+def test_our_own_colours_stay(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(out, "_force_terminal", True)
+    monkeypatch.setattr(out, "_color_system", 1)
+    out.print(f"{verdict_text('GO')} \x1b[31mfine", highlight=False)
+    assert capsys.readouterr().out == "\x1b[1;32mGO\x1b[0m [31mfine\n"
