@@ -17,7 +17,7 @@ from gonogo.judge.ledger.recorded import parse_decision
 from service.db.documents import Stop
 from service.db.schema import DecisionRow, ExperimentRow, RunRow
 from service.db.store import Session
-from service.queries.decisions import load_last_automatic
+from service.queries.decisions import Outline, load_last_automatic
 
 COUNTED = (Verdict.GO, Verdict.CONDITIONAL_GO)
 """Verdicts of runs that count: what fails its gate, or does not show it, wins nothing."""
@@ -67,13 +67,16 @@ def load_brought(
     session: Session, experiments: Sequence[ExperimentRow], question: Question
 ) -> list[Brought]:
     """Return what each experiment brings."""
-    return [_brought(session, row, question) for row in experiments]
+    done = [row.id for row in experiments if is_done(row.state, row.stop)]
+    judged = load_last_automatic(session, done)
+    return [_brought(session, row, judged.get(row.id), question) for row in experiments]
 
 
-def _brought(session: Session, row: ExperimentRow, question: Question) -> Brought:
+def _brought(
+    session: Session, row: ExperimentRow, decision: Outline | None, question: Question
+) -> Brought:
     if not is_done(row.state, row.stop):
         return Brought(experiment=row)
-    decision = load_last_automatic(session, row.id)
     if decision is None:
         said = row.outcome.code if row.outcome is not None else "it ended"
         return Brought(experiment=row, unit=NoUnit(name=row.id, why=f"it was not judged: {said}"))

@@ -76,13 +76,13 @@ def load_outlines(session: Session, experiments: Sequence[str]) -> list[Outline]
     return [Outline(**row._mapping) for row in rows]
 
 
-def load_last_automatic(session: Session, experiment: str) -> Outline | None:
-    """Return the outline of an experiment's last automatic decision, if there is one."""
+def load_last_automatic(session: Session, experiments: Sequence[str]) -> dict[str, Outline]:
+    """Return experiment → the outline of its last automatic decision, of those that have one."""
     query = select(*_OUTLINE).where(
-        DecisionRow.experiment == experiment, DecisionRow.kind == DecisionKind.AUTO
+        DecisionRow.experiment.in_(experiments), DecisionRow.kind == DecisionKind.AUTO
     )
-    row = session.execute(query.order_by(DecisionRow.seq.desc()).limit(1)).first()
-    return None if row is None else Outline(**row._mapping)
+    rows = session.execute(query.order_by(DecisionRow.experiment, DecisionRow.seq))
+    return {row.experiment: Outline(**row._mapping) for row in rows}
 
 
 def load_documents(session: Session, decisions: Sequence[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from gonogo.planning.source import bundled_plan
 from service.campaigns import members
 from service.campaigns.step import advance
 from service.conductor import campaigns as campaigns_loop
+from service.db.store import Session
 from service.experiments.lifecycle import Deed
+from service.queries.decisions import Outline, load_last_automatic
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
@@ -329,3 +332,29 @@ def test_a_look_reads_no_decision_twice(plane: Plane, monkeypatch: pytest.Monkey
     assert len(read) <= 2, "the first look's, and the conductor's if that came at the same moment"
     assert looks[0]["value"] is not None
     assert looks == [looks[0]] * 5
+
+
+def test_a_look_asks_for_the_decisions_of_all_its_runs_at_once(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = submit(plane)
+    worker = plane.worker()
+    ran = []
+    for _ in range(2):
+        order = plane.next_order(worker)
+        run_through(worker, order, 1.0)
+        plane.wait_state(order.experiment, "finished")
+        ran.append(order.experiment)
+    third = plane.next_order(worker)  # the conductor has taken its step and waits for this one
+    asked: list[set[str]] = []
+
+    def load(session: Session, names: Sequence[str]) -> dict[str, Outline]:
+        asked.append(set(names))
+        return load_last_automatic(session, names)
+
+    monkeypatch.setattr(members, "load_last_automatic", load)
+    shown = view(plane, began["id"])["members"]
+    assert [row["experiment"] for row in shown] == [*ran, third.experiment]
+    assert [row["decision"] is not None for row in shown] == [True, True, False]
+    assert [row["value"] is not None for row in shown] == [True, True, False]
+    assert asked == [set(ran)]
