@@ -4,9 +4,10 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy import text
 
 from gonogo import __version__
@@ -79,6 +80,12 @@ def readyz(context: Service) -> dict[str, str]:
     return {"status": "ready"}
 
 
+@open_routes.api_route("/openapi.json", methods=["GET", "HEAD"], include_in_schema=False)
+def openapi(request: Request) -> Response:
+    """Describe every call, for programs that make clients."""
+    return Response(request.app.state.described(), media_type="application/json")
+
+
 _WRITE_S = 3.0
 OPEN = (open_routes, control_plane.router)
 """Routers outside /api: no key."""
@@ -104,6 +111,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
         version=__version__,
         summary="Runs training experiments phase by phase, and ends each in a GO or NO_GO.",
         lifespan=lifespan,
+        openapi_url=None,  # would be written anew for whoever asks, while nobody else is served
         docs_url=None,  # both would load scripts from elsewhere into the pages' origin
         redoc_url=None,
         default_response_class=WireResponse,
@@ -111,6 +119,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
     )
     app.state.context = context
     app.state.streams = Streams(context)
+    app.state.open = control_plane.Open(app, context)
     app.add_middleware(
         ShortWays, context=context, ways=SHORT_WAYS, elsewhere=frozenset({"idempotency-key"})
     )
@@ -123,6 +132,9 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
         app.include_router(router)
     add_pages(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own idiom
+    app.state.described = cache(
+        lambda: json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
+    )
     return app
 
 

@@ -7,10 +7,10 @@ the table that a test holds against what is served here.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -19,9 +19,10 @@ from gonogo.contract.api import WorkerState
 from gonogo.contract.decision import Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from service.conductor.conductor import Conductor
+from service.context import Context
 from service.db.schema import WorkerRow
 from service.db.store import Session
-from service.http.auth import Service
+from service.http.shared import Shared
 from service.metrics.goodput import collect_goodput
 from service.metrics.runs import collect_runs
 from service.queries.alerts import count_undelivered
@@ -39,17 +40,49 @@ QUICK_S = 5.0
 router = APIRouter(tags=["open"])
 
 
+Targets = list[dict[str, Any]]
+
+
+class Open:
+    """What anybody may ask, made once for all who ask at a time.
+
+    Args:
+        app: the application; its conductor comes after it.
+        context: the service.
+    """
+
+    def __init__(self, app: FastAPI, context: Context) -> None:
+        self.metrics = Shared(lambda: _exposed(context, app.state.conductor))
+        self.targets = Shared(lambda: _targets(context))
+
+
+async def _get_open(request: Request) -> Open:
+    found: Open = request.app.state.open
+    return found
+
+
+Asked = Annotated[Open, Depends(_get_open)]
+
+
 @router.get("/metrics", operation_id="show_metrics", response_class=Response)
-def metrics(request: Request, context: Service) -> Response:
+async def metrics(asked: Asked) -> Response:
     """Return every series of the control plane in Prometheus' text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(ServiceCollector(context, request.app.state.conductor))
-    return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return Response(await asked.metrics.get(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 @router.get("/sd/prometheus", operation_id="list_prometheus_targets")
-def prometheus_targets(context: Service) -> list[dict[str, Any]]:
+async def prometheus_targets(asked: Asked) -> Targets:
     """Return the workers' exporters for Prometheus' http_sd."""
+    return await asked.targets.get()
+
+
+def _exposed(context: Context, conductor: Conductor | None) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ServiceCollector(context, conductor))
+    return generate_latest(registry)
+
+
+def _targets(context: Context) -> Targets:
     targets = (_target(row, context.now()) for row in context.store.read(load_workers))
     return [target for target in targets if target is not None]
 
@@ -78,7 +111,7 @@ def _target(row: WorkerRow, now: float) -> dict[str, Any] | None:
 class ServiceCollector(Collector):
     """Collects what the database says now."""
 
-    def __init__(self, context: Service, conductor: Conductor | None) -> None:
+    def __init__(self, context: Context, conductor: Conductor | None) -> None:
         self._context = context
         self._conductor = conductor
 

@@ -1,0 +1,91 @@
+"""However many ask at once for what is the same for all, it is made for one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from service.http.shared import Shared
+from service.metrics import control_plane
+from tests.service.conftest import Plane
+
+
+class Making:
+    """Makes 1, 2, 3, … and says how many were being made at once."""
+
+    def __init__(self) -> None:
+        self.begun = self.most = self._now = 0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> int:
+        with self._lock:
+            self.begun += 1
+            self._now += 1
+            self.most = max(self.most, self._now)
+            number = self.begun
+        time.sleep(0.05)
+        with self._lock:
+            self._now -= 1
+        return number
+
+
+def test_who_waits_gets_the_next_one_and_none_that_is_older_than_the_question() -> None:
+    make = Making()
+
+    async def ask_in_waves() -> None:
+        shared = Shared(make)
+
+        async def ask(after_s: float) -> tuple[int, int]:
+            await asyncio.sleep(after_s)
+            begun = make.begun
+            return begun, await shared.get()
+
+        waves = [asyncio.gather(*(ask(after_s) for _ in range(20))) for after_s in (0, 0.02, 0.3)]
+        found = [await wave for wave in waves]
+        assert all(got > begun for wave in found for begun, got in wave)
+        assert all(len({got for _, got in wave}) <= 2 for wave in found)
+
+    asyncio.run(ask_in_waves())
+    assert make.most == 1
+    assert make.begun <= 6
+
+
+def test_what_goes_wrong_is_told_to_all_who_waited_and_to_nobody_after() -> None:
+    answers = iter([ValueError("no"), ValueError("again"), None])
+
+    def make() -> str:
+        time.sleep(0.02)
+        error = next(answers)
+        if error is not None:
+            raise error
+        return "well"
+
+    async def ask() -> None:
+        shared = Shared(make)
+        found = await asyncio.gather(*(shared.get() for _ in range(9)), return_exceptions=True)
+        assert sorted(map(str, found)) == ["again"] * 8 + ["no"]
+        assert await shared.get() == "well"
+
+    asyncio.run(ask())
+
+
+def test_scrapes_of_many_strangers_are_made_one_at_a_time(
+    still: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, collect = Making(), control_plane.collect
+
+    def collect_slowly(session: object, now: float) -> object:
+        make()
+        return collect(session, now)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(control_plane, "collect", collect_slowly)
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda _: still.http.get("/metrics"), range(16)))
+    assert {answer.status_code for answer in found} == {200}
+    assert all("gonogo_decisions_total" in answer.text for answer in found)
+    assert make.most == 1
+    assert make.begun < 16
