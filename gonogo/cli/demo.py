@@ -27,8 +27,12 @@ from gonogo.planning.source import bundled_plan
 
 _ALERTS_S = 15.0
 """How long the end waits for alerts to be delivered."""
-_ELSEWHERE = ("GONOGO_API_KEY", "GONOGO_DATABASE_", "REDIS_URL")
-"""What leads out of a fresh home: a service that works, whose runs the demo would take and end."""
+_ELSEWHERE = (
+    *("GONOGO_API_KEY", "GONOGO_DATABASE_", "REDIS_URL"),
+    *("GONOGO_PUBLIC_URL", "GONOGO_WEBHOOK_"),
+)
+"""What leads out of a fresh home: a service that works, whose runs the demo would take and end,
+whose page its links and sign-in tokens would lead to, and whose people its alerts would wake."""
 
 
 def demo(
