@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gonogo.cli.client import TIMEOUT_S, Client
+from gonogo.cli.reach.listeners import check_listener, trusted_of
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.yaml_text import parse_yaml
@@ -15,7 +16,13 @@ def connect(timeout_s: float = TIMEOUT_S) -> Client:
 
 
 def client_of(settings: Settings, timeout_s: float = TIMEOUT_S) -> Client:
-    """Return a client that says what to do when nobody answers, or the key is refused."""
+    """Return a client that says what to do when nobody answers, or the key is refused.
+
+    Raises:
+        Unavailable: at the address that nobody named listens a process of another user.
+    """
+    if settings.api_key is None and not settings.service.is_named:
+        check_listener(settings.url, trusted_of(settings.home / "key"))
     return Client(
         settings.url,
         settings.key(),

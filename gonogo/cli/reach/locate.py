@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SERVICE_FILE = "service.json"
+_NAMED = "GONOGO_URL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,11 @@ class Located:
     """`GONOGO_URL`, the path of the file that names it, or `the default`."""
     stale: str | None = None
     """What is wrong with the file, when something is."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether whoever types it has named this address."""
+        return self.source == _NAMED
 
     def unanswered(self) -> str:
         """Return what to do when nobody answers there."""
@@ -39,7 +45,7 @@ def locate_service(named: str | None, home: Path, default: str) -> Located:
         default: the address where no file says anything.
     """
     if named:
-        return Located(url=named.rstrip("/"), source="GONOGO_URL")
+        return Located(url=named.rstrip("/"), source=_NAMED)
     path = home / SERVICE_FILE
     try:
         found = json.loads(path.read_text())
