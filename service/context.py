@@ -66,6 +66,8 @@ class Context:
     closing: threading.Event = field(default_factory=threading.Event)
     readers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
     """Who may hold a connection beyond the thread that asked for it; see `open_session`."""
+    reporting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the route that writes a report; see `report_for`."""
 
     def write(
         self,

@@ -29,7 +29,7 @@ from service.queries.workers import load_workers
 from service.report.gates import observed_text, threshold_text
 from service.report.goodput import ratio_words
 from service.report.html import POLICY
-from service.report.writing import write_report
+from service.report.writing import report_for
 from service.views.experiments import view_experiments
 from service.views.goodput import load_fleet_goodput
 from service.views.news import view_alert, view_worker
@@ -105,9 +105,9 @@ def campaign(session: Reading, who: Visitor, campaign: str) -> Response:
 
 
 @router.get("/experiments/{experiment}/report")
-def report(context: Service, _: Visitor, experiment: str) -> Response:
+async def report(context: Service, _: Visitor, experiment: str) -> Response:
     """Show the report: one page, its pictures inside."""
-    written = write_report(context, experiment)
+    written = await report_for(context, experiment)
     return HTMLResponse(written.page, headers={"Content-Security-Policy": POLICY})
 
 

@@ -7,7 +7,7 @@ from fastapi.responses import FileResponse
 
 from service.http.auth import Service, Viewer
 from service.report.html import POLICY
-from service.report.writing import find_picture, write_report
+from service.report.writing import find_picture, report_for
 
 router = APIRouter(tags=["experiments"])
 
@@ -27,11 +27,11 @@ class Format(StrEnum):
         200: {"content": {"text/markdown": {}, "text/html": {}}, "description": "The report."}
     },
 )
-def report(
+async def report(
     context: Service, _: Viewer, experiment: str, format: Format = Format.MARKDOWN
 ) -> Response:
     """Write the report of an experiment into `GONOGO_HOME/reports/` and return it."""
-    written = write_report(context, experiment)
+    written = await report_for(context, experiment)
     if format is Format.HTML:
         headers = {"Content-Security-Policy": POLICY}
         return Response(written.page, media_type="text/html", headers=headers)

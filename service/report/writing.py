@@ -12,6 +12,8 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from starlette.concurrency import run_in_threadpool
+
 from gonogo.contract.errors import NotFound
 from service.context import Context
 from service.queries.experiments import load_experiment
@@ -64,6 +66,18 @@ def write_report(context: Context, experiment: str) -> Written:
             text = build_report(view)
             page = render_report(text, {}, _title(view))
     return Written(text=text, page=page)
+
+
+async def report_for(context: Context, experiment: str) -> Written:
+    """Return the report of an experiment to a route, one at a time.
+
+    Many who ask for reports wait here and not in the threads that everybody's requests need.
+
+    Raises:
+        NotFound: there is no such experiment.
+    """
+    async with context.reporting:
+        return await run_in_threadpool(write_report, context, experiment)
 
 
 def _title(view: ReportView) -> str:

@@ -16,6 +16,7 @@ from service.app import create_app
 from service.context import Context, open_context
 from service.db.migrate import migrate
 from service.http.auth import load_local_keys
+from service.report import writing
 from service.settings import Settings
 
 THREADS = 16
@@ -96,6 +97,53 @@ def test_health_answers_while_the_writer_hangs_and_every_thread_waits_for_it(
             hold.set()
             hanging.result(60)
             context.store.close()
+
+
+def test_who_waits_for_a_report_holds_up_nobody_else(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is drawn at a time, and takes seconds; many may ask for some."""
+    key = (context.settings.home / "key").read_text().strip()
+    app = create_app(context, conduct=False)
+    hold, write = threading.Event(), writing.write_report
+    at_once: list[int] = []
+    drawing: set[int] = set()
+
+    def write_slowly(within: Context, experiment: str) -> writing.Written:
+        drawing.add(threading.get_ident())
+        at_once.append(len(drawing))
+        assert hold.wait(120)
+        try:
+            first = len(at_once) == 1  # a real one is enough
+            return write(within, experiment) if first else writing.Written(text="", page="")
+        finally:
+            drawing.discard(threading.get_ident())
+
+    monkeypatch.setattr(writing, "write_report", write_slowly)
+
+    async def ask() -> tuple[int, set[int]]:
+        current_default_thread_limiter().total_tokens = THREADS
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://here",
+            headers={"Authorization": f"Bearer {key}"},
+        ) as http:
+            made = await http.post("/api/v1/experiments", json={"plan": "demo"})
+            path = f"/api/v1/experiments/{made.json()['id']}"
+            asked = [asyncio.create_task(http.get(f"{path}/report")) for _ in range(AT_ONCE)]
+            while not drawing:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)  # all that come have a thread, or wait for their turn
+            shown = await asyncio.wait_for(http.get(path), 30.0)
+            hold.set()
+            return shown.status_code, {answer.status_code for answer in await gathered(asked)}
+
+    try:
+        assert asyncio.run(asyncio.wait_for(ask(), 120)) == (200, {200})
+    finally:
+        hold.set()
+        context.store.close()
+    assert max(at_once) == 1
 
 
 async def gathered(tasks: list[asyncio.Task[httpx.Response]]) -> list[httpx.Response]:
