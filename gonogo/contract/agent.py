@@ -36,6 +36,8 @@ MAX_STREAM_BYTES = 2**20
 """Of one growing file in one message."""
 MAX_RECORD_BYTES = 2**20
 """Of one small record; a larger one stays on the host and is not judged."""
+MAX_RECORDS_BYTES = 128 * 2**20
+"""Of all small records of a run; what is beyond stays on the host, the ranks' own first."""
 
 STREAMS = ("watch.jsonl", "devices.jsonl", "findings.jsonl")
 """Growing files of every run besides the ranks' heartbeats."""

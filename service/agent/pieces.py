@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
-from sqlalchemy import Connection, Table, insert
+from sqlalchemy import Connection, Table, func, insert, select
 
 from gonogo.contract.agent import (
     MAX_RECORD_BYTES,
+    MAX_RECORDS_BYTES,
     MAX_STREAM_BYTES,
     RankTelemetry,
     RecordReport,
@@ -104,7 +105,7 @@ def take_record(deed: Deed, run_id: str, report: RecordReport, bearer: Bearer) -
     Raises:
         NotFound: no such run.
         NotAllowed, StaleToken: see `check_bearer`.
-        Rejected: bad base64, or too large.
+        Rejected: bad base64, too large, or more than the records of a run may have.
     """
     content = _decoded(report.content_b64, "content_b64")
     if len(content) > MAX_RECORD_BYTES:
@@ -114,6 +115,11 @@ def take_record(deed: Deed, run_id: str, report: RecordReport, bearer: Bearer) -
     sha256 = hashlib.sha256(content).hexdigest()
     if run.state == RunState.ENDED and promised_records(run).get(report.path) != sha256:
         return
+    others = select(func.coalesce(func.sum(func.length(RecordRow.content)), 0)).where(
+        RecordRow.run == run_id, RecordRow.path != report.path
+    )
+    if deed.session.scalars(others).one() + len(content) > MAX_RECORDS_BYTES:
+        raise Rejected(f"records: those of a run have at most {MAX_RECORDS_BYTES} bytes")
     row = deed.session.get(RecordRow, (run_id, report.path))
     if row is None:
         row = RecordRow(run=run_id, path=report.path, sha256="", content=b"")

@@ -8,10 +8,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import JSON, Connection, MetaData, Table, func, select, update
 
 from gonogo.contract.errors import Corrupt
+from service.agent import pieces as agent_pieces
 from service.conductor.packing import Packing
 from service.db.engine import build_engine
 from service.db.migrate import migrate
@@ -19,6 +21,7 @@ from service.db.schema import PieceRow, RunRow
 from service.db.store import Store
 from service.evidence.files import heartbeat_name, load_bytes
 from service.evidence.heartbeats import load_heartbeats
+from service.evidence.promised import load_records
 from service.judging.ended import find_unjudged
 from service.judging.materialise import save_run
 from service.queries.runs import load_run
@@ -299,3 +302,29 @@ def test_a_file_with_a_gap_stays_as_it_is_and_keeps_no_run_unpacked(still: Plane
         packing.run_once()
     packed = {run: store.read(lambda s, run=run: s.get_one(RunRow, run).packed) for run in runs}
     assert packed == {run: run != torn for run in runs}
+
+
+def test_the_records_of_a_run_have_room_for_so_much_alone(
+    still: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer may write a file for each of ten thousand ranks; the judge reads all at once."""
+    monkeypatch.setattr(agent_pieces, "MAX_RECORDS_BYTES", 2_500)
+    worker, order = started(still)
+
+    def send(path: str, content: bytes) -> httpx.Response:
+        body = {"token": order.token, "path": path, "content_b64": coded(content)}
+        return worker.post(f"/runs/{order.run}/records", body)
+
+    have = sum(len(content) for content in sent_so_far(still, order.run).values())
+    room = 2_500 - have
+    assert send("exit_rank0.json", b"x" * (room - 100)).status_code == 200
+    refused = send("exit_rank1.json", b"y" * 101)
+    assert refused.status_code == 422
+    assert "have at most 2500 bytes" in refused.json()["detail"]
+    assert send("exit_rank0.json", b"z" * room).status_code == 200, "instead of what it was"
+    assert send("exit_rank0.json", b"").status_code == 200
+    assert send("exit_rank1.json", b"y" * 101).status_code == 200
+
+
+def sent_so_far(plane: Plane, run: str) -> dict[str, bytes]:
+    return plane.context.store.read(lambda session: load_records(session, run))

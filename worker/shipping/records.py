@@ -6,7 +6,7 @@ import logging
 import re
 from dataclasses import dataclass
 
-from gonogo.contract.agent import MAX_RECORD_BYTES, RECORD_PATH, RecordReport
+from gonogo.contract.agent import MAX_RECORD_BYTES, MAX_RECORDS_BYTES, RECORD_PATH, RecordReport
 from gonogo.contract.errors import Rejected, StaleToken
 from gonogo.rundir import RunDir
 from worker.client import ControlPlane, KeyRefused
@@ -36,9 +36,14 @@ class SmallRecord:
 
 
 def load_small_records(run_dir: RunDir) -> list[SmallRecord]:
-    """Return the records that there are; one that is too large or no plain file is left out."""
-    found = []
-    for path in sorted(path for pattern in _PATTERNS for path in run_dir.path.glob(pattern)):
+    """Return the small records that there are; one that is too large or no plain file is left out.
+
+    So is what is beyond the room for all of them. Those of ranks and nodes come last: a trainer may
+    write thousands under their names.
+    """
+    found, room = [], MAX_RECORDS_BYTES
+    paths = (path for pattern in _PATTERNS for path in run_dir.path.glob(pattern))
+    for path in sorted(paths, key=lambda path: (path.name.startswith("exit_"), path)):
         name = str(path.relative_to(run_dir.path))
         if not _RECORD.fullmatch(name) or path.is_symlink() or not path.is_file():
             continue
@@ -47,6 +52,10 @@ def load_small_records(run_dir: RunDir) -> list[SmallRecord]:
         if len(content) > MAX_RECORD_BYTES:
             _log.warning("%s is too large to ship", name, extra={"action": "record_too_large"})
             continue
+        if len(content) > room:
+            _log.warning("%s and more is too much to ship", name, extra={"action": "no_room"})
+            break
+        room -= len(content)
         found.append(SmallRecord(path=name, content=content))
     return found
 

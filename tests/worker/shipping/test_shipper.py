@@ -30,6 +30,7 @@ from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.client import ControlPlane
 from worker.host.claim_book import ClaimBook
 from worker.shipping import growing, parts
+from worker.shipping import records as shipped_records
 from worker.shipping.fencing import STALE_AGAIN_S
 from worker.shipping.shipper import Shipper
 
@@ -666,6 +667,28 @@ def test_small_records_arrive_as_they_stand_and_are_promised_by_digest(
     assert store.states[-1].records == {
         name: sha256(content).hexdigest() for name, content in store.records.items()
     }
+
+
+def test_what_a_trainer_wrote_under_ranks_names_leaves_room_for_what_decides(
+    run_dir: RunDir,
+    plane: FakeControlPlane,
+    new_shipper: NewShipper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (run_dir.path / "exit.json").write_bytes(b"{}")
+    order = run_dir.order.read_bytes()
+    monkeypatch.setattr(shipped_records, "MAX_RECORDS_BYTES", len(order) + 4_000)
+    for rank in range(30):
+        (run_dir.path / f"exit_rank{rank}.json").write_bytes(b"r" * 1_000)
+    (run_dir.path / "preflight").mkdir(exist_ok=True)
+    (run_dir.path / "preflight" / "preflight.json").write_bytes(b"{ }")
+    assert new_shipper().finish(completed())
+    store = arrived(plane)
+    assert {"exit.json", "order.json", "preflight/preflight.json"} <= set(store.records)
+    assert sum(map(len, store.records.values())) <= len(order) + 4_000
+    ranks = [name for name in store.records if name.startswith("exit_rank")]
+    assert 1 <= len(ranks) <= 3
+    assert set(store.states[-1].records) == set(store.records)
 
 
 def test_records_outlive_a_key_that_is_refused_for_a_while(
