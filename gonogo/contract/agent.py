@@ -41,12 +41,12 @@ MAX_RECORDS_BYTES = 128 * 2**20
 
 STREAMS = ("watch.jsonl", "devices.jsonl", "findings.jsonl")
 """Growing files of every run besides the ranks' heartbeats."""
-STREAM_NAME = r"^(watch|devices|findings|watch_node\d{1,4})\.jsonl$"
+STREAM_NAME = r"^(watch|devices|findings|watch_node[0-9]{1,4})\.jsonl$"
 """Those, and of a run on several nodes what each one's follower told."""
 
 RECORD_PATH = (
-    r"^(order\.json|exit\.json|exit_(?:rank|node)\d{1,4}\.json"
-    r"|preflight/(?:node\d{1,4}/)?preflight\.json|model\.json|env\.json|\.HALT|\.kill)$"
+    r"^(order\.json|exit\.json|exit_(?:rank|node)[0-9]{1,4}\.json"
+    r"|preflight/(?:node[0-9]{1,4}/)?preflight\.json|model\.json|env\.json|\.HALT|\.kill)$"
 )
 """Small records of a run directory that judging needs byte by byte."""
 
@@ -147,7 +147,7 @@ class StreamTelemetry(Submitted):
 class LogTelemetry(Submitted):
     """A stretch of one log file."""
 
-    name: Annotated[str, Field(pattern=r"^(torchrun|rank\d{1,4})\.log$")]
+    name: Annotated[str, Field(pattern=r"^(torchrun|rank[0-9]{1,4})\.log$")]
     start: Count
     text: Annotated[str, Field(max_length=MAX_LOG_BYTES)]
     end: Count

@@ -34,6 +34,7 @@ from service.views.news import view_worker
 FORGOTTEN_S = 86_400.0
 """Seconds after which a silent worker is no target any more."""
 
+_SCHEMES = ("http", "https")
 QUICK_S = 5.0
 """Loops of the conductor that turn at least this often tell its last tick."""
 
@@ -96,13 +97,13 @@ def _target(row: WorkerRow, now: float) -> dict[str, Any] | None:
         url = urlsplit(row.claim.metrics_url or "")
     except ValueError:
         return None
-    if not url.netloc or now - row.seen_at > FORGOTTEN_S:
+    if not url.netloc or url.scheme not in _SCHEMES or now - row.seen_at > FORGOTTEN_S:
         return None
     return {
         "targets": [url.netloc],
         "labels": {
             "worker": row.name,
-            "__scheme__": url.scheme or "http",
+            "__scheme__": url.scheme,
             "__metrics_path__": url.path or "/metrics",
         },
     }

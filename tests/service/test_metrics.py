@@ -132,6 +132,7 @@ def test_it_needs_no_key_and_an_empty_database_is_fine(plane: Plane) -> None:
 def test_a_worker_that_announces_no_address_hides_no_other(plane: Plane) -> None:
     plane.worker("w1").claim(metrics_url="http://host-1:8751/metrics")
     plane.worker("w2", host="host-2").claim(metrics_url="http://[")
+    plane.worker("w3", host="host-3").claim(metrics_url="file://host-3/etc/passwd")
     (only,) = plane.http.get("/sd/prometheus").json()
     assert only["targets"] == ["host-1:8751"]
 

@@ -125,6 +125,7 @@ def test_sender_that_knows_no_other_files_is_answered_without_them(still: Plane)
     [
         *("order.json", "../exit.json", "watch.jsonl", "env.json.tmp"),
         *("exit_node1.json", "watch_node12.jsonl", "watch_nodex.jsonl", "exit_node.json"),
+        *("exit_rank\N{ARABIC-INDIC DIGIT THREE}.json", "watch_node\N{DEVANAGARI DIGIT ONE}.jsonl"),
     ],
 )
 def test_only_files_of_a_run_are_taken(still: Plane, name: str) -> None:
