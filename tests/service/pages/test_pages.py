@@ -43,6 +43,7 @@ EVIDENCE = {
     "evidence/01_stall/stacks_rank0.txt": "MainThread (thread 1)\n    wait (a.py:1)\n",
     "evidence/01_stall/stacks_rank1.txt": "MainThread (thread 2)\n    spin (a.py:9)\n",
     "evidence/01_stall/stacks_rank2.txt": "MainThread (thread 3)\n    wait (a.py:1)\n",
+    "evidence/01_stall/what? #1 at 50%41.txt": "odd name\n",
     "evidence/01_stall/collectives.txt": f"rank 1 did not come {NASTY}\n",
 }
 
@@ -178,6 +179,14 @@ def test_the_page_and_the_report_say_which_phase_begins_with_which_weights(
     assert "first, begins with the weights of sanity" in text
     report = text_of(pages.get(f"/experiments/{experiment}/report"))
     assert "first, begins with the weights of sanity" in report
+
+
+def test_links_lead_to_files_of_any_name(plane: Plane, pages: httpx.Client, tmp_path: Path) -> None:
+    experiment, run = halted(plane, tmp_path)
+    for page in (f"/runs/{run}/artifacts", f"/experiments/{experiment}?run={run}"):
+        links = re.findall(rf'href="(/runs/{run}/artifacts/[^"]+)"', pages.get(page).text)
+        shown = {pages.get(unescape(link)).text for link in links}
+        assert set(EVIDENCE.values()) <= shown, page
 
 
 def test_the_log_and_the_files_are_shown(plane: Plane, pages: httpx.Client, tmp_path: Path) -> None:
