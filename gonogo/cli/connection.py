@@ -21,8 +21,7 @@ def client_of(settings: Settings, timeout_s: float = TIMEOUT_S) -> Client:
     Raises:
         Unavailable: at the address that nobody named listens a process of another user.
     """
-    if settings.api_key is None and not settings.service.is_named:
-        check_listener(settings.url, trusted_of(settings.home / "key"))
+    check_place(settings)
     return Client(
         settings.url,
         settings.key(),
@@ -30,6 +29,20 @@ def client_of(settings: Settings, timeout_s: float = TIMEOUT_S) -> Client:
         refused=settings.key_refused(),
         timeout_s=timeout_s,
     )
+
+
+def check_place(settings: Settings, key: str = "key") -> None:
+    """Refuse the address of a home's service where another user's process listens by now.
+
+    Args:
+        settings: of this invocation.
+        key: file in the home whose content would be sent there.
+
+    Raises:
+        Unavailable: so it is, and nobody has named the address, or given a key for it.
+    """
+    if settings.api_key is None and not settings.service.is_named:
+        check_listener(settings.url, trusted_of(settings.home / key))
 
 
 def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from gonogo.cli.checkout import replace_process
 from gonogo.cli.client import Client
+from gonogo.cli.connection import check_place
 from gonogo.cli.exits import Exit
 from gonogo.cli.output import err, out, print_json, print_lines
 from gonogo.cli.settings import load_settings
@@ -126,6 +127,7 @@ def worker(
     if new_runs:
         _take_runs_as_new(settings.home)
         return
+    check_place(settings, "worker_key")  # whoever answers gets it, and says what to start
     environ = {"GONOGO_URL": settings.url, **settings.inherited}
     replace_process("worker", environ=environ)
 

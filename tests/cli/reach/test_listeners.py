@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.cli import processes
 from gonogo.cli.reach.listeners import check_listener, listeners_at, trusted_of
 from gonogo.contract.errors import Unavailable
 from tests.cli.conftest import Gonogo
@@ -98,6 +99,20 @@ def test_the_key_is_not_sent_to_another_user(
     assert f"at {stranger.url} listens a process of user" in said.err
     assert "gonogo up --port 0" in said.err
     assert stranger.heard == []
+
+
+def test_a_worker_takes_no_orders_from_another_user(
+    stranger: Stranger, tmp_path: Path, gonogo: Gonogo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(processes, "replace_process", lambda name, **_: begun.append(name))
+    left_behind(tmp_path, stranger.url)
+    (tmp_path / "worker_key").write_text("gonogo_worker\n")
+    said = gonogo("worker")
+    assert (said.code, begun) == (5, [])
+    assert f"at {stranger.url} listens a process of user" in said.err
+    gonogo("worker", GONOGO_URL=stranger.url)
+    assert begun == ["worker"]
 
 
 def test_who_names_the_address_means_it(stranger: Stranger, tmp_path: Path, gonogo: Gonogo) -> None:
