@@ -130,9 +130,7 @@ class ImplausibleSpeed(Detector[Speeds]):
         if view.reads_output():
             return own, []
         if step.step <= own.last_step:
-            own = Speeds(
-                clock=own.clock, tokens=own.tokens, reported=own.reported, device=own.device
-            )
+            own = _begun_again(own, step, view)
         first = step.ranks[min(step.ranks)]
         told = None if first.progress is None else first.progress.toks_per_s
         own = replace(
@@ -325,6 +323,26 @@ class ImplausibleSpeed(Detector[Speeds]):
         if limit_tok_s(self.run, self.settings.mfu, flops) is None:
             unknown.append("the matrix-product peak or the number of parameters is not known")
         return f"Speed was not wholly checked: {'; '.join(unknown)}." if unknown else None
+
+
+def _begun_again(own: Speeds, step: Step, view: View) -> Speeds:
+    """Return the speeds at a restart in place: a mean that a checkpoint keeps knows those before.
+
+    What begins after `done` is another training, which may be of other steps.
+    """
+    streams = (view.streams.get(rank) for rank in step.ranks)
+    kept = own
+    if any(stream is not None and stream.another for stream in streams):
+        kept = Speeds()
+    return Speeds(
+        clock=own.clock,
+        tokens=own.tokens,
+        reported=own.reported,
+        device=own.device,
+        fastest=kept.fastest,
+        slowest=kept.slowest,
+        peak=kept.peak,
+    )
 
 
 def _last_told(row: RankStep, view: View, tick: Tick) -> float | None:

@@ -12,7 +12,11 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.finding import Severity, Source
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.watch import Watch
-from gonogo.judge.watch.detectors.implausible_speed import ImplausibleSpeed, limit_tok_s
+from gonogo.judge.watch.detectors.implausible_speed import (
+    ImplausibleSpeed,
+    Speeds,
+    limit_tok_s,
+)
 from gonogo.judge.watch.registry import versions
 from gonogo.judge.watch.view import Run
 from tests.judge.watch.steps import Ran, feed
@@ -584,6 +588,41 @@ def test_what_says_nothing_of_a_clock_begins_the_spans_anew(what: str) -> None:
         late_s = 1.0 if what == "late" and number % 10 == 9 else 0.0
         ran.step(dt_s=0.25, receipt_s=1.0, late_s=late_s)
     assert feed(ImplausibleSpeed, ran).findings == []
+
+
+@pytest.mark.parametrize("slower_x", [1.2, 2.0])
+@pytest.mark.parametrize("kind", ["mean", "best"])
+def test_a_mean_that_a_checkpoint_keeps_may_know_of_faster_steps_before_a_restart(
+    kind: str, slower_x: float
+) -> None:
+    ran, spent_s = Ran().many(300, toks_per_s=TOKENS).back_to(250), 250.0
+    for number in range(251, 600):
+        spent_s += slower_x
+        mean = TOKENS * number / spent_s
+        dt_s = slower_x if number > 251 else None
+        ran.step(dt_s=dt_s, toks_per_s=mean if kind == "mean" else TOKENS)
+    assert feed(ImplausibleSpeed, ran, saved_every=50).findings == []
+
+
+def test_after_a_restart_a_report_above_all_that_was_is_a_lie() -> None:
+    ran = Ran().many(300, toks_per_s=TOKENS).back_to(250)
+    ran.step(dt_s=None, toks_per_s=1.2 * TOKENS).many(60, dt_s=2.0, toks_per_s=1.2 * TOKENS)
+    assert feed(ImplausibleSpeed, ran).severities == [(HALT, 271)]
+
+
+@pytest.mark.parametrize(("another", "found"), [(False, []), (True, [(HALT, 21)])])
+def test_what_another_training_was_like_is_no_measure(
+    another: bool, found: list[tuple[Severity, int]]
+) -> None:
+    ran = Ran().many(60, toks_per_s=TOKENS).back_to(0)
+    ran.step(dt_s=None, toks_per_s=TOKENS).many(60, dt_s=2.0, toks_per_s=TOKENS)
+    view, own, findings = ran.view(), Speeds(), []
+    detector = ImplausibleSpeed(view.run)
+    for place, step in enumerate(ran.steps):
+        view.streams[1].another = another and place >= 60
+        own, more = detector.observe_step(own, step, view)
+        findings += more
+    assert [(row.severity, row.step) for row in findings] == found
 
 
 def test_a_step_that_is_ended_twice_begins_anew() -> None:
