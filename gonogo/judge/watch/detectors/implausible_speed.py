@@ -17,6 +17,7 @@ trunk that is frozen) it is what the plan says by setting `mfu`: otherwise it wa
 import math
 import statistics
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity, Source
@@ -39,6 +40,7 @@ FLOPS_PER_PARAM = 6
 """Two forward and four backward for each parameter and token; attention is not counted."""
 CPU_X = 4.0
 """A CPU's peak is measured beside whatever else runs on it: its limit is so many times as high."""
+_TOKS_PER_S = attrgetter("toks_per_s")
 CLOCK_SPANS = 3
 LASTING_X = 3
 """Windows after which no lucky first steps weigh in an average any more."""
@@ -132,7 +134,7 @@ class ImplausibleSpeed(Detector[Speeds]):
         if step.step <= own.last_step:
             own = _begun_again(own, step, view)
         first = step.ranks[min(step.ranks)]
-        told = None if first.progress is None else first.progress.toks_per_s
+        told = next(iter(step.values(_TOKS_PER_S).values()), None)
         own = replace(
             own,
             last_step=step.step,

@@ -211,8 +211,6 @@ def test_a_trainer_that_reports_no_speed_is_not_checked_and_that_is_said() -> No
     assert fed.missing is not None
     assert "reports no tokens/s" in fed.missing
     assert feed(ImplausibleSpeed, Ran()).missing is None
-    rank1 = Ran().many(60, silent=[0], toks_per_s=9999.0)
-    assert feed(ImplausibleSpeed, rank1).findings == []
 
 
 def test_of_a_run_of_one_step_it_says_that_no_step_could_be_timed() -> None:
@@ -623,6 +621,18 @@ def test_what_another_training_was_like_is_no_measure(
         own, more = detector.observe_step(own, step, view)
         findings += more
     assert [(row.severity, row.step) for row in findings] == found
+
+
+@pytest.mark.parametrize(("factor", "found"), [(1.0, []), (25.0, [(HALT, 21)])])
+def test_a_report_of_any_rank_counts_where_the_first_makes_none(
+    factor: float, found: list[tuple[Severity, int]]
+) -> None:
+    """Some trainers log on their last rank."""
+    fed = feed(ImplausibleSpeed, Ran().many(60, each=[{}, {"toks_per_s": factor * TOKENS}]))
+    assert fed.severities == found
+    assert "reports no tokens/s" not in (fed.missing or "")
+    both = Ran().many(60, each=[{"toks_per_s": TOKENS}, {"toks_per_s": TOKENS / 2}])
+    assert feed(ImplausibleSpeed, both).findings == []
 
 
 def test_a_step_that_is_ended_twice_begins_anew() -> None:
