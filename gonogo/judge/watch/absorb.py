@@ -39,6 +39,8 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
             stream.backwards = beat.step
         elif beat.msg == _DONE:
             stream.done, stream.done_mono = True, mono  # the step that it had opened is not to come
+        elif beat.msg == _PROGRESS and _is_news(stream, beat):
+            _remember(stream, beat, mono)  # numbers that it reads while the next step goes on
         stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
         return stream
     _advance(stream, beat, mono)
@@ -194,6 +196,11 @@ def _end_before(stream: RankStream, beat: Heartbeat) -> None:
             _time_first(stream, beat)
         stream.completed_steps += 1
         stream.pace.end(beat.step - 1, beat.mono)
+
+
+def _is_news(stream: RankStream, beat: Heartbeat) -> bool:
+    """Whether no numbers of this step or a later one have been told."""
+    return stream.progress is None or stream.progress.step < beat.step
 
 
 def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:

@@ -25,7 +25,7 @@ from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Observed, Unreadable
 from gonogo.judge.watch.watch_state import WatchState
 
-SAVED_V = 12
+SAVED_V = 13
 
 
 @cache
@@ -70,6 +70,7 @@ def dump_state(state: WatchState) -> dict[str, Any]:
         "waiting": _dump(dict[int, dict[int, RankStep]], steps.waiting),
         "bare": _dump(dict[int, RankStep], steps.bare),
         "last_step": steps.last,
+        "late": sorted(steps.late),
         "own": {
             str(row.name): _dump_own(row, state.own[row.name])
             for row in state.looking()
@@ -126,6 +127,7 @@ def _fill(state: WatchState, document: dict[str, Any]) -> None:
     waiting = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["waiting"])
     state.steps.waiting, state.steps.last = waiting, document["last_step"]
     state.steps.bare = _adapter(dict[int, RankStep]).validate_python(document["bare"])
+    state.steps.late = _adapter(set[int]).validate_python(document["late"])
     state.leave_out(document["failed"])
     for row in state.looking():
         if row.State is not None:

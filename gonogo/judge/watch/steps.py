@@ -4,7 +4,8 @@ A step that not every rank ends (its line was lost) is passed over when a later 
 that names its sections ends a step with `step_end`, or, where it never says so, with the start of
 the next, or, where it tells no starts either, with the next one's `progress`; one that names none,
 with `progress`. Numbers that come after `step_end` belong to its step as well, so a step without
-any waits for what its rank says next.
+any waits for what its rank says next; of a rank that has told some while the next step went on (it
+reads them from its device when that has the next one) until the next one is over.
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ _BOOT, _DONE, _PROGRESS = Msg.BOOT, Msg.DONE, Msg.PROGRESS
 _STEP_START, _STEP_END = Msg.STEP_START, Msg.STEP_END
 _GOES_ON = frozenset({_STEP_START, _PROGRESS, _DONE})
 """Lines that show that a step is over of which nothing but its progress was told."""
+_OVERTAKES = frozenset({_STEP_END, _PROGRESS, _DONE})
+"""Lines of the next step after which no number of the one before is to come."""
 MOST_OPEN = 256
 """Steps that wait for a rank; the oldest are given up beyond that."""
 
@@ -33,12 +36,16 @@ class Steps:
     progress is all that it has told of it."""
     last: int = 0
     """Highest step that was whole."""
+    late: set[int] = field(default_factory=set)
+    """Ranks that have told the numbers of a step while the next one went on."""
 
     def take(self, beat: Heartbeat, stream: RankStream, view: View, tick: Tick) -> list[Step]:
         """Take a line, after its stream did; return the steps that it makes whole."""
         if beat.msg == _BOOT:
             self._forget(beat)
             return []
+        if beat.msg == _PROGRESS and beat.boot == stream.boot and beat.step < stream.step:
+            self.late.add(beat.rank)
         made = self._complete(beat, stream, view, tick)
         end = _end_of(beat, stream)
         if end is None or end.boot != stream.boot or end.step <= self.last:
@@ -59,6 +66,8 @@ class Steps:
         if not told and beat.step <= row.end.step and beat.msg != _DONE:
             return []
         if row.progress is not None and (told or beat.msg not in _GOES_ON):
+            return []
+        if not told and beat.rank in self.late and not _overtakes(beat, row):
             return []
         del self.bare[beat.rank]
         if row.end.step <= self.last:
@@ -89,6 +98,11 @@ class Steps:
             said.pop(boot.rank, None)
         self.bare.pop(boot.rank, None)
         self.last = min(self.last, boot.step)
+
+
+def _overtakes(beat: Heartbeat, row: RankStep) -> bool:
+    """Whether a later line shows that the step after one that has ended is over, too."""
+    return beat.msg in _OVERTAKES or beat.step > row.end.step + 1
 
 
 def _end_of(beat: Heartbeat, stream: RankStream) -> Heartbeat | None:

@@ -9,7 +9,7 @@ import pytest
 
 from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.contract.tick import Tick
-from gonogo.judge.watch import refold, snapshot
+from gonogo.judge.watch import dump_state, load_state, refold, snapshot
 from gonogo.judge.watch.absorb import absorb
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.registry import versions
@@ -541,6 +541,59 @@ def test_numbers_that_come_after_the_end_of_their_step_count() -> None:
     assert watch(numbers_late(sick)).halted() == early
     healthy = numbers_late(world_of(2000).steps(300, step_s=1.0))
     assert halted(healthy) == []
+
+
+def numbers_later(world: World, ranks: int = 2) -> World:
+    """Tell each step's numbers when the next one has begun."""
+    for rank in world.ranks[:ranks]:
+        lines: list[Said] = []
+        held: list[Said] = []
+        for said in rank.lines:
+            if b'"progress"' in said.raw:
+                held.append(said)
+                continue
+            lines.append(said)
+            if held and (b'"step_start"' in said.raw or said is rank.lines[-1]):
+                mono = re.sub(rb'"mono": [0-9.]+', b'"mono": %f' % said.mono, held.pop().raw)
+                lines.append(Said(said.mono, mono))
+        rank.lines = [
+            Said(said.mono, re.sub(rb'"seq": \d+', b'"seq": %d' % number, said.raw))
+            for number, said in enumerate(lines, start=1)
+        ]
+    return world
+
+
+@pytest.mark.parametrize("style", ["section lines", "ends alone"])
+def test_numbers_that_come_while_the_next_step_goes_on_count(style: str) -> None:
+    def changed(world: World) -> World:
+        ends = style == "section lines"
+        return world if ends else rewritten(world, lambda raw: raw if b"_end" not in raw else None)
+
+    sick = world_of(2000).steps(30, step_s=2.0).steps(200, step_s=2.0, grad_norm=0.0)
+    found = watch(changed(numbers_later(sick)))
+    assert [(halt.detector, halt.step) for halt in found.halts] == [("gradients", 33)]
+    seen = watch(changed(numbers_later(world_of(2000).steps(300, step_s=2.0))))
+    assert seen.halts == []
+    assert {stream.loss for stream in seen.state.streams.values()} == {2.5}
+    assert len(seen.state.steps.waiting) <= 1
+    again = load_state(seen.state.run.order, dump_state(seen.state))
+    assert again.steps.late == seen.state.steps.late == {0, 1}
+
+
+def test_numbers_that_one_rank_tells_late_delay_no_step_of_one_that_tells_none() -> None:
+    """A finding comes when it came before: rank 1 has nothing to wait for."""
+    times = []
+    for late in (False, True):
+        world = world_of(2000).steps(30, step_s=2.0).steps(9, step_s=2.0, grad_norm=0.0)
+        silent = world.ranks[1]
+        kept = [said for said in silent.lines if b'"progress"' not in said.raw]
+        silent.lines = [
+            Said(said.mono, re.sub(rb'"seq": \d+', b'"seq": %d' % number, said.raw))
+            for number, said in enumerate(kept, start=1)
+        ]
+        (halt,) = watch(numbers_later(world, ranks=1) if late else world).halts
+        times.append((halt.detector, halt.step, round(halt.at - EPOCH)))
+    assert times[0] == times[1]
 
 
 def test_a_first_batch_may_take_as_long_as_a_first_step() -> None:
