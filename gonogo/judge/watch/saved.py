@@ -70,6 +70,7 @@ def dump_state(state: WatchState) -> dict[str, Any]:
         "waiting": _dump(dict[int, dict[int, RankStep]], steps.waiting),
         "bare": _dump(dict[int, RankStep], steps.bare),
         "last_step": steps.last,
+        "given_up": steps.given_up,
         "late": sorted(steps.late),
         "own": {
             str(row.name): _dump_own(row, state.own[row.name])
@@ -127,6 +128,7 @@ def _fill(state: WatchState, document: dict[str, Any]) -> None:
     waiting = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["waiting"])
     state.steps.waiting, state.steps.last = waiting, document["last_step"]
     state.steps.bare = _adapter(dict[int, RankStep]).validate_python(document["bare"])
+    state.steps.given_up = int(document["given_up"])
     state.steps.late = _adapter(set[int]).validate_python(document["late"])
     state.leave_out(document["failed"])
     for row in state.looking():

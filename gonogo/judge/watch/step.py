@@ -47,14 +47,18 @@ class RankStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One step that every rank has completed. What several detectors ask is worked out once."""
+    """One step that every rank has completed, or the first, where it is far from the others.
+
+    What several detectors ask is worked out once.
+    """
 
     step: int
     ranks: Mapping[int, RankStep]
     tick: Tick
     """The tick that completed it."""
     whole: bool
-    """Whether every ordered rank is in it; False only where nobody ordered how many there are."""
+    """Whether every ordered rank is in it; False where nobody ordered how many there are, or where
+    one is so far behind that nobody waits for it."""
 
     def values(self, of: Callable[[Heartbeat], float | None]) -> dict[int, float]:
         """Return rank → a number of its progress line, where it said one."""

@@ -1,11 +1,12 @@
 """Which steps has every rank completed? Steps of single ranks, merged as they end.
 
-A step that not every rank ends (its line was lost) is passed over when a later one is whole. A rank
-that names its sections ends a step with `step_end`, or, where it never says so, with the start of
-the next, or, where it tells no starts either, with the next one's `progress`; one that names none,
-with `progress`. Numbers that come after `step_end` belong to its step as well, so a step without
-any waits for what its rank says next; of a rank that has told some while the next step went on (it
-reads them from its device when that has the next one) until the next one is over.
+A step that not every rank ends (its line was lost) is passed over when a later one is whole. Where
+ranks do not wait for each other, and are far apart, a step is what the first of them says of it. A
+rank that names its sections ends a step with `step_end`, or, where it never says so, with the start
+of the next, or, where it tells no starts either, with the next one's `progress`; one that names
+none, with `progress`. Numbers that come after `step_end` belong to its step as well, so a step
+without any waits for what its rank says next; of a rank that has told some while the next step went
+on (it reads them from its device when that has the next one) until the next one is over.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ _GOES_ON = frozenset({_STEP_START, _PROGRESS, _DONE})
 _OVERTAKES = frozenset({_STEP_END, _PROGRESS, _DONE})
 """Lines of the next step after which no number of the one before is to come."""
 MOST_OPEN = 256
-"""Steps that wait for a rank; the oldest are given up beyond that."""
+"""Steps that wait for a rank; for the oldest nobody waits beyond that."""
 
 
 @dataclass(slots=True)
@@ -35,7 +36,9 @@ class Steps:
     """Rank → the step that it has ended without telling a number of it, until it goes on; or whose
     progress is all that it has told of it."""
     last: int = 0
-    """Highest step that was whole."""
+    """Highest step that was whole, or that the first rank ended alone."""
+    given_up: int = 0
+    """Highest step for which nobody waits any longer."""
     late: set[int] = field(default_factory=set)
     """Ranks that have told the numbers of a step while the next one went on."""
 
@@ -83,14 +86,28 @@ class Steps:
         said[row.rank] = row
         needed = view.run.order.world_size if stream.labelled else len(view.streams)
         if len(said) < needed:
-            while len(self.waiting) > MOST_OPEN:
-                del self.waiting[min(self.waiting)]
-            return []
+            return self._give_up(view, tick)
         for step in [step for step in self.waiting if step <= number]:
             del self.waiting[step]
+        return [self._merged(number, said, view, tick)]
+
+    def _give_up(self, view: View, tick: Tick) -> list[Step]:
+        """Wait no longer for ranks that are too far behind; return what the first rank ended."""
+        made: list[Step] = []
+        first = min(view.streams)
+        for number in sorted(self.waiting):
+            if len(self.waiting) <= MOST_OPEN and number > self.given_up:
+                break
+            said = self.waiting.pop(number)
+            self.given_up = max(number, self.given_up)
+            if first in said:
+                made.append(self._merged(number, said, view, tick))
+        return made
+
+    def _merged(self, number: int, said: dict[int, RankStep], view: View, tick: Tick) -> Step:
         self.last = number
         whole = len(said) >= view.run.order.world_size
-        return [Step(step=number, ranks=dict(sorted(said.items())), tick=tick, whole=whole)]
+        return Step(step=number, ranks=dict(sorted(said.items())), tick=tick, whole=whole)
 
     def _forget(self, boot: Heartbeat) -> None:
         """Forget what a rank had ended before it started anew, and go back to where it did."""
@@ -98,6 +115,7 @@ class Steps:
             said.pop(boot.rank, None)
         self.bare.pop(boot.rank, None)
         self.last = min(self.last, boot.step)
+        self.given_up = min(self.given_up, boot.step)
 
 
 def _overtakes(beat: Heartbeat, row: RankStep) -> bool:
