@@ -109,7 +109,8 @@ class PreflightFacts(Recorded):
     outcomes: dict[str, CheckOutcome] = Field(default_factory=dict)
     """Id of each check → its outcome. Version 2."""
     unchecked: list[int] = Field(default_factory=list)
-    """Nodes behind the first whose record the watcher never saw. Version 4."""
+    """Nodes behind the first whose record the watcher never saw; and the first, where it left none
+    and others did. Version 4."""
     nodes: dict[str, NodeChecks] = Field(default_factory=dict)
     """Nodes behind the first of which another check was made, or came to something else than on the
     first. Version 4."""

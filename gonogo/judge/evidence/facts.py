@@ -124,7 +124,7 @@ def _exit_facts(record: RunRecord) -> ExitFacts | None:
 
 def _preflight_facts(record: RunRecord) -> PreflightFacts | None:
     if record.preflight is None:
-        return None
+        return _preflight_behind(record)
     checks = record.preflight.checks
     return PreflightFacts(
         passed=record.preflight.passed,
@@ -137,9 +137,24 @@ def _preflight_facts(record: RunRecord) -> PreflightFacts | None:
     )
 
 
-def _other_checks(record: RunRecord, first: Preflight) -> Iterator[tuple[str, NodeChecks]]:
+def _preflight_behind(record: RunRecord) -> PreflightFacts | None:
+    """Return what the other nodes say where the first left no record; None where none did."""
+    rows = record.preflights.values()
+    if not rows:
+        return None
+    return PreflightFacts(
+        passed=all(row.passed for row in rows),
+        failed=[],
+        warned=[],
+        checks=0,
+        unchecked=[0, *_unchecked_nodes(record)],
+        nodes=dict(_other_checks(record, None)),
+    )
+
+
+def _other_checks(record: RunRecord, first: Preflight | None) -> Iterator[tuple[str, NodeChecks]]:
     """Yield the nodes behind the first whose preflight did not say what the first one's did."""
-    usual = NodeChecks(passed=first.passed, outcomes=_outcomes(first))
+    usual = None if first is None else NodeChecks(passed=first.passed, outcomes=_outcomes(first))
     for node, row in sorted(record.preflights.items()):
         checks = NodeChecks(passed=row.passed, outcomes=_outcomes(row))
         if checks != usual:

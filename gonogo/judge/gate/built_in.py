@@ -235,11 +235,13 @@ def preflight(facts: Facts, rules: Rules) -> Iterator[Said]:
     if found is None:
         yield UNTOLD, None, "no preflight is recorded"
         return
-    if found.failed or not found.passed:
+    first = 0 not in found.unchecked
+    if first and (found.failed or not found.passed):
         yield FAIL, found.failed, f"failed: {', '.join(found.failed) or 'not said which'}"
     if not rules.preflight:
         yield UNTOLD, None, "the order does not say which checks are owed"
-    yield from _checks(found.passed, found.outcomes, rules, "")
+    if first:
+        yield from _checks(found.passed, found.outcomes, rules, "")
     for node in found.unchecked:
         yield UNTOLD, node, f"node {node}: no preflight is recorded"
     for name, row in found.nodes.items():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.decision import CriterionResult
+from gonogo.contract.decision import CriterionResult, Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Identity
@@ -607,3 +608,22 @@ def test_the_judge_before_this_blames_who_differs_from_rank_0() -> None:
     assert found.evidence == (
         "vocab of rank 1 is 256, 9 was ordered; vocab of rank 2 is 256, 9 was ordered"
     )
+
+
+@pytest.mark.parametrize("waive", [[], ["preflight"]])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_another_node_checked_counts_where_the_first_left_no_record(
+    fails: bool, waive: list[str]
+) -> None:
+    first = PREFLIGHT.checks[0].model_copy(update={"outcome": CheckOutcome.FAIL})
+    failed = PREFLIGHT.model_copy(
+        update={"passed": False, "checks": [first, *PREFLIGHT.checks[1:]]}
+    )
+    order = order_of().model_copy(update={"waive": waive})
+    record = record_of(order, preflight=None)
+    found = judged(replace(record, preflights={1: failed if fails else PREFLIGHT}))
+    (said,) = (row for row in found.criteria if row.id == "preflight")
+    assert said.outcome == ("fail" if fails else "inconclusive")
+    assert ("node 1: failed: " if fails else "node 0: no preflight is recorded") in said.evidence
+    unseen = Verdict.CONDITIONAL_GO if waive else Verdict.INCONCLUSIVE
+    assert found.verdict is (Verdict.NO_GO if fails else unseen)
