@@ -44,6 +44,9 @@ _TOKS_PER_S = attrgetter("toks_per_s")
 CLOCK_SPANS = 3
 LASTING_X = 3
 """Windows after which no lucky first steps weigh in an average any more."""
+RESUMED_X = 2.0
+"""How many times as fast the run before may have been that a resumed one went on from: its mean, or
+its best, may have come with the checkpoint, and nobody here knows its steps."""
 PEAK = "preflight_peak"
 CPU = "cpu"
 
@@ -105,7 +108,8 @@ class ImplausibleSpeed(Detector[Speeds]):
         " without data time, 20 ms a step and what lies before the step's start as its own length"
         " leaves it, so that averages and other windows are no lie), and"
         " above its fastest single step or for"
-        " three times `over_steps`: halt; as far below the slowest (pauses counted): warn. Six"
+        " three times `over_steps`: halt (of a resumed run beyond twice that: a mean may have come"
+        " with the checkpoint); as far below the slowest (pauses counted): warn. Six"
         " operations a parameter (embeddings aside) and token exceed `mfu` of the matrix-product"
         " peak over `over_steps`: halt; the peak is the hardware table's or the one measured at"
         " preflight on devices of the profile's kind, whichever is more, four times the latter"
@@ -173,9 +177,10 @@ class ImplausibleSpeed(Detector[Speeds]):
         if len(own.told) < self.settings.over_steps or own.slowest is None:
             return own, []
         told, differ = statistics.median(own.told), self.settings.differ_ratio
-        over = own.over + 1 if told > (1.0 + differ) * own.fastest else 0
+        most_x = (1.0 + differ) * (RESUMED_X if self.run.order.resume_from is not None else 1.0)
+        over = own.over + 1 if told > most_x * own.fastest else 0
         lasting = over > LASTING_X * self.settings.over_steps
-        above = over > 0 and (lasting or told > (1.0 + differ) * own.peak)
+        above = over > 0 and (lasting or told > most_x * own.peak)
         below = told < (1.0 - differ) * own.slowest
         findings = []
         if above and not own.above:
@@ -183,7 +188,7 @@ class ImplausibleSpeed(Detector[Speeds]):
                 f"the trainer reports {told:.4g} tokens/s over {len(own.told)} steps; the fastest"
                 f" that its step ends allow is {own.fastest:.4g}"
             )
-            limit = (1.0 + differ) * own.fastest
+            limit = most_x * own.fastest
             findings.append(
                 self._finding(
                     Severity.HALT, "above", "differ_ratio", told, limit, text, own, step, view

@@ -608,6 +608,24 @@ def test_after_a_restart_a_report_above_all_that_was_is_a_lie() -> None:
     assert feed(ImplausibleSpeed, ran).severities == [(HALT, 271)]
 
 
+@pytest.mark.parametrize(
+    ("factor", "resumed", "found"),
+    [
+        (1.3, None, [(HALT, 21)]),
+        (1.3, 1000, []),
+        (2.1, 1000, []),
+        (2.4, 1000, [(HALT, 1021)]),
+        (25.0, 1000, [(HALT, 1021)]),
+    ],
+)
+def test_a_resumed_run_may_tell_a_mean_of_faster_steps_before(
+    factor: float, resumed: int | None, found: list[tuple[Severity, int]]
+) -> None:
+    ran = Ran(order=order_of({}, resume_step=resumed)).back_to(resumed or 0)
+    ran.step(dt_s=None, toks_per_s=factor * TOKENS).many(150, toks_per_s=factor * TOKENS)
+    assert feed(ImplausibleSpeed, ran).severities == found
+
+
 @pytest.mark.parametrize(("another", "found"), [(False, []), (True, [(HALT, 21)])])
 def test_what_another_training_was_like_is_no_measure(
     another: bool, found: list[tuple[Severity, int]]
