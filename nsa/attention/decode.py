@@ -137,10 +137,11 @@ def decode(
         out [B, 1, H, D] in the dtype of q and the block ids [B, 1, G, n_sel], as `nsa_attention`.
 
     Raises:
-        ValueError: The cache is empty.
+        ValueError: The cache is empty, or the token is none of its.
     """
     if cache.length == 0:
         raise ValueError("decode needs the token's keys and values in the cache: append them first")
+    _check_of(cache, q, gates)
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     reason = f"blocks are read as ranges, {reading}" if reading != "blocks" else ""
     reason = reason or on_cpu.call_reason(q, gates, cache)
@@ -150,6 +151,27 @@ def decode(
         return _by_operations(q, gates, cache, factor, reading)
     count("decode", "c")
     return on_cpu.attend(kernel, q, gates, cache, factor)
+
+
+def _check_of(cache: NsaCache, q: Tensor, gates: Tensor) -> None:
+    """Refuse a token that is none of the cache's: in C nobody looks where memory ends.
+
+    Raises:
+        ValueError: It is of another shape, or lies on another device.
+    """
+    B, G, _, D = cache.k_sel.shape
+    whole = q.ndim == 4 and q.shape[2] > 0 and q.shape[2] % G == 0
+    if not whole or q.shape != (B, 1, q.shape[2], D):
+        raise ValueError(
+            f"q is {tuple(q.shape)}, and the cache's tokens are ({B}, 1, heads, {D}), heads a"
+            f" multiple of {G}"
+        )
+    if gates.shape != (*q.shape[:3], 3):
+        raise ValueError(f"gates are {tuple(gates.shape)}, and q asks for {(*q.shape[:3], 3)}")
+    if not q.device == gates.device == cache.k_sel.device:
+        raise ValueError(
+            f"q is on {q.device}, gates on {gates.device}, the cache on {cache.k_sel.device}"
+        )
 
 
 @functools.cache

@@ -263,6 +263,42 @@ def test_what_it_cannot_serve_goes_through_pytorch_and_says_why(make_inputs):
         torch.set_num_threads(1)
 
 
+@needs_compiler
+@pytest.mark.parametrize(
+    ("q", "gates"),
+    [
+        ((2, 1, 4, 16), (2, 1, 4, 3)), ((1, 2, 4, 16), (1, 2, 4, 3)), ((1, 1, 5, 16), (1, 1, 5, 3)),
+        ((1, 1, 4, 32), (1, 1, 4, 3)), ((1, 1, 4, 16), (1, 1, 4, 1)), ((1, 1, 1, 16), (1, 1, 1, 3)),
+        ((4, 16), (4, 3)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_token_that_is_not_of_its_cache_is_refused(q, gates, make_inputs):
+    """In C it would read what lies behind the cache, and answer with that."""
+    inputs = make_inputs(20, B=1, H=4, G=2, D=16, dtype=torch.float32)
+    cache = _cache_of(inputs, SIZES[0], 20)
+    with pytest.raises(ValueError, match=r"^(q is|gates are) \("):
+        decode(torch.ones(q), torch.ones(gates), cache)
+    assert _served() == {}
+    _last(inputs, cache)
+    assert "c" in _served()
+
+
+@needs_compiler
+def test_a_cache_on_another_device_is_told_not_read(make_inputs):
+    inputs = make_inputs(20, B=1, H=4, G=2, D=16, dtype=torch.float32)
+    q, gates = (inputs[name].detach()[:, :1] for name in ("q", "gates"))
+    there = NsaCache(B=1, G=2, D=16, capacity=20, sizes=Sizes(**SIZES[0]), device="meta")
+    there.length = 20
+    here = _cache_of(inputs, SIZES[0], 20)
+    for cache, gate in ((there, gates), (here, gates.to("meta"))):
+        with pytest.raises(ValueError, match="on meta"):
+            decode(q, gate, cache)
+    assert _served() == {}
+    decode(q, gates, here)
+    assert "c" in _served()
+
+
 @pytest.fixture
 def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """A machine on which the kernel has not been asked for."""
