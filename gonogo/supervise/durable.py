@@ -37,9 +37,15 @@ def create_json(path: Path, value: Any) -> bool:
 
 
 def load_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None when it is missing or is not one."""
+    """Return the object in a JSON file; None when it is missing or is not one.
+
+    Half a surrogate pair in it, which no file takes, is a question mark.
+    """
     try:
-        found = json.loads(path.read_bytes())
+        raw = path.read_bytes()
+        found = json.loads(raw)
+        if b"\\ud" in raw.lower() or not raw.isascii():  # as an escape, or as bytes of its own
+            found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
     except (FileNotFoundError, ValueError, RecursionError):  # a trainer may write here, too
         return None
     return found if isinstance(found, dict) else None

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import (
     ACTORS,
     HALT_LIMIT_S,
@@ -100,6 +101,34 @@ def test_a_reason_or_an_actor_of_a_persons_own_leaves_an_end_that_can_be_read(
     found = load_request(run_dir.path / HALT_NAME)
     assert found is not None
     assert (found.reason, found.ended_by) == ("halted", "operator")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"Gr\\udcfc\\udcdfe", b"Gr\\uDCFC\\udcdfe", b"Gr\xed\xb3\xbc\xed\xb3\x9fe"],
+    ids=["escapes", "capitals", "bytes"],
+)  # fmt: skip
+def test_a_text_in_another_encoding_leaves_an_end_that_can_be_written(
+    tmp_path: Path, said: bytes
+) -> None:
+    """No file takes half a surrogate pair, and the keeper writes it into exit.json."""
+    path = tmp_path / HALT_NAME
+    path.write_bytes(b'{"reason": "cancelled", "ended_by": "operator", "text": "' + said + b'"}')
+    found = load_request(path)
+    assert found is not None
+    assert (found.reason, found.text) == ("cancelled", "Gr??e")
+    save_json(tmp_path / "exit.json", {"text": found.text})
+
+
+@pytest.mark.parametrize("text", ["Grüße 🚂", "a ? b"])
+def test_every_text_that_a_file_takes_is_read_as_it_was_said(tmp_path: Path, text: str) -> None:
+    for number, plain in enumerate((True, False)):
+        said = {"reason": "cancelled", "ended_by": "operator", "text": text}
+        path = tmp_path / str(number)
+        path.write_text(json.dumps(said, ensure_ascii=plain), encoding="utf-8")
+        found = load_request(path)
+        assert found is not None
+        assert found.text == text
 
 
 def test_a_reason_that_a_later_release_knows_stays_its_own(tmp_path: Path) -> None:
