@@ -18,8 +18,9 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from gonogo.contract.errors import GonogoError, Rejected, Unavailable
 from gonogo.contract.order import Order
@@ -34,6 +35,7 @@ from gonogo.supervise.launch.place import NoPlace, Place, told_node
 from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock
 from gonogo.supervise.node_record import exit_path, load_keeping
 from gonogo.supervise.release import own_python
+from gonogo.supervise.weather import Weather
 from worker.host.host_probe import ProbeStore
 from worker.host.preflight import run_preflight
 from worker.host.slots import Slots, choose_devices, find_places, find_slots, keep_away
@@ -153,13 +155,16 @@ def locks_of_host(slots: Slots, home: Path) -> DeviceLocks:
 
 
 def wait_for_order(run_dir: RunDir) -> Order:
-    """Return the order of a run, as soon as this host sees it.
+    """Return the order of a run, as soon as this host sees it and can read it.
 
     Raises:
-        Rejected: it does not, or it is none.
+        Rejected: it does not.
+        Corrupt: it is none.
     """
+    weather, nothing = Weather(_log), cast("Order | None", None)
+    look = partial(load_record, run_dir.order, Order)
     give_up = time.monotonic() + SEEN_LIMIT_S
-    while (order := load_record(run_dir.order, Order)) is None:
+    while (order := weather.tried(str(run_dir.order), look, nothing)) is None:
         if time.monotonic() >= give_up:
             raise Rejected(f"{run_dir.order} is not to be seen from {os.uname().nodename}")
         time.sleep(0.2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.errors import Rejected
 from gonogo.contract.order import Order
 from gonogo.contract.records import Check, CheckOutcome, Preflight
-from gonogo.rundir import RunDir, save_json
+from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.slots import gpus_of
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.locks import holding
@@ -20,7 +23,7 @@ from gonogo.supervise.quarantine import load_quarantines
 from tests.supervise.orders import completed, make_order, make_run_dir
 from worker import once
 from worker.host.slots import PLACES
-from worker.once import find_own_slots
+from worker.once import find_own_slots, wait_for_order
 from worker.settings import load_settings
 
 
@@ -115,6 +118,28 @@ def test_the_first_start_of_an_attempt_says_that_its_host_is_not_fit(
         kept(run_dir, order, 0)
     assert start(tmp_path, monkeypatch, order, nodes - 1) == 0
     assert (run_dir.exit if nodes == 1 else exit_path(run_dir.path, 1)).exists()
+
+
+def test_an_order_that_cannot_be_read_for_a_moment_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system of a node that was just begun on, or a handle that went stale."""
+    order = make_order()
+    run_dir = make_run_dir(tmp_path, order)
+    load, looks = load_record, iter((errno.ESTALE, errno.EIO))
+
+    def refuse(path: Path, model: type[Order]) -> Order | None:
+        number = next(looks, None)
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+        return load(path, model)
+
+    monkeypatch.setattr(once, "load_record", refuse)
+    assert wait_for_order(run_dir) == order
+    monkeypatch.setattr(once, "SEEN_LIMIT_S", 0.0)
+    looks = iter((errno.ESTALE,))
+    with pytest.raises(Rejected, match="is not to be seen"):
+        wait_for_order(run_dir)
 
 
 def start(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order, node: int) -> int:
