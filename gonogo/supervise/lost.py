@@ -64,8 +64,10 @@ def _known(run_dir: Path) -> list[ProcessRef]:
     records = (load_rank_record(run_dir, rank) for rank in recorded_ranks(run_dir))
     known = [record.ref for record in records if record is not None]
     agent = keeper.get("agent")
-    if isinstance(agent, dict):
-        known.append(ProcessRef(pid=agent["pid"], start_ticks=agent["start_ticks"]))
+    said = agent if isinstance(agent, dict) else {}
+    pid, start_ticks = said.get("pid"), said.get("start_ticks")
+    if isinstance(pid, int) and isinstance(start_ticks, int):
+        known.append(ProcessRef(pid=pid, start_ticks=start_ticks))
     return known
 
 

@@ -203,7 +203,7 @@ class Desk:
             if run.keeper is not None or now < retry.not_before:
                 continue
             unseen: bool | None = False
-            reaped = self.weather.tried(run.run, partial(self._settle, run), unseen)
+            reaped = self.weather.tried(run.run, partial(self._settle_alone, run), unseen)
             if reaped:
                 self._retries.pop(run.run, None)
             elif reaped is not None:
@@ -219,6 +219,20 @@ class Desk:
             text = "%s: the control plane refuses it, and may for ever: %s; it is kept, and given"
             text += " up by nobody but you: %s"
             _log.error(text, run.run, found.text, found.way_out, extra={"action": "run_refused"})
+
+    def _settle_alone(self, run: OpenRun) -> bool | None:
+        """Look after a run; whatever stands in its directory is no other run's affair.
+
+        Raises:
+            OSError: its directory can be neither read nor written just now.
+        """
+        try:
+            return self._settle(run)
+        except OSError:
+            raise
+        except Exception:  # noqa: BLE001 - the edge of one run: the round goes on without it
+            _log.exception("%s: cannot be looked after", run.run, extra={"action": "run_broke"})
+            return False
 
     def _settle(self, run: OpenRun) -> bool | None:
         """Look after a run without a keeper; True when nothing is left to do, None: it goes on.

@@ -56,13 +56,13 @@ def make_rounds(desk: Desk, requests: Requests, stopping: Stopping) -> None:
         if stopping.times:
             _answer(asked, [])
             return
-        waits = time.monotonic() < next_at and len(desk.free()) <= desk.offered
+        waits = time.monotonic() < next_at and _count_free(desk) <= desk.offered
         if waits and not asked:
             continue
         started = _try_round(desk)
         _answer(asked, started or [])
         desk.settings.notifier.say(
-            STATUS=desk.missing or f"{len(desk.free())} of {len(desk.slots.names)} devices free"
+            STATUS=desk.missing or f"{_count_free(desk)} of {len(desk.slots.names)} devices free"
         )
         next_at = time.monotonic() + (POLL_S if started is not None else TICK_S)
 
@@ -76,7 +76,7 @@ def end_runs(desk: Desk, stopping: Stopping, *, now: float) -> None:
     desk.draining = True
     inventory = Inventory(desk.settings.runs, desk.machine)
     asked = build_stop(now, by_person=stopping.asked_by_person)
-    keepers = _own_keepers(inventory)
+    keepers = _own_keepers(desk, inventory)
     for run in keepers.values():
         desk.weather.tried("a request to leave", partial(_ask, run, asked), None)
     deadline = time.monotonic() + END_LIMIT_S
@@ -84,7 +84,7 @@ def end_runs(desk: Desk, stopping: Stopping, *, now: float) -> None:
     while time.monotonic() < deadline and stopping.times < 2:
         desk.settings.notifier.live(time.monotonic())
         # A keeper lives a little longer than its run is open: its last act is to say so.
-        keepers |= _own_keepers(inventory)
+        keepers |= _own_keepers(desk, inventory)
         if not any(keeper.is_alive() for keeper in keepers):
             break
         if time.monotonic() >= next_at:
@@ -106,11 +106,12 @@ def _ask(run: OpenRun, asked: EndRequest) -> None:
         _log.info("%s asked to leave", run.run, extra={"action": "run_halt_asked"})
 
 
-def _own_keepers(inventory: Inventory) -> dict[ProcessRef, OpenRun]:
-    """Return the living keepers of the runs that this host has started itself."""
+def _own_keepers(desk: Desk, inventory: Inventory) -> dict[ProcessRef, OpenRun]:
+    """Return the living keepers of the runs that this host has started itself, as far as seen."""
+    unseen: list[OpenRun] = []
     return {
         run.keeper: run
-        for run in inventory.open_runs()
+        for run in desk.weather.tried("the runs", inventory.open_runs, unseen)
         if run.keeper is not None and load_submission(run.path) is None
     }
 
@@ -127,6 +128,12 @@ def build_stop(now: float, *, by_person: bool) -> EndRequest:
         text="the worker was told to stop",
         until_mono=until_after(HALT_LIMIT_S),
     )
+
+
+def _count_free(desk: Desk) -> int:
+    """Return how many devices are free; where nobody can look just now, none."""
+    nothing: tuple[str, ...] = ()
+    return len(desk.weather.tried("the devices", desk.free, nothing))
 
 
 def _try_round(desk: Desk) -> list[str] | None:

@@ -50,7 +50,7 @@ class Inventory:
         found = []
         for path in sorted(self._candidates()):
             try:
-                run = self._look(path)
+                run = self._look(path) if path.is_dir() else None
             except OSError as error:
                 run = OpenRun(run=path.name, path=path, keeper=None, unseen=error)
             if run is not None:
@@ -110,4 +110,4 @@ class Inventory:
             names = [path for path in self.runs.iterdir() if path.name not in self._shipped]
         except FileNotFoundError:
             return []
-        return [path for path in names if path.name.startswith("run_") and path.is_dir()]
+        return [path for path in names if path.name.startswith("run_")]

@@ -9,8 +9,9 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -24,15 +25,19 @@ from gonogo.rundir import SHIPPED_NAME, save_json
 from gonogo.supervise import runs_folder
 from gonogo.supervise.given_up import give_up, load_refusals
 from gonogo.supervise.locks import DeviceLocks, holding, launch_lock
+from gonogo.supervise.processes import boot_id
 from gonogo.supervise.quarantine import load_quarantines
 from gonogo.supervise.runs_folder import find_missing, take_as_new
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
-from worker.desk import launching
+from worker.desk import launching, rounds
 from worker.desk.desk import TELL_AGAIN_S, Desk
 from worker.desk.launching import make_room
+from worker.desk.reaper import reap
+from worker.desk.rounds import Stopping, make_rounds
 from worker.host.claim_book import CLAIMED_NAME, ClaimBook, mark_claimed
 from worker.host.host_probe import Probe, ProbeStore
+from worker.host.inventory import OpenRun
 from worker.host.slots import Slots
 from worker.settings import load_settings
 
@@ -485,6 +490,76 @@ def test_a_directory_that_cannot_be_read_holds_no_other_run_back(
     desk.run_round()
     assert plane.runs[well.run].events()[-1] == "end"
     assert plane.claims[-1].active == [strange.run]
+
+
+def test_a_directory_that_is_stale_holds_no_other_run_back(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not its files alone: the network file system says nothing of the directory itself."""
+    strange, well = sorted((make_order(), make_order()), key=lambda order: order.run)
+    for order in (strange, well):
+        ended(desk, order)
+    plane.runs[well.run] = RunStore(token=1)
+    look = Path.stat
+
+    def refuse(path: Path, **more: Any) -> os.stat_result:
+        if path == desk.settings.runs / strange.run:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return look(path, **more)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    desk.run_round()
+    assert plane.runs[well.run].events()[-1] == "end"
+    assert plane.claims[-1].active == [strange.run]
+
+
+@pytest.mark.parametrize("agent", [{}, {"pid": "x", "start_ticks": None}, {"pid": 7}], ids=str)
+def test_a_keeper_json_that_says_nothing_of_its_launcher_is_a_lost_keepers(
+    desk: Desk, agent: dict[str, Any]
+) -> None:
+    lost = make_run_dir(desk.settings.runs, make_order())
+    save_json(lost.path / "keeper.json", {"boot_id": boot_id(), "agent": agent})
+    desk.run_round()
+    assert lost.exit.exists()
+
+
+def test_a_run_that_cannot_be_looked_after_holds_no_other_back(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strange, well = sorted((make_order(), make_order()), key=lambda order: order.run)
+    for order in (strange, well):
+        ended(desk, order)
+    plane.runs[well.run] = RunStore(token=1)
+    look_after = reap
+
+    def break_down(run: OpenRun, *rest: Any) -> bool:
+        if run.run == strange.run:
+            raise KeyError(run.run)
+        return look_after(run, *rest)
+
+    monkeypatch.setattr("worker.desk.desk.reap", break_down)
+    desk.run_round()
+    assert plane.runs[well.run].events()[-1] == "end"
+    assert plane.claims[-1].active == [strange.run]
+
+
+def test_devices_that_cannot_be_looked_at_for_a_moment_end_no_worker(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopping, looks = Stopping(SimpleQueue()), []
+    look = DeviceLocks.free
+
+    def refuse(locks: DeviceLocks, slots: Iterable[str]) -> tuple[str, ...]:
+        looks.append(1)
+        if len(looks) < 6:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        stopping.times += bool(plane.claims)
+        return look(locks, slots)
+
+    monkeypatch.setattr(DeviceLocks, "free", refuse)
+    monkeypatch.setattr(rounds, "POLL_S", 0.05)
+    make_rounds(desk, stopping.requests, stopping)
+    assert plane.claims[-1].free == ["cpu:0"]
 
 
 def test_a_run_that_lives_on_another_machine_is_not_ended_when_nobody_can_say_whose_it_is(
