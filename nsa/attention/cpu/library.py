@@ -102,10 +102,23 @@ def _compile(compiler: Sequence[str], folder: Path, name: str) -> Path:
         # Elsewhere first: what a sanitizer is linked to ends the process that loads it.
         _say([sys.executable or "python3", "-I", "-S", "-c", _TRIAL, str(made), *FUNCTIONS])
         library = folder / f"{name}-{_short_digest(made.read_bytes())}.so"
-        made.replace(library)
+        _place(made, library)
     finally:
         made.unlink(missing_ok=True)
     return library
+
+
+def _place(made: Path, library: Path) -> None:
+    """Give a library its name; one that is there whole stays.
+
+    Another host of this home may have compiled it meanwhile and run in it: on a network file system
+    what is replaced is gone under who has it open, which ends him.
+    """
+    try:
+        os.link(made, library)
+    except OSError:  # it is there, or there are no links here
+        if not library.exists() or not _is_whole(library):
+            made.replace(library)
 
 
 def _remove_forgotten(folder: Path) -> None:

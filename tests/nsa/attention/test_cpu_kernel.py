@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import random
@@ -379,6 +380,25 @@ def test_what_cannot_be_loaded_or_is_not_the_kernel_ends_no_program(
     monkeypatch.setenv("CC", f"{c_compiler()} {options}")
     assert "could not be built" in str(anew())
     assert list((tmp_path / "gonogo" / "nsa-cpu").iterdir()) == []
+
+
+@needs_compiler
+@pytest.mark.parametrize("links", [True, False])
+def test_a_library_that_another_host_runs_in_is_not_replaced(anew, tmp_path, monkeypatch, links):
+    """Two hosts of one home compile at once: what is replaced there is gone under who has it."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    compiler, folder = [c_compiler() or ""], tmp_path / "gonogo" / "nsa-cpu"
+    built = library.build_library(compiler, folder)
+    file = built.stat().st_ino
+    name, _, _ = built.stem.rpartition("-")
+    assert library._compile(compiler, folder, name) == built, "compilers repeat themselves"
+    assert (built.stat().st_ino, list(folder.iterdir())) == (file, [built])
+    assert isinstance(anew(), dict)
 
 
 @needs_compiler
