@@ -8,7 +8,8 @@ checkpoint (`preempted`). With `--leave` it asks for just that and ends: for eng
 before a limit reaches the job's script alone. A host that is not fit says so
 (`exit_node{K}.json`), and no node begins.
 
-Exit codes: those of the keeper · 2 bad settings, no such order · 75 another attempt's turn.
+Exit codes: those of the keeper · 2 bad settings, no such order, no disk for what `--leave` asks ·
+75 another attempt's turn.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +36,7 @@ from gonogo.supervise.launch.place import NoPlace, Place, told_node
 from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock
 from gonogo.supervise.node_record import exit_path, load_keeping
 from gonogo.supervise.release import own_python
-from gonogo.supervise.weather import Weather
+from gonogo.supervise.weather import RESERVE_NAME, Reserve, Weather
 from worker.host.host_probe import ProbeStore
 from worker.host.preflight import run_preflight
 from worker.host.slots import Slots, choose_devices, find_places, find_slots, keep_away
@@ -47,6 +48,8 @@ SEEN_LIMIT_S = 60.0
 LEAVE_S = 90.0
 """How long a run has to leave before its keepers end it, of the two minutes that Slurm is asked
 to give."""
+ASK_S = 30.0
+"""How long a file system that takes no request is asked to: of the same two minutes."""
 SHIELDED = "SLURM_JOB_ID"
 """Where it is set, a scheduler's TERM reaches every process of a job, not its keepers alone."""
 _BAD = 2
@@ -80,8 +83,7 @@ def main(argv: Sequence[str]) -> int:
         _log.error("%s: told of token %d, the order's is %d", order.run, asked.token, order.token)
         return _BUSY
     if asked.leave:
-        ask_to_leave(run_dir, order)
-        return 0
+        return 0 if ask_to_leave(run_dir, order, place) else _BAD
     begun = find_begun(run_dir, order, place)
     if begun is not None:
         _log.error("%s: %s; this start of it begins nothing", order.run, begun)
@@ -92,8 +94,11 @@ def main(argv: Sequence[str]) -> int:
     become_keeper(settings, slots, run_dir, place, devices, module=asked.keeper)
 
 
-def ask_to_leave(run_dir: RunDir, order: Order) -> None:
-    """Ask the run to leave with a checkpoint, on all its nodes: its time here is up."""
+def ask_to_leave(run_dir: RunDir, order: Order, place: Place) -> bool:
+    """Ask the run to leave with a checkpoint, on all its nodes: its time here is up.
+
+    Nobody asks again, so a disk that refuses is asked for ASK_S; a full one has room held for it.
+    """
     request = EndRequest(
         reason=OutcomeCode.PREEMPTED.value,
         ended_by=Actor.INFRA.value,
@@ -103,7 +108,17 @@ def ask_to_leave(run_dir: RunDir, order: Order) -> None:
         leave_s=LEAVE_S,
         grace_s=order.halt.grace_s,
     )
-    ask_halt(run_dir.path, request)
+    weather, reserve = Weather(_log), Reserve(run_dir.path, place.own(RESERVE_NAME))
+    put: Callable[[], bool | None] = partial(
+        reserve.write, partial(ask_halt, run_dir.path, request)
+    )
+    unasked = cast("bool | None", None)
+    give_up = time.monotonic() + ASK_S
+    while weather.tried("a request to leave", put, unasked) is None:
+        if time.monotonic() >= give_up:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def find_begun(run_dir: RunDir, order: Order, place: Place) -> str | None:

@@ -16,6 +16,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.slots import gpus_of
+from gonogo.supervise.end_request import EndRequest, ask_halt, load_request
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.locks import holding
 from gonogo.supervise.node_record import exit_path, meet_path, own_keeping
@@ -140,6 +141,52 @@ def test_an_order_that_cannot_be_read_for_a_moment_is_waited_for(
     looks = iter((errno.ESTALE,))
     with pytest.raises(Rejected, match="is not to be seen"):
         wait_for_order(run_dir)
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOSPC])
+def test_a_run_is_asked_to_leave_when_the_disk_takes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The scheduler says once that the job's time is up."""
+    order = make_order()
+    run_dir = make_run_dir(tmp_path / "runs", order)
+    reserve = run_dir.path / ".reserve"
+    reserve.write_bytes(bytes(9))
+    ask, tries = ask_halt, iter(range(3))
+
+    def refuse(path: Path, request: EndRequest) -> bool:
+        full = number == errno.ENOSPC and reserve.exists()
+        if full or (number == errno.ESTALE and next(tries, None) is not None):
+            raise OSError(number, os.strerror(number))
+        return ask(path, request)
+
+    monkeypatch.setattr(once, "ask_halt", refuse)
+    assert leave(tmp_path, monkeypatch, order) == 0
+    asked = load_request(run_dir.halt)
+    assert asked is not None
+    assert asked.reason == "preempted"
+    assert leave(tmp_path, monkeypatch, order) == 0
+    assert load_request(run_dir.halt) == asked, "the first one stands"
+
+
+def test_a_disk_that_takes_no_request_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = make_order()
+    run_dir = make_run_dir(tmp_path / "runs", order)
+
+    def refuse(*_: object) -> bool:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(once, "ask_halt", refuse)
+    monkeypatch.setattr(once, "ASK_S", 0.0)
+    assert leave(tmp_path, monkeypatch, order) == 2
+    assert not run_dir.halt.exists()
+
+
+def leave(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order) -> int:
+    monkeypatch.setattr(once, "load_settings", lambda: load_settings({"GONOGO_HOME": str(home)}))
+    return once.main([order.run, "--leave"])
 
 
 def start(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order, node: int) -> int:
