@@ -286,7 +286,9 @@ def _point(
     found: ResumePoint | None
     wanted = resolved.parsed().phase(phase)
     if step is None:
-        found = load_resume_points(session, source, phase, unpassed=True).get(phase)
+        end = _end_it_never_came_to(session, source, phase, wanted.steps)
+        points = load_resume_points(session, source, phase, unpassed=True, before=end)
+        found = points.get(phase)
     elif step == 0:
         found = load_weights(session, source, wanted.init_from)
     else:
@@ -301,6 +303,18 @@ def _point(
             f"{source.id}:{phase}@0 begins it anew"
         )
     return found
+
+
+def _end_it_never_came_to(
+    session: Session, source: ExperimentRow, phase: str, steps: int
+) -> int | None:
+    """Return the last step of a phase whose last run died with it done; else None.
+
+    Of such a one it is gone on from the checkpoint before: after its last step nothing is to do.
+    """
+    last = last_tried(runs_of(session, source.id, phase))
+    as_there = resolved_of(source).parsed().phase(phase).steps == steps
+    return steps if as_there and last is not None and not went_to_its_end(last) else None
 
 
 def _durable(session: Session, source: ExperimentRow, phase: str) -> dict[int, ResumePoint]:

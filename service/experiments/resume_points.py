@@ -34,6 +34,7 @@ def load_resume_points(
     *,
     unpassed: bool = False,
     without: str | None = None,
+    before: int | None = None,
 ) -> dict[str, ResumePoint]:
     """Return durable checkpoints by the phase that may start from them.
 
@@ -48,6 +49,7 @@ def load_resume_points(
         unpassed: whether the phase may go on from a run of it that went to its end and did not
             pass, as it does where it has become longer.
         without: id of a run that was set aside, and whose end is not stored yet.
+        before: only checkpoints of the phase of an earlier step than that; None: any.
     """
     found: dict[str, ResumePoint] = {}
     plan = resolved_of(experiment).parsed()
@@ -58,7 +60,7 @@ def load_resume_points(
             continue
         point = None
         if wanted.name == phase:
-            point = _lineage_checkpoint(session, experiment, phase, without)
+            point = _lineage_checkpoint(session, experiment, phase, without, before=before)
         if point is not None and not unpassed:
             runs = runs_of(session, experiment.id, phase)
             point = None if went_to_its_end_unpassed(point, runs) else point
@@ -89,6 +91,7 @@ def _lineage_checkpoint(
     without: str | None = None,
     *,
     over: bool = False,
+    before: int | None = None,
 ) -> ResumePoint | None:
     """Return the newest durable checkpoint of a phase's last run, or of those it went on from.
 
@@ -101,7 +104,11 @@ def _lineage_checkpoint(
     runs = runs_of(session, experiment.id, phase)
     if not runs and experiment.origin is not None:
         source = session.get(ExperimentRow, experiment.origin.experiment)
-        return None if source is None else _lineage_checkpoint(session, source, phase, over=over)
+        return (
+            None
+            if source is None
+            else _lineage_checkpoint(session, source, phase, over=over, before=before)
+        )
     attempts = runs_of(session, experiment.id)
     taken_over = host_of_origin(experiment)
     missing = found_missing(attempts, taken_over)
@@ -113,11 +120,12 @@ def _lineage_checkpoint(
     for run in counted:
         if run.change != counted[0].change:  # what a patch has made goes on under it alone
             continue
-        for found in durable_checkpoints(session, run):
+        for found in durable_checkpoints(session, run, before):
             if found.path not in missing:
                 return found
         began = run.resume_from
-        if began is not None and began.step and is_durable(began, attempts, taken_over):
+        early = began is not None and (before is None or began.step < before)
+        if began is not None and early and began.step and is_durable(began, attempts, taken_over):
             return began  # a rerun may have begun before the newest of the run before it
         over_in_vain = run.state == RunState.ENDED and run.dir is not None
         if began is None and (over_in_vain or run.reason in _ANSWERS):

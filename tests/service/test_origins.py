@@ -387,6 +387,49 @@ def test_a_phase_that_ended_is_begun_anew(plane: Plane, tmp_path: Path) -> None:
     assert offered(plane, experiment) == f"{experiment}:synthetic"
 
 
+def test_a_run_that_died_with_its_last_step_done_is_gone_on_with_from_the_one_before(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """After its last checkpoint nothing is to do; the command that is named is accepted."""
+    sets = {"phases.sanity.steps": 30}
+    experiment = plane.submit(set=sets)
+    worker = plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    for step in (10, 20, 30):
+        save_checkpoint(tmp_path / "runs" / order.run, step=step)
+    fail(worker, order, upto=30)
+    plane.wait_state(experiment, "finished")
+    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity"
+    said = refused(plane, f"{experiment}:sanity@30", set=sets)
+    assert "30 are done already" in said
+    longer = plane.submit(origin=f"{experiment}:sanity", set={"phases.sanity.steps": 40})
+    assert plane.experiment(longer)["origin"]["step"] == 30
+    going = plane.submit(origin=f"{experiment}:sanity", set=sets)
+    assert plane.experiment(going)["origin"]["step"] == 20
+
+
+def test_a_run_that_died_with_its_only_checkpoint_at_the_end_is_begun_anew(
+    plane: Plane, tmp_path: Path
+) -> None:
+    experiment = plane.submit()
+    worker = plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / order.run, step=order.steps)
+    fail(worker, order, upto=order.steps)
+    plane.wait_state(experiment, "finished")
+    going = plane.submit(origin=offered(plane, experiment))
+    assert plane.experiment(going)["origin"]["step"] == 0
+    plane.call("POST", f"/experiments/{going}/cancel", json={})
+    shorter = {"phases.sanity.steps": 20}
+    experiment = plane.submit(set={"phases.sanity.steps": 30})
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / order.run, step=10)
+    save_checkpoint(tmp_path / "runs" / order.run, step=25)
+    fail(worker, order, upto=26)
+    plane.wait_state(experiment, "finished")
+    assert "25 are done already" in refused(plane, f"{experiment}:sanity", set=shorter)
+
+
 @pytest.mark.long
 def test_a_phase_with_an_open_condition_is_not_taken_over(plane: Plane) -> None:
     gate = "phases.sanity.gate.first_loss"
