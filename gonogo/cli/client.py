@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self
 
@@ -58,7 +59,11 @@ class Client:
         self._answered = False
         try:
             self._http = httpx.Client(
-                base_url=f"{url}/api/v1", headers=headers, timeout=timeout_s, transport=transport
+                base_url=f"{url}/api/v1",
+                headers=headers,
+                timeout=timeout_s,
+                transport=transport,
+                mounts=_past_proxies(url),
             )
         except httpx.InvalidURL as error:
             raise Rejected(f"GONOGO_URL: found {url!r}; expected http://HOST:PORT") from error
@@ -165,6 +170,20 @@ class Client:
     def run(self, run: str) -> RunView:
         """Return a run."""
         return RunView.model_validate(self.get_patiently(f"/runs/{run}"))
+
+
+def _past_proxies(url: str) -> dict[str, httpx.BaseTransport | None]:
+    """Return that no proxy of the environment is asked for this host's own service.
+
+    None knows the way to it, and the key is nothing for others.
+    """
+    host = httpx.URL(url).host
+    try:
+        here = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        here = False
+    shown = f"[{host}]" if ":" in host else host
+    return {f"all://{shown}": None} if here else {}
 
 
 def _present(params: Mapping[str, Any] | None) -> dict[str, Any]:

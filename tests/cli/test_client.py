@@ -1,11 +1,16 @@
 """The client turns every answer into the contract's errors, and pages through collections."""
 
-from collections.abc import Callable
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
 
 from gonogo.cli.client import Client
+from gonogo.cli.stack import _is_ready
 from gonogo.contract.errors import Conflict, NotAllowed, NotFound, Rejected, Unavailable
 
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -65,7 +70,8 @@ def test_another_program_at_the_address_is_named_as_one(text: str) -> None:
         for call in (client.get, client.post):
             with pytest.raises(Unavailable, match="else than gonogo answers at http://service; is"):
                 call("/experiments")
-        with pytest.raises(Unavailable):
+    with client_of(lambda _: httpx.Response(200, text=text)) as client:
+        with pytest.raises(Unavailable):  # at once: nobody of ours has answered it before
             next(client.pages("/alerts"))
     with client_of(lambda _: httpx.Response(404, text=text)) as client:
         with pytest.raises(NotFound, match="404 Not Found from service, not from gonogo"):
@@ -110,3 +116,54 @@ def test_pages_are_followed_to_the_end() -> None:
 def test_a_url_that_is_none_is_rejected() -> None:
     with pytest.raises(Rejected, match="GONOGO_URL"):
         Client("http://[::", None)
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Says to everybody who it is, and keeps the lines that it was asked by."""
+
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.requestline)
+        body = json.dumps({"asked": self.requestline}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def answering() -> Iterator[tuple[int, list[str]]]:
+    """A server on loopback: its port, and what it was asked."""
+    asked: list[str] = []
+    kind = type("Answering", (Answers,), {"asked": asked})
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port, asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_proxy_is_not_asked_for_the_service_of_this_host(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know the way, and would be shown the key."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with answering() as (proxy, shown), answering() as (port, asked):
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy}")
+        monkeypatch.setenv("all_proxy", f"http://127.0.0.1:{proxy}")
+        with Client(f"http://{host}:{port}", "k") as client:
+            assert client.get("/experiments")["asked"].startswith("GET /api/v1/experiments ")
+        assert _is_ready(f"http://{host}:{port}")
+        assert (len(asked), shown) == (2, [])
+        with Client("http://service.example", "k") as client:
+            client.get("/experiments")
+        assert shown == ["GET http://service.example/api/v1/experiments HTTP/1.1"]
