@@ -98,8 +98,9 @@ def _refuse_to_end(experiment: ExperimentRow, action: Action) -> None:
 
 
 def _never_ran(deed: Deed, experiment: ExperimentRow) -> list[str]:
-    """Return the phases that no run was ever started of."""
-    ran = {run.phase for run in runs_of(deed.session, experiment.id)}
+    """Return the phases of which no worker ever took a run."""
+    runs = runs_of(deed.session, experiment.id)
+    ran = {run.phase for run in runs if run.claimed_at is not None}
     return [row.name for row in phases_of(deed.session, experiment.id) if row.name not in ran]
 
 

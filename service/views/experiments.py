@@ -85,6 +85,8 @@ def _view_one(
 ) -> ExperimentView:
     over = row.state == ExperimentState.FINISHED
     shown = [_view_phase(phase, runs) for phase in phases]
+    taken = {run.phase for run in runs if run.claimed_at is not None}
+    never_ran = phases_never_ran(shown, taken) if over else []
     asked = open_approval(row)
     hanging = [*map(view_condition, conditions), *([asked] if asked else [])]
     passed = row.verdict is Verdict.GO and not decided.overrides
@@ -111,10 +113,16 @@ def _view_one(
         waiting_for=_waiting_for(row, runs, taker, waits or {}),
         waiting_until=instant(expires_at(row)),
         overrides=decided.overrides,
-        never_ran=phases_never_ran(shown) if over else [],
+        never_ran=never_ran,
         cause=cause,
         summary=summarise(
-            row.verdict, shown, hanging, decided.overrides, finished=over, origin=row.origin
+            row.verdict,
+            shown,
+            hanging,
+            decided.overrides,
+            finished=over,
+            never_ran=never_ran,
+            origin=row.origin,
         ),
         next=next_steps(
             place_of(

@@ -113,6 +113,19 @@ def overridden(plane: Plane) -> dict[str, Any]:
     return plane.experiment(experiment)
 
 
+def test_a_phase_that_was_cancelled_in_the_queue_never_ran(plane: Plane) -> None:
+    experiment, worker = plane.submit(), plane.worker()
+    worker.run_through(plane.next_order(worker))
+    plane.wait(lambda: plane.experiment(experiment)["phases"][1]["runs"])
+    assert plane.call("POST", f"/experiments/{experiment}/cancel", json={}).is_success
+    view = plane.wait_state(experiment, "finished")
+    assert view["phases"][1]["runs"], "it had been queued"
+    unrun = ["synthetic", "smoke", "extended", "production"]
+    assert view["never_ran"] == unrun
+    assert "synthetic, smoke, extended and production never ran." in view["summary"]
+    assert override(plane, experiment)["never_ran"] == unrun
+
+
 def test_an_override_of_a_finished_experiment_relabels_starts_nothing_and_hides_nothing(
     both: str, plane: Plane
 ) -> None:

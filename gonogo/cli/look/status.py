@@ -134,8 +134,10 @@ def _print_status(found: Status) -> None:
     for view in found.waiting:
         out.print(f"  {view.id}  {escape(view.name)}", highlight=False)
         out.print(f"      [yellow]{escape(view.waiting_for or 'a decision')}[/yellow]")
-        for row in view.next[:COMMANDS]:
-            line = f"      {escape(row.command)}  [dim]# {escape(row.text)}[/dim]"
+        rows = view.next[:COMMANDS]
+        wide = max((len(row.command) for row in rows), default=0)
+        for row in rows:
+            line = f"      {escape(row.command.ljust(wide))}  [dim]# {escape(row.text)}[/dim]"
             out.print(line, soft_wrap=True)  # a command is typed, or copied, whole
 
 

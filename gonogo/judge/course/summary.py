@@ -1,16 +1,23 @@
 """What has an experiment come to? A sentence or two, which claim no more than what was seen."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from gonogo.contract.api import OriginView, OverrideView, PhaseView
 from gonogo.contract.decision import Condition, ConditionState, Verdict
 from gonogo.contract.lifecycle import PhaseState
 
 
-def phases_never_ran(phases: Iterable[PhaseView]) -> list[str]:
-    """Return the phases that no run was ever started of, here or where they are inherited from."""
+def phases_never_ran(phases: Iterable[PhaseView], ran: Container[str]) -> list[str]:
+    """Return the phases that never ran, here or where they are inherited from.
+
+    Args:
+        phases: in their order.
+        ran: those of which a worker took a run; one that was cancelled in the queue never ran.
+    """
     return [
-        phase.name for phase in phases if not phase.runs and phase.state is not PhaseState.INHERITED
+        phase.name
+        for phase in phases
+        if phase.name not in ran and phase.state is not PhaseState.INHERITED
     ]
 
 
@@ -21,6 +28,7 @@ def summarise(
     overrides: Sequence[OverrideView],
     *,
     finished: bool,
+    never_ran: Sequence[str] = (),
     origin: OriginView | None = None,
 ) -> str | None:
     """Return what an experiment has come to.
@@ -33,6 +41,7 @@ def summarise(
         conditions: in their present state.
         overrides: what a person decided and still stands.
         finished: whether it is over.
+        never_ran: of a finished one, the phases that never ran.
         origin: where it went on, if another had begun it.
     """
     parts = [_by_hand(row) for row in overrides]
@@ -41,8 +50,7 @@ def summarise(
     if finished:
         by_evidence = _finished(verdict, phases, conditions, overrides)
         parts += [by_evidence] if by_evidence else []
-        unrun = phases_never_ran(phases)
-        parts += [f"{joined(unrun)} never ran."] if unrun else []
+        parts += [f"{joined(never_ran)} never ran."] if never_ran else []
     return " ".join(parts) or None
 
 
