@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nsa.attention import by_plan
 from nsa.attention.backends import BackendUnavailableError, choose_backend
 from nsa.attention.kernels import asked_kernels
 from nsa.checkpoint import Snapshot, load_checkpoint, newest_checkpoint
@@ -114,9 +115,12 @@ def _attention_backend(config: TrainConfig, device: torch.device) -> str:
     if config.attention.kind == "dense":
         return "dense"
     try:
-        return choose_backend(config.attention.backend, device, _QUERY_DTYPES[config.dtype])
+        backend = choose_backend(config.attention.backend, device, _QUERY_DTYPES[config.dtype])
     except BackendUnavailableError as error:
         raise BadConfig(str(error)) from error
+    if backend == "torch" and device.type == "cpu":
+        by_plan.prepare()
+    return backend
 
 
 def _compile(model: LanguageModel, device: torch.device, attention_backend: str) -> None:

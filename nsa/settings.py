@@ -53,7 +53,7 @@ TOGGLES: dict[str, Toggle] = {
     for toggle in (
         _row("NSA_PREFILL_BATCHED", "1", _FLAG, "0: evaluation decodes token by token (slow)"),
         _row("NSA_SEL_RANGES_V2", "1", _FLAG, "0: that decoding merges ranges in a loop (V1)"),
-        _row("NSA_CPU_KERNELS", "1", _FLAG, "0: no kernel in C is compiled for generation on CPUs"),
+        _row("NSA_CPU_KERNELS", "1", _FLAG, "0: no kernel in C is compiled for CPUs"),
         _row(
             "NSA_USE_FA2",
             "0",

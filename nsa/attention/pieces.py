@@ -131,12 +131,7 @@ def attend(
     Returns:
         Log-sum-exp [N, P], base 2.
     """
-    needs = _needs_maximum(q_NPD, k_NKD, factor)
-    reference = None
-    if bool(needs.any()):
-        reference = _row_maxima(q_NPD, k_NKD, plan, factor).where(needs, 0.0)
-    total = q_NPD.new_empty(q_NPD.shape[:-1])
-    out_NPD[:, :begin], total[:, :begin] = 0, 1
+    reference, total = begin_sums(q_NPD, k_NKD, plan, out_NPD, begin, factor)
     for span, pairs, rows, keys in _pieces(q_NPD, k_NKD, plan):
         p = _span_scores(q_NPD[pairs, rows], k_NKD[pairs, keys], plan, span, factor)
         if reference is not None:
@@ -146,9 +141,27 @@ def attend(
         torch.bmm(p, v_NKD[pairs, keys], out=out_NPD[pairs, rows])
     for gathered in plan.gathered:
         _attend_gathered(q_NPD, k_NKD, v_NKD, gathered, factor, reference, out_NPD, total)
-    out_NPD /= total[..., None]
-    lse = total.log2_()
-    return lse if reference is None else lse.add_(reference)
+    return end_sums(out_NPD, total, reference)
+
+
+def begin_sums(
+    q_NPD: Tensor, k_NKD: Tensor, plan: Plan, out_NPD: Tensor, begin: int, factor: float
+) -> tuple[Tensor | None, Tensor]:
+    """What is taken from every row's scores (None: nothing), and room for its sum: [N, P]."""
+    needs = _needs_maximum(q_NPD, k_NKD, factor)
+    reference = None
+    if bool(needs.any()):
+        reference = _row_maxima(q_NPD, k_NKD, plan, factor).where(needs, 0.0)
+    total = q_NPD.new_empty(q_NPD.shape[:-1])
+    out_NPD[:, :begin], total[:, :begin] = 0, 1
+    return reference, total
+
+
+def end_sums(out_NPD: Tensor, total_NP: Tensor, reference_NP: Tensor | None) -> Tensor:
+    """Divide the output by its sums; return the log-sum-exp [N, P], base 2."""
+    out_NPD /= total_NP[..., None]
+    lse = total_NP.log2_()
+    return lse if reference_NP is None else lse.add_(reference_NP)
 
 
 def _attend_gathered(

@@ -2,9 +2,10 @@
 
 No S x S tensor exists, and between forward and backward only the output of the selected branch and
 the branches' log-sum-exps are kept. Plain PyTorch: runs on CPU and CUDA; the sizes of the pieces
-suit a CPU core's cache. Half-precision inputs are computed in fp32 (bf16 by native products summed
-in fp32 where the CPU has them, but for the compressed branch, which selects). The dense prefix of
-the selected branch and the window are ordinary attention: where foreign kernels serve (kernels.py),
+suit a CPU core's cache. On a CPU a kernel in C takes the pieces where it can (by_plan.py).
+Half-precision inputs are computed in fp32 (without that kernel bf16 by native products summed in
+fp32 where the CPU has them, but for the compressed branch, which selects). The dense prefix of the
+selected branch and the window are ordinary attention: where foreign kernels serve (kernels.py),
 those compute them and autograd joins the results. First derivatives only.
 
 Shape legend: B batch, S tokens, H heads, G groups, D head width; as in plan.py N = B * G,
@@ -22,13 +23,14 @@ import torch
 from torch import Tensor
 
 from nsa.attention import selection_rule
+from nsa.attention.by_plan import attend, attend_backward, compressed_backward, serves
 from nsa.attention.choice import Choice
-from nsa.attention.compressed import compressed_attend, compressed_backward
+from nsa.attention.compressed import compressed_attend
 from nsa.attention.compression import compress_tokens, exact_dtype
 from nsa.attention.counters import count
 from nsa.attention.derivatives import first_derivatives_only
 from nsa.attention.kernels import PIECES, Kernels, attend_causally, choose_kernel
-from nsa.attention.pieces import OutputGradient, attend, attend_backward
+from nsa.attention.pieces import OutputGradient
 from nsa.attention.plan import Plan, pack_rows, piece_size, unpacked_view, window_plan
 from nsa.attention.precision import Rounding, native_bf16, products
 from nsa.attention.selection import free_blocks, prefix_length, selected_ids, selected_plan
@@ -74,6 +76,11 @@ def _factors(scale: float, native: bool) -> tuple[float, float]:
     return (1.0, scale * _LOG2_E) if native else (scale * _LOG2_E, 1.0)
 
 
+def _rounds_to_bf16(q_BSHD: Tensor, q_NPD: Tensor) -> bool:
+    """Whether the selected and the window branch are products of bf16: next best to the kernel."""
+    return native_bf16(q_BSHD.dtype, q_BSHD.device) and not serves(q_NPD, q_BSHD.shape[1])
+
+
 class Kept(NamedTuple):
     """What the backward pass needs of the forward pass; None where foreign kernels serve.
 
@@ -104,7 +111,7 @@ def compute(inputs: Sequence[Tensor], sizes: PieceSizes) -> tuple[Tensor, Tensor
     (_, S, _, _), G, exact = q.shape, k_sel.shape[2], exact_dtype(q.dtype)
     start = prefix_length(S, sizes.l_sel, sizes.n_sel)
     q_NPD = pack_rows(q, G, exact)
-    native = native_bf16(q.dtype, q.device)
+    native = _rounds_to_bf16(q, q_NPD)
     in_keys, factor = _factors(sizes.scale, native)
     rounding: Rounding = "bf16" if native else "ieee"
     gate = pack_rows(gates, G, exact).split(1, dim=-1)
@@ -185,7 +192,7 @@ def gradients(
         if lse is None:
             grads += [None, None]
             continue
-        native = branch > 0 and native_bf16(q.dtype, q.device)
+        native = branch > 0 and _rounds_to_bf16(q, q_NPD)
         in_keys, factor = _factors(sizes.scale, native)
         packed = (q_NPD, _pack_keys(k, exact, in_keys), _pack_keys(v, exact))
         output = OutputGradient(

@@ -152,7 +152,8 @@ def test_the_wheel_holds_the_attention_alone_and_needs_pytorch_alone(wheel: Path
         lines = archive.read(meta).decode().splitlines()
         sources = [archive.read(name).decode() for name in names if name.endswith(".py")]
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"nsa_attention"}
-    assert {"nsa_attention/py.typed", "nsa_attention/cpu/decode.c"} <= set(names)
+    sources = (f"nsa_attention/cpu/{name}.c" for name in ("decode", "pieces"))
+    assert {"nsa_attention/py.typed", *sources} <= set(names)
     assert any(name.endswith("/LICENSE") for name in names)
     needed = [line for line in lines if line.startswith("Requires-Dist")]
     assert [line for line in needed if "extra ==" not in line] == ["Requires-Dist: torch>=2.6"]

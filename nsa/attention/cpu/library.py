@@ -1,6 +1,6 @@
-"""How does the kernel in C come to be: compiled once a machine, checked before it is loaded?
+"""How do the kernels in C come to be: compiled once a machine, checked before they are loaded?
 
-The library lies in this user's cache, under a name made of the source, the compiler and the
+A library lies in this user's cache, under a name made of the source, the compiler and the
 processor, and of what it holds: a change of any asks for another, and so does one that is not whole
 (a power cut). Nobody else may be able to write it. It is loaded by another process first.
 """
@@ -23,17 +23,15 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from nsa.attention.settings import c_compiler, cache_folder, cpu_kernels
 
 logger = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("decode.c")
 LIMIT_S = 60.0
 """What the compiler may take; two to ten seconds are usual."""
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-std=gnu11")
-FUNCTIONS = ("nsa_decode_fp32", "nsa_decode_bf16")
-"""What a library must have."""
 _TRIAL = """
 import ctypes, sys
 try:
@@ -47,9 +45,21 @@ _PROCESSOR = Path("/proc/cpuinfo")
 _REASON_LIMIT = 200
 
 
+class Kernel(NamedTuple):
+    """A source beside this module, and the functions that its library must have."""
+
+    source: Path
+    functions: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, *functions: str) -> Kernel:
+        """Return the kernel of a source by its name."""
+        return cls(Path(__file__).with_name(name), functions)
+
+
 @functools.cache
-def load_library() -> ctypes.CDLL | str:
-    """Return the kernel of this machine, or why there is none."""
+def load_library(kernel: Kernel) -> ctypes.CDLL | str:
+    """Return the library of a kernel on this machine, or why there is none."""
     if not cpu_kernels():
         return "NSA_CPU_KERNELS=0 switches it off"
     compiler, base = c_compiler(), cache_folder()
@@ -58,15 +68,17 @@ def load_library() -> ctypes.CDLL | str:
     if base is None:
         return "it needs a folder to be kept in, and this user has no home"
     try:
-        return ctypes.CDLL(str(build_library(shlex.split(compiler), base / "nsa-cpu")))
+        folder = base / "nsa-cpu"
+        return ctypes.CDLL(str(build_library(shlex.split(compiler), folder, kernel)))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         reason = f"it could not be built: {_why(error)}"
-        logger.warning("the attention's CPU kernel: %s; PyTorch's operations serve", reason)
+        name = kernel.source.stem
+        logger.warning("the CPU kernel %s: %s; PyTorch's operations serve", name, reason)
         return reason
 
 
-def build_library(compiler: Sequence[str], folder: Path) -> Path:
-    """Return the library of this machine in a folder, compiled if it is not there whole.
+def build_library(compiler: Sequence[str], folder: Path, kernel: Kernel) -> Path:
+    """Return a kernel's library in a folder, compiled if it is not there whole.
 
     Raises:
         OSError: The folder cannot be written, or others can write it.
@@ -77,10 +89,10 @@ def build_library(compiler: Sequence[str], folder: Path) -> Path:
         raise ValueError("CC is empty")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_owned(folder)
-    name = _digest(compiler)
+    name = _digest(compiler, kernel)
     library = next(filter(_is_whole, sorted(folder.glob(f"{name}-*.so"))), None)
     if library is None:
-        library = _compile(compiler, folder, name)
+        library = _compile(compiler, folder, name, kernel)
     _check_owned(library)
     return library
 
@@ -90,17 +102,18 @@ def _is_whole(library: Path) -> bool:
     return library.stem.endswith(f"-{_short_digest(library.read_bytes())}")
 
 
-def _compile(compiler: Sequence[str], folder: Path, name: str) -> Path:
+def _compile(compiler: Sequence[str], folder: Path, name: str, kernel: Kernel) -> Path:
     _remove_forgotten(folder)
     handle, spare = tempfile.mkstemp(prefix=_MAKING, suffix=".so", dir=folder)
     os.close(handle)
     made = Path(spare)
-    logger.info("compiling the attention's CPU kernel, once for this machine")
+    logger.info("compiling the CPU kernel %s, once for this machine", kernel.source.stem)
     try:
-        _say([*compiler, *_FLAGS, "-o", str(made), str(SOURCE), "-lm"])
+        _say([*compiler, *_FLAGS, "-o", str(made), str(kernel.source), "-lm"])
         made.chmod(0o700)
         # Elsewhere first: what a sanitizer is linked to ends the process that loads it.
-        _say([sys.executable or "python3", "-I", "-S", "-c", _TRIAL, str(made), *FUNCTIONS])
+        python = sys.executable or "python3"
+        _say([python, "-I", "-S", "-c", _TRIAL, str(made), *kernel.functions])
         library = folder / f"{name}-{_short_digest(made.read_bytes())}.so"
         _place(made, library)
     finally:
@@ -151,9 +164,9 @@ def _say(command: Sequence[str]) -> bytes:
     return out
 
 
-def _digest(compiler: Sequence[str]) -> str:
+def _digest(compiler: Sequence[str], kernel: Kernel) -> str:
     parts = (
-        SOURCE.read_bytes(),
+        kernel.source.read_bytes(),
         _say([*compiler, "--version"]),
         " ".join((*compiler, *_FLAGS)).encode(),
         _processor(),

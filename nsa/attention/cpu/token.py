@@ -17,9 +17,10 @@ from torch import Tensor
 
 from nsa.attention import selection_rule
 from nsa.attention.cache import NsaCache
-from nsa.attention.cpu.library import FUNCTIONS, load_library
+from nsa.attention.cpu.library import Kernel, load_library
 
-_NAMES = dict(zip((torch.float32, torch.bfloat16), FUNCTIONS, strict=True))
+KERNEL = Kernel.of("decode.c", "nsa_decode_fp32", "nsa_decode_bf16")
+_NAMES = dict(zip((torch.float32, torch.bfloat16), KERNEL.functions, strict=True))
 VECTOR = 16
 """Numbers in one of its vectors."""
 MOST_AT_ONCE = 8
@@ -59,7 +60,7 @@ Functions = dict[torch.dtype, Callable[..., Any]]
 @functools.cache
 def load_functions() -> Functions | str:
     """Return the kernel's function for each dtype, or why there is none."""
-    library = load_library()
+    library = load_library(KERNEL)
     if isinstance(library, str):
         return library
     found: Functions = {}

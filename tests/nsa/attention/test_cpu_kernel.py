@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from nsa.attention import NsaCache, Sizes, counters, decode, nsa_attention, selection_rule
-from nsa.attention.cpu import library, token
+from nsa.attention.cpu import library, planned, token
 from nsa.attention.selection_rule import SelectionRule
 from nsa.attention.settings import c_compiler
 
@@ -322,12 +322,12 @@ def test_it_is_compiled_once_and_kept_from_others(anew, tmp_path, monkeypatch):
     assert built.stat().st_mode & 0o077 == 0
     compiler = [c_compiler() or ""]
     monkeypatch.setattr(library, "_compile", lambda *_: pytest.fail("it is there"))
-    assert library.build_library(compiler, built.parent) == built
+    assert library.build_library(compiler, built.parent, token.KERNEL) == built
     other = tmp_path / "other.c"
-    other.write_text(f"{library.SOURCE.read_text()}\nint other;\n")
+    other.write_text(f"{token.KERNEL.source.read_text()}\nint other;\n")
     monkeypatch.undo()
-    monkeypatch.setattr(library, "SOURCE", other)
-    assert library.build_library(compiler, built.parent) != built
+    changed = token.KERNEL._replace(source=other)
+    assert library.build_library(compiler, built.parent, changed) != built
 
 
 @needs_compiler
@@ -342,8 +342,9 @@ def test_a_library_that_another_could_have_put_there_is_not_loaded(anew, tmp_pat
 @needs_compiler
 def test_a_kernel_that_is_wrong_here_does_not_serve(anew, tmp_path, monkeypatch, make_inputs):
     wrong = tmp_path / "decode.c"
-    wrong.write_text(library.SOURCE.read_text().replace("1.6666665459e-1f", "1.6e-1f"))
-    monkeypatch.setattr(library, "SOURCE", wrong)
+    source = token.KERNEL.source.read_text()
+    wrong.write_text(source.replace("1.6666665459e-1f", "1.6e-1f"))
+    monkeypatch.setattr(token, "KERNEL", token.KERNEL._replace(source=wrong))
     inputs = make_inputs(20, H=4, G=2, D=16, dtype=torch.float32)
     out, _ = _last(inputs, _cache_of(inputs, SIZES[0], 20))
     assert "is not PyTorch's here" in _served()["torch"]
@@ -393,10 +394,12 @@ def test_a_library_that_another_host_runs_in_is_not_replaced(anew, tmp_path, mon
     if not links:
         monkeypatch.setattr(os, "link", refuse)
     compiler, folder = [c_compiler() or ""], tmp_path / "gonogo" / "nsa-cpu"
-    built = library.build_library(compiler, folder)
+    built = library.build_library(compiler, folder, token.KERNEL)
     file = built.stat().st_ino
     name, _, _ = built.stem.rpartition("-")
-    assert library._compile(compiler, folder, name) == built, "compilers repeat themselves"
+    assert library._compile(compiler, folder, name, token.KERNEL) == built, (
+        "compilers repeat themselves"
+    )
     assert (built.stat().st_ino, list(folder.iterdir())) == (file, [built])
     assert isinstance(anew(), dict)
 
@@ -405,11 +408,11 @@ def test_a_library_that_another_host_runs_in_is_not_replaced(anew, tmp_path, mon
 def test_a_library_that_is_not_whole_is_made_anew(anew, tmp_path):
     """After a power cut what was renamed last may be cut short, or hold zeros."""
     compiler, folder = [c_compiler() or ""], tmp_path / "gonogo" / "nsa-cpu"
-    built = library.build_library(compiler, folder)
+    built = library.build_library(compiler, folder, token.KERNEL)
     whole = built.read_bytes()
     for spoiled in (whole[:8192], whole[:4096] + bytes(len(whole) - 4096)):
         built.write_bytes(spoiled)
-        again = library.build_library(compiler, folder)
+        again = library.build_library(compiler, folder, token.KERNEL)
         assert again.read_bytes() == whole
         assert list(folder.iterdir()) == [again]
     assert isinstance(anew(), dict)
@@ -422,7 +425,7 @@ def test_what_a_killed_compilation_left_goes_with_the_next(tmp_path):
     for name, age_s in (("old", 3 * library.LIMIT_S), ("new", 1.0)):
         (folder / f".making-{name}.so").touch()
         os.utime(folder / f".making-{name}.so", (time.time() - age_s,) * 2)
-    built = library.build_library([c_compiler() or ""], folder)
+    built = library.build_library([c_compiler() or ""], folder, token.KERNEL)
     assert sorted(folder.iterdir()) == [folder / ".making-new.so", built]
 
 
@@ -432,7 +435,7 @@ def test_a_compiler_that_hangs_ends_with_all_that_it_has_started(tmp_path, monke
     compiler.write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {pid}\nwait\n")
     compiler.chmod(0o700)
     with pytest.raises(subprocess.TimeoutExpired):
-        library.build_library([str(compiler)], tmp_path / "kept")
+        library.build_library([str(compiler)], tmp_path / "kept", token.KERNEL)
     deadline = time.monotonic() + 30.0
     while _lives(int(pid.read_text())):
         assert time.monotonic() < deadline
@@ -447,9 +450,10 @@ def _lives(pid: int) -> bool:
 
 
 @needs_compiler
-def test_the_compiler_has_nothing_to_say_of_it(tmp_path):
+@pytest.mark.parametrize("kernel", [token.KERNEL, planned.KERNEL], ids=lambda one: one.source.stem)
+def test_the_compiler_has_nothing_to_say_of_it(kernel, tmp_path):
     made = [c_compiler() or "", *library._FLAGS, "-Wall", "-Wextra", "-o", str(tmp_path / "x.so")]
     done = subprocess.run(
-        [*made, str(library.SOURCE), "-lm"], check=False, capture_output=True, text=True
+        [*made, str(kernel.source), "-lm"], check=False, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,435 @@
+/* How are the pieces of a plan attended on a CPU, forward and backward?
+ *
+ * What `pieces.py` does with PyTorch's operations, in one call for a pair: a tile of rows meets 64
+ * keys at a time, and its scores, powers, masks and products stay in the first two caches. Every
+ * product is one small kernel, six rows by 64 columns in registers; keys and values are turned once
+ * a call, so that it always reads along rows. Everything is computed and added up in fp32, for each
+ * row in an order that does not depend on its neighbours.
+ *
+ * Shapes: a pair has P rows of queries (R of each of its tokens) and K keys, all D wide, D a
+ * multiple of 16. A row sees the keys [lo, hi). Scores are powers of two: p = 2^(score - lse).
+ * Vectors are GCC's and Clang's, 16 numbers each, whatever the machine has.
+ */
+
+#include <stdint.h>
+#include <string.h>
+
+#define WIDE 16
+#define KEYS 64   /* of a block */
+#define TILE 60   /* most rows of a tile */
+#define HIGH 6    /* rows of the product's kernel, and vectors across */
+#define ACROSS 4
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vec __attribute__((vector_size(4 * WIDE)));
+typedef int32_t ints __attribute__((vector_size(4 * WIDE)));
+
+INLINE vec read(const float *from) {
+    vec out;
+    memcpy(&out, from, sizeof out);
+    return out;
+}
+
+INLINE void write(float *to, vec x) { memcpy(to, &x, sizeof x); }
+
+INLINE vec splat(float x) { return x - (vec){0}; }
+
+INLINE vec only(ints where, vec x) {
+    ints bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= where;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+INLINE float sum(vec x) {
+    float out = 0;
+    for (int i = 0; i < WIDE; i++) out += x[i];
+    return out;
+}
+
+/* 2^x, to 2 units in the last place; 0 below the normal numbers, infinity above, NaN of NaN.
+ * The polynomial of Cephes' exp2f. */
+INLINE vec power(vec x) {
+    const vec whole = splat(12582912.0f);
+    ints low = x >= -126.0f, much = x >= 128.0f, numbers = x == x;
+    vec n = (x + whole) - whole;
+    vec r = x - n;
+    vec y = splat(1.535336188319500e-4f);
+    y = y * r + 1.339887440266574e-3f;
+    y = y * r + 9.618437357674640e-3f;
+    y = y * r + 5.550332471162809e-2f;
+    y = y * r + 2.402264791363012e-1f;
+    y = y * r + 6.931472028550421e-1f;
+    y = y * r + 1.0f;
+    ints bits = __builtin_convertvector(only(low & ~much, n), ints);
+    bits = (bits + 127) << 23;
+    vec scale;
+    memcpy(&scale, &bits, sizeof scale);
+    ints large = (much & 0x7f800000) | (~much & -1);
+    vec out = y * scale, inf;
+    memcpy(&inf, &large, sizeof inf);
+    ints obits, ibits = much & 0x7f800000;
+    memcpy(&obits, &out, sizeof obits);
+    obits = (numbers & ((low & ~much & obits) | ibits)) | (~numbers & obits);
+    memcpy(&out, &obits, sizeof out);
+    return out;
+}
+
+/* c [m, 16 * wide] = a [m, count] b [count, 16 * wide], added to it if `add`. */
+INLINE void small(int m, int wide, const float *a, long row, long column, const float *b, long b_row,
+                  long count, float *c, long c_row, int add) {
+    vec sums[HIGH][ACROSS];
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < wide; j++)
+            sums[i][j] = add ? read(c + i * c_row + j * WIDE) : (vec){0};
+    for (long k = 0; k < count; k++) {
+        vec line[ACROSS];
+        for (int j = 0; j < wide; j++) line[j] = read(b + k * b_row + j * WIDE);
+        for (int i = 0; i < m; i++) {
+            vec x = splat(a[i * row + k * column]);
+            for (int j = 0; j < wide; j++) sums[i][j] += x * line[j];
+        }
+    }
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < wide; j++) write(c + i * c_row + j * WIDE, sums[i][j]);
+}
+
+#define OF_WIDTH(M, W)                                                                             \
+    case W:                                                                                        \
+        small(M, W, a, row, column, b, b_row, count, c, c_row, add);                               \
+        break;
+#define OF_HEIGHT(M)                                                                               \
+    static void small_##M(int wide, const float *a, long row, long column, const float *b,         \
+                          long b_row, long count, float *c, long c_row, int add) {                 \
+        switch (wide) { OF_WIDTH(M, 1) OF_WIDTH(M, 2) OF_WIDTH(M, 3) OF_WIDTH(M, 4) }              \
+    }
+OF_HEIGHT(1)
+OF_HEIGHT(2)
+OF_HEIGHT(3)
+OF_HEIGHT(4)
+OF_HEIGHT(5)
+OF_HEIGHT(6)
+
+typedef void (*heights)(int, const float *, long, long, const float *, long, long, float *, long,
+                        int);
+static const heights of_height[] = {0, small_1, small_2, small_3, small_4, small_5, small_6};
+
+/* c [m, 16 * wide] (+)= a [m, count] b [count, 16 * wide]; a's steps from row to row and from
+ * column to column are given, so that it may lie turned. */
+static void multiply(long m, long wide, const float *a, long row, long column, const float *b,
+                     long b_row, long count, float *c, long c_row, int add) {
+    for (long j = 0; j < wide; j += ACROSS) {
+        int across = wide - j < ACROSS ? (int)(wide - j) : ACROSS;
+        for (long i = 0; i < m; i += HIGH) {
+            long high = m - i < HIGH ? m - i : HIGH;
+            of_height[high](across, a + i * row, row, column, b + j * WIDE, b_row, count,
+                            c + i * c_row + j * WIDE, c_row, add);
+        }
+    }
+}
+
+typedef struct {
+    int64_t K, R, D, w, l, d, spans, groups; /* query t sees key s if t - w < s and s d + l <= t + 1 */
+} sizes;
+
+typedef struct {
+    int64_t t0, t1, k0, k1;
+} span;
+
+typedef struct {
+    int64_t k0, k1, count, first; /* keys, and its queries' numbers: `count` from place `first` on */
+} gathered;
+
+/* A number a row: the next row's is `step` further. */
+typedef struct {
+    float *at;
+    int64_t step;
+} column;
+
+/* Blocks of 64 keys [D, 64], turned; zeros beyond the last key. */
+static void turn(const float *x, long K, long D, float *out) {
+    for (long k0 = 0; k0 < K; k0 += KEYS) {
+        float *block = out + k0 * D;
+        long here = K - k0 < KEYS ? K - k0 : KEYS;
+        if (here < KEYS) memset(block, 0, sizeof(float) * KEYS * D);
+        for (long d0 = 0; d0 < D; d0 += WIDE)
+            for (long k = 0; k < here; k++)
+                for (long d = d0; d < d0 + WIDE; d++) block[d * KEYS + k] = x[(k0 + k) * D + d];
+    }
+}
+
+/* The keys that some row of a tile sees, of one block: columns [from, until), whole vectors. */
+typedef struct {
+    long at;          /* its first key */
+    long from, until; /* vectors of it */
+    long keys;        /* numbers of keys in these vectors that there are */
+} part;
+
+INLINE part part_of(long block, long lo, long hi, long K) {
+    part out = {block * KEYS, 0, ACROSS, 0};
+    if (lo > out.at) out.from = (lo - out.at) / WIDE;
+    if (hi < out.at + KEYS) out.until = (hi - out.at + WIDE - 1) / WIDE;
+    long end = out.at + out.until * WIDE;
+    out.keys = (end < K ? end : K) - (out.at + out.from * WIDE);
+    return out;
+}
+
+/* Where a vector of keys from `key` on is seen by a row. */
+INLINE ints seen(long key, long lo, long hi) {
+    const ints count = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return (count >= (int32_t)(lo - key)) & (count < (int32_t)(hi - key));
+}
+
+INLINE vec shown(vec x, long key, long lo, long hi) {
+    return lo <= key && key + WIDE <= hi ? x : only(seen(key, lo, hi), x);
+}
+
+typedef struct {
+    long m;             /* rows */
+    long least, most;   /* keys that some row sees */
+    long lo[TILE], hi[TILE];
+    float offset[TILE]; /* what is taken from a row's scores */
+    float gate[TILE], dot[TILE];
+    int lone[TILE];     /* whether a row sees one key in the whole plan */
+    vec sums[TILE], others[TILE];
+    float p[TILE * KEYS], s[TILE * KEYS];
+} tile;
+
+static void bound(tile *t) {
+    t->least = t->lo[0];
+    t->most = t->hi[0];
+    for (long i = 1; i < t->m; i++) {
+        if (t->lo[i] < t->least) t->least = t->lo[i];
+        if (t->hi[i] > t->most) t->most = t->hi[i];
+    }
+}
+
+/* out [m, D] = the unnormalised output of a tile, t->sums what it is to be divided by. */
+static void attend_tile(tile *t, const float *q, const float *turned, const float *v, long K, long D,
+                        float *out) {
+    for (long i = 0; i < t->m; i++) t->sums[i] = (vec){0};
+    bound(t);
+    int add = 0;
+    for (long block = t->least / KEYS; block * KEYS < t->most; block++) {
+        part b = part_of(block, t->least, t->most, K);
+        long x = b.from * WIDE;
+        multiply(t->m, b.until - b.from, q, D, 1, turned + b.at * D + x, KEYS, D, t->p + x, KEYS, 0);
+        for (long i = 0; i < t->m; i++)
+            for (long j = b.from; j < b.until; j++) {
+                float *at = t->p + i * KEYS + j * WIDE;
+                vec p = power(read(at) - t->offset[i]);
+                p = shown(p, b.at + j * WIDE, t->lo[i], t->hi[i]);
+                t->sums[i] += p;
+                write(at, p);
+            }
+        multiply(t->m, D / WIDE, t->p + x, KEYS, 1, v + (b.at + x) * D, D, b.keys, out, D, add);
+        add = 1;
+    }
+}
+
+/* Rows [r0, r0 + m) of a span. */
+static void of_span(tile *t, const sizes *s, const span *where, long r0, long m) {
+    t->m = m;
+    for (long i = 0; i < m; i++) {
+        long query = (r0 + i) / s->R, lo = query - s->w + 1, hi = (query + 1 - s->l) / s->d + 1;
+        t->lo[i] = lo > where->k0 ? lo : where->k0;
+        t->hi[i] = hi < where->k1 ? hi : where->k1;
+    }
+}
+
+/* Numbers of a tile's rows, which lie `step` apart; nothing given: 0. */
+INLINE void numbers(float *to, column from, long r0, long m) {
+    for (long i = 0; i < m; i++) to[i] = from.at ? from.at[(r0 + i) * from.step] : 0.0f;
+}
+
+/* Attend for one pair: `out` [P, D] unnormalised and `total` [P], written for the rows of spans,
+ * then added to. `room` holds the turned keys and two tiles. */
+void nsa_attend(const sizes *s, const span *spans, const gathered *groups, const int64_t *queries,
+                int64_t first_query, const float *q, const float *k, const float *v,
+                const float *reference, float *out, float *total, float *room) {
+    const long D = s->D, R = s->R, K = s->K, at_once = TILE / R;
+    const column offsets = {(float *)reference, 1};
+    float *turned = room, *rows = turned + (K + KEYS - 1) / KEYS * KEYS * D, *made = rows + TILE * D;
+    tile t;
+    turn(k, K, D, turned);
+    for (long n = 0; n < s->spans; n++)
+        for (long r0 = spans[n].t0 * R; r0 < spans[n].t1 * R; r0 += TILE) {
+            long rest = spans[n].t1 * R - r0, m = rest < TILE ? rest : TILE;
+            of_span(&t, s, spans + n, r0, m);
+            numbers(t.offset, offsets, r0, m);
+            attend_tile(&t, q + r0 * D, turned, v, K, D, out + r0 * D);
+            for (long i = 0; i < m; i++) total[r0 + i] = sum(t.sums[i]);
+        }
+    for (long n = 0; n < s->groups; n++) {
+        const gathered *g = groups + n;
+        const int64_t *of = queries + g->first;
+        for (long begin = 0; begin < g->count; begin += at_once) {
+            long many = g->count - begin < at_once ? g->count - begin : at_once;
+            t.m = many * R;
+            for (long i = 0; i < t.m; i++) t.lo[i] = g->k0, t.hi[i] = g->k1 < K ? g->k1 : K;
+            for (long i = 0; i < many; i++) {
+                long r0 = (of[begin + i] - first_query) * R;
+                memcpy(rows + i * R * D, q + r0 * D, sizeof(float) * R * D);
+                numbers(t.offset + i * R, offsets, r0, R);
+            }
+            attend_tile(&t, rows, turned, v, K, D, made);
+            for (long i = 0; i < many; i++) {
+                long r0 = (of[begin + i] - first_query) * R;
+                for (long x = 0; x < R * D; x += WIDE)
+                    write(out + r0 * D + x, read(out + r0 * D + x) + read(made + i * R * D + x));
+                for (long h = 0; h < R; h++) total[r0 + h] += sum(t.sums[i * R + h]);
+            }
+        }
+    }
+}
+
+typedef struct {
+    const float *k, *v;         /* [K, D] */
+    const float *k_turned, *v_turned;
+    float *dk, *dv;             /* [K, D], added to */
+    long K, D;
+} keys;
+
+/* t->p = shares of one part; t->s = what the gradient of the output says of each. */
+INLINE void shares(tile *t, const keys *x, const part *b, const float *q, const float *grad, float *p,
+                   float *s, long row) {
+    long from = b->from * WIDE, wide = b->until - b->from;
+    const long at = b->at * x->D + from;
+    multiply(t->m, wide, q, x->D, 1, x->k_turned + at, KEYS, x->D, p, row, 0);
+    multiply(t->m, wide, grad, x->D, 1, x->v_turned + at, KEYS, x->D, s, row, 0);
+}
+
+/* Gradients of a tile of which each row may be in several: `dot` is known. dq [m, D] is added to. */
+static void parts_backward(tile *t, const keys *x, const float *q, const float *grad, float *dq) {
+    bound(t);
+    for (long block = t->least / KEYS; block * KEYS < t->most; block++) {
+        part b = part_of(block, t->least, t->most, x->K);
+        float *p = t->p + b.from * WIDE, *s = t->s + b.from * WIDE;
+        const long first = b.at + b.from * WIDE, wide = b.until - b.from, D = x->D;
+        shares(t, x, &b, q, grad, p, s, KEYS);
+        for (long i = 0; i < t->m; i++)
+            for (long j = 0; j < wide; j++) {
+                float *at = p + i * KEYS + j * WIDE, *to = s + i * KEYS + j * WIDE;
+                vec share = power(read(at) + t->offset[i]) * t->gate[i];
+                share = shown(share, first + j * WIDE, t->lo[i], t->hi[i]);
+                write(at, share);
+                write(to, t->lone[i] ? (vec){0} : share * (read(to) - t->dot[i]));
+            }
+        multiply(b.keys, D / WIDE, p, 1, KEYS, grad, D, t->m, x->dv + first * D, D, 1);
+        multiply(b.keys, D / WIDE, s, 1, KEYS, q, D, t->m, x->dk + first * D, D, 1);
+        multiply(t->m, D / WIDE, s, KEYS, 1, x->k + first * D, D, b.keys, dq, D, 1);
+    }
+}
+
+/* Gradients of a tile that holds all keys of its rows: `dot` is found. `room` holds its queries and
+ * gradients times the gate, dq before it, and shares and what is said of them, `row` apart. */
+static void rows_backward(tile *t, const keys *x, const float *q, const float *grad, float *dq,
+                          float *room, long row) {
+    const long D = x->D, m = t->m;
+    float *gated_q = room, *gated = gated_q + TILE * D, *made = gated + TILE * D;
+    float *p = made + TILE * D, *s = p + TILE * row;
+    bound(t);
+    for (long i = 0; i < m; i++) {
+        t->sums[i] = t->others[i] = (vec){0};
+        for (long d = 0; d < D; d += WIDE) {
+            write(gated_q + i * D + d, read(q + i * D + d) * t->gate[i]);
+            write(gated + i * D + d, read(grad + i * D + d) * t->gate[i]);
+        }
+    }
+    const long begin = t->least / KEYS * KEYS;
+    for (long block = t->least / KEYS; block * KEYS < t->most; block++) {
+        part b = part_of(block, t->least, t->most, x->K);
+        const long first = b.at + b.from * WIDE, wide = b.until - b.from;
+        float *ps = p + first - begin, *ss = s + first - begin;
+        shares(t, x, &b, q, grad, ps, ss, row);
+        for (long i = 0; i < m; i++)
+            for (long j = 0; j < wide; j++) {
+                float *at = ps + i * row + j * WIDE, *to = ss + i * row + j * WIDE;
+                vec share = power(read(at) + t->offset[i]);
+                share = shown(share, first + j * WIDE, t->lo[i], t->hi[i]);
+                vec said = read(to) * share;
+                t->sums[i] += share;
+                t->others[i] += said;
+                write(at, share);
+                write(to, said);
+            }
+        multiply(b.keys, D / WIDE, ps, 1, row, gated, D, m, x->dv + first * D, D, 1);
+    }
+    for (long i = 0; i < m; i++) t->dot[i] = sum(t->others[i]) / sum(t->sums[i]);
+    int add = 0;
+    for (long block = t->least / KEYS; block * KEYS < t->most; block++) {
+        part b = part_of(block, t->least, t->most, x->K);
+        const long first = b.at + b.from * WIDE, wide = b.until - b.from;
+        float *ps = p + first - begin, *ss = s + first - begin;
+        for (long i = 0; i < m; i++)
+            for (long j = 0; j < wide; j++) {
+                float *to = ss + i * row + j * WIDE;
+                vec said = read(to) - read(ps + i * row + j * WIDE) * t->dot[i];
+                write(to, t->lone[i] ? (vec){0} : said);
+            }
+        multiply(b.keys, D / WIDE, ss, 1, row, gated_q, D, m, x->dk + first * D, D, 1);
+        multiply(m, D / WIDE, ss, row, 1, x->k + first * D, D, b.keys, made, D, add);
+        add = 1;
+    }
+    for (long i = 0; i < m; i++)
+        for (long d = 0; d < D; d += WIDE)
+            write(dq + i * D + d, read(dq + i * D + d) + read(made + i * D + d) * t->gate[i]);
+}
+
+/* Gradients of one pair; dq [P, D], dk and dv [K, D] are added to. `minus_lse`, `gate` and `dot`
+ * have a number a row; where each row is whole in one span (`row` > 0: the most keys of a tile, in
+ * whole blocks) `dot` is written, else read. `lone`: queries of the first that see one key. */
+void nsa_attend_backward(const sizes *s, const span *spans, const gathered *groups,
+                         const int64_t *queries, int64_t first_query, const float *q,
+                         const float *k, const float *v, const float *grad,
+                         const column *minus_lse, const column *gate, const column *dot, float *dq,
+                         float *dk, float *dv, int64_t lone, int64_t row, float *room) {
+    const long D = s->D, R = s->R, K = s->K, at_once = TILE / R;
+    const long turned = (K + KEYS - 1) / KEYS * KEYS * D;
+    keys x = {k, v, room, room + turned, dk, dv, K, D};
+    float *rows = room + 2 * turned, *grads = rows + TILE * D, *made = grads + TILE * D;
+    tile t;
+    turn(k, K, D, room);
+    turn(v, K, D, room + turned);
+    for (long n = 0; n < s->spans; n++)
+        for (long r0 = spans[n].t0 * R; r0 < spans[n].t1 * R; r0 += TILE) {
+            long rest = spans[n].t1 * R - r0, m = rest < TILE ? rest : TILE;
+            of_span(&t, s, spans + n, r0, m);
+            numbers(t.offset, *minus_lse, r0, m);
+            numbers(t.gate, *gate, r0, m);
+            for (long i = 0; i < m; i++) t.lone[i] = (r0 + i) / R < lone;
+            if (row) {
+                rows_backward(&t, &x, q + r0 * D, grad + r0 * D, dq + r0 * D, rows, row);
+                for (long i = 0; i < m; i++) dot->at[(r0 + i) * dot->step] = t.dot[i];
+            } else {
+                numbers(t.dot, *dot, r0, m);
+                parts_backward(&t, &x, q + r0 * D, grad + r0 * D, dq + r0 * D);
+            }
+        }
+    memset(t.lone, 0, sizeof t.lone);
+    for (long n = 0; n < s->groups; n++) {
+        const gathered *g = groups + n;
+        const int64_t *of = queries + g->first;
+        for (long begin = 0; begin < g->count; begin += at_once) {
+            long many = g->count - begin < at_once ? g->count - begin : at_once;
+            t.m = many * R;
+            for (long i = 0; i < t.m; i++) t.lo[i] = g->k0, t.hi[i] = g->k1 < K ? g->k1 : K;
+            for (long i = 0; i < many; i++) {
+                long r0 = (of[begin + i] - first_query) * R;
+                memcpy(rows + i * R * D, q + r0 * D, sizeof(float) * R * D);
+                memcpy(grads + i * R * D, grad + r0 * D, sizeof(float) * R * D);
+                numbers(t.offset + i * R, *minus_lse, r0, R);
+                numbers(t.gate + i * R, *gate, r0, R);
+                numbers(t.dot + i * R, *dot, r0, R);
+            }
+            memset(made, 0, sizeof(float) * t.m * D);
+            parts_backward(&t, &x, rows, grads, made);
+            for (long i = 0; i < many; i++) {
+                float *to = dq + (of[begin + i] - first_query) * R * D;
+                for (long d = 0; d < R * D; d += WIDE)
+                    write(to + d, read(to + d) + read(made + i * R * D + d));
+            }
+        }
+    }
+}

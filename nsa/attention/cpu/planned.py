@@ -1,0 +1,247 @@
+"""How is the kernel in C asked for the pieces of a plan, and when could it serve?
+
+It computes in fp32, with the factor in the keys, for heads of a multiple of 16 numbers, and a pair
+is one thread's. Shape legend as in plan.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nsa.attention.cpu.library import Kernel, load_library
+from nsa.attention.pieces import OutputGradient
+from nsa.attention.plan import Gathered, Plan, Span
+
+KERNEL = Kernel.of("pieces.c", "nsa_attend", "nsa_attend_backward")
+VECTOR = 16
+"""Numbers in one of its vectors."""
+KEYS = 64
+"""Keys of one of its blocks."""
+TILE = 60
+"""Most rows that it takes at a time; all heads of a gathered query are among them."""
+
+
+class _Sizes(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_int64) for name in ("K", "R", "D", "w", "l", "d", "spans", "groups")
+    ]
+
+
+class _Column(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("step", ctypes.c_int64)]
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """The kernel's two functions."""
+
+    attend: Callable[..., Any]
+    attend_backward: Callable[..., Any]
+
+
+def call_reason(q_NPD: Tensor, R: int, factor: float) -> str:
+    """Why the kernel cannot serve these rows of queries, empty where it can."""
+    if q_NPD.device.type != "cpu":
+        return f"it needs a CPU, not {q_NPD.device.type}"
+    if type(q_NPD) is not Tensor:
+        return "these are no plain tensors"
+    if q_NPD.dtype != torch.float32 or factor != 1.0:
+        said = "bf16 products" if factor != 1.0 else str(q_NPD.dtype)
+        return f"it computes in fp32, not {said}"
+    if q_NPD.shape[-1] % VECTOR:
+        return f"its vectors hold {VECTOR} numbers, and a head has {q_NPD.shape[-1]}"
+    if R > TILE:
+        return f"it takes {TILE} heads of a group, not {R}"
+    if torch.get_num_threads() > len(q_NPD):
+        return f"PyTorch has {torch.get_num_threads()} threads for {len(q_NPD)} groups"
+    return ""
+
+
+@functools.cache
+def load_functions() -> Functions | str:
+    """Return the kernel's functions, or why there are none."""
+    library = load_library(KERNEL)
+    if isinstance(library, str):
+        return library
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    sizes, column = ctypes.POINTER(_Sizes), ctypes.POINTER(_Column)
+    attend, attend_backward = (getattr(library, name) for name in KERNEL.functions)
+    attend.argtypes = [sizes, *[pointer] * 3, number, *[pointer] * 7]
+    attend_backward.argtypes = [
+        *(sizes, *[pointer] * 3, number, *[pointer] * 4),
+        *(*[column] * 3, *[pointer] * 3, number, number, pointer),
+    ]
+    attend.restype = attend_backward.restype = None
+    return Functions(attend, attend_backward)
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """The gathered pieces of one pair: keys, how many queries and where they begin, and these."""
+
+    table: Tensor
+    queries: Tensor
+
+
+def _table(rows: Sequence[tuple[int, int, int, int]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.int64, device="cpu").view(-1, 4)
+
+
+def _spans(spans: Sequence[Span]) -> Tensor:
+    return _table([(span.t0, span.t1, span.k0, span.k1) for span in spans])
+
+
+def _groups(gathered: Sequence[Gathered], pairs: int) -> list[_Groups]:
+    """The gathered pieces of each pair."""
+    found = []
+    for n in range(pairs):
+        own = [one for one in gathered if one.n == n]
+        ends = [0]
+        for one in own:
+            ends.append(ends[-1] + len(one.queries))
+        rows = [
+            (one.k0, one.k1, len(one.queries), end) for one, end in zip(own, ends, strict=False)
+        ]
+        none = torch.empty(0, dtype=torch.int64, device="cpu")
+        found.append(_Groups(_table(rows), torch.cat([none, *(one.queries for one in own)])))
+    return found
+
+
+def _each_pair(pairs: int, work: Callable[[int], None]) -> None:
+    """Have the work of every pair done, by as many threads as PyTorch has."""
+    threads = min(torch.get_num_threads(), pairs)
+    if threads == 1:
+        for n in range(pairs):
+            work(n)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, range(pairs)))
+
+
+def _room(numbers: int) -> Tensor:
+    """Memory of the kernel's own; what a process makes tensors of by default is a caller's."""
+    return torch.empty(numbers, dtype=torch.float32, device="cpu")
+
+
+def attend(
+    functions: Functions,
+    q_NPD: Tensor,
+    k_NKD: Tensor,
+    v_NKD: Tensor,
+    plan: Plan,
+    reference_NP: Tensor | None,
+    out_NPD: Tensor,
+    total_NP: Tensor,
+) -> None:
+    """Write the unnormalised output, and the sums that it is to be divided by.
+
+    Args:
+        functions: Of the kernel.
+        q_NPD: Rows of queries; this and all others contiguous.
+        k_NKD: Keys, times the factor.
+        v_NKD: Values.
+        plan: The pieces.
+        reference_NP: What is taken from a row's scores; None: nothing.
+        out_NPD: Overwritten, for the rows that are in a span.
+        total_NP: Overwritten, for the same.
+    """
+    (N, _, D), K = k_NKD.shape, k_NKD.shape[1]
+    R, spans, groups = q_NPD.shape[1] // K, _spans(plan.spans), _groups(plan.gathered, N)
+
+    def work(n: int) -> None:
+        own = groups[n]
+        sizes = _Sizes(K, R, D, plan.w or K, 1, 1, len(spans), len(own.table))
+        room = _room(-(-K // KEYS) * KEYS * D + 2 * TILE * D)
+        reference = None if reference_NP is None else reference_NP[n].data_ptr()
+        functions.attend(
+            ctypes.byref(sizes), spans.data_ptr(), own.table.data_ptr(), own.queries.data_ptr(),
+            n * K, *(x[n].data_ptr() for x in (q_NPD, k_NKD, v_NKD)), reference,
+            out_NPD[n].data_ptr(), total_NP[n].data_ptr(), room.data_ptr(),
+        )  # fmt: skip
+
+    _each_pair(N, work)
+
+
+def attend_backward(
+    functions: Functions,
+    q_NPD: Tensor,
+    k_NKD: Tensor,
+    v_NKD: Tensor,
+    plan: Plan,
+    output: OutputGradient,
+    dq_NPD: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Gradients as `pieces.attend_backward`, of contiguous tensors."""
+    N, K, _ = k_NKD.shape
+    return _backward(
+        functions, q_NPD, k_NKD, v_NKD, plan.spans, _groups(plan.gathered, N), output, dq_NPD,
+        R=q_NPD.shape[1] // K, w=plan.w or K, lone=K if plan.w == 1 else 1,
+    )  # fmt: skip
+
+
+def compressed_backward(
+    functions: Functions,
+    q_NPD: Tensor,
+    k_NCD: Tensor,
+    v_NCD: Tensor,
+    S: int,
+    output: OutputGradient,
+    dq_NPD: Tensor,
+    *,
+    l: int,  # noqa: E741
+    d: int,
+) -> tuple[Tensor, Tensor]:
+    """Gradients as `compressed.compressed_backward`, of contiguous tensors."""
+    N, C, _ = k_NCD.shape
+    spans = [Span(t0=l - 1, t1=S, k0=0, k1=C)] if C else []
+    return _backward(
+        functions, q_NPD, k_NCD, v_NCD, spans, _groups((), N), output, dq_NPD,
+        R=q_NPD.shape[1] // S, w=S, l=l, d=d, lone=l - 1 + d,
+    )  # fmt: skip
+
+
+def _backward(
+    functions: Functions,
+    q_NPD: Tensor,
+    k_NKD: Tensor,
+    v_NKD: Tensor,
+    spans: Sequence[Span],
+    groups: Sequence[_Groups],
+    output: OutputGradient,
+    dq_NPD: Tensor,
+    *,
+    R: int,
+    w: int,
+    l: int = 1,  # noqa: E741
+    d: int = 1,
+    lone: int,
+) -> tuple[Tensor, Tensor]:
+    N, K, D = k_NKD.shape
+    dk, dv, table = torch.zeros_like(k_NKD), torch.zeros_like(v_NKD), _spans(spans)
+    widest = max((span.k1 - span.k0 for span in spans), default=0)
+    # A tile's keys begin and end with whole blocks.
+    row = (-(-widest // KEYS) + 1) * KEYS if output.whole_rows else 0
+    read = (q_NPD, k_NKD, v_NKD, output.grad_NPD)
+    numbers = (output.minus_lse_NP1, output.gate_NP1, output.dot_NP1)
+
+    def work(n: int) -> None:
+        own = groups[n]
+        sizes = _Sizes(K, R, D, w, l, d, len(table), len(own.table))
+        room = _room(2 * -(-K // KEYS) * KEYS * D + 3 * TILE * D + 2 * TILE * row)
+        columns = [_Column(x[n].data_ptr(), x.stride(1)) for x in numbers]
+        functions.attend_backward(
+            ctypes.byref(sizes), table.data_ptr(), own.table.data_ptr(), own.queries.data_ptr(),
+            n * K, *(x[n].data_ptr() for x in read), *map(ctypes.byref, columns),
+            *(x[n].data_ptr() for x in (dq_NPD, dk, dv)), lone, row, room.data_ptr(),
+        )  # fmt: skip
+
+    _each_pair(N, work)
+    return dk, dv

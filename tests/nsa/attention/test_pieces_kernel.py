@@ -1,0 +1,277 @@
+"""The kernel in C for the pieces of a plan gives what the equations give, forward and backward."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nsa.attention import by_plan, counters, nsa_attention
+from nsa.attention.cpu import library, planned
+
+pytestmark = pytest.mark.needs("compiler")
+SIZES: tuple[dict[str, int], ...] = (
+    {"l": 8, "d": 4, "l_sel": 8, "n_sel": 5, "w": 16},
+    {"l": 8, "d": 8, "l_sel": 24, "n_sel": 3, "w": 20},
+    {"l": 12, "d": 4, "l_sel": 8, "n_sel": 4, "w": 1},
+    {"l": 16, "d": 16, "l_sel": 64, "n_sel": 3, "w": 130},
+    {"l": 1, "d": 1, "l_sel": 3, "n_sel": 6, "w": 200},
+    {"l": 32, "d": 16, "l_sel": 128, "n_sel": 16, "w": 512},
+)
+Made = Callable[..., dict[str, Tensor]]
+Ran = Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]
+
+
+@pytest.fixture(autouse=True)
+def counted() -> None:
+    counters.clear()
+
+
+def _served() -> dict[str, str]:
+    return {row.path: row.reason for row in counters.snapshot() if row.operation == "pieces"}
+
+
+def _assert_as_the_equations(inputs: dict[str, Tensor], run: Ran, sizes: dict[str, int]) -> None:
+    out, chosen, grads = run(inputs, backend="torch", **sizes)
+    assert _served() == {"c": ""}
+    exact = {name: x.detach().double() for name, x in inputs.items()}
+    expected, ids, wanted = run(exact, backend="reference", **sizes)
+    assert torch.equal(chosen, ids)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+    for name, grad in grads.items():
+        torch.testing.assert_close(
+            grad.double(),
+            wanted[name],
+            rtol=1e-4,
+            atol=3e-5,
+            msg=lambda text, at=name: f"{at}: {text}",
+        )
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_blocks_of_every_size_are_attended(
+    sizes: dict[str, int], make_inputs: Made, run: Ran
+) -> None:
+    inputs = make_inputs(210, B=1, H=6, G=2, D=32, dtype=torch.float32)
+    _assert_as_the_equations(inputs, run, sizes)
+
+
+@pytest.mark.parametrize(
+    ("H", "G", "D"), [(6, 2, 16), (7, 1, 64), (15, 1, 48), (4, 4, 128), (2, 1, 256), (60, 1, 16)]
+)
+def test_heads_of_every_number_and_width_are_attended(
+    H: int, G: int, D: int, make_inputs: Made, run: Ran
+) -> None:
+    inputs = make_inputs(90, B=1, H=H, G=G, D=D, dtype=torch.float32)
+    _assert_as_the_equations(inputs, run, SIZES[0])
+
+
+@pytest.mark.parametrize("S", [1, 2, 15, 16, 17, 63, 64, 65, 129])
+def test_sequences_of_every_length_are_attended(S: int, make_inputs: Made, run: Ran) -> None:
+    for sizes in SIZES[:4]:
+        inputs = make_inputs(S, H=3, G=1, D=16, dtype=torch.float32)
+        _assert_as_the_equations(inputs, run, sizes)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_shapes_of_every_kind_are_attended_and_nothing_is_written_beyond_its_room(
+    part: int, make_inputs: Made, run: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel is given its room by its caller: 64 numbers behind that stay as they are."""
+    behind: list[Tensor] = []
+
+    def guarded(numbers: int) -> Tensor:
+        room = torch.full((numbers + 64,), 12345.0)
+        behind.append(room[numbers:])
+        return room[:numbers]
+
+    monkeypatch.setattr(planned, "_room", guarded)
+    drawn = random.Random(part)
+    for seed in range(25):
+        d = drawn.choice([1, 2, 4, 8, 16])
+        sizes = {
+            "l": d * drawn.randint(1, 4), "d": d, "l_sel": d * drawn.randint(1, 9),
+            "n_sel": drawn.randint(3, 8), "w": drawn.randint(1, 150),
+        }  # fmt: skip
+        if sizes["l_sel"] % d or sizes["l"] % d:
+            continue
+        G, R = drawn.choice([1, 2, 3]), drawn.choice([1, 2, 5, 6, 7, 13])
+        shape = {"B": drawn.choice([1, 2]), "H": G * R, "G": G, "D": 16 * drawn.choice([1, 2, 5])}
+        inputs = make_inputs(drawn.randint(1, 200), dtype=torch.float32, seed=seed, **shape)
+        exact = {name: x.detach().double() for name, x in inputs.items()}
+        out, _, grads = run(inputs, backend="torch", **sizes)
+        expected, _, wanted = run(exact, backend="torch", **sizes)
+        torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+        for name, grad in grads.items():
+            torch.testing.assert_close(grad.double(), wanted[name], rtol=1e-4, atol=5e-5)
+    assert "c" in _served()
+    assert len(behind) >= 60
+    assert all((numbers == 12345.0).all() for numbers in behind)
+
+
+def test_large_scores_are_attended_as_softmax_attends_them(make_inputs: Made, run: Ran) -> None:
+    """So large that a row's maximum has to be taken off; gradients are small differences then."""
+    inputs = make_inputs(150, B=1, D=16, dtype=torch.float32, q_factor=30.0)
+    out, ids, grads = run(inputs, backend="torch", **SIZES[0])
+    assert _served() == {"c": ""}
+    exact = {name: x.detach().double() for name, x in inputs.items()}
+    expected, chosen, wanted = run(exact, backend="torch", **SIZES[0])
+    assert torch.equal(ids, chosen)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
+    for name, grad in grads.items():
+        assert (grad.double() - wanted[name]).norm() <= 1e-4 * wanted[name].norm(), name
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_number_is_told_in_its_row_and_later(
+    value: float, make_inputs: Made, run: Ran
+) -> None:
+    """A loss that is none must show; what comes before the row does not change by a bit."""
+    inputs = make_inputs(150, B=1, D=16, dtype=torch.float32)
+    clean, _, _ = run(inputs, backend="torch", **SIZES[0])
+    for name in ("q", "k_sel", "v_win"):
+        spoiled = {each: x.detach().clone() for each, x in inputs.items()}
+        spoiled[name][:, 130, 0] = value
+        out, _, grads = run(spoiled, backend="torch", **SIZES[0])
+        assert torch.equal(out[:, :128], clean[:, :128]), name
+        assert not out[:, 130].isfinite().all(), name
+        assert not grads[name].isfinite().all() or name == "v_win", name
+
+
+def test_the_future_moves_no_bit(make_inputs: Made) -> None:
+    inputs = {k: x.detach() for k, x in make_inputs(200, D=16, dtype=torch.float32).items()}
+    before = nsa_attention(**inputs, **SIZES[0])
+    for until in (1, 40, 65, 130, 199):
+        other = make_inputs(200, D=16, dtype=torch.float32, seed=1)
+        later = {k: torch.cat((x[:, :until], other[k][:, until:]), 1) for k, x in inputs.items()}
+        assert torch.equal(nsa_attention(**later, **SIZES[0])[:, :until], before[:, :until])
+    assert _served() == {"c": ""}
+
+
+def test_threads_change_no_bit(make_inputs: Made, run: Ran) -> None:
+    inputs = make_inputs(180, B=2, D=16, dtype=torch.float32)
+    alone, _, grads = run(inputs, backend="torch", **SIZES[0])
+    torch.set_num_threads(2)
+    out, _, again = run(inputs, backend="torch", **SIZES[0])
+    assert torch.equal(out, alone)
+    assert all(torch.equal(again[name], grad) for name, grad in grads.items())
+    assert _served() == {"c": ""}
+
+
+@pytest.mark.parametrize("default", [torch.float16, torch.float64], ids=str)
+def test_what_a_process_makes_tensors_of_says_nothing_of_the_kernels_own(
+    default: torch.dtype, anew: Callable[[], None], make_inputs: Made, run: Ran
+) -> None:
+    inputs = make_inputs(120, D=16, dtype=torch.float32)
+    expected, _, _ = run(inputs, backend="torch", **SIZES[0])
+    anew()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        with torch.device("meta"):
+            by_plan.prepare()
+        out, _, _ = run(inputs, backend="torch", **SIZES[0])
+    finally:
+        torch.set_default_dtype(before)
+    assert torch.equal(out, expected)
+    assert _served() == {"c": ""}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_is_computed_in_fp32(
+    dtype: torch.dtype, make_inputs: Made, run: Ran
+) -> None:
+    inputs = make_inputs(200, B=1, D=16, dtype=dtype)
+    out, ids, grads = run(inputs, backend="torch", **SIZES[0])
+    assert _served() == {"c": ""}
+    exact = {name: x.detach().double() for name, x in inputs.items()}
+    expected, chosen, wanted = run(exact, backend="reference", blocks_in=dtype, **SIZES[0])
+    assert torch.equal(ids, chosen)
+    rounding = torch.finfo(dtype).eps
+    torch.testing.assert_close(out.double(), expected, rtol=rounding, atol=1e-5)
+    for name in ("k_sel", "v_sel", "k_win", "v_win"):
+        torch.testing.assert_close(grads[name].double(), wanted[name], rtol=2 * rounding, atol=4e-3)
+
+
+def test_what_it_cannot_serve_goes_through_pytorch_and_says_why(make_inputs: Made) -> None:
+    cases: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("computes in fp32, not torch.float64", {"D": 16, "dtype": torch.float64}),
+        ("a head has 20", {"D": 20, "dtype": torch.float32}),
+        ("60 heads of a group, not 61", {"H": 61, "G": 1, "D": 16, "dtype": torch.float32}),
+    )
+    for why, shape in cases:
+        counters.clear()
+        nsa_attention(**make_inputs(20, B=1, **shape), **SIZES[0])
+        assert why in _served()["torch"]
+    counters.clear()
+    torch.set_num_threads(3)
+    inputs = make_inputs(20, B=1, D=16, dtype=torch.float32)
+    nsa_attention(**inputs, **SIZES[0])
+    assert "3 threads for 2 groups" in _served()["torch"]
+
+
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """A machine on which the kernel has not been asked for; called, it is one again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _forget()
+    yield _forget
+    _forget()
+
+
+def _forget() -> None:
+    for each in (library.load_library, planned.load_functions, by_plan._kernel):
+        each.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("9.618437357674640e-3f", "9.2e-3f"),
+        ("t->lone[i] ? (vec){0} : said", "said * 1.01f"),
+        ("query - s->w + 1", "query - s->w"),
+        ("x->dk + first * D", "x->dv + first * D"),
+    ],
+)
+def test_a_kernel_that_is_wrong_here_does_not_serve(
+    right: str,
+    wrong: str,
+    anew: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_inputs: Made,
+) -> None:
+    source = planned.KERNEL.source.read_text()
+    assert right in source
+    changed = tmp_path / "pieces.c"
+    changed.write_text(source.replace(right, wrong))
+    monkeypatch.setattr(planned, "KERNEL", planned.KERNEL._replace(source=changed))
+    inputs = make_inputs(40, D=16, dtype=torch.float32)
+    out = nsa_attention(**inputs, **SIZES[0])
+    assert "does not give what PyTorch's operations give" in _served()["torch"]
+    exact = {name: x.double() for name, x in inputs.items()}
+    expected = nsa_attention(**exact, **SIZES[0])
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_by_choice_pytorch_serves(
+    anew: Callable[[], None], monkeypatch: pytest.MonkeyPatch, make_inputs: Made, run: Ran
+) -> None:
+    inputs = make_inputs(120, D=16, dtype=torch.float32)
+    monkeypatch.setenv("NSA_CPU_KERNELS", "0")
+    out, ids, grads = run(inputs, backend="torch", **SIZES[0])
+    assert "switches it off" in _served()["torch"]
+    counters.clear()
+    monkeypatch.delenv("NSA_CPU_KERNELS")
+    anew()
+    by_c, chosen, wanted = run(inputs, backend="torch", **SIZES[0])
+    assert _served() == {"c": ""}
+    assert torch.equal(ids, chosen)
+    torch.testing.assert_close(out, by_c, rtol=1e-5, atol=1e-5)
+    for name, grad in grads.items():
+        torch.testing.assert_close(grad, wanted[name], rtol=1e-4, atol=3e-5)
