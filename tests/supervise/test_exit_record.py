@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
+import tracemalloc
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +18,14 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import EndRequest, ask_kill
-from gonogo.supervise.exit_record import Ended, build_binding, build_exit, build_refusal, seal_lines
+from gonogo.supervise.exit_record import (
+    Ended,
+    build_binding,
+    build_exit,
+    build_refusal,
+    count_heartbeats,
+    seal_lines,
+)
 
 ORDER = {"world_size": 2, "steps": 10}
 
@@ -333,6 +342,44 @@ def test_the_end_seals_what_ranks_wrote_that_were_never_ordered(tmp_path: Path) 
         "heartbeat_rank1.jsonl": counted,
         "heartbeat_rank7.jsonl": {**counted, "sha256": hashlib.sha256(b"{}\n").hexdigest()},
     }
+
+
+def test_what_is_counted_of_a_rank_that_was_never_ordered_is_what_is_sealed(tmp_path: Path) -> None:
+    """It may still write: nobody has ended what nobody ordered."""
+    path, written = tmp_path / "heartbeat_rank7.jsonl", threading.Event()
+    path.write_bytes(b"{}\n" * 1_000_000)
+
+    def write() -> None:
+        with path.open("ab", buffering=0) as stream:
+            while not written.is_set():
+                stream.write(b"{}\n")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        rows = [count_heartbeats(tmp_path, 2)[path.name] for _ in range(5)]
+    finally:
+        written.set()
+        writer.join()
+    whole = path.read_bytes()
+    for row in rows:
+        assert row["bytes"] == 3 * row["lines"]
+        assert row["sha256"] == hashlib.sha256(whole[: row["bytes"]]).hexdigest()
+
+
+def test_a_file_of_the_trainer_s_own_that_no_newline_ends_is_not_held_in_memory(
+    tmp_path: Path,
+) -> None:
+    with (tmp_path / "heartbeat_rank7.jsonl").open("wb") as stream:
+        stream.truncate(64 * 2**20)
+    tracemalloc.start()
+    try:
+        row = count_heartbeats(tmp_path, 2)["heartbeat_rank7.jsonl"]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (row["bytes"], row["lines"]) == (0, 0)
+    assert peak < 8 * 2**20
 
 
 SURVIVED = (

@@ -3,7 +3,6 @@
 from gonogo.supervise.exit_record.binding import (
     build_binding,
     count_heartbeats,
-    count_lines,
     digest_of,
     seal_file,
     seal_lines,
@@ -20,7 +19,6 @@ __all__ = [
     "build_exit",
     "build_refusal",
     "count_heartbeats",
-    "count_lines",
     "count_programs",
     "digest_of",
     "ended_of",

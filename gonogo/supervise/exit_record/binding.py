@@ -5,6 +5,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,28 +47,12 @@ def count_heartbeats(run_dir: Path, world_size: object) -> dict[str, dict[str, A
     """
     found: dict[str, dict[str, Any]] = {}
     for match in filter(None, map(_HEARTBEATS.fullmatch, sorted(os.listdir(run_dir)))):
-        path = run_dir / match[0]
-        found[match[0]] = {**count_lines(path)}
-        if isinstance(world_size, int) and int(match[1]) >= world_size:
-            seal = seal_lines(path)
-            if seal["bytes"] == found[match[0]]["bytes"]:  # nobody writes there just now
-                found[match[0]]["sha256"] = seal["sha256"]
+        unordered = isinstance(world_size, int) and int(match[1]) >= world_size
+        read = _read_lines(run_dir / match[0], sealed=unordered)
+        found[match[0]] = {"bytes": read.bytes, "lines": read.lines}
+        if unordered:
+            found[match[0]]["sha256"] = read.sha256
     return found
-
-
-def count_lines(path: Path) -> dict[str, int]:
-    """Return how many complete lines stand in a file, and up to which byte."""
-    lines, size, whole = 0, 0, 0
-    try:
-        with read_plain(path) as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
-                found = chunk.count(b"\n")
-                if found:
-                    lines, whole = lines + found, size + chunk.rfind(b"\n") + 1
-                size += len(chunk)
-    except OSError as error:
-        _log.warning("%s cannot be counted: %s", path.name, error)
-    return {"bytes": whole, "lines": lines}
 
 
 def digest_of(path: Path) -> str | None:
@@ -90,16 +75,41 @@ def seal_file(path: Path) -> dict[str, Any]:
 
 def seal_lines(path: Path) -> dict[str, Any]:
     """Return length and SHA-256 of a growing file up to the end of its last complete line."""
-    sealed, size, torn = hashlib.sha256(), 0, b""
+    read = _read_lines(path, sealed=True)
+    return {"bytes": read.bytes, "sha256": read.sha256}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """The complete lines of a file."""
+
+    bytes: int
+    lines: int
+    sha256: str
+    """Of nothing where it was not asked for."""
+
+
+def _read_lines(path: Path, *, sealed: bool) -> _Read:
+    """Read a file once: what is counted are the bytes that are sealed, whoever writes meanwhile.
+
+    A piece of it is held at a time: a trainer's own file may be of any size, without a newline.
+    """
+    lines, size, whole = 0, 0, 0
+    read, whole_lines = hashlib.sha256(), hashlib.sha256()
     try:
         with read_plain(path) as stream:
             while chunk := stream.read(_CHUNK_BYTES):
-                data = torn + chunk
-                cut = data.rfind(b"\n") + 1
-                sealed.update(data[:cut])
-                size, torn = size + cut, data[cut:]
+                cut = chunk.rfind(b"\n") + 1
+                if cut:
+                    lines, whole = lines + chunk.count(b"\n"), size + cut
+                if sealed and cut:
+                    read.update(chunk[:cut])
+                    whole_lines = read.copy()
+                if sealed:
+                    read.update(chunk[cut:])
+                size += len(chunk)
     except FileNotFoundError:
         pass  # nothing was written: sealed as empty
     except OSError as error:
-        _log.warning("%s cannot be sealed: %s", path.name, error)
-    return {"bytes": size, "sha256": sealed.hexdigest()}
+        _log.warning("%s cannot be read: %s", path.name, error)
+    return _Read(bytes=whole, lines=lines, sha256=whole_lines.hexdigest())
