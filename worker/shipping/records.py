@@ -12,6 +12,7 @@ from gonogo.rundir import RunDir
 from worker.client import ControlPlane, KeyRefused
 
 _RECORD = re.compile(RECORD_PATH)
+_NUMBER = re.compile(r"[0-9]+")
 _PATTERNS = ("*.json", "preflight/*.json", "preflight/node*/preflight.json", ".HALT", ".kill")
 
 _log = logging.getLogger(__name__)
@@ -38,14 +39,15 @@ class SmallRecord:
 def load_small_records(run_dir: RunDir) -> list[SmallRecord]:
     """Return the small records that there are; one that is too large or no plain file is left out.
 
-    So is what is beyond the room for all of them. Those of ranks and nodes come last: a trainer may
-    write thousands under their names.
+    So is what is beyond the room for all of them. Those of ranks and nodes come last, by their
+    numbers: a trainer may write thousands under the names of more than were ordered.
     """
     found, room = [], MAX_RECORDS_BYTES
     paths = (path for pattern in _PATTERNS for path in run_dir.path.glob(pattern))
-    for path in sorted(paths, key=lambda path: (path.name.startswith("exit_"), path)):
-        name = str(path.relative_to(run_dir.path))
-        if not _RECORD.fullmatch(name) or path.is_symlink() or not path.is_file():
+    names = {str(path.relative_to(run_dir.path)) for path in paths}
+    for name in sorted(filter(_RECORD.fullmatch, names), key=_turn):
+        path = run_dir.path / name
+        if path.is_symlink() or not path.is_file():
             continue
         with path.open("rb") as stream:
             content = stream.read(MAX_RECORD_BYTES + 1)
@@ -58,6 +60,12 @@ def load_small_records(run_dir: RunDir) -> list[SmallRecord]:
         room -= len(content)
         found.append(SmallRecord(path=name, content=content))
     return found
+
+
+def _turn(name: str) -> tuple[int, str]:
+    """Return when a record is told: those of ranks and nodes by their numbers, all others first."""
+    number = _NUMBER.search(name)
+    return (-1 if number is None else int(number[0])), name
 
 
 class SentRecords:
