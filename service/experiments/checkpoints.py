@@ -11,7 +11,7 @@ by `found_missing`.
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
@@ -100,13 +100,27 @@ def went_to_its_end_unpassed(point: ResumePoint, attempts: Iterable[RunRow]) -> 
 
     What comes after it is not all that its gate is for.
     """
-    holder = next((run for run in attempts if _holds(run, point.path)), None)
+    holder = _holder(point, attempts)
     return holder is not None and has_not_passed(holder)
+
+
+def found_elsewhere(point: ResumePoint, attempts: Sequence[RunRow]) -> ResumePoint | None:
+    """Return the checkpoint of another experiment to which one goes back; None where none did.
+
+    Args:
+        point: a checkpoint.
+        attempts: the runs of a phase, one of which may have written it, or gone on from it.
+    """
+    found: ResumePoint | None = point
+    while found is not None and (holder := _holder(found, attempts)) is not None:
+        found = holder.resume_from
+    return found if found is not None and found.step else None
 
 
 def host_of(point: ResumePoint, attempts: Iterable[RunRow]) -> str | None:
     """Return the host on which a checkpoint was written; None when no run of these wrote it."""
-    return next((run.host for run in attempts if _holds(run, point.path)), None)
+    holder = _holder(point, attempts)
+    return None if holder is None else holder.host
 
 
 def host_of_origin(experiment: ExperimentRow) -> str | None:
@@ -118,6 +132,10 @@ def is_unfit(run: RunRow) -> bool:
     """Say whether a run's preflight found its host unfit for any run."""
     record = _preflight(run)
     return record is not None and record.host_is_unfit()
+
+
+def _holder(point: ResumePoint, attempts: Iterable[RunRow]) -> RunRow | None:
+    return next((run for run in attempts if _holds(run, point.path)), None)
 
 
 def _holds(run: RunRow, path: str) -> bool:

@@ -28,6 +28,7 @@ from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow
 from service.experiments.checkpoints import (
     durable_checkpoints,
+    found_elsewhere,
     host_of,
     host_of_origin,
     is_durable,
@@ -113,11 +114,10 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         raise _rejected(*problems)
     point = _point(session, source, phase, step, resolved)
     if point is not None and point.step:
-        longer = plan.phase(phase).steps > old.parsed().phase(phase).steps
-        runs = runs_of(session, source.id, phase)
-        if went_to_its_end_unpassed(point, runs) and not longer:
+        made_in = _ended_unpassed(session, source, phase, point)
+        if made_in is not None and plan.phase(phase).steps <= _steps_of(made_in, phase):
             raise _rejected(
-                f"{phase} went to its last step in {source.id} and did not pass, and what comes "
+                f"{phase} went to its last step in {made_in.id} and did not pass, and what comes "
                 f"after step {point.step} is not all of it; {source.id}:{phase}@0 begins it anew"
             )
         differing = _other_work(old, resolved, phase)
@@ -134,6 +134,29 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         frozen=dict(source.frozen),
         host=None if point is None else _host_of(session, source, point),
     )
+
+
+def _ended_unpassed(
+    session: Session, source: ExperimentRow, phase: str, point: ResumePoint
+) -> ExperimentRow | None:
+    """Return the experiment whose run wrote a checkpoint, went to its end, and did not pass.
+
+    That may be one from which `source` goes on itself: what was taken over of a run is still of
+    that run, however many experiments lie between.
+    """
+    at: ExperimentRow | None = source
+    looked: ResumePoint | None = point
+    while at is not None and looked is not None:
+        runs = runs_of(session, at.id, phase)
+        if went_to_its_end_unpassed(looked, runs):
+            return at
+        looked = found_elsewhere(looked, runs)
+        at = None if at.origin is None else session.get(ExperimentRow, at.origin.experiment)
+    return None
+
+
+def _steps_of(experiment: ExperimentRow, phase: str) -> int:
+    return resolved_of(experiment).parsed().phase(phase).steps
 
 
 def _host_of(session: Session, source: ExperimentRow, point: ResumePoint) -> str | None:
@@ -313,7 +336,7 @@ def _end_it_never_came_to(
     Of such a one it is gone on from the checkpoint before: after its last step nothing is to do.
     """
     last = last_tried(runs_of(session, source.id, phase))
-    as_there = resolved_of(source).parsed().phase(phase).steps == steps
+    as_there = _steps_of(source, phase) == steps
     return steps if as_there and last is not None and not went_to_its_end(last) else None
 
 

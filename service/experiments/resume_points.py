@@ -6,7 +6,7 @@ whole to verify them, which takes long: ask outside a transaction that writes.
 
 from collections.abc import Iterator
 
-from gonogo.contract.lifecycle import RunState
+from gonogo.contract.lifecycle import PhaseState, RunState
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.judge.course.remedies import lost_answers, set_aside
 from service.db.schema import ExperimentRow
@@ -19,7 +19,7 @@ from service.experiments.checkpoints import (
     went_to_its_end_unpassed,
 )
 from service.experiments.course import resolved_of
-from service.queries.experiments import load_experiment, runs_of
+from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_attempts, load_run
 
 _ANSWERS = (RunReason.CONFIRM, RunReason.REMEDY)
@@ -103,6 +103,8 @@ def _lineage_checkpoint(
     """
     runs = runs_of(session, experiment.id, phase)
     if not runs and experiment.origin is not None:
+        if phase not in _inherited(session, experiment):
+            return None  # it has not begun here: what it was there, the phases before made there
         source = session.get(ExperimentRow, experiment.origin.experiment)
         return (
             None
@@ -131,6 +133,12 @@ def _lineage_checkpoint(
         if began is None and (over_in_vain or run.reason in _ANSWERS):
             return None
     return None
+
+
+def _inherited(session: Session, experiment: ExperimentRow) -> frozenset[str]:
+    """Return the phases that an experiment has taken over."""
+    phases = phases_of(session, experiment.id)
+    return frozenset(row.name for row in phases if row.state == PhaseState.INHERITED)
 
 
 def checkpoints_before(session: Session, run: str, step: int | None) -> Iterator[ResumePoint]:

@@ -430,6 +430,70 @@ def test_a_run_that_died_with_its_only_checkpoint_at_the_end_is_begun_anew(
     assert "25 are done already" in refused(plane, f"{experiment}:sanity", set=shorter)
 
 
+def end_unpassed(plane: Plane, worker: FakeWorker, home: Path, sets: dict[str, Any]) -> str:
+    """An experiment whose second phase went to its last step and did not pass."""
+    experiment = plane.submit(set=sets)
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    for step in (10, 20):
+        save_checkpoint(home / order.run, step=step)
+    worker.start(order)
+    upto = order.steps - 1
+    lines = {rank: beats(order, rank, upto=upto, done=False) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    assert worker.end(order, lines).status_code == 200
+    plane.wait_state(experiment, "awaiting_decision")
+    cancel(plane, experiment)
+    return experiment
+
+
+def cancel(
+    plane: Plane, experiment: str, worker: FakeWorker | None = None, order: Any = None
+) -> None:
+    """End an experiment, and the run that is under way."""
+    assert plane.call("POST", f"/experiments/{experiment}/cancel", json={}).is_success
+    if worker is not None:
+        fail_halted(worker, order, "cancelled")
+    plane.wait_state(experiment, "finished")
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["as it was", "after a checkpoint of its own"])
+def test_a_phase_that_did_not_pass_is_not_gone_on_with_by_way_of_a_longer_one(
+    own: bool, plane: Plane, tmp_path: Path
+) -> None:
+    """Of what went to its end, a longer phase goes on; one as long as that was does not."""
+    sets, longer = ({"phases.synthetic.steps": steps} for steps in (30, 31))
+    worker = plane.worker(home=tmp_path / "runs")
+    first = end_unpassed(plane, worker, tmp_path / "runs", sets)
+    second = plane.submit(origin=f"{first}:synthetic@20", set=longer)
+    order = plane.next_order(worker)
+    worker.start(order)
+    if own:
+        save_checkpoint(tmp_path / "runs" / order.run, step=25)
+    cancel(plane, second, worker, order)
+    step = 25 if own else 20
+    for asked in ("synthetic", f"synthetic@{step}"):
+        said = refused(plane, f"{second}:{asked}", set=sets)
+        assert f"synthetic went to its last step in {first} and did not pass" in said
+        assert f"{second}:synthetic@0 begins it anew" in said
+    going = plane.submit(origin=f"{second}:synthetic", set=longer)
+    assert plane.experiment(going)["origin"]["step"] == step
+
+
+def test_a_phase_that_never_began_there_begins_though_it_had_begun_before_that(
+    plane: Plane, ended: Ended
+) -> None:
+    """What is gone on with there was made of other phases before it."""
+    sets = {"phases.synthetic.approve": "always"}
+    second = plane.submit(origin=f"{ended.id}:synthetic@0", set=sets)
+    ended.worker.run_through(plane.next_order(ended.worker))
+    plane.wait_state(second, "awaiting_decision")
+    cancel(plane, second)
+    going = plane.submit(origin=f"{second}:smoke")
+    assert plane.experiment(going)["origin"]["step"] == 0
+    assert plane.next_order(ended.worker).resume_from is None
+
+
 @pytest.mark.long
 def test_a_phase_with_an_open_condition_is_not_taken_over(plane: Plane) -> None:
     gate = "phases.sanity.gate.first_loss"
