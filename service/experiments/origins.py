@@ -7,7 +7,7 @@ have passed there by its evidence, with no condition left open, and be ordered h
 it was there; and code, torch and devices must be those that the other experiment froze.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,14 @@ from gonogo.contract.errors import Conflict, Problem, Rejected
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.near_miss import hint
 from gonogo.contract.order import ResumePoint
+from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.decide import asks_approval
 from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.judge.gate.approval import is_approval
 from gonogo.judge.gate.conditions import experiment_verdict
 from gonogo.planning.resolve import ResolvedPlan, build_order
-from service.db.schema import ExperimentRow, PhaseRow
+from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.experiments.checkpoints import (
     durable_checkpoints,
     found_elsewhere,
@@ -49,6 +50,8 @@ _PLACE = ("nodes", "cluster")
 _OF_MODEL = frozenset({"params", "dim", "layers", "heads", "groups", "vocab"})
 _TOLD_ELSEWHERE = frozenset({"params", "loader"})
 """Counted in the identity; and a section that says what it always did where it is left out."""
+_DERIVED = ("identity", "carried")
+"""What an order says of a patch besides what that changes."""
 _FORM = "expected EXPERIMENT:PHASE, EXPERIMENT:PHASE@STEP or EXPERIMENT:PHASE@0 (from its start)"
 
 
@@ -253,8 +256,18 @@ def _ordered_otherwise(
             yield f"{phase} is ordered otherwise than there ({told}); begin with it: {phase}"
 
 
-def _order(resolved: ResolvedPlan, phase: str) -> dict[str, Any]:
-    order = build_order(resolved, phase, experiment="exp", run="run", token=0).document()
+def _order(resolved: ResolvedPlan, phase: str, run: RunRow | None = None) -> dict[str, Any]:
+    """Return what is ordered of a phase; of a `run`, under the patches that it was made with."""
+    change = run.change if run is not None else None
+    order = build_order(
+        resolved,
+        phase,
+        experiment="exp",
+        run="run",
+        token=0,
+        change=None if change is None else RecordedPatch.model_validate(change),
+        carried=(run.carried or ()) if run is not None else (),
+    ).document()
     return {name: value for name, value in order.items() if name not in (*_AHEAD, *_PLACE)} | {
         "plan_digest": "",  # of the whole plan, the later phases too
         "plan": "",
@@ -270,6 +283,29 @@ def _differing(one: Any, other: Any, path: str = "") -> list[str]:
             for row in _differing(one.get(name), other.get(name), f"{path}.{name}".lstrip("."))
         ]
     return [] if one == other else [path]
+
+
+def _made_as_ordered(old: ResolvedPlan, new: ResolvedPlan, phase: str) -> Callable[[RunRow], bool]:
+    """Return what says of a run of a phase whether it was made as the new plan has it.
+
+    One made under a patch (a remedy, a variant) was not, unless that plan says the same: there the
+    phase would pass as if it had never been changed.
+    """
+
+    def is_so(run: RunRow) -> bool:
+        if not run.change and not run.carried:
+            return True
+        plain, made, wanted = _order(old, phase), _order(old, phase, run), _order(new, phase)
+        changed = [row for row in _differing(plain, made) if row.partition(".")[0] not in _DERIVED]
+        other = _differing(made, wanted)
+        return not any(_overlap(one, two) for one in changed for two in other)
+
+    return is_so
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Say whether one path is the other, or leads to it."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _other_work(old: ResolvedPlan, new: ResolvedPlan, phase: str) -> list[str]:
@@ -308,14 +344,23 @@ def _point(
     """
     found: ResumePoint | None
     wanted = resolved.parsed().phase(phase)
+    made_by = _made_as_ordered(resolved_of(source), resolved, phase)
     if step is None:
         end = _end_it_never_came_to(session, source, phase, wanted.steps)
-        points = load_resume_points(session, source, phase, unpassed=True, before=end)
+        points = load_resume_points(
+            session, source, phase, unpassed=True, before=end, made_by=made_by
+        )
         found = points.get(phase)
     elif step == 0:
         found = load_weights(session, source, wanted.init_from)
     else:
-        durable = _durable(session, source, phase)
+        runs = runs_of(session, source.id, phase)
+        durable = _durable(session, source, [run for run in runs if made_by(run)])
+        if step not in durable and step in _durable(session, source, runs):
+            raise _rejected(
+                f"the checkpoint of {phase} at step {step} was made under a patch (a remedy, or a "
+                f"variant) that the plan does not say; {source.id}:{phase} goes on without"
+            )
         if step not in durable:
             there = ", ".join(map(str, sorted(durable))) or "none"
             raise _rejected(f"no durable checkpoint of {phase} at step {step}; there are: {there}")
@@ -340,12 +385,14 @@ def _end_it_never_came_to(
     return steps if as_there and last is not None and not went_to_its_end(last) else None
 
 
-def _durable(session: Session, source: ExperimentRow, phase: str) -> dict[int, ResumePoint]:
+def _durable(
+    session: Session, source: ExperimentRow, runs: Iterable[RunRow]
+) -> dict[int, ResumePoint]:
     """Return step → durable checkpoint of a phase: of its runs, or what one of them went on from.
 
     The latter may have been taken over from an experiment before.
     """
-    runs = runs_of(session, source.id, phase)
+    runs = list(runs)
     attempts, taken_over = runs_of(session, source.id), host_of_origin(source)
     began = [run.resume_from for run in runs if run.resume_from and run.resume_from.step]
     found = {row.step: row for row in began if is_durable(row, attempts, taken_over)}

@@ -4,12 +4,12 @@ What was taken over from another experiment (`origins`) is looked for there. Che
 whole to verify them, which takes long: ask outside a transaction that writes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gonogo.contract.lifecycle import PhaseState, RunState
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.judge.course.remedies import lost_answers, set_aside
-from service.db.schema import ExperimentRow
+from service.db.schema import ExperimentRow, RunRow
 from service.db.store import Session
 from service.experiments.checkpoints import (
     durable_checkpoints,
@@ -35,6 +35,7 @@ def load_resume_points(
     unpassed: bool = False,
     without: str | None = None,
     before: int | None = None,
+    made_by: Callable[[RunRow], bool] | None = None,
 ) -> dict[str, ResumePoint]:
     """Return durable checkpoints by the phase that may start from them.
 
@@ -50,6 +51,7 @@ def load_resume_points(
             pass, as it does where it has become longer.
         without: id of a run that was set aside, and whose end is not stored yet.
         before: only checkpoints of the phase of an earlier step than that; None: any.
+        made_by: says of a run of the phase whether its checkpoints fit; None: all do.
     """
     found: dict[str, ResumePoint] = {}
     plan = resolved_of(experiment).parsed()
@@ -60,7 +62,9 @@ def load_resume_points(
             continue
         point = None
         if wanted.name == phase:
-            point = _lineage_checkpoint(session, experiment, phase, without, before=before)
+            point = _lineage_checkpoint(
+                session, experiment, phase, without, before=before, made_by=made_by
+            )
         if point is not None and not unpassed:
             runs = runs_of(session, experiment.id, phase)
             point = None if went_to_its_end_unpassed(point, runs) else point
@@ -92,13 +96,14 @@ def _lineage_checkpoint(
     *,
     over: bool = False,
     before: int | None = None,
+    made_by: Callable[[RunRow], bool] | None = None,
 ) -> ResumePoint | None:
     """Return the newest durable checkpoint of a phase's last run, or of those it went on from.
 
-    A run that was set aside, and `without`, is not looked at; nor is one that was made under
-    another patch than the last, though the last has left nothing yet; nor, where the phase is
-    `over`, is a remedy for a condition that came to no end: only its own next attempt goes on from
-    it.
+    A run that was set aside, and `without`, is not looked at, nor one of which `made_by` says no;
+    nor is one that was made under another patch than the last, though the last has left nothing
+    yet; nor, where the phase is `over`, is a remedy for a condition that came to no end: only its
+    own next attempt goes on from it.
     What was taken over from another experiment (`origins`) is looked for there.
     """
     runs = runs_of(session, experiment.id, phase)
@@ -109,7 +114,9 @@ def _lineage_checkpoint(
         return (
             None
             if source is None
-            else _lineage_checkpoint(session, source, phase, over=over, before=before)
+            else _lineage_checkpoint(
+                session, source, phase, over=over, before=before, made_by=made_by
+            )
         )
     attempts = runs_of(session, experiment.id)
     taken_over = host_of_origin(experiment)
@@ -118,7 +125,8 @@ def _lineage_checkpoint(
     kept, _ = set_aside(told)
     aside = {row.run for row in told} - {row.run for row in kept} | {without}
     aside |= lost_answers(told) if over else set()
-    counted = [run for run in reversed(runs) if run.id not in aside]
+    fitting = [run for run in runs if made_by is None or made_by(run)]
+    counted = [run for run in reversed(fitting) if run.id not in aside]
     for run in counted:
         if run.change != counted[0].change:  # what a patch has made goes on under it alone
             continue

@@ -12,6 +12,7 @@ from gonogo.contract.order import Order
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
+from tests.service.test_judging import stalled
 from tests.service.test_verbs import fail_halted
 
 NAMES = ["sanity", "synthetic", "smoke", "extended", "production"]
@@ -492,6 +493,55 @@ def test_a_phase_that_never_began_there_begins_though_it_had_begun_before_that(
     going = plane.submit(origin=f"{second}:smoke")
     assert plane.experiment(going)["origin"]["step"] == 0
     assert plane.next_order(ended.worker).resume_from is None
+
+
+LONGER = {"phases.sanity.steps": 30}
+REMEDIES = {"remedies": {"hang_in_compute": {"workload": {"parallel": "fsdp"}}}, "max_remedies": 1}
+
+
+@pytest.fixture
+def remedied(plane: Plane, tmp_path: Path) -> tuple[str, FakeWorker, Path]:
+    """An experiment cancelled while a remedy was under way, which had saved; so had the failure."""
+    home = tmp_path / "runs"
+    experiment = plane.submit(set={**LONGER, **REMEDIES})
+    worker = plane.worker(home=home)
+    first = plane.next_order(worker)
+    save_checkpoint(home / first.run, step=10)
+    stalled(plane, worker, first)
+    patched = plane.next_order(worker)
+    assert (patched.reason, patched.identity.parallel) == ("remedy", "fsdp")
+    worker.start(patched)
+    save_checkpoint(home / patched.run, step=20)
+    cancel(plane, experiment, worker, patched)
+    return experiment, worker, home / first.run
+
+
+def test_without_its_patch_nothing_goes_on_from_what_a_remedy_has_saved(
+    plane: Plane, remedied: tuple[str, FakeWorker, Path]
+) -> None:
+    """The phase would pass as if it had never been changed."""
+    experiment, worker, first = remedied
+    said = refused(plane, f"{experiment}:sanity@20", set=LONGER)
+    assert "was made under a patch (a remedy, or a variant) that the plan does not say" in said
+    going = plane.submit(origin=offered(plane, experiment, set=LONGER), set=LONGER)
+    order = plane.next_order(worker)
+    assert (order.experiment, order.identity.parallel) == (going, "ddp")
+    assert order.resume_from is not None
+    assert order.resume_from.step == 10
+    assert order.resume_from.path.startswith(str(first))
+
+
+@pytest.mark.parametrize("origin", ["sanity", "sanity@20"])
+def test_a_plan_that_says_what_helped_goes_on_from_what_it_has_saved(
+    origin: str, plane: Plane, remedied: tuple[str, FakeWorker, Path]
+) -> None:
+    experiment, worker, _ = remedied
+    sets = {**LONGER, "workload.parallel": "fsdp"}
+    going = plane.submit(origin=f"{experiment}:{origin}", set=sets)
+    order = plane.next_order(worker)
+    assert (order.experiment, order.identity.parallel) == (going, "fsdp")
+    assert order.resume_from is not None
+    assert order.resume_from.step == 20
 
 
 @pytest.mark.long
