@@ -24,6 +24,10 @@ from gonogo.judge.watch.mean import mean_of
 
 SMALLEST, LARGEST = 1e-100, 1e100
 """Of a value that is compared: nothing of a training run lies beyond, and ratios stay finite."""
+_OF_ALL_STEPS = frozenset(
+    {Metric.LOSS, Metric.VAL_LOSS, Metric.GRAD_NORM, Metric.GATE_ENTROPY, Metric.COST}
+)
+"""Metrics that are another thing of a run's last steps than of all: what it learns, and spends."""
 _WINDOW = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -92,7 +96,8 @@ def build_unit(
             asked for. Of the rest, whole blocks are left out.
     """
     measure = measures.get(question.metric)
-    why = _unfit(facts, rules) or _untold(measure, rules, question)
+    why = _unfit(facts, rules) or _began_late(rules, question)
+    why = why or _untold(measure, rules, question)
     if why is not None or measure is None:
         return NoUnit(name=name, why=why or "")
     rows = [measure.ranks[str(rank)] for rank in rules.ranks()]
@@ -154,6 +159,17 @@ def _unfit(facts: Facts, rules: Rules) -> str | None:
     if facts.unreadable:
         return f"not all of its records are there as they were: {facts.unreadable[0]}"
     return None
+
+
+def _began_late(rules: Rules, question: Question) -> str | None:
+    """Return what a campaign's run does not tell of the steps that another run made before it.
+
+    A loss that begins later is lower, whatever the variant.
+    """
+    names = [name for name in (question.metric, *question.told) if name in _OF_ALL_STEPS]
+    if not question.in_campaign or rules.first_step == 1 or not names:
+        return None
+    return f"it went on after step {rules.first_step - 1}, and {names[0]} is compared of all steps"
 
 
 def _untold(measure: Measure | None, rules: Rules, question: Question) -> str | None:

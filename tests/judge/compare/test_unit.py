@@ -74,6 +74,33 @@ def test_a_run_that_does_not_show_it_is_no_unit(fields: dict[str, Any], why: str
     assert why in found.why
 
 
+RESUMED = order_of(resume_step=6)
+
+
+@pytest.mark.parametrize(
+    ("metric", "more", "counts"),
+    [
+        ("loss", {}, False),
+        ("cost", {}, False),
+        ("dt_step_s", {}, True),
+        ("dt_step_s", {"alike_in": {"loss": 0.01}}, False),
+    ],
+)
+def test_a_campaign_compares_no_loss_of_a_run_s_last_steps_with_one_of_all(
+    metric: str, more: dict[str, Any], counts: bool
+) -> None:
+    """A run that its host left half way has the lower loss, whatever its variant."""
+    question = ask(metric, warmup_steps=2, in_campaign=True, **more)
+    found = brought(question, order=RESUMED)
+    assert isinstance(found, Unit) == counts
+    if isinstance(found, NoUnit):
+        told = "loss" if more else metric
+        assert found.why == f"it went on after step 6, and {told} is compared of all steps"
+    assert isinstance(brought(question), Unit)
+    by_hand = ask(metric, warmup_steps=2, **more)  # whoever names the runs knows them; it is noted
+    assert isinstance(brought(by_hand, order=RESUMED), Unit)
+
+
 def test_a_run_of_which_a_record_was_changed_is_no_unit() -> None:
     facts = FACTS.model_copy(update={"unreadable": ["exit_node1.json is not the one"]})
     record = record_of()
