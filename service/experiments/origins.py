@@ -295,6 +295,8 @@ def _made_as_ordered(old: ResolvedPlan, new: ResolvedPlan, phase: str) -> Callab
     def is_so(run: RunRow) -> bool:
         if not run.change and not run.carried:
             return True
+        if run.dir is None:
+            return False  # it has left nothing, and perhaps no order could be made of its patch
         plain, made, wanted = _order(old, phase), _order(old, phase, run), _order(new, phase)
         changed = [row for row in _differing(plain, made) if row.partition(".")[0] not in _DERIVED]
         other = _differing(made, wanted)
