@@ -24,10 +24,8 @@ from gonogo.judge.watch.mean import mean_of
 
 SMALLEST, LARGEST = 1e-100, 1e100
 """Of a value that is compared: nothing of a training run lies beyond, and ratios stay finite."""
-_OF_ALL_STEPS = frozenset(
-    {Metric.LOSS, Metric.VAL_LOSS, Metric.GRAD_NORM, Metric.GATE_ENTROPY, Metric.COST}
-)
-"""Metrics that are another thing of a run's last steps than of all: what it learns, and spends."""
+_OF_ALL_STEPS = frozenset({Metric.LOSS, Metric.VAL_LOSS, Metric.GRAD_NORM, Metric.GATE_ENTROPY})
+"""Metrics that are another thing of a run's last steps than of all: what it learns."""
 _WINDOW = re.compile(r"(\d+)\.\.(\d+)")
 
 

@@ -116,7 +116,7 @@ def _latest_start(plan: Plan, phase: str) -> int | None:
 
 def _steps_of(criterion: Criterion, steps: int) -> int:
     """Return how many steps a criterion has to see."""
-    if criterion.metric is Metric.LOSS_FIRST:
+    if criterion.metric in (Metric.LOSS_FIRST, Metric.COST):  # none of who begins later
         return steps
     return min(steps, criterion.warmup_steps + criterion.min_samples)
 

@@ -186,8 +186,10 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.COST: MetricRow(
         samples=samples.device_hours,
         owed=Owed.ONCE,
+        since=samples.WHOLE_STEPS,
         unit="device-hours",
-        meaning="From the first `step_start` to the last `step_end`, times the ranks.",
+        meaning="From the first `step_start` to the last `step_end`, times the ranks; an attempt"
+        " that resumes has none.",
     ),
     Metric.GATE_ENTROPY: MetricRow(
         samples=samples.of_lines("gate_entropy"),

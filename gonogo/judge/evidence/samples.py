@@ -13,7 +13,7 @@ from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.evidence.table import NEVER
 
 WHOLE_STEPS = 4
-"""Version of the facts since which speeds are of whole steps."""
+"""Version of the facts since which speeds are of whole steps, and costs of all of them."""
 Samples = Mapping[int, float]
 Source = Callable[[RankSteps, Rules], Samples]
 
@@ -99,7 +99,13 @@ def gaps(steps: RankSteps, rules: Rules) -> Samples:
 
 
 def device_hours(steps: RankSteps, rules: Rules) -> Samples:
-    """Hours between the first step's start and the last step's end, times the ranks."""
+    """Hours between the first step's start and the last step's end, times the ranks.
+
+    An attempt that resumes knows what its own steps cost, and not the phase's: it has none. Facts
+    before version 4 were made with that of its own.
+    """
+    if rules.first_step > 1 and rules.facts_v >= WHOLE_STEPS:
+        return {}
     table = steps.steps
     starts, ends = list(table.steps_of(Msg.STEP_START)), list(table.steps_of(Msg.STEP_END))
     if not starts or not ends:

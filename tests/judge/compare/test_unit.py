@@ -81,7 +81,6 @@ RESUMED = order_of(resume_step=6)
     ("metric", "more", "counts"),
     [
         ("loss", {}, False),
-        ("cost", {}, False),
         ("dt_step_s", {}, True),
         ("dt_step_s", {"alike_in": {"loss": 0.01}}, False),
     ],

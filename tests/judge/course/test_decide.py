@@ -561,6 +561,13 @@ def test_a_phase_goes_on_from_where_its_gate_still_sees_enough() -> None:
     assert after(early(), answered(), plan=plan).before == 481
 
 
+@pytest.mark.parametrize("metric", ["loss_first", "cost"])
+def test_what_no_resumed_run_tells_has_a_phase_go_on_from_its_start(metric: str) -> None:
+    gate = [{"id": "g", "metric": metric, "aggregate": "last", "pass_below": 9.0}]
+    plan = ours(confirm=CONFIRM, phases__smoke__gate=gate)
+    assert after(early(), answered(), plan=plan).before == 1
+
+
 def test_an_imbalanced_run_that_its_gate_refused_is_answered_from_its_start() -> None:
     remedy = {"imbalance": {"env": {"NSA_DDP_STATIC_GRAPH": "1", "NSA_DDP_BUCKET_MB": "100"}}}
     refused = attempt("completed", "NO_GO", diagnosis="imbalance", step=1000)

@@ -21,7 +21,7 @@ from gonogo.judge.evidence.spacing import Spacing
 from gonogo.judge.evidence.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import STEPS, TOKENS, Rank, healthy_ranks, order_of
-from tests.judge.runs import facts_of, record_of, with_gate
+from tests.judge.runs import facts_of, judged, record_of, with_gate
 
 
 def measured(
@@ -263,6 +263,30 @@ def test_cost_is_device_hours() -> None:
     stamps = [line["mono"] for line in ranks[0].lines if line["msg"] in ("step_start", "step_end")]
     hours = (stamps[-1] - stamps[0]) / 3600 * 2
     assert measured(ranks, "cost", aggregate="last").value == pytest.approx(hours)
+
+
+BUDGET = {
+    "id": "c", "metric": "cost", "aggregate": "last", "over_ranks": "max", "pass_below": 0.0025,
+}  # fmt: skip
+"""Device-hours: less than the twelve steps cost, and more than the last six."""
+
+
+@pytest.mark.parametrize(("resumed", "verdict"), [(None, "NO_GO"), (6, "INCONCLUSIVE")])
+def test_what_a_host_left_half_way_is_not_within_its_budget(
+    resumed: int | None, verdict: str
+) -> None:
+    order = with_gate(order_of(resume_step=resumed), BUDGET)
+    assert judged(record_of(order, healthy_ranks(order))).verdict == verdict
+    enough = with_gate(order, {**BUDGET, "pass_below": 1.0})
+    went_on = judged(record_of(enough, healthy_ranks(enough))).verdict
+    assert went_on == ("GO" if resumed is None else "INCONCLUSIVE")
+
+
+def test_facts_of_before_hold_the_cost_of_a_resumed_run_s_own_steps() -> None:
+    order = with_gate(order_of(resume_step=6), BUDGET)
+    rules = build_rules(order, judge_version=3)
+    found = build_facts(record_of(order, healthy_ranks(order)), rules).measures["c"].ranks["0"]
+    assert found.samples == 1
 
 
 @pytest.mark.parametrize(("resumed", "value"), [(None, 0.0), (6, 6.0)])
