@@ -165,7 +165,14 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     held: dict[str, int] = dict(asked.held)
     run_dir = RunDir(asked.run_dir.absolute())
-    order = _load_order(run_dir)
+    limit_s: float = asked.limit_s
+    try:
+        order = _load_order(run_dir, limit_s)
+    except OSError as error:
+        for device in held:
+            text = f"nobody could look whether it is free after {run_dir.path.name}: {error}"
+            _quarantine(asked.home, device, text, until_reboot=False)
+        return 0
     if order is not None and not may_use_gpus(order):
         return 0
     for device, why in shaken(run_dir, tuple(held)).items():
@@ -178,7 +185,6 @@ def main(argv: Sequence[str]) -> int:
         if rank in faulty or None in faulty:
             text = f"{run_dir.path.name} ended as hardware (see its findings)"
             _quarantine(asked.home, device, text, until_reboot=True)
-    limit_s: float = asked.limit_s
     draining = Draining(devices.calls, lambda device: os.close(held.pop(device)))
     thread = threading.Thread(target=draining.wait, args=(tuple(held), limit_s), daemon=True)
     thread.start()
@@ -190,12 +196,19 @@ def main(argv: Sequence[str]) -> int:
     os._exit(0)  # a thread inside a dead driver cannot be waited for
 
 
-def _load_order(run_dir: RunDir) -> Order | None:
-    try:
-        return load_record(run_dir.order, Order)
-    except GonogoError as error:
-        _log.error("%s", error, extra={"action": "bad_order"})
-        return None
+def _load_order(run_dir: RunDir, limit_s: float) -> Order | None:
+    """Return the order of a run; None: there is none. A disk that refuses is asked for so long."""
+    give_up = time.monotonic() + limit_s
+    while True:
+        try:
+            return load_record(run_dir.order, Order)
+        except GonogoError as error:
+            _log.error("%s", error, extra={"action": "bad_order"})
+            return None
+        except OSError:
+            if time.monotonic() >= give_up:
+                raise
+            time.sleep(_POLL_S)
 
 
 def _devices_of(order: Order, held: Sequence[str]) -> RunDevices | None:

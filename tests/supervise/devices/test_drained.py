@@ -15,6 +15,7 @@ import pytest
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.workload import OURS
 from gonogo.rundir import save_json
+from gonogo.supervise.devices import drained
 from gonogo.supervise.devices.drained import Draining, faulty_ranks
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.locks import DeviceLocks, is_locked, open_host_folder, take_lock
@@ -111,6 +112,20 @@ def test_a_device_that_stays_held_is_quarantined_and_let_go(
     (row,) = load_quarantines(tmp_path, time.time()).values()
     assert row.device == "GPU-0"
     assert "900 MB of its memory are in use" in row.reason
+
+
+def test_a_device_is_kept_away_where_nobody_can_look_whose_it_was(tmp_path: Path) -> None:
+    """A stale handle at the end: it would be the next run's, with what is left on it."""
+    run_dir = make_run_dir(tmp_path, make_order(profile="h200", world_size=1))
+    run_dir.order.unlink()
+    run_dir.order.mkdir()
+    held = take_lock(DeviceLocks(home=tmp_path).path("GPU-0"))
+    assert held is not None
+    told = ["--home", str(tmp_path), "--limit-s", "0.6", "--held", f"GPU-0={held}"]
+    assert drained.main([str(run_dir.path), *told]) == 0
+    os.close(held)
+    (row,) = load_quarantines(tmp_path, time.time()).values()
+    assert "nobody could look" in row.reason
 
 
 def test_the_gpus_of_a_lost_keeper_are_held_until_they_are_free(
