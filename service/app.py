@@ -15,10 +15,10 @@ from gonogo.contract.api import ProblemBody
 from gonogo.contract.errors import Unavailable
 from service.conductor.conductor import Conductor
 from service.context import Context
-from service.http.auth import Service
 from service.http.limits import Limits
 from service.http.problems import DOCUMENTED, WireResponse, add_handlers
 from service.http.rates import Rates, living_keys_of
+from service.http.shared import Shared
 from service.http.short import ShortWays
 from service.http.streams import Streams
 from service.metrics import control_plane
@@ -72,12 +72,17 @@ async def healthz() -> dict[str, str]:
 
 
 @open_routes.get("/readyz", operation_id="show_readiness", responses={503: DOCUMENTED[503]})
-def readyz(context: Service) -> dict[str, str]:
+async def readyz(request: Request) -> dict[str, str]:
     """Say that the database answers, and that it takes writes."""
+    ready: Shared[None] = request.app.state.ready
+    await ready.get()
+    return {"status": "ready"}
+
+
+def _check_ready(context: Context) -> None:
     context.store.read(lambda session: session.execute(text("SELECT 1")).scalar())
     if not context.store.can_write(_WRITE_S):
         raise Unavailable(f"the database took no write within {_WRITE_S:.0f} s")
-    return {"status": "ready"}
 
 
 @open_routes.api_route("/openapi.json", methods=["GET", "HEAD"], include_in_schema=False)
@@ -120,6 +125,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
     app.state.context = context
     app.state.streams = Streams(context)
     app.state.open = control_plane.Open(app, context)
+    app.state.ready = Shared(lambda: _check_ready(context))
     app.add_middleware(
         ShortWays, context=context, ways=SHORT_WAYS, elsewhere=frozenset({"idempotency-key"})
     )

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from service import app
 from service.http.shared import Shared
 from service.metrics import control_plane
 from tests.service.conftest import Plane
@@ -89,3 +90,25 @@ def test_scrapes_of_many_strangers_are_made_one_at_a_time(
     assert all("gonogo_decisions_total" in answer.text for answer in found)
     assert make.most == 1
     assert make.begun < 16
+
+
+def test_who_asks_whether_it_is_ready_holds_nobody_up(
+    still: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that hangs is asked once for all strangers, and not in every thread there is."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def hang(_: object) -> None:
+        asked.set()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(app, "_check_ready", hang)
+    with ThreadPoolExecutor(60) as pool:
+        answers = [pool.submit(still.http.get, "/readyz", timeout=60) for _ in range(60)]
+        try:
+            assert asked.wait(60)
+            time.sleep(0.5)
+            assert still.get("/experiments")["items"] == []
+        finally:
+            go_on.set()
+        assert {answer.result().status_code for answer in answers} == {200}
