@@ -30,6 +30,8 @@ class Leader:
         self._connection: Connection | None = None
         self._checked_at = float("-inf")
         self._leads = False
+        self._unasked = False
+        """Whether it is logged that the lock file could not be asked."""
         self._lock = threading.Lock()
 
     def leads(self, now_mono: float) -> bool:
@@ -46,14 +48,27 @@ class Leader:
     def _lock_file(self) -> bool:
         if self._file is not None:
             return True
+        try:
+            self._file = self._take_file()
+        except OSError as error:  # too many open files, a folder that takes none: asked again
+            if not self._unasked:
+                _log.error("the lock cannot be had: %s", error, extra={"action": "leader_unasked"})
+            self._unasked = True
+            return False
+        self._unasked = False
+        return self._file is not None
+
+    def _take_file(self) -> IO[bytes] | None:
         stream = self._path.open("ab")
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             stream.close()
-            return False
-        self._file = stream
-        return True
+            return None
+        except OSError:
+            stream.close()
+            raise
+        return stream
 
     def _lock_row(self) -> bool:
         try:

@@ -28,6 +28,7 @@ from service.conductor.wake import AGAIN_S, QUEUE, Waker, decide_wakes
 from service.context import Context, open_context
 from service.db.migrate import migrate
 from service.db.schema import EventRow
+from service.db.store import Store
 from service.experiments.decisions import save_missing
 from service.experiments.lifecycle import Deed, lock_experiment, record_event
 from service.settings import Settings
@@ -171,6 +172,19 @@ def test_one_of_two_services_conducts_and_the_other_takes_over(
     leaders[1].close()
     for context in contexts:
         context.store.close()
+
+
+def test_a_service_conducts_as_soon_as_its_lock_can_be_asked(tmp_path: Path) -> None:
+    """Too many open files, or a folder that is not there yet: each loop would end for good."""
+    url = f"sqlite:///{tmp_path}/gonogo.db"
+    migrate(url)
+    store = Store(url)
+    leader = Leader(store, tmp_path / "late" / "conductor.lock")
+    assert [leader.leads(at) for at in (0.0, 2.0)] == [False, False]
+    (tmp_path / "late").mkdir()
+    assert leader.leads(4.0)
+    leader.close()
+    store.close()
 
 
 def test_an_experiments_events_keep_their_order_whatever_their_times_say(still: Plane) -> None:
