@@ -248,18 +248,28 @@ class Desk:
         return reaped
 
     def _reap(self, run: OpenRun) -> bool:
-        """End and ship what has no keeper, and have the GPUs that it held proven free."""
+        """End and ship what has no keeper, and have the GPUs that it held proven free.
+
+        Its end is written once: they are looked at then, whatever becomes of the telling.
+        """
         was_ended = run.ended
-        reaped = reap(run, self._shipper, self.wall())
-        if run.ended and not was_ended:
-            draining = start_draining(
-                run.path,
-                home=self.settings.home,
-                locks=self.slots.locks,
-                environ=keeper_environ(self.settings, None),
-            )
-            self._children += [] if draining is None else [draining]
-        return reaped
+        try:
+            return reap(run, self._shipper, self.wall())
+        finally:
+            if not was_ended and run.ended:
+                none: subprocess.Popen[bytes] | None = None
+                drain = partial(self._drain, run)
+                draining = self.weather.tried(f"the devices of {run.run}", drain, none)
+                self._children += [] if draining is None else [draining]
+
+    def _drain(self, run: OpenRun) -> "subprocess.Popen[bytes] | None":
+        """Have the GPUs of a run that was ended here proven free."""
+        return start_draining(
+            run.path,
+            home=self.settings.home,
+            locks=self.slots.locks,
+            environ=keeper_environ(self.settings, None),
+        )
 
     def _shipper(self, run_dir: RunDir, order: Order) -> Shipper | None:
         client = self._connect()

@@ -24,7 +24,7 @@ from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.rundir import SHIPPED_NAME, save_json
 from gonogo.supervise import runs_folder
 from gonogo.supervise.given_up import give_up, load_refusals
-from gonogo.supervise.locks import DeviceLocks, holding, launch_lock
+from gonogo.supervise.locks import DeviceLocks, holding, is_locked, launch_lock
 from gonogo.supervise.processes import boot_id
 from gonogo.supervise.quarantine import load_quarantines
 from gonogo.supervise.runs_folder import find_missing, take_as_new
@@ -40,6 +40,7 @@ from worker.host.host_probe import Probe, ProbeStore
 from worker.host.inventory import OpenRun
 from worker.host.slots import Slots
 from worker.settings import load_settings
+from worker.shipping.shipper import Shipper
 
 
 @pytest.fixture
@@ -541,6 +542,32 @@ def test_a_run_that_cannot_be_looked_after_holds_no_other_back(
     desk.run_round()
     assert plane.runs[well.run].events()[-1] == "end"
     assert plane.claims[-1].active == [strange.run]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "the disk is full"), KeyError("x"), None], ids=repr
+)
+def test_the_gpus_of_a_lost_run_are_looked_at_whatever_becomes_of_its_telling(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """Its end is written once; the next run would get them with what is left on them."""
+    lost = make_run_dir(desk.settings.runs, make_order(profile="h200", world_size=1))
+    save_json(lost.path / "keeper.json", {"boot_id": "before", "locks": ["GPU-0"]})
+
+    def finish(*_: object, **__: object) -> bool:
+        if error is not None:
+            raise error
+        return False
+
+    monkeypatch.setattr(Shipper, "finish", finish)
+    desk.run_round()
+    try:
+        assert lost.exit.exists()
+        assert is_locked(desk.slots.locks.path("GPU-0"))
+    finally:
+        for child in desk._children:
+            child.kill()
+            child.wait()
 
 
 def test_devices_that_cannot_be_looked_at_for_a_moment_end_no_worker(
