@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, cast
+from typing import NoReturn, TypeVar, cast
 
 from gonogo.contract.errors import GonogoError, Rejected, Unavailable
 from gonogo.contract.order import Order
@@ -56,6 +56,7 @@ _BAD = 2
 _BUSY = 75
 
 _log = logging.getLogger("worker.once")
+_T = TypeVar("_T")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -72,7 +73,6 @@ def main(argv: Sequence[str]) -> int:
         run_dir = RunDir(settings.runs / Path(asked.run).name)
         order = wait_for_order(run_dir)
         place = Place.of(order.document(), told_node(order.document(), settings.inherited))
-        slots = find_own_slots(settings)
     except (Rejected, Unavailable) as error:
         _log.error("%s", error.detail)
         return _BAD
@@ -82,12 +82,17 @@ def main(argv: Sequence[str]) -> int:
     if asked.token is not None and asked.token != order.token:
         _log.error("%s: told of token %d, the order's is %d", order.run, asked.token, order.token)
         return _BUSY
-    if asked.leave:
+    if asked.leave:  # a driver may hang just then: for that no device is looked at
         return 0 if ask_to_leave(run_dir, order, place) else _BAD
     begun = find_begun(run_dir, order, place)
     if begun is not None:
         _log.error("%s: %s; this start of it begins nothing", order.run, begun)
         return _BUSY
+    try:
+        slots = find_own_slots(settings)
+    except (Rejected, Unavailable) as error:
+        _log.error("%s", error.detail)
+        return _BAD
     devices = check_host(settings, slots, order, run_dir, place)
     if devices is None:
         return 0
@@ -176,21 +181,28 @@ def wait_for_order(run_dir: RunDir) -> Order:
         Rejected: it does not.
         Corrupt: it is none.
     """
-    weather, nothing = Weather(_log), cast("Order | None", None)
-    look = partial(load_record, run_dir.order, Order)
-    give_up = time.monotonic() + SEEN_LIMIT_S
-    while (order := weather.tried(str(run_dir.order), look, nothing)) is None:
-        if time.monotonic() >= give_up:
-            raise Rejected(f"{run_dir.order} is not to be seen from {os.uname().nodename}")
-        time.sleep(0.2)
+    order = _see(str(run_dir.order), partial(load_record, run_dir.order, Order))
+    if order is None:
+        raise Rejected(f"{run_dir.order} is not to be seen from {os.uname().nodename}")
     return order
+
+
+def _see(what: str, look: Callable[[], _T | None]) -> _T | None:
+    """Return what there is to see, as soon as this host sees it and can read it; None: never."""
+    weather, nothing = Weather(_log), cast("_T | None", None)
+    give_up = time.monotonic() + SEEN_LIMIT_S
+    while (found := weather.tried(what, look, nothing)) is None:
+        if time.monotonic() >= give_up:
+            return None
+        time.sleep(0.2)
+    return found
 
 
 def check_host(
     settings: Settings, slots: Slots, order: Order, run_dir: RunDir, place: Place
 ) -> tuple[str, ...] | None:
     """Return the devices for this node's part; None where the host is not fit, which is told."""
-    devices = choose_devices(order, slots.free())
+    devices = choose_devices(order, _see("the devices", slots.free) or ())
     host = os.uname().nodename
     store = ProbeStore(settings.home, checkout_root(), settings.inherited, host=host)
     record = run_preflight(

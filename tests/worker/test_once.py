@@ -5,25 +5,25 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gonogo.contract.errors import Rejected
+from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.slots import gpus_of
 from gonogo.supervise.end_request import EndRequest, ask_halt, load_request
 from gonogo.supervise.launch.place import Place
-from gonogo.supervise.locks import holding
+from gonogo.supervise.locks import DeviceLocks, holding
 from gonogo.supervise.node_record import exit_path, meet_path, own_keeping
 from gonogo.supervise.quarantine import load_quarantines
 from tests.supervise.orders import completed, make_order, make_run_dir
 from worker import once
-from worker.host.slots import PLACES
+from worker.host.slots import PLACES, Slots
 from worker.once import find_own_slots, wait_for_order
 from worker.settings import load_settings
 
@@ -182,6 +182,44 @@ def test_a_disk_that_takes_no_request_is_told(
     monkeypatch.setattr(once, "ASK_S", 0.0)
     assert leave(tmp_path, monkeypatch, order) == 2
     assert not run_dir.halt.exists()
+
+
+def test_a_run_is_asked_to_leave_while_the_driver_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that fell off the bus takes the driver along, and the scheduler says it once."""
+    order = make_order()
+    run_dir = make_run_dir(tmp_path / "runs", order)
+
+    def hang(*_: object, **__: object) -> Slots:
+        raise Unavailable("the GPUs of this host cannot be listed")
+
+    monkeypatch.setattr(once, "find_slots", hang)
+    assert start(tmp_path, monkeypatch, order, 0) == 2
+    assert leave(tmp_path, monkeypatch, order) == 0
+    assert run_dir.halt.exists()
+
+
+def test_devices_that_cannot_be_looked_at_for_a_moment_end_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = make_order()
+    run_dir = make_run_dir(tmp_path / "runs", order)
+    look, looks = DeviceLocks.free, iter((errno.ESTALE, errno.EIO))
+
+    def refuse(locks: DeviceLocks, slots: Iterable[str]) -> tuple[str, ...]:
+        number = next(looks, None)
+        if number is not None:
+            raise OSError(number, os.strerror(number))
+        return look(locks, slots)
+
+    monkeypatch.setattr(DeviceLocks, "free", refuse)
+    monkeypatch.setattr(once, "run_preflight", lambda *_, **__: Preflight(passed=True))
+    settings = load_settings({"GONOGO_HOME": str(tmp_path)})
+    place = Place.whole(order.document())
+    found = once.check_host(settings, find_own_slots(settings), order, run_dir, place)
+    assert found is not None
+    assert len(found) == 1
 
 
 def leave(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order) -> int:
