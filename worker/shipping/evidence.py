@@ -62,11 +62,15 @@ def pending_evidence(
 
 
 def build_evidence(run_dir: RunDir, token: int, item: EvidenceFile) -> EvidenceReport | None:
-    """Return the upload of one file, or None when it is gone or leads out of the directory."""
+    """Return the upload of one file, or None when it is gone or leads out of the directory.
+
+    Raises:
+        OSError: it cannot be read just now.
+    """
     try:
         with run_dir.inside(item.path).open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES)
-    except (OSError, Rejected):
+    except (FileNotFoundError, Rejected):
         return None
     return EvidenceReport(
         token=token,

@@ -4,8 +4,10 @@ Nothing is known before its first answer, so the first message is empty; what it
 whatever was said before.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TypeVar, cast
 
 from gonogo.contract.agent import (
     MAX_STREAM_BYTES,
@@ -17,11 +19,13 @@ from gonogo.contract.agent import (
 )
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.rundir import RunDir
+from gonogo.supervise.weather import Weather
 from worker.shipping.parts import (
     build_log_part,
     build_rank_part,
-    build_stream_parts,
+    build_stream_part,
     log_names,
+    stream_names,
     unsent_bytes,
 )
 
@@ -34,7 +38,9 @@ LEAST_MESSAGE_BYTES = 2 * MAX_LINE_BYTES
 _LINE_BYTES = 300.0
 """How long a heartbeat line is before one was sent."""
 
+_log = logging.getLogger(__name__)
 _Part = TypeVar("_Part", RankTelemetry, LogTelemetry, StreamTelemetry)
+_T = TypeVar("_T")
 
 
 def brings(telemetry: Telemetry) -> bool:
@@ -87,6 +93,9 @@ class GrowingFiles:
         """Whether the control plane has said what it has."""
         self.backlog_lines = 0
         """About how many complete lines have not been acknowledged."""
+        self.unseen: OSError | None = None
+        """Why the last message may lack what the end promises; of logs it promises nothing."""
+        self._weather = Weather(_log)
 
     @property
     def acknowledged(self) -> dict[str, int]:
@@ -106,18 +115,18 @@ class GrowingFiles:
     def build_message(self, *, suspect: bool) -> Telemetry:
         """Return the next part of every file, as far as there is room, heartbeats first.
 
-        It is empty until the offsets are known.
+        It is empty until the offsets are known. A file that cannot be read just now holds back
+        neither the others nor the sign of life.
         """
         ranks: list[RankTelemetry] = []
         logs: list[LogTelemetry] = []
         files: list[StreamTelemetry] = []
+        self.unseen = None
         if self.asked:
             room = _Room(self._most)
             ranks = room.take(self._rank_parts())
             logs = room.take(self._log_parts())
-            files = room.take(
-                build_stream_parts(self._dir, self._files, min(MAX_STREAM_BYTES, self._most // 2))
-            )
+            files = room.take(self._stream_parts())
         return Telemetry(
             token=self._token,
             ranks=ranks,
@@ -141,15 +150,40 @@ class GrowingFiles:
 
     def _rank_parts(self) -> Iterator[RankTelemetry | None]:
         """Yield a part of each rank, of those first that are furthest behind."""
-        ranks = self._dir.ranks()
+        ranks = self._seen("the ranks", self._dir.ranks) or []
         batch = min(MAX_BATCH_BYTES, self._most // 2)
         share = max(MAX_LINE_BYTES, batch // max(1, len(ranks)))
         for rank in sorted(ranks, key=lambda rank: self._ranks.get(rank, 0)):
-            yield build_rank_part(self._dir, rank, self._ranks.get(rank, 0), share)
+            start = self._ranks.get(rank, 0)
+            build = partial(build_rank_part, self._dir, rank, start, share)
+            yield self._seen(f"the lines of rank {rank}", build)
 
     def _log_parts(self) -> Iterator[LogTelemetry | None]:
-        for name in log_names(self._dir):
-            yield build_log_part(self._dir, name, self._logs.get(name, 0))
+        for name in self._seen("the logs", partial(log_names, self._dir), promised=False) or []:
+            build = partial(build_log_part, self._dir, name, self._logs.get(name, 0))
+            yield self._seen(name, build, promised=False)
+
+    def _stream_parts(self) -> Iterator[StreamTelemetry | None]:
+        most = min(MAX_STREAM_BYTES, self._most // 2)
+        for name in self._seen("the files", partial(stream_names, self._dir)) or []:
+            build = partial(build_stream_part, self._dir, name, self._files.get(name, 0), most)
+            yield self._seen(name, build)
+
+    def _seen(
+        self, what: str, look: Callable[[], _T | None], *, promised: bool = True
+    ) -> _T | None:
+        """Return what there is to see; None where that cannot be read just now."""
+        nothing = cast("_T | None", None)
+
+        def try_it() -> _T | None:
+            try:
+                return look()
+            except OSError as error:
+                self.unseen = error if promised else self.unseen
+                raise
+
+        return self._weather.tried(what, try_it, nothing)
 
     def _count_backlog(self) -> int:
-        return round(unsent_bytes(self._dir, self._ranks) / self._line_bytes)
+        unsent = self._seen("the ranks", partial(unsent_bytes, self._dir, self._ranks)) or 0
+        return round(unsent / self._line_bytes)

@@ -15,7 +15,7 @@ from gonogo.contract.agent import (
     RankTelemetry,
     StreamTelemetry,
 )
-from gonogo.rundir import Lines, RunDir, complete_bytes, load_lines
+from gonogo.rundir import Lines, RunDir, complete_bytes, load_lines, open_file
 
 _STREAM = re.compile(STREAM_NAME)
 LOG_LAG_BYTES = 1_048_576
@@ -48,32 +48,30 @@ def build_rank_part(
     )
 
 
-def build_stream_parts(
-    run_dir: RunDir, acked: dict[str, int], most_bytes: int = MAX_STREAM_BYTES
-) -> list[StreamTelemetry]:
-    """Return the complete lines of the other growing files beyond what was acknowledged.
+def build_stream_part(
+    run_dir: RunDir, name: str, start: int, most_bytes: int = MAX_STREAM_BYTES
+) -> StreamTelemetry | None:
+    """Return the complete lines of another growing file from byte `start` on; None: there are none.
 
-    At most `most_bytes` of each; a line that alone is more is sent in parts.
+    At most `most_bytes` of them; a line that alone is more is sent in parts.
     """
-    found = []
-    for name in _streams(run_dir):
-        path, start = run_dir.path / name, acked.get(name, 0)
-        raw = _load_between(path, start, start + most_bytes)
-        cut = raw.rfind(b"\n") + 1
-        if cut == 0 and len(raw) == most_bytes:
-            cut = min(len(raw), max(0, complete_bytes(path) - start))
-        if cut:
-            content = base64.b64encode(raw[:cut]).decode("ascii")
-            found.append(StreamTelemetry(name=name, start=start, content_b64=content))
-    return found
+    path = run_dir.path / name
+    raw = _load_between(path, start, start + most_bytes)
+    cut = raw.rfind(b"\n") + 1
+    if cut == 0 and len(raw) == most_bytes:
+        cut = min(len(raw), max(0, complete_bytes(path) - start))
+    if not cut:
+        return None
+    content = base64.b64encode(raw[:cut]).decode("ascii")
+    return StreamTelemetry(name=name, start=start, content_b64=content)
 
 
 def stream_sizes(run_dir: RunDir) -> dict[str, int]:
     """Return growing file → bytes of complete lines in it, of those that there are."""
-    return {name: complete_bytes(run_dir.path / name) for name in _streams(run_dir)}
+    return {name: complete_bytes(run_dir.path / name) for name in stream_names(run_dir)}
 
 
-def _streams(run_dir: RunDir) -> list[str]:
+def stream_names(run_dir: RunDir) -> list[str]:
     """Return the growing files that there are, besides heartbeats and logs."""
     of_nodes = sorted(path.name for path in run_dir.path.glob("watch_node*.jsonl"))
     names = [*STREAMS, *(name for name in of_nodes if _STREAM.fullmatch(name))]
@@ -125,7 +123,7 @@ def unsent_bytes(run_dir: RunDir, acked: dict[int, int]) -> int:
     for rank in run_dir.ranks():
         try:
             size = run_dir.heartbeat(rank).stat().st_size
-        except FileNotFoundError:
+        except OSError:
             continue
         total += max(0, size - acked.get(rank, 0))
     return total
@@ -137,7 +135,7 @@ def load_log_bytes(path: Path, offset: int, most: int, lag: int) -> tuple[int, b
     A reader further than `lag` bytes behind jumps to the last `most` bytes.
     """
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             size = stream.seek(0, 2)
             start = size - most if size - offset > lag else min(offset, size)
             stream.seek(start)

@@ -154,10 +154,15 @@ def _is_fit(run_dir: RunDir) -> bool:
 
 
 def _is_halting(run_dir: RunDir) -> bool:
-    """Say whether the run is being ended: `.HALT`, or a finding that halts."""
+    """Say whether the run is being ended: `.HALT`, or a finding that halts, as far as seen."""
     if run_dir.halt.exists():
         return True
-    return any(finding.severity is Severity.HALT for finding in recorded_findings(run_dir))
+    try:
+        found = recorded_findings(run_dir)
+    except OSError as error:  # which is no reason to tell nothing else
+        _log.warning("findings unseen: %s", error, extra={"action": "findings_unseen"})
+        return False
+    return any(finding.severity is Severity.HALT for finding in found)
 
 
 def _finding_of(line: bytes) -> Finding | None:

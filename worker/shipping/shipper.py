@@ -58,6 +58,8 @@ OUTAGE = Backoff(first_s=0.25, longest_s=4.0)
 MAX_ROUNDS = 8
 FINISH_ROUNDS = 10_000
 
+_WAITS = (Rejected, Unavailable, OSError)
+
 _log = logging.getLogger(__name__)
 
 
@@ -90,6 +92,8 @@ class Shipper:
         self._growing = GrowingFiles(run_dir, token)
         self._records = SentRecords(run_dir, run_id, token, client)
         self._reported: Reported = load_reported(run_dir.path)
+        self._waiting: set[str] = set()
+        """Evidence that could not be sent at the last try."""
         self._outage = OUTAGE
         self._not_before = float("-inf")
         self._last_call = float("-inf")
@@ -192,16 +196,16 @@ class Shipper:
                 break
         self._outage = OUTAGE
         self._tolerate("state_refused", self._send_states)
-        self._tolerate("evidence_waits", self._send_some_evidence, (Rejected, Unavailable))
+        self._tolerate("evidence_waits", self._send_some_evidence, _WAITS)
         return ack
 
     def _tolerate(
         self,
         action: str,
         step: Callable[[], None],
-        errors: tuple[type[GonogoError], ...] = (Rejected, Intercepted),
+        errors: tuple[type[Exception], ...] = (Rejected, Intercepted, OSError),
     ) -> None:
-        """Do a step whose refusal must not keep heartbeats from being sent."""
+        """Do a step whose refusal, by somebody or by a disk, must not hold heartbeats back."""
         try:
             step()
         except StaleToken:
@@ -214,6 +218,8 @@ class Shipper:
         for _ in range(FINISH_ROUNDS):
             telemetry = self._growing.build_message(suspect=False)
             if self._growing.asked and not brings(telemetry):
+                if self._growing.unseen is not None:
+                    raise self._growing.unseen  # the end promises what stands in it
                 break
             _, moved = self._send_telemetry(telemetry)
             if not moved:
@@ -300,18 +306,24 @@ class Shipper:
         """Upload up to `limit` files; one that is refused is not tried again.
 
         Where it is the caller that is refused (a key is made anew, a database restored), that says
-        nothing of the file: it is tried again until the end is told.
+        nothing of the file: it is tried again until the end is told. So is one that cannot be read
+        just now, which is put behind the others meanwhile.
         """
         ended = self._dir.exit.exists()
-        for item in pending_evidence(self._dir, self._reported.evidence, ended=ended)[:limit]:
-            report = build_evidence(self._dir, self._token, item)
+        pending = pending_evidence(self._dir, self._reported.evidence, ended=ended)
+        pending.sort(key=lambda item: item.path in self._waiting)
+        for item in pending[:limit]:
             try:
+                report = build_evidence(self._dir, self._token, item)
                 if report is not None:
                     self._client.post_evidence(self._run, report)
             except StaleToken:
                 raise
-            except (NotAllowed, NotFound, Conflict) as error:
-                _log.warning("evidence waits: %s", error, extra={"action": "evidence_waits"})
+            except (NotAllowed, NotFound, Conflict, OSError) as error:
+                if item.path not in self._waiting:
+                    text = "evidence waits: %s: %s"
+                    _log.warning(text, item.path, error, extra={"action": "evidence_waits"})
+                self._waiting.add(item.path)
                 continue
             except Rejected as error:
                 _log.warning("evidence refused: %s", error, extra={"action": "evidence_refused"})

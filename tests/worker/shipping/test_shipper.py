@@ -435,6 +435,61 @@ def test_evidence_outlives_a_caller_that_is_refused_for_a_while(
     assert list(arrived(plane).evidence) == ["evidence/stack.txt"]
 
 
+@pytest.mark.parametrize("name", ["heartbeat_rank1.jsonl", "rank1.log", "findings.jsonl"])
+def test_a_file_that_cannot_be_read_holds_nothing_else_back(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, name: str
+) -> None:
+    """Who is never heard counts as cut off, and a healthy run is ended for it."""
+    (run_dir.path / name).mkdir()
+    os.mkfifo(run_dir.path / "rank2.log")
+    lines = write_beats(run_dir, 0, range(5))
+    run_dir.rank_log(0).write_text("said\n")
+    run_dir.watch.write_bytes(b'{"n":0}\n')
+    arrived(plane).command = {"kind": "halt", "reason": "enough", "actor": "someone"}
+    shipping = new_shipper()
+    clock = itertools.count(step=10.0)
+    acks = [shipping.ship(next(clock)) for _ in range(3)]
+    assert [ack is not None and ack.command is not None for ack in acks] == [True] * 3
+    store = arrived(plane)
+    assert store.lines["0"] == lines
+    assert store.files["watch.jsonl"] == b'{"n":0}\n'
+    assert store.logs["rank0.log"][1] == "said\n"
+    assert {"check", "launch"} <= set(store.events())
+    if not name.endswith(".log"):  # a log is a tail: the end promises nothing of it
+        with pytest.raises(IsADirectoryError):
+            new_shipper().finish(completed())
+        (run_dir.path / name).rmdir()
+    assert new_shipper().finish(completed())
+
+
+def test_evidence_that_cannot_be_read_for_a_while_is_sent_later_and_holds_no_other_up(
+    run_dir: RunDir,
+    plane: FakeControlPlane,
+    new_shipper: NewShipper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_dir.evidence.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (run_dir.evidence / name).write_text("frames")
+        os.utime(run_dir.evidence / name, (1.0, 1.0))
+    read, refused = Path.open, {"a.txt"}
+
+    def refuse(path: Path, *args: Any, **more: Any) -> Any:
+        if path.name in refused:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return read(path, *args, **more)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    shipping = new_shipper()
+    clock = itertools.count(step=10.0)
+    for _ in range(3):
+        shipping.ship(next(clock))
+    assert list(arrived(plane).evidence) == ["evidence/b.txt"]
+    refused.clear()
+    shipping.ship(next(clock))
+    assert sorted(arrived(plane).evidence) == ["evidence/a.txt", "evidence/b.txt"]
+
+
 @pytest.mark.parametrize("status", [403, 413])
 def test_evidence_that_is_never_taken_does_not_hold_the_end_back(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, status: int
