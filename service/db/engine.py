@@ -12,6 +12,16 @@ from service.db.prepared import run_text
 
 TEXTS = {"client_encoding": "utf8"}
 """Told to PostgreSQL: of a database without an encoding (SQL_ASCII) texts would come as bytes."""
+NEARBY = {
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""How soon a connection ends whose host is gone (a power cut, a fail-over): it says nothing, and
+the kernel's own two hours would hold whoever asked. What the URL says of these counts."""
 _BUSY_S = 30.0
 _JOURNAL_BYTES = 4 * 2**20
 _STATEMENT_S = 30
@@ -45,7 +55,7 @@ def build_engine(
             pool_pre_ping=True,
             hide_parameters=True,
             connect_args={
-                **TEXTS,
+                **told_to_postgres(url),
                 "options": " ".join(f"-c {name}={limit}s" for name, limit in limits.items()),
             },
         )
@@ -82,6 +92,12 @@ def build_engine(
 def is_sqlite(url: str) -> bool:
     """Say whether a URL names a SQLite database."""
     return make_url(url).get_backend_name() == "sqlite"
+
+
+def told_to_postgres(url: str) -> dict[str, Any]:
+    """Return what is told to PostgreSQL's driver of every connection; a URL may say more."""
+    said = make_url(url).query
+    return {**TEXTS, **{name: value for name, value in NEARBY.items() if name not in said}}
 
 
 def dispose(engine: Engine) -> None:

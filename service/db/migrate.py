@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_u
 from sqlalchemy.pool import NullPool
 
 from gonogo.contract.errors import Corrupt, Unavailable
-from service.db.engine import TEXTS, is_sqlite
+from service.db.engine import is_sqlite, told_to_postgres
 
 if TYPE_CHECKING:  # its import takes longer than to find that there is nothing to migrate
     from alembic.config import Config
@@ -97,7 +97,8 @@ def _size_of(file: str) -> int:
 
 def _connecting(url: str) -> Engine:
     """Return an engine that keeps no connection."""
-    return create_engine(url, poolclass=NullPool, connect_args={} if is_sqlite(url) else TEXTS)
+    told = {} if is_sqlite(url) else told_to_postgres(url)
+    return create_engine(url, poolclass=NullPool, connect_args=told)
 
 
 def current_revision(url: str) -> tuple[str | None, str]:

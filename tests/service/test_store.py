@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool
 
 from gonogo.contract.errors import Corrupt, Unavailable
-from service.db.engine import build_engine
+from service.db.engine import NEARBY, build_engine
 from service.db.migrate import build_config, current_revision, migrate
 from service.db.schema import KeyRow, Table
 from service.db.store import Store, Topic, ring
@@ -288,6 +289,36 @@ def test_migrations_build_what_the_models_say(empty_url: str) -> None:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Table.metadata) == []
     engine.dispose()
+
+
+def test_a_server_that_takes_connections_and_says_nothing_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(NEARBY, "connect_timeout", 2)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        address = f"postgresql+psycopg://gonogo@127.0.0.1:{silent.getsockname()[1]}/gonogo"
+        store = Store(address)
+        with pytest.raises(Unavailable):
+            store.read(lambda session: session.scalars(select(KeyRow.name)).all())
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "idle_s"), [("", NEARBY["keepalives_idle"]), ("?keepalives_idle=77", 77)]
+)
+def test_a_connection_of_postgres_ends_soon_after_its_host(
+    postgres_url: str, said: str, idle_s: int
+) -> None:
+    """A host that lost its power says nothing; the kernel would ask it after two hours."""
+    engine = build_engine(postgres_url + said)
+    with engine.connect() as connection:
+        driver = connection.connection.dbapi_connection
+        assert driver is not None
+        with socket.socket(fileno=os.dup(driver.fileno())) as held:
+            assert held.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == idle_s
+            waits_ms = held.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+    engine.dispose()
+    assert waits_ms == NEARBY["tcp_user_timeout"]
 
 
 def test_a_database_whose_references_do_not_hold_is_refused(tmp_path: Path) -> None:
