@@ -6,8 +6,8 @@ waits as one group (BEGIN IMMEDIATE, a savepoint for each), so that writers neit
 nor pay one fsync each; where the group's transaction is lost (a full disk), everyone in it is told
 so. On PostgreSQL writers run side by side and take row locks. A function may be run again after a
 serialization failure, so it touches nothing but its session; one that nobody waits for any more is
-not begun. SQLite's file stays where it was: nothing is written to one that was moved, and none is
-opened in its place, into which SQLite would play the log of the one that was.
+not begun, and not held either. SQLite's file stays where it was: nothing is written to one that was
+moved, and none is opened in its place, into which SQLite would play the log of the one that was.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -51,7 +51,6 @@ NO_ANSWER_TEXT = "the database does not answer"
 _TOPICS = "topics"
 _ALONE: JoinTransactionMode = "rollback_only"
 """How a session joins a transaction in which it is alone: it needs no savepoint."""
-_Work = Callable[[Session], Any]
 _GROUP = 64
 _QUEUE = 1000
 """How many writers may wait; who comes then is told at once."""
@@ -81,11 +80,20 @@ _NOTHING = text("SELECT 1")
 
 
 @dataclass(slots=True)
-class _Job:
-    work: _Work
-    done: "Future[Any]"
+class _Job(Generic[_T]):
+    work: Callable[[Session], _T | None]
+    done: "Future[_T]"
     topics: frozenset[Topic] = frozenset()
     """What it changed."""
+
+    def let_go(self) -> None:
+        """Hold nothing of what nobody waits for: while a disk hangs it keeps its place."""
+        if self.done.cancel():
+            self.work = _nothing
+
+
+def _nothing(session: Session) -> None:
+    """Stand for what nobody waits for any more."""
 
 
 class Store:
@@ -117,7 +125,7 @@ class Store:
             if self.sqlite
             else self._readers
         )
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._trying = threading.Lock()
         self._trial: Future[None] | None = None
@@ -178,13 +186,15 @@ class Store:
         """
         if self._thread is None:
             return self._write_now(work)
-        done = self._submit(work)
+        job = self._submit(work)
         try:
-            return done.result(timeout=_PATIENCE_S)
+            return job.done.result(timeout=_PATIENCE_S)
         except OperationalError as error:
             raise Unavailable(NO_ANSWER_TEXT) from error
         except TimeoutError as error:
-            raise _gave_up(done) from error
+            raise _gave_up(job.done) from error
+        finally:
+            job.let_go()
 
     async def write_async(self, work: Callable[[Session], _T]) -> _T:
         """Do what `write` does, without a thread that waits (on PostgreSQL: in one of few).
@@ -192,28 +202,42 @@ class Store:
         Raises:
             Unavailable: the database does not answer, or too many wait for it.
         """
-        done = self._submit(work)
+        job = self._submit(work)
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                return await asyncio.wrap_future(done)
+                return await asyncio.wrap_future(job.done)
         except OperationalError as error:
             raise Unavailable(NO_ANSWER_TEXT) from error
         except TimeoutError as error:
-            raise _gave_up(done) from error
+            raise _gave_up(job.done) from error
+        finally:
+            job.let_go()
 
-    def _submit(self, work: Callable[[Session], _T]) -> "Future[_T]":
+    def _submit(self, work: Callable[[Session], _T]) -> "_Job[_T]":
         """Have `work` run; what is returned has its result after the commit.
 
         Raises:
             Unavailable: too many wait.
         """
-        if self._pool is not None:
-            return self._pool.submit(self._write_now, work)
         if self.waiting >= _QUEUE:
             raise Unavailable(f"the database is overloaded: {_QUEUE} writes wait")
-        done: Future[_T] = Future()
-        self._jobs.put(_Job(work, done))
-        return done
+        job = _Job(work, Future())
+        self._jobs.put(job)
+        if self._pool is not None:
+            self._pool.submit(self._write_next)
+        return job
+
+    def _write_next(self) -> None:
+        """Run the write that has waited longest; called in a thread of the pool."""
+        job = self._jobs.get()
+        if job is None or not job.done.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._write_now(job.work)
+        except Exception as error:  # noqa: BLE001 - belongs to the caller, who gets it as it is
+            job.done.set_exception(error)
+        else:
+            job.done.set_result(result)
 
     def can_write(self, within_s: float) -> bool:
         """Say whether a write that changes nothing is committed within `within_s` seconds.
@@ -237,7 +261,7 @@ class Store:
         """
         with self._trying:
             if self._trial is None or self._trial.done():
-                self._trial = self._submit(lambda session: None)
+                self._trial = self._submit(_nothing).done
             return self._trial
 
     def _write_now(self, work: Callable[[Session], _T]) -> _T:
@@ -290,7 +314,7 @@ class Store:
             if ends:
                 return
 
-    def _commit_group(self, group: list[_Job]) -> None:
+    def _commit_group(self, group: list[_Job[Any]]) -> None:
         """Run a group in one transaction; each fails or holds by itself.
 
         Nobody hears of success before the commit. SQLite gives up a whole transaction when a
@@ -298,7 +322,7 @@ class Store:
         and nobody's write happened, so everybody gets the error that ended it.
         """
         group = [job for job in group if job.done.set_running_or_notify_cancel()]
-        results: list[tuple[_Job, Any]] = []
+        results: list[tuple[_Job[Any], Any]] = []
         try:
             self._check_place()
             connection = self._writing = self._writing or self._writers.connect()
@@ -356,8 +380,8 @@ class Store:
     def _run_job(
         self,
         connection: Connection,
-        job: _Job,
-        results: list[tuple[_Job, Any]],
+        job: _Job[Any],
+        results: list[tuple[_Job[Any], Any]],
         *,
         alone: bool,
     ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import socket
 import subprocess
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -22,6 +25,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool
 
 from gonogo.contract.errors import Corrupt, Unavailable
+from service.db import store as db_store
 from service.db.engine import NEARBY, build_engine
 from service.db.migrate import build_config, current_revision, migrate
 from service.db.schema import KeyRow, Table
@@ -335,6 +339,42 @@ def test_a_database_whose_references_do_not_hold_is_refused(tmp_path: Path) -> N
     engine.dispose()
     with pytest.raises(Corrupt):
         migrate(url)
+
+
+def test_what_nobody_waits_for_any_more_is_not_held_and_has_a_bound(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a disk hangs workers bring the same megabytes again and again."""
+    go_on, held = threading.Event(), threading.Semaphore(0)
+    bodies: weakref.WeakSet[threading.Event] = weakref.WeakSet()
+    writers = 1 if store.sqlite else db_store._WRITERS
+
+    def wait(session: Session) -> None:
+        held.release()
+        assert go_on.wait(60)
+
+    async def bring() -> None:
+        body = threading.Event()
+        bodies.add(body)
+        await store.write_async(lambda session: body.set())
+
+    with ThreadPoolExecutor(writers) as pool:
+        try:
+            for _ in range(writers):
+                pool.submit(lambda: asyncio.run(store.write_async(wait)))
+            assert all(held.acquire(timeout=60) for _ in range(writers))
+            monkeypatch.setattr(db_store, "_PATIENCE_S", 0.05)
+            monkeypatch.setattr(db_store, "_QUEUE", 3)
+            for said in ("is overloaded", "is overloaded", "is overloaded", "3 writes wait"):
+                with pytest.raises(Unavailable, match=said):
+                    asyncio.run(bring())
+            gc.collect()
+            assert len(bodies) == 0
+        finally:
+            go_on.set()
+    monkeypatch.undo()
+    wait_until(lambda: store.waiting == 0, what="the end of the queue")
+    store.write(lambda session: add_key(session, "after"))
 
 
 def test_no_write_is_acknowledged_that_a_full_database_lost(tmp_path: Path) -> None:
