@@ -1,7 +1,8 @@
 """Who conducts? One service: by a file lock beside SQLite, by an advisory lock on PostgreSQL.
 
-The advisory lock lives on a connection of its own; when that dies, the lock is gone and another
-service takes over within a second or two.
+The advisory lock lives on a connection of its own; when that dies, or its server takes writes no
+more (another one leads since), the lock is gone and another service takes over within a second or
+two.
 """
 
 import fcntl
@@ -17,6 +18,10 @@ from service.db.store import Store
 
 _LOCK = 0x636F6E6475
 _CHECK_S = 1.0
+_WRITES = "CASE WHEN current_setting('transaction_read_only') = 'off' THEN"
+_STILL = text(f"SELECT {_WRITES} true END")
+_TRY = text(f"SELECT {_WRITES} pg_try_advisory_lock({_LOCK}) END")
+"""Null of a server that takes no writes."""
 _log = logging.getLogger(__name__)
 
 
@@ -76,14 +81,12 @@ class Leader:
                 self._connection = self._store.connect().execution_options(
                     isolation_level="AUTOCOMMIT"
                 )
-                query = text("SELECT pg_try_advisory_lock(:key)").bindparams(key=_LOCK)
-            else:
-                query = (
-                    text("SELECT true")
-                    if self._leads
-                    else text("SELECT pg_try_advisory_lock(:key)").bindparams(key=_LOCK)
-                )
-            return bool(self._connection.execute(query).scalar())
+            query = _STILL if self._leads else _TRY
+            found = self._connection.execute(query).scalar()
+            if found is None:
+                _log.warning("its server takes no writes", extra={"action": "leader_lost"})
+                self._drop()
+            return bool(found)
         except SQLAlchemyError as error:
             _log.warning("the lock is gone: %s", error, extra={"action": "leader_lost"})
             self._drop()

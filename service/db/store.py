@@ -4,10 +4,12 @@ Guarantees: a function given to `write` is committed whole or not at all, and it
 returned after the commit, which is on the disk. SQLite has one writer thread that commits whatever
 waits as one group (BEGIN IMMEDIATE, a savepoint for each), so that writers neither fail on locks
 nor pay one fsync each; where the group's transaction is lost (a full disk), everyone in it is told
-so. On PostgreSQL writers run side by side and take row locks. A function may be run again after a
-serialization failure, so it touches nothing but its session; one that nobody waits for any more is
-not begun, and not held either. SQLite's file stays where it was: nothing is written to one that was
-moved, and none is opened in its place, into which SQLite would play the log of the one that was.
+so. On PostgreSQL writers run side by side and take row locks; a server that takes writes no more (a
+fail-over that left its connections open) is left for whichever a new connection finds. A function
+may be run again after a serialization failure, so it touches nothing but its session; one that
+nobody waits for any more is not begun, and not held either. SQLite's file stays where it was:
+nothing is written to one that was moved, and none is opened in its place, into which SQLite would
+play the log of the one that was.
 """
 
 import asyncio
@@ -23,7 +25,7 @@ from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, make_url, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session as Session  # what every transaction is, to all of the service
 from sqlalchemy.orm.session import JoinTransactionMode
@@ -76,7 +78,8 @@ def tables_of(session: Session) -> Connection:
     return session.bind if alone else session.connection()  # type: ignore[return-value]
 
 
-_NOTHING = text("SELECT 1")
+_TAKES_WRITES = text("SELECT current_setting('transaction_read_only') = 'off'")
+_READ_ONLY, _LEFT_IDLE = "25006", "25P03"
 
 
 @dataclass(slots=True)
@@ -246,7 +249,10 @@ class Store:
         the queue are for those who have something to write.
         """
         if self._thread is None:
-            return self.read(lambda session: session.execute(_NOTHING).scalar()) == 1
+            takes = self.read(lambda session: session.execute(_TAKES_WRITES).scalar()) is True
+            if not takes:
+                self._writers.dispose()
+            return takes
         try:
             self._try_write().result(timeout=within_s)
         except (TimeoutError, DBAPIError, Unavailable):
@@ -288,6 +294,14 @@ class Store:
             except OperationalError as error:
                 if attempt == _RETRIES or not _lost_a_race(error):
                     raise Unavailable(NO_ANSWER_TEXT) from error
+            except InternalError as error:
+                state = getattr(error.orig, "sqlstate", None)
+                if state == _READ_ONLY:  # it leads no more: who does is found by a new connection
+                    self._writers.dispose()
+                    raise Unavailable("the database takes no writes: it is read-only") from error
+                if state != _LEFT_IDLE:
+                    raise
+                raise Unavailable(NO_ANSWER_TEXT) from error
         raise AssertionError("the last attempt returns or raises")
 
     def _run(self) -> None:

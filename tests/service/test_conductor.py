@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from service.conductor.judge import Judging
@@ -172,6 +172,23 @@ def test_one_of_two_services_conducts_and_the_other_takes_over(
     leaders[1].close()
     for context in contexts:
         context.store.close()
+
+
+def test_nobody_conducts_by_a_server_that_takes_no_writes(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """After a fail-over its lock says nothing: whoever asks the new one has that one's."""
+    stores = [Store(postgres_url) for _ in range(2)]
+    leaders = [Leader(store, tmp_path / "conductor.lock") for store in stores]
+    assert [leader.leads(0.0) for leader in leaders] == [True, False]
+    for leader in leaders:
+        assert leader._connection is not None
+        leader._connection.execute(text("SET default_transaction_read_only = on"))
+    assert [leader.leads(2.0) for leader in leaders] == [False, False]
+    assert [leader.leads(4.0) for leader in leaders] == [True, False]
+    for leader, store in zip(leaders, stores, strict=True):
+        leader.close()
+        store.close()
 
 
 def test_a_service_conducts_as_soon_as_its_lock_can_be_asked(tmp_path: Path) -> None:

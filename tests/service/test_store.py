@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -323,6 +324,46 @@ def test_a_connection_of_postgres_ends_soon_after_its_host(
             waits_ms = held.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     engine.dispose()
     assert waits_ms == NEARBY["tcp_user_timeout"]
+
+
+def test_a_server_that_takes_writes_no_more_is_left_for_the_one_that_does(
+    postgres_url: str,
+) -> None:
+    """A fail-over may leave connections to the server open that led before."""
+    migrate(postgres_url)
+    store = Store(postgres_url)
+    for look in (lambda: store.can_write(5.0), lambda: wrote(store, "lost")):
+        with store.connect() as connection:
+            connection.execute(text("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"))
+            connection.commit()
+        assert not look()
+        assert store.can_write(5.0)
+    assert wrote(store, "kept")
+    assert store.read(lambda session: session.scalars(select(KeyRow.name)).all()) == ["kept"]
+    store.close()
+
+
+def test_a_writer_that_was_stopped_for_too_long_is_told_to_come_again(postgres_url: str) -> None:
+    migrate(postgres_url)
+    store = Store(postgres_url)
+
+    def sleep(session: Session) -> None:
+        session.execute(text("SET LOCAL idle_in_transaction_session_timeout = 50"))
+        time.sleep(0.5)
+        add_key(session, "late")
+
+    with pytest.raises(Unavailable):
+        store.write(sleep)
+    assert wrote(store, "next")
+    store.close()
+
+
+def wrote(store: Store, name: str) -> bool:
+    try:
+        store.write(lambda session: add_key(session, name))
+    except Unavailable:
+        return False
+    return True
 
 
 def test_a_database_whose_references_do_not_hold_is_refused(tmp_path: Path) -> None:
