@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gonogo.slots import gpus_of
 from gonogo.supervise.durable import load_json
+from gonogo.supervise.keeper.children import open_log
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.keeper.sampling import build_drain_command
 from gonogo.supervise.locks import DeviceLocks, take_lock
@@ -103,7 +104,7 @@ def start_draining(
                 held[slot] = descriptor
         if not held:
             return None
-        with (run_dir / "drained.log").open("ab") as log:
+        with open_log(run_dir / "drained.log") as log:
             return subprocess.Popen(
                 build_drain_command(run_dir, home, held),
                 env=dict(environ),

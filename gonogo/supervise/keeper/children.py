@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.processes import ProcessRef, die_with_parent, load_stat
@@ -87,7 +87,7 @@ def start_heir(
     Raises:
         OSError: it cannot be started.
     """
-    with log.open("ab") as stream:
+    with open_log(log) as stream:
         process = subprocess.Popen(
             list(command),
             env=dict(env),
@@ -98,6 +98,14 @@ def start_heir(
             pass_fds=tuple(descriptors),
         )
     process.returncode = 0  # reaped by `reap_all`, or by whoever is left
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """Open a log that may go without: what a disk does not take is said to nobody."""
+    try:
+        return path.open("ab")
+    except OSError:
+        return open(os.devnull, "ab")
 
 
 def reap_all() -> Iterator[tuple[int, Ended]]:

@@ -180,8 +180,12 @@ class Keeper:
             end_marked(f"{self._order['run']}/{node}", name=NODE_NAME)
         self._save(wake, partial(self._ending.save_end_of_all, agent, nodes))
 
-    def _hand_over(self) -> None:
-        """Pass the locks of GPUs to who proves that they are free, and lets them go then."""
+    def _hand_over(self) -> bool:
+        """Pass the locks of GPUs to who proves that they are free, and lets them go then.
+
+        Raises:
+            OSError: that cannot be started just now.
+        """
         gpus = {slot: self._locks[slot] for slot in gpus_of(self._locks)}
         if gpus and self._home is not None:
             start_heir(
@@ -190,6 +194,7 @@ class Keeper:
                 log=self._dir / self._place.own("drained.log"),
                 descriptors=gpus.values(),
             )
+        return True
 
     def _is_over(self, agent: Child) -> bool:
         return self._ending.is_over(time.monotonic(), agent)
@@ -257,9 +262,9 @@ class Keeper:
         while True:
             now = time.monotonic()
             if held and self._weather.tried("a sweep", partial(self._ending.is_clear, now), False):
-                held = False
-                self._weather.tried("the proof that devices are free", self._hand_over, None)
-                for descriptor in self._locks.values():
+                proof = "the proof that devices are free"
+                held = not self._weather.tried(proof, self._hand_over, False) and now < give_up
+                for descriptor in () if held else self._locks.values():
                     os.close(descriptor)
             speaks = now < give_up and not self._staff.are_done()
             if not speaks and (not held or self._stops):

@@ -128,12 +128,15 @@ def test_a_device_is_kept_away_where_nobody_can_look_whose_it_was(tmp_path: Path
     assert "nobody could look" in row.reason
 
 
+@pytest.mark.parametrize("log_refused", [False, True])
 def test_the_gpus_of_a_lost_keeper_are_held_until_they_are_free(
-    tmp_path: Path, driver: tuple[Path, dict[str, str]]
+    tmp_path: Path, driver: tuple[Path, dict[str, str]], *, log_refused: bool
 ) -> None:
     script, environ = driver
     script.write_text(json.dumps([healthy("GPU-0", used_mb=900)]))
     run_dir = make_run_dir(tmp_path, make_order(profile="h200", world_size=1))
+    if log_refused:
+        (run_dir.path / "drained.log").mkdir()
     locks = DeviceLocks(home=tmp_path)
     asked = {"home": tmp_path, "locks": locks, "environ": {"PATH": os.environ["PATH"], **environ}}
     save_json(run_dir.path / "keeper.json", {"locks": ["cpu:0"]})
@@ -150,8 +153,9 @@ def test_the_gpus_of_a_lost_keeper_are_held_until_they_are_free(
     assert load_proof(tmp_path, ["GPU-0"], time.time()) is None, "it has to hold up anew"
 
 
+@pytest.mark.parametrize("log_refused", [False, True])
 def test_a_keeper_passes_its_gpu_on_to_who_proves_it_free(
-    new_run: NewRun, tmp_path: Path, driver: tuple[Path, dict[str, str]]
+    new_run: NewRun, tmp_path: Path, driver: tuple[Path, dict[str, str]], *, log_refused: bool
 ) -> None:
     script, environ = driver
     script.write_text(json.dumps([healthy("GPU-0", used_mb=900)]))
@@ -162,6 +166,8 @@ def test_a_keeper_passes_its_gpu_on_to_who_proves_it_free(
     options = ("--home", str(home), "--lock", str(lock))
     run = new_run(*options, environ=environ, world_size=1, steps=3)
     run.wait_for_step(1)
+    if log_refused:
+        (run.dir.path / "drained.log").mkdir()
     assert other.free(("GPU-0",)) == (), "another home of this host sees it taken"
     assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
     assert run.keeper is not None
