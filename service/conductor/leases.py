@@ -3,7 +3,8 @@
 A silent host is not a dead host: only proof (its exit record, a new boot id, an operator) or the
 plan's own `isolated_limit_s` lets another attempt begin. Silence is timed by this process's own
 monotonic clock, from when it last saw the run's sign-of-life counter grow, so neither a wrong wall
-clock nor a restart of the service makes a run look lost.
+clock nor a restart of the service makes a run look lost; nor does a database that is away, or takes
+no writes, for no sign of life comes in then: after it each run has its whole time anew.
 
 A run that has ended is timed too, until all that its end promised has come: where it does not, that
 is told, a person may have it judged by what is here (`takeover`), and after `GIVE_UP_S` it is.
@@ -16,6 +17,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import AlertType
+from gonogo.contract.errors import Unavailable
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import Actor, OutcomeCode
 from service.context import Context
@@ -99,7 +101,18 @@ class Leases:
         self._limits: dict[str, float | None] = {}
 
     def run_once(self) -> None:
-        """Look once, and do what follows."""
+        """Look once, and do what follows.
+
+        Raises:
+            Unavailable: the database is away, or takes no writes.
+        """
+        try:
+            self._look()
+        except Unavailable:
+            self._seen = {}
+            raise
+
+    def _look(self) -> None:
         context = self._context
         living = context.store.read(lambda session: load_living(session, self._limits))
         alive = {run.run for run in living}

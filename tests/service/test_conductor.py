@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
+from gonogo.contract.errors import Unavailable
 from service.conductor.judge import Judging
 from service.conductor.leader import Leader
 from service.conductor.leases import (
@@ -111,6 +113,35 @@ def test_an_isolated_run_is_taken_over_after_the_plans_limit(still: Plane, clock
     assert again is not None
     assert (again.reason, again.attempt) == ("takeover", 2)
     assert again.token > order.token
+
+
+@pytest.mark.parametrize("takes", ["nothing", "no writes"])
+def test_a_database_that_is_away_makes_no_run_look_lost(
+    still: Plane, clock: Clock, monkeypatch: pytest.MonkeyPatch, takes: str
+) -> None:
+    """No sign of life comes in meanwhile: the first look after it would end what goes on."""
+    _, order = started(still, **{"limits.isolated_limit_s": 300})
+    leases, store = Leases(still.context), still.context.store
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Unavailable("the database does not answer")
+
+    leases.run_once()
+    with monkeypatch.context() as away:
+        away.setattr(store, "write", refuse)
+        if takes == "nothing":
+            away.setattr(store, "read", refuse)
+        for _ in range(3):
+            clock.at += 300 + TAKEOVER_AFTER_S
+            with suppress(Unavailable):
+                leases.run_once()
+    leases.run_once()
+    run = still.get(f"/runs/{order.run}")
+    assert (run["state"], run["lost"]) == ("running", False)
+    assert still.get("/alerts")["items"] == []
+    clock.at += LEASE_S + 1
+    leases.run_once()
+    assert still.get(f"/runs/{order.run}")["lost"] is True
 
 
 def waiting_jobs(url: str) -> int:
