@@ -10,6 +10,25 @@ import stat
 from pathlib import Path
 from typing import IO
 
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+
+
+def is_there(path: Path) -> bool:
+    """Say whether something has a name.
+
+    Not `Path.exists`, which since Python 3.14 takes a disk that refuses for one that has nothing.
+
+    Raises:
+        OSError: nobody can say just now.
+    """
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno not in _NOT_THERE:
+            raise
+        return False
+    return True
+
 
 class NoPlainFile(OSError):
     """What has the name is neither a file nor a folder."""

@@ -149,9 +149,10 @@ class RunDir:
         return self._ranks_in(_RANK_LOG)
 
     def _ranks_in(self, name: re.Pattern[str]) -> list[int]:
-        if not self.path.is_dir():
+        try:
+            found = map(name.fullmatch, os.listdir(self.path))
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        found = map(name.fullmatch, os.listdir(self.path))
         return sorted(int(match.group(1)) for match in found if match)
 
     def inside(self, relative: str) -> Path:

@@ -27,6 +27,7 @@ from gonogo.contract.errors import GonogoError, Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import CheckOutcome
+from gonogo.plain_file import is_there
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record
 from gonogo.slots import gpus_of
@@ -135,12 +136,13 @@ def find_begun(run_dir: RunDir, order: Order, place: Place) -> str | None:
     """
     path = run_dir.path
     try:
-        if run_dir.exit.exists() or (not place.is_whole and exit_path(path, place.node).exists()):
+        own_end = run_dir.exit if place.is_whole else exit_path(path, place.node)
+        if is_there(run_dir.exit) or is_there(own_end):
             return "it has ended"
         if is_locked(path / place.own(keeper_lock(path).name)):
             return "its keeper lives"
         if place.is_whole:
-            return "its keeper has begun it" if (path / "keeper.json").exists() else None
+            return "its keeper has begun it" if is_there(path / "keeper.json") else None
         keeping = load_keeping(path, place.node)
     except OSError as error:
         _log.warning("%s: %s", order.run, error, extra={"action": "unseen"})

@@ -17,6 +17,7 @@ from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
+from gonogo.plain_file import is_there
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.locks import DeviceLocks
@@ -195,7 +196,7 @@ def make_room(path: Path, order: Order) -> bool:
     """
     path.mkdir(parents=True, exist_ok=True)
     stored = path / "order.json"
-    if not stored.exists():
+    if not is_there(stored):
         return True
     try:
         before = load_record(stored, Order)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gonogo.contract.ids import Kind, is_id
+from gonogo.plain_file import is_there
 from gonogo.rundir import SHIPPED_NAME
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.given_up import GivenUp, load_given_up
@@ -30,7 +31,7 @@ class OpenRun:
     @property
     def ended(self) -> bool:
         """Whether exit.json is written."""
-        return (self.path / "exit.json").exists()
+        return is_there(self.path / "exit.json")
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Inventory:
         found = []
         for path in sorted(self._candidates()):
             try:
-                run = self._look(path) if path.is_dir() else None
+                run = self._look(path)
             except OSError as error:
                 run = OpenRun(run=path.name, path=path, keeper=None, unseen=error)
             if run is not None:
@@ -74,7 +75,7 @@ class Inventory:
             return False
         if load_given_up(path) is not None:
             return False
-        if not (path / "exit.json").exists():
+        if not is_there(path / "exit.json"):
             return False
         (path / SHIPPED_NAME).unlink()
         self._shipped.discard(run)
@@ -95,10 +96,10 @@ class Inventory:
         Raises:
             OSError: the file system does not say.
         """
-        if (path / SHIPPED_NAME).exists():
+        if is_there(path / SHIPPED_NAME):
             self._shipped.add(path.name)
             return None
-        if not (path / "order.json").exists() or self._is_foreign(path):
+        if not is_there(path / "order.json") or self._is_foreign(path):
             return None
         return OpenRun(run=path.name, path=path, keeper=living_keeper(path))
 

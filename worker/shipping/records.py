@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import logging
+import os
 import re
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ def load_small_records(run_dir: RunDir) -> list[SmallRecord]:
     numbers: a trainer may write thousands under the names of more than were ordered.
     """
     found, room = [], MAX_RECORDS_BYTES
+    os.listdir(run_dir.path)  # or raise: `glob` may pass over what cannot be read just now
     paths = (path for pattern in _PATTERNS for path in run_dir.path.glob(pattern))
     names = {str(path.relative_to(run_dir.path)) for path in paths}
     for name in sorted(filter(_RECORD.fullmatch, names), key=_turn):

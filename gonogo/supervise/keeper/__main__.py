@@ -48,6 +48,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gonogo.plain_file import is_there
 from gonogo.supervise.keeper.keeper import Keeper
 from gonogo.supervise.keeper.meeting import MEET_LIMIT_S
 from gonogo.supervise.keeper.part import save_refusal
@@ -174,8 +175,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _has_ended(run_dir: Path, place: Place) -> bool:
-    ended = (run_dir / "exit.json").exists()
-    return ended or (not place.is_whole and exit_path(run_dir, place.node).exists())
+    ended = is_there(run_dir / "exit.json")
+    return ended or (not place.is_whole and is_there(exit_path(run_dir, place.node)))
 
 
 if __name__ == "__main__":

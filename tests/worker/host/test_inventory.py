@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gonogo.rundir import save_json
 from tests.supervise.orders import make_order, make_run_dir
@@ -35,3 +40,29 @@ def test_a_keeper_record_that_is_torn_is_no_living_keeper(tmp_path: Path) -> Non
     for text in ("", "{", "[]", '{"pid": "x", "start_ticks": 1}', '{"pid": 1}'):
         (run_dir.path / "keeper.json").write_text(text)
         assert Inventory(tmp_path).open_runs()[0].keeper is None
+
+
+@pytest.mark.parametrize("refused", ["", "order.json", ".shipped"])
+def test_a_run_that_cannot_be_looked_at_is_open_whatever_python_says_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """Since Python 3.14 `Path.exists` says no of it, and the run was given out again."""
+    run_dir, look = make_run_dir(tmp_path, make_order()), os.stat
+
+    def refuse(path: Any, **more: Any) -> os.stat_result:
+        if str(path).startswith(str(run_dir.path / refused)):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return look(path, **more)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    for name in ("exists", "isdir"):
+        asked = getattr(os.path, name)
+        monkeypatch.setattr(
+            Path, name.replace("isdir", "is_dir"), lambda path, ask=asked: ask(path)
+        )
+    assert not run_dir.order.exists() or refused == ".shipped"
+    (found,) = Inventory(tmp_path, "here").open_runs()
+    assert found.unseen is not None
+    monkeypatch.undo()
+    (found,) = Inventory(tmp_path, "here").open_runs()
+    assert found.unseen is None

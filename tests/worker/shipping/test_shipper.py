@@ -32,6 +32,7 @@ from worker.host.claim_book import ClaimBook
 from worker.shipping import growing, parts
 from worker.shipping import records as shipped_records
 from worker.shipping.fencing import STALE_AGAIN_S
+from worker.shipping.records import load_small_records
 from worker.shipping.shipper import Shipper
 
 ORDER = make_order(token=7)
@@ -460,6 +461,22 @@ def test_a_file_that_cannot_be_read_holds_nothing_else_back(
             new_shipper().finish(completed())
         (run_dir.path / name).rmdir()
     assert new_shipper().finish(completed())
+
+
+def test_a_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever Python makes of it (3.13 of `glob`, 3.14 of `is_dir`): the end promises by it."""
+
+    def refuse(path: Any) -> list[str]:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(Path, "is_dir", lambda _: False)
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
+    for look in (run_dir.ranks, lambda: load_small_records(run_dir)):
+        with pytest.raises(OSError, match="Stale"):
+            look()
 
 
 def test_evidence_that_cannot_be_read_for_a_while_is_sent_later_and_holds_no_other_up(
