@@ -33,6 +33,7 @@ class Conductor:
         self._waker = Waker(context)
         self._deliveries = Deliveries(context)
         self._judging = Judging(context)
+        leases = Leases(context)
         self.loops = [
             Loop(name="judging", run_once=self._judging.run_once, every_s=0.5, hears=Topic.ENDED),
             Loop(
@@ -42,7 +43,7 @@ class Conductor:
                 hears=Topic.QUEUED,
                 pause_s=WAKE_S,
             ),
-            Loop(name="leases", run_once=Leases(context).run_once, every_s=2.0),
+            Loop(name="leases", run_once=leases.run_once, every_s=2.0, forget=leases.forget),
             Loop(name="approvals", run_once=Approvals(context).run_once, every_s=1.0),
             Loop(name="deadlines", run_once=Deadlines(context).run_once, every_s=5.0),
             Loop(name="campaigns", run_once=Campaigns(context).run_once, every_s=1.0),

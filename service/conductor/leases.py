@@ -3,8 +3,9 @@
 A silent host is not a dead host: only proof (its exit record, a new boot id, an operator) or the
 plan's own `isolated_limit_s` lets another attempt begin. Silence is timed by this process's own
 monotonic clock, from when it last saw the run's sign-of-life counter grow, so neither a wrong wall
-clock nor a restart of the service makes a run look lost; nor does a database that is away, or takes
-no writes, for no sign of life comes in then: after it each run has its whole time anew.
+clock nor a restart of the service makes a run look lost; nor does a service that stood still
+(`Loop.forget`), or a database that is away or takes no writes, for no sign of life comes in then:
+after it each run has its whole time anew.
 
 A run that has ended is timed too, until all that its end promised has come: where it does not, that
 is told, a person may have it judged by what is here (`takeover`), and after `GIVE_UP_S` it is.
@@ -109,8 +110,12 @@ class Leases:
         try:
             self._look()
         except Unavailable:
-            self._seen = {}
+            self.forget()
             raise
+
+    def forget(self) -> None:
+        """Time every silence anew: what was said meanwhile could not be heard."""
+        self._seen = {}
 
     def _look(self) -> None:
         context = self._context

@@ -6,6 +6,7 @@ database, so nothing is lost by it.
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from service.db.store import Topic
 
 MIN_PAUSE_S = 0.02
 """Between two passes, so that a busy bell does not make a loop spin."""
+AWAY_S = 5.0
+"""Who comes by so much later than it should was away itself."""
 _log = logging.getLogger(__name__)
 
 
@@ -29,6 +32,9 @@ class Loop:
     """What brings the next pass forward."""
     pause_s: float = MIN_PAUSE_S
     """From what it hears to the pass, so that many commits cost one pass."""
+    forget: Callable[[], None] | None = None
+    """Called before a pass that comes late: this process was away (a host that stood still), or led
+    no more in between."""
     passes: int = 0
     failures: int = 0
     last_pass_at: float | None = None
@@ -49,9 +55,13 @@ class Loop:
             self._thread.join(timeout_s)
 
     def _repeat(self, context: Context, bell: threading.Event, may_run: Callable[[], bool]) -> None:
+        due = float("-inf")
         while not context.closing.is_set():
             if may_run():
+                if self.forget is not None and time.monotonic() - due >= AWAY_S:
+                    self.forget()
                 self._pass(context)
+                due = time.monotonic() + self.every_s
             if bell.wait(self.every_s):
                 context.closing.wait(self.pause_s)
             bell.clear()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +28,7 @@ from service.conductor.leases import (
     decide,
     observe,
 )
+from service.conductor.loop import Loop
 from service.conductor.upkeep import assign_cursors
 from service.conductor.wake import AGAIN_S, QUEUE, Waker, decide_wakes
 from service.context import Context, open_context
@@ -142,6 +146,37 @@ def test_a_database_that_is_away_makes_no_run_look_lost(
     clock.at += LEASE_S + 1
     leases.run_once()
     assert still.get(f"/runs/{order.run}")["lost"] is True
+
+
+@pytest.mark.parametrize(("stood_s", "forgets"), [(0.0, 1), (60.0, 2)])
+def test_a_loop_that_was_away_is_told_before_its_next_pass(
+    still: Plane, monkeypatch: pytest.MonkeyPatch, stood_s: float, forgets: int
+) -> None:
+    """A host that stood still for a minute heard of no run, and calls none of them lost for it."""
+    said: list[str] = []
+    third = threading.Event()
+
+    def run() -> None:
+        said.append("pass")
+        if said.count("pass") == 3:
+            third.set()
+
+    def tell_time() -> float:
+        return time.monotonic() + (stood_s if said.count("pass") >= 2 else 0.0)
+
+    def lead() -> bool:
+        if said.count("pass") == 1:
+            run()  # the host stands still between two passes
+        return True
+
+    monkeypatch.setattr("service.conductor.loop.time", SimpleNamespace(monotonic=tell_time))
+    loop = Loop(name="test", run_once=run, every_s=0.01, forget=lambda: said.append("forget"))
+    loop.start(still.context, lead)
+    assert third.wait(60)
+    still.context.closing.set()
+    loop.join(60)
+    assert said.count("forget") == forgets
+    assert said[0] == "forget"
 
 
 def waiting_jobs(url: str) -> int:
