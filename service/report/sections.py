@@ -191,12 +191,17 @@ def _value(value: Any) -> str:
 
 def _agreement(wanted: Any, said: list[Any], name: str) -> str:
     """Return whether the ranks agree with the order, as the identity criterion counts it."""
+    told = [value for value in said if value is not None]
     if wanted is None or not said:
         return ""
     if name == "params":
-        near = all(value is not None and abs(value - wanted) <= 0.02 * wanted for value in said)
-        return "equal within 2 %" if near else "**DIFFERS**"
-    return "equal" if all(value == wanted for value in said) else "**DIFFERS**"
+        near = all(abs(value - wanted) <= 0.02 * wanted for value in told)
+        word = "equal within 2 %" if near else "**DIFFERS**"
+    else:
+        word = "equal" if all(value == wanted for value in told) else "**DIFFERS**"
+    if len(told) == len(said):
+        return word
+    return "not told" if not told else f"{word}, where told"
 
 
 def expected(view: ReportView, run: RunReport) -> list[str]:

@@ -132,6 +132,23 @@ def test_what_ran_is_held_against_what_was_ordered() -> None:
     assert "| seq_len | `512` | `512` | `512` | equal |" in text
 
 
+def test_what_no_rank_told_is_not_held_to_differ() -> None:
+    run = run_report()
+    mute = run.ran[1].model_copy(update={"dim": None, "params": None})
+    other = run.ran[0].model_copy(update={"dim": 1, "params": 1})
+    differs = "**DIFFERS**, where told"
+    for ran, dim, params in (
+        ({0: mute, 1: mute}, "not told", "not told"),
+        ({0: run.ran[0], 1: mute}, "equal, where told", "equal within 2 %, where told"),
+        ({0: other, 1: mute}, differs, differs),
+        (run.ran, "equal", "equal within 2 %"),
+    ):
+        lines = build_report(report_view(replace(run, ran=ran))).splitlines()
+        found = {row.split(" | ")[0]: row for row in lines}
+        assert found["| dim"].endswith(f"| {dim} |")
+        assert found["| params"].endswith(f"| {params} |")
+
+
 def test_what_was_not_observed_is_said() -> None:
     text = build_report(report_view(run_report()))
     assert "device memory: no rank reports any" in text
