@@ -110,7 +110,7 @@ def _view_one(
         created_at=stamp(row.created_at),
         started_at=instant(row.started_at),
         ended_at=instant(row.ended_at),
-        waiting_for=_waiting_for(row, runs, taker, waits or {}),
+        waiting_for=_waiting_for(row, runs, taker, waits or {}, whole=whole),
         waiting_until=instant(expires_at(row)),
         overrides=decided.overrides,
         never_ran=never_ran,
@@ -221,9 +221,17 @@ def _devices_of(queued: RunRow) -> str:
 
 
 def _waiting_for(
-    row: ExperimentRow, runs: list[RunRow], taker: str | None, waits: Mapping[str, str]
+    row: ExperimentRow,
+    runs: list[RunRow],
+    taker: str | None,
+    waits: Mapping[str, str],
+    *,
+    whole: bool,
 ) -> str | None:
-    """Say what keeps an experiment from going on, if it is not working."""
+    """Say what keeps an experiment from going on, if it is not working.
+
+    A list reads no plans, and does not know whether a worker is there that takes its run.
+    """
     if row.awaiting:
         return row.awaiting.text
     queued = next((run for run in runs if run.state == RunState.QUEUED), None)
@@ -231,6 +239,8 @@ def _waiting_for(
         who = f"a worker with {_devices_of(queued)}"
         if row.needs is not None:
             who = f"a worker that has {row.needs}, and with free devices"
+            if not whole:
+                who = f"free devices of a worker that has {row.needs}"
         if taker is not None:
             who = f"free devices of worker {taker}, which takes it"
         return f"{who}, for phase {queued.phase}{_where(row, queued, runs)}"

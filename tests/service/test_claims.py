@@ -197,6 +197,10 @@ def test_a_run_that_its_worker_takes_waits_for_devices_and_not_for_another_worke
     view = still.get(f"/experiments/{view['id']}")
     assert view["waiting_for"] == "free devices of worker w1, which takes it, for phase try"
     assert view["next"][0]["command"] == "gonogo workers"
+    listed = still.get("/experiments")["items"][0]["waiting_for"]
+    assert listed.startswith("free devices of a worker that has GONOGO_WORKER_ALLOW"), (
+        "a list, which does not know of the worker, does not say that there is none"
+    )
 
 
 def test_what_a_scheduler_lets_a_run_wait_for_is_told_until_it_begins(still: Plane) -> None:
