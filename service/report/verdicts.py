@@ -83,9 +83,9 @@ def recommendation(view: ReportView) -> str:
     if experiment.overrides and not _by_evidence(view):
         said = inline(experiment.summary or "")
         return f"A person decided, not the evidence; {_at_a_word(experiment.verdict)}. {said}"
-    if experiment.verdict is None:
-        return "It was cancelled and judged nothing; submit it again when it is wanted."
     summary = inline(experiment.summary or "")
+    if experiment.verdict is None:
+        return f"{summary} Submit it again when it is wanted."
     return {
         Verdict.GO: f"Go. {summary}",
         Verdict.CONDITIONAL_GO: f"Go only under the conditions below. {summary}",

@@ -97,7 +97,8 @@ def _finished(
     if failed:
         parts.append(f"{joined(failed)} failed.")
     elif verdict is None:
-        parts.append("It was cancelled and judged nothing.")
+        judged = any(phase.verdict is not None for phase in phases)
+        parts.append("It was cancelled." if judged else "It was cancelled and judged nothing.")
     if passed:
         parts.append(f"Passed by evidence: {joined(passed)}.")
     return " ".join([*parts, *_conditions(conditions)])

@@ -10,9 +10,10 @@ from gonogo.contract.lifecycle import PhaseState
 from gonogo.judge.course.summary import joined, phases_never_ran, summarise
 
 
-def phase(name: str, state: str, *, ran: bool = True) -> PhaseView:
+def phase(name: str, state: str, verdict: str | None = None, *, ran: bool = True) -> PhaseView:
     runs = [f"run_{name}"] if ran else []
-    return PhaseView(name=name, state=PhaseState(state), steps=1, runs=runs)
+    said = Verdict(verdict) if verdict else None
+    return PhaseView(name=name, state=PhaseState(state), steps=1, verdict=said, runs=runs)
 
 
 PASSED = [phase("smoke", "passed"), phase("extended", "passed")]
@@ -41,6 +42,10 @@ SUMMARIES = [
     ("a phase failed", "NO_GO", HALF, [], [], "smoke failed. extended never ran."),
     ("cancelled", None, [phase("smoke", "skipped"), HALF[1]], [], [],
      "It was cancelled and judged nothing. extended never ran."),
+    ("cancelled after a phase", None, [phase("smoke", "passed", "GO"), HALF[1]], [], [],
+     "It was cancelled. Passed by evidence: smoke. extended never ran."),
+    ("cancelled while it was undecided", None, [phase("smoke", "skipped", "INCONCLUSIVE"), HALF[1]],
+     [], [], "It was cancelled. extended never ran."),
     ("a condition missed", "NO_GO", [PASSED[0], HALF[1]], [condition("missed")], [],
      "Passed by evidence: smoke. Conditions missed: smoke:fast. extended never ran."),
     ("by hand", "GO", HALF, [], [by_hand()],
