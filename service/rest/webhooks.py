@@ -6,9 +6,10 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, field_validator
 
-from gonogo.contract.api import AlertBody
+from gonogo.contract.api import AlertBody, AlertType
 from gonogo.contract.errors import Rejected
 from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.near_miss import hint
 from gonogo.contract.wire import Instant, Submitted
 from service.alerts.message import TIMEOUT_S, Target
 from service.alerts.reach import check_reach
@@ -45,6 +46,15 @@ class WebhookBody(Submitted):
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("expected http://HOST… or https://HOST…")
         return url
+
+    @field_validator("types")
+    @classmethod
+    def _are_sent(cls, types: list[str]) -> list[str]:
+        known = [row.value for row in AlertType]
+        for text in types:
+            if text not in known:
+                raise ValueError(f"found {text!r}; {hint(text, known)}")
+        return types
 
     @field_validator("secret")
     @classmethod

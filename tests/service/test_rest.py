@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.api import AlertType
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.output import DryRun
@@ -311,6 +312,16 @@ def test_webhooks_show_their_secret_once(plane: Plane) -> None:
     assert plane.call("DELETE", f"/webhooks/{made.json()['id']}").status_code == 204
     assert plane.get("/webhooks")["items"] == []
     assert plane.call("POST", "/webhooks", json={"url": "file:///etc/passwd"}).status_code == 422
+
+
+def test_a_webhook_of_a_type_that_is_never_sent_is_refused(plane: Plane) -> None:
+    body = {"url": "http://127.0.0.1:1/hook", "types": ["decision.mad"]}
+    refused = plane.call("POST", "/webhooks", json=body)
+    assert refused.status_code == 422
+    assert "did you mean decision.made?" in refused.json()["detail"]
+    assert plane.get("/webhooks")["items"] == []
+    every = {**body, "types": [row.value for row in AlertType]}
+    assert plane.call("POST", "/webhooks", json=every).status_code == 201
 
 
 def test_openapi_documents_problems_and_unique_operations(plane: Plane) -> None:
