@@ -198,9 +198,10 @@ def _not_shown(
     for phase in before:
         again = f"begin with it: {_again(session, source, phase)}"
         row = there.get(phase)
-        if row is None or row.state not in _TAKEN_OVER:
-            came_to = "is not there" if row is None else f"is {row.verdict or row.state}"
-            yield f"{phase} {came_to} in {source.id}, not passed; {again}"
+        if row is None:
+            yield f"{source.id} has no phase {phase}; submit this plan without an origin"
+        elif row.state not in _TAKEN_OVER:
+            yield f"{phase} is {row.verdict or row.state} in {source.id}, not passed; {again}"
         elif phase in by_hand:
             yield f"{phase} was decided by hand in {source.id}; {again}"
         for condition in conditions:

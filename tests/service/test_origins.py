@@ -570,3 +570,15 @@ def test_a_dry_run_tells_what_would_be_taken_over(plane: Plane, ended: Ended) ->
 def test_the_next_command_of_a_failure_names_it(plane: Plane, ended: Ended) -> None:
     commands = [row["command"] for row in plane.experiment(ended.id)["next"]]
     assert f"gonogo submit demo --from {ended.id}:smoke" in commands
+
+
+def test_what_another_plan_ran_is_begun_without_an_origin(plane: Plane) -> None:
+    """The command that is named is one that is accepted: an experiment lacks phases of a plan."""
+    other = {"v": 1, "name": "mine", "profile": "cpu", "workload": {"command": "train"},
+             "phases": [{"name": "smoke", "steps": 10}]}  # fmt: skip
+    experiment = plane.call("POST", "/experiments", json={"plan": other}).json()["id"]
+    assert plane.call("POST", f"/experiments/{experiment}/cancel", json={}).is_success
+    plane.wait_state(experiment, "finished")
+    said = refused(plane, f"{experiment}:smoke")
+    assert f"{experiment} has no phase sanity; submit this plan without an origin" in said
+    assert "begin with it" not in said
