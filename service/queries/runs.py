@@ -1,6 +1,6 @@
 """Which runs are there, and what did telemetry say of them last?"""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -51,6 +51,14 @@ def load_run(session: Session, run: str) -> RunRow:
 def load_progress(session: Session, run: str) -> ProgressRow:
     """Return what telemetry said last of a run that is there."""
     return session.get_one(ProgressRow, run)
+
+
+def load_mute(session: Session, runs: Collection[str]) -> set[str]:
+    """Return which of these runs have told no step."""
+    if not runs:
+        return set()
+    query = select(ProgressRow.run).where(ProgressRow.run.in_(runs), ProgressRow.step == 0)
+    return {*session.scalars(query)}
 
 
 def load_held(session: Session) -> list[tuple[RunRow, ProgressRow]]:

@@ -1,6 +1,6 @@
 """How does an experiment look from outside? With phases, conditions, forecast, next steps."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
 from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, PhaseView
@@ -24,7 +24,14 @@ from service.queries.experiments import (
     load_seen_runs,
 )
 from service.queries.findings import load_halts
-from service.told.awaited import expires_at, is_owed, last_tried, open_approval
+from service.queries.runs import load_mute
+from service.told.awaited import (
+    expires_at,
+    has_not_passed,
+    is_owed,
+    last_tried,
+    open_approval,
+)
 from service.told.beginnings import GOING_ON, NO_CHECKPOINT
 from service.told.decided import Decided, load_decided, standing_cause
 from service.views.next_steps import next_steps, place_of
@@ -57,6 +64,7 @@ def view_experiments(
     conditions = load_condition_rows(session, ids)
     decided = load_decided(session, ids)
     waits = load_waits(session, chain.from_iterable(runs.values()))
+    mute = load_mute(session, [run.id for row in rows for run in _unread(row, runs)])
     return [
         _view_one(
             session,
@@ -67,6 +75,7 @@ def view_experiments(
             decided[row.id],
             whole=whole,
             waits=waits,
+            mute=mute,
         )
         for row in rows
     ]
@@ -82,6 +91,7 @@ def _view_one(
     *,
     whole: bool,
     waits: Mapping[str, str] | None = None,
+    mute: Collection[str] = (),
 ) -> ExperimentView:
     over = row.state == ExperimentState.FINISHED
     shown = [_view_phase(phase, runs) for phase in phases]
@@ -136,9 +146,18 @@ def _view_one(
                 settings,
                 stood,
                 {override.phase for override in decided.overrides},
+                mute,
             )
         ),
     )
+
+
+def _unread(row: ExperimentRow, runs: Mapping[str, Sequence[RunRow]]) -> list[RunRow]:
+    """Return the run of a program of its own that a person is asked about, though it went well."""
+    if row.state != ExperimentState.AWAITING_DECISION:
+        return []
+    last = last_tried(runs.get(row.id, []))
+    return [last] if last is not None and last.foreign and has_not_passed(last) else []
 
 
 def _stood(session: Session, runs: list[RunRow], cause: Cause) -> str | None:

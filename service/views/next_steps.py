@@ -25,6 +25,10 @@ _OWN = "PLAN"
 """What stands for a plan of a person's own."""
 _THROUGH = (PhaseState.PASSED, PhaseState.INHERITED)
 _UNMET = (ConditionState.OPEN, ConditionState.MISSED)
+_UNREAD = (
+    "no line of it was read as a step: have it print `step 3 loss 2.5` or what a bundled pattern"
+    " fits (docs/run.md), or attach it (docs/your-trainer.md), before it runs again"
+)
 _AT_ONCE = "asked again: end it at once, and wait for no checkpoint"
 
 
@@ -60,6 +64,8 @@ class Place:
     """With which a worker takes it, by their names in its environment."""
     stood: str | None = None
     """Of one whose last run hung: the file of its evidence that says most of where it stood."""
+    unread: str | None = None
+    """Its last run, where that left well and no step was read of what it printed."""
 
 
 def place_of(
@@ -73,6 +79,7 @@ def place_of(
     settings: Mapping[str, str] | None = None,
     stood: str | None = None,
     by_hand: Collection[str | None] = (),
+    mute: Collection[str] = (),
 ) -> Place:
     """Return where an experiment stands, from its rows.
 
@@ -87,6 +94,7 @@ def place_of(
         settings: with which a worker takes it, where none is known that does.
         stood: the file of its last run's evidence that says where it hung.
         by_hand: phases that a person decided, as it stands.
+        mute: runs of programs of their own that left well and told no step.
     """
     phase = experiment.awaiting.phase if experiment.awaiting is not None else None
     names = [row.name for row in phases]
@@ -110,6 +118,7 @@ def place_of(
         taker=taker,
         settings=settings or {},
         stood=stood,
+        unread=next((run.id for run in reversed(runs) if run.id in mute), None),
     )
 
 
@@ -216,6 +225,9 @@ def _worker(place: Place) -> NextStep:
 def _awaiting(place: Place) -> Iterator[NextStep]:
     """Yield the answers to what is asked of a person."""
     following = place.following or "its end"
+    if place.unread is not None:
+        command = shlex.join(["gonogo", "logs", place.unread, "--rank", "0"])
+        yield NextStep(command=command, text=_UNREAD)
     if "promote" in place.verbs:
         yield _why(place, f"approve: go on with {following}", "promote")
     if "resume" in place.verbs:

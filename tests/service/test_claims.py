@@ -203,6 +203,31 @@ def test_a_run_that_its_worker_takes_waits_for_devices_and_not_for_another_worke
     )
 
 
+@pytest.mark.parametrize("told", [0, 5], ids=["no step was read", "some were"])
+def test_a_program_of_which_no_step_was_read_is_not_just_to_be_run_again(
+    plane: Plane, told: int
+) -> None:
+    """The same again would tell as little: first comes what it printed, and what is read of it."""
+    experiment = plane.call("POST", "/experiments", json={"plan": MINE}).json()["id"]
+    worker = plane.worker()
+    order = worker.claim(allow=["train"], allow_env=["WANDB_MODE"])
+    assert order is not None
+    worker.start(order)
+    lines = {0: beats(order, 0, upto=told) if told else []}
+    worker.ship(order, lines)
+    assert worker.end(order, lines).is_success
+    view = plane.wait_state(experiment, "awaiting_decision")
+    assert view["verdict"] == "INCONCLUSIVE"
+    listed = plane.get("/experiments")["items"][0]["next"]
+    assert listed == view["next"]
+    commands = [row["command"] for row in listed]
+    if told:
+        assert commands[0] == f"gonogo rerun {experiment}"
+    else:
+        assert commands[:2] == [f"gonogo logs {order.run} --rank 0", f"gonogo rerun {experiment}"]
+        assert "step 3 loss 2.5" in listed[0]["text"]
+
+
 def test_what_a_scheduler_lets_a_run_wait_for_is_told_until_it_begins(still: Plane) -> None:
     experiment = still.submit()
     worker = still.worker()
