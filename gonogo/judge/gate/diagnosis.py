@@ -293,7 +293,8 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         cause="no line came from a rank: it hangs before it begins, or it is a script that never"
         " attaches",
         remedy="its stack tells where it stands; in a script of your own add"
-        " gonogo.trainer.attach() (docs/your-trainer.md), or run it as `command` with a pattern",
+        " gonogo.trainer.attach() (docs/your-trainer.md), or run it as `command`, whose printed"
+        " steps are read (docs/run.md)",
     ),
     Diagnosis(
         name="aux_stats_hang",
