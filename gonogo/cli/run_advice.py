@@ -11,9 +11,13 @@ from typing import Any
 from gonogo.contract.decision import CriterionOutcome
 from gonogo.contract.facts import ExitFacts
 from gonogo.contract.order import Order
+from gonogo.contract.patterns import PATTERNS
 from gonogo.contract.plan import DRIFTS
 from gonogo.contract.tick import parse_rank
+from gonogo.supervise.launch.output_lines import number_of
 
+MOST_SHOWN = 40
+"""Characters of what a pattern found."""
 _EXAMPLE = r"--pattern 'iter (?P<step>\d+): loss (?P<loss>\S+)'"
 
 
@@ -85,6 +89,25 @@ def counts_lines(patterns: Sequence[str], lines: Sequence[str]) -> bool:
     compiled = [re.compile(text) for text in patterns]
     fits = [sum(row.search(line) is not None for line in lines) for row in compiled]
     return max(fits, default=0) > 0 and "step" not in compiled[fits.index(max(fits))].groupindex
+
+
+def advise_loss(order: Order, lines: Sequence[str]) -> list[str]:
+    """Return what the pattern found in the place of the losses, where none of it is a number.
+
+    Args:
+        order: what was run; of bundled patterns nothing is said.
+        lines: what the program printed.
+    """
+    known = PATTERNS.values()
+    rows = [re.compile(text) for text in order.patterns if text not in known]
+    hits = [row.search(line) for row in rows if "loss" in row.groupindex for line in lines]
+    found = [hit["loss"] for hit in hits if hit is not None and hit["loss"] is not None]
+    if not found or any(number_of(text) is not None for text in found):
+        return []
+    return [
+        f"no loss was read, and none is watched: what (?P<loss>…) finds is no number, but"
+        f" {found[0][:MOST_SHOWN]!r}; correct --pattern: (?P<loss>\\S+)"
+    ]
 
 
 def advise_ranks(order: Order, heard: Collection[int], *, planned: bool) -> list[str]:

@@ -23,7 +23,14 @@ from gonogo.cli.interrupts import interrupt_on_signals
 from gonogo.cli.judging import print_judged
 from gonogo.cli.output import print_json, say
 from gonogo.cli.reach.completing import complete_plans
-from gonogo.cli.run_advice import advise, advise_drift, advise_ranks, counts_lines, unseen_ranks
+from gonogo.cli.run_advice import (
+    advise,
+    advise_drift,
+    advise_loss,
+    advise_ranks,
+    counts_lines,
+    unseen_ranks,
+)
 from gonogo.cli.run_order import check_waivers, order_of, under_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.decision import Verdict
@@ -135,6 +142,7 @@ def run(
         fits = [] if heard else fitting(printed)
         counted = bool(heard) and counts_lines(order.patterns, printed)
         said = advise_ranks(order, heard, planned=plan is not None)
+        said += advise_loss(order, printed)
         said += advise_drift(rows, planned=plan is not None)
         if document["verdict"] != Verdict.NO_GO and not interrupted:  # that is what it lacks
             planned = plan is not None

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from gonogo.cli.run_advice import advise, advise_drift, advise_ranks, counts_lines, unseen_ranks
+from gonogo.cli.run_advice import (
+    advise,
+    advise_drift,
+    advise_loss,
+    advise_ranks,
+    counts_lines,
+    unseen_ranks,
+)
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.watch import Watch
 from gonogo.planning.resolve import build_command_order
@@ -112,6 +119,34 @@ def test_more_ranks_than_were_ordered_say_how_many_to_order(
         watch=Watch(), waive=(), preflight=[],
     )  # fmt: skip
     assert advise_ranks(order, heard, planned=planned) == said
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        (
+            r"iter (?P<step>\d+) loss (?P<loss>.*)",
+            "'2.5, acc 0.5'; correct --pattern: (?P<loss>\\S+)",
+        ),
+        (r"iter (?P<step>\d+) loss (?P<loss>\S+)", None),
+        (r"iter (?P<step>\d+)", None),
+        (r"loss=(?P<loss>.*)", None),
+        (PATTERNS["plain"], None),
+    ],
+    ids=["no number", "a number", "no loss asked for", "no line", "bundled"],
+)
+@pytest.mark.parametrize("last", ["0.5", "nan"])
+def test_a_pattern_whose_losses_are_no_numbers_is_named(
+    pattern: str, said: str | None, last: str
+) -> None:
+    order = build_command_order(
+        ["x"], experiment="e", run="r", cwd="/", world_size=1, steps=2,
+        watch=Watch(), waive=(), preflight=[],
+    ).model_copy(update={"patterns": [pattern]})  # fmt: skip
+    lines = ["begins", "iter 1 loss 2.5, acc 0.5", f"iter 2 loss {last}, acc 0.6"]
+    found = advise_loss(order, lines)
+    assert len(found) == (said is not None)
+    assert said is None or found[0].endswith(said)
 
 
 def test_lines_are_counted_where_the_pattern_that_fits_most_of_them_tells_no_step() -> None:

@@ -180,7 +180,7 @@ class OutputLines:
         rank = self._ranks.get(number) or self._open(number)
         if rank is None:
             return
-        told: dict[str, Any] = {name: _number(found.get(name)) for name in _NUMBERS}
+        told: dict[str, Any] = {name: number_of(found.get(name)) for name in _NUMBERS}
         told["tokens"] = _whole(found.get("tokens"))
         fields = {name: seen for name, seen in told.items() if seen is not None}
         if "step" not in found:
@@ -420,7 +420,7 @@ def _whole(text: str | None) -> int | None:
         return None
 
 
-def _number(text: str | None) -> float | None:
+def number_of(text: str | None) -> float | None:
     """Return what is printed as a number; `nan.` and `2.5]` end a sentence or a list."""
     try:
         return None if text is None else float(text.replace(",", "").replace("_", "").strip(_ENDS))
