@@ -9,6 +9,7 @@ from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.judge.course.summary import phases_never_ran, summarise
 from gonogo.judge.evidence.rounds import where_it_stood
 from gonogo.planning.programs import worker_settings
+from service.db.documents import StopKind
 from service.db.schema import ConditionRow, ExperimentRow, RunRow
 from service.db.store import Session
 from service.experiments.checkpoints import host_of, host_of_origin
@@ -133,6 +134,7 @@ def _view_one(
             finished=over,
             never_ran=never_ran,
             origin=row.origin,
+            cancelled_by=_cancelled_by(row),
         ),
         next=next_steps(
             place_of(
@@ -150,6 +152,13 @@ def _view_one(
             )
         ),
     )
+
+
+def _cancelled_by(row: ExperimentRow) -> str | None:
+    """Return who cancelled an experiment, and why: its last run may have ended long before."""
+    if row.stop is None or row.stop.kind is not StopKind.CANCEL:
+        return None
+    return row.stop.told()
 
 
 def _unread(row: ExperimentRow, runs: Mapping[str, Sequence[RunRow]]) -> list[RunRow]:

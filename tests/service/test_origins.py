@@ -368,8 +368,9 @@ def test_a_phase_that_waits_for_its_approval_is_not_gone_on_with(plane: Plane) -
     for _ in range(2):
         worker.run_through(plane.next_order(worker))
     plane.wait_state(experiment, "awaiting_decision")
-    assert plane.call("POST", f"/experiments/{experiment}/cancel", json={}).is_success
-    plane.wait_state(experiment, "finished")
+    assert plane.call("POST", f"/experiments/{experiment}/cancel", json={"reason": "no"}).is_success
+    summary = plane.wait_state(experiment, "finished")["summary"]
+    assert "cancelled by local admin: no. Passed by evidence: sanity and synthetic." in summary
     said = refused(plane, f"{experiment}:smoke", set=sets)
     assert f"begin with it: {experiment}:synthetic@0" in said
     assert offered(plane, experiment, set=sets) == f"{experiment}:synthetic@0"

@@ -30,6 +30,7 @@ def summarise(
     finished: bool,
     never_ran: Sequence[str] = (),
     origin: OriginView | None = None,
+    cancelled_by: str | None = None,
 ) -> str | None:
     """Return what an experiment has come to.
 
@@ -43,12 +44,13 @@ def summarise(
         finished: whether it is over.
         never_ran: of a finished one, the phases that never ran.
         origin: where it went on, if another had begun it.
+        cancelled_by: who cancelled it, and why, if somebody did.
     """
     parts = [_by_hand(row) for row in overrides]
     if origin is not None:
         parts.append(_went_on(origin, phases))
     if finished:
-        by_evidence = _finished(verdict, phases, conditions, overrides)
+        by_evidence = _finished(verdict, phases, conditions, overrides, cancelled_by)
         parts += [by_evidence] if by_evidence else []
         parts += [f"{joined(never_ran)} never ran."] if never_ran else []
     return " ".join(parts) or None
@@ -81,6 +83,7 @@ def _finished(
     phases: Sequence[PhaseView],
     conditions: Sequence[Condition],
     overrides: Sequence[OverrideView],
+    cancelled_by: str | None,
 ) -> str:
     """Return what evidence alone has come to, of the phases that it decided."""
     by_hand = {row.phase for row in overrides if row.condition is None}
@@ -98,7 +101,8 @@ def _finished(
         parts.append(f"{joined(failed)} failed.")
     elif verdict is None:
         judged = any(phase.verdict is not None for phase in phases)
-        parts.append("It was cancelled." if judged else "It was cancelled and judged nothing.")
+        by = f" by {cancelled_by}" if cancelled_by else ""
+        parts.append(f"It was cancelled{by}." if judged else "It was cancelled and judged nothing.")
     if passed:
         parts.append(f"Passed by evidence: {joined(passed)}.")
     return " ".join([*parts, *_conditions(conditions)])

@@ -95,6 +95,16 @@ def test_a_phase_that_was_cancelled_did_run_unless_nobody_had_taken_its_run() ->
     assert phases_never_ran(phases, ()) == ["smoke", "extended"]
 
 
+def test_who_cancelled_what_was_judged_is_said_and_nobody_else_is() -> None:
+    rows = [phase("smoke", "skipped", "INCONCLUSIVE"), HALF[1]]
+    said = summarise(
+        None, rows, [], [], finished=True, never_ran=["extended"], cancelled_by="ann: enough"
+    )
+    assert said == "It was cancelled by ann: enough. extended never ran."
+    ended = summarise(Verdict.GO, PASSED, [], [], finished=True, cancelled_by="ann: enough")
+    assert ended == "Every phase passed its gate."
+
+
 @pytest.mark.parametrize(
     ("names", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"),
                         (["a", "b", "c"], "a, b and c")]
