@@ -1,6 +1,7 @@
 """Which names may any plan give the environment of a run? An exact list; standard library only.
 
-None of them names a file that is written or code that is loaded: `NCCL_NET_PLUGIN` would be both.
+None of them names a file that is written, code that is loaded (`NCCL_NET_PLUGIN` would be both) or
+a device, which are those of the slots that a run holds.
 What a team needs besides, a host's own `GONOGO_WORKER_ALLOW_ENV` allows. A value that is nobody's
 business is said by reference: `secret:NAME` stands for the content of `$GONOGO_HOME/secrets/NAME`
 on the host that runs it, and is neither in the plan nor in the order.
@@ -157,7 +158,7 @@ LISTED = frozenset(
         *(f"NCCL_{name}" for name in _NCCL),
         *(f"TORCH_NCCL_{name}" for name in _TORCH_NCCL),
         *("TORCH_DISTRIBUTED_DEBUG", "GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT"),
-        *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF"),
+        *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF"),
         *("CONFIG", "TOKENIZERS_PARALLELISM", "HF_HOME", "HF_TOKEN"),
     }
 )

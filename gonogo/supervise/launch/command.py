@@ -32,6 +32,7 @@ _PASSED_ON = (
     "VIRTUAL_ENV", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
     "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "HF_HOME", "SSL_CERT_FILE",
 )  # fmt: skip
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _BEYOND_OUR_DEADLINES_S = 7200
 
 
@@ -165,7 +166,8 @@ def build_environment(
         place: which part of the order is started here; None: all of it.
 
     Raises:
-        LaunchRefused: the order sets a name that is not allowed, or to a secret that is not here.
+        LaunchRefused: the order sets a name that is not allowed, or to a secret that is not here,
+            or names GPUs itself.
     """
     allowed = allowed or Allowed()
     if ANY in allowed.names:
@@ -174,7 +176,7 @@ def build_environment(
         chosen = {name: environ[name] for name in _PASSED_ON if name in environ}
     gpus = gpus_of(devices)
     if gpus:
-        chosen["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        chosen[_VISIBLE] = ",".join(gpus)
     chosen.update(
         {
             **({} if order.get("command") else {"OMP_NUM_THREADS": "1"}),
@@ -193,6 +195,8 @@ def build_environment(
                 f"environment name {name!r} is not allowed on this host"
                 " (GONOGO_WORKER_ALLOW_ENV of its worker names more)"
             )
+        if name == _VISIBLE and gpus:
+            raise LaunchRefused(f"{name}: a run has the GPUs that it holds, {chosen[name]}")
         chosen[name] = _value(name, str(value), environ)
     chosen[TOKEN_NAME] = str(order["run"])
     if place is not None and not place.is_whole:
