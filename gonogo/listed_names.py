@@ -16,6 +16,9 @@ SECRET_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 SECRETIVE = re.compile(r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIALS?)")
 """Names whose values nobody is to read."""
 
+NO_SECRET = "no secret goes under a name whose value is printed and recorded"
+"""What is wrong with a listed name that stands for one (`may_hold_secret`)."""
+
 _NCCL = [
     "ALGO",
     "ALLOC_P2P_NET_LL_BUFFERS",
@@ -170,6 +173,14 @@ _OWN = re.compile(r"NSA_[A-Z0-9_]+")
 def is_listed(name: str) -> bool:
     """Say whether every worker passes a name on."""
     return name in LISTED or _OWN.fullmatch(name) is not None
+
+
+def may_hold_secret(name: str) -> bool:
+    """Say whether a name may stand for a secret: whoever reads another listed one may print it.
+
+    Of names that are not listed the host that allows them knows who reads them.
+    """
+    return not is_listed(name) or (name in LISTED and SECRETIVE.fullmatch(name) is not None)
 
 
 def referred(value: str) -> str | None:

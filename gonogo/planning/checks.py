@@ -19,7 +19,7 @@ from gonogo.contract.patch import Patch
 from gonogo.contract.plan import Phase, Plan
 from gonogo.judge.gate.diagnosis import DIAGNOSES
 from gonogo.judge.watch.registry import plugins
-from gonogo.listed_names import LISTED, SECRETIVE, referred
+from gonogo.listed_names import LISTED, NO_SECRET, SECRETIVE, may_hold_secret, referred
 from gonogo.planning.cadence import late_checkpoints
 from gonogo.planning.layers import OF_THE_PHASE, lay
 from gonogo.planning.programs import Layer, environments, patches, unlisted
@@ -184,7 +184,9 @@ def _in_clear(plan: Plan) -> Iterator[Problem]:
 def _wrong_secret(name: str, value: str) -> str | None:
     """Return what is wrong with a value as a secret, if anything."""
     try:
-        if referred(value) is not None or not SECRETIVE.fullmatch(name):
+        if referred(value) is not None:
+            return None if may_hold_secret(name) else NO_SECRET
+        if not SECRETIVE.fullmatch(name):
             return None
     except ValueError as error:
         return str(error)

@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from gonogo.listed_names import is_listed, referred
+from gonogo.listed_names import NO_SECRET, is_listed, may_hold_secret, referred
 from gonogo.slots import gpus_of
 from gonogo.supervise.launch.launcher import choose_launcher
 from gonogo.supervise.launch.output_lines import check_patterns
@@ -213,6 +213,8 @@ def _value(name: str, value: str, environ: Mapping[str, str]) -> str:
         raise LaunchRefused(f"environment name {name!r}: {error}") from error
     if secret is None:
         return value
+    if not may_hold_secret(name):
+        raise LaunchRefused(f"environment name {name!r}: {NO_SECRET}")
     path = Path(environ.get("GONOGO_HOME") or "~/.gonogo").expanduser() / "secrets" / secret
     try:
         return path.read_text().strip()

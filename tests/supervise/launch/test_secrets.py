@@ -10,7 +10,7 @@ from gonogo.contract.plan import Plan
 from gonogo.listed_names import LISTED, is_listed, referred
 from gonogo.planning.checks import problems_in
 from gonogo.planning.source import bundled_plan, parse_plan
-from gonogo.supervise.launch.command import LaunchRefused, build_environment
+from gonogo.supervise.launch.command import Allowed, LaunchRefused, build_environment
 
 ORDER = {"run": "run_1", "world_size": 1, "train": {}}
 RUN_DIR = Path("/runs/run_1")
@@ -48,6 +48,20 @@ def test_a_secret_is_read_on_the_host_that_runs_it(tmp_path: Path) -> None:
     assert found["HF_TOKEN"] == "hf_very_secret"
 
 
+@pytest.mark.parametrize("name", ["NCCL_DEBUG", "NSA_TB_DISABLE", "NSA_TOKEN", "CONFIG"])
+def test_no_secret_goes_under_a_name_that_is_printed(name: str, tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "hub").write_text("hf_very_secret\n")
+    order, environ = {**ORDER, "env": {name: "secret:hub"}}, {"GONOGO_HOME": str(tmp_path)}
+    allowed = Allowed(names=frozenset({"any", "MY_NAME"}))
+    for host in (None, allowed):
+        with pytest.raises(LaunchRefused, match="no secret goes under") as refused:
+            build_environment(order, RUN_DIR, environ, [], host)
+        assert "very" not in str(refused.value)
+    order = {**ORDER, "env": {"MY_NAME": "secret:hub"}}
+    assert build_environment(order, RUN_DIR, environ, [], allowed)["MY_NAME"] == "hf_very_secret"
+
+
 @pytest.mark.parametrize("value", ["secret:none", "secret:../key", "secret:", "secret:a/b"])
 def test_a_secret_that_is_not_there_or_no_secret_is_refused(tmp_path: Path, value: str) -> None:
     (tmp_path / "secrets").mkdir()
@@ -66,6 +80,8 @@ def test_a_secret_that_is_not_there_or_no_secret_is_refused(tmp_path: Path, valu
         ("DB_PASSWORD", "abc", True),
         ("HF_TOKEN", "secret:hub", False),
         ("HF_TOKEN", "secret:../x", True),
+        ("NCCL_DEBUG", "secret:hub", True),
+        ("MY_NAME", "secret:hub", False),
         ("TOKENIZERS_PARALLELISM", "false", False),
         ("HF_TOKEN", "", False),
     ],
