@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -25,6 +24,7 @@ from prometheus_client.registry import Collector
 from gonogo.supervise.watcher.metrics_file import Snapshot, load_metrics
 from worker.host.inventory import Inventory
 from worker.host.slots import Slots
+from worker.metrics.server import Recent, Server, start_server
 from worker.settings import Settings
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -119,15 +119,15 @@ def _step_family(runs: dict[str, Snapshot]) -> Metric:
     return family
 
 
-def start_exporter(view: Callable[[], HostView], host: str, port: int) -> tuple[WSGIServer, int]:
-    """Serve `/metrics` in a thread of its own; return the server and the port it took.
+def start_exporter(view: Callable[[], HostView], host: str, port: int) -> tuple[Server, int]:
+    """Serve `/metrics` in threads of their own; return the server and the port it took.
 
     Raises:
         OSError: the port is taken.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(HostCollector(view))
-    server, _ = start_http_server(port, addr=host, registry=registry)
+    server = start_server(Recent(lambda: generate_latest(registry)), host, port)
     return server, int(server.server_port)
 
 
