@@ -1,7 +1,7 @@
 """How is the control plane called? A thin REST client that speaks in the contract's errors."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from ipaddress import ip_address
 from types import TracebackType
@@ -40,6 +40,7 @@ class Client:
         refused: str | None = None,
         timeout_s: float = TIMEOUT_S,
         transport: httpx.BaseTransport | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Open no connection yet.
 
@@ -50,6 +51,8 @@ class Client:
             refused: what the service has against the key when it answers 401, and what to do.
             timeout_s: for each step of a call: connecting, sending, each piece of the answer.
             transport: how requests travel; default: TCP.
+            check: asked before each call, which may open a connection; raises Unavailable where
+                the key is not to be sent.
         """
         headers = {"User-Agent": f"gonogo/{__version__}"}
         if key:
@@ -57,6 +60,7 @@ class Client:
         self.url = url
         self._unanswered, self._refused = unanswered, refused
         self._answered = False
+        self._check = check
         try:
             self._http = httpx.Client(
                 base_url=f"{url}/api/v1",
@@ -94,6 +98,7 @@ class Client:
             Unavailable: no answer, or a 5xx.
             Rejected: a 4xx, as its own kind (NotFound, NotAllowed, Conflict).
         """
+        self._check()
         try:
             response = self._http.request(
                 method, path, json=body, params=_present(params), headers=headers
@@ -146,6 +151,7 @@ class Client:
             HTTPError: the connection cannot be made, or breaks while it is read.
             GonogoError: as `call`.
         """
+        self._check()
         with self._http.stream("GET", path, headers=headers) as response:
             if not response.is_success:
                 response.read()

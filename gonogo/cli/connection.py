@@ -1,6 +1,7 @@
 """How do commands reach the service, and how do they read `k=v`?"""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from gonogo.cli.client import TIMEOUT_S, Client
@@ -28,6 +29,7 @@ def client_of(settings: Settings, timeout_s: float = TIMEOUT_S) -> Client:
         unanswered=settings.service.unanswered(),
         refused=settings.key_refused(),
         timeout_s=timeout_s,
+        check=partial(check_place, settings),  # the service may have gone while a command waits
     )
 
 

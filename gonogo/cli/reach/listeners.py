@@ -7,15 +7,22 @@ not say who listens (another system, another network namespace), nobody is refus
 
 import os
 import pwd
-from collections.abc import Collection
+import socket
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import closing
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from gonogo.contract.errors import Unavailable
 
+_Address = IPv4Address | IPv6Address
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENS = "0A"
-_NEAR = ("localhost", "::1")
+_ANY = (ip_address("0.0.0.0"), ip_address("::"))
+_NEAR = {_ANY[0]: ip_address("127.0.0.1"), _ANY[1]: ip_address("::1")}
+"""Where the kernel takes whoever asks for no address."""
 
 
 def check_listener(url: str, trusted: Collection[int]) -> None:
@@ -31,11 +38,12 @@ def check_listener(url: str, trusted: Collection[int]) -> None:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or 80
-    except ValueError:  # no address: nobody will be asked there
+        addresses = _addresses(host, port)
+    except (OSError, ValueError):  # no address: nobody will be asked there
         return
-    if host not in _NEAR and not host.startswith("127."):
-        return
-    strangers = listeners_at(port) - {0, *trusted}
+    strangers: set[int] = set()
+    for address in filter(_is_own, addresses):
+        strangers |= listeners_at(address, port) - {0, *trusted}
     if strangers:
         name = _name_of(min(strangers))
         raise Unavailable(
@@ -44,18 +52,63 @@ def check_listener(url: str, trusted: Collection[int]) -> None:
         )
 
 
-def listeners_at(port: int) -> set[int]:
-    """Return the user numbers of the processes that listen at a port, as far as is told."""
-    found = set()
+def listeners_at(address: _Address, port: int) -> set[int]:
+    """Return the user numbers of the processes that listen at an address, as far as is told.
+
+    Whoever listens at that very address is reached, and nobody who listens at all of them.
+    """
+    found: dict[_Address, set[int]] = {}
+    for place, user in _listeners(port):
+        found.setdefault(place, set()).add(user)
+    all_of_them = _ANY if address.version == 4 else _ANY[1:]
+    return next((found[place] for place in (address, *all_of_them) if place in found), set())
+
+
+def _listeners(port: int) -> Iterator[tuple[_Address, int]]:
+    """Yield the address and the user number of each listener at a port."""
     for table in _TABLES:
         try:
             lines = table.read_text("ascii").splitlines()[1:]
         except (OSError, ValueError):
             continue
         for fields in map(str.split, lines):
-            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
-                found.add(int(fields[7]))
-    return found
+            host, _, number = fields[1].rpartition(":")
+            if fields[3] == _LISTENS and int(number, 16) == port:
+                yield _parsed(host), int(fields[7])
+
+
+def _parsed(text: str) -> _Address:
+    """Return an address as the kernel's tables have it: words of four bytes, in its own order."""
+    raw = bytes.fromhex(text)
+    words = (raw[at : at + 4] for at in range(0, len(raw), 4))
+    return _plain(ip_address(b"".join(w[::-1] if sys.byteorder == "little" else w for w in words)))
+
+
+def _plain(address: _Address) -> _Address:
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+def _addresses(host: str, port: int) -> set[_Address]:
+    """Return where a host leads to.
+
+    Raises:
+        OSError, ValueError: nowhere.
+    """
+    rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = {_plain(ip_address(str(row[4][0]).partition("%")[0])) for row in rows}
+    return {_NEAR.get(address, address) for address in found}
+
+
+def _is_own(address: _Address) -> bool:
+    """Say whether an address is one of this host's."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
 
 
 def trusted_of(key: Path) -> set[int]:

@@ -9,13 +9,17 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
 from gonogo.cli import processes
+from gonogo.cli.connection import client_of
 from gonogo.cli.reach.listeners import check_listener, listeners_at, trusted_of
+from gonogo.cli.settings import load_settings
 from gonogo.contract.errors import Unavailable
+from gonogo.supervise.keeper.meeting import own_address
 from tests.cli.conftest import Gonogo
 
 NOBODY = 65_534
@@ -34,9 +38,21 @@ def listening(family: int, host: str) -> Iterator[int]:
     [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::1")],
 )
 def test_who_listens_is_known(family: int, host: str) -> None:
+    address = ip_address("127.0.0.1" if host == "0.0.0.0" else host)
     with listening(family, host) as port:
-        assert listeners_at(port) == {os.geteuid()}
-    assert listeners_at(port) == set()
+        assert listeners_at(address, port) == {os.geteuid()}
+    assert listeners_at(address, port) == set()
+
+
+def test_who_listens_at_another_address_is_not_reached() -> None:
+    with listening(socket.AF_INET, "127.0.0.1") as port:
+        assert listeners_at(ip_address("127.0.0.2"), port) == set()
+        assert listeners_at(ip_address("::1"), port) == set()
+    with listening(socket.AF_INET6, "::1") as port:
+        assert listeners_at(ip_address("127.0.0.1"), port) == set()
+    with listening(socket.AF_INET6, "::") as port:
+        assert listeners_at(ip_address("127.0.0.1"), port) == {os.geteuid()}
+        assert listeners_at(ip_address("::1"), port) == {os.geteuid()}
 
 
 def test_own_processes_and_those_of_other_hosts_are_taken(tmp_path: Path) -> None:
@@ -51,7 +67,7 @@ def test_own_processes_and_those_of_other_hosts_are_taken(tmp_path: Path) -> Non
 class Stranger:
     """A server that another user began; it keeps the keys that it is sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
         self.heard: list[str | None] = []
         heard = self.heard
 
@@ -65,23 +81,31 @@ class Stranger:
 
         os.seteuid(NOBODY)
         try:
-            self.server = http.server.HTTPServer(("127.0.0.1", 0), Hear)
+            self.server = http.server.HTTPServer((host, port), Hear)
         finally:
             os.seteuid(0)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.url = f"http://{host}:{self.server.server_port}"
+
+
+@contextmanager
+def strange(host: str, port: int = 0) -> Iterator[Stranger]:
+    if os.geteuid() != 0:
+        pytest.skip("only root may listen as another user")
+    found = Stranger(host, port)
+    thread = threading.Thread(target=found.server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield found
+    finally:
+        found.server.shutdown()
+        found.server.server_close()
+        thread.join()
 
 
 @pytest.fixture
 def stranger() -> Iterator[Stranger]:
-    if os.geteuid() != 0:
-        pytest.skip("only root may listen as another user")
-    found = Stranger()
-    thread = threading.Thread(target=found.server.serve_forever, args=(0.05,))
-    thread.start()
-    yield found
-    found.server.shutdown()
-    found.server.server_close()
-    thread.join()
+    with strange("127.0.0.1") as found:
+        yield found
 
 
 def left_behind(home: Path, url: str) -> None:
@@ -99,6 +123,42 @@ def test_the_key_is_not_sent_to_another_user(
     assert f"at {stranger.url} listens a process of user" in said.err
     assert "gonogo up --port 0" in said.err
     assert stranger.heard == []
+
+
+def test_nor_at_another_address_of_this_host(tmp_path: Path, gonogo: Gonogo) -> None:
+    own = own_address()
+    if own.startswith("127."):
+        pytest.skip("this host has no other address")
+    with strange(own) as stranger:
+        port = stranger.server.server_port
+        for host in (own, f"[::ffff:{own}]"):
+            left_behind(tmp_path, f"http://{host}:{port}")
+            assert gonogo("list").code == 5
+    for host in ("127.1", "0.0.0.0", "localhost.", "2130706433"):
+        with strange("127.0.0.1") as other:
+            left_behind(tmp_path, f"http://{host}:{other.server.server_port}")
+            assert gonogo("list").code == 5
+            assert other.heard == []
+    assert stranger.heard == []
+
+
+def test_a_neighbour_at_another_address_stops_nobody(tmp_path: Path, gonogo: Gonogo) -> None:
+    with listening(socket.AF_INET, "127.0.0.1") as port, strange("127.0.0.2", port):
+        check_listener(f"http://127.0.0.1:{port}", ())
+        with pytest.raises(Unavailable):
+            check_listener(f"http://127.0.0.2:{port}", ())
+
+
+def test_a_command_that_waits_sends_its_key_to_nobody_who_came_since(tmp_path: Path) -> None:
+    with listening(socket.AF_INET, "127.0.0.1") as port:
+        left_behind(tmp_path, f"http://127.0.0.1:{port}")
+        client = client_of(load_settings({"GONOGO_HOME": str(tmp_path)}))
+    with strange("127.0.0.1", port) as stranger, client:
+        with pytest.raises(Unavailable, match="listens a process of user"):
+            client.get("/experiments")
+        with pytest.raises(Unavailable), client.stream("/experiments/x/events", {}):
+            pass
+        assert stranger.heard == []
 
 
 def test_a_worker_takes_no_orders_from_another_user(
