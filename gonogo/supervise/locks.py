@@ -24,6 +24,8 @@ from gonogo.slots import gpus_of, is_gpu
 
 HOST_FOLDER = Path("/run/lock/gonogo")
 _FOR_ALL = 0o1777
+_AT_ONCE = os.O_CLOEXEC | os.O_NONBLOCK
+"""Nothing is waited for: in a folder that all users share anybody may have put a pipe there."""
 
 
 def take_lock(path: Path) -> int | None:
@@ -51,7 +53,7 @@ def _open(path: Path) -> int:
     """
     for flags in (os.O_RDWR, os.O_RDONLY):
         try:
-            return os.open(path, flags | os.O_CLOEXEC)
+            return os.open(path, flags | _AT_ONCE)
         except FileNotFoundError:
             break
         except OSError as error:
@@ -60,7 +62,7 @@ def _open(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | _AT_ONCE)
     if path.parent.stat().st_mode & stat.S_IWOTH:
         os.fchmod(descriptor, 0o666)
     return descriptor
@@ -84,7 +86,7 @@ def is_locked(path: Path) -> bool:
     which takes it exclusively, tries again for seconds.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | _AT_ONCE)
     except FileNotFoundError:
         return False
     except PermissionError:
