@@ -124,7 +124,8 @@ def run(
     check_waivers(order)
     folder = settings.home / "runs" / order.run
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.parent.mkdir(exist_ok=True)
         own_signing_key(settings.home)  # now: after the run it is too late to learn that it is gone
         folder.mkdir()
     except OSError as error:

@@ -29,6 +29,7 @@ from gonogo.cli.settings import Settings
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, Rejected, Unavailable
 from gonogo.planning.resolve import checkout_root
+from gonogo.private_file import open_private
 from gonogo.supervise.processes import die_with_parent
 
 RESTART_S = 0.5
@@ -106,7 +107,8 @@ def embedded_server(home: Path, search_path: str) -> list[str]:
             " or install redis-server"
         )
     store = home / "redis"
-    store.mkdir(parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    store.mkdir(exist_ok=True)
     return [
         binary,
         "--port", "0",
@@ -184,7 +186,7 @@ class Stack:
 
     def _take_home(self) -> None:
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = (self.home / "up.lock").open("wb")
+        self._lock = open_private(self.home / "up.lock")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

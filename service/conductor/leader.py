@@ -14,6 +14,7 @@ from typing import IO
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from gonogo.private_file import open_private
 from service.db.store import Store
 
 _LOCK = 0x636F6E6475
@@ -64,7 +65,7 @@ class Leader:
         return self._file is not None
 
     def _take_file(self) -> IO[bytes] | None:
-        stream = self._path.open("ab")
+        stream = open_private(self._path)
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -22,6 +22,7 @@ from gonogo.judge.ledger.chain import check_chain
 from gonogo.judge.ledger.recorded import RecordedDecision, parse_decision
 from gonogo.judge.ledger.sign import SigningKey, Trust
 from gonogo.judge.ledger.verify import load_shelf
+from gonogo.private_file import open_private
 from gonogo.rundir import save_json
 from gonogo.signing import (
     KEY_FILE,
@@ -46,7 +47,7 @@ def home_key(settings: Settings, now: float) -> SigningKey:
         Rejected: the key is there and cannot be used, or decisions are signed and it is gone.
     """
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (settings.home / ".signing.lock").open("w") as lock:
+    with open_private(settings.home / ".signing.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         key = load_signing_key(settings.home)
         if key is not None:

@@ -85,7 +85,14 @@ def test_a_new_home_is_its_owner_s_alone(tmp_path: Path) -> None:
     stack = Stack(settings=load_settings({"GONOGO_HOME": str(home)}))
     stack._take_home()
     assert home.stat().st_mode & 0o777 == 0o700
+    assert (home / "up.lock").stat().st_mode & 0o777 == 0o600, "who may open it may hold it"
     stack.stop(0)
+
+
+def test_so_is_one_that_is_made_for_the_server(tmp_path: Path) -> None:
+    home = tmp_path / "new" / "home"
+    embedded_server(home, os.environ["PATH"])
+    assert home.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_child_that_ignores_sigterm_is_ended_all_the_same(tmp_path: Path) -> None:
