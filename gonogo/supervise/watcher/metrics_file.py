@@ -18,14 +18,17 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gonogo.contract.canonical import wire_value
+from gonogo.rundir import load_bytes
 from gonogo.supervise.watcher.step_times import StepTimes
 
 METRICS_NAME = ".metrics.json"
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""A trainer can write to the file, too, and no series is larger."""
 
 
 class RankMetrics(BaseModel):
@@ -33,7 +36,7 @@ class RankMetrics(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    step: int | None = None
+    step: Whole | None = None
     last: float | None = None
     loss: float | None = None
 
@@ -44,10 +47,10 @@ class Snapshot(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     tick: float | None = None
-    backlog: int = 0
+    backlog: Whole = 0
     ranks: dict[str, RankMetrics] = {}
     armed: dict[str, bool] = {}
-    findings: dict[str, int] = {}
+    findings: dict[str, Whole] = {}
     step_s: StepTimes | None = None
 
 
@@ -65,6 +68,6 @@ def save_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
 def load_metrics(run_dir: Path) -> Snapshot | None:
     """Return what the watcher last said; None when there is nothing readable."""
     try:
-        return Snapshot.model_validate_json((run_dir / METRICS_NAME).read_bytes())
+        return Snapshot.model_validate_json(load_bytes(run_dir / METRICS_NAME))
     except (OSError, ValidationError):
         return None

@@ -7,6 +7,7 @@ buckets (a watcher of another release wrote it) begins anew, or shows none.
 
 import bisect
 import math
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,7 +25,9 @@ class StepTimes(BaseModel):
 
     sum: float = 0.0
     """Seconds of all steps."""
-    counts: list[int] = Field(default_factory=lambda: [0] * len(BOUNDS_S))
+    counts: list[Annotated[int, Field(ge=0, lt=2**53)]] = Field(
+        default_factory=lambda: [0] * len(BOUNDS_S)
+    )
     """Of each bucket, not cumulated."""
 
     def add(self, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -113,10 +114,32 @@ def test_a_run_that_has_ended_leaves_no_series(live: HostView) -> None:
     assert not [labels for _, labels in ended if ("run", run) in labels]
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"ranks": 3}', '{"step_s": {"counts": [1]}}'])
+ENDLESS = "9" * 400
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", '{"ranks": 3}', '{"step_s": {"counts": [1]}}'),
+        *(f'{{"backlog": {ENDLESS}}}', f'{{"findings": {{"stall/halt": {ENDLESS}}}}}'),
+        f'{{"ranks": {{"0": {{"step": {ENDLESS}}}}}}}',
+        f'{{"step_s": {{"counts": [{ENDLESS}{", 0" * 15}]}}}}',
+    ],
+    ids=["nothing", "torn", "ranks", "counts", "backlog", "findings", "step", "step_s"],
+)
 def test_a_file_that_says_nothing_useful_breaks_no_scrape(live: HostView, content: str) -> None:
     ((_, path),) = live.live.items()
     (path / ".metrics.json").write_text(content)
+    assert scrape(live)["gonogo_worker_up", ()] == 1
+
+
+def test_no_scrape_waits_for_a_pipe_or_reads_what_has_no_end(live: HostView) -> None:
+    ((_, path),) = live.live.items()
+    (path / ".metrics.json").unlink()
+    os.mkfifo(path / ".metrics.json")
+    assert scrape(live)["gonogo_worker_up", ()] == 1
+    (path / ".metrics.json").unlink()
+    (path / ".metrics.json").symlink_to("/dev/zero")
     assert scrape(live)["gonogo_worker_up", ()] == 1
 
 
