@@ -46,8 +46,7 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
     try:
         load_local_keys(context)
         listener = _listen(host, port)
-        address = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
-        context.local_url = f"http://{address}:{listener.getsockname()[1]}"
+        context.local_url = near_url(host, listener.getsockname()[1])
         context.url = settings.public_url or context.local_url
         if not _is_near(host) and not context.url.startswith("https"):
             _log.warning(
@@ -107,6 +106,12 @@ class Server(uvicorn.Server):
         self._notifier.say(STOPPING="1")
         self._context.closing.set()
         super().handle_exit(sig, frame)
+
+
+def near_url(host: str, port: int) -> str:
+    """Return where this host reaches a service that listens at `host`."""
+    address = "127.0.0.1" if host in ("0.0.0.0", "::", "") else host
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
 
 
 def _is_near(host: str) -> bool:

@@ -85,7 +85,7 @@ def _is_ready(url: str) -> bool:
 
 def free_port(host: str) -> int:
     """Return a TCP port that is free now."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
@@ -159,7 +159,7 @@ class Stack:
     def url(self) -> str:
         """Address of the control plane."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
-        return f"http://{host}:{self.port}"
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def url_of_nodes(self) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from gonogo.cli.connection import client_of
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Child, Stack, embedded_server, free_port, socket_path
 from gonogo.contract.errors import Conflict, Unavailable
@@ -112,6 +113,15 @@ def test_a_child_that_ignores_sigterm_is_ended_all_the_same(tmp_path: Path) -> N
 
 def test_a_free_port_can_be_bound() -> None:
     assert 0 < free_port("127.0.0.1") < 65536
+
+
+def test_a_service_at_an_ipv6_address_is_reached_there(tmp_path: Path) -> None:
+    environ = {"GONOGO_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    with Stack(settings=load_settings(environ), host="::1", port=0) as stack:
+        settings = load_settings(environ)
+        assert settings.url == stack.url == f"http://[::1]:{stack.port}"
+        with client_of(settings) as client:
+            assert client.get("/experiments")["items"] == []
 
 
 def test_what_is_waited_for_at_the_start_is_said(tmp_path: Path) -> None:
