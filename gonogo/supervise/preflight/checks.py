@@ -110,30 +110,55 @@ def check_disk(order: Order, folder: Path) -> Result:
 def check_shm(folder: Path = Path("/dev/shm"), *, own: bool | None = None) -> Result:
     """Shared memory: what dead processes left is removed, and enough must be free.
 
+    What another user's left is that user's to remove: anybody may leave some, and takes no host.
+
     Args:
         folder: where it lies.
         own: whether all who use it are seen from here; None: as the kernel tells.
     """
     if not folder.is_dir():
         return CheckOutcome.WARN, f"there is no {folder}"
-    kept: list[str] = []
-    removed = 0
     seen = sees_users(folder) if own is None else own
-    for path in stale_segments(folder) if seen else ():
-        try:
-            path.unlink()
-            removed += 1
-        except OSError as error:
-            kept.append(f"{path.name} ({error.strerror})")
+    removed, others, kept = _remove_stale(folder) if seen else (0, 0, [])
     free = shutil.disk_usage(folder).free
     text = f"{free / 2**20:.0f} MB free in {folder}"
     if kept:
         return CheckOutcome.FAIL, f"stale segments cannot be removed: {', '.join(kept[:5])}"
     if free < LEAST_SHM_BYTES:
         return CheckOutcome.FAIL, f"{text}; ranks need {LEAST_SHM_BYTES / 2**20:.0f} MB"
+    if others:
+        text += f"; {others} stale segments are another user's"
     if removed:
-        return CheckOutcome.WARN, f"{removed} stale segments of dead processes removed; {text}"
+        text = f"{removed} stale segments of dead processes removed; {text}"
+    if removed or others:
+        return CheckOutcome.WARN, text
     return CheckOutcome.PASS, text
+
+
+def _remove_stale(folder: Path) -> tuple[int, int, list[str]]:
+    """Remove what dead processes left; return how much, how much is others', and what stays."""
+    removed = others = 0
+    kept: list[str] = []
+    for path in stale_segments(folder):
+        try:
+            path.unlink()
+            removed += 1
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if _is_ours(path):
+                kept.append(f"{path.name} ({error.strerror})")
+            else:
+                others += 1
+    return removed, others, kept
+
+
+def _is_ours(path: Path) -> bool:
+    """Say whether a file is there and this user's."""
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def sees_users(folder: Path, proc: Path = Path("/proc")) -> bool:

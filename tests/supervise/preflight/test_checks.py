@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,28 @@ def test_a_stale_segment_that_stays_fails(
 
     monkeypatch.setattr(Path, "unlink", refuse)
     assert checks.check_shm(tmp_path, own=True)[0] is FAIL
+
+
+def test_what_another_user_left_in_shared_memory_takes_no_host(
+    tmp_path: Path, dead_pid: int
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may act as two users")
+    with tempfile.TemporaryDirectory(prefix="gonogo-shm-") as made:
+        folder = Path(made)
+        folder.chmod(0o1777)
+        theirs, ours = (folder / f"torch_{dead_pid}_{name}" for name in ("1", "2"))
+        for path, user in ((theirs, 4001), (ours, 4002)):
+            path.write_bytes(b"x")
+            os.chown(path, user, -1)
+        os.seteuid(4002)
+        try:
+            outcome, text = checks.check_shm(folder, own=True)
+        finally:
+            os.seteuid(0)
+        assert (outcome, theirs.exists(), ours.exists()) == (WARN, True, False)
+        assert text.startswith("1 stale segments of dead processes removed")
+        assert text.endswith("1 stale segments are another user's")
 
 
 def test_shared_memory_that_is_full_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
