@@ -64,8 +64,9 @@ VERDICT_STYLE = {
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON value on one line of stdout."""
-    print(json.dumps(wire_value(value), ensure_ascii=False, allow_nan=False), flush=True)
+    """Print one JSON value on one line of stdout; what a terminal would obey is escaped."""
+    text = json.dumps(wire_value(value), ensure_ascii=False, allow_nan=False)
+    print(_COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
 
 
 def verdict_text(verdict: str | Verdict | None) -> str:

@@ -1,8 +1,10 @@
 """Durations are said as people say them (R18: 62 days, not 5389473 s)."""
 
+import json
+
 import pytest
 
-from gonogo.cli.output import duration, harmless, out, print_table, verdict_text
+from gonogo.cli.output import duration, harmless, out, print_json, print_table, verdict_text
 from gonogo.contract.ids import Kind, new_id
 
 
@@ -44,6 +46,18 @@ def test_what_others_wrote_commands_no_terminal(
     assert "a reason" in shown
     assert "and its end" in shown
     assert not set(HOSTILE[place]) & set("\x1b\x9b\r\x07\x08\u202e\x7f") & set(shown)
+
+
+@pytest.mark.parametrize("place", range(len(HOSTILE)))
+def test_json_says_it_all_and_commands_no_terminal(
+    place: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {f"a {HOSTILE[place]} key": f"zwölf{HOSTILE[place]}\t𝛼 \\u202e\n"}
+    print_json(said)
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == said
+    assert "zwölf" in shown
+    assert not set("\x1b\x9b\r\x07\x08\u202e\x7f") & set(shown)
 
 
 def test_what_is_no_command_stays_as_it_was_written() -> None:
