@@ -270,9 +270,13 @@ def load_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
 
 
 def complete_bytes(path: Path) -> int:
-    """Return how many bytes of a file stand in complete lines (0 when it is missing)."""
+    """Return how many bytes of a file stand in complete lines (0 when it is missing).
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             end = stream.seek(0, 2)
             while end > 0:
                 start = max(0, end - _TAIL_BYTES)

@@ -15,6 +15,7 @@ from gonogo.contract.agent import (
     RankTelemetry,
     StreamTelemetry,
 )
+from gonogo.plain_file import NoPlainFile
 from gonogo.rundir import Lines, RunDir, complete_bytes, load_lines, open_file
 
 _STREAM = re.compile(STREAM_NAME)
@@ -79,7 +80,7 @@ def stream_names(run_dir: RunDir) -> list[str]:
 
 
 def _load_between(path: Path, start: int, end: int) -> bytes:
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         stream.seek(start)
         return stream.read(end - start)
 
@@ -132,6 +133,8 @@ def unsent_bytes(run_dir: RunDir, acked: dict[int, int]) -> int:
 def load_log_bytes(path: Path, offset: int, most: int, lag: int) -> tuple[int, bytes] | None:
     """Return what follows `offset`, at most `most` bytes, as (start, bytes); None when nothing.
 
+    What is no regular file is no log: nobody waits for the other end of a pipe.
+
     A reader further than `lag` bytes behind jumps to the last `most` bytes.
     """
     try:
@@ -140,6 +143,6 @@ def load_log_bytes(path: Path, offset: int, most: int, lag: int) -> tuple[int, b
             start = size - most if size - offset > lag else min(offset, size)
             stream.seek(start)
             data = stream.read(most)
-    except FileNotFoundError:
+    except (FileNotFoundError, NoPlainFile):
         return None
     return (start, data) if data else None
