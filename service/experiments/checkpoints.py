@@ -138,6 +138,11 @@ def _holder(point: ResumePoint, attempts: Iterable[RunRow]) -> RunRow | None:
     return next((run for run in attempts if _holds(run, point.path)), None)
 
 
+def wrote(run: RunRow, point: ResumePoint) -> bool:
+    """Say whether a checkpoint is one that a run has written."""
+    return _holds(run, point.path)
+
+
 def _holds(run: RunRow, path: str) -> bool:
     return run.dir is not None and PurePosixPath(path).is_relative_to(run.dir)
 

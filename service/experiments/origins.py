@@ -22,6 +22,7 @@ from gonogo.contract.order import ResumePoint
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.decide import asks_approval
+from gonogo.judge.course.remedies import set_aside
 from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.judge.gate.approval import is_approval
 from gonogo.judge.gate.conditions import experiment_verdict
@@ -34,14 +35,17 @@ from service.experiments.checkpoints import (
     host_of_origin,
     is_durable,
     went_to_its_end_unpassed,
+    wrote,
 )
 from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions
 from service.experiments.resume_points import load_resume_points, load_weights
 from service.queries.experiments import load_experiment, phases_of, runs_of
+from service.queries.runs import load_attempts
 from service.told.awaited import last_tried, went_to_its_end
 from service.told.decided import load_decided
 
+_PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
 _AHEAD = ("phases_after", "settles")
 """What an order says of the phases after its own."""
@@ -111,7 +115,7 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
     problems = [
         *_not_shown(session, source, before, there),
         *_not_approved(session, source, plan, phase, there),
-        *_ordered_otherwise(old, resolved, before),
+        *_ordered_otherwise(session, source, resolved, before),
     ]
     if problems:
         raise _rejected(*problems)
@@ -123,7 +127,9 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
                 f"{phase} went to its last step in {made_in.id} and did not pass, and what comes "
                 f"after step {point.step} is not all of it; {source.id}:{phase}@0 begins it anew"
             )
-        differing = _other_work(old, resolved, phase)
+        runs = reversed(runs_of(session, source.id, phase))
+        made = next((run for run in runs if wrote(run, point)), None)
+        differing = _other_work(_order(old, phase, made), resolved, phase)
         if differing:
             raise _rejected(
                 f"{phase} is other work than in {source.id} ({', '.join(differing)}), so its "
@@ -242,19 +248,31 @@ def _not_approved(
 
 
 def _ordered_otherwise(
-    old: ResolvedPlan, new: ResolvedPlan, before: Iterable[str]
+    session: Session, source: ExperimentRow, new: ResolvedPlan, before: Iterable[str]
 ) -> Iterator[str]:
     """Yield which of the phases that would be taken over the new plan orders in another way.
 
+    A phase that passed under a patch (a remedy, one carried on, a variant) was ordered with it.
     What was shown where less might drift is shown where more may.
     """
-    known = {row.name for row in old.parsed().phases}
-    may_drift = set(old.parsed().allow_drift) <= set(new.parsed().allow_drift)
+    old = resolved_of(source).parsed()
+    known = {row.name for row in old.phases}
+    may_drift = set(old.allow_drift) <= set(new.parsed().allow_drift)
     for phase in before:
-        fields = _differing(_order(old, phase), _order(new, phase)) if phase in known else []
+        if phase not in known:
+            continue
+        there = _order(resolved_of(source), phase, _passing_run(session, source, phase))
+        fields = _differing(there, _order(new, phase))
         told = ", ".join(row for row in fields if row != "allow_drift" or not may_drift)
         if told:
             yield f"{phase} is ordered otherwise than there ({told}); begin with it: {phase}"
+
+
+def _passing_run(session: Session, source: ExperimentRow, phase: str) -> RunRow | None:
+    """Return the run by which a phase passed; None of one that was itself taken over."""
+    kept, _ = set_aside(load_attempts(session, source.id, phase))
+    whole = [row.run for row in kept if row.until is None and row.verdict in _PASSING]
+    return session.get_one(RunRow, whole[-1]) if whole else None
 
 
 def _order(resolved: ResolvedPlan, phase: str, run: RunRow | None = None) -> dict[str, Any]:
@@ -311,12 +329,17 @@ def _overlap(one: str, other: str) -> bool:
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
-def _other_work(old: ResolvedPlan, new: ResolvedPlan, phase: str) -> list[str]:
+def _other_work(one: Mapping[str, Any], new: ResolvedPlan, phase: str) -> list[str]:
     """Return in what a phase's work differs, as far as a checkpoint holds it.
 
     That is the model's size, and for our trainer whatever it refuses to go on with otherwise.
+
+    Args:
+        one: what the run was ordered that wrote the checkpoint.
+        new: the plan that is submitted.
+        phase: which goes on.
     """
-    one, other = _order(old, phase), _order(new, phase)
+    other = _order(new, phase)
     sizes = [row for row in _differing(one["identity"], other["identity"]) if row in _OF_MODEL]
     plan = new.parsed()
     trained = [

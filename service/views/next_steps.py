@@ -14,6 +14,7 @@ from gonogo.contract.decision import Cause, Condition, ConditionState
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.judge.course.decide import asks_approval
 from gonogo.judge.gate.approval import is_approval
+from gonogo.judge.gate.history import CARRIED, REMEDIED, REPRODUCED
 from gonogo.planning.resolve import ResolvedPlan, is_bundled
 from service.db.schema import ExperimentRow, RunRow
 from service.queries.experiments import AnyPhase, has_plan
@@ -151,7 +152,9 @@ def _begins(
     if experiment.campaign is not None or not finished or unpassed is None:
         return None
     before = list(phases[: phases.index(unpassed)])
-    unmet = {row.id.partition(":")[0] for row in conditions if row.state in _UNMET}
+    unmet = {
+        row.id.partition(":")[0] for row in conditions if row.state in _UNMET or _of_patch(row)
+    }
     for row in before:
         if row.name in by_hand or row.name in unmet:
             return row.name
@@ -165,6 +168,15 @@ def _begins(
     )
     owed = asks_approval(plan, last.name, last.verdict) and not given
     return last.name if owed else unpassed.name
+
+
+def _of_patch(row: Condition) -> bool:
+    """Say whether a condition tells that its phase passed otherwise than the plan has it.
+
+    Whoever accepted that has not changed the plan, which orders it as before.
+    """
+    varied = row.criterion == REPRODUCED and row.evidence_from is None
+    return varied or row.criterion in (REMEDIED, CARRIED)
 
 
 def next_steps(place: Place) -> list[NextStep]:

@@ -11,6 +11,7 @@ from service.db.schema import RunRow
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker
 from tests.service.test_judging import events, stalled
+from tests.service.test_origins import fail, offered, refused
 from tests.service.test_verbs import fail_halted, verb
 
 FSDP = {"workload": {"parallel": "fsdp"}}
@@ -106,3 +107,32 @@ def test_what_it_asks_of_a_host_counts_for_the_phases_that_it_lies_over(plane: P
     row = plane.context.store.read(lambda session: session.get_one(RunRow, order.run))
     assert row.carried == order.carried
     assert experiment == order.experiment
+
+
+def cured_and_accepted(plane: Plane, worker: FakeWorker) -> str:
+    """An experiment whose first phases passed under a remedy that a person accepts; it failed."""
+    experiment = cured(plane, worker)
+    worker.run_through(plane.next_order(worker))
+    fail(worker, plane.next_order(worker))
+    for row in plane.wait_state(experiment, "finished")["conditions"]:
+        word = {"verdict": "CONDITIONAL_GO", "reason": "known", "condition": row["id"]}
+        answer = plane.call("POST", f"/experiments/{experiment}/decisions", json=word)
+        assert answer.status_code == 201, answer.text
+    return experiment
+
+
+def test_what_passed_under_a_remedy_is_taken_over_by_a_plan_that_orders_it_so(
+    plane: Plane,
+) -> None:
+    experiment = cured_and_accepted(plane, plane.worker())
+    said = refused(plane, f"{experiment}:smoke", set=REMEDIED)
+    assert "sanity is ordered otherwise than there (identity.config_digest" in said
+    assert "synthetic is ordered otherwise than there" in said
+    helped = {"workload.parallel": "fsdp"}
+    body = {"plan": "demo", "origin": f"{experiment}:smoke", "set": helped, "dry_run": True}
+    assert plane.call("POST", "/experiments", json=body).status_code == 200
+
+
+def test_the_next_command_begins_where_a_remedy_did(plane: Plane) -> None:
+    experiment = cured_and_accepted(plane, plane.worker())
+    assert offered(plane, experiment, set=REMEDIED) == f"{experiment}:sanity@0"
