@@ -25,7 +25,7 @@ from gonogo.judge.course.met import met_by
 from gonogo.judge.course.remedies import lost_answers, set_aside
 from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.history import with_history
-from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.recorded import RecordedDecision
 from gonogo.judge.ledger.seal import judged
@@ -210,7 +210,11 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
     carried = run.carried or []
     action = decide(plan, run.phase, attempts, now=deed.now, carried=carried)
     if action.record:
-        made = _record(deed, experiment, run, action, assessment)
+        conditions = _conditions_after(deed, experiment, run, action, assessment)
+        reason = decide(
+            plan, run.phase, attempts, now=deed.now, conditions=conditions, carried=carried
+        ).text
+        made = _record(deed, experiment, run, replace(action, text=reason), assessment)
         conditions = load_conditions(deed.session, experiment.id)
         action = decide(
             plan, run.phase, attempts, now=deed.now, conditions=conditions, carried=carried
@@ -226,6 +230,30 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
         text=action.text,
     )
     return made + act(deed, experiment, run.phase, action, assessment.resume, run.outcome)
+
+
+def _conditions_after(
+    deed: Deed, experiment: ExperimentRow, run: RunRow, action: Action, assessment: Assessment
+) -> list[OpenCondition]:
+    """Return the conditions as they are once the decision stands, so that its reason is true.
+
+    That is without those of the phase's decision before it, with its own, and as its run met them.
+    """
+    about = load_run(deed.session, action.about or run.id)
+    rules, facts = load_assessed(deed.session, about.id)
+    own = judge(with_history(facts, action.history), rules).conditions
+    kept = [
+        row
+        for row in load_conditions(deed.session, experiment.id)
+        if not row.condition.id.startswith(f"{run.phase}:")
+    ]
+    shown = _evidence(deed.session, about, assessment)
+    found = met_by(shown.attempt, open_for(kept, run.phase), shown.facts, shown.rules)
+    met = {condition.id: condition for condition, _ in found}
+    return [
+        *(replace(row, condition=met.get(row.condition.id, row.condition)) for row in kept),
+        *(OpenCondition(condition=condition, criterion=None) for condition in own),
+    ]
 
 
 def _record(

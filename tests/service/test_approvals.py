@@ -269,6 +269,37 @@ def test_a_condition_that_was_due_and_not_met_is_recorded_with_what_measured_it(
     assert ("decision" in found.checked, found.not_verified) == (True, ())
 
 
+@pytest.mark.parametrize(
+    ("floor", "reason"),
+    [
+        (1e9, "conditions missed: sanity:fast"),
+        (1e-9, "synthetic is GO: smoke waits for an approval"),
+    ],
+)
+def test_a_decision_says_what_follows_from_the_conditions_that_are_due(
+    still: Plane, tmp_path: Path, floor: float, reason: str
+) -> None:
+    plan = bundled_plan("demo")
+    gate = [{"id": "fast", "metric": "toks_per_s", "pass_above": floor, "min_samples": 2,
+             "severity": "conditional", "evidence_from": "synthetic", "due": "smoke"}]  # fmt: skip
+    first, second, third = plan["phases"][:3]
+    phases = [{**first, "gate": gate}, {**second, "approve": "always"}, third]
+    experiment = still.submit({**plan, "phases": phases})
+    worker = still.worker(home=tmp_path / "runs")
+    judging = Judging(still.context)
+    for _ in range(2):
+        order = worker.claim()
+        assert order is not None
+        worker.run_through(order)
+        judging.settle()
+    judging.close()
+    rows = still.get(f"/experiments/{experiment}/decisions")["items"]
+    (decided,) = [row for row in rows if row["kind"] == "auto" and row["phase"] == "synthetic"]
+    assert (decided["verdict"], decided["reason"]) == ("GO", reason)
+    waits = still.experiment(experiment)["state"] == "awaiting_decision"
+    assert waits is reason.endswith("waits for an approval")
+
+
 def test_a_go_by_hand_does_not_end_what_it_means_to_go_on_with(still: Plane) -> None:
     plan = bundled_plan("demo")
     gate = [{"id": "fast", "metric": "toks_per_s", "pass_above": 1e9, "severity": "conditional",
