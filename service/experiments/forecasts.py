@@ -162,8 +162,7 @@ def _load_ended(session: Session, runs: Sequence[RunRow]) -> list[Measured]:
         if text is None:
             continue
         pace = _PACE.validate_python(json.loads(text)["pace"])  # all else of the facts is large
-        first = _load_first(session, run.id)
-        measured = measure_pace(pace, _start_s(run, first), _mean_since(session, run.id, first))
+        measured = load_measured(session, run, pace)
         if measured is not None:
             found.append(measured)
         if len(found) == _RUNS:
@@ -171,9 +170,10 @@ def _load_ended(session: Session, runs: Sequence[RunRow]) -> list[Measured]:
     return found[::-1]
 
 
-def load_mean_s(session: Session, run: str) -> float | None:
-    """Return the mean seconds of a run's steps, pauses included; None where they are not known."""
-    return _mean_since(session, run, _load_first(session, run))
+def load_measured(session: Session, run: RunRow, pace: dict[str, PaceFacts]) -> Measured | None:
+    """Return how fast a run was that has ended, with its start-up and its rare pauses."""
+    first = _load_first(session, run.id)
+    return measure_pace(pace, _start_s(run, first), _mean_since(session, run.id, first))
 
 
 def _mean_since(session: Session, run: str, first: _End | None) -> float | None:

@@ -16,7 +16,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.records import ModelRecord, Preflight
 from gonogo.contract.wire import Recorded
-from gonogo.judge.course.forecast import Ahead, Measured, build_forecast, measure_pace
+from gonogo.judge.course.forecast import Ahead, Measured, build_forecast
 from gonogo.rundir import load_record
 from service.context import Context
 from service.db.schema import RunRow
@@ -24,7 +24,7 @@ from service.db.store import Session
 from service.evidence.artifacts import list_artifacts, load_artifact, reachable_dir
 from service.evidence.logs import load_log
 from service.experiments.course import resolved_of
-from service.experiments.forecasts import load_mean_s
+from service.experiments.forecasts import load_measured
 from service.instants import stamp
 from service.queries.decisions import load_decisions
 from service.queries.events import load_events
@@ -107,7 +107,7 @@ def load_run_report(session: Session, run: RunRow, decisions: Sequence[Decision]
         findings=tuple(findings),
         decision=last_judged(decisions, run.id),
         artifacts=artifacts,
-        forecast_after=_forecast_after(session, run.id, order, ranks),
+        forecast_after=_forecast_after(session, run, order, ranks),
         stack=load_stack(session, run, findings),
         log=_load_tail(session, run, list(beats), findings),
         environment=_load_environment(run),
@@ -173,15 +173,14 @@ def _load_environment(run: RunRow) -> dict[str, str]:
 
 
 def _forecast_after(
-    session: Session, run: str, order: Order | None, ranks: Sequence[RankNumbers]
+    session: Session, run: RunRow, order: Order | None, ranks: Sequence[RankNumbers]
 ) -> Forecast | None:
-    """Return what the phases after a run would take at its pace, if any come."""
+    """Return what the phases after a run would take at its pace, if any come; each starts up."""
     ahead = [Ahead(steps=phase.steps) for phase in order.phases_after] if order else []
     if not ahead:
         return None
-    facts = _load_facts(session, run)
-    mean_s = load_mean_s(session, run)
-    measured = None if facts is None else measure_pace(facts.pace, mean_s=mean_s)
+    facts = _load_facts(session, run.id)
+    measured = None if facts is None else load_measured(session, run, facts.pace)
     slow = max(ranks, key=lambda rank: rank.median_step_s or 0.0, default=None)
     if measured is None and slow is not None and slow.median_step_s is not None:
         step_s = slow.median_step_s
