@@ -227,7 +227,7 @@ def _not_approved(
 ) -> Iterator[str]:
     """Yield that the phase waited for an approval there, if it did and nobody gave it.
 
-    One that began there had it, or needed none.
+    One that began there had it, or needed none. To waive one that expired is to give it to nobody.
     """
     names = [row.name for row in plan.phases]
     before = names[: names.index(phase)]
@@ -237,7 +237,7 @@ def _not_approved(
     given = any(
         is_approval(row.condition)
         and row.condition.due == phase
-        and row.condition.state in (ConditionState.MET, ConditionState.WAIVED)
+        and row.condition.state is ConditionState.MET
         for row in load_conditions(session, source.id)
     )
     if asks_approval(plan, last.name, last.verdict) and not given:

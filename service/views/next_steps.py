@@ -163,7 +163,7 @@ def _begins(
     last = before[-1]
     plan = ResolvedPlan.model_validate(experiment.resolved).parsed()
     given = any(
-        is_approval(row) and row.due == unpassed.name and row.state not in _UNMET
+        is_approval(row) and row.due == unpassed.name and row.state is ConditionState.MET
         for row in conditions
     )
     owed = asks_approval(plan, last.name, last.verdict) and not given

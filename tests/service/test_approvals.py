@@ -190,6 +190,28 @@ def test_what_waits_for_an_approval_does_not_begin_elsewhere_without_it(
     assert plane.call("POST", "/experiments", json=body).status_code == 201
 
 
+def test_an_expired_approval_that_is_waived_lets_nothing_begin_elsewhere(
+    asking: tuple[Plane, str], wall: Clock
+) -> None:
+    plane, experiment = asking
+    wall.at += LIMIT_S
+    Approvals(plane.context).run_once()
+    word = {"verdict": "CONDITIONAL_GO", "reason": "too late", "condition": APPROVAL}
+    assert ask(plane, experiment, "decisions", **word).status_code == 201
+    ask(plane, experiment, "cancel", reason="goes on elsewhere")
+    plan = bundled_plan("demo")
+    sets = {"phases.sanity.approve": "always", "approve_expires_s": LIMIT_S}
+    body = {"plan": {**plan, "phases": plan["phases"][:2]}, "set": sets, "dry_run": True}
+    origin = f"{experiment}:synthetic"
+    refused = plane.call("POST", "/experiments", json={**body, "origin": origin})
+    assert refused.status_code == 422, refused.text
+    assert "nobody gave it" in refused.json()["detail"]
+    commands = [row["command"] for row in plane.experiment(experiment)["next"]]
+    (told,) = [row.partition(" --from ")[2] for row in commands if " --from " in row]
+    answer = plane.call("POST", "/experiments", json={**body, "origin": told})
+    assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.long
 def test_after_it_expired_a_person_can_go_on_by_hand_and_it_is_shown_so(
     asking: tuple[Plane, str], wall: Clock
