@@ -23,6 +23,9 @@ from service.judging.ended import prepare
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats
 
+UNSORTED = {"NSA_TB_DISABLE": "1", "NSA_DISABLE_CSV_LOGS": "1", "NSA_DISABLE_AUX_STATS": "1"}
+"""Logging off, as the judge names it."""
+
 
 def end_with(
     plane: Plane, worker: FakeWorker, order: Any, reason: str, by: str, **more: Any
@@ -334,6 +337,38 @@ def test_a_stall_is_confirmed_unchanged_and_then_under_variants_before_no_go(
     assert len(decisions) == 1
     assert decisions[0]["run"] == first.run
     assert len(decisions[0]["facts"]["history"]["confirmations"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("sets", "failures"),
+    [
+        ({"confirm": {"on": ["stall"], "variants": []}}, 2),
+        ({"remedies": {"hang_in_compute": {"env": UNSORTED, "train": {"optim": {"lr": 1.0}}}},
+          "max_remedies": 1}, 1),
+    ],
+    ids=["variant", "remedy"],
+)  # fmt: skip
+def test_what_a_patch_says_in_a_decision_replays(
+    plane: Plane, sets: dict[str, Any], failures: int
+) -> None:
+    """Whatever order its names were written in, and however its numbers."""
+    experiment = plane.submit(set={**sets, "phases.sanity.approve": "always"})
+    worker = plane.worker()
+    for _ in range(failures):
+        stalled(plane, worker, plane.next_order(worker))
+    patched = plane.next_order(worker)
+    assert UNSORTED.items() <= patched.env.items()
+    worker.run_through(patched)
+    plane.wait_state(experiment, "awaiting_decision")
+    (decided,) = plane.get(f"/experiments/{experiment}/decisions")["items"]
+    assert decided["verdict"] == "CONDITIONAL_GO"
+    path = plane.home / "decisions" / f"{decided['id']}.json"
+    plane.wait(path.exists, "the decision's file")
+    trust = trusting([load_public_key(plane.home / "signing.pub")])
+    found = replay_decision(
+        load_decision(path), Surroundings(authority=Authority(trust=trust)), facts_only=True
+    )
+    assert found.equal, found.text
 
 
 @pytest.mark.long

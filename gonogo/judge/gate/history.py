@@ -10,6 +10,7 @@ order tells (`rerun`): what it was made for, and whether it ends before its phas
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from gonogo.contract.canonical import canonical_bytes, wire_value
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.facts import Confirmation, Facts, History, Rerun
@@ -25,8 +26,15 @@ _PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
 
 def with_history(facts: Facts, history: History | None) -> Facts:
-    """Return the facts of a run with those of the phase's other runs beside them."""
-    return facts if history is None else facts.model_copy(update={"history": history})
+    """Return the facts of a run with those of the phase's other runs beside them.
+
+    These are as a decision records them: what a patch says is told in words, in the order of its
+    names and with numbers as they are read again, so that a replay tells the same.
+    """
+    if history is None:
+        return facts
+    said = canonical_bytes(wire_value(history.model_dump(mode="json", exclude_unset=True)))
+    return facts.model_copy(update={"history": History.model_validate_json(said)})
 
 
 def rerun_of(order: Order) -> Rerun:
