@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from gonogo.contract.order import Order
 from service.db.schema import RunRow
 from tests.service.conftest import Plane
+from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker
 from tests.service.test_judging import events, stalled
 from tests.service.test_origins import fail, offered, refused
@@ -136,3 +138,28 @@ def test_what_passed_under_a_remedy_is_taken_over_by_a_plan_that_orders_it_so(
 def test_the_next_command_begins_where_a_remedy_did(plane: Plane) -> None:
     experiment = cured_and_accepted(plane, plane.worker())
     assert offered(plane, experiment, set=REMEDIED) == f"{experiment}:sanity@0"
+
+
+@pytest.mark.parametrize(
+    ("patch", "begins"),
+    [({"train": {"seed": 7}}, "@0"), ({"train": {"optim": {"lr": 0.5}}}, "")],
+    ids=["another seed", "another rate"],
+)
+def test_a_checkpoint_that_a_remedy_made_is_gone_on_from_where_it_fits(
+    plane: Plane, tmp_path: Path, patch: dict[str, Any], begins: str
+) -> None:
+    sets = {"remedies": {"hang_in_compute": patch}, "max_remedies": 1, "phases.sanity.steps": 40}
+    experiment, worker = plane.submit(set=sets), plane.worker(home=tmp_path)
+    stalled(plane, worker, plane.next_order(worker))
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / order.run, step=20)
+    fail(worker, order, upto=25)
+    plane.wait_state(experiment, "finished")
+    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity{begins}"
+    if begins:
+        assert "(seed)" in refused(plane, f"{experiment}:sanity", set=sets)
+        as_made = {"plan": "demo", "origin": f"{experiment}:sanity", "dry_run": True}
+        answer = plane.call(
+            "POST", "/experiments", json={**as_made, "set": {"train.seed": 7, **sets}}
+        )
+        assert answer.json()["origin"]["step"] == 20
