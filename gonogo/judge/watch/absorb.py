@@ -40,6 +40,7 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -
         elif beat.msg == _DONE:
             stream.done, stream.done_mono = True, mono  # the step that it had opened is not to come
         elif beat.msg == _PROGRESS and _is_news(stream, beat):
+            _end_after(stream, beat)
             _remember(stream, beat, mono)  # numbers that it reads while the next step goes on
         stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
         return stream
@@ -196,6 +197,19 @@ def _end_before(stream: RankStream, beat: Heartbeat) -> None:
             _time_first(stream, beat)
         stream.completed_steps += 1
         stream.pace.end(beat.step - 1, beat.mono)
+
+
+def _end_after(stream: RankStream, beat: Heartbeat) -> None:
+    """Let numbers end their step that come while the next one goes on, where nothing else does."""
+    if beat.step <= stream.completed or (stream.labelled and stream.ends_steps):
+        return
+    if stream.labelled and stream.opened:
+        return  # the start of the next one has
+    if not stream.completed_steps:
+        _time_first(stream, beat)
+    stream.completed = beat.step
+    stream.completed_steps += 1
+    stream.pace.end(beat.step, beat.mono)
 
 
 def _is_news(stream: RankStream, beat: Heartbeat) -> bool:

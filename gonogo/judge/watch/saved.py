@@ -25,7 +25,7 @@ from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Observed, Unreadable
 from gonogo.judge.watch.watch_state import WatchState
 
-SAVED_V = 13
+SAVED_V = 14
 
 
 @cache
@@ -68,10 +68,10 @@ def dump_state(state: WatchState) -> dict[str, Any]:
         "unreadable": _dump(dict[int, Unreadable], view.unreadable),
         "observed": _dump(dict[str, Observed], view.observed),
         "waiting": _dump(dict[int, dict[int, RankStep]], steps.waiting),
-        "bare": _dump(dict[int, RankStep], steps.bare),
+        "bare": _dump(dict[int, dict[int, RankStep]], steps.bare),
         "last_step": steps.last,
         "given_up": steps.given_up,
-        "late": sorted(steps.late),
+        "late": _dump(dict[int, int], steps.late),
         "own": {
             str(row.name): _dump_own(row, state.own[row.name])
             for row in state.looking()
@@ -127,9 +127,10 @@ def _fill(state: WatchState, document: dict[str, Any]) -> None:
     view.observed = _adapter(dict[str, Observed]).validate_python(document["observed"])
     waiting = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["waiting"])
     state.steps.waiting, state.steps.last = waiting, document["last_step"]
-    state.steps.bare = _adapter(dict[int, RankStep]).validate_python(document["bare"])
+    bare = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["bare"])
+    state.steps.bare = bare
     state.steps.given_up = int(document["given_up"])
-    state.steps.late = _adapter(set[int]).validate_python(document["late"])
+    state.steps.late = _adapter(dict[int, int]).validate_python(document["late"])
     state.leave_out(document["failed"])
     for row in state.looking():
         if row.State is not None:

@@ -577,7 +577,69 @@ def test_numbers_that_come_while_the_next_step_goes_on_count(style: str) -> None
     assert {stream.loss for stream in seen.state.streams.values()} == {2.5}
     assert len(seen.state.steps.waiting) <= 1
     again = load_state(seen.state.run.order, dump_state(seen.state))
-    assert again.steps.late == seen.state.steps.late == {0, 1}
+    assert again.steps.late == seen.state.steps.late == {0: 1, 1: 1}
+
+
+def numbers_behind(world: World, by: int, after: str = "step_start") -> World:
+    """Tell each step's numbers when later ones have begun, or have ended."""
+    held_most = by - 1 if after == "step_start" else by
+    for rank in world.ranks:
+        lines: list[Said] = []
+        held: list[Said] = []
+        for said in rank.lines:
+            if b'"progress"' in said.raw:
+                held.append(said)
+                continue
+            lines.append(said)
+            if f'"{after}"'.encode() in said.raw and len(held) > held_most:
+                mono = re.sub(rb'"mono": [0-9.]+', b'"mono": %f' % said.mono, held.pop(0).raw)
+                lines.append(Said(said.mono, mono))
+        rank.lines = [
+            Said(said.mono, re.sub(rb'"seq": \d+', b'"seq": %d' % number, said.raw))
+            for number, said in enumerate(lines, start=1)
+        ]
+    return world
+
+
+@pytest.mark.parametrize(
+    ("by", "after"), [(1, "step_end"), (2, "step_start"), (2, "step_end"), (9, "step_start")]
+)
+def test_numbers_that_come_some_steps_later_count(by: int, after: str) -> None:
+    """A device may have several steps ahead of it when the loss of one is read."""
+    sick = world_of(2000).steps(30, step_s=2.0).steps(60, step_s=2.0, grad_norm=0.0)
+    found = watch(numbers_behind(sick, by, after))
+    assert [(halt.detector, halt.step) for halt in found.halts] == [("gradients", 33)]
+    seen = watch(numbers_behind(world_of(2000).steps(100, step_s=2.0), by, after))
+    assert seen.halts == []
+    assert seen.state.steps.last >= 100 - by - 1
+    again = load_state(seen.state.run.order, dump_state(seen.state))
+    assert again.steps == seen.state.steps
+    assert {len(rows) for rows in again.steps.bare.values()} <= {by, by + 1}
+
+
+def naming_nothing(raw: bytes) -> bytes | None:
+    """A trainer that tells where a step begins and its numbers, and names no section."""
+    line = json.loads(raw)
+    if line["msg"] in ("section", "step_end"):
+        return None
+    line.pop("section_age_s", None)
+    return json.dumps({**line, "section": None, "section_seq": 0}).encode()
+
+
+@pytest.mark.parametrize("step_s", [2.0, 30.0])
+@pytest.mark.parametrize("names", [False, True])
+def test_numbers_end_their_step_where_nothing_else_does_though_the_next_goes_on(
+    names: bool, step_s: float
+) -> None:
+    def changed(world: World) -> World:
+        late = numbers_later(world)
+        return with_progress_alone(late) if names else rewritten(late, naming_nothing)
+
+    healthy = watch(changed(world_of(2000).steps(60, step_s=step_s)))
+    assert healthy.halts == []
+    assert snapshot(healthy.state).median_step_s == pytest.approx(step_s, rel=0.05)
+    sick = world_of(2000).steps(30, step_s=step_s).steps(60, step_s=step_s, grad_norm=0.0)
+    assert [halt.detector for halt in watch(changed(sick)).halts] == ["gradients"]
 
 
 def test_numbers_that_one_rank_tells_late_delay_no_step_of_one_that_tells_none() -> None:
