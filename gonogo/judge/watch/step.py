@@ -6,7 +6,7 @@ are differences of the rank's own monotonic clock, checkpoint and eval taken out
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -15,6 +15,9 @@ from gonogo.contract.heartbeat import Heartbeat, StepSections
 from gonogo.contract.tick import Tick
 
 _LOSS, _GRAD_NORM = attrgetter("loss"), attrgetter("grad_norm")
+MOST_APART = 1024
+"""Steps for which those that are not every rank's are passed over by who compares ranks: lines of
+some came late, and come again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,11 @@ class Step:
     whole: bool
     """Whether every ordered rank is in it; False where nobody ordered how many there are, or where
     one is so far behind that nobody waits for it."""
+
+    def lacks(self, ranks: Collection[int], last_step: int) -> bool:
+        """Whether it is of some of these ranks alone, and they all ended one not long before."""
+        fewer = len(self.ranks) < len(ranks) and self.ranks.keys() < set(ranks)
+        return fewer and 0 < self.step - last_step <= MOST_APART
 
     def values(self, of: Callable[[Heartbeat], float | None]) -> dict[int, float]:
         """Return rank → a number of its progress line, where it said one."""

@@ -131,8 +131,10 @@ class Steps:
 
     def _forget(self, boot: Heartbeat) -> None:
         """Forget what a rank had ended before it started anew, and go back to where it did."""
-        for said in self.waiting.values():
+        for number, said in list(self.waiting.items()):
             said.pop(boot.rank, None)
+            if not said:  # else it counts among those that wait, until it is made once more
+                del self.waiting[number]
         self.bare.pop(boot.rank, None)
         self.last = min(self.last, boot.step)
         self.given_up = min(self.given_up, boot.step)

@@ -112,6 +112,8 @@ class Loader(Detector[Waits]):
 
     def observe_step(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
         """Observe how long each rank fetched, and how long its step took."""
+        if step.lacks(own.ranks, own.last_step):
+            return own, []
         ranks = tuple(sorted(step.ranks))
         if step.step <= own.last_step or ranks != own.ranks:
             own = Waits(fetched=own.fetched, told=own.told, ranks=ranks)

@@ -60,10 +60,12 @@ class Straggler(Detector[Shares]):
 
     def observe_step(self, own: Shares, step: Step, view: View) -> Seen[Shares]:
         """Observe the compute time of every rank in a step."""
+        if step.lacks(own.ranks, own.last_step):
+            return own, []
         ordered = [step.ranks[rank] for rank in sorted(step.ranks)]
-        boots = tuple(row.boot for row in ordered)
-        if step.step <= own.last_step or boots != own.boots:
-            own = Shares(boots=boots, ranks=tuple(row.rank for row in ordered))
+        boots, ranks = tuple(row.boot for row in ordered), tuple(row.rank for row in ordered)
+        if step.step <= own.last_step or (boots, ranks) != (own.boots, own.ranks):
+            own = Shares(boots=boots, ranks=ranks)
             own = replace(own, level=(None,) * len(boots))
         own = replace(own, last_step=step.step)
         times = _own_times(ordered)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -257,3 +258,26 @@ def test_a_ratio_to_its_own_best_has_to_be_passed(slow: float, found: int) -> No
     ran = Ran(order=order_of({"straggler": {"ratio": 1.5, "window_steps": 4}}), ranks=2)
     steps(ran, 5, 1.0, 1.0)
     assert len(feed(Straggler, steps(ran, 12, 0.5, slow)).findings) == found
+
+
+@pytest.mark.parametrize(("slow", "found"), [(1.0, []), (1.5, [1])])
+def test_steps_of_one_rank_alone_begin_no_window_anew(slow: float, found: list[int]) -> None:
+    """The lines of a rank that come in bursts: what is known of it goes on with the next ones."""
+    ran = steps(steps(Ran(ranks=2), 65, 1.0, 1.0), 6 * 64, 1.0, slow)
+    ran.steps = [
+        replace(step, ranks={0: step.ranks[0]}, whole=False) if step.step % 50 < 20 else step
+        for step in ran.steps
+    ]
+    assert [row.rank for row in feed(Straggler, ran).findings] == found
+
+
+def test_ranks_of_one_boot_are_told_apart() -> None:
+    """Some name all processes of a start alike; of three ranks now this one, now that one lags."""
+    ran = steps(steps(Ran(ranks=3), 3 * 64, 1.0, 1.0, 1.0), 6 * 64, 1.0, 1.0, 1.5)
+    ran.steps = [
+        replace(step, ranks={n: row for n, row in step.ranks.items() if n != 1})
+        if step.step > 3 * 64
+        else replace(step, ranks={n: row for n, row in step.ranks.items() if n != 2})
+        for step in ran.steps
+    ]
+    assert [row.rank for row in feed(Straggler, ran).findings] == [2]
