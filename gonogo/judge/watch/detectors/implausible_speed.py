@@ -16,6 +16,7 @@ trunk that is frozen) it is what the plan says by setting `mfu`: otherwise it wa
 
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -47,7 +48,10 @@ LASTING_X = 3
 RESUMED_X = 2.0
 """How many times as fast the run before may have been that a resumed one went on from: its mean, or
 its best, may have come with the checkpoint, and nobody here knows its steps."""
+SILENT_STEPS = 1000
+"""After so many another rank's reports are looked at, for the one that told them is silent."""
 PEAK = "preflight_peak"
+_APART = "Speed was not checked: no step was ended by all ranks at about the same time."
 CPU = "cpu"
 
 
@@ -71,6 +75,14 @@ class Speeds:
     tokens: TokenGrowth = field(default_factory=TokenGrowth)
     reported: bool = False
     """Whether the trainer told its tokens/s of any step, be it one that nobody could time."""
+    resumed: bool = False
+    """Whether the first process went on from a step of another run: the trainer's own doing."""
+    apart: bool = False
+    """Whether a step ended that was not every rank's: of such nothing is said."""
+    teller: int | None = None
+    """The first rank in order that tells its tokens/s; another may count in a way of its own."""
+    told_step: int = 0
+    """When it told them last."""
     told: tuple[float, ...] = ()
     kind: tuple[float, ...] = ()
     """Recomputed in the trainer's favour: without data time, `BETWEEN_S` and what lies between
@@ -133,12 +145,20 @@ class ImplausibleSpeed(Detector[Speeds]):
 
     def observe_step(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Observe what the trainer says of its speed, and what its step ends say."""
-        if view.reads_output() or len(step.ranks) < len(view.streams):
-            return own, []  # of ranks that do not wait for each other one says nothing of all
+        if view.reads_output():
+            return own, []
+        if len(step.ranks) < len(view.streams):
+            # of ranks that do not wait for each other one says nothing of all
+            return (own if own.apart else replace(own, apart=True)), []
+        if not own.last_step:
+            streams = (view.streams[rank] for rank in step.ranks)
+            own = replace(own, resumed=any(stream.from_step for stream in streams))
         if step.step <= own.last_step:
             own = _begun_again(own, step, view)
         first = step.ranks[min(step.ranks)]
-        told = next(iter(step.values(_TOKS_PER_S).values()), None)
+        said = step.values(_TOKS_PER_S)
+        own = _listening(own, said, step.step)
+        told = None if own.teller is None else said.get(own.teller)
         own = replace(
             own,
             last_step=step.step,
@@ -177,7 +197,8 @@ class ImplausibleSpeed(Detector[Speeds]):
         if len(own.told) < self.settings.over_steps or own.slowest is None:
             return own, []
         told, differ = statistics.median(own.told), self.settings.differ_ratio
-        most_x = (1.0 + differ) * (RESUMED_X if self.run.order.resume_from is not None else 1.0)
+        resumed = own.resumed or self.run.order.resume_from is not None
+        most_x = (1.0 + differ) * (RESUMED_X if resumed else 1.0)
         over = own.over + 1 if told > most_x * own.fastest else 0
         lasting = over > LASTING_X * self.settings.over_steps
         above = over > 0 and (lasting or told > most_x * own.peak)
@@ -318,7 +339,7 @@ class ImplausibleSpeed(Detector[Speeds]):
         if view.reads_output():
             return "Speed was not checked: steps are timed by when their lines were read."
         if not own.last_step:
-            return None
+            return _APART if own.apart else None
         unknown = []
         if not own.reported:
             unknown.append("the trainer reports no tokens/s")
@@ -330,6 +351,18 @@ class ImplausibleSpeed(Detector[Speeds]):
         if limit_tok_s(self.run, self.settings.mfu, flops) is None:
             unknown.append("the matrix-product peak or the number of parameters is not known")
         return f"Speed was not wholly checked: {'; '.join(unknown)}." if unknown else None
+
+
+def _listening(own: Speeds, said: Mapping[int, float], step: int) -> Speeds:
+    """Return the speeds with whose reports count: one rank's, until it has been silent for long."""
+    if not said:
+        return own
+    first, known = min(said), own.teller
+    if first == known:
+        return replace(own, told_step=step)
+    if known is None or first < known or step - own.told_step > SILENT_STEPS:
+        return replace(own, teller=first, told_step=step, told=())
+    return own
 
 
 def _begun_again(own: Speeds, step: Step, view: View) -> Speeds:
@@ -344,6 +377,8 @@ def _begun_again(own: Speeds, step: Step, view: View) -> Speeds:
     return Speeds(
         clock=own.clock,
         tokens=own.tokens,
+        resumed=kept.resumed,
+        apart=own.apart,
         reported=own.reported,
         device=own.device,
         fastest=kept.fastest,

@@ -3,6 +3,7 @@
 import json
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -651,6 +652,55 @@ def test_a_report_of_any_rank_counts_where_the_first_makes_none(
     assert "reports no tokens/s" not in (fed.missing or "")
     both = Ran().many(60, each=[{"toks_per_s": TOKENS}, {"toks_per_s": TOKENS / 2}])
     assert feed(ImplausibleSpeed, both).findings == []
+
+
+@pytest.mark.parametrize(("lie", "found"), [(1.0, []), (25.0, [HALT])])
+def test_another_rank_that_tells_more_often_hides_no_report_of_the_first(
+    lie: float, found: list[Severity]
+) -> None:
+    ran, honest = Ran(), {"toks_per_s": TOKENS}
+    for number in range(1, 400):
+        own = {"toks_per_s": lie * TOKENS} if number % 10 == 0 else {}
+        ran.step(each=[own, honest])
+    fed = feed(ImplausibleSpeed, ran, saved_every=7)
+    assert [severity for severity, _ in fed.severities] == found
+
+
+@pytest.mark.parametrize(("lie", "found"), [(1.0, []), (25.0, [HALT])])
+def test_a_rank_that_has_not_told_for_long_is_not_waited_for(
+    lie: float, found: list[Severity]
+) -> None:
+    ran = Ran().step(each=[{"toks_per_s": TOKENS}, {}])
+    fed = feed(ImplausibleSpeed, ran.many(1100, each=[{}, {"toks_per_s": lie * TOKENS}]))
+    assert [severity for severity, _ in fed.severities] == found
+
+
+@pytest.mark.parametrize(
+    ("factor", "from_step", "found"), [(1.3, 0, [HALT]), (1.3, 1000, []), (25.0, 1000, [HALT])]
+)
+def test_a_trainer_that_resumes_by_itself_may_tell_a_mean_of_faster_steps_before(
+    factor: float, from_step: int, found: list[Severity]
+) -> None:
+    """No order names the checkpoint; its first process says at which step it begins."""
+    ran = Ran().back_to(from_step)
+    ran.step(dt_s=None, toks_per_s=factor * TOKENS).many(150, toks_per_s=factor * TOKENS)
+    view, own, findings = ran.view(), Speeds(), []
+    for stream in view.streams.values():
+        stream.from_step = from_step
+    detector = ImplausibleSpeed(view.run)
+    for step in ran.steps:
+        own, more = detector.observe_step(own, step, view)
+        findings += more
+    assert [row.severity for row in findings] == found
+
+
+def test_where_no_step_was_every_ranks_it_says_so() -> None:
+    ran = Ran().many(60, toks_per_s=TOKENS)
+    ran.steps = [replace(step, ranks={0: step.ranks[0]}, whole=False) for step in ran.steps]
+    fed = feed(ImplausibleSpeed, ran)
+    assert fed.findings == []
+    assert fed.missing is not None
+    assert "no step was ended by all ranks" in fed.missing
 
 
 def test_a_step_that_is_ended_twice_begins_anew() -> None:
