@@ -274,14 +274,15 @@ class View:
         watched, the files are all there is: their silence is the ranks' own, unless all go silent
         at once and a rank is heard again before that quarter is over. While the file
         system takes no lines, silence is its own, for as long as that lasts, and one rank's too:
-        another may still have room in its last block.
+        another may still have room in its last block. A culprit that is heard all the same (no file
+        can be made, but those that are there take lines) says itself where it stands.
         """
         if self.held(culprit.rank, mono):
             return True
         if not self.watched:
             return self.all_silent_s(mono) == 0.0
         if self.lines_are_refused():
-            return False
+            return bool(self.fresh([culprit], mono))
         if self.fresh(streams, mono):
             return True
         if all(self.processes.stands(s.rank, s.heard_mono) for s in streams):

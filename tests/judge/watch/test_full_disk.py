@@ -53,3 +53,26 @@ def test_steps_that_come_late_blame_nobody_and_silence_after_it_counts_again() -
     for rank in world.ranks:
         rank.mono += 2000.0
     assert watch(world, interval_s=1.0).halts
+
+
+@pytest.mark.parametrize(
+    ("section", "found"), [("backward", "stall"), ("data", "section_deadline")]
+)
+def test_a_hang_of_a_rank_that_is_heard_all_the_same_is_found(section: str, found: str) -> None:
+    """A disk without inodes takes no new file, and goes on taking lines."""
+    world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(60)
+    tell(world, disk={**disk(0.0), "refused": True})
+    world.steps(60).open_step()
+    halts = watch(world.hang(1, section, 2000.0), interval_s=1.0).halted()
+    assert halts == [(found, 1, section)]
+
+
+def test_a_rank_that_is_heard_now_and_then_is_where_it_says() -> None:
+    """Of its lines some are refused: what it is at, it says with the next one that is not."""
+    world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(30)
+    tell(world, disk={**disk(0.0), "refused": True})
+    world.steps(2000, step_s=0.5)
+    rank = world.ranks[0]
+    rank.lines = [said for said in rank.lines if said.mono < 5030.0 or said.mono % 120.0 < 0.5]
+    assert len(rank.lines) > 100
+    assert watch(world, interval_s=1.0).halts == []
