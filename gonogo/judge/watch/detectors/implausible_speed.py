@@ -167,7 +167,7 @@ class ImplausibleSpeed(Detector[Speeds]):
         )
         own, clocks = self._clocked(own, step, view)
         ordered = self.run.order.identity.tokens_per_step
-        tokens = ordered * own.tokens.ratio if ordered else first.end.tokens
+        tokens = ordered * own.tokens.ratio if ordered else own.tokens.of_step(first.end.tokens)
         step_s, kind_s = step.median_s(), _kind_s(step)
         if not tokens or not step_s or not kind_s:
             return own, clocks

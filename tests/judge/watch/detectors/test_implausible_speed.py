@@ -694,6 +694,19 @@ def test_a_trainer_that_resumes_by_itself_may_tell_a_mean_of_faster_steps_before
     assert [row.severity for row in findings] == found
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize(("lie", "found"), [(1.0, []), (25.0, [HALT])])
+def test_a_trainer_that_tells_the_tokens_of_the_whole_run_may_not_report_what_it_likes(
+    lie: float, found: list[Severity], ordered: bool
+) -> None:
+    ran = Ran() if ordered else Ran(order=order_of({}, identity=Identity()))
+    for number in range(1, 900):
+        factor = 1.0 if number < 600 else lie
+        ran.step(tokens=number * TOKENS, toks_per_s=factor * TOKENS)
+    fed = feed(ImplausibleSpeed, ran, saved_every=50)
+    assert [severity for severity, _ in fed.severities] == found
+
+
 def test_where_no_step_was_every_ranks_it_says_so() -> None:
     ran = Ran().many(60, toks_per_s=TOKENS)
     ran.steps = [replace(step, ranks={0: step.ranks[0]}, whole=False) for step in ran.steps]

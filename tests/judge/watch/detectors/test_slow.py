@@ -135,6 +135,16 @@ def test_steps_of_more_tokens_may_take_as_much_longer(floor: float | None) -> No
     assert watch(world, interval_s=2.0).named(Severity.HALT) == {"slow"}
 
 
+@pytest.mark.parametrize(("step_s", "found"), [(1.0, set()), (2.2, {"slow"})])
+def test_a_trainer_that_tells_the_tokens_of_the_whole_run_is_timed_by_its_steps(
+    step_s: float, found: set[str]
+) -> None:
+    world = run_of({})
+    for number in range(1, 901):
+        told(world, 1, step_s=1.0 if number <= 400 else step_s, tokens=2048 * number)
+    assert watch(world, interval_s=2.0).named(Severity.HALT) == found
+
+
 def without_sections(said: Said) -> Said:
     line = json.loads(said.raw)
     msg = "alive" if line["msg"] == "section" else line["msg"]
