@@ -10,8 +10,12 @@ for all of them. So half an hour is looked at, too, of which none is left out, a
 Ranks in lockstep wait for whoever is fed last, now one, now another: of eight that are starved for
 78 % of each step, each has waited for its own loader for 58 % of it only. So a halt asks for how
 much of a step the slowest fetch took, once one of the ranks is hungry by itself.
+
+No step waits for longer than it takes. Who tells more on most steps tells something else (what the
+workers of its loader took beside the steps, or milliseconds): that warns, and halts nothing.
 """
 
+import math
 from dataclasses import dataclass
 from functools import reduce
 
@@ -36,6 +40,9 @@ CLEARED_SHARE = 0.8
 LONG_S, LONG_X = 1800.0, 6.0
 """Seconds of training, and times `over_s`, of which no fetch is left out, the larger counts: three
 of the longest that D5 allows are less than the share that halts."""
+
+BEYOND_X = 1.25
+"""Times a step that a fetch may be told to have taken, and be a wait: two clocks may differ."""
 
 Row = tuple[tuple[float, float], ...]
 """Of one step, in order of rank: seconds of fetching, seconds of the step."""
@@ -71,6 +78,8 @@ class Waits:
     told: bool = False
     ranks: tuple[int, ...] = ()
     rows: tuple[Row, ...] = ()
+    beyond: tuple[bool, ...] = ()
+    """Of the same steps, whether a rank told a fetch that took longer than the step."""
     blocks: tuple[Block, ...] = ()
     """The steps of a long time, the last block still growing."""
     due: int = 0
@@ -100,7 +109,8 @@ class Loader(Detector[Waits]):
         " The rank is named where no other waits half as long. One fetch in sixteen, the longest,"
         " is left out of both sums, so that no single stall and no handful of them is starvation;"
         " over half an hour (and six times `over_s`) none is, so that a loader that stalls again"
-        " and again starves."
+        " and again starves. Fetches that are told to have taken longer than their steps, on"
+        " most of them, are no waits: they halt nothing."
     )
     State = Waits
     steps = True
@@ -126,6 +136,7 @@ class Loader(Detector[Waits]):
             own,
             told=True,
             rows=(*own.rows, row)[-self.settings.window_steps :],
+            beyond=(*own.beyond, _is_beyond(step))[-self.settings.window_steps :],
             blocks=self._summed(own.blocks, row, step),
             due=own.due + 1,
             trained_s=own.trained_s + _trained(row),
@@ -194,6 +205,8 @@ class Loader(Detector[Waits]):
         warn = share > self._warn
         if warn and not own.warned:
             text = f"{who} spends {share:.0%} of its time waiting for data"
+            if _no_waits(own):
+                text += ", as told; that is more than steps take"
             findings.append(
                 self._finding(Severity.WARN, accused, share, text, step.tick.ts, step, view)
             )
@@ -214,7 +227,7 @@ class Loader(Detector[Waits]):
             began_ts = min(own.since_ts, own.blocks[0].began_ts)
             own = replace(own, since_s=min(own.since_s, began_s), since_ts=began_ts)
         held_s = own.trained_s - own.since_s
-        if held_s >= self.settings.over_s and not own.halted:
+        if held_s >= self.settings.over_s and not own.halted and not _no_waits(own):
             own = replace(own, halted=True)
             text = f"{who} has kept {slowest:.0%} of the time waiting for data for {held_s:.0f} s"
             findings.append(
@@ -255,6 +268,8 @@ class Loader(Detector[Waits]):
 
     def missing(self, own: Waits, view: View) -> str | None:
         """Return a sentence where steps ended and none could be held against its fetch time."""
+        if own.told and _no_waits(own):
+            return "Fetches were told that took longer than their steps: no wait for data is known."
         if not own.last_step or own.told:
             return None
         why = "No step could be timed" if own.fetched else "No fetch time was told"
@@ -270,6 +285,19 @@ def _row(step: Step) -> Row | None:
             return None
         row.append((min(max(0.0, fetch_s), took_s), took_s))
     return tuple(row)
+
+
+def _is_beyond(step: Step) -> bool:
+    """Whether a rank told that a fetch took longer than its step."""
+    return any(
+        (fetched_s(said) or 0.0) > BEYOND_X * (said.dt_s or math.inf)
+        for said in step.ranks.values()
+    )
+
+
+def _no_waits(own: Waits) -> bool:
+    """Whether most of the last steps are said to have waited for longer than they took."""
+    return 2 * sum(own.beyond) > len(own.beyond)
 
 
 def _trained(row: Row) -> float:

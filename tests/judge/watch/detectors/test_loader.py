@@ -157,6 +157,28 @@ def test_more_fetching_than_step_is_the_whole_step_and_less_than_none_is_none() 
     assert feed(Loader, Ran().many(80, dt_fetch_s=-50.0)).findings == []
 
 
+@pytest.mark.parametrize(("fetch_s", "halts"), [(0.9, 1), (1.2, 1), (1.3, 0), (4.0, 0)])
+def test_fetches_beside_the_steps_are_no_waits(fetch_s: float, halts: int) -> None:
+    """Of eight workers each takes longer than a step, and steps wait for none of them."""
+    fed = feed(Loader, Ran().many(500, dt_fetch_s=fetch_s), saved_every=60)
+    assert len(fed.halts) == halts
+    assert fed.findings[0].severity is Severity.WARN
+    assert (fed.missing is None) == bool(halts)
+
+
+def test_who_tells_waits_again_is_halted_where_it_starves() -> None:
+    ran = Ran().many(500, dt_fetch_s=4.0).many(40, dt_fetch_s=0.9)
+    assert len(feed(Loader, ran).halts) == 1
+
+
+def test_a_fetch_now_and_then_that_took_longer_than_its_step_is_one() -> None:
+    """A batch was fetched while a checkpoint was written, whose time is no step's."""
+    ran = Ran()
+    for number in range(500):
+        ran.step(dt_fetch_s=4.0 if number % 3 == 0 else 0.9)
+    assert len(feed(Loader, ran).halts) == 1
+
+
 def test_of_a_run_of_one_step_it_says_that_no_step_could_be_timed() -> None:
     fed = feed(Loader, Ran().step(dt_fetch_s=0.1))
     assert fed.missing == (
