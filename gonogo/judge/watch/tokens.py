@@ -3,9 +3,11 @@
 Trainers count differently (of one rank, of all, with padding or without), and may be wrong; so what
 a line tells is held against what the first lines told, never against what was ordered. A trainer
 that always tells 25 times as many as were ordered has grown by nothing. Nor has one that tells the
-tokens of the whole run so far: its steps carry what the number grows by.
+tokens of the whole run so far: its steps carry what the number grows by. Sequences that grow with
+every step look so, too, but come to no more than what was ordered; without that nobody knows.
 """
 
+import math
 import statistics
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,7 +17,9 @@ from gonogo.judge.watch.state import replace
 FIRST_LINES = 16
 FIRST_X = 3.0
 """A number that rises with each of the first lines, and began at no more than so many times what it
-rises by, is a sum: batches do not grow fivefold within sixteen steps, one by one."""
+rises by, may be a sum."""
+SUM_X = 2.0
+"""It is one once it is so many times what was ordered for a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,31 +31,42 @@ class TokenGrowth:
     usual: float | None = None
     ratio: float = 1.0
     """Of the last step that told its tokens."""
-    sum_before: int | None = None
-    """What the line before told, where lines tell sums."""
+    rises_by: float | None = None
+    """What the first lines rose by, where they may have told sums."""
+    before: int = 0
+    """What the line before told."""
+    sums: bool = False
+    """Whether lines are known to tell sums."""
 
-    def after(self, tokens: int | None) -> "TokenGrowth":
-        """Return the growth after one more step; what is not told changes nothing."""
+    def after(self, tokens: int | None, ordered: int | None = None) -> "TokenGrowth":
+        """Return the growth after one more step; what is not told changes nothing.
+
+        Args:
+            tokens: that its line told.
+            ordered: for a step.
+        """
         if not tokens or tokens < 0:
             return self
-        if self.usual is not None and self.sum_before is not None:
-            more = tokens - self.sum_before
-            ratio = more / self.usual if more > 0 else self.ratio  # less: it began anew
-            return replace(self, ratio=ratio, sum_before=tokens)
         if self.usual is not None:
-            return replace(self, ratio=tokens / self.usual)
+            return self._counted(tokens, self.usual, ordered)
         first = (*self.first, tokens)
         if len(first) < FIRST_LINES:
             return replace(self, first=first)
-        grown_by = [later - earlier for earlier, later in pairwise(first)]
-        usual = statistics.median(grown_by)
-        if min(grown_by) > 0 and first[0] <= FIRST_X * usual:
-            return TokenGrowth(usual=usual, ratio=grown_by[-1] / usual, sum_before=tokens)
+        steps = [later - earlier for earlier, later in pairwise(first)]
+        rises_by = statistics.median(steps)
+        may_be = min(steps) > 0 and first[0] <= FIRST_X * rises_by
         usual = statistics.median(first)
-        return TokenGrowth(usual=usual, ratio=tokens / usual)
+        known = TokenGrowth(usual=usual, rises_by=rises_by if may_be else None, before=first[-2])
+        return known._counted(tokens, usual, ordered)
 
-    def of_step(self, told: int | None) -> float | None:
-        """Return the tokens of the last step, of which its line told so many."""
-        if self.sum_before is None or self.usual is None:
-            return told
-        return self.ratio * self.usual
+    def _counted(self, tokens: int, usual: float, ordered: int | None) -> "TokenGrowth":
+        """Return the growth after a step, once it is known what is usual."""
+        if self.rises_by is None:
+            return replace(self, ratio=tokens / usual)
+        more = tokens - self.before
+        if not self.sums and tokens <= SUM_X * (ordered or math.inf):
+            return replace(self, ratio=tokens / usual, before=tokens)
+        ratio = self.ratio if self.sums else 1.0
+        if more > 0:  # else it began anew
+            ratio = more / self.rises_by
+        return replace(self, ratio=ratio, before=tokens, sums=True)

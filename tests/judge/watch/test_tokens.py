@@ -26,12 +26,35 @@ def grown(*tokens: int | None) -> float:
         ((100,) * 16 + (200, None), 2.0),
         ((100,) * 16 + (50,), 0.5),
         ((1,) + (100,) * 15 + (300,), 3.0),
-        ((*range(100, 1701, 100),), 1.0),
-        ((*range(200, 1801, 100), 2300), 5.0),
-        ((*range(300, 1801, 100), 1800, 400, 600), 2.0),
-        ((*range(400, 1901, 100), 2300), 2.0),
-        ((*range(100, 1501, 100), 1500, 1700), 2.0),
     ],
 )
 def test_growth(tokens: tuple[int | None, ...], ratio: float) -> None:
     assert grown(*tokens) == ratio
+
+
+def of_ordered(ordered: int | None, *tokens: int) -> float:
+    """Return the growth where so many tokens were ordered for a step."""
+    growth = TokenGrowth()
+    for told in tokens:
+        growth = growth.after(told, ordered)
+    return growth.ratio
+
+
+@pytest.mark.parametrize(
+    ("ordered", "tokens", "ratio"),
+    [
+        (100, (*range(100, 1701, 100),), 1.0),
+        (100, (*range(200, 1801, 100), 2300), 5.0),
+        (100, (*range(300, 1801, 100), 1800, 400, 600), 2.0),
+        (100, (*range(400, 1901, 100), 2300), 2.0),  # it did not begin at naught
+        (100, (*range(100, 1501, 100), 1500, 1700), 2.0),  # it did not rise with every line
+        (849, (*range(100, 1701, 100),), 1.0),
+        (850, (*range(100, 1701, 100),), 2.0),  # sequences that grow look so, too
+        (850, (*range(100, 1701, 100), 1800), 1.0),
+        (None, (*range(100, 1701, 100),), 2.0),
+    ],
+)
+def test_a_sum_grows_by_what_it_rises_by(
+    ordered: int | None, tokens: tuple[int, ...], ratio: float
+) -> None:
+    assert of_ordered(ordered, *tokens) == ratio

@@ -155,6 +155,7 @@ class ImplausibleSpeed(Detector[Speeds]):
             own = replace(own, resumed=any(stream.from_step for stream in streams))
         if step.step <= own.last_step:
             own = _begun_again(own, step, view)
+        ordered = self.run.order.identity.tokens_per_step
         first = step.ranks[min(step.ranks)]
         said = step.values(_TOKS_PER_S)
         own = _listening(own, said, step.step)
@@ -162,12 +163,11 @@ class ImplausibleSpeed(Detector[Speeds]):
         own = replace(
             own,
             last_step=step.step,
-            tokens=own.tokens.after(first.end.tokens),
+            tokens=own.tokens.after(first.end.tokens, ordered),
             reported=own.reported or told is not None,
         )
         own, clocks = self._clocked(own, step, view)
-        ordered = self.run.order.identity.tokens_per_step
-        tokens = ordered * own.tokens.ratio if ordered else own.tokens.of_step(first.end.tokens)
+        tokens = ordered * own.tokens.ratio if ordered else first.end.tokens
         step_s, kind_s = step.median_s(), _kind_s(step)
         if not tokens or not step_s or not kind_s:
             return own, clocks

@@ -318,7 +318,9 @@ class Slow(Detector[Speed]):
             own = own.rebooted(stream.boot)
         if ended <= own.counted_step:
             return own, []
-        own = replace(own, counted_step=ended, tokens=own.tokens.after(_tokens(stream, view)))
+        ordered = view.run.order.identity.tokens_per_step
+        tokens = own.tokens.after(_tokens(stream, view), ordered)
+        own = replace(own, counted_step=ended, tokens=tokens)
         slow = view.run.watch.slow
         warms_up = ended - stream.from_step <= slow.warmup_steps
         step_s, stride = stream.pace.times_s[-1], stream.pace.stride

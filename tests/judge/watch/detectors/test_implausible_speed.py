@@ -694,12 +694,11 @@ def test_a_trainer_that_resumes_by_itself_may_tell_a_mean_of_faster_steps_before
     assert [row.severity for row in findings] == found
 
 
-@pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize(("lie", "found"), [(1.0, []), (25.0, [HALT])])
 def test_a_trainer_that_tells_the_tokens_of_the_whole_run_may_not_report_what_it_likes(
-    lie: float, found: list[Severity], ordered: bool
+    lie: float, found: list[Severity]
 ) -> None:
-    ran = Ran() if ordered else Ran(order=order_of({}, identity=Identity()))
+    ran = Ran()
     for number in range(1, 900):
         factor = 1.0 if number < 600 else lie
         ran.step(tokens=number * TOKENS, toks_per_s=factor * TOKENS)

@@ -15,7 +15,7 @@ from gonogo.judge.watch.detectors.slow import Slow, Speed, _read
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Beat, Run, View
-from tests.judge.watch.streams import EPOCH, Said, World, order_of, watch
+from tests.judge.watch.streams import EPOCH, IDENTITY, Said, World, order_of, watch
 
 
 def run_of(watch_settings: dict[str, Any] | None = None, **fields: Any) -> World:
@@ -143,6 +143,15 @@ def test_a_trainer_that_tells_the_tokens_of_the_whole_run_is_timed_by_its_steps(
     for number in range(1, 901):
         told(world, 1, step_s=1.0 if number <= 400 else step_s, tokens=2048 * number)
     assert watch(world, interval_s=2.0).named(Severity.HALT) == found
+
+
+def test_sequences_that_grow_with_every_step_may_take_as_much_longer() -> None:
+    """They tell what a sum would, and never more than was ordered."""
+    world = run_of({}, identity=IDENTITY.model_copy(update={"tokens_per_step": 8192}))
+    for number in range(1, 1100):
+        tokens = min(8192, 8 * number)
+        told(world, 1, step_s=0.3 + 0.7 * tokens / 1024, tokens=tokens)
+    assert watch(world, interval_s=2.0).findings == []
 
 
 def without_sections(said: Said) -> Said:
