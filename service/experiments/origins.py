@@ -19,7 +19,6 @@ from gonogo.contract.errors import Conflict, Problem, Rejected
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.near_miss import hint
 from gonogo.contract.order import ResumePoint
-from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.decide import asks_approval
 from gonogo.judge.course.remedies import set_aside
@@ -37,7 +36,7 @@ from service.experiments.checkpoints import (
     went_to_its_end_unpassed,
     wrote,
 )
-from service.experiments.course import resolved_of
+from service.experiments.course import patch_of, resolved_of
 from service.experiments.decisions import load_conditions
 from service.experiments.resume_points import load_resume_points, load_weights
 from service.queries.experiments import load_experiment, phases_of, runs_of
@@ -54,7 +53,7 @@ _PLACE = ("nodes", "cluster")
 _OF_MODEL = frozenset({"params", "dim", "layers", "heads", "groups", "vocab"})
 _TOLD_ELSEWHERE = frozenset({"params", "loader"})
 """Counted in the identity; and a section that says what it always did where it is left out."""
-_DERIVED = ("identity", "carried")
+_DERIVED = "identity"
 """What an order says of a patch besides what that changes."""
 _FORM = "expected EXPERIMENT:PHASE, EXPERIMENT:PHASE@STEP or EXPERIMENT:PHASE@0 (from its start)"
 
@@ -277,15 +276,9 @@ def _passing_run(session: Session, source: ExperimentRow, phase: str) -> RunRow 
 
 def _order(resolved: ResolvedPlan, phase: str, run: RunRow | None = None) -> dict[str, Any]:
     """Return what is ordered of a phase; of a `run`, under the patches that it was made with."""
-    change = run.change if run is not None else None
+    change = None if run is None else patch_of(run.change, run.carried)
     order = build_order(
-        resolved,
-        phase,
-        experiment="exp",
-        run="run",
-        token=0,
-        change=None if change is None else RecordedPatch.model_validate(change),
-        carried=(run.carried or ()) if run is not None else (),
+        resolved, phase, experiment="exp", run="run", token=0, change=change
     ).document()
     return {name: value for name, value in order.items() if name not in (*_AHEAD, *_PLACE)} | {
         "plan_digest": "",  # of the whole plan, the later phases too
@@ -317,7 +310,7 @@ def _made_as_ordered(old: ResolvedPlan, new: ResolvedPlan, phase: str) -> Callab
         if run.dir is None:
             return False  # it has left nothing, and perhaps no order could be made of its patch
         plain, made, wanted = _order(old, phase), _order(old, phase, run), _order(new, phase)
-        changed = [row for row in _differing(plain, made) if row.partition(".")[0] not in _DERIVED]
+        changed = [row for row in _differing(plain, made) if row.partition(".")[0] != _DERIVED]
         other = _differing(made, wanted)
         return not any(_overlap(one, two) for one in changed for two in other)
 

@@ -13,7 +13,6 @@ from gonogo.contract.api import NextStep
 from gonogo.contract.decision import Cause, Condition, ConditionState
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.judge.course.decide import asks_approval
-from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.judge.gate.approval import is_approval
 from gonogo.judge.gate.history import CARRIED, REMEDIED, REPRODUCED
 from gonogo.planning.resolve import ResolvedPlan, is_bundled
@@ -56,8 +55,6 @@ class Place:
     begins: str | None
     """Where another experiment goes on with it: its first phase that cannot be taken over as it
     stands; None of a campaign's run, and where every phase can."""
-    anew: bool
-    """Whether that phase begins anew there, since no checkpoint of it can be gone on from."""
     campaign: str | None
     """Of a run of a campaign: which."""
     needs: str | None
@@ -104,7 +101,6 @@ def place_of(
     names = [row.name for row in phases]
     after = names[names.index(phase) + 1 :] if phase in names else []
     queued = any(run.state == RunState.QUEUED for run in runs)
-    begins = _begins(experiment, phases, runs, conditions, by_hand)
     return Place(
         experiment=experiment.id,
         state=experiment.state,
@@ -117,8 +113,7 @@ def place_of(
         cause=cause,
         last_decision=last_decision,
         plan=_plan_of(experiment),
-        begins=begins,
-        anew=_is_anew(experiment, [run for run in runs if run.phase == begins]),
+        begins=_begins(experiment, phases, runs, conditions, by_hand),
         campaign=experiment.campaign,
         needs=experiment.needs if queued else None,
         taker=taker,
@@ -173,20 +168,6 @@ def _begins(
     )
     owed = asks_approval(plan, last.name, last.verdict) and not given
     return last.name if owed else unpassed.name
-
-
-def _is_anew(experiment: ExperimentRow, runs: Sequence[RunRow]) -> bool:
-    """Say whether a phase with these runs begins anew elsewhere: nothing of it can be gone on with.
-
-    Its last run went to its end, or was made under a patch whose checkpoints fit no plan without.
-    """
-    last = last_tried(runs)
-    if last is None or went_to_its_end(last):
-        return last is not None
-    if not has_plan(experiment) or not last.change:
-        return False
-    plan = ResolvedPlan.model_validate(experiment.resolved).parsed()
-    return not keeps_checkpoints(plan, last.change)
 
 
 def _of_patch(row: Condition) -> bool:
@@ -299,7 +280,9 @@ def _finished(place: Place) -> Iterator[NextStep]:
         yield _waiver(place, *rows)
     if place.begins is not None:
         again = shlex.join(["gonogo", "submit", place.plan, "--from"])
-        goes, start = ("begins {} anew", "@0") if place.anew else ("goes on with {}", "")
+        last = last_tried([run for run in place.runs if run.phase == place.begins])
+        anew = last is not None and went_to_its_end(last)
+        goes, start = ("begins {} anew", "@0") if anew else ("goes on with {}", "")
         text = f"once the cause is mended: a new experiment that {goes.format(place.begins)}"
         yield NextStep(command=f"{again} {place.experiment}:{place.begins}{start}", text=text)
     if place.last_decision is not None:

@@ -132,7 +132,8 @@ def test_what_passed_under_a_remedy_is_taken_over_by_a_plan_that_orders_it_so(
     assert "synthetic is ordered otherwise than there" in said
     helped = {"workload.parallel": "fsdp"}
     body = {"plan": "demo", "origin": f"{experiment}:smoke", "set": helped, "dry_run": True}
-    assert plane.call("POST", "/experiments", json=body).status_code == 200
+    answer = plane.call("POST", "/experiments", json=body)
+    assert answer.status_code == 200, answer.text
 
 
 def test_the_next_command_begins_where_a_remedy_did(plane: Plane) -> None:
@@ -141,12 +142,12 @@ def test_the_next_command_begins_where_a_remedy_did(plane: Plane) -> None:
 
 
 @pytest.mark.parametrize(
-    ("patch", "begins"),
-    [({"train": {"seed": 7}}, "@0"), ({"train": {"optim": {"lr": 0.5}}}, "")],
+    "patch",
+    [{"train": {"seed": 7}}, {"train": {"optim": {"lr": 0.5}}}],
     ids=["another seed", "another rate"],
 )
-def test_a_checkpoint_that_a_remedy_made_is_gone_on_from_where_it_fits(
-    plane: Plane, tmp_path: Path, patch: dict[str, Any], begins: str
+def test_a_checkpoint_that_a_remedy_made_is_gone_on_from_where_it_is_ordered(
+    plane: Plane, tmp_path: Path, patch: dict[str, Any]
 ) -> None:
     sets = {"remedies": {"hang_in_compute": patch}, "max_remedies": 1, "phases.sanity.steps": 40}
     experiment, worker = plane.submit(set=sets), plane.worker(home=tmp_path)
@@ -155,11 +156,14 @@ def test_a_checkpoint_that_a_remedy_made_is_gone_on_from_where_it_fits(
     save_checkpoint(tmp_path / order.run, step=20)
     fail(worker, order, upto=25)
     plane.wait_state(experiment, "finished")
-    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity{begins}"
-    if begins:
-        assert "(seed)" in refused(plane, f"{experiment}:sanity", set=sets)
-        as_made = {"plan": "demo", "origin": f"{experiment}:sanity", "dry_run": True}
-        answer = plane.call(
-            "POST", "/experiments", json={**as_made, "set": {"train.seed": 7, **sets}}
-        )
-        assert answer.json()["origin"]["step"] == 20
+    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity"
+    body: dict[str, Any] = {"plan": "demo", "origin": f"{experiment}:sanity", "dry_run": True}
+    plain = plane.call("POST", "/experiments", json={**body, "set": sets})
+    assert plain.json()["origin"]["step"] == 0
+    assert "made under a patch" in refused(plane, f"{experiment}:sanity@20", set=sets)
+    helped = {
+        **sets,
+        **({"train.seed": 7} if "seed" in patch["train"] else {"train.optim.lr": 0.5}),
+    }
+    as_made = plane.call("POST", "/experiments", json={**body, "set": helped})
+    assert as_made.json()["origin"]["step"] == 20
