@@ -3,10 +3,13 @@
 A claim is idempotent: a run that this worker claimed and does not know of is given out again under
 a higher token and a new secret. A new boot id of the same machine proves that everything it ran
 before is dead; another machine of the same name proves nothing, and is refused while the first one
-works. A worker that is silent proves nothing either, and nothing is taken from it here.
+works. A worker that is silent proves nothing either, and nothing is taken from it here. What a
+worker has and the database calls queued was claimed before a database of then was restored: it is
+not given to that worker once more, and is its own again with the next that is heard of it.
 """
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -18,13 +21,13 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.planning.resolve import build_order
-from service.agent.fence import bind_key, hash_claim
+from service.agent.fence import Bearer, bind_key, hash_claim, home_of_worker
 from service.agent.fitting import UNREADABLE, fitting
 from service.db.documents import ClaimKept
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.experiments.course import end_without_worker, resolved_of
-from service.experiments.epochs import EPOCH, next_token
+from service.experiments.epochs import EPOCH, is_of_now, next_token
 from service.experiments.lifecycle import (
     Deed,
     lock_run,
@@ -103,6 +106,8 @@ def _give_new(deed: Deed, request: ClaimRequest) -> Claimed | None:
     if request.draining or not request.free:
         return None
     for run_id in fitting(deed, request, lambda run, error: _end_unbuilt(deed, run, error)):
+        if run_id in request.active:
+            continue
         claimed = _give_out(deed, run_id, request, again=False)
         if claimed is not None:
             return claimed
@@ -192,7 +197,7 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
     expected = run.worker == request.worker and run.state in _NOT_STARTED
     if (again and not expected) or (not again and run.state != RunState.QUEUED):
         return None
-    token = next_token(experiment.token, deed.session.info[EPOCH])
+    token = next_token(experiment.token, deed.session.info[EPOCH], deed.now)
     secret = secrets.token_hex(16)
     try:
         order = _build_order(experiment, run, token)
@@ -205,19 +210,65 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
                 deed, experiment, "run.given_again", run=run.id, phase=run.phase, token=token
             )
         else:
-            move_run(
-                deed,
-                experiment,
-                run,
-                RunEvent.CLAIM,
-                token=run.token,
-                worker=request.worker,
-                given_token=token,
-            )
+            _move(deed, experiment, run, request.worker, token)
     except Conflict:
         return None
-    experiment.token = run.token = token
     run.worker, run.host, run.boot_id = request.worker, request.host, request.boot_id
+    return Claimed(order=_note_claim(deed, experiment, run, order, secret), secret=secret)
+
+
+def take_up(deed: Deed, run_id: str, bearer: Bearer) -> None:
+    """Let a run that the database calls queued be of the worker that has it.
+
+    Believed of one whose last claim named the run among what it has, where no later attempt of the
+    experiment is known: it was claimed after the moment that the database was restored to.
+
+    Args:
+        deed: the transaction.
+        run_id: the run.
+        bearer: who speaks of it, with the token and the secret of that claim.
+    """
+    experiment, run = lock_run(deed, run_id)
+    given = experiment.token < bearer.token and is_of_now(bearer.token, deed.session.info[EPOCH])
+    if run.state != RunState.QUEUED or not given or bearer.secret is None:
+        return
+    worker = next((row for row in _living(deed) if _has(row, run_id, bearer)), None)
+    if worker is None:
+        return
+    try:
+        order = _build_order(experiment, run, bearer.token)
+    except UNREADABLE:
+        return
+    _move(deed, experiment, run, worker.name, bearer.token)
+    run.worker, run.host, run.boot_id = worker.name, worker.host, worker.boot_id
+    _note_claim(deed, experiment, run, order, bearer.secret)
+    deed.session.flush()
+
+
+def _living(deed: Deed) -> Iterable[WorkerRow]:
+    return deed.session.scalars(select(WorkerRow).where(WorkerRow.seen_at >= deed.now - SILENT_S))
+
+
+def _has(row: WorkerRow, run_id: str, bearer: Bearer) -> bool:
+    """Say whether a worker that a key may be of has said that it has a run."""
+    return bearer.worker in (None, home_of_worker(row.name)) and run_id in row.claim.active
+
+
+def _move(deed: Deed, experiment: ExperimentRow, run: RunRow, worker: str, token: int) -> None:
+    """Let a queued run be claimed.
+
+    Raises:
+        Conflict: another was faster.
+    """
+    claimed = RunEvent.CLAIM
+    move_run(deed, experiment, run, claimed, token=run.token, worker=worker, given_token=token)
+
+
+def _note_claim(
+    deed: Deed, experiment: ExperimentRow, run: RunRow, order: Order, secret: str
+) -> Order:
+    """Keep with what a run was claimed; return the order as it is given out."""
+    experiment.token = run.token = order.token
     run.claim = hash_claim(secret)
     run.claimed_at = deed.now
     if experiment.state == ExperimentState.QUEUED:
@@ -227,7 +278,7 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
     progress = deed.session.get_one(ProgressRow, run.id)
     progress.heard += 1
     progress.heard_at = deed.now
-    return Claimed(order=order, secret=secret)
+    return order
 
 
 def _end_unbuilt(deed: Deed, run_id: str, error: Exception) -> None:

@@ -25,6 +25,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import Outcome
 from gonogo.planning.resolve import FROZEN
+from service.agent.claims import take_up
 from service.agent.fence import Bearer, check_bearer
 from service.agent.offsets import Offsets
 from service.agent.pieces import Piece, store_pieces
@@ -125,11 +126,10 @@ def take_telemetry(
         Corrupt: the run has no progress row.
     """
     database = tables_of(deed.session)
-    found = _COLUMNS.first(database, {"run_id": run_id})
-    if found is None:
-        load_run(deed.session, run_id)
-        raise Corrupt("the run has no progress row")
-    run = RunColumns(**dict(zip(_NAMES, found, strict=True)))
+    run = _load_columns(deed, database, run_id)
+    if run.worker is None and bearer.token > run.token:
+        take_up(deed, run_id, bearer)
+        run = _load_columns(deed, database, run_id)
     check_bearer(run, bearer)
     ended = run.state == RunState.ENDED
     offsets = Offsets(database, run_id)
@@ -164,6 +164,20 @@ def take_telemetry(
         ack=_answer(run, offsets.have, names_files=telemetry.files is not None),
         flags=_needs_flags(run, said, telemetry.suspect),
     )
+
+
+def _load_columns(deed: Deed, database: Connection, run_id: str) -> RunColumns:
+    """Return a run, its progress locked.
+
+    Raises:
+        NotFound: no such run.
+        Corrupt: the run has no progress row.
+    """
+    found = _COLUMNS.first(database, {"run_id": run_id})
+    if found is None:
+        load_run(deed.session, run_id)
+        raise Corrupt("the run has no progress row")
+    return RunColumns(**dict(zip(_NAMES, found, strict=True)))
 
 
 def _answer(run: RunColumns, have: dict[str, int], *, names_files: bool) -> TelemetryAck:

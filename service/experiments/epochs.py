@@ -2,7 +2,8 @@
 
 A token is `epoch · 2³² + n`. The epoch grows with every start of a service, and is at least the
 hours since 2024: a database that was restored from a backup begins a new one, so that it never
-hands out a number that an attempt of after the backup already has.
+hands out a number that an attempt of after the backup already has. So does `n` with every second:
+a database that lost its last writes under a service (a fail-over) hands out none of theirs either.
 """
 
 from sqlalchemy import select
@@ -33,6 +34,12 @@ def begin_epoch(session: Session, now: float) -> int:
     return row.n
 
 
-def next_token(last: int, epoch: int) -> int:
-    """Return the token after `last` (of the same experiment) in this epoch."""
-    return max(last, epoch << _SHIFT) + 1
+def next_token(last: int, epoch: int, now: float) -> int:
+    """Return the token at `now` (Unix s) after `last` (of the same experiment) in this epoch."""
+    seconds = min(max(0, int(now - _FROM_S)), (1 << _SHIFT) - 1)
+    return max(last + 1, (epoch << _SHIFT) + seconds)
+
+
+def is_of_now(token: int, epoch: int) -> bool:
+    """Say whether a token may have been given out by now: those of later epochs were not."""
+    return token >> _SHIFT <= epoch

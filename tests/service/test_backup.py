@@ -98,6 +98,33 @@ def test_a_restored_home_goes_on(plane: Plane, tmp_path: Path) -> None:
     assert verify_folder(there.decisions, trust).problems == []
 
 
+def test_what_was_claimed_after_the_backup_goes_on_where_it_is(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """It waited in the queue at that moment, and its worker has room for more."""
+    experiment, file = plane.submit(), tmp_path / "b.tar"
+    make_backup(plane.context.settings, file, time.time(), runs=False)
+    worker = plane.worker(devices=("cpu:0", "cpu:1"))
+    living = plane.next_order(worker)
+    worker.start(living)
+
+    there = home_at(tmp_path / "there")
+    restore_backup(there, file)
+    migrate(there.database_url)
+    context = open_context(there)
+    load_local_keys(context)
+    with serving(context) as http:
+        again = Plane(context=context, http=http, home=there.home)
+        back = replace(worker, http=http, active=[living.run])
+        assert back.claim() is None, "it was given out beside itself, and its directory put aside"
+        assert again.get(f"/runs/{living.run}")["state"] == "queued"
+        assert back.telemetry(living).status_code == 200
+        assert again.get(f"/runs/{living.run}")["state"] == "claimed"
+        back.run_through(living)
+        again.wait(lambda: passed(again.experiment(experiment)) == 1, "a GO")
+        assert again.next_order(back).token > living.token
+
+
 @contextmanager
 def busy(*works: Callable[[], object]) -> Iterator[None]:
     """Do things again and again, each in a thread of its own; what one raises fails the test."""

@@ -24,6 +24,7 @@ from service.experiments.takers import SILENT_S
 from service.http.auth import find_principal, load_local_keys, revoke_key
 from service.settings import Settings
 from tests.service.conftest import Plane
+from tests.service.fake_worker import FakeWorker
 
 HERE, THERE = "a" * 32, "b" * 32
 
@@ -236,11 +237,20 @@ def test_a_stale_token_says_which_one_is_newer(plane: Plane) -> None:
 
 
 def test_tokens_grow_and_those_of_a_later_epoch_are_greater() -> None:
-    assert next_token(0, 5) == 5 * 2**32 + 1
-    assert next_token(5 * 2**32 + 1, 5) == 5 * 2**32 + 2
-    assert next_token(5 * 2**32 + 7, 6) == 6 * 2**32 + 1
-    assert next_token(7 * 2**32 + 7, 6) == 7 * 2**32 + 8
-    assert next_token(41, 0) == 42
+    start = 1_704_067_200.0
+    assert next_token(0, 5, start) == 5 * 2**32
+    assert next_token(5 * 2**32, 5, start) == 5 * 2**32 + 1
+    assert next_token(5 * 2**32 + 7, 6, start) == 6 * 2**32
+    assert next_token(7 * 2**32 + 7, 6, start) == 7 * 2**32 + 8
+    assert next_token(41, 0, start) == 42
+    assert next_token(41, 0, 0.0) == 42, "a clock that is wrong"
+    assert next_token(0, 5, 1e12) < 6 * 2**32
+
+
+def test_a_database_that_lost_its_last_writes_gives_out_none_of_their_tokens() -> None:
+    """A fail-over, under a service that goes on: its epoch is that of before."""
+    lost = next_token(5 * 2**32 + 7, 5, 1.8e9)
+    assert next_token(5 * 2**32 + 7, 5, 1.8e9 + 2) > lost
 
 
 def test_epochs_grow_with_every_start_and_with_the_hours() -> None:
@@ -263,12 +273,12 @@ def test_a_restored_database_gives_out_no_number_that_is_living(
     before = backup.store._info["epoch"]
     backup.store.close()
     later = open_context(settings, now=lambda: 1.8e9 + 50 * 3600)
-    living = next_token(next_token(0, before), later.store._info["epoch"])
+    living = next_token(next_token(0, before, 1.8e9), later.store._info["epoch"], 1.8e9 + 50 * 3600)
     back = f"UPDATE epochs SET n = {before}"
     later.store.write(lambda session: session.connection().exec_driver_sql(back))
     later.store.close()
     restored = open_context(settings, now=lambda: 1.8e9 + 51 * 3600)
-    assert next_token(next_token(0, before), restored.store._info["epoch"]) > living
+    assert next_token(0, restored.store._info["epoch"], 1.8e9) > living
     restored.store.close()
 
 
@@ -323,3 +333,31 @@ def test_runs_for_others_hide_none_for_this_worker(
     order = plane.worker().claim()
     assert order is not None
     assert order.experiment == small
+
+
+def test_a_queued_run_is_taken_up_by_nobody_but_who_has_it(plane: Plane) -> None:
+    """Whose last claim named it, under a token that no other attempt is known to be above."""
+    run = plane.experiment(plane.submit())["phases"][0]["runs"][0]
+    owner, other = plane.worker(name="w1"), plane.worker(name="w2", host="host-2")
+    epoch = plane.context.store._info["epoch"]
+    token = next_token(0, epoch, time.time())
+
+    def say(worker: FakeWorker, token: int) -> int:
+        return worker.post(f"/runs/{run}/telemetry", {"token": token}).status_code
+
+    for worker in (owner, other):
+        worker.secrets[run] = "0" * 32
+        assert worker.claim(free=[]) is None
+    assert say(owner, token) == 409, "it never said that it has it"
+    owner.active.append(run)
+    assert owner.claim() is None
+    assert say(other, token) == 409, "it is not the one that said so"
+    assert say(owner, (epoch + 1) << 32) == 409, "nobody was given that"
+    secret = owner.secrets.pop(run)
+    assert say(owner, token) == 409, "it was claimed with a secret"
+    assert plane.get(f"/runs/{run}")["state"] == "queued"
+    owner.secrets[run] = secret
+    assert say(owner, token) == 200
+    assert say(other, token) == 403
+    found = plane.get(f"/runs/{run}")
+    assert (found["state"], found["worker"], found["host"]) == ("claimed", "w1", owner.host)

@@ -20,6 +20,7 @@ from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.plain_file import is_there
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record, save_json
+from gonogo.supervise.keeper.living import is_kept_here
 from gonogo.supervise.locks import DeviceLocks
 from gonogo.supervise.lost import build_infra_exit
 from gonogo.supervise.processes import boot_id
@@ -192,7 +193,8 @@ def move_in(
 def make_room(path: Path, order: Order) -> bool:
     """Make the directory of a run; an older claim's, that came to nothing, is set aside.
 
-    Returns False when the directory belongs to this very claim, or to a newer one.
+    Returns False when the directory belongs to this very claim, or to a newer one, or to one that
+    a keeper is at.
     """
     path.mkdir(parents=True, exist_ok=True)
     stored = path / "order.json"
@@ -202,7 +204,8 @@ def make_room(path: Path, order: Order) -> bool:
         before = load_record(stored, Order)
     except Corrupt:
         before = None
-    if before is not None and before.token >= order.token:
+    lives = is_kept_here(path) and not is_there(path / "exit.json")
+    if lives or (before is not None and before.token >= order.token):
         return False
     path.rename(path.with_name(f".{path.name}.{before.token if before else 0}.{time.time_ns()}"))
     path.mkdir()

@@ -25,7 +25,7 @@ from gonogo.rundir import SHIPPED_NAME, save_json
 from gonogo.supervise import runs_folder
 from gonogo.supervise.given_up import give_up, load_refusals
 from gonogo.supervise.locks import DeviceLocks, holding, is_locked, launch_lock
-from gonogo.supervise.processes import boot_id
+from gonogo.supervise.processes import boot_id, load_stat
 from gonogo.supervise.quarantine import load_quarantines
 from gonogo.supervise.runs_folder import find_missing, take_as_new
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
@@ -651,3 +651,19 @@ def test_a_directory_belongs_to_the_newest_token(tmp_path: Path) -> None:
     assert list(path.iterdir()) == []
     (aside,) = [other for other in tmp_path.iterdir() if other != path]
     assert aside.name.startswith(f".{order.run}.2.")
+
+
+def test_a_directory_whose_keeper_lives_is_no_other_claims(tmp_path: Path) -> None:
+    """Its ranks write there; once the end is told it may be set aside."""
+    order = make_order(token=2)
+    path, stat = tmp_path / order.run, load_stat(os.getpid())
+    assert make_room(path, order)
+    save_json(path / "order.json", order.document())
+    assert stat is not None
+    living = {"pid": os.getpid(), "start_ticks": stat.start_ticks, "boot_id": boot_id()}
+    save_json(path / "keeper.json", living)
+    newer = make_order(run=order.run, token=3)
+    assert not make_room(path, newer)
+    assert (path / "order.json").exists()
+    save_json(path / "exit.json", {})
+    assert make_room(path, newer)
