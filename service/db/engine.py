@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
@@ -22,11 +22,21 @@ NEARBY = {
 }
 """How soon a connection ends whose host is gone (a power cut, a fail-over): it says nothing, and
 the kernel's own two hours would hold whoever asked. What the URL says of these counts."""
+_AT_THE_SERVER = {
+    "tcp_keepalives_idle": "15s",
+    "tcp_keepalives_interval": "5s",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "30s",
+}
+"""The same the other way round: what a service held whose host is gone, the right to conduct among
+it, is free again as soon."""
 _BUSY_S = 30.0
 _JOURNAL_BYTES = 4 * 2**20
-_STATEMENT_S = 30
-_LOCK_S = 20
-_IDLE_IN_TRANSACTION_S = 60
+_LIMITS = {
+    "statement_timeout": "30s",
+    "lock_timeout": "20s",
+    "idle_in_transaction_session_timeout": "60s",
+}
 _CLOSE_S = 5.0
 _CLOSE_POLL_S = 0.01
 _log = logging.getLogger(__name__)
@@ -43,21 +53,13 @@ def build_engine(
         before_connect: called before SQLite opens the file; what it raises keeps it closed.
     """
     if not is_sqlite(url):
-        limits = {
-            "statement_timeout": _STATEMENT_S,
-            "lock_timeout": _LOCK_S,
-            "idle_in_transaction_session_timeout": _IDLE_IN_TRANSACTION_S,
-        }
         return create_engine(
             url,
             pool_size=10,
             max_overflow=30,
             pool_pre_ping=True,
             hide_parameters=True,
-            connect_args={
-                **told_to_postgres(url),
-                "options": " ".join(f"-c {name}={limit}s" for name, limit in limits.items()),
-            },
+            connect_args=told_to_postgres(url, _LIMITS),
         )
     engine = create_engine(
         url,
@@ -94,10 +96,19 @@ def is_sqlite(url: str) -> bool:
     return make_url(url).get_backend_name() == "sqlite"
 
 
-def told_to_postgres(url: str) -> dict[str, Any]:
-    """Return what is told to PostgreSQL's driver of every connection; a URL may say more."""
+def told_to_postgres(url: str, settings: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return what is told to PostgreSQL's driver of every connection; what a URL says counts.
+
+    Args:
+        url: a SQLAlchemy URL.
+        settings: more that the server is told.
+    """
     said = make_url(url).query
-    return {**TEXTS, **{name: value for name, value in NEARBY.items() if name not in said}}
+    near = {name: value for name, value in NEARBY.items() if name not in said}
+    ours = [f"-c {name}={value}" for name, value in {**_AT_THE_SERVER, **(settings or {})}.items()]
+    theirs = said.get("options", "")
+    theirs = theirs if isinstance(theirs, str) else " ".join(theirs)
+    return {**TEXTS, **near, "options": " ".join([*ours, theirs]).strip()}
 
 
 def dispose(engine: Engine) -> None:

@@ -28,7 +28,7 @@ from sqlalchemy.pool import Pool
 from gonogo.contract.errors import Corrupt, Unavailable
 from service.db import store as db_store
 from service.db.engine import NEARBY, build_engine
-from service.db.migrate import build_config, current_revision, migrate
+from service.db.migrate import _connecting, build_config, current_revision, migrate
 from service.db.schema import KeyRow, Table
 from service.db.store import Store, Topic, ring
 from tests.servers import wait_until
@@ -324,6 +324,21 @@ def test_a_connection_of_postgres_ends_soon_after_its_host(
             waits_ms = held.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
     engine.dispose()
     assert waits_ms == NEARBY["tcp_user_timeout"]
+
+
+def test_what_a_service_held_whose_host_is_gone_is_free_soon(postgres_url: str) -> None:
+    """The right to conduct among it: a server that asks nobody would keep it for hours."""
+    url = f"{postgres_url}?options=-csearch_path%3Dours%20-ctcp_keepalives_count%3D7"
+    told = {}
+    for engine in (build_engine(url), _connecting(url)):
+        with engine.connect() as connection:
+            for name in ("idle", "interval", "count"):
+                asked = text(f"SELECT current_setting('tcp_keepalives_{name}')")
+                told[name] = connection.execute(asked).scalar()
+            named = connection.execute(text("SELECT current_setting('search_path')")).scalar()
+        engine.dispose()
+        assert told == {"idle": "15", "interval": "5", "count": "7"}
+        assert named == "ours", "what the URL says counts"
 
 
 def test_a_server_that_takes_writes_no_more_is_left_for_the_one_that_does(
