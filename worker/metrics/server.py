@@ -3,7 +3,8 @@
 No key is asked for, and beyond loopback every host that reaches this one may ask. So the text is
 made at most once in `AGAIN_S`, whoever asks meanwhile gets the same, and of more than `MOST`
 connections the one that came first is ended: a stranger who holds them takes neither the files nor
-the threads that the worker needs for its runs, and Prometheus still comes in.
+the threads that the worker needs for its runs, and Prometheus still comes in. Nor does a disk that
+hangs: while nobody is answered, of more than twice as many the newest is turned away.
 """
 
 import logging
@@ -57,6 +58,7 @@ class Server(ThreadingWSGIServer):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         self._held: dict[socket.socket, None] = {}
+        self._ended: set[socket.socket] = set()
         self._holding = threading.Lock()
         super().__init__(*given, **named)
 
@@ -64,16 +66,21 @@ class Server(ThreadingWSGIServer):
         """Answer in a thread; the connection that came first makes room for one too many."""
         with self._holding:
             self._held[request] = None
-            if len(self._held) > MOST:
-                first = next(iter(self._held))
-                del self._held[first]
-                _end(first)
-        super().process_request(request, client_address)
+            waiting = [held for held in self._held if held not in self._ended]
+            if len(waiting) > MOST:
+                self._ended.add(waiting[0])
+                _end(waiting[0])
+            room = len(self._held) <= 2 * MOST
+        if room:
+            super().process_request(request, client_address)
+        else:  # those that were ended do not leave: the host cannot be looked at just now
+            self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
         """Close a connection that is over."""
         with self._holding:
             self._held.pop(request, None)
+            self._ended.discard(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -120,3 +120,34 @@ def test_what_could_not_be_made_is_tried_again() -> None:
     with pytest.raises(OSError, match="gone"):
         recent.get()
     assert recent.get() == b"1"
+
+
+def test_while_the_host_cannot_be_looked_at_nobody_piles_up() -> None:
+    """A home whose disk hangs holds whoever looks, for hours."""
+    looks, hangs = threading.Event(), threading.Event()
+
+    def make() -> bytes:
+        looks.set()
+        assert hangs.wait(60.0)
+        return TEXT
+
+    server = start_server(Recent(make), "127.0.0.1", 0)
+    files, threads = open_files(), threading.active_count()
+    asking = []
+    try:
+        for _ in range(5 * MOST):
+            asking.append(socket.create_connection(("127.0.0.1", server.server_port), timeout=5.0))
+            asking[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert looks.wait(10.0)
+        assert until(lambda: open_files() - files - len(asking) <= 2 * MOST)
+        assert threading.active_count() - threads <= 2 * MOST
+        hangs.set()
+        assert until(lambda: threading.active_count() <= threads)
+        answer = httpx.get(f"http://127.0.0.1:{server.server_port}/metrics", trust_env=False)
+        assert answer.content == TEXT
+    finally:
+        hangs.set()
+        for one in asking:
+            one.close()
+        server.shutdown()
+        server.server_close()
