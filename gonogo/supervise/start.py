@@ -20,7 +20,9 @@ from gonogo.supervise.locks import DeviceLocks, take_lock
 from gonogo.supervise.release import own_module
 
 KEEPER_MODULE = "gonogo.supervise.keeper"
-READY_LIMIT_S = 10.0
+READY_LIMIT_S = 60.0
+"""How long a keeper may take whose programs come from a slow disk: the devices of one that is not
+waited for are given to the next run, and its run is ended as lost."""
 _POLL_S = 0.01
 
 _log = logging.getLogger(__name__)
