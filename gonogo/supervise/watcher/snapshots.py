@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,5 @@ def _save(path: Path, document: Mapping[str, Any]) -> None:
         sync_folder(path.parent)
     except OSError as error:
         _log.warning("no snapshot: %s", error, extra={"action": "snapshot_unwritten"})
+        with suppress(OSError):  # a full disk has no room for half of one
+            temporary.unlink()

@@ -229,3 +229,9 @@ def test_snapshot_is_due_after_a_while_or_after_many_lines(tmp_path: Path) -> No
     assert not other.is_due(100.0, 0)
     assert not other.is_due(100.0 + EVERY_S - 0.1, 0)
     assert other.is_due(100.0 + EVERY_S, 0)
+
+
+def test_a_disk_that_takes_no_snapshot_keeps_no_part_of_one(tmp_path: Path) -> None:
+    (tmp_path / FOLD_NAME).mkdir()
+    put_down(tmp_path)
+    assert list(tmp_path.glob(f"{FOLD_NAME}.*")) == []
