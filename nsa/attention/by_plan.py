@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,7 +58,8 @@ def attend(
             count("pieces", "torch", kernel)
         return pieces.attend(q_NPD, k_NKD, v_NKD, plan, out_NPD, begin=begin, factor=factor)
     count("pieces", "c")
-    reference, total = pieces.begin_sums(q_NPD, k_NKD, plan, out_NPD, begin, factor)
+    lengths = functools.partial(planned.lengths, kernel)
+    reference, total = pieces.begin_sums(q_NPD, k_NKD, plan, out_NPD, begin, factor, lengths)
     planned.attend(kernel, q_NPD, k_NKD, v_NKD, plan, reference, out_NPD, total)
     return pieces.end_sums(out_NPD, total, reference)
 
@@ -77,6 +80,31 @@ def attend_backward(
     if isinstance(kernel, str):
         return pieces.attend_backward(*read, factor=factor)
     return planned.attend_backward(kernel, *read)
+
+
+def compressed_attend(
+    q_NPD: Tensor,
+    k_NCD: Tensor,
+    v_NCD: Tensor,
+    S: int,
+    out_NPD: Tensor,
+    *,
+    l: int,  # noqa: E741
+    d: int,
+    l_sel: int,
+    start: int,
+    factor: float,
+) -> tuple[Tensor, Tensor]:
+    """Statistics and scores as `compressed.compressed_attend`; all are contiguous."""
+    kernel = _serving(q_NPD, q_NPD.shape[1] // S, 1.0)
+    read = (q_NPD, k_NCD, v_NCD, S, out_NPD)
+    if isinstance(kernel, str):
+        return compressed.compressed_attend(
+            *read, l=l, d=d, l_sel=l_sel, start=start, factor=factor
+        )
+    return planned.compressed_attend(
+        kernel, *read, l=l, d=d, l_sel=l_sel, start=start, factor=factor
+    )
 
 
 def compressed_backward(
@@ -112,45 +140,64 @@ def _kernel() -> planned.Functions | str:
 
 @torch.no_grad()
 def _agrees(functions: planned.Functions) -> bool:
-    """Try forward and backward of a selected and of a window branch."""
+    """Try forward and backward of a selected and of a window branch, and a compressed one."""
     S, R, D, l_sel, n_sel, N = 150, 3, 32, 8, selection_rule.RULE.least + 2, 2
     made = torch.Generator("cpu").manual_seed(S)
-    rows, keys = (N, S * R, D), (N, S, D)
 
     def numbers(*shape: int) -> Tensor:
         return torch.randn(shape, generator=made, dtype=torch.float32, device="cpu")
 
-    q, grad, k, v = numbers(*rows), numbers(*rows), numbers(*keys), numbers(*keys)
+    q, grad, k, v = (numbers(N, rows, D) for rows in (S * R, S * R, S, S))
     start, rule = n_sel * l_sel, selection_rule.RULE
     own = torch.arange(start, S, device="cpu")[:, None] // l_sel
     free = rule.first + torch.arange(rule.free(n_sel), device="cpu").expand(len(own), -1)
     free = torch.minimum(free, own - rule.recent).expand(1, N, -1, -1)
     plans = (selected_plan(free, S, l_sel), window_plan(S, 40, 64))
     for whole_rows, plan in enumerate(plans):
-        told = []
-        for by_kernel in (False, True):
-            out, dq, dot = (torch.zeros_like(q) for _ in range(3))
-            reference, total = pieces.begin_sums(q, k, plan, out, 0, 1.0)
-            if by_kernel:
-                planned.attend(functions, q, k, v, plan, reference, out, total)
-                lse = pieces.end_sums(out, total, reference)
-            else:
-                lse = pieces.attend(q, k, v, plan, out)
-            dot = torch.linalg.vecdot(grad, out)[..., None].clone()
-            output = OutputGradient(
-                grad_NPD=grad, gate_NP1=q[..., :1], minus_lse_NP1=-lse[..., None], dot_NP1=dot,
-                whole_rows=bool(whole_rows),
-            )  # fmt: skip
-            read = (q, k, v, plan, output, dq)
-            both = (
-                planned.attend_backward(functions, *read)
-                if by_kernel
-                else pieces.attend_backward(*read)
-            )
-            told.append((out, lse, dot, dq, *both))
-        if not all(
-            float((a - b).abs().max()) <= _CLOSE * float(a.abs().max())
-            for a, b in zip(*told, strict=True)
-        ):
+        told = (_branch(each, q, k, v, grad, plan, bool(whole_rows)) for each in (None, functions))
+        if not _are_close(*told):
             return False
-    return True
+    C = (S - 8) // 4 + 1
+    keys, values = k[:, :C].contiguous(), v[:, :C].contiguous()
+    outs = torch.zeros_like(q), torch.zeros_like(q)
+    sizes: dict[str, Any] = {"l": 8, "d": 4, "l_sel": l_sel, "start": start, "factor": 0.3}
+    by_operations = compressed.compressed_attend(q, keys, values, S, outs[0], **sizes)
+    by_kernel = planned.compressed_attend(functions, q, keys, values, S, outs[1], **sizes)
+    return _are_close((*by_operations, outs[0]), (*by_kernel, outs[1]))
+
+
+def _branch(
+    functions: planned.Functions | None,
+    q_NPD: Tensor,
+    k_NKD: Tensor,
+    v_NKD: Tensor,
+    grad_NPD: Tensor,
+    plan: Plan,
+    whole_rows: bool,
+) -> tuple[Tensor, ...]:
+    """Output, statistics and gradients by the kernel, or by PyTorch's operations."""
+    out, dq = torch.zeros_like(q_NPD), torch.zeros_like(q_NPD)
+    if functions is None:
+        lse = pieces.attend(q_NPD, k_NKD, v_NKD, plan, out)
+    else:
+        reference, total = pieces.begin_sums(q_NPD, k_NKD, plan, out, 0, 1.0)
+        planned.attend(functions, q_NPD, k_NKD, v_NKD, plan, reference, out, total)
+        lse = pieces.end_sums(out, total, reference)
+    output = OutputGradient(
+        grad_NPD=grad_NPD,
+        gate_NP1=q_NPD[..., :1],
+        minus_lse_NP1=-lse[..., None],
+        dot_NP1=torch.linalg.vecdot(grad_NPD, out)[..., None].clone(),
+        whole_rows=whole_rows,
+    )
+    read = (q_NPD, k_NKD, v_NKD, plan, output, dq)
+    if functions is None:
+        keys_values = pieces.attend_backward(*read)
+    else:
+        keys_values = planned.attend_backward(functions, *read)
+    return (out, lse, output.dot_NP1, dq, *keys_values)
+
+
+def _are_close(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    pairs = zip(some, others, strict=True)
+    return all(float((a - b).abs().max()) <= _CLOSE * float(a.abs().max()) for a, b in pairs)

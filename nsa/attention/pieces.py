@@ -18,7 +18,7 @@ keys: fp32, or fp64 for fp64 inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -48,11 +48,17 @@ class OutputGradient:
     whole_rows: bool
 
 
-def _needs_maximum(q_NPD: Tensor, k_NKD: Tensor, factor: float) -> Tensor:
+def _lengths(x_NPD: Tensor) -> Tensor:
+    """The length of every row: [N, P]."""
+    return torch.linalg.vector_norm(x_NPD, dim=-1)
+
+
+def _needs_maximum(
+    q_NPD: Tensor, k_NKD: Tensor, factor: float, lengths: Callable[[Tensor], Tensor]
+) -> Tensor:
     """True for the rows [N, P] whose scores are not known to be small."""
-    norm = torch.linalg.vector_norm
-    largest_key = norm(k_NKD, dim=-1).mul_(abs(factor)).cummax(1).values
-    rows = norm(q_NPD, dim=-1).view(*largest_key.shape, -1)
+    largest_key = lengths(k_NKD).mul_(abs(factor)).cummax(1).values
+    rows = lengths(q_NPD).view(*largest_key.shape, -1)
     return (rows * largest_key[..., None] > _SAFE_SCORE).flatten(1)
 
 
@@ -145,10 +151,26 @@ def attend(
 
 
 def begin_sums(
-    q_NPD: Tensor, k_NKD: Tensor, plan: Plan, out_NPD: Tensor, begin: int, factor: float
+    q_NPD: Tensor,
+    k_NKD: Tensor,
+    plan: Plan,
+    out_NPD: Tensor,
+    begin: int,
+    factor: float,
+    lengths: Callable[[Tensor], Tensor] = _lengths,
 ) -> tuple[Tensor | None, Tensor]:
-    """What is taken from every row's scores (None: nothing), and room for its sum: [N, P]."""
-    needs = _needs_maximum(q_NPD, k_NKD, factor)
+    """What is taken from every row's scores (None: nothing), and room for its sum: [N, P].
+
+    Args:
+        q_NPD: As `attend`; so are the others.
+        k_NKD: See there.
+        plan: See there.
+        out_NPD: See there.
+        begin: See there.
+        factor: See there.
+        lengths: Gives the length of every row.
+    """
+    needs = _needs_maximum(q_NPD, k_NKD, factor, lengths)
     reference = None
     if bool(needs.any()):
         reference = _row_maxima(q_NPD, k_NKD, plan, factor).where(needs, 0.0)

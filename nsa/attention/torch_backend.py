@@ -23,9 +23,14 @@ import torch
 from torch import Tensor
 
 from nsa.attention import selection_rule
-from nsa.attention.by_plan import attend, attend_backward, compressed_backward, serves
+from nsa.attention.by_plan import (
+    attend,
+    attend_backward,
+    compressed_attend,
+    compressed_backward,
+    serves,
+)
 from nsa.attention.choice import Choice
-from nsa.attention.compressed import compressed_attend
 from nsa.attention.compression import compress_tokens, exact_dtype
 from nsa.attention.counters import count
 from nsa.attention.derivatives import first_derivatives_only

@@ -11,6 +11,7 @@
  * Vectors are GCC's and Clang's, 16 numbers each, whatever the machine has.
  */
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -281,6 +282,105 @@ void nsa_attend(const sizes *s, const span *spans, const gathered *groups, const
                 for (long h = 0; h < R; h++) total[r0 + h] += sum(t.sums[i * R + h]);
             }
         }
+    }
+}
+
+/* The largest of a vector. */
+INLINE float largest(vec x) {
+    float out = x[0];
+    for (int i = 1; i < WIDE; i++) out = x[i] > out || x[i] != x[i] ? x[i] : out;
+    return out;
+}
+
+INLINE vec greater(vec a, vec b) {
+    ints first = (a > b) | (a != a), abits, bbits;
+    memcpy(&abits, &a, sizeof abits);
+    memcpy(&bbits, &b, sizeof bbits);
+    abits = (first & abits) | (~first & bbits);
+    memcpy(&a, &abits, sizeof a);
+    return a;
+}
+
+/* Shares of a tile's rows, in `p` [m, row], zeros where a row sees nothing; of each row what was
+ * taken from its scores, and its sum, in t->offset and t->dot. */
+static void compressed_rows(tile *t, const float *q, const float *turned, long K, long D,
+                            float factor, float *p, long row) {
+    bound(t);
+    for (long block = 0; block * KEYS < t->most; block++) {
+        part b = part_of(block, 0, t->most, K);
+        multiply(t->m, b.until, q, D, 1, turned + b.at * D, KEYS, D, p + b.at, row, 0);
+    }
+    const long wide = (t->most + WIDE - 1) / WIDE * WIDE;
+    for (long i = 0; i < t->m; i++) {
+        float *line = p + i * row;
+        vec top = splat(-INFINITY), total = {0};
+        for (long k = 0; k < wide; k += WIDE) {
+            vec x = read(line + k) * factor;
+            write(line + k, x);
+            for (int lane = 0; k + WIDE > t->hi[i] && lane < WIDE; lane++)
+                if (k + lane >= t->hi[i]) x[lane] = -INFINITY;
+            top = greater(x, top);
+        }
+        t->offset[i] = largest(top);
+        for (long k = 0; k < wide; k += WIDE) {
+            vec x = shown(power(read(line + k) - t->offset[i]), k, 0, t->hi[i]);
+            total += x;
+            write(line + k, x);
+        }
+        t->dot[i] = sum(total);
+        const vec share = splat(1.0f / t->dot[i]);
+        for (long k = 0; k < wide; k += WIDE) write(line + k, read(line + k) * share);
+    }
+}
+
+/* Attend to compressed keys, of one pair: `out` [P, D] and `lse` [P], from the first query that
+ * sees one on; and `scores` [queries from `start` on, blocks] of the selection blocks (eq. 9 and
+ * 10): `counts` says how much counts each of the `many` compressed blocks from `ahead` before a
+ * selection block's first one on; selection blocks are `apart` of them apart. The factor is applied to products, not
+ * to keys, and every column is computed alike: blocks of equal keys get equal scores. */
+void nsa_attend_compressed(const sizes *s, const float *q, const float *k, const float *v,
+                           float factor, int64_t start, int64_t queries, int64_t blocks,
+                           int64_t apart, int64_t ahead, int64_t many, const float *counts,
+                           float *out, float *lse, float *scores, int64_t row, float *room) {
+    const long D = s->D, R = s->R, K = s->K, at_once = TILE / R;
+    float *turned = room, *p = turned + (K + KEYS - 1) / KEYS * KEYS * D, *heads = p + TILE * row;
+    tile t;
+    turn(k, K, D, turned);
+    for (long t0 = s->l - 1; t0 < queries; t0 += at_once) {
+        const long here = queries - t0 < at_once ? queries - t0 : at_once;
+        t.m = here * R;
+        for (long i = 0; i < t.m; i++) {
+            long hi = (t0 + i / R + 1 - s->l) / s->d + 1;
+            t.lo[i] = 0, t.hi[i] = hi < K ? hi : K;
+        }
+        compressed_rows(&t, q + t0 * R * D, turned, K, D, factor, p, row);
+        multiply(t.m, D / WIDE, p, row, 1, v, D, t.most, out + t0 * R * D, D, 0);
+        for (long i = 0; i < t.m; i++) lse[t0 * R + i] = log2f(t.dot[i]) + t.offset[i];
+        for (long n = t0 < start ? start - t0 : 0; n < here; n++) {
+            float *to = scores + (t0 + n - start) * blocks;
+            const long seen = (t.hi[n * R] + WIDE - 1) / WIDE * WIDE;
+            for (long c = 0; c < seen; c += WIDE) {
+                vec all = {0};
+                for (long h = 0; h < R; h++) all += read(p + (n * R + h) * row + c);
+                write(heads + ahead + c, all);
+            }
+            memset(heads, 0, sizeof(float) * ahead);
+            memset(heads + ahead + seen, 0, sizeof(float) * many);
+            for (long j = 0; j < blocks && j * apart < ahead + seen; j++) {
+                float score = 0;
+                for (long o = 0; o < many; o++) score += counts[o] * heads[j * apart + o];
+                to[j] = score;
+            }
+        }
+    }
+}
+
+/* The length of each row of x [rows, D]. */
+void nsa_lengths(const float *x, int64_t rows, int64_t D, float *out) {
+    for (long i = 0; i < rows; i++) {
+        vec squares = {0};
+        for (long d = 0; d < D; d += WIDE) squares += read(x + i * D + d) * read(x + i * D + d);
+        out[i] = sqrtf(sum(squares));
     }
 }
 

@@ -20,7 +20,9 @@ from nsa.attention.cpu.library import Kernel, load_library
 from nsa.attention.pieces import OutputGradient
 from nsa.attention.plan import Gathered, Plan, Span
 
-KERNEL = Kernel.of("pieces.c", "nsa_attend", "nsa_attend_backward")
+KERNEL = Kernel.of(
+    "pieces.c", "nsa_attend", "nsa_attend_backward", "nsa_attend_compressed", "nsa_lengths"
+)
 VECTOR = 16
 """Numbers in one of its vectors."""
 KEYS = 64
@@ -41,10 +43,12 @@ class _Column(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """The kernel's two functions."""
+    """The kernel's functions, in the order of their names."""
 
     attend: Callable[..., Any]
     attend_backward: Callable[..., Any]
+    attend_compressed: Callable[..., Any]
+    lengths: Callable[..., Any]
 
 
 def call_reason(q_NPD: Tensor, R: int, factor: float) -> str:
@@ -73,14 +77,19 @@ def load_functions() -> Functions | str:
         return library
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     sizes, column = ctypes.POINTER(_Sizes), ctypes.POINTER(_Column)
-    attend, attend_backward = (getattr(library, name) for name in KERNEL.functions)
-    attend.argtypes = [sizes, *[pointer] * 3, number, *[pointer] * 7]
-    attend_backward.argtypes = [
-        *(sizes, *[pointer] * 3, number, *[pointer] * 4),
-        *(*[column] * 3, *[pointer] * 3, number, number, pointer),
-    ]
-    attend.restype = attend_backward.restype = None
-    return Functions(attend, attend_backward)
+    signatures: tuple[list[Any], ...] = (
+        [sizes, *[pointer] * 3, number, *[pointer] * 7],
+        [
+            *(sizes, *[pointer] * 3, number, *[pointer] * 4),
+            *(*[column] * 3, *[pointer] * 3, number, number, pointer),
+        ],
+        [sizes, *[pointer] * 3, ctypes.c_float, *[number] * 6, *[pointer] * 4, number, pointer],
+        [pointer, number, number, pointer],
+    )
+    found = [getattr(library, name) for name in KERNEL.functions]
+    for function, arguments in zip(found, signatures, strict=True):
+        function.argtypes, function.restype = arguments, None
+    return Functions(*found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +177,58 @@ def attend(
         )  # fmt: skip
 
     _each_pair(N, work)
+
+
+def compressed_attend(
+    functions: Functions,
+    q_NPD: Tensor,
+    k_NCD: Tensor,
+    v_NCD: Tensor,
+    S: int,
+    out_NPD: Tensor,
+    *,
+    l: int,  # noqa: E741
+    d: int,
+    l_sel: int,
+    start: int,
+    factor: float,
+) -> tuple[Tensor, Tensor]:
+    """Output, statistics and scores as `compressed.compressed_attend`, of contiguous tensors."""
+    (N, P, D), C = q_NPD.shape, k_NCD.shape[1]
+    R, blocks, wanted = P // S, -(-S // l_sel), max(0, S - start)
+    lse = torch.zeros(N, P, dtype=torch.float32, device="cpu")
+    scores = torch.zeros(N, wanted, blocks, dtype=torch.float32, device="cpu")
+    out_NPD[:, : (l - 1) * R] = 0
+    counts = shares_of_offsets(l, d, l_sel)
+    row = -(-C // KEYS) * KEYS
+    sizes = _Sizes(C, R, D, S, l, d, 0, 0)
+
+    def work(n: int) -> None:
+        room = _room(row * D + (TILE + 1) * row + 2 * len(counts))
+        functions.attend_compressed(
+            ctypes.byref(sizes), *(x[n].data_ptr() for x in (q_NPD, k_NCD, v_NCD)), factor, start,
+            S, blocks, l_sel // d, l // d - 1, len(counts), counts.data_ptr(),
+            out_NPD[n].data_ptr(), lse[n].data_ptr(), scores[n].data_ptr(), row, room.data_ptr(),
+        )  # fmt: skip
+
+    if C:
+        _each_pair(N, work)
+    return lse, scores
+
+
+def shares_of_offsets(l: int, d: int, l_sel: int) -> Tensor:  # noqa: E741
+    """How often a compressed block counts for a selection block, by offset from 1 - l / d on."""
+    a, r = l_sel // d, l // d
+    counts = [float(sum(0 <= m - o < r for m in range(a))) for o in range(1 - r, a)]
+    return torch.tensor(counts, dtype=torch.float32, device="cpu")
+
+
+def lengths(functions: Functions, x_NPD: Tensor) -> Tensor:
+    """The length of every row of a contiguous tensor: [N, P]."""
+    N, P, D = x_NPD.shape
+    out = torch.empty(N, P, dtype=torch.float32, device="cpu")
+    functions.lengths(x_NPD.data_ptr(), N * P, D, out.data_ptr())
+    return out
 
 
 def attend_backward(

@@ -153,6 +153,24 @@ def test_the_future_moves_no_bit(make_inputs: Made) -> None:
     assert _served() == {"c": ""}
 
 
+@pytest.mark.parametrize("sizes", [SIZES[0], SIZES[3], SIZES[4]], ids=str)
+def test_of_equal_blocks_the_lowest_are_selected(sizes: dict[str, int], make_inputs: Made) -> None:
+    """Repeated text gives equal keys, and these equal scores to the last bit, wherever they are."""
+    period = 2 * max(sizes["l"], sizes["l_sel"])
+    once = make_inputs(period, B=1, H=6, G=1, D=16, dtype=torch.float32)
+    again = {name: x.detach().repeat(1, 12, *[1] * (x.dim() - 2)) for name, x in once.items()}
+    _, ids = nsa_attention(**again, return_selection=True, **sizes)
+    assert _served() == {"c": ""}
+    apart = period // sizes["l_sel"]
+    whole = -(-(sizes["l"] // sizes["d"] - 1) // (sizes["l_sel"] // sizes["d"]))
+    for t in range(6 * period, 12 * period, 7):
+        chosen = [block for block in ids[0, t, 0].tolist() if block >= 0]
+        free = [block for block in chosen if 0 < block < t // sizes["l_sel"] - 1]
+        for block in free:
+            earlier = block - apart
+            assert earlier <= whole or earlier in chosen, (t, block)
+
+
 def test_threads_change_no_bit(make_inputs: Made, run: Ran) -> None:
     inputs = make_inputs(180, B=2, D=16, dtype=torch.float32)
     alone, _, grads = run(inputs, backend="torch", **SIZES[0])
@@ -236,6 +254,8 @@ def _forget() -> None:
         ("t->lone[i] ? (vec){0} : said", "said * 1.01f"),
         ("query - s->w + 1", "query - s->w"),
         ("x->dk + first * D", "x->dv + first * D"),
+        ("counts[o] * heads[j * apart + o]", "counts[o] * heads[j * apart]"),
+        ("+ t.offset[i]", ""),
     ],
 )
 def test_a_kernel_that_is_wrong_here_does_not_serve(
