@@ -101,16 +101,19 @@ def gaps(steps: RankSteps, rules: Rules) -> Samples:
 def device_hours(steps: RankSteps, rules: Rules) -> Samples:
     """Hours between the first step's start and the last step's end, times the ranks.
 
-    An attempt that resumes knows what its own steps cost, and not the phase's: it has none. Facts
-    before version 4 were made with that of its own.
+    What a process had spent that another one began anew after counts, too. An attempt that resumes
+    knows what its own steps cost, and not the phase's: it has none. Facts before version 4 were
+    made with that of its own, and without what was begun anew.
     """
-    if rules.first_step > 1 and rules.facts_v >= WHOLE_STEPS:
+    whole = rules.facts_v >= WHOLE_STEPS
+    if rules.first_step > 1 and whole:
         return {}
-    table = steps.steps
-    starts, ends = list(table.steps_of(Msg.STEP_START)), list(table.steps_of(Msg.STEP_END))
+    tables = [boot.steps for boot in steps.boots] if whole else [steps.steps]
+    starts = [row.start_mono[at] for row in tables for _, at in row.steps_of(Msg.STEP_START)]
+    ends = [row.end_mono[at] for row in tables for _, at in row.steps_of(Msg.STEP_END)]
     if not starts or not ends:
         return {}
-    seconds = table.end_mono[ends[-1][1]] - table.start_mono[starts[0][1]]
+    seconds = max(ends) - min(starts) if whole else ends[-1] - starts[0]
     return {rules.last_step: seconds / 3600 * (rules.world_size or 0)}
 
 

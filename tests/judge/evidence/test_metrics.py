@@ -282,6 +282,25 @@ def test_what_a_host_left_half_way_is_not_within_its_budget(
     assert went_on == ("GO" if resumed is None else "INCONCLUSIVE")
 
 
+@pytest.mark.parametrize("again_from", [0, 4, 6])
+def test_what_was_spent_before_a_rank_began_anew_is_part_of_its_cost(again_from: int) -> None:
+    order = with_gate(order_of(), {**BUDGET, "pass_below": 1.0})
+    ranks = [Rank(number, order) for number in range(order.world_size)]
+    for rank in ranks:
+        rank.boot()
+        for step in range(1, 7):
+            rank.step(step)
+        rank.restart(again_from)
+        for step in range(again_from + 1, STEPS + 1):
+            rank.step(step)
+        rank.done()
+    stamps = [line["mono"] for line in ranks[0].lines if line["msg"] in ("step_start", "step_end")]
+    found = measured(ranks, "cost", aggregate="last").value
+    assert found == pytest.approx((stamps[-1] - stamps[0]) / 3600 * 2)
+    before = build_facts(record_of(order, ranks), build_rules(order, judge_version=3)).measures["c"]
+    assert (before.ranks["0"].value == found) == (again_from > 0)
+
+
 def test_facts_of_before_hold_the_cost_of_a_resumed_run_s_own_steps() -> None:
     order = with_gate(order_of(resume_step=6), BUDGET)
     rules = build_rules(order, judge_version=3)
