@@ -325,7 +325,8 @@ def _overlap(one: str, other: str) -> bool:
 def _other_work(one: Mapping[str, Any], new: ResolvedPlan, phase: str) -> list[str]:
     """Return in what a phase's work differs, as far as a checkpoint holds it.
 
-    That is the model's size, and for our trainer whatever it refuses to go on with otherwise.
+    That is whose weights it began with, the model's size, and for our trainer whatever it refuses
+    to go on with otherwise.
 
     Args:
         one: what the run was ordered that wrote the checkpoint.
@@ -340,7 +341,8 @@ def _other_work(one: Mapping[str, Any], new: ResolvedPlan, phase: str) -> list[s
         for row in _differing(one["train"], other["train"])
         if row not in _TOLD_ELSEWHERE and not keeps_checkpoints(plan, {"train": _patch(row)})
     ]
-    return [*sizes, *trained] if plan.ours else sizes
+    begun = ["init_from"] if one["init_from"] != other["init_from"] else []
+    return [*begun, *sizes, *trained] if plan.ours else [*begun, *sizes]
 
 
 def _patch(path: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.order import Order
+from gonogo.planning.source import bundled_plan
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
@@ -583,3 +584,35 @@ def test_what_another_plan_ran_is_begun_without_an_origin(plane: Plane) -> None:
     said = refused(plane, f"{experiment}:smoke")
     assert f"{experiment} has no phase sanity; submit this plan without an origin" in said
     assert "begin with it" not in said
+
+
+def test_what_began_with_other_weights_is_not_gone_on_with(plane: Plane, tmp_path: Path) -> None:
+    """The phase whose weights they were may have gone on by hand, and the plan drops it."""
+    sets = {
+        "phases.synthetic.gate.finite.min_samples": 99,
+        "phases.synthetic.checkpoint.every_steps": 10,
+        "phases.smoke.init_from": "synthetic",
+    }
+    experiment, worker = plane.submit(set=sets), plane.worker(home=tmp_path / "runs")
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / order.run, step=order.steps)
+    worker.run_through(order)
+    plane.wait_state(experiment, "awaiting_decision")
+    body = {"verdict": "GO", "reason": "I know better"}
+    assert plane.call("POST", f"/experiments/{experiment}/decisions", json=body).status_code == 201
+    order = plane.next_order(worker)
+    assert order.resume_from is not None
+    assert (order.phase, order.resume_from.step) == ("smoke", 0)
+    save_checkpoint(tmp_path / "runs" / order.run, step=20)
+    fail(worker, order, upto=25)
+    plane.wait_state(experiment, "finished")
+    said = refused(plane, f"{experiment}:smoke", set=sets)
+    assert f"synthetic was decided by hand in {experiment}" in said
+    plan = bundled_plan("demo")
+    phases = [row for row in plan["phases"] if row["name"] != "synthetic"]
+    less = {**plan, "phases": phases}
+    said = refused(plane, f"{experiment}:smoke", plan=less)
+    assert f"smoke is other work than in {experiment} (init_from)" in said
+    plane.submit(origin=f"{experiment}:smoke@0", plan=less)
+    assert plane.next_order(worker).resume_from is None
