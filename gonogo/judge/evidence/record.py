@@ -43,6 +43,9 @@ from gonogo.rundir import RunDir, check_whole, iter_lines, load_record, prefligh
 BY_MONOTONIC = 3
 """Version of facts since which no wall clock says in which order processes came."""
 
+BY_PROCESS = 4
+"""Version of facts since which a step that a later process made again is that one's alone."""
+
 BY_FOLD = 4
 """Version of facts since which none says which finding was the first."""
 
@@ -242,7 +245,7 @@ def _fold_run(
     steps = sinks[-1].ranks if sinks else _Steps(ranks).ranks
     named = folded.watch.boots if folded.watch is not None else {}
     for rank, row in steps.items():
-        row.order_by(named.get(rank, ()), wall=facts_v < BY_MONOTONIC)
+        row.order_by(named.get(rank, ()), wall=facts_v < BY_MONOTONIC, mixed=facts_v < BY_PROCESS)
     share_apart(steps)
     if folded.watch is not None:
         lay_over(steps, folded.watch.devices_said, order)

@@ -5,8 +5,9 @@ come: processes are ordered as the ticks name them, else by their first stamp on
 (`watch.boots`), lines within one by `seq`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Heartbeat, Identity, Msg
 from gonogo.judge.evidence.signs import signs_of
@@ -14,6 +15,8 @@ from gonogo.judge.evidence.spacing import Spacing
 from gonogo.judge.evidence.table import STEP_MESSAGES, StepTable
 from gonogo.judge.watch.boots import boots_in_order
 from gonogo.judge.watch.mean import mean_of
+
+_T = TypeVar("_T")
 
 MAX_PIDS = 4
 _APART = frozenset({Msg.EVAL, Msg.CHECKPOINT})
@@ -136,7 +139,7 @@ class RankSteps:
         self._ordered: list[BootSteps] | None = None
         self._merged: StepTable | None = None
         self._named: tuple[str, ...] = ()
-        self._by_wall = False
+        self._by_wall = self._mixed = False
         self.told_by_devices: Mapping[str, Mapping[int, float]] = {}
         """Metric → step → value, of what the rank's lines cannot say; `lay_over` fills it."""
         self.spacing: Spacing | None = None
@@ -152,14 +155,17 @@ class RankSteps:
         boot.take(beat)
         self._ordered = self._merged = None
 
-    def order_by(self, named: Iterable[str], *, wall: bool = False) -> None:
+    def order_by(self, named: Iterable[str], *, wall: bool = False, mixed: bool = False) -> None:
         """Say in which order the ticks name the processes.
 
         Args:
             named: boots, each as often as they are named.
             wall: order by the wall clock instead, as facts of version 2 were made.
+            mixed: count what was told of a step also where a later process has made it again
+                without telling that, as facts before version 4 were made.
         """
         self._named, self._by_wall = tuple(dict.fromkeys(named)), wall
+        self._mixed = mixed
         self._ordered = self._merged = None
 
     @property
@@ -189,7 +195,7 @@ class RankSteps:
             return self.boots[0].steps
         merged = StepTable()
         for number, boot in enumerate(self.boots):
-            merged.lay(boot.steps, number)
+            merged.lay(boot.steps, number, mixed=self._mixed)
         return merged
 
     @property
@@ -205,12 +211,22 @@ class RankSteps:
     @property
     def evals(self) -> dict[int, float]:
         """Step → validation loss."""
-        return {step: loss for boot in self.boots for step, (_, loss) in boot.evals.items()}
+        told = self._told_last(lambda boot: boot.evals)
+        return {step: loss for step, (_, loss) in told.items()}
 
     @property
     def eval_s(self) -> dict[int, float]:
         """Step → the seconds that its evaluation took, where the line tells them."""
-        return {step: dt_s for boot in self.boots for step, dt_s in boot.eval_s.items()}
+        return self._told_last(lambda boot: boot.eval_s)
+
+    def _told_last(self, told: Callable[[BootSteps], Mapping[int, _T]]) -> dict[int, _T]:
+        """Return what was told of steps; of one that a later process made again, what that told."""
+        found: dict[int, _T] = {}
+        for boot in self.boots:
+            for step in () if self._mixed else boot.steps.windows():
+                found.pop(step, None)
+            found.update(told(boot))
+        return found
 
     @property
     def last_step(self) -> int:

@@ -120,8 +120,12 @@ class StepTable:
             bit <<= 1
         self.told[row] = told
 
-    def lay(self, later: "StepTable", boot: int) -> None:
-        """Lay the steps of a later process (number `boot`) over these: what it said counts."""
+    def lay(self, later: "StepTable", boot: int, *, mixed: bool = False) -> None:
+        """Lay the steps of a later process (number `boot`) over these: what it said counts.
+
+        Numbers of a step that it made from start to end, and told none of, were another one's:
+        they count only where `mixed`.
+        """
         for step, there in later.rows.items():
             row = self._row(step)
             if later.start_seq[there] != NEVER:
@@ -133,6 +137,8 @@ class StepTable:
                 self.skipped[row], self.told[row] = later.skipped[there], later.told[there]
                 for mine, its in zip(self.numbers, later.numbers, strict=True):
                     mine[row] = its[there]
+            elif not mixed and NEVER not in (later.start_seq[there], later.end_seq[there]):
+                self.progress_seq[row], self.told[row], self.skipped[row] = NEVER, 0, 0
             if later.end_seq[there] != NEVER:
                 self.end_seq[row] = later.end_seq[there]
                 self.end_mono[row] = later.end_mono[there]

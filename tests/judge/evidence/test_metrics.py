@@ -301,6 +301,37 @@ def test_what_was_spent_before_a_rank_began_anew_is_part_of_its_cost(again_from:
     assert (before.ranks["0"].value == found) == (again_from > 0)
 
 
+@pytest.mark.parametrize("msg", ["eval", "progress"])
+@pytest.mark.parametrize("again_from", [0, 6])
+@pytest.mark.parametrize("told", [True, False])
+def test_what_a_process_told_of_a_step_is_not_that_of_one_that_made_it_again(
+    msg: str, again_from: int, told: bool
+) -> None:
+    """Its weights are gone: the evaluation (or the loss) of the later one was never told."""
+    gate = {"id": "c", "metric": "val_loss", "aggregate": "last", "pass_below": 5.2}
+    order = with_gate(order_of(), gate)
+    ranks = [Rank(number, order) for number in range(order.world_size)]
+    for rank in ranks:
+        rank.boot()
+        for step in range(1, STEPS + 1):
+            rank.step(step)
+        first = len(rank.lines)
+        rank.restart(again_from)
+        for step in range(again_from + 1, STEPS + 1):
+            rank.step(step)
+        rank.done()
+        later = [row for row in rank.lines[first:] if told or row["msg"] != msg]
+        rank.lines[first:] = [{**row, "seq": seq} for seq, row in enumerate(later, start=1)]
+    record = record_of(order, ranks)
+    assert judged(record).verdict == ("GO" if told else "INCONCLUSIVE")
+    steps = record.ranks[0]
+    found = steps.evals if msg == "eval" else steps.samples("loss")
+    assert (STEPS in found) == told
+    assert again_from == 0 or again_from in found
+    steps.order_by((), mixed=True)  # as facts of before were made
+    assert STEPS in (steps.evals if msg == "eval" else steps.samples("loss"))
+
+
 def test_facts_of_before_hold_the_cost_of_a_resumed_run_s_own_steps() -> None:
     order = with_gate(order_of(resume_step=6), BUDGET)
     rules = build_rules(order, judge_version=3)

@@ -203,9 +203,9 @@ def test_every_line_of_a_process_is_laid_once_however_many_processes_there_are(
     laid: list[int] = []
     lay = StepTable.lay
 
-    def counted(table: StepTable, later: StepTable, boot: int) -> None:
+    def counted(table: StepTable, later: StepTable, boot: int, *, mixed: bool) -> None:
         laid.append(len(later.rows))
-        lay(table, later, boot)
+        lay(table, later, boot, mixed=mixed)
 
     monkeypatch.setattr(StepTable, "lay", counted)
     assert (steps.last_step, steps.steps.end_boot[0], len(steps.boots)) == (3, 199, 200)
