@@ -41,7 +41,7 @@ from service.experiments.decisions import load_conditions
 from service.experiments.resume_points import load_resume_points, load_weights
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_attempts
-from service.told.awaited import last_tried, went_to_its_end
+from service.told.awaited import begins_anew, last_tried, went_to_its_end
 from service.told.decided import load_decided
 
 _PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
@@ -217,8 +217,8 @@ def _not_shown(
 
 def _again(session: Session, source: ExperimentRow, phase: str) -> str:
     """Return the origin that runs a phase again: from its start, where it went to its end."""
-    last = last_tried(runs_of(session, source.id, phase))
-    return f"{source.id}:{phase}" + ("@0" if last and went_to_its_end(last) else "")
+    anew = begins_anew(runs_of(session, source.id, phase))
+    return f"{source.id}:{phase}" + ("@0" if anew else "")
 
 
 def _not_approved(

@@ -7,7 +7,7 @@ whole to verify them, which takes long: ask outside a transaction that writes.
 from collections.abc import Callable, Iterator
 
 from gonogo.contract.lifecycle import PhaseState, RunState
-from gonogo.contract.order import ResumePoint, RunReason
+from gonogo.contract.order import ResumePoint
 from gonogo.judge.course.remedies import lost_answers, set_aside
 from service.db.schema import ExperimentRow, RunRow
 from service.db.store import Session
@@ -21,10 +21,7 @@ from service.experiments.checkpoints import (
 from service.experiments.course import resolved_of
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_attempts, load_run
-
-_ANSWERS = (RunReason.CONFIRM, RunReason.REMEDY)
-"""What a run is for that begins anew on purpose where no checkpoint was given to it: so does the
-next attempt of it, though nothing of it is to be seen yet."""
+from service.told.awaited import ANSWERS
 
 
 def load_resume_points(
@@ -138,8 +135,8 @@ def _lineage_checkpoint(
         if began is not None and early and began.step and is_durable(began, attempts, taken_over):
             return began  # a rerun may have begun before the newest of the run before it
         over_in_vain = run.state == RunState.ENDED and run.dir is not None
-        if began is None and (over_in_vain or run.reason in _ANSWERS):
-            return None
+        if began is None and (over_in_vain or run.reason in ANSWERS):
+            return None  # an answer begins anew on purpose, and so does the next attempt of it
     return None
 
 

@@ -32,7 +32,7 @@ from service.experiments.course import (
 from service.experiments.decisions import load_conditions
 from service.experiments.lifecycle import Deed, move_experiment, record_event
 from service.queries.experiments import phases_of, runs_of
-from service.told.awaited import verbs_of
+from service.told.awaited import ANSWERS, verbs_of
 
 _ENDS_AS = {StopKind.HALT: OutcomeCode.HALTED, StopKind.CANCEL: OutcomeCode.CANCELLED}
 Points = dict[str, ResumePoint]
@@ -40,8 +40,6 @@ Verb = Callable[[Deed, ExperimentRow, str, Points], bool]
 AGAIN_AFTER_S = 2.0
 """So soon after the first, the same word is the same one: a double click, a message sent twice."""
 _TAKEN_OVER = (OutcomeCode.SUPERSEDED, OutcomeCode.ISOLATED)
-_ANSWERS = (RunReason.CONFIRM, RunReason.REMEDY)
-"""What a run is for that answers the failure of one before it."""
 
 
 def allowed_verbs(deed: Deed, experiment: ExperimentRow) -> tuple[str, ...]:
@@ -154,7 +152,7 @@ def _is_again(deed: Deed, experiment: ExperimentRow, reason: RunReason) -> bool:
     run = current_run(deed, experiment)
     if experiment.state != ExperimentState.RUNNING or run is None:
         return False
-    if reason is RunReason.RESUME and run.reason in _ANSWERS:
+    if reason is RunReason.RESUME and run.reason in ANSWERS:
         return _ended_as(deed, run, OutcomeClass.OPERATOR, OutcomeClass.INFRA) or _goes_on(
             deed, run
         )
@@ -186,7 +184,7 @@ def _start_again(
     record_event(deed, experiment, f"experiment.{why}", phase=phase.name, reason=reason)
     before = runs_of(deed.session, experiment.id, phase.name)
     point = points.get(phase.name)
-    if why is RunReason.RESUME and before and before[-1].reason in _ANSWERS:
+    if why is RunReason.RESUME and before and before[-1].reason in ANSWERS:
         _go_on(deed, experiment, before[-1], point)
     else:
         queue_run(deed, experiment, phase.name, why, resume_from=point)
@@ -281,7 +279,7 @@ def replace_run(
         deed,
         experiment,
         run.phase,
-        run.reason if run.reason in _ANSWERS else RunReason.TAKEOVER,
+        run.reason if run.reason in ANSWERS else RunReason.TAKEOVER,
         resume_from=points.get(run.phase),
         change=run.change,
         until=run.until,

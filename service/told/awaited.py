@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.gate.approval import (
     ApprovalMeasure,
@@ -14,6 +15,9 @@ from gonogo.judge.gate.approval import (
 from service.db.documents import Awaited, AwaitedKind, StopKind
 from service.db.schema import ExperimentRow, RunRow
 from service.queries.experiments import AnyPhase
+
+ANSWERS = (RunReason.CONFIRM, RunReason.REMEDY)
+"""What a run is for that answers the failure of one before it, perhaps under a patch."""
 
 
 def open_approval(experiment: ExperimentRow) -> Condition | None:
@@ -62,6 +66,16 @@ def last_tried(runs: Sequence[RunRow]) -> RunRow | None:
     One that was ended in the queue has left nothing, and says nothing of those before it.
     """
     return next((run for run in reversed(runs) if run.outcome and run.started_at is not None), None)
+
+
+def begins_anew(runs: Sequence[RunRow]) -> bool:
+    """Say whether a phase with these runs begins anew in an experiment that goes on with it.
+
+    Its last run went to its end, or the last without a patch did: what a remedy or a variant has
+    made is gone on with by no plan that does not say it.
+    """
+    planned = [run for run in runs if run.reason not in ANSWERS or not run.change]
+    return any(last and went_to_its_end(last) for last in map(last_tried, (runs, planned)))
 
 
 def has_not_passed(run: RunRow) -> bool:

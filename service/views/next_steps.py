@@ -18,7 +18,7 @@ from gonogo.judge.gate.history import CARRIED, REMEDIED, REPRODUCED
 from gonogo.planning.resolve import ResolvedPlan, is_bundled
 from service.db.schema import ExperimentRow, RunRow
 from service.queries.experiments import AnyPhase, has_plan
-from service.told.awaited import is_owed, last_tried, verbs_of, went_to_its_end
+from service.told.awaited import begins_anew, is_owed, last_tried, verbs_of
 
 MOST_STEPS = 6
 _RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
@@ -280,8 +280,7 @@ def _finished(place: Place) -> Iterator[NextStep]:
         yield _waiver(place, *rows)
     if place.begins is not None:
         again = shlex.join(["gonogo", "submit", place.plan, "--from"])
-        last = last_tried([run for run in place.runs if run.phase == place.begins])
-        anew = last is not None and went_to_its_end(last)
+        anew = begins_anew([run for run in place.runs if run.phase == place.begins])
         goes, start = ("begins {} anew", "@0") if anew else ("goes on with {}", "")
         text = f"once the cause is mended: a new experiment that {goes.format(place.begins)}"
         yield NextStep(command=f"{again} {place.experiment}:{place.begins}{start}", text=text)

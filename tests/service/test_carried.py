@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from gonogo.contract.order import Order
 from service.db.schema import RunRow
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
-from tests.service.fake_worker import FakeWorker
+from tests.service.fake_worker import FakeWorker, beats
 from tests.service.test_judging import events, stalled
-from tests.service.test_origins import fail, offered, refused
+from tests.service.test_origins import cancel, fail, offered, refused
 from tests.service.test_verbs import fail_halted, verb
 
 FSDP = {"workload": {"parallel": "fsdp"}}
@@ -167,3 +168,32 @@ def test_a_checkpoint_that_a_remedy_made_is_gone_on_from_where_it_is_ordered(
     }
     as_made = plane.call("POST", "/experiments", json={**body, "set": helped})
     assert as_made.json()["origin"]["step"] == 20
+
+
+@pytest.mark.parametrize("how", ["fails", "is cancelled"])
+def test_after_a_remedy_of_what_went_to_its_end_in_vain_the_phase_begins_anew(
+    plane: Plane, tmp_path: Path, how: str
+) -> None:
+    """Its last steps alone are not the phase, whatever became of the remedy's run."""
+    low = {"id": "low", "metric": "loss", "aggregate": "last", "pass_below": 1.0}
+    smaller = {"out_of_memory": {"env": {"NSA_DDP_BUCKET_MB": "10"}}}
+    sets: dict[str, Any] = {"phases.sanity.steps": 30, "phases.sanity.gate": [low]}
+    sets |= {"remedies": smaller, "max_remedies": 1}
+    experiment, worker = plane.submit(set=sets), plane.worker(home=tmp_path)
+    first = plane.next_order(worker)
+    save_checkpoint(tmp_path / first.run, step=20)
+    worker.start(first)
+    lines = {rank: beats(first, rank) for rank in range(first.world_size)}
+    said = {"msg": "error", "type": "OutOfMemoryError", "text": "CUDA out of memory."}
+    lines[0][1] = json.dumps({**json.loads(lines[0][1]), **said})
+    worker.ship(first, lines)
+    worker.end(first, lines)
+    patched = plane.next_order(worker)
+    assert (patched.reason, patched.resume_from) == ("remedy", None)
+    if how == "fails":
+        fail(worker, patched, upto=5)
+        plane.wait_state(experiment, "finished")
+    else:
+        worker.start(patched)
+        cancel(plane, experiment, worker, patched)
+    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity@0"
