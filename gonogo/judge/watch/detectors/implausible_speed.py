@@ -160,10 +160,13 @@ class ImplausibleSpeed(Detector[Speeds]):
         said = step.values(_TOKS_PER_S)
         own = _listening(own, said, step.step)
         told = None if own.teller is None else said.get(own.teller)
+        grown = own.tokens.after(first.end.tokens, ordered)
+        if grown.sums and not own.tokens.sums:
+            own = _unmeasured(own)
         own = replace(
             own,
             last_step=step.step,
-            tokens=own.tokens.after(first.end.tokens, ordered),
+            tokens=grown,
             reported=own.reported or told is not None,
         )
         own, clocks = self._clocked(own, step, view)
@@ -384,6 +387,22 @@ def _begun_again(own: Speeds, step: Step, view: View) -> Speeds:
         fastest=kept.fastest,
         slowest=kept.slowest,
         peak=kept.peak,
+    )
+
+
+def _unmeasured(own: Speeds) -> Speeds:
+    """Return the speeds without those of steps that were taken for such of too many tokens."""
+    none = Speeds()
+    return replace(
+        own,
+        kind=none.kind,
+        plain=none.plain,
+        told=none.told,
+        began=none.began,
+        fastest=none.fastest,
+        slowest=none.slowest,
+        peak=none.peak,
+        over=none.over,
     )
 
 

@@ -96,6 +96,16 @@ class Speed:
             read_mono=None,
         )
 
+    def unmeasured(self) -> "Speed":
+        """Return the speed without its samples: each was taken for a step of too many tokens."""
+        return Speed(
+            rank=self.rank,
+            boot=self.boot,
+            read_n=self.read_n,
+            read_mono=self.read_mono,
+            read_step=self.read_step,
+        )
+
 
 def _timed(own: Speed, step_s: float, stride: int, count: int, slow: SlowSettings) -> Speed:
     """Return the speed with the mean time of `stride` steps, counted `count` times."""
@@ -320,6 +330,8 @@ class Slow(Detector[Speed]):
             return own, []
         ordered = view.run.order.identity.tokens_per_step
         tokens = own.tokens.after(_tokens(stream, view), ordered)
+        if tokens.sums and not own.tokens.sums:
+            own = own.unmeasured()
         own = replace(own, counted_step=ended, tokens=tokens)
         slow = view.run.watch.slow
         warms_up = ended - stream.from_step <= slow.warmup_steps

@@ -706,6 +706,16 @@ def test_a_trainer_that_tells_the_tokens_of_the_whole_run_may_not_report_what_it
     assert [severity for severity, _ in fed.severities] == found
 
 
+@pytest.mark.parametrize(("lie", "halts"), [(1.0, 0), (8.0, 1)])
+def test_nor_where_it_tells_those_of_one_of_many_ranks(lie: float, halts: int) -> None:
+    """Until they come to more than was ordered they look like steps of more and more tokens."""
+    ran = Ran()
+    for number in range(1, 900):
+        factor = 1.0 if number < 600 else lie
+        ran.step(tokens=number * TOKENS // 64, toks_per_s=factor * TOKENS)
+    assert len(feed(ImplausibleSpeed, ran, saved_every=50).halts) == halts
+
+
 def test_where_no_step_was_every_ranks_it_says_so() -> None:
     ran = Ran().many(60, toks_per_s=TOKENS)
     ran.steps = [replace(step, ranks={0: step.ranks[0]}, whole=False) for step in ran.steps]

@@ -145,6 +145,20 @@ def test_a_trainer_that_tells_the_tokens_of_the_whole_run_is_timed_by_its_steps(
     assert watch(world, interval_s=2.0).named(Severity.HALT) == found
 
 
+@pytest.mark.parametrize("ranks", [32, 128])
+@pytest.mark.parametrize(("step_s", "found"), [(2.0, set()), (5.0, {"slow"})])
+def test_such_a_sum_of_one_of_many_ranks_is_known_late_and_was_no_growth(
+    ranks: int, step_s: float, found: set[str]
+) -> None:
+    """It takes so many steps more until it comes to more than was ordered for all of them."""
+    world = run_of({}, identity=IDENTITY.model_copy(update={"tokens_per_step": ranks * 2048}))
+    for number in range(1, 901):
+        told(world, 1, step_s=2.0 if number <= 500 else step_s, tokens=2048 * number)
+    seen = watch(world, interval_s=2.0)
+    assert {row.detector for row in seen.findings} == found
+    assert seen.named(Severity.HALT) == found
+
+
 def test_sequences_that_grow_with_every_step_may_take_as_much_longer() -> None:
     """They tell what a sum would, and never more than was ordered."""
     world = run_of({}, identity=IDENTITY.model_copy(update={"tokens_per_step": 8192}))
