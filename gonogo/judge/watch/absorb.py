@@ -200,11 +200,17 @@ def _end_before(stream: RankStream, beat: Heartbeat) -> None:
 
 
 def _end_after(stream: RankStream, beat: Heartbeat) -> None:
-    """Let numbers end their step that come while the next one goes on, where nothing else does."""
+    """Let numbers end their step that come while the next one goes on, where nothing else does.
+
+    Nobody knows when those ended that are told together: each of them is less late than the last.
+    """
+    before, stream.late_by = stream.late_by, stream.step - beat.step
     if beat.step <= stream.completed or (stream.labelled and stream.ends_steps):
         return
     if stream.labelled and stream.opened:
         return  # the start of the next one has
+    if stream.completed_steps and stream.late_by != before:
+        return
     if not stream.completed_steps:
         _time_first(stream, beat)
     stream.completed = beat.step

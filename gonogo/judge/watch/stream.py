@@ -122,6 +122,8 @@ class RankStream:
     halt_seen: bool = False
     loss: float | None = None
     grad_norm: float | None = None
+    late_by: int = 0
+    """By how many steps the last numbers came late that did."""
     toks_per_s: float | None = None
     tokens: int | None = None
     progress: Heartbeat | None = None

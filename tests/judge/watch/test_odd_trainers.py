@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch import dump_state, load_state, refold, snapshot
@@ -640,6 +641,45 @@ def test_numbers_end_their_step_where_nothing_else_does_though_the_next_goes_on(
     assert snapshot(healthy.state).median_step_s == pytest.approx(step_s, rel=0.05)
     sick = world_of(2000).steps(30, step_s=step_s).steps(60, step_s=step_s, grad_norm=0.0)
     assert [halt.detector for halt in watch(changed(sick)).halts] == ["gradients"]
+
+
+def numbers_together(world: World, every: int) -> World:
+    """Tell the numbers of so many steps one after the other, at the end of the last of them."""
+    for rank in world.ranks:
+        lines: list[Said] = []
+        held: list[Said] = []
+        for said in rank.lines:
+            if b'"progress"' not in said.raw:
+                lines.append(said)
+                continue
+            held.append(said)
+            if json.loads(said.raw)["step"] % every:
+                continue
+            wrote_s = 2e-5 if said.mono < T0 + 900.0 else 4e-5
+            for place, row in enumerate(held):
+                mono = said.mono + place * wrote_s
+                raw = re.sub(rb'"mono": [0-9.]+', b'"mono": %f' % mono, row.raw)
+                lines.append(Said(mono, raw))
+            held.clear()
+        rank.lines = [
+            Said(said.mono, re.sub(rb'"seq": \d+', b'"seq": %d' % number, said.raw))
+            for number, said in enumerate(lines, start=1)
+        ]
+    return world
+
+
+@pytest.mark.parametrize("names", [False, True])
+@pytest.mark.parametrize(("step_s", "found"), [(2.0, set()), (5.0, {"slow"})])
+def test_numbers_of_several_steps_that_are_told_together_took_no_moment_each(
+    names: bool, step_s: float, found: set[str]
+) -> None:
+    """How long they took to write says nothing of steps, and it may double."""
+    world = world_of(20_000).steps(400, step_s=2.0).steps(400, step_s=step_s)
+    world = numbers_together(world, 10)
+    changed = with_progress_alone(world) if names else rewritten(world, naming_nothing)
+    seen = watch(changed, interval_s=1.0)
+    assert {row.detector for row in seen.findings} == found
+    assert seen.named(Severity.HALT) == found
 
 
 def test_numbers_that_one_rank_tells_late_delay_no_step_of_one_that_tells_none() -> None:
