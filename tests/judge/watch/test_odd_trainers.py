@@ -643,6 +643,22 @@ def test_numbers_end_their_step_where_nothing_else_does_though_the_next_goes_on(
     assert [halt.detector for halt in watch(changed(sick)).halts] == ["gradients"]
 
 
+def numbers_now_and_then(raw: bytes) -> bytes | None:
+    """Every step's start is told, and of every tenth its numbers."""
+    line = json.loads(raw)
+    if line["msg"] == "step_end" or (line["msg"] == "progress" and line["step"] % 10):
+        return None
+    return raw
+
+
+@pytest.mark.parametrize(("step_s", "found"), [(2.0, set()), (5.0, {"slow"})])
+def test_every_step_counts_though_only_its_start_is_told(step_s: float, found: set[str]) -> None:
+    world = world_of(20_000).steps(400, step_s=2.0).steps(200, step_s=step_s)
+    seen = watch(rewritten(world, numbers_now_and_then), interval_s=2.0)
+    assert {row.detector for row in seen.findings} == found
+    assert seen.named(Severity.HALT) == found
+
+
 def numbers_together(world: World, every: int) -> World:
     """Tell the numbers of so many steps one after the other, at the end of the last of them."""
     for rank in world.ranks:

@@ -311,10 +311,10 @@ class Slow(Detector[Speed]):
     tokens may take longer; a restart in place keeps the baseline, and for how long the run
     has been slow."""
     State = Speed
-    lines = frozenset({Msg.STEP_END, Msg.PROGRESS})
+    lines = frozenset({Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS})
 
     def observe_line(self, own: Speed, event: Beat, view: View) -> Seen[Speed]:
-        """Observe a line that ends a step of the timed rank."""
+        """Observe a line that ends a step of the timed rank, or the one before it."""
         line = event.line
         if own.rank is not None and own.rank != line.rank:
             return own, []
