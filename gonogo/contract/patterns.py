@@ -40,7 +40,7 @@ PATTERNS: dict[str, str] = {
     "modded-nanogpt": rf"step:(?P<step>\d+)/\d+ train_loss:(?P<loss>{_NUMBER})",
     "nanogpt": rf"iter (?P<step>\d+): loss (?P<loss>{_NUMBER})",
     "plain": (
-        r"(?i:\b(?:global[_ ])?(?:step|iter|iteration)\b)\W{0,3}"
+        r"(?i:\b(?:global[_ ])?(?:step|iter|iteration)\b)\W{0,3} {0,12}"
         rf"{_STEP}\b{_BETWEEN}{_TRAIN_LOSS}\W{{1,3}}?(?P<loss>{_NUMBER})"
     ),
     "transformers": (

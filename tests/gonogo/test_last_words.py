@@ -63,6 +63,7 @@ def test_a_bar_that_is_shown_once_more_is_no_last_word_and_no_step(before: str) 
         (f"{VALUE}\n{OOM}{CHAIN}{VALUE}", f"{OOM}{CHAIN}{VALUE}"),
         (f"{OOM}step 8 loss 2.5\ngiving up\n", "giving up"),
         (f"{OOM}Iteration: 8/20 | lm loss 2.5\ngiving up\n", "giving up"),
+        (f"{OOM}step     8 | loss: 2.5\ngiving up\n", "giving up"),
         (f"{OOM}8> 2.5\ngiving up\n", "giving up"),
         (f"{VALUE}wandb: synced\n", f"{VALUE}wandb: synced"),
         ("out of memory, halved\n" + "line\n" * 20, "line\n" * 10),

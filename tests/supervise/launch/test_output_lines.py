@@ -330,6 +330,11 @@ def test_a_pattern_that_cannot_be_used_is_named(pattern: str, said: str) -> None
         ("plain", "Epoch 1, step 40, train loss: 1.25", {"step": "40", "loss": "1.25"}),
         ("plain", "[Iteration: 7] lr=0.1 loss=nan", {"step": "7", "loss": "nan"}),
         ("plain", "Step 1,000 loss 2.5", {"step": "1,000", "loss": "2.5"}),
+        (
+            "plain",
+            "step     3 | loss: 10.955029 | lr 6.0000e-04 | norm: 1.2 | dt: 10.0ms | tok/sec: 12.5",
+            {"step": "3", "loss": "10.955029"},
+        ),
         ("plain", "step 1 best loss inf train loss 2.0", {"step": "1", "loss": "2.0"}),
         ("plain", "step 1 | val loss: nan | train loss: 2.0", {"step": "1", "loss": "2.0"}),
         ("plain", "Step 3: Eval Loss 9, loss 2.0", {"step": "3", "loss": "2.0"}),
