@@ -61,7 +61,7 @@ def resolve_plan(
     if plan.campaign is not None:
         raise Rejected(
             f"plan {plan.name} is a campaign, which compares several runs:"
-            f" gonogo campaign submit {plan.name}"
+            " gonogo campaign submit takes it as it is"
         )
     if fault is not None:
         if not plan.allow_faults:

@@ -33,6 +33,13 @@ def test_what_would_compare_nothing_or_something_else_is_refused(
         resolve_campaign(bundled_plan("campaign-demo"), sets)
 
 
+def test_who_submits_one_as_an_experiment_is_told_a_command_that_takes_it() -> None:
+    plan = {**bundled_plan("campaign-demo"), "name": "mine"}  # of a file of another name
+    with pytest.raises(Rejected) as error:
+        resolve_plan(plan)
+    assert error.value.detail.endswith("gonogo campaign submit takes it as it is")
+
+
 def test_a_campaign_has_one_phase() -> None:
     plan = bundled_plan("campaign-demo")
     plan["phases"].append({**plan["phases"][0], "name": "another"})
