@@ -46,6 +46,11 @@ def nsa_env(facts: Facts) -> dict[str, str]:
     return {}
 
 
+def _is_ours(facts: Facts) -> bool:
+    """Say whether nsa.train ran: it alone counts the groups of its attention."""
+    return any(said.groups is not None for said in facts.identity.values())
+
+
 def logging_is_off(facts: Facts) -> bool:
     """Say whether the run itself reported TB, CSV and aux stats as disabled."""
     env = nsa_env(facts)
@@ -301,6 +306,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         requirement="R21",
         recognise=lambda facts, rules: (
             _at_boundary(facts)
+            and _is_ours(facts)
             and _step(facts) == 1
             and nsa_env(facts).get("NSA_DISABLE_AUX_STATS") != "1"
         ),

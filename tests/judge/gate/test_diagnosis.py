@@ -27,6 +27,7 @@ def facts_with(
     signs: tuple[str, ...] = (),
     env: dict[str, str] | None = None,
     dtype: str = "bf16",
+    groups: int | None = 2,
     source: str = "gonogo",
     sections_s: dict[str, float] | None = None,
     stood_in: str | None = None,
@@ -48,7 +49,7 @@ def facts_with(
             "preflight": None,
             "findings": [halt] * (detector is not None) + [warn] * (warned is not None),
             "ranks": {"1": {**there, **last, **untold}},
-            "identity": {"0": {"dtype": dtype, "nsa_env": env or {}}},
+            "identity": {"0": {"dtype": dtype, "nsa_env": env or {}, "groups": groups}},
             "pace": {
                 "0": {
                     **pace,
@@ -93,6 +94,8 @@ CASES = [
     ("data_sharding", facts_with("nonzero_exit", signs=("index_error",))),
     ("aux_stats_hang", facts_with("stalled", detector="section_deadline", step=1)),
     ("step_boundary_hang", facts_with("stalled", detector="section_deadline", step=1, env=OFF)),
+    # Another's program has no statistics of ours that could hang.
+    ("step_boundary_hang", facts_with("stalled", detector="section_deadline", step=1, groups=None)),
     ("step_boundary_hang", facts_with("stalled", detector="stall", section="log")),
     (
         "sequential_prefill",
