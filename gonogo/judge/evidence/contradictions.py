@@ -31,6 +31,8 @@ CLOCKS_DIFFER_S = 5.0
 """Receipts lag by a tick or two: shorter differences say nothing."""
 FOUND_LATE = 4
 """Version of the facts since which lines that a late tick brought may be older than that."""
+HALT = ".HALT"
+"""It asks the ranks to leave; what `.kill` asks for leaves nobody time to come to an end."""
 OVERLAP_S = 1.0
 """How long two processes of a rank may seem to run at once: a heartbeat thread's last breath."""
 MOST = 20
@@ -128,9 +130,16 @@ def _error_before_done(record: RunRecord, rules: Rules) -> Iterator[str]:
 
 
 def _asked_to_end(record: RunRecord, rules: Rules) -> Iterator[str]:
-    if record.exit is not None and record.exit.reason is OutcomeCode.COMPLETED:
-        for name in sorted({*record.marks, *record.exit.requests}):
-            yield f"{name} asks the run to end, and exit.json says that it completed"
+    """Who is asked to leave and comes to the last step first, as each rank says, has completed."""
+    if record.exit is None or record.exit.reason is not OutcomeCode.COMPLETED:
+        return
+    done = [record.ranks[rank].done_step for rank in rules.ranks() if rank in record.ranks]
+    whole = len(done) == rules.world_size and all(step == rules.steps for step in done)
+    names = {*record.marks, *record.exit.requests}
+    if whole and HALT in record.marks and HALT in record.exit.requests:
+        names.discard(HALT)  # it was there before the end, and still is
+    for name in sorted(names):
+        yield f"{name} asks the run to end, and exit.json says that it completed"
 
 
 def _exits(record: RunRecord, rules: Rules) -> Iterator[str]:

@@ -155,6 +155,27 @@ def test_a_run_that_was_asked_to_end_did_not_complete(
 
 
 @pytest.mark.parametrize(
+    ("ranks", "step", "marks", "requests", "named"),
+    [
+        ((0, 1), STEPS, [".HALT"], [".HALT"], []),
+        ((0, 1), STEPS - 1, [".HALT"], [".HALT"], [".HALT"]),
+        ((0,), STEPS, [".HALT"], [".HALT"], [".HALT"]),
+        ((0, 1), STEPS, [".HALT"], [], [".HALT"]),
+        ((0, 1), STEPS, [], [".HALT"], [".HALT"]),
+        ((0, 1), STEPS, [".HALT", ".kill"], [".HALT", ".kill"], [".kill"]),
+    ],
+)
+def test_who_came_to_the_last_step_before_he_could_leave_has_completed(
+    ranks: tuple[int, ...], step: int, marks: list[str], requests: list[str], named: list[str]
+) -> None:
+    lines = {rank: [beat(1, pid=rank, rank=rank, step=step, msg="done")] for rank in ranks}
+    exits = exit_record().model_copy(update={"requests": requests})
+    found = told(lines, marks=tuple(marks), exit=exits)
+    asks = [row for row in found if "asks the run to end" in row]
+    assert [row.partition(" ")[0] for row in asks] == named
+
+
+@pytest.mark.parametrize(
     ("reason", "count"), [(OutcomeCode.COMPLETED, 2), (OutcomeCode.STALLED, 0)]
 )
 def test_a_run_of_which_a_node_never_said_how_it_ended_did_not_complete(
