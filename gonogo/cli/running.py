@@ -242,7 +242,10 @@ def _meant(word: str) -> str:
     """Return what somebody may have meant whose command cannot be started."""
     if word.endswith(".py") and Path(word).is_file():
         return f"; did you mean python {word}?"
-    return "; did you mean it without quotes?" if " " in word else ""
+    if " " in word:
+        return "; did you mean it without quotes?"
+    is_setting = re.match(r"[A-Za-z_]\w*=", word) is not None
+    return f"; no shell reads this: did you mean env {word} …?" if is_setting else ""
 
 
 def _printed(run_dir: RunDir) -> list[str]:

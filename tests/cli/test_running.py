@@ -336,7 +336,8 @@ def test_an_identity_that_a_plan_orders_counts(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "meant"),
     [("train.py", "did you mean python train.py?"),
-     ("python train.py", "did you mean it without quotes?")],
+     ("python train.py", "did you mean it without quotes?"),
+     ("LR=3", "no shell reads this: did you mean env LR=3 …?")],
 )  # fmt: skip
 def test_what_somebody_may_have_meant_is_suggested(folder: Path, word: str, meant: str) -> None:
     (folder / "train.py").touch()
