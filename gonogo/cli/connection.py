@@ -19,17 +19,16 @@ def connect(timeout_s: float = TIMEOUT_S) -> Client:
 def client_of(settings: Settings, timeout_s: float = TIMEOUT_S) -> Client:
     """Return a client that says what to do when nobody answers, or the key is refused.
 
-    Raises:
-        Unavailable: at the address that nobody named listens a process of another user.
+    Each call looks whether another user's process listens at an address that nobody named: the
+    service may have gone while a command waits.
     """
-    check_place(settings)
     return Client(
         settings.url,
         settings.key(),
         unanswered=settings.service.unanswered(),
         refused=settings.key_refused(),
         timeout_s=timeout_s,
-        check=partial(check_place, settings),  # the service may have gone while a command waits
+        check=partial(check_place, settings),
     )
 
 

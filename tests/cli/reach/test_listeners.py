@@ -197,3 +197,18 @@ def test_a_stranger_is_refused_whoever_runs_this() -> None:
         else:
             with pytest.raises(Unavailable, match="listens a process of user"):
                 check_listener(f"http://127.0.0.1:{port}", ())
+
+
+def test_who_looks_around_is_told_of_a_stranger_among_the_rest(
+    stranger: Stranger, tmp_path: Path, gonogo: Gonogo
+) -> None:
+    left_behind(tmp_path, stranger.url)
+    said = gonogo("doctor", "--json").json()
+    outcomes = {row["id"]: (row["outcome"], row["text"]) for row in said["checks"]}
+    assert outcomes["home"][0] == "pass"
+    assert outcomes["service"][0] == "warn"
+    told = gonogo("status", "--json").json()
+    assert told["up"] is False
+    for text in (outcomes["service"][1], told["problem"]):
+        assert f"at {stranger.url} listens a process of user" in text
+    assert stranger.heard == []
