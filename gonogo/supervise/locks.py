@@ -24,8 +24,11 @@ from gonogo.slots import gpus_of, is_gpu
 
 HOST_FOLDER = Path("/run/lock/gonogo")
 _FOR_ALL = 0o1777
-_AT_ONCE = os.O_CLOEXEC | os.O_NONBLOCK
-"""Nothing is waited for: in a folder that all users share anybody may have put a pipe there."""
+_AS_IT_IS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+"""Nothing is waited for, and no link followed: in a folder that all users share anybody may have
+put a pipe there, or a link to a lock of our own."""
+_NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO})
+"""What another user's file, a link and a socket are answered with."""
 
 
 def take_lock(path: Path) -> int | None:
@@ -49,20 +52,20 @@ def _open(path: Path) -> int:
 
     In a folder that all users share the kernel refuses O_CREAT on another's file
     (fs.protected_regular), so it is made only where there is none. One that is there can be held on
-    a file system that takes no writes.
+    a file system that takes no writes, and where somebody made a folder of it.
     """
     for flags in (os.O_RDWR, os.O_RDONLY):
         try:
-            return os.open(path, flags | _AT_ONCE)
+            return os.open(path, flags | _AS_IT_IS)
         except FileNotFoundError:
             break
         except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR):
                 raise
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        return os.open(path, os.O_RDONLY | _AT_ONCE)
+        return os.open(path, os.O_RDONLY | _AS_IT_IS)
     if path.parent.stat().st_mode & stat.S_IWOTH:
         os.fchmod(descriptor, 0o666)
     return descriptor
@@ -86,10 +89,12 @@ def is_locked(path: Path) -> bool:
     which takes it exclusively, tries again for seconds.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | _AT_ONCE)
+        descriptor = os.open(path, os.O_RDONLY | _AS_IT_IS)
     except FileNotFoundError:
         return False
-    except PermissionError:
+    except OSError as error:
+        if error.errno not in _NOT_OURS:
+            raise
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -130,8 +135,9 @@ def open_host_folder(folder: Path = HOST_FOLDER) -> Path | None:
     """Return the host's lock folder, made for all users if need be; None where it is no use."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        found = folder.stat()
-        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != _FOR_ALL:
+        found = folder.lstat()  # a link may be anybody's, and lead to a folder of ours
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if ours and stat.S_IMODE(found.st_mode) != _FOR_ALL:
             folder.chmod(_FOR_ALL)
     except OSError:
         return None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from gonogo.supervise.locks import holding, is_locked, take_lock
+from gonogo.supervise.locks import holding, is_locked, open_host_folder, take_lock
 
 
 def test_a_lock_is_held_once(tmp_path: Path) -> None:
@@ -37,3 +38,44 @@ def test_a_pipe_in_a_lock_s_place_is_not_waited_for(asked: str, tmp_path: Path) 
         f"locks.{asked}(Path(sys.argv[1]))"
     )
     subprocess.run([sys.executable, "-c", ask, str(lock)], timeout=20.0, check=True)
+
+
+def test_a_folder_in_a_lock_s_place_is_held_as_a_lock_is(tmp_path: Path) -> None:
+    path = tmp_path / "GPU-1.lock"
+    path.mkdir()
+    assert not is_locked(path)
+    with holding(path) as mine:
+        assert mine
+        assert is_locked(path)
+        assert take_lock(path) is None
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_in_a_lock_s_place_holds_no_lock_of_ours(there: bool, tmp_path: Path) -> None:
+    path, own = tmp_path / "GPU-1.lock", tmp_path / "launch.lock"
+    if there:
+        own.touch()
+    path.symlink_to(own)
+    assert is_locked(path), "nobody may take it"
+    with pytest.raises(OSError, match="symbolic link"):
+        take_lock(path)
+    assert not is_locked(own)
+
+
+def test_a_socket_in_a_lock_s_place_is_nobodys_to_take(tmp_path: Path) -> None:
+    path = tmp_path / "GPU-1.lock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        assert is_locked(path)
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_folder_of_ours_is_opened_to_all_only_under_its_own_name(
+    linked: bool, tmp_path: Path
+) -> None:
+    folder, own = tmp_path / "locks", tmp_path / "own"
+    own.mkdir(0o700)
+    if linked:
+        folder.symlink_to(own)
+    assert open_host_folder(folder if linked else own) is not None
+    assert own.stat().st_mode & 0o7777 == (0o700 if linked else 0o1777)
