@@ -6,6 +6,7 @@ that they can hold for ever.
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -22,11 +23,13 @@ def open_private(path: Path) -> IO[bytes]:
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     stream = os.fdopen(os.open(path, flags, 0o600), "ab")
-    try:
-        found = os.fstat(stream.fileno())
-        if found.st_uid == os.geteuid() and found.st_mode & _OF_OTHERS:
-            os.fchmod(stream.fileno(), stat.S_IMODE(found.st_mode) & ~_OF_OTHERS)
-    except BaseException:
-        stream.close()
-        raise
+    close_to_others(stream.fileno())
     return stream
+
+
+def close_to_others(file: Path | int) -> None:
+    """Let nobody else open a file of ours, where it is there and the file system has modes."""
+    with suppress(OSError):
+        found = os.stat(file)
+        if found.st_uid == os.geteuid() and found.st_mode & _OF_OTHERS:
+            os.chmod(file, stat.S_IMODE(found.st_mode) & ~_OF_OTHERS)

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_u
 from sqlalchemy.pool import NullPool
 
 from gonogo.contract.errors import Corrupt, Unavailable
+from gonogo.private_file import close_to_others
 from service.db.engine import is_sqlite, told_to_postgres
 
 if TYPE_CHECKING:  # its import takes longer than to find that there is nothing to migrate
@@ -49,6 +50,7 @@ def migrate(url: str, revision: str = HEAD) -> None:
         Unavailable: as `current_revision`.
     """
     found, _ = current_revision(url)
+    _close_to_others(url)
     if found == revision:
         return
     from alembic import command
@@ -85,6 +87,13 @@ def _make_private(file: str | None) -> None:
     if file and file != ":memory:":
         with suppress(FileExistsError):
             os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _close_to_others(url: str) -> None:
+    """Close a SQLite database that a release before left open to all, and what it is locked by."""
+    file = make_url(url).database if is_sqlite(url) else None
+    for ending in ("", "-wal", "-shm") if file else ():
+        close_to_others(Path(f"{file}{ending}"))
 
 
 def _size_of(file: str) -> int:
