@@ -33,6 +33,8 @@ _PASSED_ON = (
     "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "HF_HOME", "SSL_CERT_FILE",
 )  # fmt: skip
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_NO_GPU = ("", "-1")
+"""What people say for a program that is to compute on the CPU."""
 _BEYOND_OUR_DEADLINES_S = 7200
 
 
@@ -167,7 +169,7 @@ def build_environment(
 
     Raises:
         LaunchRefused: the order sets a name that is not allowed, or to a secret that is not here,
-            or names GPUs itself.
+            or names GPUs itself where it holds some.
     """
     allowed = allowed or Allowed()
     if ANY in allowed.names:
@@ -195,7 +197,7 @@ def build_environment(
                 f"environment name {name!r} is not allowed on this host"
                 " (GONOGO_WORKER_ALLOW_ENV of its worker names more)"
             )
-        if name == _VISIBLE and gpus:
+        if name == _VISIBLE and gpus and str(value) not in _NO_GPU:
             raise LaunchRefused(f"{name}: a run has the GPUs that it holds, {chosen[name]}")
         chosen[name] = _value(name, str(value), environ)
     chosen[TOKEN_NAME] = str(order["run"])

@@ -80,7 +80,7 @@ def test_gpus_of_the_run_are_the_ones_whose_locks_it_holds() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in build_environment(ORDER, RUN_DIR, {}, ["cpu:0"])
 
 
-@pytest.mark.parametrize("said", ["GPU-of-another-run", "0", ""])
+@pytest.mark.parametrize("said", ["GPU-of-another-run", "0", "-1,0"])
 def test_no_plan_takes_the_gpu_of_another_run(said: str) -> None:
     order = {**ORDER, "env": {"CUDA_VISIBLE_DEVICES": said}}
     for allowed in (None, ANY, Allowed(names=frozenset({"CUDA_VISIBLE_DEVICES"}))):
@@ -90,6 +90,16 @@ def test_no_plan_takes_the_gpu_of_another_run(said: str) -> None:
         build_environment(order, RUN_DIR, {}, ["cpu:0"])
     found = build_environment(order, RUN_DIR, {}, ["cpu:0"], ANY)
     assert found["CUDA_VISIBLE_DEVICES"] == said, "where no GPU is held, a host may allow it"
+
+
+@pytest.mark.parametrize("said", ["", "-1"])
+@pytest.mark.parametrize("slot", ["GPU-a", "cpu:0"])
+def test_a_plan_s_program_may_be_shown_no_gpu(slot: str, said: str) -> None:
+    order = {**ORDER, "env": {"CUDA_VISIBLE_DEVICES": said}}
+    found = build_environment(order, RUN_DIR, {}, [slot], ANY)
+    assert found["CUDA_VISIBLE_DEVICES"] == said
+    with pytest.raises(LaunchRefused, match="is not allowed"):
+        build_environment(order, RUN_DIR, {}, [slot])
 
 
 ANY = Allowed(programs=frozenset({"any"}), names=frozenset({"any"}))
