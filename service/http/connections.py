@@ -1,8 +1,9 @@
 """How long may a connection keep its place without asking anything whole, or taking its answer?
 
 uvicorn waits for the rest of a request, and for who is to read an answer, for ever, takes every
-connection there is room for and a request's head of any length: who has no key could use up the
-files that the database and the run directories need, and the memory.
+connection there is room for, a request's head of any length and as many requests ahead of their
+answers as are sent: who has no key could use up the files that the database and the run directories
+need, the memory, and the time of all others.
 """
 
 import asyncio
@@ -27,6 +28,10 @@ REQUEST_S = 120.0
 PACE_BYTES = 2**16
 HEAD_BYTES = 2**16
 """Of a request beside its body: its address and headers, and what is sent between the pieces."""
+MOST_HEADERS = 100
+"""Of one request: a byte of a short one takes twenty of memory."""
+MOST_WAITING = 64
+"""Requests that wait on one connection for the answer to the one before."""
 SPARE_FILES = 256
 """Of the files that the process may open: not for connections; of few, half."""
 _MOST_FILES = 65_536
@@ -77,7 +82,8 @@ class Connection(HttpToolsProtocol):
         self._come += len(data)
         self._beside += len(data)
         super().data_received(data)
-        if self._beside > HEAD_BYTES and not self.transport.is_closing():
+        too_much = self._beside > HEAD_BYTES or len(self.headers or ()) > MOST_HEADERS
+        if too_much and not self.transport.is_closing():
             self._refuse_head()
         elif not self._waits():
             self._disarm()
@@ -91,6 +97,19 @@ class Connection(HttpToolsProtocol):
         """Begin to count a request's head."""
         self._beside = 0
         super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Take a request, unless too many wait before it."""
+        if len(self.pipeline) >= MOST_WAITING:
+            self.transport.abort()
+        if not self.transport.is_closing():
+            super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request; nothing more is read while others wait."""
+        super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of a body, which is bounded by route."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPResponse
 from pathlib import Path
 
@@ -172,6 +172,30 @@ def test_a_head_of_many_requests_one_after_the_other_is_not_too_long(still: Plan
             assert status_of_whole_answer(client) == 200
         client.sendall(HEADER + b"x" * 600_000)
         assert client.recv(4096).startswith(b"HTTP/1.1 431")
+
+
+@pytest.mark.parametrize("headers", [100, 101])
+def test_a_request_has_few_headers(still: Plane, headers: int) -> None:
+    with connected(still) as client:
+        client.sendall(HEALTH + b"X: x\r\n" * (headers - 1) + b"\r\n")
+        said = b""
+        with suppress(ConnectionError):
+            said = client.recv(4096)
+        assert said.startswith(b"HTTP/1.1 200") is (headers == 100)
+
+
+@pytest.mark.parametrize(("asks", "answered"), [(60, True), (4_000, False)])
+def test_few_requests_wait_on_a_connection_for_the_one_before(
+    still: Plane, monkeypatch: pytest.MonkeyPatch, asks: int, answered: bool
+) -> None:
+    """Each answer made room for as many as fit into one read, whoever waited for his."""
+    monkeypatch.setattr(connections, "REQUEST_S", 60.0)
+    said = bytearray()
+    with connected(still) as client, suppress(ConnectionError):
+        client.sendall((HEALTH + b"\r\n") * asks)
+        while said.count(b"HTTP/1.1 200") < asks and (piece := client.recv(2**16)):
+            said += piece
+    assert (said.count(b"HTTP/1.1 200") == asks) is answered
 
 
 @pytest.mark.parametrize("reads", [False, True])
