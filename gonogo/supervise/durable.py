@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.first_file import place_first
+from gonogo.plain_file import NoPlainFile, read_plain
 
 
 def save_json(path: Path, value: Any) -> None:
@@ -37,16 +38,18 @@ def create_json(path: Path, value: Any) -> bool:
 
 
 def load_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None when it is missing or is not one.
+    """Return the object in a JSON file; None when it is missing or is not one (a pipe is none).
 
     Half a surrogate pair in it, which no file takes, is a question mark.
     """
     try:
-        raw = path.read_bytes()
+        with read_plain(path) as stream:
+            raw = stream.read()
         found = json.loads(raw)
         if b"\\ud" in raw.lower() or not raw.isascii():  # as an escape, or as bytes of its own
             found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
-    except (FileNotFoundError, ValueError, RecursionError):  # a trainer may write here, too
+    except (FileNotFoundError, NoPlainFile, ValueError, RecursionError):
+        # a trainer may write here, too
         return None
     return found if isinstance(found, dict) else None
 

@@ -5,13 +5,13 @@ viewers read. `runs/{run}/claimed.json` says whose the directory is: on a shared
 the machine that claimed a run may end it for want of a keeper.
 """
 
-import json
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from gonogo.rundir import save_json, sync_folder
+from gonogo.supervise.durable import load_json
 
 CLAIMED_NAME = "claimed.json"
 KEPT_S = 7 * 86_400.0
@@ -85,9 +85,5 @@ def is_foreign(run_dir: Path, machine: str) -> bool:
     Raises:
         OSError: nobody can say just now.
     """
-    try:
-        found = json.loads((run_dir / CLAIMED_NAME).read_text())
-    except (FileNotFoundError, ValueError, RecursionError):
-        return False
-    said = found.get("machine_id") if isinstance(found, dict) else None
+    said = (load_json(run_dir / CLAIMED_NAME) or {}).get("machine_id")
     return isinstance(said, str) and said != machine

@@ -597,14 +597,14 @@ def test_a_run_that_lives_on_another_machine_is_not_ended_when_nobody_can_say_wh
     theirs = make_run_dir(desk.settings.runs, order)
     mark_claimed(theirs.path, "b" * 32, "boot")
     make_run_dir(desk.settings.runs, own)
-    read = Path.read_text
+    opened = os.open
 
-    def refuse(path: Path, *args: Any, **more: Any) -> str:
+    def refuse(path: Any, *args: Any, **more: Any) -> int:
         if path == theirs.path / CLAIMED_NAME:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return read(path, *args, **more)
+        return opened(path, *args, **more)
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     desk.run_round()
     assert not theirs.exit.exists()
     assert (desk.settings.runs / own.run / "exit.json").exists(), "its own keeper was lost"

@@ -116,14 +116,14 @@ def test_of_a_mark_that_nobody_can_read_just_now_nobody_says_whose_the_run_is(
     """A stale handle, an error of the network: it may be another machine's, and live there."""
     order = make_order()
     mark_claimed(make_run_dir(tmp_path, order).path, THEIRS, "boot")
-    read = Path.read_text
+    opened = os.open
 
-    def refuse(path: Path, *args: Any, **more: Any) -> str:
-        if path.name == CLAIMED_NAME:
+    def refuse(path: Any, *args: Any, **more: Any) -> int:
+        if Path(path).name == CLAIMED_NAME:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return read(path, *args, **more)
+        return opened(path, *args, **more)
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     (run,) = Inventory(tmp_path, OURS).open_runs()
     assert (run.keeper, run.unseen is not None) == (None, True)
     monkeypatch.undo()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gonogo.rundir import save_json
+from gonogo.supervise.given_up import REFUSED_NAME
 from tests.supervise.orders import make_order, make_run_dir
+from worker.host.claim_book import CLAIMED_NAME
 from worker.host.inventory import Inventory
 
 
@@ -66,3 +70,19 @@ def test_a_run_that_cannot_be_looked_at_is_open_whatever_python_says_of_it(
     monkeypatch.undo()
     (found,) = Inventory(tmp_path, "here").open_runs()
     assert found.unseen is None
+
+
+@pytest.mark.parametrize("name", ["keeper.json", CLAIMED_NAME, REFUSED_NAME, ".reported.json"])
+def test_a_pipe_under_a_record_s_name_holds_no_worker(name: str, tmp_path: Path) -> None:
+    """A trainer writes to its run's directory, and the worker looks after every run of the host."""
+    run_dir = make_run_dir(tmp_path, make_order())
+    os.mkfifo(run_dir.path / name)
+    look = (
+        "import sys; from pathlib import Path; from worker.host.inventory import Inventory;"
+        "from gonogo.supervise.given_up import load_refusal;"
+        "from worker.shipping.acknowledged import load_reported;"
+        "(found,) = Inventory(Path(sys.argv[1]), 'm').open_runs();"
+        "assert found.keeper is None and found.unseen is None;"
+        "load_refusal(found.path); load_reported(found.path)"
+    )
+    subprocess.run([sys.executable, "-c", look, tmp_path], timeout=30.0, check=True)
