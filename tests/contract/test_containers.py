@@ -48,6 +48,11 @@ def test_compose_accepts_the_file(profile: str) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
+def test_no_stranger_ends_what_wakes_people(project: Project) -> None:
+    """Prometheus asks for no key: what a plan starts, and every user of the host, reaches it."""
+    assert "--web.enable-lifecycle" not in project["services"]["prometheus"]["command"]
+
+
 def test_the_check_sees_a_mistake(tmp_path: Path) -> None:
     broken = tmp_path / "docker-compose.yml"
     broken.write_text(
