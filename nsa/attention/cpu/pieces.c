@@ -2,24 +2,36 @@
  *
  * What `pieces.py` does with PyTorch's operations, in one call for a pair: a tile of rows meets 64
  * keys at a time, and its scores, powers, masks and products stay in the first two caches. Every
- * product is one small kernel, six rows by 64 columns in registers; keys and values are turned once
+ * product is one small kernel, six rows by a few vectors in registers; keys and values are turned once
  * a call, so that it always reads along rows. Everything is computed and added up in fp32, for each
  * row in an order that does not depend on its neighbours.
  *
  * Shapes: a pair has P rows of queries (R of each of its tokens) and K keys, all D wide, D a
  * multiple of 16. A row sees the keys [lo, hi). Scores are powers of two: p = 2^(score - lse).
- * Vectors are GCC's and Clang's, 16 numbers each, whatever the machine has.
+ * Vectors are GCC's and Clang's, as wide as the machine's, and the product's kernel is as large as
+ * its registers hold: what spills over takes many times as long.
  */
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-#define WIDE 16
-#define KEYS 64   /* of a block */
-#define TILE 60   /* most rows of a tile */
-#define HIGH 6    /* rows of the product's kernel, and vectors across */
-#define ACROSS 4
+#if defined __AVX512F__ /* 32 registers */
+#define WIDE 16         /* numbers of a vector */
+#define ACROSS 4        /* vectors across the product's kernel */
+#define OF_WIDTHS(M) OF_WIDTH(M, 1) OF_WIDTH(M, 2) OF_WIDTH(M, 3) OF_WIDTH(M, 4)
+#else /* 16 registers, of AVX or of what every processor has */
+#if defined __AVX__
+#define WIDE 8
+#else
+#define WIDE 4
+#endif
+#define ACROSS 2
+#define OF_WIDTHS(M) OF_WIDTH(M, 1) OF_WIDTH(M, 2)
+#endif
+#define HIGH 6  /* rows of that kernel */
+#define KEYS 64 /* of a block */
+#define TILE 60 /* most rows of a tile */
 #define INLINE static inline __attribute__((always_inline))
 
 typedef float vec __attribute__((vector_size(4 * WIDE)));
@@ -77,7 +89,7 @@ INLINE vec power(vec x) {
     return out;
 }
 
-/* c [m, 16 * wide] = a [m, count] b [count, 16 * wide], added to it if `add`. */
+/* c [m, wide vectors] = a [m, count] b [count, wide vectors], added to it if `add`. */
 INLINE void small(int m, int wide, const float *a, long row, long column, const float *b, long b_row,
                   long count, float *c, long c_row, int add) {
     vec sums[HIGH][ACROSS];
@@ -103,7 +115,7 @@ INLINE void small(int m, int wide, const float *a, long row, long column, const 
 #define OF_HEIGHT(M)                                                                               \
     static void small_##M(int wide, const float *a, long row, long column, const float *b,         \
                           long b_row, long count, float *c, long c_row, int add) {                 \
-        switch (wide) { OF_WIDTH(M, 1) OF_WIDTH(M, 2) OF_WIDTH(M, 3) OF_WIDTH(M, 4) }              \
+        switch (wide) { OF_WIDTHS(M) }                                                             \
     }
 OF_HEIGHT(1)
 OF_HEIGHT(2)
@@ -116,7 +128,7 @@ typedef void (*heights)(int, const float *, long, long, const float *, long, lon
                         int);
 static const heights of_height[] = {0, small_1, small_2, small_3, small_4, small_5, small_6};
 
-/* c [m, 16 * wide] (+)= a [m, count] b [count, 16 * wide]; a's steps from row to row and from
+/* c [m, wide vectors] (+)= a [m, count] b [count, wide vectors]; a's steps from row to row and from
  * column to column are given, so that it may lie turned. */
 static void multiply(long m, long wide, const float *a, long row, long column, const float *b,
                      long b_row, long count, float *c, long c_row, int add) {
@@ -168,7 +180,7 @@ typedef struct {
 } part;
 
 INLINE part part_of(long block, long lo, long hi, long K) {
-    part out = {block * KEYS, 0, ACROSS, 0};
+    part out = {block * KEYS, 0, KEYS / WIDE, 0};
     if (lo > out.at) out.from = (lo - out.at) / WIDE;
     if (hi < out.at + KEYS) out.until = (hi - out.at + WIDE - 1) / WIDE;
     long end = out.at + out.until * WIDE;
@@ -178,7 +190,8 @@ INLINE part part_of(long block, long lo, long hi, long K) {
 
 /* Where a vector of keys from `key` on is seen by a row. */
 INLINE ints seen(long key, long lo, long hi) {
-    const ints count = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    ints count;
+    for (int i = 0; i < WIDE; i++) count[i] = i;
     return (count >= (int32_t)(lo - key)) & (count < (int32_t)(hi - key));
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -295,3 +296,52 @@ def test_by_choice_pytorch_serves(
     torch.testing.assert_close(out, by_c, rtol=1e-5, atol=1e-5)
     for name, grad in grads.items():
         torch.testing.assert_close(grad, wanted[name], rtol=1e-4, atol=3e-5)
+
+
+def _processor_has(*names: str) -> bool:
+    return set(names) <= set(library._processor().decode().split())
+
+
+def _compile_for(machine: str, anew: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = [flag for flag in library._FLAGS if not flag.startswith("-march")]
+    monkeypatch.setattr(library, "_FLAGS", (*flags, f"-march={machine}"))
+    anew()
+
+
+@pytest.mark.skipif(not _processor_has("sse2"), reason="needs an x86 processor")
+@pytest.mark.parametrize("machine", ["x86-64", "haswell"])
+def test_processors_with_narrower_vectors_compute_the_same(
+    machine: str,
+    anew: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    make_inputs: Made,
+    run: Ran,
+) -> None:
+    if machine == "haswell" and not _processor_has("avx2", "fma", "bmi2"):
+        pytest.skip("needs AVX2")
+    _compile_for(machine, anew, monkeypatch)
+    for S, sizes in zip((1, 65, 130, 131, 210, 90), SIZES, strict=True):
+        inputs = make_inputs(S, B=1, H=7, G=1, D=48, dtype=torch.float32)
+        _assert_as_the_equations(inputs, run, sizes)
+
+
+@pytest.mark.skipif(not _processor_has("avx2", "fma", "bmi2"), reason="needs AVX2")
+def test_a_processor_with_half_the_registers_does_not_take_many_times_as_long(
+    anew: Callable[[], None], monkeypatch: pytest.MonkeyPatch, make_inputs: Made, run: Ran
+) -> None:
+    """Sums that its registers do not hold take ten times as long, and PyTorch's operations less."""
+    inputs = make_inputs(512, B=1, H=6, G=1, D=64, dtype=torch.float32)
+
+    def seconds() -> float:
+        run(inputs, backend="torch", **SIZES[-1])
+        assert _served() == {"c": ""}
+        spent = []
+        for _ in range(5):
+            began = time.thread_time()
+            run(inputs, backend="torch", **SIZES[-1])
+            spent.append(time.thread_time() - began)
+        return min(spent)
+
+    here = seconds()
+    _compile_for("haswell", anew, monkeypatch)
+    assert seconds() < 3 * here
