@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import torch
@@ -125,14 +125,28 @@ def _groups(gathered: Sequence[Gathered], pairs: int) -> list[_Groups]:
 
 
 def _each_pair(pairs: int, work: Callable[[int], None]) -> None:
-    """Have the work of every pair done, by as many threads as PyTorch has."""
+    """Have the work of every pair done, by as many threads as PyTorch has.
+
+    A `ThreadPoolExecutor` takes no work once the main thread has left, though others go on.
+    """
     threads = min(torch.get_num_threads(), pairs)
-    if threads == 1:
-        for n in range(pairs):
-            work(n)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, range(pairs)))
+    failed: list[BaseException] = []
+
+    def share(first: int) -> None:
+        try:
+            for n in range(first, pairs, threads):
+                work(n)
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            failed.append(error)
+
+    others = [Thread(target=share, args=(first,)) for first in range(1, threads)]
+    for thread in others:
+        thread.start()
+    share(0)
+    for thread in others:
+        thread.join()
+    if failed:
+        raise failed[0]
 
 
 def _room(numbers: int) -> Tensor:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -345,3 +348,40 @@ def test_a_processor_with_half_the_registers_does_not_take_many_times_as_long(
     here = seconds()
     _compile_for("haswell", anew, monkeypatch)
     assert seconds() < 3 * here
+
+
+def test_threads_that_outlive_the_main_one_are_served() -> None:
+    program = """
+        import threading, time, torch
+        from nsa.attention import counters, nsa_attention
+        torch.set_num_threads(2)
+
+        def attend():
+            threading.main_thread().join()
+            x = [torch.ones(1, 40, n, 16) for n in (4, 2, 2, 2, 2, 2, 2)]
+            out = nsa_attention(*x, torch.ones(1, 40, 4, 3))
+            print(out.mean().item(), [r.path for r in counters.snapshot() if "piec" in r.operation])
+
+        threading.Thread(target=attend).start()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    mean, path = done.stdout.split()
+    assert 2.0 <= float(mean) <= 3.0
+    assert path == "['c']"
+
+
+def test_what_a_thread_raises_is_raised(make_inputs: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = make_inputs(40, D=16, dtype=torch.float32)
+    nsa_attention(**inputs, **SIZES[0])
+
+    def full(numbers: int) -> Tensor:
+        raise MemoryError(f"no room for {numbers}")
+
+    monkeypatch.setattr(planned, "_room", full)
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        with pytest.raises(MemoryError, match="no room"):
+            nsa_attention(**inputs, **SIZES[0])
