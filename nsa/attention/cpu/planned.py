@@ -181,7 +181,7 @@ def attend(
 
     def work(n: int) -> None:
         own = groups[n]
-        sizes = _Sizes(K, R, D, plan.w or K, 1, 1, len(spans), len(own.table))
+        sizes = _Sizes(K, R, D, min(plan.w or K, K), 1, 1, len(spans), len(own.table))
         room = _room(-(-K // KEYS) * KEYS * D + 2 * TILE * D)
         reference = None if reference_NP is None else reference_NP[n].data_ptr()
         functions.attend(
@@ -258,7 +258,7 @@ def attend_backward(
     N, K, _ = k_NKD.shape
     return _backward(
         functions, q_NPD, k_NKD, v_NKD, plan.spans, _groups(plan.gathered, N), output, dq_NPD,
-        R=q_NPD.shape[1] // K, w=plan.w or K, lone=K if plan.w == 1 else 1,
+        R=q_NPD.shape[1] // K, w=min(plan.w or K, K), lone=K if plan.w == 1 else 1,
     )  # fmt: skip
 
 

@@ -385,3 +385,11 @@ def test_what_a_thread_raises_is_raised(make_inputs: Made, monkeypatch: pytest.M
         torch.set_num_threads(threads)
         with pytest.raises(MemoryError, match="no room"):
             nsa_attention(**inputs, **SIZES[0])
+
+
+def test_a_window_of_any_width_is_all_there_is(make_inputs: Made) -> None:
+    inputs = make_inputs(70, D=16, dtype=torch.float32)
+    widest = nsa_attention(**inputs, **{**SIZES[0], "w": 70})
+    assert _served() == {"c": ""}
+    for w in (71, 2**31, 2**63 - 1, 2**63, 2**64 + 1):
+        assert torch.equal(nsa_attention(**inputs, **{**SIZES[0], "w": w}), widest), w
