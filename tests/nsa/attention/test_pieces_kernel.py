@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nsa.attention import by_plan, counters, nsa_attention
+from nsa.attention import by_plan, counters, nsa_attention, selection_rule
 from nsa.attention.cpu import library, planned
 
 pytestmark = pytest.mark.needs("compiler")
@@ -393,3 +393,13 @@ def test_a_window_of_any_width_is_all_there_is(make_inputs: Made) -> None:
     assert _served() == {"c": ""}
     for w in (71, 2**31, 2**63 - 1, 2**63, 2**64 + 1):
         assert torch.equal(nsa_attention(**inputs, **{**SIZES[0], "w": w}), widest), w
+
+
+def test_a_rule_that_forces_many_blocks_is_served(
+    anew: Callable[[], None], monkeypatch: pytest.MonkeyPatch, make_inputs: Made, run: Ran
+) -> None:
+    """The kernel is tried in as many tokens as such a rule asks for."""
+    monkeypatch.setattr(selection_rule, "RULE", selection_rule.SelectionRule(first=1, recent=18))
+    anew()
+    inputs = make_inputs(220, B=1, D=16, dtype=torch.float32)
+    _assert_as_the_equations(inputs, run, {**SIZES[0], "n_sel": 21})
