@@ -62,6 +62,8 @@ def load_library(kernel: Kernel) -> ctypes.CDLL | str:
     """Return the library of a kernel on this machine, or why there is none."""
     if not cpu_kernels():
         return "NSA_CPU_KERNELS=0 switches it off"
+    if not hasattr(os, "geteuid"):
+        return "it needs a POSIX system"
     compiler, base = c_compiler(), cache_folder()
     if compiler is None:
         return "it needs a C compiler (gcc, clang, or one that CC names), and there is none"

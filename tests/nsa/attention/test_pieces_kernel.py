@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -403,3 +404,13 @@ def test_a_rule_that_forces_many_blocks_is_served(
     anew()
     inputs = make_inputs(220, B=1, D=16, dtype=torch.float32)
     _assert_as_the_equations(inputs, run, {**SIZES[0], "n_sel": 21})
+
+
+def test_where_files_have_no_owners_pytorch_serves(
+    anew: Callable[[], None], monkeypatch: pytest.MonkeyPatch, make_inputs: Made
+) -> None:
+    """As on Windows, where many a compiler is about."""
+    monkeypatch.delattr(os, "geteuid")
+    anew()
+    nsa_attention(**make_inputs(40, D=16, dtype=torch.float32), **SIZES[0])
+    assert "POSIX" in _served()["torch"]
