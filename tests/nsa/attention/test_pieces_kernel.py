@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -327,28 +326,6 @@ def test_processors_with_narrower_vectors_compute_the_same(
     for S, sizes in zip((1, 65, 130, 131, 210, 90), SIZES, strict=True):
         inputs = make_inputs(S, B=1, H=7, G=1, D=48, dtype=torch.float32)
         _assert_as_the_equations(inputs, run, sizes)
-
-
-@pytest.mark.skipif(not _processor_has("avx2", "fma", "bmi2"), reason="needs AVX2")
-def test_a_processor_with_half_the_registers_does_not_take_many_times_as_long(
-    anew: Callable[[], None], monkeypatch: pytest.MonkeyPatch, make_inputs: Made, run: Ran
-) -> None:
-    """Sums that its registers do not hold take ten times as long, and PyTorch's operations less."""
-    inputs = make_inputs(512, B=1, H=6, G=1, D=64, dtype=torch.float32)
-
-    def seconds() -> float:
-        run(inputs, backend="torch", **SIZES[-1])
-        assert _served() == {"c": ""}
-        spent = []
-        for _ in range(5):
-            began = time.thread_time()
-            run(inputs, backend="torch", **SIZES[-1])
-            spent.append(time.thread_time() - began)
-        return min(spent)
-
-    here = seconds()
-    _compile_for("haswell", anew, monkeypatch)
-    assert seconds() < 3 * here
 
 
 def test_threads_that_outlive_the_main_one_are_served() -> None:
