@@ -159,12 +159,39 @@ def _agrees(functions: planned.Functions) -> bool:
         if not _are_close(*told):
             return False
     C = (S - 8) // 4 + 1
-    keys, values = k[:, :C].contiguous(), v[:, :C].contiguous()
-    outs = torch.zeros_like(q), torch.zeros_like(q)
-    sizes: dict[str, Any] = {"l": 8, "d": 4, "l_sel": l_sel, "start": start, "factor": 0.3}
-    by_operations = compressed.compressed_attend(q, keys, values, S, outs[0], **sizes)
-    by_kernel = planned.compressed_attend(functions, q, keys, values, S, outs[1], **sizes)
-    return _are_close((*by_operations, outs[0]), (*by_kernel, outs[1]))
+    read = (q, k[:, :C].contiguous(), v[:, :C].contiguous(), grad)
+    told = (_compressed(each, *read, S, l_sel, start) for each in (None, functions))
+    return _are_close(*told)
+
+
+def _compressed(
+    functions: planned.Functions | None,
+    q_NPD: Tensor,
+    k_NCD: Tensor,
+    v_NCD: Tensor,
+    grad_NPD: Tensor,
+    S: int,
+    l_sel: int,
+    start: int,
+) -> tuple[Tensor, ...]:
+    """As `_branch`, of the compressed branch with l 8 and d 4; and the scores of its blocks."""
+    out, dq, dot = torch.zeros_like(q_NPD), torch.zeros_like(q_NPD), torch.zeros_like(q_NPD[..., 0])
+    attend: Any = compressed.compressed_attend
+    backward: Any = functools.partial(compressed.compressed_backward, start=start)
+    if functions is not None:
+        attend = functools.partial(planned.compressed_attend, functions)
+        backward = functools.partial(planned.compressed_backward, functions)
+    read = (q_NPD, k_NCD, v_NCD, S)
+    lse, scores = attend(*read, out, l=8, d=4, l_sel=l_sel, start=start, factor=1.0)
+    output = OutputGradient(
+        grad_NPD=grad_NPD,
+        gate_NP1=q_NPD[..., :1],
+        minus_lse_NP1=-lse[..., None],
+        dot_NP1=dot[..., None],
+        whole_rows=True,
+    )
+    keys_values = backward(*read, output, dq, l=8, d=4)
+    return (out, lse, scores, dot, dq, *keys_values)
 
 
 def _branch(

@@ -104,17 +104,25 @@ def block_scores(p_NTRC: Tensor, blocks: int, l: int, d: int, l_sel: int) -> Ten
     Every block is summed in the same order, so equal probabilities give exactly equal scores.
     """
     a, r = l_sel // d, l // d
+    counts = counts_of_offsets(l, d, l_sel)
     N, T, _, seen = p_NTRC.shape
     padded = p_NTRC.new_zeros(N, T, r - 1 + a * blocks)
     of_all_heads = padded[..., r - 1 : r - 1 + seen]
     for of_head in p_NTRC.unbind(2):
         of_all_heads += of_head
     scores = p_NTRC.new_zeros(N, T, blocks)
-    # What stands at offsets 1 - r .. a - 1 from the first block of every selection block.
-    for offset, at_offset in enumerate(padded.unfold(-1, a + r - 1, a).unbind(-1), start=1 - r):
-        count = sum(0 <= m - offset < r for m in range(a))
+    # What stands at each offset from the first block of every selection block.
+    at_offsets = padded.unfold(-1, a + r - 1, a).unbind(-1)
+    for count, at_offset in zip(counts, at_offsets, strict=True):
         scores.add_(at_offset, alpha=count)
     return scores
+
+
+def counts_of_offsets(l: int, d: int, l_sel: int) -> list[int]:  # noqa: E741
+    """How often a compressed block counts that stands 1 - l / d, and so on up to l_sel / d - 1,
+    blocks after the first one of a selection block."""
+    a, r = l_sel // d, l // d
+    return [sum(0 <= m - offset < r for m in range(a)) for offset in range(1 - r, a)]
 
 
 def compressed_attend(

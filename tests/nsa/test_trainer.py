@@ -13,6 +13,7 @@ import yaml
 
 import nsa.go
 import nsa.trainer
+from nsa.attention import by_plan
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, DataFailure, Halted, NonFinite
 from nsa.launch import launch_from_file
@@ -460,6 +461,33 @@ def test_an_attention_backend_that_is_not_here_is_bad_configuration(
     order = make_order(train={"attention": {**tiny["attention"], "backend": "triton"}})
     with pytest.raises(BadConfig, match="triton"):
         helpers.build_trainer(order).run()
+
+
+@pytest.mark.parametrize(
+    ("attention", "tried"),
+    [({"backend": "torch"}, 1), ({"backend": "reference"}, 0), ({"kind": "dense"}, 0)],
+    ids=["torch", "reference", "dense"],
+)
+def test_the_first_step_does_not_wait_for_a_kernel_of_ours(
+    attention: dict[str, str],
+    tried: int,
+    make_order: Callable[..., Path],
+    tiny: dict[str, Any],
+    helpers: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order = make_order(train={"attention": {**tiny["attention"], **attention}})
+    trainer, sizes = helpers.build_trainer(order), []
+    step = trainer._train_step
+
+    def looked_at() -> None:
+        sizes.append(by_plan._kernel.cache_info().currsize)
+        step()
+
+    monkeypatch.setattr(trainer, "_train_step", looked_at)
+    by_plan._kernel.cache_clear()
+    trainer.run()
+    assert sizes[0] == tried
 
 
 def test_a_disk_that_is_full_from_the_start_does_not_stop_training(

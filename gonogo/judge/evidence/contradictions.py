@@ -31,6 +31,8 @@ CLOCKS_DIFFER_S = 5.0
 """Receipts lag by a tick or two: shorter differences say nothing."""
 FOUND_LATE = 4
 """Version of the facts since which lines that a late tick brought may be older than that."""
+LAST_STEP_FIRST = 4
+"""Version of the facts since which who came to the last step before he could leave completed."""
 HALT = ".HALT"
 """It asks the ranks to leave; what `.kill` asks for leaves nobody time to come to an end."""
 OVERLAP_S = 1.0
@@ -136,7 +138,8 @@ def _asked_to_end(record: RunRecord, rules: Rules) -> Iterator[str]:
     done = [record.ranks[rank].done_step for rank in rules.ranks() if rank in record.ranks]
     whole = len(done) == rules.world_size and all(step == rules.steps for step in done)
     names = {*record.marks, *record.exit.requests}
-    if whole and HALT in record.marks and HALT in record.exit.requests:
+    stands = HALT in record.marks and HALT in record.exit.requests
+    if whole and stands and rules.facts_v >= LAST_STEP_FIRST:
         names.discard(HALT)  # it was there before the end, and still is
     for name in sorted(names):
         yield f"{name} asks the run to end, and exit.json says that it completed"

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nsa.attention.compressed import counts_of_offsets
 from nsa.attention.cpu.library import Kernel, load_library
 from nsa.attention.pieces import OutputGradient
 from nsa.attention.plan import Gathered, Plan, Span
@@ -213,7 +214,7 @@ def compressed_attend(
     lse = torch.zeros(N, P, dtype=torch.float32, device="cpu")
     scores = torch.zeros(N, wanted, blocks, dtype=torch.float32, device="cpu")
     out_NPD[:, : (l - 1) * R] = 0
-    counts = shares_of_offsets(l, d, l_sel)
+    counts = torch.tensor(counts_of_offsets(l, d, l_sel), dtype=torch.float32, device="cpu")
     row = -(-C // KEYS) * KEYS
     sizes = _Sizes(C, R, D, S, l, d, 0, 0)
 
@@ -228,13 +229,6 @@ def compressed_attend(
     if C:
         _each_pair(N, work)
     return lse, scores
-
-
-def shares_of_offsets(l: int, d: int, l_sel: int) -> Tensor:  # noqa: E741
-    """How often a compressed block counts for a selection block, by offset from 1 - l / d on."""
-    a, r = l_sel // d, l // d
-    counts = [float(sum(0 <= m - o < r for m in range(a))) for o in range(1 - r, a)]
-    return torch.tensor(counts, dtype=torch.float32, device="cpu")
 
 
 def lengths(functions: Functions, x_NPD: Tensor) -> Tensor:

@@ -175,6 +175,21 @@ def test_who_came_to_the_last_step_before_he_could_leave_has_completed(
     assert [row.partition(" ")[0] for row in asks] == named
 
 
+@pytest.mark.parametrize(("facts_v", "count"), [(3, 1), (4, 0)])
+def test_a_release_that_counted_any_halt_is_replayed_as_it_judged(facts_v: int, count: int) -> None:
+    lines = [beat(1, pid=rank, rank=rank, step=STEPS, msg="done") for rank in (0, 1)]
+    exits = exit_record().model_copy(update={"requests": [".HALT"]})
+    record = RunRecord(
+        order=ORDER,
+        ranks={rank: build_rank_steps([line]) for rank, line in enumerate(lines)},
+        marks=(".HALT",),
+        exit=exits,
+    )
+    rules = build_rules(ORDER).model_copy(update={"facts_v": facts_v})
+    found = find_contradictions(record, rules)
+    assert sum("asks the run to end" in row for row in found) == count
+
+
 @pytest.mark.parametrize(
     ("reason", "count"), [(OutcomeCode.COMPLETED, 2), (OutcomeCode.STALLED, 0)]
 )

@@ -260,6 +260,7 @@ def _forget() -> None:
         ("x->dk + first * D", "x->dv + first * D"),
         ("counts[o] * heads[j * apart + o]", "counts[o] * heads[j * apart]"),
         ("+ t.offset[i]", ""),
+        ("(query + 1 - s->l) / s->d + 1", "query + 1"),
     ],
 )
 def test_a_kernel_that_is_wrong_here_does_not_serve(
