@@ -96,7 +96,7 @@ def found_missing(attempts: Iterable[RunRow], before: str | None = None) -> set[
 
 
 def went_to_its_end_unpassed(point: ResumePoint, attempts: Iterable[RunRow]) -> bool:
-    """Say whether a checkpoint is of a run that went to its last step and did not pass.
+    """Say whether a checkpoint is of a run that went to its last step and is not GO.
 
     What comes after it is not all that its gate is for.
     """

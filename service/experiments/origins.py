@@ -123,7 +123,7 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         made_in = _ended_unpassed(session, source, phase, point)
         if made_in is not None and plan.phase(phase).steps <= _steps_of(made_in, phase):
             raise _rejected(
-                f"{phase} went to its last step in {made_in.id} and did not pass, and what comes "
+                f"{phase} went to its last step in {made_in.id} and is not GO, and what comes "
                 f"after step {point.step} is not all of it; {source.id}:{phase}@0 begins it anew"
             )
         runs = reversed(runs_of(session, source.id, phase))
@@ -147,7 +147,7 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
 def _ended_unpassed(
     session: Session, source: ExperimentRow, phase: str, point: ResumePoint
 ) -> ExperimentRow | None:
-    """Return the experiment whose run wrote a checkpoint, went to its end, and did not pass.
+    """Return the experiment whose run wrote a checkpoint, went to its end, and is not GO.
 
     That may be one from which `source` goes on itself: what was taken over of a run is still of
     that run, however many experiments lie between.

@@ -44,8 +44,8 @@ def load_resume_points(
         session: for reading.
         experiment: whose they are.
         phase: which is over, or is gone on with; None: none.
-        unpassed: whether the phase may go on from a run of it that went to its end and did not
-            pass, as it does where it has become longer.
+        unpassed: whether the phase may go on from a run of it that went to its end and is not GO,
+            as it does where it has become longer.
         without: id of a run that was set aside, and whose end is not stored yet.
         before: only checkpoints of the phase of an earlier step than that; None: any.
         made_by: says of a run of the phase whether its checkpoints fit; None: all do.

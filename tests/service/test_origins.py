@@ -172,8 +172,38 @@ def test_a_phase_that_did_not_pass_at_its_end_is_begun_anew(plane: Plane, tmp_pa
     fail_halted(worker, again, "cancelled")
     plane.wait_state(experiment, "finished")
     said = refused(plane, f"{experiment}:synthetic@8")
-    assert f"went to its last step in {experiment} and did not pass" in said
+    assert f"went to its last step in {experiment} and is not GO" in said
     plane.submit(origin=f"{experiment}:synthetic@0")
+
+
+@pytest.mark.parametrize(("step_s", "taken"), [(0.2, False), (0.1, True)], ids=["open", "GO"])
+def test_a_phase_that_left_a_condition_open_at_its_end_is_begun_anew(
+    plane: Plane, tmp_path: Path, step_s: float, taken: bool
+) -> None:
+    """Its last steps alone may meet what all of them did not, and would be GO."""
+    pace = {
+        "id": "pace", "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",
+        "pass_below": 0.15, "severity": "conditional",
+    }  # fmt: skip
+    sets = {"phases.sanity.gate": [pace], "phases.sanity.steps": 30}
+    experiment, worker = plane.submit(set=sets), plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / order.run, step=20)
+    worker.start(order)
+    lines = {rank: beats(order, rank, step_s=step_s) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    assert worker.end(order, lines).status_code == 200
+    fail(worker, plane.next_order(worker))
+    view = plane.wait_state(experiment, "finished")
+    assert view["phases"][0]["verdict"] == ("GO" if taken else "CONDITIONAL_GO")
+    if taken:
+        plane.submit(origin=f"{experiment}:sanity@20", set=sets)
+        return
+    said = refused(plane, f"{experiment}:sanity@20", set=sets)
+    assert f"sanity went to its last step in {experiment} and is not GO" in said
+    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity@0"
+    longer = plane.submit(origin=f"{experiment}:sanity@20", set={**sets, "phases.sanity.steps": 40})
+    assert plane.experiment(longer)["origin"]["step"] == 20
 
 
 def test_a_rerun_that_came_to_no_host_changes_nothing_of_where_to_begin(
@@ -477,7 +507,7 @@ def test_a_phase_that_did_not_pass_is_not_gone_on_with_by_way_of_a_longer_one(
     step = 25 if own else 20
     for asked in ("synthetic", f"synthetic@{step}"):
         said = refused(plane, f"{second}:{asked}", set=sets)
-        assert f"synthetic went to its last step in {first} and did not pass" in said
+        assert f"synthetic went to its last step in {first} and is not GO" in said
         assert f"{second}:synthetic@0 begins it anew" in said
     going = plane.submit(origin=f"{second}:synthetic", set=longer)
     assert plane.experiment(going)["origin"]["step"] == step
