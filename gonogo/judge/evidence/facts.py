@@ -31,6 +31,7 @@ from gonogo.judge.evidence.measure import build_measure
 from gonogo.judge.evidence.metrics import METRICS
 from gonogo.judge.evidence.rank_facts import build_pace, build_rank_facts
 from gonogo.judge.evidence.record import RunRecord
+from gonogo.judge.evidence.samples import may_be_sums
 from gonogo.judge.evidence.signs import signs_at_end
 from gonogo.judge.evidence.steps import BootSteps, RankSteps
 from gonogo.judge.watch.registry import cause_of
@@ -308,9 +309,15 @@ def _without_source(
     for row in rules.gate:
         seen = measures[row.id].ranks.values() if row.id in measures else ()
         if row.metric not in _TOLD_ABOVE and not any(rank.samples for rank in seen):
-            yield f"{row.metric}: nothing tells it"
+            sums = any(may_be_sums(steps, rules) for steps in record.ranks.values())
+            why = _SUMS if sums and row.metric == Metric.TOKS_PER_S else "nothing tells it"
+            yield f"{row.metric}: {why}"
 
 
+_SUMS = (
+    "the tokens that lines tell rise with every step, as those of the whole run so far do;"
+    " the plan's identity.tokens_per_step says how many a step has"
+)
 _NO_DEVICES = "no device line tells it (there is no devices.jsonl)"
 
 _TOLD_ABOVE = frozenset({Metric.GPU_UTIL, Metric.GPU_UTIL_RATIO, Metric.GATE_ENTROPY})

@@ -11,6 +11,7 @@ from gonogo.contract.heartbeat import Msg
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.evidence.table import NEVER
+from gonogo.judge.watch.tokens import rise_of_sums
 
 WHOLE_STEPS = 4
 """Version of the facts since which speeds are of whole steps, and costs of all of them."""
@@ -33,15 +34,32 @@ def step_times(steps: RankSteps, rules: Rules) -> Samples:
 
 
 def toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
-    """Global tokens of a step over its seconds; the ordered tokens where the order says them."""
+    """Global tokens of a step over its seconds; the ordered tokens where the order says them.
+
+    Nothing where they are not ordered, and those of the lines may be of the whole run so far.
+    """
     table = steps.steps
-    found = {}
+    found: dict[int, float] = {}
+    if may_be_sums(steps, rules):
+        return found
     for step, dt_s in whole_step_times(steps, rules).items():
         row = table.rows.get(step)
         tokens = rules.tokens_per_step or (NEVER if row is None else table.tokens[row])
         if tokens != NEVER:
             found[step] = tokens / dt_s
     return found
+
+
+def may_be_sums(steps: RankSteps, rules: Rules) -> bool:
+    """Say whether nobody knows the tokens of a step: none are ordered, and told ones may be sums.
+
+    Facts before version 4 took them for those of a step.
+    """
+    if rules.tokens_per_step or rules.facts_v < WHOLE_STEPS:
+        return False
+    table = steps.steps
+    told = [table.tokens[row] for _, row in table.steps_of(Msg.STEP_END)]
+    return rise_of_sums([tokens for tokens in told if tokens != NEVER]) is not None
 
 
 def whole_step_times(steps: RankSteps, rules: Rules) -> Samples:

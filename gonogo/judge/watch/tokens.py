@@ -9,6 +9,7 @@ every step look so, too, but come to no more than what was ordered; without that
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,6 +21,15 @@ FIRST_X = 3.0
 rises by, may be a sum."""
 SUM_X = 2.0
 """It is one once it is so many times what was ordered for a step."""
+
+
+def rise_of_sums(tokens: Sequence[int]) -> float | None:
+    """Return what the numbers of steps rise by that may be sums; None of those that are none."""
+    if len(tokens) < FIRST_LINES:
+        return None
+    steps = [later - earlier for earlier, later in pairwise(tokens)]
+    rises_by = statistics.median(steps)
+    return rises_by if min(steps) > 0 and tokens[0] <= FIRST_X * rises_by else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +62,8 @@ class TokenGrowth:
         first = (*self.first, tokens)
         if len(first) < FIRST_LINES:
             return replace(self, first=first)
-        steps = [later - earlier for earlier, later in pairwise(first)]
-        rises_by = statistics.median(steps)
-        may_be = min(steps) > 0 and first[0] <= FIRST_X * rises_by
         usual = statistics.median(first)
-        known = TokenGrowth(usual=usual, rises_by=rises_by if may_be else None, before=first[-2])
+        known = TokenGrowth(usual=usual, rises_by=rise_of_sums(first), before=first[-2])
         return known._counted(tokens, usual, ordered)
 
     def _counted(self, tokens: int, usual: float, ordered: int | None) -> "TokenGrowth":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from gonogo.contract.facts import MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.judge.evidence.devices import lay_over
-from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.facts import build_facts, not_observed
 from gonogo.judge.evidence.measure import build_measure, needed_share
 from gonogo.judge.evidence.metrics import METRICS, slope
+from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.spacing import Spacing
 from gonogo.judge.evidence.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
@@ -364,6 +366,39 @@ def test_a_speed_needs_the_tokens_of_a_step(ordered: int | None, speeds: dict[in
     steps.spacing = Spacing(step_s={1: 2.0, 2: 4.0, 3: 4.0}, reported_tok_s=None)
     rules = build_rules(order_of()).model_copy(update={"tokens_per_step": ordered})
     assert METRICS["toks_per_s"].samples(steps, rules) == speeds
+
+
+@pytest.mark.parametrize(
+    ("ordered", "tokens", "speed"),
+    [
+        (None, range(100, 1701, 100), None),
+        (None, [100] * 17, 50.0),
+        (None, [*range(100, 1601, 100), 1600], 800.0),  # a batch that grew up to its size
+        (100, range(100, 1701, 100), 50.0),
+    ],
+    ids=["sums", "of each step", "grown", "ordered"],
+)
+def test_of_tokens_that_may_be_those_of_the_whole_run_nobody_knows_the_speed(
+    ordered: int | None, tokens: Iterable[int], speed: float | None
+) -> None:
+    """Else it would rise with every step, and pass any floor."""
+    stamp = {"pid": 1, "rank": 0, "boot": "b"}
+    lines = [
+        Heartbeat(ts=at, mono=at, seq=seq, step=step, msg=msg, tokens=told, **stamp)
+        for step, count in enumerate(tokens, 1)
+        for at, seq, msg, told in (
+            (2.0 * step, 2 * step, "step_start", None),
+            (2.0 * step + 2.0, 2 * step + 1, "step_end", count),
+        )
+    ]
+    criterion = Criterion(id="c", metric="toks_per_s", aggregate="last", pass_above=0.0)
+    order = with_gate(order_of(), criterion.model_dump())
+    rules = build_rules(order).model_copy(update={"tokens_per_step": ordered, "steps": 17})
+    steps = build_rank_steps(lines)
+    measures = {"c": build_measure(criterion, {0: steps}, rules)}
+    assert measures["c"].ranks["0"].value == speed
+    said = not_observed(RunRecord(order=order, ranks={0: steps}), rules, measures)
+    assert any("rise with every step" in row for row in said) == (speed is None)
 
 
 @pytest.mark.parametrize("gone", ["step_start", "step_end"])
