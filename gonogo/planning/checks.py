@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.criterion import ADDED_CRITERIA
+from gonogo.contract.criterion import ADDED_CRITERIA, Metric
 from gonogo.contract.errors import Corrupt, Problem
 from gonogo.contract.near_miss import hint, near
 from gonogo.contract.patch import Patch
@@ -31,6 +31,8 @@ SURELY_ALIKE = 0.85
 """Ratio of equal letters from which an entry looks like a slip in the name of one that is known:
 `nsa.trainer` does (0.9), `my.train` does not (0.71)."""
 
+_OF_ALL_RANKS = (Metric.TOKS_PER_S, Metric.COST)
+
 
 def problems_in(
     plan: Plan, train: Mapping[str, Any], schema: WorkloadSchema | None
@@ -45,6 +47,7 @@ def problems_in(
     found = [
         *unknown_metrics(plan),
         *_taken_names(plan),
+        *_counted_again(plan),
         *_unknown_remedies(plan),
         *_refused_by_plugins(plan),
         *_said_elsewhere(plan),
@@ -81,6 +84,15 @@ def _taken_names(plan: Plan) -> Iterator[Problem]:
             if row.id in ADDED_CRITERIA:
                 message = f"{row.id} is a criterion that the judge adds; expected another name"
                 yield Problem(path=f"phases.{phase.name}.gate.{row.id}.id", message=message)
+
+
+def _counted_again(plan: Plan) -> Iterator[Problem]:
+    """Yield the sums over ranks of what each of them tells of all: two ranks would be twice it."""
+    for phase in plan.phases:
+        for row in phase.gate:
+            if row.over_ranks == "sum" and row.metric in _OF_ALL_RANKS:
+                message = f"each rank's {row.metric} is of all ranks; expected min, max or mean"
+                yield Problem(path=f"phases.{phase.name}.gate.{row.id}.over_ranks", message=message)
 
 
 def _unknown_remedies(plan: Plan) -> Iterator[Problem]:

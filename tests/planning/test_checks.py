@@ -19,6 +19,7 @@ from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, parse_plan
 
 DEMO = bundled_plan("demo")
+SUM = {"id": "all", "aggregate": "mean", "over_ranks": "sum", "pass_above": 1.0}
 VARIANTS = {"on": ["stall"], "variants": [{"env": {}}, {"train": {}}]}
 
 
@@ -98,7 +99,22 @@ REFUSED = [
         "phases.smoke.gate.watch_ceiling.id",
         "expected another name",
     ),
+    *(
+        (
+            {"phases.smoke.gate": [{**SUM, "metric": metric}]},
+            "phases.smoke.gate.all.over_ranks",
+            f"each rank's {metric} is of all ranks; expected min, max or mean",
+        )
+        for metric in ("toks_per_s", "cost")
+    ),
 ]
+
+
+@pytest.mark.parametrize(
+    "more", [{"metric": "host_rss_mb"}, {"metric": "toks_per_s", "over_ranks": "mean"}]
+)
+def test_what_each_rank_has_of_its_own_can_be_summed(more: dict[str, Any]) -> None:
+    resolve_plan(patched(), {"phases.smoke.gate": [{**SUM, **more}]})
 
 
 @pytest.mark.parametrize(("sets", "path", "said"), REFUSED, ids=[str(row[0]) for row in REFUSED])
