@@ -29,7 +29,8 @@ AGGREGATES = {
     Aggregate.P95: "The value that 95 % of the samples do not exceed, interpolated.",
     Aggregate.LAST: "The sample of the last step.",
     Aggregate.COUNT: "How many samples there are.",
-    Aggregate.SLOPE: "Least-squares slope over the steps: by how much it rises a step.",
+    Aggregate.SLOPE: "Least-squares slope over the steps: by how much it rises a step; two samples"
+    " at least.",
     Aggregate.ALL_FINITE: "Passes when no sample is NaN or infinite; takes no threshold.",
 }
 

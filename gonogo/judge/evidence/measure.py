@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gonogo.contract.canonical import rounded
-from gonogo.contract.criterion import Aggregate, Criterion
+from gonogo.contract.criterion import Aggregate, Criterion, Metric
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.metrics import (
@@ -132,6 +132,14 @@ def needed_share(criterion: Criterion) -> float:
     if row is not None and row.statistic is not None:
         return PARTIAL_SHARE
     return 1.0 if criterion.aggregate in FULL_COVERAGE else PARTIAL_SHARE
+
+
+def is_of_several(criterion: Criterion) -> bool:
+    """Say whether it asks how samples differ: one alone has no slope and no spread."""
+    row = metric_row(criterion.metric)
+    if row is not None and row.statistic is not None:
+        return criterion.metric in (Metric.STEP_CV, Metric.GPU_MEM_SLOPE)
+    return criterion.aggregate is Aggregate.SLOPE
 
 
 def build_measure(

@@ -133,7 +133,7 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.STEP_CV: MetricRow(
         samples=samples.step_times,
         statistic=_variation,
-        meaning="Standard deviation of the step times over their mean.",
+        meaning="Standard deviation of the step times over their mean; of two steps at least.",
     ),
     Metric.FETCH_SHARE: MetricRow(
         samples=samples.fetch_share,
@@ -149,7 +149,7 @@ METRICS: Mapping[str, MetricRow] = {
         samples=samples.device_memory,
         statistic=_slope,
         unit="MB/step",
-        meaning="Least-squares slope of the same.",
+        meaning="Least-squares slope of the same; of two steps at least.",
     ),
     Metric.HOST_RSS_MB: MetricRow(
         samples=samples.of_lines("host_rss_mb"),

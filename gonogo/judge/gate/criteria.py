@@ -13,7 +13,7 @@ from gonogo.contract.criterion import Aggregate, Criterion, GateSeverity, Grey
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import JUDGE_VERSION
-from gonogo.judge.evidence.measure import needed_share
+from gonogo.judge.evidence.measure import is_of_several, needed_share
 from gonogo.judge.evidence.metrics import absent_text, metric_row
 
 PASS, FAIL = CriterionOutcome.PASS, CriterionOutcome.FAIL
@@ -21,6 +21,8 @@ INCONCLUSIVE, ERROR = CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR
 
 SAYS_VALUE = 4
 """Version of the judge since which what fails for certain is told with its value."""
+NEEDS_TWO = 4
+"""Version of the judge since which one sample has no slope and no spread; before, they were 0."""
 
 
 class Zone(StrEnum):
@@ -110,6 +112,9 @@ def _read(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> R
         fails = criterion.aggregate is Aggregate.ALL_FINITE or criterion.on_nan == "fail"
         text = f"{what}: {bad} samples are not finite"
         return Reading(outcome=FAIL if fails else ERROR, observed=None, evidence=text)
+    if judge_version >= NEEDS_TWO and _stands_alone(criterion, rows):
+        text = f"{what}: one sample says nothing of it"
+        return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text, zone=Zone.NOWHERE)
     low = _over_ranks(criterion, [row.low for row in rows])
     high = _over_ranks(criterion, [row.high for row in rows])
     if rows and _must_fail(criterion, low, high):
@@ -128,10 +133,11 @@ def _read(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> R
     if value is None:  # recorded facts that were edited: samples, and nothing that they come to
         text = f"{what}: samples of some rank are there, and no value of them"
         return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
-    if math.isnan(value):
-        text = f"{what}: of the numbers of some rank it is none that a double holds"
-        return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
     return _compare(criterion, value, what)
+
+
+def _stands_alone(criterion: Criterion, rows: list[MeasureRow]) -> bool:
+    return is_of_several(criterion) and any(row.samples == 1 for row in rows)
 
 
 def _failing(criterion: Criterion, low: float, high: float, what: str) -> str:
@@ -209,6 +215,9 @@ def _shortfall(criterion: Criterion, rows: list[MeasureRow]) -> tuple[CriterionO
 
 
 def _compare(criterion: Criterion, value: float, what: str) -> Reading:
+    if math.isnan(value):
+        text = f"{what}: of the numbers of some rank it is none that a double holds"
+        return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
     floor, ceiling = _fail_bounds(criterion)
     if floor is not None:
         pass_at = _number(criterion.pass_above)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.criterion import Criterion, Metric
 from gonogo.contract.decision import CriterionResult
+from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.measure import build_measure
@@ -53,6 +54,28 @@ def test_a_floor_that_nobody_filled_in_passes_nothing(more: dict[str, Any]) -> N
     found = said({0: flat(5.0)}, metric="toks_per_s", pass_above="profile", **more)
     assert (found.outcome, found.observed) == ("inconclusive", None)
     assert "the order does not say what that is" in found.evidence
+
+
+@pytest.mark.parametrize("bound", [{"pass_below": 0.0}, {"pass_above": 0.5}])
+def test_one_sample_has_no_slope(bound: dict[str, float]) -> None:
+    """Else a run with one evaluation would have learned, or one that went on for one step."""
+    found = said({0: flat(5.0, 1)}, steps=1, aggregate="slope", **bound)
+    assert (found.outcome, found.observed) == ("inconclusive", None)
+    assert found.evidence == "slope of loss: one sample says nothing of it"
+    falling = said({0: {1: 5.0, 2: 4.0}}, steps=2, aggregate="slope", **bound)
+    expected = "pass" if "pass_below" in bound else "fail"
+    assert (falling.outcome, falling.observed) == (expected, -1.0)
+    assert said({0: flat(5.0, 1)}, steps=1, aggregate="last", pass_below=5.0).outcome == "pass"
+
+
+@pytest.mark.parametrize("metric", ["step_cv", "gpu_mem_slope_mb_per_step"])
+@pytest.mark.parametrize(("samples", "outcome"), [(1, "inconclusive"), (2, "pass")])
+def test_one_step_has_no_spread(metric: str, samples: int, outcome: str) -> None:
+    criterion = Criterion.model_validate({"id": "c", "metric": metric, "pass_below": 0.1})
+    row = MeasureRow(samples=samples, owed=samples, value=0.0, low=0.0, high=0.0)
+    measure = Measure(window="1..1", ranks={"0": row})
+    assert evaluate(criterion, measure, 1).outcome == outcome
+    assert evaluate(criterion, measure, 1, judge_version=3).outcome == "pass"
 
 
 THRESHOLDS = [
