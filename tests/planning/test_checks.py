@@ -16,7 +16,7 @@ from gonogo.contract.workload import OURS
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.overrides import with_overrides
 from gonogo.planning.resolve import build_order, resolve_plan
-from gonogo.planning.source import bundled_plan, parse_plan
+from gonogo.planning.source import bundled_plan, bundled_plan_names, parse_plan
 
 DEMO = bundled_plan("demo")
 SUM = {"id": "all", "aggregate": "mean", "over_ranks": "sum", "pass_above": 1.0}
@@ -216,6 +216,35 @@ def test_what_comes_to_nothing_is_a_warning() -> None:
     assert warnings_of(parse_plan(FOREIGN)) == []
     idle = with_overrides(DEMO, {"remedies": {"out_of_memory": {}}})
     assert warnings_of(parse_plan(idle)) == ["remedies: max_remedies is 0, so none is ever tried"]
+
+
+MEMORY = {"id": "memory", "metric": "host_rss_mb", "aggregate": "max", "pass_below": 9000}
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks", "warns"),
+    [
+        ({}, 2, True),
+        ({}, 1, False),
+        ({"over_ranks": "max"}, 2, False),
+        ({"over_ranks": "min"}, 2, False),
+        ({"pass_below": None, "fail_above": 9000}, 2, True),
+        ({"pass_below": None, "pass_above": 9000}, 2, False),
+        ({"metric": "loss"}, 2, False),
+    ],
+)
+def test_an_upper_bound_that_one_rank_meets_for_all_is_a_warning(
+    said: dict[str, Any], ranks: int, warns: bool
+) -> None:
+    gate = [{**MEMORY, **said}]
+    plan = with_overrides(DEMO, {"phases.smoke.gate": gate, "workload.world_size": ranks})
+    heads = [row.partition(":")[0] for row in warnings_of(parse_plan(plan))]
+    assert heads == ["phases.smoke.gate.memory"] * warns
+
+
+@pytest.mark.parametrize("name", bundled_plan_names())
+def test_no_bundled_plan_is_warned_of(name: str) -> None:
+    assert warnings_of(parse_plan(bundled_plan(name))) == []
 
 
 SWAPPED = OURS.replace("tr", "rt")
