@@ -134,9 +134,9 @@ def _lineage_checkpoint(
         early = began is not None and (before is None or began.step < before)
         if began is not None and early and began.step and is_durable(began, attempts, taken_over):
             return began  # a rerun may have begun before the newest of the run before it
-        over_in_vain = run.state == RunState.ENDED and run.dir is not None
-        if began is None and (over_in_vain or run.reason in ANSWERS):
-            return None  # an answer begins anew on purpose, and so does the next attempt of it
+        held = run.dir is not None or run.state not in (RunState.QUEUED, RunState.ENDED)
+        if began is None and (held or run.reason in ANSWERS):
+            return None  # it begins anew on purpose, and so does the next attempt of it
     return None
 
 

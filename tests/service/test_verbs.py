@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gonogo.contract.lifecycle import EXPERIMENT_TRANSITIONS, ExperimentState
+from gonogo.rundir import save_json
 from service.experiments import verbs
 from tests.service.conftest import Plane
+from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
 
 
@@ -160,6 +163,33 @@ def test_takeover_fences_the_old_attempt_and_starts_the_next(plane: Plane) -> No
     assert answer.json()["command"]["kind"] == "supersede"
     assert plane.get(f"/runs/{order.run}")["outcome"]["code"] == "superseded"
     assert plane.get(f"/experiments/{experiment}/decisions")["items"] == []
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["none of its own", "its own"])
+def test_a_rerun_that_is_taken_over_goes_on_from_no_run_before_it(
+    plane: Plane, tmp_path: Path, own: bool
+) -> None:
+    """It was to begin anew: its gate would see the last steps of what it was to replace."""
+    home = tmp_path / "runs"
+    experiment = plane.submit(set={"phases.sanity.steps": 30})
+    worker = plane.worker(home=home)
+    first = plane.next_order(worker)
+    worker.start(first)
+    save_checkpoint(home / first.run, step=20)
+    verb(plane, experiment, "halt")
+    fail_halted(worker, first, "halted")
+    plane.wait_state(experiment, "awaiting_decision")
+    verb(plane, experiment, "rerun")
+    again = plane.next_order(worker)
+    assert again.resume_from is None
+    worker.state(again, "check", dir=str(home / again.run))
+    worker.start(again)
+    if own:
+        save_checkpoint(home / again.run, step=10)
+        save_json(home / again.run / "order.json", again.document())
+    assert verb(plane, experiment, "takeover").status_code == 202
+    point = plane.next_order(worker).resume_from
+    assert (point and point.step) == (10 if own else None)
 
 
 def test_nothing_can_be_asked_of_a_finished_experiment_but_an_override(plane: Plane) -> None:
