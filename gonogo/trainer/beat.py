@@ -68,7 +68,14 @@ class Beat:
         """
 
     def resumed(self, step: int) -> None:
-        """Say that training goes on after a step, before the first one; the order's by default."""
+        """Say that training goes on after a step; the order's by default.
+
+        For a script that has loaded a checkpoint of its own. It counts before the first step that
+        this process ends, and no more after it.
+
+        Args:
+            step: the last one that the checkpoint holds.
+        """
 
     def step(
         self, *, loss: SupportsFloat | None, tokens: int | None = None, **numbers: Any

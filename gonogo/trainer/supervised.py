@@ -82,6 +82,7 @@ class SupervisedBeat(Beat):
         self._agree, self._device = agree, None
         self._booted = self._halted = False
         self._raised_in: tuple[int, str] | None = None
+        self._began_after = self.ended
         self._saving = Saving(run_dir, ended=self.ended)
         atexit.register(self._at_exit)
         voice.start()
@@ -136,7 +137,11 @@ class SupervisedBeat(Beat):
         if self.order:
             say_untold(self._run, self._identity)
             self._wait_for_go()
-        voice.begin(opens=self.last_step is None or self.ended < self.last_step)
+        self._open()
+
+    def _open(self) -> None:
+        """Begin the step after the last one, where there is one."""
+        self._voice.begin(opens=self.last_step is None or self.ended < self.last_step)
 
     @property
     def ended(self) -> int:
@@ -149,10 +154,15 @@ class SupervisedBeat(Beat):
         return "params" in self._run.checked and "params" not in self._identity
 
     def resumed(self, step: int) -> None:
-        """Number the steps from here on."""
-        if self._voice.is_ours and not self._booted:
-            self._voice.position.ended = step
-            self._saving.began_after(step)
+        """Number the steps from here on; what has begun begins anew, there."""
+        if not self._voice.is_ours or step == self.ended or self.ended != self._began_after:
+            return
+        self._began_after = step
+        self._voice.go_on_after(step)
+        self._saving.began_after(step)
+        if self._booted:
+            self.boot()
+            self._open()
 
     def step(
         self, *, loss: SupportsFloat | None, tokens: int | None = None, **numbers: Any

@@ -104,6 +104,11 @@ class Voice:
             if due is not None:
                 self._write(self._line(due, {}))
 
+    def go_on_after(self, step: int) -> None:
+        """Take a step for the last that has ended; none is open then."""
+        with self._lock:
+            self.position.ended, self.position.is_open = step, False
+
     def reopen_step(self) -> None:
         """Begin the open step anew, where nothing of it was done before what has just ended."""
         with self._lock:

@@ -464,6 +464,33 @@ def test_a_resumed_run_goes_on_with_the_step_after(tmp_path: Path) -> None:
     assert steps_of(lines, "step_end") == [3, 4]
 
 
+@pytest.mark.parametrize("model", [None, Model()])
+def test_a_script_that_loads_a_checkpoint_of_its_own_says_where_it_goes_on(
+    run: Path, model: Model | None
+) -> None:
+    with gonogo.trainer.attach(run, model=model) as beat:
+        beat.resumed(2)
+        assert not beat.should_save()
+        train(beat, steps=2)
+        beat.resumed(1)  # too late: steps have ended
+    lines = lines_of(run)
+    assert steps_of(lines, Msg.PROGRESS) == steps_of(lines, Msg.STEP_END) == [3, 4]
+    assert steps_of(lines, Msg.STEP_START) == [1, 3, 4]
+    assert [line.step for line in lines if line.msg in (Msg.BOOT, Msg.DONE)] == [0, 2, 4]
+
+
+@pytest.mark.parametrize(("step", "opened"), [(0, [1]), (4, [1])])
+def test_where_nothing_is_left_or_lost_no_step_begins_anew(
+    run: Path, step: int, opened: list[int]
+) -> None:
+    with gonogo.trainer.attach(run) as beat:
+        beat.resumed(step)
+    lines = lines_of(run)
+    assert steps_of(lines, Msg.STEP_START) == opened
+    assert lines[-1].msg == Msg.DONE
+    assert lines[-1].step == step
+
+
 def test_without_go_it_ends_with_4(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
