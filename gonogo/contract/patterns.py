@@ -9,20 +9,27 @@ from collections.abc import Iterable
 
 _NUMBER = r"[-+]?(?:(?:\d+(?:[,_]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|Inf)"
 _STEP = r"(?P<step>\d{1,3}(?:,\d{3})+|\d+)"
-_OTHERS = ("best", "val", "valid", "validation", "eval", "evaluation", "test")
+_EVALUATIONS = ("val", "valid", "validation", "eval", "evaluation", "test", "dev")
+_OTHERS = ("best", "lowest", "minimum", "previous", "prev", *_EVALUATIONS)
 _NOT_OTHERS = "".join(rf"(?<!\b{word}{gap})" for word in _OTHERS for gap in (" ", "/", "-", "."))
 """A loss that is not the one that is trained on: no sign of how training goes."""
 _TRAIN_LOSS = rf"(?i:(?=[tl]){_NOT_OTHERS}\b(?:train(?:ing)?[_ ])?loss(?:_step)?\b)"
 _BETWEEN = r".{0,400}?"
 """Bounded: a line may be long, and hold its first word a thousand times."""
-_OF_OTHERS = (
-    rf"(?i:\b(?:{'|'.join(_OTHERS[1:])})\b(?!\W{{0,3}}(?:acc|auc|err|f1|perp|ppl|score|time|top)))"
-)
+_MEASURES = "acc|auc|err|f1|perp|ppl|score|time|top"
+_OF_OTHERS = rf"(?i:\b(?:{'|'.join(_EVALUATIONS)})\b(?!\W{{0,3}}(?:{_MEASURES})))"
 """What makes a line one of an evaluation; not so where only a measure of it stands beside."""
 _TRAINS = rf"(?:(?!{_OF_OTHERS}).){{0,400}}?"
-_OF_NO_OTHERS = "".join(rf"(?<!\b{word}{gap})" for word in _OTHERS[1:] for gap in (" ", ": ", "] "))
+_OF_NO_OTHERS = "".join(
+    rf"(?<!\b{word}{gap})" for word in _EVALUATIONS for gap in (" ", ": ", "] ")
+)
 _BAR = r"\d/\d+ \[\d+:\d"
 """What every bar of tqdm shows, with and without a loss."""
+_BAR_OF_OTHERS = (
+    rf"(?i:[^|]{{0,200}}?\b(?:{'|'.join(_EVALUATIONS)}|evaluating|validating|testing|sanity)"
+    rf"\b(?!\W{{0,3}}(?:loss|{_MEASURES})))"
+)
+"""How the bar of an evaluation is called; it counts batches that are no steps."""
 
 PATTERNS: dict[str, str] = {
     "torchtitan": (
@@ -40,7 +47,7 @@ PATTERNS: dict[str, str] = {
     "modded-nanogpt": rf"step:(?P<step>\d+)/\d+ train_loss:(?P<loss>{_NUMBER})",
     "nanogpt": rf"iter (?P<step>\d+): loss (?P<loss>{_NUMBER})",
     "plain": (
-        r"(?i:\b(?:global[_ ])?(?:step|iter|iteration)\b)\W{0,3} {0,12}"
+        rf"(?i:{_OF_NO_OTHERS}\b(?:global[_ ])?(?:step|iter|iteration)\b)\W{{0,3}} {{0,12}}"
         rf"{_STEP}\b{_BETWEEN}{_TRAIN_LOSS}\W{{1,3}}?(?P<loss>{_NUMBER})"
     ),
     "transformers": (
@@ -53,7 +60,7 @@ PATTERNS: dict[str, str] = {
         rf"|^(?=loss: \S+ +\[ *\d+/\d+\])){_TRAIN_LOSS}\W{{1,3}}?(?P<loss>{_NUMBER})"
     ),
     "tqdm": (
-        rf"^(?=.*?{_TRAIN_LOSS}[=: ]{{1,3}}(?P<loss>{_NUMBER})|)"
+        rf"^(?!{_BAR_OF_OTHERS})(?=.*?{_TRAIN_LOSS}[=: ]{{1,3}}(?P<loss>{_NUMBER})|)"
         rf"(?:.*?\D)?(?P<step>\d+)/\d+ \[\d+:\d"
     ),
 }

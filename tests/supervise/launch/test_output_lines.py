@@ -343,6 +343,11 @@ def test_a_pattern_that_cannot_be_used_is_named(pattern: str, said: str) -> None
         ("tqdm", "loss 0.75:  9%| | 8/80 [00:03<00:07]", {"step": "8", "loss": "0.75"}),
         ("tqdm", "Epoch 0: | 8/80 [00:03<00:07, train_loss=2.5]", {"step": "8", "loss": "2.5"}),
         ("tqdm", "Epoch 0, val loss 3: | 8/80 [00:03<00:07]", {"step": "8"}),
+        ("tqdm", "val acc 0.5: 9%| | 8/80 [00:03<00:07]", {"step": "8"}),
+        ("tqdm", "train: 9%| | 8/80 [00:03<00:07, val=1]", {"step": "8"}),
+        ("plain", "step 1 lowest loss inf loss 2.0", {"step": "1", "loss": "2.0"}),
+        ("plain", "test.py step 1 | 5 min loss 2.0", {"step": "1", "loss": "2.0"}),
+        ("epoch", "Epoch 1: previous loss inf, loss 2.0", {"loss": "2.0"}),
         ("epoch", "Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.300039", {"loss": "2.300039"}),
         ("epoch", "Epoch: [0][ 10/99]\tTime 0.2 (0.2)\tLoss 6.9e+00 (7.0)", {"loss": "6.9e+00"}),
         ("epoch", "Epoch: [0]  [ 10/99]  eta: 0:12:34  loss: 6.9 (7.0)", {"loss": "6.9"}),
@@ -364,6 +369,13 @@ def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None
     [
         ("plain", "step 3 | val loss: nan"),
         ("plain", "step 3 best loss inf"),
+        ("plain", "[val] step 45 loss nan"),
+        ("plain", "Validation Step [3/5], Loss: 2.5"),
+        ("plain", "Step 3: dev loss 2.5"),
+        ("epoch", "Epoch 1 [dev] loss nan"),
+        ("tqdm", "Validation:  10%|█ | 1/10 [00:00<00:01, loss=2]"),
+        ("tqdm", "Epoch 0 [val]:  10%|█ | 1/10 [00:00<00:01, loss=2]"),
+        ("tqdm", "Sanity Checking DataLoader 0: 100%|██| 2/2 [00:00<00:00]"),
         ("epoch", "| end of epoch   1 | time:  1.23s | valid loss  5.5 |"),
         ("epoch", "Epoch 0, loss 3: | 8/80 [00:03<00:07]"),  # a bar shows each step again and again
         ("epoch", "Test set: Average loss: 0.0500, Accuracy: 9840/10000 (98%)"),
@@ -399,6 +411,14 @@ def test_a_bar_that_shows_a_number_again_and_again_counts_what_is_done(tmp_path:
     program.write("".join(shown) + "\n")
     program.reader.close(0, asked=False)
     assert program.steps() == [(done, float(done)) for done in range(7, 61, 7)]
+
+
+def test_who_ends_after_an_evaluation_has_not_made_its_steps_twice(tmp_path: Path) -> None:
+    program = Program(tmp_path, PATTERNS["tqdm"], steps=20)
+    for called in ("Epoch 0", "Validation"):
+        program.write("".join(f"\r{called}: |{bar(n, 10, 3.0)[1:]}" for n in range(11)) + "\n")
+    program.reader.close(0, asked=False)
+    assert [step for step, _ in program.steps()] == list(range(1, 11))
 
 
 @pytest.mark.parametrize("stride", [1, 3, 20])
