@@ -103,7 +103,8 @@ def replay_decision(
     if difference is not None:
         return _differs(difference, log)
     kind = recorded.decision.kind
-    text = f"{recorded.verdict}: the same" if kind is DecisionKind.AUTO else f"a {kind} decision"
+    verdict = recorded.verdict or "no verdict"
+    text = f"{verdict}: the same" if kind is DecisionKind.AUTO else f"a {kind} decision"
     if kind is not DecisionKind.AUTO:
         text += ": digests are whole"
     return ReplayResult(

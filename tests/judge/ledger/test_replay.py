@@ -124,6 +124,17 @@ def decided_by(version: int, folder: Path) -> RecordedDecision:
     return append(judged(judge(facts, rules), rules, facts), place, None)
 
 
+@pytest.mark.parametrize(("outcome", "said"), [("completed", "GO"), ("cancelled", "no verdict")])
+def test_a_decision_that_comes_to_no_verdict_says_so(
+    outcome: str, said: str, tmp_path: Path
+) -> None:
+    ranks = healthy_ranks(order_of())
+    save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks, reason=outcome))
+    recorded = decided_by(order_of().judge_version, tmp_path / "run")
+    found = replay_decision(recorded, Surroundings(run_dir=tmp_path / "run"))
+    assert (found.equal, found.text) == (True, f"{said}: the same")
+
+
 SINCE = sorted(row.name for row in REGISTRY if row.name in RELEASE_0_1 and row.version > 1)
 RULES_SINCE = f"findings of {', '.join(SINCE)}: their rule has changed since"
 
