@@ -56,6 +56,8 @@ KEPT = (Part.PRODUCTIVE, Part.PRESERVED)
 UNHELD = (Part.QUEUE, Part.DECISION)
 """No device is held meanwhile."""
 LOST = tuple(part for part in Part if part not in (*KEPT, Part.UNKNOWN))
+UNKNOWN_SHARE = 0.01
+"""Of the held seconds: where more is unknown, the ratio is the least that it can be."""
 
 
 class Goodput(Recorded):
@@ -107,6 +109,14 @@ def goodput_of(seconds: Mapping[Part, float]) -> Goodput:
         held_s=held_s,
         ratio=min(1.0, kept / held_s) if held_s > 0 else None,
     )
+
+
+def least_words(goodput: Goodput) -> str:
+    """Return `at least `, to stand before the ratio, where too much time is unknown; else nothing.
+
+    Unknown time counts as lost: the ratio may be higher.
+    """
+    return "at least " if goodput.unknown_s > UNKNOWN_SHARE * goodput.held_s else ""
 
 
 def seconds_of(goodput: Goodput) -> dict[Part, float]:

@@ -6,7 +6,7 @@ Pure: an account in, a picture or Markdown out.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gonogo.contract.goodput import WORDS, Goodput, Part, seconds_of
+from gonogo.contract.goodput import WORDS, Goodput, Part, least_words, seconds_of
 from service.report.text import NONE, duration, inline, percent, table
 from service.report.view import ReportView
 
@@ -41,8 +41,7 @@ def ratio_words(goodput: Goodput) -> str:
     """Return the effective training time as people read it; `at least` where time is unknown."""
     if goodput.ratio is None:
         return NONE
-    least = "at least " if goodput.unknown_s > 0.01 * goodput.held_s else ""
-    return f"{least}{percent(goodput.ratio, 1.0)}"
+    return f"{least_words(goodput)}{percent(goodput.ratio, 1.0)}"
 
 
 def goodput_picture(view: ReportView) -> TimeBars | None:

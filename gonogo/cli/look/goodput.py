@@ -1,7 +1,7 @@
 """Where did the time go, in one line? The share that counts, then what took most of the rest."""
 
 from gonogo.cli.output import duration
-from gonogo.contract.goodput import KEPT, WORDS, Goodput, seconds_of
+from gonogo.contract.goodput import KEPT, WORDS, Goodput, least_words, seconds_of
 
 SHOWN = 3
 
@@ -14,5 +14,7 @@ def goodput_line(goodput: Goodput) -> str:
         for seconds, part in sorted(spent, reverse=True)[:SHOWN]
         if seconds > 0
     ]
-    share = "nothing ran yet" if goodput.ratio is None else f"{goodput.ratio:.1%} effective"
+    share = "nothing ran yet"
+    if goodput.ratio is not None:
+        share = f"{least_words(goodput)}{goodput.ratio:.1%} effective"
     return "; ".join([share, ", ".join(rest)] if rest else [share])

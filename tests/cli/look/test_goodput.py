@@ -14,6 +14,13 @@ def test_a_run_that_only_ended_is_not_told_to_have_halted() -> None:
     )
 
 
+def test_where_time_is_unknown_the_share_is_the_least_that_it_can_be() -> None:
+    """Unknown time counts as lost; as the report and the pages have it."""
+    line = goodput_line(goodput_of({Part.PRODUCTIVE: 90.0, Part.UNKNOWN: 10.0}))
+    assert line == "at least 90.0% effective; unknown 10 s"
+    assert goodput_line(goodput_of({Part.PRODUCTIVE: 99.0, Part.UNKNOWN: 1.0})).startswith("99.0%")
+
+
 def test_what_took_no_time_is_left_out() -> None:
     assert goodput_line(goodput_of({Part.PRODUCTIVE: 5.0})) == "100.0% effective"
     assert goodput_line(goodput_of({})) == "nothing ran yet"
