@@ -1,0 +1,86 @@
+"""Are the figures in the pages those of the code? A phrase is built from what the code holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.campaign import MOST_REPEATS
+from gonogo.contract.goodput import UNKNOWN_SHARE
+from gonogo.contract.watch import Stall
+from gonogo.judge.compare.answer import SHOWN_RATIO
+from gonogo.judge.compare.interval import ONE_RUN_RATIO
+from gonogo.judge.compare.question import MARGIN, WARMUP_STEPS
+from gonogo.judge.compare.repeats import LIKELY
+from gonogo.judge.course.cause import MOST_CHARS
+from gonogo.judge.course.reruns import GRADUAL_STEPS, SUDDEN_STEPS
+from gonogo.judge.course.retries import IN_VAIN
+from gonogo.judge.evidence.measure import MAX_BLOCKS
+from gonogo.judge.watch.detectors.stall import UNNAMED_X
+from gonogo.judge.watch.registry import REGISTRY, RELEASE_0_1
+from gonogo.supervise.end_request import HALT_LIMIT_S
+from gonogo.supervise.keeper.kill import UNKILLABLE_S
+from gonogo.supervise.keeper.log_cap import CAP_BYTES, HEAD_BYTES, TAIL_BYTES
+from gonogo.supervise.watcher.pace import UNKNOWN_CHECKPOINT_S
+from gonogo.supervise.watcher.telling import SUSPECT_S
+from gonogo.trainer.line_file import KEPT_BYTES
+from gonogo.trainer.permission import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
+from service.conductor.leases import LEASE_S
+from service.report.files import MAX_HASHED
+
+DOCS = Path(__file__).parents[2] / "docs"
+SPAN = {10.0: "ten seconds", 30.0: "half a minute", 60.0: "a minute", 300.0: "five minutes"} | {
+    1800.0: "half an hour"
+}
+NUMBER = {10: "Ten", 11: "eleven", 26: "twenty-six"}
+SIZE = {2**20: "megabyte"}
+SHARE = {0.01: "a hundredth", 0.8: "four times in five"}
+NOT_SAID = "?"
+"""A figure that has changed, and for which there is no word here yet."""
+
+
+def span(seconds: float) -> str:
+    return SPAN.get(seconds, NOT_SAID)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+@pytest.mark.parametrize(
+    ("page", "phrase"),
+    [
+        ("by-hand", f"at most {MOST_CHARS} characters"),
+        ("campaigns", f"before the first look, 3 to {MOST_REPEATS}"),
+        ("campaigns", f"is alike within {percent(SHOWN_RATIO)}"),
+        ("compare", f"({MAX_BLOCKS} of them in a run)"),
+        ("compare", f"The first {WARMUP_STEPS} steps (`--warmup`)"),
+        ("compare", f"(`--margin`, {percent(MARGIN)})"),
+        ("compare", f"({SHARE.get(LIKELY, NOT_SAID)}, if"),
+        ("compare", f"more than {MOST_REPEATS} would be needed"),
+        ("compare", f"widened by {percent(ONE_RUN_RATIO)} either way"),
+        ("concepts", f"and shows it until {span(SUSPECT_S)} later"),
+        ("concepts", f"silence of its host for {span(LEASE_S)}"),
+        ("concepts", f"those that evaluate or save have {span(HALT_LIMIT_S)}"),
+        ("decisions/0005-a-silent-host-is-not-dead", f"After `lease_s` ({LEASE_S:g} s)"),
+        ("goodput", f"where it is over {SHARE.get(UNKNOWN_SHARE, NOT_SAID)} the figure"),
+        ("heartbeats", f"Without it after {GO_LIMIT_S:g} s: exit code {NO_GO_CODE}"),
+        ("heartbeats", f"write `halt_seen`, exit with code {HALTED_CODE}"),
+        ("heartbeats", f"the {NUMBER.get(len(RELEASE_0_1), NOT_SAID)} of release 0.1 alone"),
+        ("heartbeats", f"name all {NUMBER.get(len(REGISTRY), NOT_SAID)}"),
+        ("plans", f"{SUDDEN_STEPS} steps after the step that failed; {GRADUAL_STEPS} where"),
+        ("report", f"Files over {MAX_HASHED >> 20} MB are not read"),
+        ("run", f"takes more than {CAP_BYTES >> 20} MB keeps its"),
+        ("run", f"first {SIZE.get(HEAD_BYTES, NOT_SAID)} and its last {TAIL_BYTES >> 20};"),
+        ("run", f"too long: {span(UNNAMED_X * Stall().early_s)} (or half as long again"),
+        ("run", f"in its first {Stall().min_steps} steps"),
+        ("run", f"{span(2 * UNKNOWN_CHECKPOINT_S)} where none is known"),
+        ("run", f"or name no sections have {span(HALT_LIMIT_S)}"),
+        ("run", f"after {span(UNKILLABLE_S)} `exit.json` is written all the same"),
+        ("runbook", f"{NUMBER.get(IN_VAIN, NOT_SAID)} in a row without a later checkpoint"),
+        ("your-trainer", f"wait in memory, up to a {SIZE.get(KEPT_BYTES, NOT_SAID)},"),
+    ],
+)
+def test_a_figure_of_a_page_is_that_of_the_code(page: str, phrase: str) -> None:
+    assert phrase in (DOCS / f"{page}.md").read_text()
