@@ -14,7 +14,9 @@ from gonogo.cli.app import app
 from gonogo.cli.screen.exit_words import EXIT_WORDS
 from gonogo.contract import lifecycle
 from gonogo.contract.fault import KINDS
+from gonogo.contract.goodput import WORDS
 from gonogo.contract.output import OUTPUTS
+from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.judge import catalogue
 from gonogo.judge.watch.registry import REGISTRY
 from gonogo.settings import TABLE, Setting
@@ -213,9 +215,35 @@ def test_every_fault_on_demand_is_documented_with_its_defaults() -> None:
         assert f"`{kind}:{pairs}`" in page or (not pairs and f"`{kind}`" in page), kind
 
 
-def test_the_page_of_the_command_line_lists_every_json_and_every_exit_code() -> None:
+def test_the_page_of_the_command_line_lists_every_json() -> None:
     documented = rows_of("docs/cli.md")
     for name, model in OUTPUTS.items():
         assert documented[name] == [model.__name__]
-    for code, words in EXIT_WORDS.items():
-        assert documented[str(code)] == [words]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/cli.md"])
+def test_every_exit_code_is_listed_and_no_other(page: str) -> None:
+    documented = {code: row for code, row in rows_of(page).items() if code.isdigit()}
+    assert documented == {str(code): [words] for code, words in EXIT_WORDS.items()}
+
+
+def test_every_bundled_plan_is_listed_and_no_other() -> None:
+    plans = {path.stem for path in (ROOT / "gonogo/contract/plans").glob("*.yaml")}
+    listed = {page: set(rows_of(f"docs/{page}.md")) for page in ("plans", "campaigns")}
+    campaigns = {name for name in plans if name.startswith("campaign-")}
+    assert {row for row in listed["campaigns"] if row.startswith("campaign-")} == campaigns
+    assert {row for row in listed["plans"] if re.match(r"demo$|m7c-", row)} == plans - campaigns
+
+
+def test_the_bundled_patterns_are_listed_in_the_order_in_which_they_are_tried() -> None:
+    page = (ROOT / "docs/run.md").read_text()
+    listed = re.search(r"^Bundled: (.*?)\. Where", page, re.M)
+    assert listed is not None
+    assert re.findall(r"`([\w.-]+)`", listed[1]) == list(PATTERNS)
+    assert list(GUESSED) == [name for name in PATTERNS if name != "tqdm"]
+
+
+def test_every_part_of_the_time_is_explained() -> None:
+    page = (ROOT / "docs/goodput.md").read_text()
+    cells = re.findall(r"^\| (\w[^|]*) \| ", page, re.M)
+    assert {name for cell in cells for name in cell.split(", ")} == {"part", *WORDS.values()}
