@@ -88,7 +88,7 @@ class Workload(Submitted):
     command: Argv | None = None
     """A program and its arguments, started once a host as they are written."""
     cwd: Annotated[Path, AfterValidator(_absolute)] | None = None
-    """Folder in which it is started; null = the run directory's own choice."""
+    """Folder in which it is started; null = the one that holds the worker's code."""
     env: Env = {}
     """Environment of every phase."""
     files: list[Path] = []
