@@ -210,3 +210,12 @@ def test_logs_are_taken_by_offset_and_read_by_tail_or_offset(
     assert plane.get(path, rank=0, offset=len(text) - 7)["text"] == "line 9\nlater\n"
     assert plane.get(path, rank=0, offset=1006)["text"] == ""
     assert plane.get(path, tail=5)["name"] == "torchrun.log"
+
+
+def test_a_run_is_shown_as_suspect_as_long_as_its_watcher_says_so(
+    plane: Plane, started: tuple[FakeWorker, Any]
+) -> None:
+    worker, order = started
+    for suspect in (False, True, True, False):
+        assert worker.telemetry(order, suspect=suspect).status_code == 200
+        assert plane.get(f"/runs/{order.run}")["suspect"] is suspect

@@ -48,6 +48,7 @@ class RunStore:
     findings: dict[str, Any] = field(default_factory=dict)
     evidence: dict[str, EvidenceReport] = field(default_factory=dict)
     telemetry: int = 0
+    suspect: bool = False
     secret: str | None = None
     command: dict[str, Any] | None = None
 
@@ -146,6 +147,7 @@ class FakeControlPlane:
     def _telemetry(self, run: RunStore, body: bytes) -> dict[str, Any]:
         message = Telemetry.model_validate_json(body)
         run.telemetry += 1
+        run.suspect = message.suspect
         for part in message.ranks:
             name = str(part.rank)
             if part.start == run.offsets.get(name, 0):

@@ -344,12 +344,24 @@ def test_entry_that_is_not_allowed_is_not_started(new_run: NewRun) -> None:
     assert not run.dir.torchrun_log.exists()
 
 
+def names_of(pid: int) -> set[str]:
+    """Return the names in the environment of a process."""
+    raw = Path(f"/proc/{pid}/environ").read_bytes()
+    return {part.partition(b"=")[0].decode() for part in raw.split(b"\0")}
+
+
+def test_a_watcher_carries_no_token_not_even_one_of_a_run_around_its_own(new_run: NewRun) -> None:
+    """What carries the token is ended with its run; the watcher outlives it."""
+    run = new_run(steps=2000, environ={"GONOGO_RUN": "run_around"})
+    run.wait_for_step(1)
+    assert "GONOGO_RUN" not in names_of(run.pid_of("watcher"))
+
+
 def test_ranks_get_the_ordered_environment_and_no_key(new_run: NewRun) -> None:
     run = new_run(steps=2000)
     run.wait_for_step(1)
     record = json.loads((run.path / ".rank0.json").read_text())
-    raw = Path(f"/proc/{record['pid']}/environ").read_bytes()
-    names = {part.partition(b"=")[0].decode() for part in raw.split(b"\0")}
+    names = names_of(record["pid"])
     assert {"NSA_TB_DISABLE", "GONOGO_RUN", "RANK"} <= names
     ours = {name for name in names if name.startswith("GONOGO_")}
     assert ours == {"GONOGO_RUN", "GONOGO_RUN_DIR"}

@@ -120,6 +120,15 @@ def test_a_long_backlog_is_sent_in_pieces_and_goes_on_where_it_stood(
     assert arrived(plane).events()[-1] == "end"
 
 
+def test_what_the_watcher_suspects_is_told_along(
+    plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    shipping = new_shipper()
+    for at, suspect in enumerate((False, True, False)):
+        shipping.ship(float(at), suspect=suspect)
+        assert arrived(plane).suspect is suspect
+
+
 def test_a_torn_last_line_waits_for_its_end(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:

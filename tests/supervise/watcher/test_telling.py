@@ -1,0 +1,31 @@
+"""What a watcher tells of a run besides what it decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.judge.watch import start
+from gonogo.rundir import RunDir
+from gonogo.supervise.watcher.pace import Pace
+from gonogo.supervise.watcher.shipping import Offline
+from gonogo.supervise.watcher.telling import SUSPECT_S, Telling
+from tests.judge.watch.streams import order_of
+
+
+@pytest.mark.parametrize(
+    ("severity", "shown"),
+    [(Severity.SUSPECT, True), (Severity.WARN, False), (Severity.INFO, False)],
+)
+def test_a_suspicion_is_shown_for_a_while(tmp_path: Path, severity: Severity, shown: bool) -> None:
+    shipping, state = Offline(), start(order_of())
+    telling = Telling(RunDir(tmp_path), shipping, Pace())
+    telling.tell(0.0, 0.0, state, [])
+    assert not shipping.suspect
+    telling.note(Finding(detector="stall", severity=severity, at=1.0, key="k", text="why"), 100.0)
+    telling.tell(100.0 + 0.9 * SUSPECT_S, 0.0, state, [])
+    assert shipping.suspect is shown
+    telling.tell(100.0 + SUSPECT_S, 0.0, state, [])
+    assert not shipping.suspect
