@@ -18,11 +18,12 @@ from pathlib import Path
 
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import NODE_NAME, TOKEN_NAME, ProcessRef
-from gonogo.supervise.release import own_python
 
 LIMIT_S = 5.0
 _SCAN = Path(__file__).with_name("environ_scan.py").read_text("ascii")
 """The helper's program: read as the keeper starts, since its folder may be gone at the end."""
+_PYTHON = "/proc/self/exe"
+"""The interpreter that runs here, by no name: a deployment may have removed its environment."""
 
 _log = logging.getLogger("gonogo.supervise.keeper")
 
@@ -69,7 +70,7 @@ class Environs:
             spare: processes that are passed over, besides this one.
         """
         passed_over = {os.getpid(), *spare, *self._unreadable, *self.helpers}
-        command = [own_python(), "-I", "-S", "-c", self._scan]
+        command = [_PYTHON, "-I", "-S", "-c", self._scan]
         command += [self._mark, str(int(number)), str(passes), *map(str, sorted(passed_over))]
         helper = subprocess.Popen(
             command,

@@ -24,6 +24,7 @@ from gonogo.supervise.lost import end_lost
 from gonogo.supervise.processes import ProcessRef, find_process
 from tests.supervise.runs import NewRun, build_test_order, wait_until
 
+ROOT = Path(__file__).parents[3]
 FREEZER = Path("/sys/fs/cgroup/freezer")
 ROOT_OF_TWO = """
 import os, subprocess, sys, time
@@ -174,6 +175,30 @@ def test_who_cannot_look_at_environments_at_all_is_not_waited_for_for_ever(two: 
     assert not killer.has_given_up(UNKILLABLE_S - 1.0)
     assert not killer.advance(UNKILLABLE_S)
     assert killer.has_given_up(UNKILLABLE_S)
+
+
+WHILE_ITS_ENVIRONMENT_IS_REMOVED = """
+import pathlib, sys
+from gonogo.supervise.keeper.marked import Environs
+pathlib.Path(sys.executable).unlink()
+swept = Environs(sys.argv[1]).sweep()
+print(swept.whole, *(ref.pid for ref in swept.found))
+"""
+
+
+def test_an_environment_that_was_removed_under_a_run_keeps_nobody_from_looking(
+    two: Two, tmp_path: Path
+) -> None:
+    """A run whose end could not be proved would hold its devices for ever."""
+    _, token, marked, _ = two
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    found = subprocess.run(
+        [str(python), "-c", WHILE_ITS_ENVIRONMENT_IS_REMOVED, token],
+        env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert found.stdout.split() == ["True", str(marked.pid)]
 
 
 @pytest.mark.long
