@@ -39,6 +39,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.patterns import PATTERNS, fitting
 from gonogo.contract.plan import DRIFTS
 from gonogo.judge.directory import judge_directory
+from gonogo.plain_file import is_there
 from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, read_tail, save_json
 from gonogo.signing import own_signing_key
 from gonogo.slots import choose_together
@@ -50,12 +51,14 @@ from gonogo.supervise.locks import (
     HOST_FOLDER,
     DeviceLocks,
     holding,
+    keeper_lock,
     launch_lock,
     open_host_folder,
 )
+from gonogo.supervise.lost import end_lost
 from gonogo.supervise.preflight.preflight import check_host
 from gonogo.supervise.quarantine import without_quarantined
-from gonogo.supervise.start import start_keeper
+from gonogo.supervise.start import start_draining, start_keeper
 from gonogo.trainer.line_file import ATTACHED
 
 LAUNCH_WAIT_S = 60.0
@@ -177,7 +180,10 @@ def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool
             say(f"preflight {check.id}: {check.outcome}: {check.text}")
     if checked.passed and devices is not None:
         keeper = _launch(run_dir, locks, environ, devices)
-        return _follow(keeper, run_dir, order, quiet=quiet)
+        interrupted = _follow(keeper, run_dir, order, quiet=quiet)
+        if keeper.returncode < 0:
+            _end_lost(run_dir, order, locks, environ)
+        return interrupted
     failed = "; ".join(row.text for row in checked.checks if row.outcome == "fail")
     document = order.document()
     refusal = build_refusal(
@@ -222,7 +228,7 @@ def _follow(
             ended = keeper.poll() is not None
             following.look()
             if ended:
-                if keeper.returncode:
+                if keeper.returncode > 0:
                     say(_last_line(run_dir.path / "keeper.log"))
                 return interrupts > 0
             time.sleep(_POLL_S)
@@ -236,6 +242,22 @@ def _follow(
                 both = {signal.SIGINT, signal.SIGTERM}
                 keeper.send_signal((both - {number}).pop())  # beside the first: its second
                 say("ending it now")
+
+
+def _end_lost(
+    run_dir: RunDir, order: Order, locks: DeviceLocks, environ: Mapping[str, str]
+) -> None:
+    """End what is left of a run whose keeper was killed: without a service nobody else does."""
+    with holding(keeper_lock(run_dir.path)) as mine:
+        if not mine or is_there(run_dir.exit):
+            return
+        say("its keeper was killed: what is left of the run is ended")
+        try:
+            while end_lost(run_dir, order, time.time()) is None:
+                time.sleep(_POLL_S)
+        except OSError as error:  # its processes are ended; no disk takes the word
+            say(f"its end cannot be written: {error}")
+        start_draining(run_dir.path, home=locks.home, locks=locks, environ=environ)
 
 
 def _meant(word: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from gonogo.cli.app import run
 from gonogo.cli.exits import Exit
 from gonogo.supervise.devices.listing import DeviceListed, Listing
 from gonogo.supervise.locks import DeviceLocks, holding
+from gonogo.supervise.processes import find_process
 from tests.data import make_runs
 from tests.supervise.runs import wait_until
 
@@ -248,6 +250,26 @@ def test_an_unchanged_program_is_not_waited_for_when_it_is_to_end(folder: Path) 
     ran.send_signal(signal.SIGTERM)
     out, _ = ran.communicate(timeout=200)  # a trainer gets 300 s to leave with a checkpoint
     assert ran.returncode == Exit.INTERRUPTED, out
+
+
+def test_a_run_whose_keeper_is_killed_has_an_end_and_leaves_nothing(folder: Path) -> None:
+    """A shell's child knows nothing of the shell's death: it went on beside its verdict."""
+    shell = f"{sys.executable} mute.py 99999 -1 0 & echo $! > pid; wait; true"
+    command = gonogo("run", "--steps", "99999", "--", "sh", "-c", shell)
+    ran = subprocess.Popen(
+        command, cwd=folder, env=environment(folder), stderr=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: list(folder.glob("home/runs/*/heartbeat_rank0.jsonl")), what="a heartbeat")
+    (run_dir,) = (folder / "home" / "runs").iterdir()
+    program = find_process(int((folder / "pid").read_text()))
+    assert program is not None
+    os.kill(json.loads((run_dir / "keeper.json").read_text())["pid"], signal.SIGKILL)
+    _, said = ran.communicate(timeout=120)
+    lived_on = program.is_alive() and program.send(signal.SIGKILL)
+    assert not lived_on
+    assert "its keeper was killed" in said
+    record = json.loads((run_dir / "exit.json").read_text())
+    assert (record["reason"], record["ended_by"]) == ("keeper_lost", "infra")
 
 
 def test_a_home_that_cannot_be_is_one_line(
