@@ -63,6 +63,8 @@ class Context:
     """Where people reach this service, for links in alerts and on pages."""
     local_url: str = "http://127.0.0.1:8750"
     """Where processes of this host reach it."""
+    announced: bool = False
+    """Whether the home has named this process as the one that answers (`service.announcing`)."""
     closing: threading.Event = field(default_factory=threading.Event)
     readers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
     """Who may hold a connection beyond the thread that asked for it; see `open_session`."""

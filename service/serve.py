@@ -4,7 +4,6 @@ import errno
 import gc
 import json
 import logging
-import os
 import signal
 import socket
 import time
@@ -13,7 +12,7 @@ from types import FrameType
 import uvicorn
 
 from gonogo.contract.errors import Unavailable
-from gonogo.rundir import save_json
+from service.announcing import announce
 from service.app import create_app
 from service.context import Context, open_context
 from service.db.migrate import migrate
@@ -91,8 +90,8 @@ class Server(uvicorn.Server):
         """Begin to serve."""
         await super().startup(sockets=sockets)
         if self.started:
-            found = {"url": self._context.local_url, "pid": os.getpid()}
-            save_json(self._context.settings.home / "service.json", found)
+            announce(self._context.settings.home, self._context.local_url)
+            self._context.announced = True
             print(json.dumps({"url": self._context.local_url}), flush=True)
             self._notifier.say(READY="1", STATUS=f"answers at {self._context.url}")
 

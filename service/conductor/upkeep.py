@@ -1,10 +1,11 @@
-"""What must be tidied? The global cursor, missing decision files, old idempotency keys."""
+"""What must be tidied? The cursor of all, missing decision files, old keys, who answers here."""
 
 from typing import cast
 
 from sqlalchemy import Table, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
+from service.announcing import announce_again
 from service.context import Context
 from service.db.prepared import Prepared
 from service.db.schema import EventRow, IdempotencyRow
@@ -66,6 +67,8 @@ class Upkeep:
     def run_once(self) -> None:
         """Write missing decision files; forget idempotency keys of yesterday."""
         context = self._context
+        if context.announced:
+            announce_again(context.settings.home, context.local_url)
         context.store.read(lambda session: save_missing(context.settings.decisions, session))
         old = context.now() - KEPT_S
         if context.store.read(lambda session: _has_old(session, old)):

@@ -17,6 +17,9 @@ from redis import Redis
 
 from gonogo.contract.errors import Rejected
 from service.__main__ import main
+from service.announcing import announce_again
+from service.conductor.upkeep import Upkeep
+from service.context import open_context
 from service.db.migrate import HEAD, current_revision, migrate
 from service.settings import load_settings
 from tests.service.fake_worker import FakeWorker
@@ -80,6 +83,30 @@ def test_what_was_answered_survives_a_kill(process: Process) -> None:
         assert order is not None
         assert order.experiment == found["id"]
         assert process.end(signal.SIGTERM) == 0
+
+
+def test_a_service_that_goes_on_is_named_again_once_a_second_one_of_its_home_has_ended(
+    process: Process,
+) -> None:
+    """Commands said that no service runs, and to start one."""
+    home, ours = process.home, {"url": "http://127.0.0.1:1", "pid": os.getpid()}
+    announce_again(home, ours["url"])
+    assert not (home / "service.json").exists(), "a home that names none stays as it is"
+    process.start().close()
+    second = (home / "service.json").read_text()
+    announce_again(home, ours["url"])
+    assert (home / "service.json").read_text() == second, "it lives"
+    process.end(signal.SIGTERM)
+    context = open_context(load_settings({"GONOGO_HOME": str(home)}))
+    try:
+        context.local_url = ours["url"]
+        Upkeep(context).run_once()
+        assert (home / "service.json").read_text() == second, "it does not answer yet"
+        context.announced = True
+        Upkeep(context).run_once()
+    finally:
+        context.store.close()
+    assert json.loads((home / "service.json").read_text()) == ours
 
 
 def test_a_first_start_says_nothing_of_its_schema(process: Process) -> None:
