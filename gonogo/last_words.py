@@ -25,7 +25,9 @@ _BANNER = re.compile(
     r"|traceback) *:.*|  <NO_OTHER_FAILURES>|\s*"
 )
 _REMARK = re.compile(r"\[?[EWIF]\d{4} \d{2}:\d{2}:\d{2}\S* .*\belastic/")
-_STEP = re.compile(r"\b(?:step|iter|iteration)\b\W{0,3} {0,12}\d.*?\bloss\b", re.IGNORECASE)
+_STEP = re.compile(r"\b(?:step|iter|iteration)\b\W{0,3} {0,12}\d.{0,400}?\bloss\b", re.IGNORECASE)
+"""Bounded as in `contract.patterns`: a line may be as long as a log's end, and hold its first word
+thousands of times."""
 _BAR = re.compile(r"\b(\d+)/(\d+) \[\d+:\d")
 """What a progress bar shows: how much of how much is done."""
 _RULE = re.compile(r"\W*$")

@@ -1,6 +1,7 @@
 """The error that a program ended with, out of logs as they are."""
 
 import re
+import time
 
 import pytest
 
@@ -135,3 +136,11 @@ def test_threads_that_a_dying_interpreter_shows_are_no_last_words() -> None:
     dump = f"Thread 0x7f (most recent call first):\n{frames}\nExtension modules: numpy (total: 1)"
     said = last_error(f"step 6 begins\n{error}\nFatal Python error: Aborted\n\n{dump}\n")
     assert said.splitlines()[-2:] == [error, "Fatal Python error: Aborted"]
+
+
+def test_a_line_that_speaks_of_steps_without_end_takes_no_time() -> None:
+    """It is read in the service, by the thread that writes; a step far before its loss is one."""
+    begun = time.process_time()
+    assert own_lines("step 1 " * 9_000)
+    assert time.process_time() - begun < 5.0, "of a log's end; it grew with the square"
+    assert last_error(f"{VALUE}step 7 {'x ' * 150}loss 2.5\nleft") == "left", "it was survived"
