@@ -4,6 +4,8 @@ A receiver that moved must be subscribed anew. What this loads is a twelfth of t
 so it is imported by who has something to post.
 """
 
+import logging
+
 import httpx
 
 from gonogo.contract.api import AlertBody
@@ -12,6 +14,7 @@ from service.alerts.message import Answer, Target, encode_body, sign
 from service.alerts.reach import check_reach
 
 _GONE = 410
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log addresses, which may be secrets
 
 
 def open_client(timeout_s: float) -> httpx.Client:

@@ -98,6 +98,21 @@ def test_a_subscription_can_be_tried(plane: Plane) -> None:
     assert plane.call("POST", "/webhooks/wh_none/test").status_code == 404
 
 
+def test_the_address_of_a_subscription_stands_in_no_log(
+    plane: Plane, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever knows some receivers' addresses (Slack's) may post there."""
+    caplog.set_level("INFO")
+    with receiving() as receiver:
+        receiver.url += "/services/T0/whose"
+        webhook, _ = subscribe(plane, receiver)
+        for answers in ([], [500]):
+            receiver.answers = answers
+            plane.call("POST", f"/webhooks/{webhook}/test")
+        assert len(receiver.got) == 2, "it is told"
+    assert "whose" not in caplog.text
+
+
 def test_a_new_secret_signs_at_once_and_the_old_one_no_more(plane: Plane) -> None:
     with receiving() as receiver:
         webhook, old = subscribe(plane, receiver)
