@@ -5,14 +5,20 @@ which attention path served how often. Each is read line by line; rows that are 
 """
 
 import csv
+import io
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import IO
 
 FILES = ("gate_health.csv", "k_stats.csv")
 SERVED = "fallback_counters.csv"
 COLUMNS = ("entropy", "max_share", "distance_blocks", "distinct_share", "kept_share")
 """What the two files say of a layer at a step."""
+MAX_ROWS = 2_000_000
+"""Lines of one of the trainer's files that are read, at most."""
+MAX_LINE = 4096
+"""No line of them comes near this; of a file that has such a one nothing more is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +48,22 @@ class Served:
     path: str
     reason: str
     calls: int
+
+
+def lines_of(stream: IO[bytes]) -> Iterator[str]:
+    """Yield the lines of a trainer's file, whatever stands in it: a hole has neither line nor end.
+
+    The file is closed after the last one.
+
+    Raises:
+        OSError: it cannot be read any more.
+    """
+    with io.TextIOWrapper(stream, encoding="utf-8", errors="replace") as text:
+        for _ in range(MAX_ROWS):
+            line = text.readline(MAX_LINE)
+            if not line or len(line) == MAX_LINE:
+                return
+            yield line.replace("\x00", "")
 
 
 def read_layers(files: Iterable[Iterable[str]]) -> tuple[LayerHealth, ...]:

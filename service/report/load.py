@@ -3,9 +3,7 @@
 Numbers are of all steps, so every heartbeat is read, though only the fields that are shown.
 """
 
-import io
 from collections.abc import Iterable, Sequence
-from itertools import islice
 
 from gonogo.contract.api import Forecast
 from gonogo.contract.decision import Decision
@@ -35,7 +33,7 @@ from service.report.beats import load_run_beats
 from service.report.devices import build_devices, load_samples
 from service.report.evidence import Excerpt, load_stack
 from service.report.files import load_files
-from service.report.health import FILES, SERVED, read_layers, read_served
+from service.report.health import FILES, SERVED, lines_of, read_layers, read_served
 from service.report.numbers import build_numbers
 from service.report.profile import TABLE, TEXT, Profile, read_profile
 from service.report.view import RankNumbers, ReportView, RunReport
@@ -46,8 +44,6 @@ from service.views.news import view_event
 from service.views.runs import load_run_view
 
 LOG_LINES = 25
-MAX_ROWS = 2_000_000
-"""Lines of one of the trainer's files that are read, at most."""
 MAX_PROFILE_BYTES = 4 * 2**20
 
 
@@ -125,8 +121,7 @@ def _load_lines(session: Session, run: RunRow, name: str) -> Iterable[str]:
     """Yield the lines of a file that the trainer left, where it can be had here."""
     try:
         with load_artifact(session, run, name) as stream:
-            text = io.TextIOWrapper(stream, encoding="utf-8", errors="replace")
-            yield from islice((line.replace("\x00", "") for line in text), MAX_ROWS)
+            yield from lines_of(stream)
     except (Rejected, OSError):
         return
 

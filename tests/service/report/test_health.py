@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
-from service.report.health import LayerColumn, Served, read_layers, read_served
+from service.report.health import LayerColumn, Served, lines_of, read_layers, read_served
 from service.report.phases import gate_parts, profile_parts, unseen_of
 from service.report.profile import MAX_TEXT_LINES, Profile, read_profile
 from tests.service.report.views import order_of, run_report
@@ -29,6 +31,19 @@ def test_every_layer_has_its_first_last_least_and_most() -> None:
     )
     assert found[0].columns["kept_share"].last == 0.5
     assert "kept_share" not in found[1].columns
+
+
+def test_of_a_file_without_lines_nothing_is_held_in_memory(tmp_path: Path) -> None:
+    """Whoever trains makes a hole of any size, and the service reads the file for a report."""
+    path = tmp_path / "gate_health.csv"
+    path.write_text("\n".join(GATES) + "\n")
+    with path.open("rb") as stream:
+        assert [line.rstrip() for line in lines_of(stream)] == GATES
+    with path.open("r+b") as stream:
+        stream.truncate(2**26)
+    with path.open("rb") as stream, open(os.dup(stream.fileno()), "rb") as same:
+        assert [line.rstrip() for line in lines_of(stream)] == GATES
+        assert os.lseek(same.fileno(), 0, os.SEEK_CUR) < 2**20, "nor read"
 
 
 def test_rows_that_are_none_are_left_out_and_the_later_row_of_a_step_counts() -> None:
