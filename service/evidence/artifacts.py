@@ -10,6 +10,7 @@ import io
 import os
 import stat
 from collections.abc import Collection, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
@@ -74,21 +75,21 @@ def list_artifacts(session: Session, run: RunRow) -> ArtifactsView:
 
 
 def _walk(run_dir: RunDir) -> Iterator[ArtifactView]:
-    count = 0
-    for folder, _, names in os.walk(run_dir.path):
-        for name in names:
-            path = Path(folder) / name
-            try:
-                found = path.lstat()
-            except OSError:  # a draft that has its name by now
-                continue
-            if not stat.S_ISREG(found.st_mode) or not is_text(path):
-                continue
-            count += 1
-            if count > MAX_LISTED:
-                return
+    """Yield the plain files; no more is looked at than may be listed, whatever it is."""
+    for path in islice(_paths(run_dir.path), MAX_LISTED):
+        try:
+            found = path.lstat()
+        except OSError:  # a draft that has its name by now
+            continue
+        if stat.S_ISREG(found.st_mode) and is_text(path):
             relative = str(path.relative_to(run_dir.path))
             yield ArtifactView(path=relative, bytes=found.st_size, here=True)
+
+
+def _paths(root: Path) -> Iterator[Path]:
+    for folder, _, names in os.walk(root):
+        yield Path(folder)
+        yield from (Path(folder) / name for name in names)
 
 
 def load_copies(

@@ -21,6 +21,7 @@ from gonogo.contract.order import ResumePoint
 from gonogo.contract.output import DryRun
 from gonogo.rundir import RunDir
 from service.db.schema import ExperimentRow
+from service.evidence import artifacts
 from service.http.deprecation import deprecation_headers
 from service.http.etag import check_if_match, etag_of
 from service.http.files import file_response
@@ -218,6 +219,20 @@ def test_what_is_no_plain_file_is_not_there(plane: Plane, tmp_path: Path, strang
         "links in a ring": lambda path: path.symlink_to(path),
     }[strange](folder / "x")
     assert plane.call("GET", f"{base}/x").status_code == 404
+
+
+def test_no_more_of_a_directory_is_looked_at_than_is_listed(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that is open asks every two seconds, and links and folders cost nothing to make."""
+    base, folder = run_on_this_host(plane, tmp_path / "runs")
+    (folder / "links" / "folder").mkdir(parents=True)
+    (folder / "links" / "folder" / "x").write_text("x")
+    for number in range(20):
+        (folder / "links" / str(number)).symlink_to("x")
+    for most, listed in ((25, ["links/folder/x", "order.json"]), (20, ["order.json"])):
+        monkeypatch.setattr(artifacts, "MAX_LISTED", most)
+        assert [row["path"] for row in plane.get(base)["items"]] == listed
 
 
 def test_a_name_that_is_no_text_keeps_no_report_from_being_written(
