@@ -47,6 +47,7 @@ class OutcomeCode(StrEnum):
     WORKER_LOST = "worker_lost"
     NODE_LOST = "node_lost"
     PREEMPTED = "preempted"
+    DISK_FULL = "disk_full"
     ISOLATED = "isolated"
     DEADLINE = "deadline"
     CANCELLED = "cancelled"
@@ -73,6 +74,7 @@ CLASS_OF: dict[OutcomeCode, OutcomeClass] = {
     OutcomeCode.WORKER_LOST: OutcomeClass.INFRA,
     OutcomeCode.NODE_LOST: OutcomeClass.INFRA,
     OutcomeCode.PREEMPTED: OutcomeClass.INFRA,
+    OutcomeCode.DISK_FULL: OutcomeClass.INFRA,
     OutcomeCode.ISOLATED: OutcomeClass.INFRA,
     OutcomeCode.CANCELLED: OutcomeClass.OPERATOR,
     OutcomeCode.HALTED: OutcomeClass.OPERATOR,

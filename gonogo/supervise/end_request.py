@@ -37,6 +37,7 @@ REASONS = frozenset(
         "worker_lost",
         "node_lost",
         "preempted",
+        "disk_full",
         "isolated",
         "deadline",
         "cancelled",

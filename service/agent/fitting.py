@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 UNREADABLE = (GonogoError, ValueError, KeyError, TypeError)
 """What making an order of a frozen plan may fail with (a ValidationError is a ValueError)."""
 _PAGE = 100
-OF_THE_HOST = frozenset({OutcomeCode.PREFLIGHT_FAILED, OutcomeCode.HARDWARE})
+OF_THE_HOST = frozenset({OutcomeCode.PREFLIGHT_FAILED, OutcomeCode.HARDWARE, OutcomeCode.DISK_FULL})
 """Ends that a host may be to blame for."""
 OTHER_HOST_S = 60.0
 """How long a retry waits for another host to take it."""

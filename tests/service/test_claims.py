@@ -349,8 +349,17 @@ def test_a_plan_fits_the_devices_that_are_free(
     assert Offer(free=free).fits(parse_plan(bundled_plan(plan))) is fits
 
 
-@pytest.mark.parametrize("other", ["lives", "is-too-small"])
-def test_a_retry_waits_for_another_host_where_one_could_take_it(plane: Plane, other: str) -> None:
+@pytest.mark.parametrize(
+    ("other", "reason", "by"),
+    [
+        ("lives", "preflight_failed", "infra"),
+        ("lives", "disk_full", "watchdog"),
+        ("is-too-small", "preflight_failed", "infra"),
+    ],
+)
+def test_a_retry_waits_for_another_host_where_one_could_take_it(
+    plane: Plane, other: str, reason: str, by: str
+) -> None:
     experiment = plane.submit()
     devices = ("cpu:0",) if other == "lives" else ()
     sick, well = plane.worker("w1", host="sick"), plane.worker("w2", host="well", devices=devices)
@@ -358,7 +367,7 @@ def test_a_retry_waits_for_another_host_where_one_could_take_it(plane: Plane, ot
     order = sick.claim()
     assert order is not None
     sick.state(order, "check")
-    sick.end(order, {}, "preflight_failed", "infra", code=None)
+    sick.end(order, {}, reason, by, code=None)
     plane.wait(lambda: len(plane.experiment(experiment)["phases"][0]["runs"]) == 2, "a retry")
     again = sick.claim()
     if other == "lives":

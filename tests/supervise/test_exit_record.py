@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import tracemalloc
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -235,6 +237,44 @@ def test_a_kill_for_want_of_memory_names_the_cause(
     record = build(tmp_path, {0: ended(1, at=101.0), 1: end}, asked, oom_at=oom_at)
     assert record.reason is reason
     assert ("out of memory" in record.text) is (reason is OutcomeCode.OOM)
+
+
+NO_SPACE = "OSError: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "free_mb", "asked", "reason"),
+    [
+        (NO_SPACE, 63, None, OutcomeCode.DISK_FULL),
+        (NO_SPACE, 63, request("nonzero_exit", "trainer"), OutcomeCode.DISK_FULL),
+        (NO_SPACE, 64, None, OutcomeCode.NONZERO_EXIT),
+        (NO_SPACE, None, None, OutcomeCode.NONZERO_EXIT),
+        ("ValueError: no such word\n", 63, None, OutcomeCode.NONZERO_EXIT),
+        (NO_SPACE, 63, request("stalled", "watchdog"), OutcomeCode.STALLED),
+    ],
+    ids=["full", "found dead", "a quota", "nobody can tell", "another error", "asked"],
+)
+def test_a_disk_that_is_full_is_not_the_programs(
+    log: str,
+    free_mb: int | None,
+    asked: EndRequest | None,
+    reason: OutcomeCode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With room on the disk it was a quota, which is the run's own."""
+
+    def statvfs(path: Path) -> SimpleNamespace:
+        if free_mb is None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return SimpleNamespace(f_bavail=free_mb * 256, f_frsize=4096)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    (tmp_path / "rank1.log").write_text(log)
+    record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: ended(1, at=1.0)}, asked)
+    assert record.reason is reason
+    signs = ["no_space"] if log == NO_SPACE and reason is not OutcomeCode.STALLED else []
+    assert record.signs == signs
 
 
 @pytest.mark.parametrize(

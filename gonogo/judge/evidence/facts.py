@@ -93,7 +93,7 @@ def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
         return OutcomeFacts(code=record.exit.reason, actor=record.exit.ended_by)
     halt = next((row for row in record.findings if row.severity is Severity.HALT), None)
     if halt is not None:
-        return OutcomeFacts(code=cause_of(halt.detector), actor=Actor.WATCHDOG)
+        return OutcomeFacts(code=cause_of(halt), actor=Actor.WATCHDOG)
     done = [
         rank in record.ranks and record.ranks[rank].done_step is not None for rank in rules.ranks()
     ]

@@ -10,6 +10,8 @@ from functools import cache
 from typing import Any
 
 from gonogo.contract.errors import Rejected
+from gonogo.contract.finding import Finding
+from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.outcome import OutcomeCode, code_of
 from gonogo.judge.watch.detector import Detector
 from gonogo.judge.watch.detectors.alive_lost import AliveLost
@@ -131,8 +133,14 @@ def is_ours(name: str) -> bool:
     return any(row.name == name for row in REGISTRY)
 
 
-def cause_of(name: str) -> OutcomeCode:
-    """Return the cause that a halt of a detector names, another package's included."""
+def cause_of(halt: Finding) -> OutcomeCode:
+    """Return the cause that a halt names, of another package's detector, too.
+
+    Where the disk itself has no room, that is its host's; what a quota refuses is the run's own.
+    """
+    name = halt.detector
+    if name == Name.DISK and halt.value is not None and halt.threshold is not None:
+        return OutcomeCode.DISK_FULL if halt.value < halt.threshold else code_of(name)
     if not is_ours(name):
         brought = next((row.code for row in _brought()[0] if row.name == name), None)
         if brought is not None:

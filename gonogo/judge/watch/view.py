@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Heartbeat, Section
-from gonogo.contract.observation import Kind, disk_of
+from gonogo.contract.observation import DiskSeen, Kind, disk_of
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Watch
@@ -260,9 +260,17 @@ class View:
 
     def lines_are_refused(self) -> bool:
         """Whether the file system takes no lines, as far as the watcher has tried."""
-        seen = self.observed.get(Kind.DISK)
-        disk = None if seen is None else disk_of(seen.payload)
+        disk = self._disk()
         return disk is not None and disk.refused
+
+    def free_mb(self) -> float | None:
+        """Room where the run writes, in MB, as the watcher saw it last."""
+        disk = self._disk()
+        return None if disk is None else disk.free_mb
+
+    def _disk(self) -> DiskSeen | None:
+        seen = self.observed.get(Kind.DISK)
+        return None if seen is None else disk_of(seen.payload)
 
     def testified(self, streams: list[RankStream], culprit: RankStream, mono: float) -> bool:
         """Whether a deadline may be called missed, rather than lines lost on their way.

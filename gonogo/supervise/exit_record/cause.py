@@ -1,6 +1,7 @@
 """Why did a run end? Who asked first, else the rank that failed first. Stdlib only."""
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ OOM_WITHIN_S = 10.0
 """So close to a kill for want of memory, a death by SIGKILL is that kill."""
 ENDED_BY_ITSELF = "nonzero_exit"
 OOM = "oom"
+DISK_FULL = "disk_full"
+FULL_BYTES = 64 * 2**20
+"""With less room than this a disk is full for everybody."""
 _UNWATCHED = "watcher_failed"
 
 
@@ -85,8 +89,11 @@ def why(
     text = (
         request.text if request is not None and request.text else _say(order, cause, ranks, agent)
     )
-    if "out_of_memory" in signs_of_cause(run_dir, order, ranks, cause):
+    signs = signs_of_cause(run_dir, order, ranks, cause)
+    if "out_of_memory" in signs:
         return OOM, "trainer", text
+    if "no_space" in signs and _is_full(run_dir):
+        return DISK_FULL, "trainer", text
     return ENDED_BY_ITSELF, "trainer", text
 
 
@@ -142,6 +149,15 @@ def was_killed_for_memory(ended: Ended, oom_at: float | None) -> bool:
     """
     killed = ended.signal == _KILL or ended.code == 128 + _KILL
     return killed and oom_at is not None and abs(oom_at - ended.at) <= OOM_WITHIN_S
+
+
+def _is_full(path: Path) -> bool:
+    """Say whether the disk itself has no room, and not a quota on it."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < FULL_BYTES
 
 
 def _who(order: Mapping[str, Any], cause: int, ranks: Mapping[int, Ended]) -> str:

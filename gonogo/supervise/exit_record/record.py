@@ -14,7 +14,7 @@ from typing import Any
 
 from gonogo.supervise.end_request import EndRequest
 from gonogo.supervise.exit_record.binding import build_binding
-from gonogo.supervise.exit_record.cause import ENDED_BY_ITSELF, OOM, first_failed, why
+from gonogo.supervise.exit_record.cause import DISK_FULL, ENDED_BY_ITSELF, OOM, first_failed, why
 from gonogo.supervise.exit_record.ended import Ended
 from gonogo.supervise.exit_record.last_lines import signs_of_cause
 
@@ -60,7 +60,7 @@ def build_exit(
         "agent": agent.document() if agent is not None else None,
         "ranks": {str(rank): ended.document() for rank, ended in sorted(ranks.items())},
         "signs": sorted(signs_of_cause(run_dir, order, ranks, cause))
-        if reason in (ENDED_BY_ITSELF, OOM)
+        if reason in (ENDED_BY_ITSELF, OOM, DISK_FULL)
         else [],
         **({"left": list(left)} if left else {}),
         **build_binding(run_dir, order),

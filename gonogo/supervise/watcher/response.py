@@ -123,7 +123,7 @@ def answer_finding(
         now: Unix seconds.
         now_mono: monotonic seconds.
     """
-    code = cause_of(finding.detector)
+    code = cause_of(finding)
     by_itself = finding.detector == Detector.PROCESS_DEATH
     way = Way.KILL if finding.detector in _CANNOT_MOVE else Way.LEAVE
     time_s = _NO_TIME if way is Way.KILL else _time_to_leave(leaving_s, now_mono)

@@ -2,10 +2,12 @@
 
 Two sources: what the watcher reads of the file system, held against the size of the last checkpoint
 that it verified, and `error` lines, in which the trainer says that a write was refused. A disk is
-no rank's, so no rank is named. Room that is short only while a checkpoint is being written, and
-comes back when an older one is deleted, is no shortage: it has to last `SETTLE_S`. A small write
-that the watcher itself was refused (a quota, a read-only remount) warns, whatever room there is: it
-may be no limit of the trainer's. A run that has nothing more to write is left alone.
+no rank's, so no rank is named. Where it has less room than the finding's threshold the end is the
+host's (`disk_full`); what is refused all the same is a quota of the run's own. Room that is short
+only while a checkpoint is being written, and comes back when an older one is deleted, is no
+shortage: it has to last `SETTLE_S`. A small write that the watcher itself was refused (a quota, a
+read-only remount) warns, whatever room there is: it may be no limit of the trainer's. A run that
+has nothing more to write is left alone.
 """
 
 import re
@@ -23,6 +25,11 @@ SETTLE_S = 5.0
 CLEAR_RATIO = 1.25
 """A warning is over when so many times its limit are free again: not at every checkpoint."""
 MB = 2**20
+FULL_MB = 64.0
+"""With less than this a disk is full for everybody, whatever a checkpoint takes."""
+_FULL = re.compile(
+    r"\[?Errno 28\b|\bENOSPC\b|(?i:no space left on device)|PytorchStreamWriter failed writing"
+)
 _REFUSED = re.compile(
     r"\[?Errno (?:28|30|122)\b|\b(?:ENOSPC|EROFS|EDQUOT)\b|(?i:no space left on device"
     r"|read-only file system|disk quota exceeded)|PytorchStreamWriter failed writing"
@@ -60,6 +67,9 @@ class Disk(Detector[Room]):
         """Observe an error line: did the file system refuse a write?"""
         if own.refused or not is_refusal(beat.line):
             return own, []
+        text = (beat.line.text or "").strip()
+        room_mb = view.free_mb() if _FULL.search(text) else None
+        least_mb = max(FULL_MB, self.settings.halt_checkpoints * (own.checkpoint_mb or 0.0))
         finding = found(
             view,
             self.name,
@@ -67,8 +77,10 @@ class Disk(Detector[Room]):
             episode="refused",
             at=beat.tick.ts,
             step=beat.line.step,
-            text=f"the file system refused a write at step {beat.line.step}:"
-            f" {(beat.line.text or '').strip()[:200]}",
+            value=room_mb,
+            threshold=None if room_mb is None else least_mb,
+            text=f"the file system refused a write at step {beat.line.step}: {text[:200]}"
+            + ("" if room_mb is None else f"; {room_mb:.0f} MB were free where the run writes"),
         )
         return replace(own, refused=True), [finding]
 

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
+from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.watch import armed
+from gonogo.judge.watch.registry import cause_of
 from tests.judge.watch.detectors.host import checkpoint, disk, host_order, tell
 from tests.judge.watch.streams import Watched, World, watch
 
@@ -57,6 +59,36 @@ def test_a_write_that_the_file_system_refused_halts_at_once(kind: str, text: str
     assert "refused a write" in halt.text
 
 
+NO_SPACE, READ_ONLY, QUOTA = (text for _, text in REFUSALS[:3])
+
+
+@pytest.mark.parametrize(
+    ("text", "free", "mb", "code"),
+    [
+        (NO_SPACE, 10.0, None, OutcomeCode.DISK_FULL),
+        (NO_SPACE, 63.9, 20.0, OutcomeCode.DISK_FULL),
+        (NO_SPACE, 64.0, 20.0, OutcomeCode.RESOURCE_LIMIT),
+        (NO_SPACE, 999.0, 1_000.0, OutcomeCode.DISK_FULL),
+        (NO_SPACE, 1_000.0, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
+        (NO_SPACE, None, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
+        (QUOTA, 10.0, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
+        (READ_ONLY, 10.0, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
+    ],
+)
+def test_a_disk_without_room_is_the_hosts_and_a_quota_the_runs(
+    text: str, free: float | None, mb: float | None, code: OutcomeCode
+) -> None:
+    world = World(host_order()).boot().steps(2)
+    if mb is not None:
+        tell(world, checkpoints=[checkpoint(2, mb=mb)])
+        world.steps(1)
+    if free is not None:
+        tell(world, disk=disk(free))
+    world.steps(1).ranks[0].say("error", type="OSError", text=text)
+    (halt,) = watch(world.steps(1)).halts
+    assert cause_of(halt) is code
+
+
 @pytest.mark.parametrize(("kind", "text"), OTHER_ERRORS)
 def test_other_errors_are_not_the_disks(kind: str, text: str | None) -> None:
     world = World(host_order()).boot().steps(3)
@@ -88,7 +120,9 @@ def test_a_refusal_is_told_once() -> None:
 def test_room_is_held_against_the_last_checkpoint(
     free: float, mb: float | None, found: list[tuple[str, float]]
 ) -> None:
-    assert of_disk(watch(steps_with_room(free, free, free, mb=mb))) == found
+    seen = watch(steps_with_room(free, free, free, mb=mb))
+    assert of_disk(seen) == found
+    assert {cause_of(halt) for halt in seen.halts} <= {OutcomeCode.DISK_FULL}
 
 
 def with_looks(*looks: dict[str, object]) -> World:
