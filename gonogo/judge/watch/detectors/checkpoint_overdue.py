@@ -9,6 +9,13 @@ once; it ends nothing by itself, for an earlier one may. One that the trainer de
 watcher had read it may have held: nobody knows, so the time begins anew, and so does the count of
 steps.
 
+Ranks that all start again in place below the last one (the next fold after `done`, a launcher's
+restart of a program that does not resume) are to save what they make from there: step, steps and
+time begin anew with their first step, once all have ended one. Those that go on from the last one
+change nothing: a run that dies again and again before it saves would never be overdue. One rank
+that starts again alone says nothing of what the others save. A checkpoint beyond all that ranks
+have told since may be of before: it counts for the time, and for no step.
+
 UNKNOWN without a watcher that looks at checkpoints (its ticks say so), and for a run whose cadence
 is never. Evaluations since the last one add to each limit, once: nothing is saved meanwhile.
 """
@@ -48,6 +55,12 @@ class Saved:
     """What was wrong with the last of them."""
     warned: bool = False
     halted: bool = False
+    again: int = 0
+    """How often all ranks have begun again below it."""
+    begun: bool = False
+    """Whether `step` is where they began again, and no checkpoint's."""
+    boots: tuple[str | None, ...] = ()
+    """The boots of the last restart in place of which it is known where it goes on."""
 
 
 class CheckpointOverdue(Detector[Saved]):
@@ -57,7 +70,8 @@ class CheckpointOverdue(Detector[Saved]):
     sentence = (
         "Warns when no checkpoint has been verified by the watcher at 1.5 times the expected time"
         " and ten minutes, halts at twice that; warns of a checkpoint that does not hold. One that"
-        " was deleted before it was read may have held: the time begins anew."
+        " was deleted before it was read may have held: the time begins anew, as it does where all"
+        " ranks start again in place below the last one."
     )
     State = Saved
     ticks = True
@@ -69,6 +83,7 @@ class CheckpointOverdue(Detector[Saved]):
         looked = checkpoints_in(tick)
         if looked is None and not own.looks:
             return own, findings
+        own = _after_restart(own, tick, view)
         for seen in looked or ():
             own, told = self._looked(own, seen, tick, view)
             findings += told
@@ -85,8 +100,10 @@ class CheckpointOverdue(Detector[Saved]):
     ) -> tuple[Saved, list[Finding]]:
         """Return what one look at a checkpoint changes."""
         if seen.verified:
-            if seen.step is None or seen.step <= max(own.step, _first_step(self.run)):
+            if seen.step is None or seen.step <= self._floor(own):
                 return own, []  # one that was there before, looked at again by another watcher
+            if own.again and seen.step > max((s.step for s in view.streams.values()), default=0):
+                return replace(self._anew(own, tick, view), halted=False), []
             return replace(
                 own,
                 since_mono=tick.mono,
@@ -96,6 +113,7 @@ class CheckpointOverdue(Detector[Saved]):
                 due_mono=None,
                 warned=False,
                 halted=False,
+                begun=False,
             ), []
         if seen.gone:
             own = self._anew(own, tick, view)
@@ -110,13 +128,17 @@ class CheckpointOverdue(Detector[Saved]):
             view,
             self.name,
             Severity.WARN,
-            episode=f"refused/{seen.path}",
+            episode=_episode(own, f"refused/{seen.path}"),
             at=tick.ts,
             step=seen.step,
             text=f"{seen.path} {what}: {seen.text}",
         )
         own = replace(own, refused=(*own.refused, seen.path))
         return own if seen.gone else replace(own, why=finding.text), [finding]
+
+    def _floor(self, own: Saved) -> int:
+        """Return the step up to which a checkpoint is none that was saved since."""
+        return own.step if own.again else max(own.step, _first_step(self.run))
 
     def _anew(self, own: Saved, tick: Tick, view: View) -> Saved:
         """Return the state with time and steps counted from here; before a first step none runs."""
@@ -192,11 +214,13 @@ class CheckpointOverdue(Detector[Saved]):
         passed_s = tick.mono - (own.since_mono or tick.mono)
         setting = "halt_x" if severity is Severity.HALT else "overdue_x"
         last = f"since that of step {own.step}" if own.step else "at all"
+        if own.begun:
+            last = "since all ranks began again"
         return found(
             view,
             self.name,
             severity,
-            episode=f"step{own.step}",
+            episode=_episode(own, f"step{own.step}"),
             at=tick.ts,
             step=_completed(view),
             value=passed_s,
@@ -222,14 +246,62 @@ def has_cadence(run: Run) -> bool:
     return run.order.checkpoint.every_steps is not None or run.order.checkpoint.every_s is not None
 
 
+def _after_restart(own: Saved, tick: Tick, view: View) -> Saved:
+    """Return the state after a restart in place: begun anew where all ranks begin below it.
+
+    A boot's first lines may say step 0 of a process that goes on from a checkpoint: where it began
+    is known once each rank has ended a step. One that died or said `done` is waited for no longer.
+    """
+    streams = view.active()
+    if not streams or not _is_restarted(streams[0]):
+        return own
+    known = set(own.boots)
+    if not all(_is_restarted(s) and s.completed_steps and s.boot not in known for s in streams):
+        return own
+    own = replace(own, boots=tuple(stream.boot for stream in streams))
+    first = min(stream.completed - stream.completed_steps for stream in streams)
+    if first >= own.counted:
+        return own
+    starts = [stream.started_mono for stream in streams if stream.started_mono is not None]
+    return replace(
+        own,
+        since_mono=min(starts, default=tick.mono),
+        evaluated_s=_evaluated_s(view, tick.mono),
+        step=min(first, own.step),
+        counted=first,
+        due_mono=None,
+        refused=(),
+        why="",
+        warned=False,
+        halted=False,
+        again=own.again + 1,
+        begun=own.begun or first < own.step,
+    )
+
+
+def _is_restarted(stream: RankStream) -> bool:
+    """Whether a rank has started again in place: this is not its first boot."""
+    return stream.another or stream.top_step > 0 or stream.idle_boots > 0
+
+
+def _episode(own: Saved, name: str) -> str:
+    """Return the name of an episode; what begins again has episodes of its own."""
+    return f"again{own.again}/{name}" if own.again else name
+
+
 def _first_step(run: Run) -> int:
     """Return the step that the run goes on after."""
     return 0 if run.order.resume_from is None else run.order.resume_from.step
 
 
 def _completed(view: View) -> int:
-    """Return the highest step that every rank has ended."""
-    return min((s.completed for s in view.streams.values()), default=0)
+    """Return the highest step that every rank has ended.
+
+    One that has ended none since it started again counts for none: it may be no trainer at all.
+    """
+    ranks = view.streams.values()
+    ended = (s.completed for s in ranks if s.completed_steps or not _is_restarted(s))
+    return min(ended, default=0)
 
 
 def _later(mono: float | None, seconds: float) -> float | None:

@@ -353,3 +353,161 @@ def test_a_checkpoint_that_was_verified_before_any_line_begins_the_clock() -> No
 def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
     (processes, *_) = not_observed(start(host_order(), watched=False))
     assert "checkpoint_overdue" in processes
+
+
+def restart(world: World, step: int, boot: str = "again", ranks: tuple[int, ...] = (0, 1)) -> World:
+    """These ranks start again in place, one after another, and go on from a step."""
+    for rank in (world.ranks[number] for number in ranks):
+        rank.spend(5.0)
+        rank.boot, rank.seq, rank.section, rank.section_seq = boot, 0, "boot", 0
+        rank.in_step, rank.step = False, step
+        rank.say("boot", **world.order.identity.model_dump(mode="json", exclude_none=True))
+        rank.enter(None)
+        world.meet()
+    return world
+
+
+def saving(world: World, *steps: int) -> World:
+    """Trains on, each time for 200 s, after which a checkpoint holds; 0: none is saved."""
+    for step in steps:
+        train(world, 200)
+        if step:
+            tell(world, checkpoints=[checkpoint(step)])
+    return world
+
+
+def trained(cadence: dict[str, Any], *, done: bool = False, **fields: Any) -> World:
+    """A run that has saved its checkpoints up to that of step 140."""
+    world = saving(world_with(cadence, **fields), *range(20, 141, 20))
+    for rank in world.ranks:
+        if done:
+            rank.say("done")
+    return world
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["the next fold", "from scratch"])
+@pytest.mark.parametrize("cadence", [BY_STEPS, BY_TIME], ids=["by steps", "by time"])
+def test_a_training_that_begins_again_has_checkpoints_of_its_own(
+    cadence: dict[str, Any], done: bool
+) -> None:
+    world = restart(trained(cadence, done=done), 0)
+    saving(world, *range(20, 121, 20))
+    assert overdue(watch(world, interval_s=2.0)) == []
+    began = world.mono
+    warning, halt = overdue(watch(train(world, 2_000), interval_s=2.0))
+    assert warning.at - EPOCH + T0 - began == pytest.approx(900, abs=20)
+    assert "since that of step 120" in halt.text
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["the next fold", "from scratch"])
+@pytest.mark.parametrize("cadence", [BY_STEPS, BY_TIME], ids=["by steps", "by time"])
+def test_a_training_that_begins_again_and_saves_nothing_is_overdue(
+    cadence: dict[str, Any], done: bool
+) -> None:
+    world = restart(trained(cadence, done=done), 0)
+    began = world.mono
+    warning, halt = overdue(watch(train(world, 2_000), interval_s=2.0))
+    assert (warning.severity, halt.severity) == (Severity.WARN, Severity.HALT)
+    assert warning.at - EPOCH + T0 - began == pytest.approx(900, abs=20)
+    assert halt.at - EPOCH + T0 - began == pytest.approx(1_800, abs=20)
+    assert "since all ranks began again" in halt.text
+
+
+def test_each_training_is_told_of_as_its_own() -> None:
+    world = trained(BY_TIME)
+    bad = checkpoint(20, text="torn")
+    for boot in ("second", "third"):
+        restart(world, 0, boot)
+        tell(world.steps(2, step_s=10.0), checkpoints=[bad])
+        train(world, 1_000)
+        tell(world, checkpoints=[checkpoint(100)])
+    told = [finding.text for finding in overdue(watch(world, interval_s=2.0))]
+    assert len(told) == 4
+    assert sum(text.startswith("checkpoints/step_000020 claims") for text in told) == 2
+
+
+def test_a_restart_that_resumes_from_the_last_checkpoint_begins_no_new_time() -> None:
+    """One that dies again and again before it saves would never be overdue."""
+    world = trained(BY_TIME)
+    for attempt in range(20):
+        restart(train(world, 150), 140, f"again{attempt}")
+    assert [f.severity for f in overdue(watch(world, interval_s=2.0))] == [
+        Severity.WARN,
+        Severity.HALT,
+    ]
+
+
+@pytest.mark.parametrize("cadence", [BY_STEPS, BY_TIME], ids=["by steps", "by time"])
+@pytest.mark.parametrize("told", [140, 0], ids=["told at once", "told with the first step"])
+def test_a_restart_that_resumes_and_saves_on_is_left_alone(
+    cadence: dict[str, Any], told: int
+) -> None:
+    world = restart(train(trained(cadence), 100), told)
+    for rank in world.ranks:
+        rank.step = 140
+    saving(world, *range(160, 261, 20))
+    assert overdue(watch(world, interval_s=2.0)) == []
+    began = world.mono
+    warning, _ = overdue(watch(train(world, 2_000), interval_s=2.0))
+    assert warning.at - EPOCH + T0 - began == pytest.approx(900, abs=20)
+
+
+def test_one_that_starts_from_scratch_again_and_again_is_overdue() -> None:
+    world = trained(BY_TIME)
+    for attempt in range(14):
+        train(restart(world, 0, f"again{attempt}"), 150)
+    assert [f.severity for f in overdue(watch(world, interval_s=2.0))] == [
+        Severity.WARN,
+        Severity.HALT,
+    ]
+
+
+def test_a_restart_below_the_checkpoint_that_the_run_was_begun_with() -> None:
+    world = restart(saving(world_with(BY_TIME, resume_step=1_000), 1_020, 1_040), 0)
+    saving(world, *range(20, 121, 20))
+    assert overdue(watch(world, interval_s=2.0)) == []
+
+
+def test_the_last_checkpoint_of_the_training_before_may_be_verified_late() -> None:
+    world = restart(trained(BY_TIME, done=True), 0)
+    train(world, 50)
+    tell(world, checkpoints=[checkpoint(160)])
+    train(world, 150)
+    tell(world, checkpoints=[checkpoint(20)])
+    saving(world, *range(40, 121, 20))
+    assert overdue(watch(world, interval_s=2.0)) == []
+
+
+@pytest.mark.parametrize("cadence", [BY_STEPS, BY_TIME], ids=["by steps", "by time"])
+def test_a_boot_of_one_rank_alone_changes_nothing(cadence: dict[str, Any]) -> None:
+    """A helper that a rank starts, with its environment, may begin a boot of it."""
+    world = trained(cadence)
+    stray = world.ranks[1]
+    restart(world, 0, "stray", ranks=(1,))
+    world.ranks.remove(stray)
+    saving(world, *range(160, 261, 20))
+    world.ranks.append(stray)
+    assert overdue(watch(world, interval_s=2.0, stop_at_halt=False)) == []
+    world.ranks.remove(stray)
+    train(world, 2_000)
+    world.ranks.append(stray)
+    found = overdue(watch(world, interval_s=2.0, stop_at_halt=False))
+    assert [finding.severity for finding in found] == [Severity.WARN, Severity.HALT]
+    assert "since that of step 260" in found[1].text
+
+
+def test_one_rank_that_begins_late_is_waited_for() -> None:
+    world = trained(BY_TIME)
+    restart(world, 0, ranks=(0,))
+    train(restart(world.pause(None, 100.0), 0, ranks=(1,)), 1)
+    saving(world, *range(20, 121, 20))
+    assert overdue(watch(world, interval_s=2.0)) == []
+
+
+def test_the_steps_that_were_told_as_gone_are_counted_anew_too() -> None:
+    world = world_with(BY_STEPS)
+    for count in range(1, 11):
+        train(world, 200)
+        tell(world, checkpoints=[{**checkpoint(20 * count), "verified": False, "gone": True}])
+    found = overdue(watch(train(restart(world, 0), 2_000), interval_s=2.0))
+    assert [finding.severity for finding in found] == [Severity.WARN, Severity.HALT]
