@@ -2,9 +2,11 @@
 
 A folder in `checkpoints/` claims to be whole when its `manifest.json` is there and stays as it is
 from one look to the next (drafts, whose names begin with a dot, claim nothing, nor does what has no
-text for a name). Its files are held against sizes and SHA-256 of the manifest, in a thread of its
-own and at a bounded speed, so that gigabytes delay no tick and leave the disk to the trainer. What
-the trainer deletes meanwhile (it keeps the newest few) is told as gone: no failure, and no proof.
+text for a name). One that is saved anew under the same name, by a training that begins again, has
+another manifest and is looked at again. Its files are held against sizes and SHA-256 of the
+manifest, in a thread of its own and at a bounded speed, so that gigabytes delay no tick and leave
+the disk to the trainer. What the trainer deletes meanwhile (it keeps the newest few) or saves anew
+is told as gone: no failure, and no proof.
 
 The first look tells an empty list: the watcher looks at checkpoints, even where there are none.
 Until the last claim is verified something is owed: a run's last checkpoint is often written just
@@ -14,6 +16,7 @@ before it ends, and the watcher stays for it.
 import hashlib
 import logging
 import queue
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -27,8 +30,13 @@ MANIFEST = "manifest.json"
 BYTES_PER_S = 500e6
 _CHUNK_BYTES = 4 * 2**20
 _MANIFEST_BYTES = 16 * 2**20
+_KNOWN_AT_ONCE = 64
+"""Folders that were read and are looked at again, at one look: a trainer may keep thousands."""
 
 _log = logging.getLogger(__name__)
+
+_Seal = tuple[int, int]
+"""Size and time of a manifest."""
 
 
 class _Gone(Exception):
@@ -48,8 +56,9 @@ class Checkpoints:
 
     def __init__(self, run_dir: RunDir, *, bytes_per_s: float = BYTES_PER_S) -> None:
         self._dir, self._bytes_per_s = run_dir, bytes_per_s
-        self._known: set[str] = set()
-        self._sighted: dict[str, tuple[int, int]] = {}
+        self._known: dict[str, _Seal | None] = {}
+        self._sighted: dict[str, _Seal] = {}
+        self._turn = 0
         self._jobs: queue.SimpleQueue[Path] = queue.SimpleQueue()
         self._seen: queue.SimpleQueue[CheckpointSeen] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -63,7 +72,7 @@ class Checkpoints:
             OSError: the folder is there and cannot be listed.
         """
         for folder in self._claims():
-            self._known.add(folder.name)
+            self._known[folder.name] = self._sighted.pop(folder.name)
             self._reading += 1
             self._jobs.put(folder)
         if not self._jobs.empty() and self._thread is None:
@@ -82,7 +91,8 @@ class Checkpoints:
         """Leave out what stands in a recorded payload: it was verified then."""
         for row in payload if isinstance(payload, list) else []:
             if isinstance(row, dict) and isinstance(row.get("path"), str):
-                self._known.add(Path(row["path"]).name)
+                name = Path(row["path"]).name
+                self._known[name] = _seal(self._dir.checkpoints / name)
 
     def owes(self) -> bool:
         """Say whether a checkpoint claims to be whole that no look has told of."""
@@ -93,34 +103,39 @@ class Checkpoints:
         except OSError:
             return False
 
-    def _new(self) -> list[Path]:
-        """Return the folders with a manifest that were not read, oldest first."""
+    def _new(self) -> dict[str, _Seal]:
+        """Return the folders with a manifest that was not read, oldest first, and its seal."""
         try:
             names = sorted(path.name for path in self._dir.checkpoints.iterdir())
         except (FileNotFoundError, NotADirectoryError):
-            return []
-        return [
-            self._dir.checkpoints / name
-            for name in names
-            if name not in self._known
-            and not name.startswith(".")
-            and is_text(name)
-            and (self._dir.checkpoints / name / MANIFEST).is_file()
-        ]
+            return {}
+        self._forget_saved_anew([name for name in names if name in self._known])
+        found = {}
+        for name in names:
+            if name in self._known or name.startswith(".") or not is_text(name):
+                continue
+            seal = _seal(self._dir.checkpoints / name)
+            if seal is not None:
+                found[name] = seal
+        return found
+
+    def _forget_saved_anew(self, names: list[str]) -> None:
+        """Forget those of the next few known folders whose manifest is another by now."""
+        first = self._turn if self._turn < len(names) else 0
+        self._turn = first + _KNOWN_AT_ONCE
+        for name in names[first : self._turn]:
+            seal = _seal(self._dir.checkpoints / name)
+            if seal is not None and seal != self._known[name]:
+                del self._known[name]
 
     def _claims(self) -> list[Path]:
         """Return the folders that claim to be whole and that were not looked at, oldest first."""
-        before, self._sighted, found = self._sighted, {}, []
-        for folder in self._new():
-            name = folder.name
-            try:
-                stat = (folder / MANIFEST).stat()
-            except FileNotFoundError:
-                continue
-            self._sighted[name] = (stat.st_size, stat.st_mtime_ns)
-            if before.get(name) == self._sighted[name]:
-                found.append(folder)
-        return found
+        before, self._sighted = self._sighted, self._new()
+        return [
+            self._dir.checkpoints / name
+            for name, seal in self._sighted.items()
+            if before.get(name) == seal
+        ]
 
     def _work(self) -> None:
         """Verify one after the other, for as long as the process lives."""
@@ -146,8 +161,11 @@ def verify(run_dir: RunDir, folder: Path, *, bytes_per_s: float = BYTES_PER_S) -
     path = _told(run_dir, folder)
     gone = CheckpointSeen(path=path, verified=False, gone=True)
     try:
+        seal = _seal(folder)
         manifest = _manifest(folder)
         text = _difference(folder, manifest, bytes_per_s)
+        if text and _seal(folder) != seal:
+            return gone
     except _Gone:
         return gone
     except (OSError, GonogoError) as error:
@@ -161,6 +179,15 @@ def verify(run_dir: RunDir, folder: Path, *, bytes_per_s: float = BYTES_PER_S) -
         bytes=0 if text else sum(file.bytes for file in manifest.files.values()),
         text=text,
     )
+
+
+def _seal(folder: Path) -> _Seal | None:
+    """Return the seal of a folder's manifest; None where none can be seen."""
+    try:
+        seen = (folder / MANIFEST).stat()
+    except (OSError, ValueError):
+        return None
+    return (seen.st_size, seen.st_mtime_ns) if stat.S_ISREG(seen.st_mode) else None
 
 
 def _told(run_dir: RunDir, folder: Path) -> str:

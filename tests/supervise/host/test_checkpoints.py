@@ -15,7 +15,7 @@ import pytest
 
 from gonogo.contract.observation import CheckpointSeen, checkpoints_in
 from gonogo.contract.tick import Tick
-from gonogo.rundir import RunDir
+from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.host.checkpoints import Checkpoints, verify
 from tests.supervise.runs import wait_until
 
@@ -242,6 +242,62 @@ def test_a_new_watcher_leaves_out_what_was_told_last(run_dir: RunDir) -> None:
     source.resume([{"path": "checkpoints/step_000040"}, {"path": 7}, None])
     assert [row.step for row in look_until(source, 1)] == [20]
     source.resume("nonsense")
+
+
+def test_one_that_is_saved_anew_under_its_name_is_looked_at_again(run_dir: RunDir) -> None:
+    """A training that begins again at step 0 writes the same names."""
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    folder = save(run_dir, 20)
+    assert [row.verified for row in look_until(source, 1)] == [True]
+    shutil.rmtree(folder)
+    assert [source.look(0.0) for _ in range(3)] == [None] * 3
+    truncate(save(run_dir, 20))
+    assert [row.verified for row in look_until(source, 1)] == [False]
+    manifest = folder / "manifest.json"
+    (folder / "model.pt").write_bytes(FILES["model.pt"])
+    os.utime(manifest, ns=(0, manifest.stat().st_mtime_ns + 1))
+    assert source.owes()
+    assert [row.verified for row in look_until(source, 1)] == [True]
+    assert [source.look(0.0) for _ in range(3)] == [None] * 3
+
+
+def test_of_many_each_is_looked_at_again_in_its_turn(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gonogo.supervise.host.checkpoints._KNOWN_AT_ONCE", 2)
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    for step in range(20, 120, 20):
+        save(run_dir, step)
+    assert len(look_until(source, 5)) == 5
+    for step in range(20, 120, 20):
+        os.utime(run_dir.checkpoints / f"step_{step:06d}" / "manifest.json", ns=(0, 0))
+    assert sorted(row.step or 0 for row in look_until(source, 5)) == [20, 40, 60, 80, 100]
+
+
+def test_a_new_watcher_looks_at_what_was_saved_anew_after_it_came(run_dir: RunDir) -> None:
+    folder = save(run_dir, 20)
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    source.resume([{"path": "checkpoints/step_000020"}, {"path": "checkpoints/no\0name"}])
+    assert [source.look(0.0) for _ in range(3)] == [[], None, None]
+    shutil.rmtree(folder)
+    save(run_dir, 20)
+    assert [row.step for row in look_until(source, 1)] == [20]
+
+
+def test_one_that_is_saved_anew_while_it_is_read_is_gone(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(run_dir, 20)
+    flip(folder)
+
+    def meanwhile(*args: Any) -> Any:
+        found = load_record(*args)
+        os.utime(folder / "manifest.json", ns=(0, 0))
+        return found
+
+    monkeypatch.setattr("gonogo.supervise.host.checkpoints.load_record", meanwhile)
+    assert verify(run_dir, folder, bytes_per_s=FAST).gone
+    assert not verify(run_dir, folder, bytes_per_s=FAST).gone
 
 
 def test_a_folder_that_vanishes_between_looks_is_forgotten(run_dir: RunDir) -> None:
