@@ -5,6 +5,8 @@ a line tells is held against what the first lines told, never against what was o
 that always tells 25 times as many as were ordered has grown by nothing. Nor has one that tells the
 tokens of the whole run so far: its steps carry what the number grows by. Sequences that grow with
 every step look so, too, but come to no more than what was ordered; without that nobody knows.
+A restart in place tells again what it makes again: of first lines that may be sums, those count no
+more that told as much.
 """
 
 import math
@@ -32,12 +34,18 @@ def rise_of_sums(tokens: Sequence[int]) -> float | None:
     return rises_by if min(steps) > 0 and tokens[0] <= FIRST_X * rises_by else None
 
 
+def _rises(tokens: Sequence[int]) -> bool:
+    return all(later > earlier for earlier, later in pairwise(tokens))
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenGrowth:
     """Tokens of a step, against those of the first steps that told them."""
 
     first: tuple[int, ...] = ()
     """Collected until there are enough; then only `usual` counts."""
+    again: bool = False
+    """Whether those before a restart in place may be told again."""
     usual: float | None = None
     ratio: float = 1.0
     """Of the last step that told its tokens."""
@@ -59,12 +67,20 @@ class TokenGrowth:
             return self
         if self.usual is not None:
             return self._counted(tokens, self.usual, ordered)
-        first = (*self.first, tokens)
+        again = self.again and _rises(self.first) and tokens <= self.first[-1]
+        if again:
+            first = (*(told for told in self.first if told < tokens), tokens)
+        else:
+            first = (*self.first, tokens)
         if len(first) < FIRST_LINES:
-            return replace(self, first=first)
+            return replace(self, first=first, again=self.again and not again)
         usual = statistics.median(first)
         known = TokenGrowth(usual=usual, rises_by=rise_of_sums(first), before=first[-2])
         return known._counted(tokens, usual, ordered)
+
+    def restarted(self) -> "TokenGrowth":
+        """Return the growth after a restart in place: what is known stays."""
+        return replace(self, again=bool(self.first))
 
     def _counted(self, tokens: int, usual: float, ordered: int | None) -> "TokenGrowth":
         """Return the growth after a step, once it is known what is usual."""

@@ -1,5 +1,7 @@
 """Growth of a step's tokens is held against what the first lines told."""
 
+from collections.abc import Iterable, Sequence
+
 import pytest
 
 from gonogo.judge.watch.tokens import TokenGrowth
@@ -58,3 +60,49 @@ def test_a_sum_grows_by_what_it_rises_by(
     ordered: int | None, tokens: tuple[int, ...], ratio: float
 ) -> None:
     assert of_ordered(ordered, *tokens) == ratio
+
+
+def over_restarts(*boots: Iterable[int]) -> TokenGrowth:
+    """Return the growth after a run that restarted in place between these lines."""
+    growth = TokenGrowth()
+    for boot in boots:
+        for told in boot:
+            growth = growth.after(told, 100)
+        growth = growth.restarted()
+    return growth
+
+
+SUMS = range(100, 4001, 100)
+
+
+@pytest.mark.parametrize(
+    "boots",
+    [
+        (SUMS[:10], SUMS),
+        (SUMS[:1], SUMS),
+        (SUMS[:15], SUMS[:3], SUMS[:8], SUMS),
+        (SUMS[:10], SUMS[6:]),
+        (SUMS[:10], SUMS[10:]),
+        (SUMS[:10], SUMS[9:]),
+        (SUMS[:20], SUMS),
+    ],
+    ids=["anew", "at once", "often", "resumed", "went on", "one again", "known before"],
+)
+def test_a_sum_is_known_as_one_over_restarts(boots: tuple[Sequence[int], ...]) -> None:
+    growth = over_restarts(*boots)
+    assert growth.sums
+    assert growth.ratio == 1.0
+
+
+@pytest.mark.parametrize(
+    ("boots", "ratio"),
+    [
+        (((100,) * 10, (100,) * 6, (300,)), 3.0),
+        (((100,),) * 5 + ((100,) * 15, (300,)), 3.0),
+        (((90, 100, 110, 100) * 2, (90, 110, 100, 100) * 2, (300,)), 3.0),
+    ],
+    ids=["alike", "one a boot", "of many lengths"],
+)
+def test_what_is_no_sum_grows_over_restarts(boots: tuple[Sequence[int], ...], ratio: float) -> None:
+    growth = over_restarts(*boots)
+    assert (growth.sums, growth.ratio) == (False, ratio)

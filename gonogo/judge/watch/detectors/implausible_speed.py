@@ -379,7 +379,7 @@ def _begun_again(own: Speeds, step: Step, view: View) -> Speeds:
         kept = Speeds()
     return Speeds(
         clock=own.clock,
-        tokens=own.tokens,
+        tokens=own.tokens.restarted(),
         resumed=kept.resumed,
         apart=own.apart,
         reported=own.reported,

@@ -88,6 +88,7 @@ class Speed:
         return replace(
             self,
             boot=boot,
+            tokens=self.tokens.restarted(),
             counted_step=0,
             after_baseline=0,
             fresh=0,

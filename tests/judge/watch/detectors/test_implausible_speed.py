@@ -706,6 +706,21 @@ def test_a_trainer_that_tells_the_tokens_of_the_whole_run_may_not_report_what_it
     assert [severity for severity, _ in fed.severities] == found
 
 
+@pytest.mark.parametrize(("lie", "found"), [(1.0, []), (25.0, [HALT])])
+def test_nor_where_it_starts_again_within_its_first_lines(
+    lie: float, found: list[Severity]
+) -> None:
+    ran = Ran()
+    for number in range(1, 11):
+        ran.step(tokens=number * TOKENS, toks_per_s=TOKENS)
+    ran.back_to(0)
+    for number in range(1, 900):
+        factor = 1.0 if number < 600 else lie
+        ran.step(tokens=number * TOKENS, toks_per_s=factor * TOKENS)
+    fed = feed(ImplausibleSpeed, ran, saved_every=50)
+    assert [severity for severity, _ in fed.severities] == found
+
+
 @pytest.mark.parametrize(("lie", "halts"), [(1.0, 0), (8.0, 1)])
 def test_nor_where_it_tells_those_of_one_of_many_ranks(lie: float, halts: int) -> None:
     """Until they come to more than was ordered they look like steps of more and more tokens."""

@@ -268,6 +268,22 @@ def restarted(world: World) -> World:
     return world
 
 
+@pytest.mark.parametrize("again_at", [0, 6], ids=["from scratch", "from a checkpoint"])
+@pytest.mark.parametrize(("step_s", "found"), [(1.0, set()), (2.2, {"slow"})])
+def test_a_sum_of_tokens_that_begins_anew_within_the_first_lines_is_one(
+    step_s: float, found: set[str], again_at: int
+) -> None:
+    world = run_of({})
+    for number in range(1, 11):
+        told(world, 1, step_s=1.0, tokens=2048 * number)
+    for rank in world.ranks:
+        rank.step = again_at
+    restarted(world)
+    for number in range(again_at + 1, 901):
+        told(world, 1, step_s=1.0 if number <= 400 else step_s, tokens=2048 * number)
+    assert watch(world, interval_s=2.0).named(Severity.HALT) == found
+
+
 @pytest.mark.parametrize(("step_s", "found"), [(1.0, set()), (5.0, {"slow"})])
 def test_a_restart_in_place_keeps_the_baseline(step_s: float, found: set[str]) -> None:
     world = restarted(run_of({}).steps(300, step_s=1.0))
