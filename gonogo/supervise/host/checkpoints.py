@@ -6,18 +6,21 @@ text for a name). One that is saved anew under the same name, by a training that
 another manifest and is looked at again. Its files are held against sizes and SHA-256 of the
 manifest, in a thread of its own and at a bounded speed, so that gigabytes delay no tick and leave
 the disk to the trainer. What the trainer deletes meanwhile (it keeps the newest few) or saves anew
-is told as gone: no failure, and no proof.
+is told as gone: no failure, and no proof. Where the disk or this process cannot read one just now
+(a stale handle, no file descriptor left) it is looked at some times more before it is told.
 
 The first look tells an empty list: the watcher looks at checkpoints, even where there are none.
 Until the last claim is verified something is owed: a run's last checkpoint is often written just
 before it ends, and the watcher stays for it.
 """
 
+import errno
 import hashlib
 import logging
 import queue
 import stat
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,22 @@ _CHUNK_BYTES = 4 * 2**20
 _MANIFEST_BYTES = 16 * 2**20
 _KNOWN_AT_ONCE = 64
 """Folders that were read and are looked at again, at one look: a trainer may keep thousands."""
+
+AGAIN_S = (1.0, 5.0, 25.0)
+"""Pauses before the looks at a checkpoint that could not be read."""
+_PASSES = frozenset(
+    {
+        errno.EIO,
+        errno.ESTALE,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EAGAIN,
+        errno.ETIMEDOUT,
+        errno.ENOTCONN,
+    }
+)
+"""Errors that say nothing of a file, and may be over soon."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,13 +68,20 @@ class Checkpoints:
     Args:
         run_dir: the run's directory.
         bytes_per_s: how fast files are read at most.
+        again_s: pauses before more looks at one that cannot be read just now.
     """
 
     kind = "checkpoints"
     every_s = 1.0
 
-    def __init__(self, run_dir: RunDir, *, bytes_per_s: float = BYTES_PER_S) -> None:
-        self._dir, self._bytes_per_s = run_dir, bytes_per_s
+    def __init__(
+        self,
+        run_dir: RunDir,
+        *,
+        bytes_per_s: float = BYTES_PER_S,
+        again_s: Sequence[float] = AGAIN_S,
+    ) -> None:
+        self._dir, self._bytes_per_s, self._again_s = run_dir, bytes_per_s, again_s
         self._known: dict[str, _Seal | None] = {}
         self._sighted: dict[str, _Seal] = {}
         self._turn = 0
@@ -142,7 +168,9 @@ class Checkpoints:
         while True:
             folder = self._jobs.get()
             try:
-                seen = verify(self._dir, folder, bytes_per_s=self._bytes_per_s)
+                seen = verify(
+                    self._dir, folder, bytes_per_s=self._bytes_per_s, again_s=self._again_s
+                )
             except Exception as error:  # noqa: BLE001 - edge of a thread: the next one still counts
                 _log.exception("%s", folder, extra={"action": "checkpoint_unverified"})
                 path, text = _told(self._dir, folder), f"{type(error).__name__}: {error}"
@@ -150,13 +178,39 @@ class Checkpoints:
             self._seen.put(seen)
 
 
-def verify(run_dir: RunDir, folder: Path, *, bytes_per_s: float = BYTES_PER_S) -> CheckpointSeen:
+def verify(
+    run_dir: RunDir,
+    folder: Path,
+    *,
+    bytes_per_s: float = BYTES_PER_S,
+    again_s: Sequence[float] = (),
+) -> CheckpointSeen:
     """Return whether a checkpoint holds, or that it is gone meanwhile.
 
     Args:
         run_dir: the run's directory.
         folder: of the checkpoint.
         bytes_per_s: how fast files are read at most.
+        again_s: pauses before more looks at it, where it cannot be read just now.
+    """
+    pauses = iter(again_s)
+    while True:
+        try:
+            return _verified(run_dir, folder, bytes_per_s)
+        except (OSError, GonogoError) as error:
+            passes = isinstance(error, OSError) and error.errno in _PASSES
+            pause_s = next(pauses, None) if passes else None
+            if pause_s is None:
+                path = _told(run_dir, folder)
+                return CheckpointSeen(path=path, verified=False, text=str(error))
+        threading.Event().wait(pause_s)
+
+
+def _verified(run_dir: RunDir, folder: Path, bytes_per_s: float) -> CheckpointSeen:
+    """Return what one look finds.
+
+    Raises:
+        OSError, GonogoError: it cannot be read, or is no checkpoint at all.
     """
     path = _told(run_dir, folder)
     gone = CheckpointSeen(path=path, verified=False, gone=True)
@@ -168,10 +222,10 @@ def verify(run_dir: RunDir, folder: Path, *, bytes_per_s: float = BYTES_PER_S) -
             return gone
     except _Gone:
         return gone
-    except (OSError, GonogoError) as error:
-        if not (folder / MANIFEST).exists():
+    except (OSError, GonogoError):
+        if _is_missing(folder / MANIFEST):
             return gone
-        return CheckpointSeen(path=path, verified=False, text=str(error))
+        raise
     return CheckpointSeen(
         step=manifest.step if 0 <= manifest.step < 2**53 else None,
         path=path,
@@ -188,6 +242,17 @@ def _seal(folder: Path) -> _Seal | None:
     except (OSError, ValueError):
         return None
     return (seen.st_size, seen.st_mtime_ns) if stat.S_ISREG(seen.st_mode) else None
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether there is no such file; one that cannot be seen just now may be there."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _told(run_dir: RunDir, folder: Path) -> str:
@@ -232,7 +297,7 @@ def _difference(folder: Path, manifest: Manifest, bytes_per_s: float) -> str:
             if _sha256(place, bytes_per_s) != manifest.files[name].sha256:
                 return f"{name} has another SHA-256 than the manifest says"
     except FileNotFoundError as error:
-        if not (folder / MANIFEST).exists():
+        if _is_missing(folder / MANIFEST):
             raise _Gone from error
         return f"{Path(str(error.filename)).name} is missing"
     return ""

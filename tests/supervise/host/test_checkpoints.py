@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import resource
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +129,70 @@ def test_a_damaged_checkpoint_does_not(
 ) -> None:
     folder = save(run_dir, 20)
     damage(folder)
-    seen = verify(run_dir, folder, bytes_per_s=FAST)
+    seen = verify(run_dir, folder, bytes_per_s=FAST, again_s=(1e6,))  # it is told at once
     assert seen is not None
     assert (seen.verified, seen.bytes) == (False, 0)
     assert text in seen.text
+
+
+@contextmanager
+def no_file_descriptor_left() -> Iterator[Callable[[], None]]:
+    """Nothing can be opened, until what is yielded is called."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+
+    def give_back() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield give_back
+    finally:
+        give_back()
+
+
+@pytest.mark.parametrize("damage", [None, flip])
+def test_what_cannot_be_read_for_a_moment_is_looked_at_again(
+    run_dir: RunDir, damage: Callable[[Path], None] | None
+) -> None:
+    folder = save(run_dir, 20)
+    if damage is not None:
+        damage(folder)
+    with no_file_descriptor_left() as give_back:
+        later = threading.Timer(0.5, give_back)
+        later.start()
+        seen = verify(run_dir, folder, bytes_per_s=FAST, again_s=(0.1,) * 600)
+        later.join()
+    assert seen.verified is (damage is None)
+    assert ("SHA-256" in seen.text) is (damage is not None)
+
+
+def test_what_can_never_be_read_is_told_after_so_many_looks(run_dir: RunDir) -> None:
+    folder = save(run_dir, 20)
+    with no_file_descriptor_left():
+        seen = verify(run_dir, folder, bytes_per_s=FAST, again_s=(0.01, 0.01))
+    assert (seen.verified, seen.gone) == (False, False)
+    assert os.strerror(errno.EMFILE) in seen.text
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO])
+def test_one_whose_disk_fails_for_a_moment_is_told_once_as_it_is(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """No disk fails when it is asked to."""
+    fails = [OSError(code, os.strerror(code))] * 2
+
+    def failing(*args: Any) -> Any:
+        if fails:
+            raise fails.pop()
+        return load_record(*args)
+
+    monkeypatch.setattr("gonogo.supervise.host.checkpoints.load_record", failing)
+    source = Checkpoints(run_dir, bytes_per_s=FAST, again_s=(0.01, 0.01))
+    save(run_dir, 20)
+    assert [row.verified for row in look_until(source, 1)] == [True]
+    assert [source.look(0.0) for _ in range(3)] == [None] * 3
 
 
 @pytest.mark.parametrize("step", [-1, 2**60])
