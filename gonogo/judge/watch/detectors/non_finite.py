@@ -13,7 +13,7 @@ are finite. That is its way, unless it does nothing else any more: then nothing 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from typing import Any
 
@@ -56,6 +56,21 @@ class Overflows:
     """The first rank that told of such a step; others may never tell, and theirs are no proof that
     a step was applied."""
     left_out: LeftOut | None = None
+    boots: dict[int, str] = field(default_factory=dict)
+    """fp16: rank → the process that told its last step."""
+
+    def told_by(self, line: Heartbeat) -> "Overflows":
+        """Return the same, or what is known of a process that has started anew: nothing.
+
+        It may seek its scale anew, and the steps before it say nothing of those that it repeats.
+        """
+        known = self.boots.get(line.rank)
+        if known == line.boot:
+            return self
+        boots = {**self.boots, line.rank: line.boot}
+        return (
+            replace(self, boots=boots) if known is None else Overflows(rank=self.rank, boots=boots)
+        )
 
 
 def _dtype(view: View) -> Any:
@@ -94,6 +109,7 @@ def _observe_fp16(own: Overflows, event: Beat, view: View) -> tuple[Overflows, l
     """Observe one fp16 step; ranks tell the same step once each, bad if any says so."""
     settings = view.run.watch.non_finite
     line = event.line
+    own = own.told_by(line)
     bad = bool(line.skipped) or _bad_number(line)[0] is not None
     rank = line.rank if own.rank is None and bad else own.rank
     if not bad and rank not in (None, line.rank):
@@ -113,13 +129,14 @@ def _observe_fp16(own: Overflows, event: Beat, view: View) -> tuple[Overflows, l
     if falls and (scales[0] or 0.0) >= 1.0:
         patience = FALLING_STEPS
     over = running >= patience or skipped - sought * running >= settings.fp16_skipped
+    own = replace(own, steps=steps, rank=rank)
     if not over:
-        return Overflows(steps=steps, rank=rank), []
+        return replace(own, bad_from=None), []
     if own.bad_from is not None:
-        return replace(own, steps=steps), []
+        return own, []
     text = f"{running} fp16 steps running, {skipped} of {len(steps)}, were skipped or not finite"
     finding = _finding(view, event, line.step, float(max(running, skipped)), text)
-    return Overflows(bad_from=line.step, steps=steps, rank=rank), [finding]
+    return replace(own, bad_from=line.step), [finding]
 
 
 def _falls(scales: list[float | None]) -> bool:

@@ -121,6 +121,37 @@ def test_two_skipped_fp16_steps_are_silent_and_three_running_halt() -> None:
     assert halt.step == 6
 
 
+def started_anew(world: World, step: int, name: str = "again") -> World:
+    """Every rank starts anew in place, and goes on after a step."""
+    for rank in world.ranks:
+        rank.boot, rank.seq, rank.section = f"{name}{rank.rank}", 0, "boot"
+    world.boot()
+    for rank in world.ranks:
+        rank.step = step
+    return world
+
+
+def test_fp16_may_seek_its_scale_anew_after_a_restart() -> None:
+    """A checkpoint that does not hold the scale."""
+    world = started_anew(run_of("fp16").steps(120), 120).steps(6, skipped=True).steps(20)
+    assert watch(world, interval_s=1.0).halts == []
+
+
+@pytest.mark.parametrize("step", [0, 30, 110, 120])
+def test_fp16_that_only_overflows_after_a_restart_is_halted_wherever_that_went_back_to(
+    step: int,
+) -> None:
+    world = started_anew(run_of("fp16").steps(120), step).steps(17, skipped=True)
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert halt.step == step + 16
+
+
+def test_after_such_a_search_three_fp16_steps_running_halt() -> None:
+    world = started_anew(run_of("fp16").steps(120), 30).steps(2, skipped=True).steps(5)
+    (halt,) = watch(world.steps(3, skipped=True), interval_s=1.0).halts
+    assert halt.step == 40
+
+
 def sought(scales: list[float]) -> list[Finding]:
     """The halts of an fp16 run that skips a step for each loss scale."""
     world = run_of("fp16").steps(3, loss_scale=scales[0])
