@@ -71,6 +71,10 @@ class Trend:
         own = come_back(self)
         return replace(own, steps=0, best=None, bests=(), warm=True, window=(), spikes=())
 
+    def anew(self) -> "Trend":
+        """Return the trend where another training begins."""
+        return Trend(was_armed=self.was_armed, spikes_warned=self.spikes_warned)
+
     def back_at(self, step: int) -> "Trend":
         """Return the trend at a restart: what the run had reached by that step."""
         bests = tuple(row for row in self.bests if row[0] <= step)

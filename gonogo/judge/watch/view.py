@@ -243,6 +243,11 @@ class View:
             return 0.0
         return 0.0 if any(self.held(stream.rank, mono) for stream in active) else silent_s
 
+    def is_another(self, ranks: Iterable[int]) -> bool:
+        """Whether one of the ranks is in another training than the one that it had ended before."""
+        streams = (self.streams.get(rank) for rank in ranks)
+        return any(stream is not None and stream.another for stream in streams)
+
     def reads_output(self) -> bool:
         """Whether the lines were read from what the program printed, by another clock than its."""
         if not self.run.order.patterns:

@@ -6,7 +6,8 @@ and gets nowhere, and what the loss did before it was first smooth counts for li
 have tripled since its first steps, nor lie above them where they say that it is the loss of a
 language model (near the logarithm of the vocabulary). A mild rise, such as the order of the data
 makes, warns, and has to stay for long before it halts. A restart is held against the best that the
-run had had by that step.
+run had had by that step; another training after one that was done (the next fold, another stage) is
+held against nothing of that.
 
 A warning is for somebody who has something to do: spikes that recover by themselves are told
 (info), and warn, once, where they go on or come again and again; of rises that end nothing the
@@ -76,7 +77,8 @@ class Divergence(Detector[Trend]):
         " spike that recovers ends nothing; but a loss that swings above the limit, four times"
         " `over_steps` and as many again without a lower mean, halts too. The best is at most the"
         " first losses where they are within 1 of ln(vocab), else three times these where they are"
-        " 1 or more. After a restart it is the best by that step, and losses are counted anew."
+        " 1 or more. After a restart it is the best by that step, and losses are counted anew;"
+        " of another training after one that was done, nothing of that one counts."
         " A rise of no more than three times the limit (that of the noise aside) warns, and halts"
         " where it has stayed for 32 times `over_steps` without losing a tenth of its height, or"
         " lies above where the loss of a language model began."
@@ -104,7 +106,8 @@ class Divergence(Detector[Trend]):
         """Observe the loss of a step."""
         loss = step.loss()
         if step.step <= own.last_step:
-            own = own.back_at(step.step - 1)
+            another = view.is_another(step.ranks)
+            own = own.anew() if another else own.back_at(step.step - 1)
         rates = step.values(_RATE)
         heat, reheats = own.heat.after(next(iter(rates.values()), None))
         kind = own.kind.with_gradient(step.grad_norm())

@@ -373,10 +373,7 @@ def _begun_again(own: Speeds, step: Step, view: View) -> Speeds:
 
     What begins after `done` is another training, which may be of other steps.
     """
-    streams = (view.streams.get(rank) for rank in step.ranks)
-    kept = own
-    if any(stream is not None and stream.another for stream in streams):
-        kept = Speeds()
+    kept = Speeds() if view.is_another(step.ranks) else own
     return Speeds(
         clock=own.clock,
         tokens=own.tokens.restarted(),

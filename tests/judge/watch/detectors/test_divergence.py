@@ -236,6 +236,35 @@ def test_a_restart_is_held_against_the_best_by_its_step(back: int) -> None:
     assert feed(Divergence, ran.back_to(back)).missing is None
 
 
+@pytest.mark.parametrize(
+    ("later", "another", "halts"),
+    [
+        (lambda n: 9.0 + 3.0 * math.exp(-n / 60), True, 0),
+        (lambda n: 9.0 + 3.0 * math.exp(-n / 60), False, 1),
+        (lambda n: 9.0 + 3.0 * math.exp(-n / 60) + max(0, n - 400) * 0.03, True, 1),
+    ],
+    ids=["another stage", "the same training", "another stage that diverges"],
+)
+def test_another_training_is_held_against_nothing_of_the_one_before(
+    later: Callable[[int], float], another: bool, halts: int
+) -> None:
+    """The first began near ln(256) = 5.55, and fell."""
+    ran = Ran(ranks=1)
+    for _ in range(400):
+        ran.step(loss=falling(ran.number))
+    ran.back_to(0)
+    for _ in range(700):
+        ran.step(loss=later(ran.number))
+    view, own, findings = ran.view(), Trend(), list[Finding]()
+    detector = Divergence(view.run)
+    for place, step in enumerate(ran.steps):
+        view.streams[0].another = another and place >= 400
+        own, more = detector.observe_step(own, step, view)
+        findings += more
+    assert [row.severity for row in findings].count(HALT) == halts
+    assert detector.missing(own, view) is None
+
+
 def test_a_loss_that_jumps_in_its_first_steps_and_stays_halts() -> None:
     assert [f.step for f in run(lambda n: 5.5 if n < 5 else 50.0, 300).halts] == [250]
     of_vocab = run(noisy(lambda n: 5.5 if n < 5 else 6.3, 0.05), 300)  # ln(256) = 5.55
