@@ -202,19 +202,24 @@ class Fed:
         return self.detector.missing(self.own, self.view)
 
 
-def feed(kind: type[Detector[Any]], ran: Ran, *, saved_every: int = 0) -> Fed:
+def feed(
+    kind: type[Detector[Any]], ran: Ran, *, saved_every: int = 0, another: bool = False
+) -> Fed:
     """Feed a run's steps to a detector, as the fold does: one finding for each key.
 
     Args:
         kind: the detector's class.
         ran: the run.
         saved_every: steps after which the state goes through JSON, as in a restarted watcher.
+        another: whether what begins at a lower step is another training.
     """
     assert kind.steps, "the fold would show it none"
     view = ran.view()
     detector = kind(view.run)
     own, said, findings = detector.begin(), set(), []
     for place, step in enumerate(ran.steps, start=1):
+        if another and place > 1 and step.step <= ran.steps[place - 2].step:
+            view.streams[0].another = True
         own, found = detector.observe_step(own, step, view)
         for finding in found:
             if finding.key not in said:

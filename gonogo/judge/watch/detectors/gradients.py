@@ -51,6 +51,10 @@ class Norms:
     """Numbers (among `steps`) of the last steps that were not clipped, as many as must be."""
     clipped: bool = False
 
+    def again(self) -> "Norms":
+        """Return the norms at a restart: how the trainer tells them is known."""
+        return Norms(told=self.told, last=self.last, decimals=self.decimals)
+
 
 class Gradients(Detector[Norms]):
     """D12 (module docstring)."""
@@ -73,7 +77,7 @@ class Gradients(Detector[Norms]):
     def observe_step(self, own: Norms, step: Step, view: View) -> Seen[Norms]:
         """Observe the gradient norm of a step, where it was applied."""
         if step.step <= own.last_step:
-            own = Norms()
+            own = Norms() if view.is_another(step.ranks) else own.again()
         own = replace(own, last_step=step.step)
         norm = step.grad_norm()
         if norm is None or not math.isfinite(norm) or norm < 0.0:

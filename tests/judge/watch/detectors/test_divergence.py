@@ -255,14 +255,9 @@ def test_another_training_is_held_against_nothing_of_the_one_before(
     ran.back_to(0)
     for _ in range(700):
         ran.step(loss=later(ran.number))
-    view, own, findings = ran.view(), Trend(), list[Finding]()
-    detector = Divergence(view.run)
-    for place, step in enumerate(ran.steps):
-        view.streams[0].another = another and place >= 400
-        own, more = detector.observe_step(own, step, view)
-        findings += more
-    assert [row.severity for row in findings].count(HALT) == halts
-    assert detector.missing(own, view) is None
+    fed = feed(Divergence, ran, another=another)
+    assert len(fed.halts) == halts
+    assert fed.missing is None
 
 
 def test_a_loss_that_jumps_in_its_first_steps_and_stays_halts() -> None:

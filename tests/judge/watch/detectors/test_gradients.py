@@ -216,6 +216,27 @@ def test_a_restart_at_an_earlier_step_begins_anew() -> None:
     assert feed(Gradients, ran.many(2, grad_norm=0.0)).findings == []
 
 
+@pytest.mark.parametrize(
+    ("before", "another", "found"),
+    [(0.01, False, [WARN]), (0.01, True, [HALT]), (1.2345, False, [HALT])],
+    ids=["rounded", "another training", "not rounded"],
+)
+def test_norms_that_were_rounded_before_a_restart_are_so_after_it(
+    before: float, another: bool, found: list[Severity]
+) -> None:
+    ran = Ran().many(10, grad_norm=before).back_to(5).many(3, grad_norm=0.0)
+    assert [f.severity for f in feed(Gradients, ran, another=another).findings] == found
+
+
+@pytest.mark.parametrize(("another", "found"), [(False, [(HALT, 8)]), (True, [])])
+def test_who_told_norms_before_a_restart_computes_them(
+    another: bool, found: list[tuple[Severity, int]]
+) -> None:
+    """Such a trainer names no sections, and its first norms may have been none."""
+    ran = sound(Ran(labelled=False), 10).back_to(5).many(100, grad_norm=0.0)
+    assert feed(Gradients, ran, another=another).severities == found
+
+
 def test_plan_settings_count_and_are_named() -> None:
     order = order_of({"gradients": {"zero_steps": 5}})
     fed = feed(Gradients, sound(Ran(order=order), 3).many(9, grad_norm=0.0))
