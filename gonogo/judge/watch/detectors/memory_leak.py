@@ -35,6 +35,7 @@ from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.series import Look, Series
 from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import Step
+from gonogo.judge.watch.tokens import TokenGrowth
 from gonogo.judge.watch.view import Run, View, found
 
 HOST, DEVICE, ALLOCATED = "host", "device", "allocated"
@@ -76,8 +77,9 @@ class Growth:
 
     series: Mapping[str, Series] = field(default_factory=dict)
     """`host/0`, `device/1`, … and what a device has allocated, `allocated/1`."""
-    tokens: int = 0
-    """The most of a step when the courses of the devices began."""
+    tokens: TokenGrowth = field(default_factory=TokenGrowth)
+    most: float = 1.0
+    """The most tokens of a step so far, against those of the first."""
     hosts: Mapping[str, Host] = field(default_factory=dict)
     """Node → its host."""
     device_mb: Mapping[str, float] = field(default_factory=dict)
@@ -161,9 +163,9 @@ class MemoryLeak(Detector[Growth]):
 
     def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
         """Observe one step's memory, and project where it leads."""
+        own = _grown(own, step, self.settings.rise_ratio, self.run.order.identity.tokens_per_step)
         if 0 < step.step - own.sampled < self._stride:
             return own, []
-        own = _grown(own, step, self.settings.rise_ratio)
         series, looked, told = dict(own.series), False, False
         for kind, read in ((HOST, _host_mb), (ALLOCATED, _allocated_mb), (DEVICE, _reserved_mb)):
             for rank, mb in step.values(read).items():
@@ -311,13 +313,18 @@ class MemoryLeak(Detector[Growth]):
         return "nothing says how much host memory there is"
 
 
-def _grown(own: Growth, step: Step, by_ratio: float) -> Growth:
+def _grown(own: Growth, step: Step, by_ratio: float, ordered: int | None) -> Growth:
     """Return the same, without the courses of devices where a step is larger than any before."""
-    tokens = max((row.end.tokens or 0 for row in step.ranks.values()), default=0)
-    if tokens <= (1.0 + by_ratio) * own.tokens:
+    told = max((row.end.tokens or 0 for row in step.ranks.values()), default=0)
+    tokens = own.tokens.after(told, ordered)
+    if tokens is own.tokens:
         return own
+    if tokens.sums and not own.tokens.sums:  # what was told so far was no growth
+        return replace(own, tokens=tokens, most=tokens.ratio)
+    if tokens.ratio <= (1.0 + by_ratio) * own.most:
+        return replace(own, tokens=tokens)
     kept = {name: row for name, row in own.series.items() if name.startswith(f"{HOST}/")}
-    return replace(own, tokens=tokens, series=kept if own.tokens else own.series)
+    return replace(own, tokens=tokens, most=tokens.ratio, series=kept)
 
 
 def _is_kept(own: Growth, rank: int) -> bool:

@@ -17,6 +17,7 @@ from gonogo.contract.tick import Tick
 from gonogo.judge.watch import armed, not_observed
 from gonogo.judge.watch.detectors.memory_leak import Growth, MemoryLeak, _grown, _is_kept
 from gonogo.judge.watch.series import SCALES, Series
+from gonogo.judge.watch.tokens import TokenGrowth
 from gonogo.judge.watch.view import Run, View
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.detectors.host import host_order, memory, tell
@@ -620,27 +621,27 @@ def test_hosts_that_cannot_be_told_apart_or_read_say_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "told", "tokens", "kept"),
-    [
-        (0, None, 0, True),
-        (0, 100, 100, True),
-        (1000, 1050, 1000, True),
-        (1000, 1051, 1051, False),
-        (1000, 900, 1000, True),
-        (1000, None, 1000, True),
-    ],
-    ids=["untold", "the first", "just as large", "larger", "smaller", "told no more"],
+    ("told", "most", "kept"),
+    [(None, 1.0, True), (900, 1.0, True), (1050, 1.0, True), (1051, 1.051, False)],
+    ids=["untold", "smaller", "hardly larger", "larger"],
 )
 def test_a_step_of_more_tokens_than_any_begins_the_devices_course(
-    before: int, told: int | None, tokens: int, kept: bool
+    told: int | None, most: float, kept: bool
 ) -> None:
     (step,) = Ran().step(tokens=told).steps
-    own = Growth(tokens=before, series={"host/0": Series(boot=""), "device/0": Series(boot="")})
-    after = _grown(own, step, 0.05)
-    assert (after is own) == (tokens == before)
-    assert after.tokens == tokens
+    series = {"host/0": Series(boot=""), "device/0": Series(boot="")}
+    own = Growth(tokens=TokenGrowth(usual=1000.0), series=series)
+    after = _grown(own, step, 0.05, 1000)
+    assert (after is own) == (told is None)
+    assert after.most == most
     assert ("device/0" in after.series) is kept
     assert "host/0" in after.series
+
+
+@pytest.mark.parametrize(("leak_mb", "found"), [(0.0, False), (20.0, True)])
+def test_tokens_that_are_told_as_a_sum_grow_by_nothing(leak_mb: float, found: bool) -> None:
+    seen = on_device(200, lambda step: 10_000 + leak_mb * step, leak_mb, lambda step: 2048 * step)
+    assert bool(seen.halts) is found
 
 
 @pytest.mark.parametrize(
