@@ -79,13 +79,14 @@ class LossKind:
         """Return the kind when the smoothed loss has come back."""
         swung = self.risen >= SWING_STEPS
         return replace(
-            self,
-            risen=0,
+            self.restarted(),
             swings=self.swings + swung,
-            far=False,
             far_swings=self.far_swings + (swung and self.far),
-            usual_gradient=None,
         )
+
+    def restarted(self) -> "LossKind":
+        """Return the kind at a restart: a rise that it ended did not come back by itself."""
+        return replace(self, risen=0, far=False, usual_gradient=None)
 
     def falls(self, rise: "Rise", *, speaks: bool, resumed: bool) -> bool:
         """Whether a rise that holds is a divergence.

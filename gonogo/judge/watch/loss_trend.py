@@ -88,7 +88,7 @@ class Trend:
             risen_by=self.risen_by,
             bursts=tuple(row for row in self.bursts if row <= step),
             spikes_warned=self.spikes_warned,
-            kind=self.kind.down(),
+            kind=self.kind.restarted(),
             heat=self.heat,
         )
 

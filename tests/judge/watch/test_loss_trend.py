@@ -80,7 +80,7 @@ def test_a_restart_knows_the_best_that_the_run_had_had_by_that_step() -> None:
         risen_by=1.5,
         bursts=(10, 20),
         spikes_warned=True,
-        kind=SWUNG,
+        kind=LossKind(gradients=(1.0,)),
         heat=UP.heat,
     )
     assert UP.back_at(29).best == 2.5

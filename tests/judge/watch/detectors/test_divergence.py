@@ -260,6 +260,20 @@ def test_another_training_is_held_against_nothing_of_the_one_before(
     assert fed.missing is None
 
 
+@pytest.mark.parametrize(("restarts", "halts"), [(True, 1), (False, 0)])
+def test_a_rise_that_a_restart_ended_is_no_swing(restarts: bool, halts: int) -> None:
+    """One that came back by itself shows a loss that swings, and what it does later only warns."""
+    identity = Identity(tokens_per_step=2048)  # of no language model
+    ran = Ran(order=order_of({}, identity=identity), ranks=1)
+    for number in range(1060):
+        ran.step(loss=falling(ran.number) + 0.05 * max(0, number - 1000))
+    if restarts:
+        ran.back_to(900)
+    for number in range(1000):
+        ran.step(loss=falling(ran.number) + 0.02 * max(0, number - 400))
+    assert len(feed(Divergence, ran).halts) == halts
+
+
 def test_a_loss_that_jumps_in_its_first_steps_and_stays_halts() -> None:
     assert [f.step for f in run(lambda n: 5.5 if n < 5 else 50.0, 300).halts] == [250]
     of_vocab = run(noisy(lambda n: 5.5 if n < 5 else 6.3, 0.05), 300)  # ln(256) = 5.55
