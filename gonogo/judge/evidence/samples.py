@@ -11,10 +11,12 @@ from gonogo.contract.heartbeat import Msg
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.evidence.table import NEVER
-from gonogo.judge.watch.tokens import rise_of_sums
+from gonogo.judge.watch.tokens import FIRST_LINES, rise_of_sums
 
 WHOLE_STEPS = 4
 """Version of the facts since which speeds are of whole steps, and costs of all of them."""
+FEWEST_LINES = 4
+"""Fewer numbers of tokens may rise by chance."""
 Samples = Mapping[int, float]
 Source = Callable[[RankSteps, Rules], Samples]
 
@@ -53,13 +55,15 @@ def toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
 def may_be_sums(steps: RankSteps, rules: Rules) -> bool:
     """Say whether nobody knows the tokens of a step: none are ordered, and told ones may be sums.
 
-    Facts before version 4 took them for those of a step.
+    Each process is looked at by itself, for one that begins anew may count anew; one with few lines
+    only where none has more. Facts before version 4 took them for those of a step.
     """
     if rules.tokens_per_step or rules.facts_v < WHOLE_STEPS:
         return False
-    table = steps.steps
-    told = [table.tokens[row] for _, row in table.steps_of(Msg.STEP_END)]
-    return rise_of_sums([tokens for tokens in told if tokens != NEVER]) is not None
+    told = [boot.steps.tokens_told() for boot in steps.boots]
+    most = max(map(len, told), default=0)
+    least = min(FIRST_LINES, max(FEWEST_LINES, most))
+    return any(rise_of_sums(row) is not None for row in told if len(row) >= least)
 
 
 def whole_step_times(steps: RankSteps, rules: Rules) -> Samples:

@@ -26,9 +26,7 @@ SUM_X = 2.0
 
 
 def rise_of_sums(tokens: Sequence[int]) -> float | None:
-    """Return what the numbers of steps rise by that may be sums; None of those that are none."""
-    if len(tokens) < FIRST_LINES:
-        return None
+    """Return what the numbers of steps, two at least, rise by that may be sums; else None."""
     steps = [later - earlier for earlier, later in pairwise(tokens)]
     rises_by = statistics.median(steps)
     return rises_by if min(steps) > 0 and tokens[0] <= FIRST_X * rises_by else None

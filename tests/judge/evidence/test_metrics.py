@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -369,31 +369,43 @@ def test_a_speed_needs_the_tokens_of_a_step(ordered: int | None, speeds: dict[in
 
 
 @pytest.mark.parametrize(
-    ("ordered", "tokens", "speed"),
+    ("ordered", "tokens", "again", "speed"),
     [
-        (None, range(100, 1701, 100), None),
-        (None, [100] * 17, 50.0),
-        (None, [*range(100, 1601, 100), 1600], 800.0),  # a batch that grew up to its size
-        (100, range(100, 1701, 100), 50.0),
+        (None, range(100, 1701, 100), 17, None),
+        (None, range(100, 1001, 100), 17, None),
+        (None, [*range(100, 301, 100), *range(100, 1401, 100)], 3, None),
+        (None, [*range(100, 1601, 100), 100], 16, None),
+        (None, [100] * 17, 17, 50.0),
+        (None, [*range(100, 1601, 100), 1600], 17, 800.0),  # a batch that grew up to its size
+        (None, [*range(100, 401, 100), *[400] * 13], 4, 200.0),  # a process ended while it grew
+        (None, [*range(9000, 9017)], 17, 4508.0),  # ever longer sequences
+        (None, [100, 200, 300], 17, 150.0),  # by chance
+        (100, range(100, 1701, 100), 17, 50.0),
     ],
-    ids=["sums", "of each step", "grown", "ordered"],
-)
+    ids=[
+        "sums", "sums of few steps", "sums begun anew", "begun anew late",
+        "of each step", "grown", "grown at first", "growing", "three steps", "ordered",
+    ],
+)  # fmt: skip
 def test_of_tokens_that_may_be_those_of_the_whole_run_nobody_knows_the_speed(
-    ordered: int | None, tokens: Iterable[int], speed: float | None
+    ordered: int | None, tokens: Sequence[int], again: int, speed: float | None
 ) -> None:
-    """Else it would rise with every step, and pass any floor."""
-    stamp = {"pid": 1, "rank": 0, "boot": "b"}
+    """Else it would rise with every step, and pass any floor; after step `again` is a new boot."""
     lines = [
-        Heartbeat(ts=at, mono=at, seq=seq, step=step, msg=msg, tokens=told, **stamp)
+        Heartbeat(
+            ts=at, mono=at, seq=seq, step=step, msg=msg, tokens=told,
+            pid=1, rank=0, boot="b" if step <= again else "later",
+        )
         for step, count in enumerate(tokens, 1)
         for at, seq, msg, told in (
             (2.0 * step, 2 * step, "step_start", None),
             (2.0 * step + 2.0, 2 * step + 1, "step_end", count),
         )
-    ]
+    ]  # fmt: skip
     criterion = Criterion(id="c", metric="toks_per_s", aggregate="last", pass_above=0.0)
     order = with_gate(order_of(), criterion.model_dump())
-    rules = build_rules(order).model_copy(update={"tokens_per_step": ordered, "steps": 17})
+    told = {"tokens_per_step": ordered, "steps": len(tokens)}
+    rules = build_rules(order).model_copy(update=told)
     steps = build_rank_steps(lines)
     measures = {"c": build_measure(criterion, {0: steps}, rules)}
     assert measures["c"].ranks["0"].value == speed
