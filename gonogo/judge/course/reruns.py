@@ -16,6 +16,7 @@ from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Detector, OutcomeClass
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, ActionKind, Attempt
+from gonogo.judge.evidence.measure import is_of_several
 from gonogo.judge.gate.history import is_isolating
 
 HANGS = frozenset({Detector.STALL, Detector.ALIVE_LOST, Detector.SECTION_DEADLINE})
@@ -118,7 +119,8 @@ def _steps_of(criterion: Criterion, steps: int) -> int:
     """Return how many steps a criterion has to see."""
     if criterion.metric in (Metric.LOSS_FIRST, Metric.COST):  # none of who begins later
         return steps
-    return min(steps, criterion.warmup_steps + criterion.min_samples)
+    fewest = 2 if is_of_several(criterion) else 1
+    return min(steps, criterion.warmup_steps + max(fewest, criterion.min_samples))
 
 
 def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

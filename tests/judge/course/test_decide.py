@@ -561,6 +561,14 @@ def test_a_phase_goes_on_from_where_its_gate_still_sees_enough() -> None:
     assert after(early(), answered(), plan=plan).before == 481
 
 
+@pytest.mark.parametrize(("aggregate", "before"), [("slope", 979), ("median", 980)])
+def test_who_goes_on_makes_the_steps_that_a_slope_needs(aggregate: str, before: int) -> None:
+    gate = [{"id": "g", "metric": "loss", "aggregate": aggregate,
+             "warmup_steps": 20, "pass_below": 9.0}]  # fmt: skip
+    plan = ours(confirm=CONFIRM, phases__smoke__gate=gate)
+    assert after(early(), answered(), plan=plan).before == before
+
+
 @pytest.mark.parametrize("metric", ["loss_first", "cost"])
 def test_what_no_resumed_run_tells_has_a_phase_go_on_from_its_start(metric: str) -> None:
     gate = [{"id": "g", "metric": metric, "aggregate": "last", "pass_below": 9.0}]
