@@ -31,7 +31,7 @@ SURELY_ALIKE = 0.85
 """Ratio of equal letters from which an entry looks like a slip in the name of one that is known:
 `nsa.trainer` does (0.9), `my.train` does not (0.71)."""
 
-_OF_ALL_RANKS = (Metric.TOKS_PER_S, Metric.COST)
+_OF_ALL_RANKS = (Metric.TOKS_PER_S, Metric.COST, Metric.GPU_UTIL_RATIO)
 _ALIKE = (*_OF_ALL_RANKS, Metric.LOSS, Metric.LOSS_FIRST, Metric.VAL_LOSS)
 """What each rank tells of all: their sum, or their mean."""
 
