@@ -24,6 +24,9 @@ SAYS_VALUE = 4
 NEEDS_TWO = 4
 """Version of the judge since which one sample has no slope and no spread; before, they were 0."""
 
+UNKNOWN = MeasureRow(samples=1)
+"""What a rank with one sample tells of a slope or a spread: any value may be its own."""
+
 
 class Zone(StrEnum):
     """Where a value lies; it decides how much a criterion that did not pass weighs."""
@@ -112,16 +115,18 @@ def _read(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> R
         fails = criterion.aggregate is Aggregate.ALL_FINITE or criterion.on_nan == "fail"
         text = f"{what}: {bad} samples are not finite"
         return Reading(outcome=FAIL if fails else ERROR, observed=None, evidence=text)
-    if judge_version >= NEEDS_TWO and _stands_alone(criterion, rows):
-        text = f"{what}: one sample says nothing of it"
-        return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text, zone=Zone.NOWHERE)
-    low = _over_ranks(criterion, [row.low for row in rows])
-    high = _over_ranks(criterion, [row.high for row in rows])
+    needs_two = judge_version >= NEEDS_TWO and is_of_several(criterion)
+    known = [UNKNOWN if needs_two and row.samples == 1 else row for row in rows]
+    low = _over_ranks(criterion, [row.low for row in known])
+    high = _over_ranks(criterion, [row.high for row in known])
     if rows and _must_fail(criterion, low, high):
         text = f"{what}: fails whatever the missing samples were"
         if judge_version >= SAYS_VALUE:
             text = _failing(criterion, low, high, what)
         return Reading(outcome=FAIL, observed=_shown(low, high), evidence=text)
+    if any(row is UNKNOWN for row in known):
+        text = f"{what}: one sample says nothing of it"
+        return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text, zone=Zone.NOWHERE)
     short = _shortfall(criterion, rows)
     value = _value(criterion, rows)
     if short is not None:
@@ -134,10 +139,6 @@ def _read(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> R
         text = f"{what}: samples of some rank are there, and no value of them"
         return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
     return _compare(criterion, value, what)
-
-
-def _stands_alone(criterion: Criterion, rows: list[MeasureRow]) -> bool:
-    return is_of_several(criterion) and any(row.samples == 1 for row in rows)
 
 
 def _failing(criterion: Criterion, low: float, high: float, what: str) -> str:

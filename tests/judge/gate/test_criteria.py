@@ -17,7 +17,7 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.measure import build_measure
 from gonogo.judge.evidence.metrics import METRICS
 from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
-from gonogo.judge.gate.criteria import evaluate
+from gonogo.judge.gate.criteria import evaluate, is_unseen
 
 
 def progress(step: int, **fields: Any) -> Heartbeat:
@@ -66,6 +66,20 @@ def test_one_sample_has_no_slope(bound: dict[str, float]) -> None:
     expected = "pass" if "pass_below" in bound else "fail"
     assert (falling.outcome, falling.observed) == (expected, -1.0)
     assert said({0: flat(5.0, 1)}, steps=1, aggregate="last", pass_below=5.0).outcome == "pass"
+
+
+@pytest.mark.parametrize(("over_ranks", "outcome"), [("max", "fail"), ("min", "inconclusive")])
+def test_what_fails_for_certain_fails_beside_a_rank_of_one_sample(
+    over_ranks: str, outcome: str
+) -> None:
+    """Else it would be what nobody saw, which a plan may waive."""
+    row = {"id": "c", "metric": "val_loss", "aggregate": "slope", "over_ranks": over_ranks}
+    criterion = Criterion.model_validate({**row, "pass_below": 0.0})
+    rises = MeasureRow(samples=5, owed=5, value=1.0, low=1.0, high=1.0)
+    alone = MeasureRow(samples=1, owed=1, value=0.0, low=0.0, high=0.0)
+    measure = Measure(window="1..9", ranks={"0": rises, "1": alone})
+    assert evaluate(criterion, measure, 2).outcome == outcome
+    assert is_unseen(criterion, measure, 2) == (outcome == "inconclusive")
 
 
 @pytest.mark.parametrize("metric", ["step_cv", "gpu_mem_slope_mb_per_step"])
