@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, SupportsFloat, TypeVar
+from typing import Any, Literal, Self, SupportsFloat, SupportsInt, TypeVar
 
 from gonogo.trainer.position import SECTIONS
 
@@ -67,14 +67,17 @@ class Beat:
             identity: fields of the boot line that cannot be counted, such as `dim` or `dataset`.
         """
 
-    def resumed(self, step: int) -> None:
+    def resumed(self, step: SupportsInt) -> None:
         """Say that training goes on after a step; the order's by default.
 
         For a script that has loaded a checkpoint of its own. It counts before the first step that
         this process ends, and no more after it.
 
         Args:
-            step: the last one that the checkpoint holds.
+            step: the last one that the checkpoint holds; a tensor will do.
+
+        Raises:
+            TypeError, ValueError: what is no number.
         """
 
     def step(

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, SupportsFloat, TypeVar
+from typing import Any, SupportsFloat, SupportsInt, TypeVar
 
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat, Section, check_section
@@ -153,8 +153,9 @@ class SupervisedBeat(Beat):
         """Whether the order checks what only a model can show."""
         return "params" in self._run.checked and "params" not in self._identity
 
-    def resumed(self, step: int) -> None:
+    def resumed(self, step: SupportsInt) -> None:
         """Number the steps from here on; what has begun begins anew, there."""
+        step = int(step)  # a checkpoint may hold it as a tensor or a NumPy scalar
         if not self._voice.is_ours or step == self.ended or self.ended != self._began_after:
             return
         self._began_after = step

@@ -11,9 +11,11 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsInt
 
+import numpy
 import pytest
+import torch
 
 import gonogo.trainer
 from gonogo.contract.heartbeat import Msg
@@ -477,6 +479,24 @@ def test_a_script_that_loads_a_checkpoint_of_its_own_says_where_it_goes_on(
     assert steps_of(lines, Msg.PROGRESS) == steps_of(lines, Msg.STEP_END) == [3, 4]
     assert steps_of(lines, Msg.STEP_START) == [1, 3, 4]
     assert [line.step for line in lines if line.msg in (Msg.BOOT, Msg.DONE)] == [0, 2, 4]
+
+
+@pytest.mark.parametrize("step", [2, 2.0, torch.tensor(2), numpy.int64(2)], ids=repr)
+def test_the_step_of_a_checkpoint_is_taken_as_it_was_saved(run: Path, step: SupportsInt) -> None:
+    with gonogo.trainer.attach(run) as beat:
+        beat.resumed(step)
+        train(beat, steps=2)
+    text = (run / "heartbeat_rank0.jsonl").read_text("utf-8")
+    rows = [json.loads(line) for line in text.splitlines()]
+    assert [str(row["step"]) for row in rows if row["msg"] == Msg.STEP_END] == ["3", "4"]
+
+
+def test_a_checkpoint_without_a_step_is_no_place_to_go_on_from(run: Path) -> None:
+    with gonogo.trainer.attach(run) as beat:
+        with pytest.raises(TypeError):
+            beat.resumed(None)  # type: ignore[arg-type]
+        train(beat, steps=4)
+    assert steps_of(lines_of(run), Msg.STEP_END) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("step", "opened"), [(0, [1]), (4, [1])])
