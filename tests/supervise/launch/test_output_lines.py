@@ -344,6 +344,9 @@ def test_a_pattern_that_cannot_be_used_is_named(pattern: str, said: str) -> None
         ("tqdm", "Epoch 0: | 8/80 [00:03<00:07, train_loss=2.5]", {"step": "8", "loss": "2.5"}),
         ("tqdm", "Epoch 0, val loss 3: | 8/80 [00:03<00:07]", {"step": "8"}),
         ("tqdm", "val acc 0.5: 9%| | 8/80 [00:03<00:07]", {"step": "8"}),
+        ("tqdm", "Epoch 1 (best val 0.42): 9%| | 8/80 [00:03<00:07]", {"step": "8"}),
+        ("tqdm", "loss 0.75, val=.42: 9%| | 8/80 [00:03<00:07]", {"step": "8", "loss": "0.75"}),
+        ("epoch", "Epoch 1 - val: 0.42 - loss: 2.0", {"loss": "2.0"}),
         ("tqdm", "train: 9%| | 8/80 [00:03<00:07, val=1]", {"step": "8"}),
         ("plain", "step 1 lowest loss inf loss 2.0", {"step": "1", "loss": "2.0"}),
         ("plain", "test.py step 1 | 5 min loss 2.0", {"step": "1", "loss": "2.0"}),
@@ -375,6 +378,7 @@ def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None
         ("epoch", "Epoch 1 [dev] loss nan"),
         ("tqdm", "Validation:  10%|█ | 1/10 [00:00<00:01, loss=2]"),
         ("tqdm", "Epoch 0 [val]:  10%|█ | 1/10 [00:00<00:01, loss=2]"),
+        ("tqdm", "Val 3:  10%|█ | 1/10 [00:00<00:01, loss=2]"),
         ("tqdm", "Sanity Checking DataLoader 0: 100%|██| 2/2 [00:00<00:00]"),
         ("epoch", "| end of epoch   1 | time:  1.23s | valid loss  5.5 |"),
         ("epoch", "Epoch 0, loss 3: | 8/80 [00:03<00:07]"),  # a bar shows each step again and again
