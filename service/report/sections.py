@@ -76,7 +76,15 @@ def slowest_section(run: RunReport) -> str | None:
     if not named:
         return None
     name = max(named, key=lambda key: named[key])
-    return f"{name} {percent(named[name], sum(named.values()))}"
+    return f"{name} {percent(named[name], _whole_s(slow))}"
+
+
+def _whole_s(rank: RankNumbers) -> float:
+    """Return the seconds that sections are shares of: a step's, also what is in none of them.
+
+    Of a trainer that fetches between two steps the sections are longer than the step.
+    """
+    return max(rank.median_step_s or 0.0, sum(value or 0.0 for value in rank.sections_s.values()))
 
 
 def step_table(run: RunReport) -> str:
@@ -86,7 +94,7 @@ def step_table(run: RunReport) -> str:
 
 
 def _step_row(rank: RankNumbers) -> tuple[str, ...]:
-    total = sum(value for value in rank.sections_s.values() if value)
+    total = _whole_s(rank)
     cells = []
     for name in SECTIONS:
         value = rank.sections_s.get(name)

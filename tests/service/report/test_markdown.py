@@ -16,6 +16,8 @@ from gonogo.contract.order import LeftOut, ResumePoint
 from gonogo.contract.workload import OURS
 from service.report.evidence import Excerpt
 from service.report.markdown import build_report
+from service.report.sections import slowest_section, step_table
+from service.report.view import RankNumbers
 from service.report.writing import _title
 from tests.service.report.views import (
     EXPERIMENT,
@@ -108,7 +110,7 @@ def test_the_numbers_are_those_of_the_heartbeats() -> None:
     # fake_worker: loss 5.5 − 2.5·(step − 1)/40, steps of 0.2 s, backward 0.1 s of 0.171 s
     row = next(line for line in text.splitlines() if line.startswith("| smoke | fresh | completed"))
     assert row.endswith(f"| `{RUN}` |")
-    for cell in ("40 / 40", "5.5000", "3.0625", "0.2 s", "backward 58.5 %", "6 min 12 s"):
+    for cell in ("40 / 40", "5.5000", "3.0625", "0.2 s", "backward 50.0 %", "6 min 12 s"):
         assert f"| {cell} |" in row
     assert "| 10240 |" in row
 
@@ -299,3 +301,22 @@ def test_what_has_no_verdict_yet_has_come_so_far_for_no_cause() -> None:
     going = report_view(state=ExperimentState.RUNNING, verdict=None, decisions=())
     assert "| so far | 1 of 1 phases passed with GO |" in build_report(going)
     assert "| cause | 1 of 1 phases passed with GO |" in build_report(report_view(run_report()))
+
+
+@pytest.mark.parametrize(
+    ("sections_s", "said"),
+    [
+        ({"data": 0.001}, "data 5.0 %"),  # what else the step does is not named
+        ({"data": 0.001, "backward": 0.01, "wait": None}, "backward 50.0 %"),
+        ({"data": 0.03, "forward": 0.01}, "data 75.0 %"),  # fetched between two steps
+        ({}, None),
+    ],
+)
+def test_a_section_is_told_as_a_share_of_the_whole_step(
+    sections_s: dict[str, float | None], said: str | None
+) -> None:
+    rank = RankNumbers(rank=0, final_step=9, median_step_s=0.02, sections_s=sections_s)
+    run = replace(run_report(), ranks=(rank,))
+    assert slowest_section(run) == said
+    if said is not None:
+        assert f"({said.split(maxsplit=1)[1]})" in step_table(run)
