@@ -31,6 +31,7 @@ def advise(
     fits: Sequence[str] = (),
     counted: bool = False,
     unseen: Collection[str] = (),
+    undone: bool = False,
 ) -> list[str]:
     """Return what would tell more, the most useful first.
 
@@ -43,6 +44,7 @@ def advise(
         fits: names of bundled patterns that would have found steps in its output.
         counted: whether its lines tell no step, and were counted (`counts_lines`).
         unseen: ranks of whose end nobody knows, though the command left with 0.
+        undone: whether a rank that made every step never said that it was done (`is_undone`).
     """
     open_ = {row["id"] for row in criteria if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
     if not open_:
@@ -61,6 +63,11 @@ def advise(
         said.append(
             f"how rank {ranks} ended only the shell knows that started it: write exec before the"
             " trainer's command there, or start it without a shell (docs/run.md)"
+        )
+    if undone and not read and "completed" in open_:
+        said.append(
+            "a script says that it is done by leaving its block: with gonogo.trainer.attach() as"
+            " beat (docs/your-trainer.md)"
         )
     return said + [
         f"{name} is owed a sample of every step, and the lines tell some: print each step, or go"
@@ -82,6 +89,17 @@ def unseen_ranks(told: Mapping[str, Any] | None) -> list[str]:
     return [
         rank for rank, end in ended.ranks.items() if parse_rank(rank) is not None and not end.known
     ]
+
+
+def is_undone(told: Mapping[str, Mapping[str, Any]], steps: int | None) -> bool:
+    """Say whether a rank has made every step and never said that it was done.
+
+    Args:
+        told: `ranks` of the decision's facts.
+        steps: the last ordered step; None where nobody says.
+    """
+    complete = [row for row in told.values() if steps is not None and row["last_step"] >= steps]
+    return any(row["done_step"] is None for row in complete)
 
 
 def counts_lines(patterns: Sequence[str], lines: Sequence[str]) -> bool:

@@ -29,6 +29,7 @@ from gonogo.cli.run_advice import (
     advise_loss,
     advise_ranks,
     counts_lines,
+    is_undone,
     unseen_ranks,
 )
 from gonogo.cli.run_order import check_waivers, order_of, under_plan
@@ -159,6 +160,7 @@ def run(
                 fits=fits,
                 counted=counted,
                 unseen=unseen_ranks(document["facts"]["exit"]),
+                undone=is_undone(document["facts"]["ranks"], order.steps),
             )
         for text in said:
             say(text)

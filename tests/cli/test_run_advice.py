@@ -26,7 +26,7 @@ def advice(
     fits: tuple[str, ...] = (),
     guessed: bool = True,
     unseen: tuple[str, ...] = (),
-    **flags: bool,  # read, planned, counted
+    **flags: bool,  # read, planned, counted, undone
 ) -> list[str]:
     order = build_command_order(
         ["x"], experiment="e", run="r", cwd="/", world_size=ranks, steps=steps,
@@ -69,6 +69,9 @@ def advice(
             ],
         ),
         (advice("coverage", unseen=("0",), read=False), []),
+        (advice("completed", undone=True, read=False), ["with gonogo.trainer.attach() as beat"]),
+        (advice("completed", undone=True), []),
+        (advice("coverage", undone=True, read=False), []),
         (advice(), []),
     ],
 )

@@ -186,6 +186,17 @@ def test_an_attached_program_can_be_go(folder: Path) -> None:
     assert f"recorded with hash {recorded['hash']}" in ran.err
 
 
+@pytest.mark.long
+def test_who_never_leaves_its_block_hears_how_it_says_that_it_is_done(folder: Path) -> None:
+    block, alone = "with gonogo.trainer.attach() as beat:", "beat = gonogo.trainer.attach()"
+    never = ATTACHED.replace(block, alone)
+    (folder / "never.py").write_text(never.replace("\n    ", "\n"))
+    ran = Ran(folder, "--steps", "30", "--", sys.executable, "never.py")
+    assert ran.code == Exit.INCONCLUSIVE, ran.out
+    assert "rank 0 never said that it was done" in ran.out
+    assert "with gonogo.trainer.attach() as beat" in ran.err
+
+
 TWO_CARDS = """
 import os, subprocess, sys
 rank = os.environ.get("RANK")
