@@ -32,7 +32,11 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if callable(item := getattr(value, "item", None)):
         return plain(item())
-    return plain(float(value))
+    try:
+        return plain(float(value))
+    except TypeError:
+        told = f"{value!r:.200} ({type(value).__name__})"
+        raise TypeError(f"{told} is neither a word nor a number: give str() of it") from None
 
 
 def digest(config: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +60,6 @@ def test_what_scripts_pass_becomes_plain(value: object, expected: object) -> Non
     json.dumps(plain(value), allow_nan=False).encode()
 
 
-def test_what_is_no_number_is_refused() -> None:
-    with pytest.raises(TypeError):
-        plain(object())
+def test_what_is_no_number_is_refused_and_named() -> None:
+    with pytest.raises(TypeError, match=r"'/data'.*PosixPath.*str\(\)"):
+        plain({"lr": 0.1, "data": Path("/data")})
