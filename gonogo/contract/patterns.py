@@ -16,7 +16,7 @@ _NOT_OTHERS = "".join(rf"(?<!\b{word}{gap})" for word in _OTHERS for gap in (" "
 _TRAIN_LOSS = rf"(?i:(?=[tl]){_NOT_OTHERS}\b(?:train(?:ing)?[_ ])?loss(?:_step)?\b)"
 _BETWEEN = r".{0,400}?"
 """Bounded: a line may be long, and hold its first word a thousand times."""
-_MEASURES = r"acc|auc|err|f1|perp|ppl|score|time|top|\d*\.\d"
+_MEASURES = r"acc|auc|err|f1|perp|ppl|score|time|top|\d*\.\d|(?:nan|inf)\b"
 """What stands behind an evaluation's name where a line tells of one that is over; a whole number
 may be a bar's percentage."""
 _OF_OTHERS = rf"(?i:\b(?:{'|'.join(_EVALUATIONS)})\b(?!\W{{0,3}}(?:{_MEASURES})))"
@@ -28,10 +28,12 @@ _OF_NO_OTHERS = "".join(
 _BAR = r"\d/\d+ \[\d+:\d"
 """What every bar of tqdm shows, with and without a loss."""
 _BAR_OF_OTHERS = (
-    rf"(?i:[^|]{{0,200}}?\b(?:{'|'.join(_EVALUATIONS)}|evaluating|validating|testing|sanity)"
+    rf"(?i:(?:(?!\btrain)[^|]){{0,200}}?"
+    rf"\b(?:{'|'.join(_EVALUATIONS)}|evaluating|validating|testing|sanity)"
     rf"\b(?!\W{{0,3}}(?:loss|{_MEASURES})))"
 )
-"""How the bar of an evaluation is called; it counts batches that are no steps."""
+"""How the bar of an evaluation is called; it counts batches that are no steps. One of training may
+show what the last evaluation came to."""
 
 PATTERNS: dict[str, str] = {
     "torchtitan": (

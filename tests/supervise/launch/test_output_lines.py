@@ -348,6 +348,9 @@ def test_a_pattern_that_cannot_be_used_is_named(pattern: str, said: str) -> None
         ("tqdm", "loss 0.75, val=.42: 9%| | 8/80 [00:03<00:07]", {"step": "8", "loss": "0.75"}),
         ("epoch", "Epoch 1 - val: 0.42 - loss: 2.0", {"loss": "2.0"}),
         ("tqdm", "train: 9%| | 8/80 [00:03<00:07, val=1]", {"step": "8"}),
+        ("tqdm", "loss 2.31 val 2.50: 9%| | 8/80 [00:03<00:07]", {"step": "8", "loss": "2.31"}),
+        ("tqdm", "Epoch 1 eval nan: 9%| | 8/80 [00:03<00:07]", {"step": "8"}),
+        ("tqdm", "Training [test run]: 9%| | 8/80 [00:03<00:07]", {"step": "8"}),
         ("plain", "step 1 lowest loss inf loss 2.0", {"step": "1", "loss": "2.0"}),
         ("plain", "test.py step 1 | 5 min loss 2.0", {"step": "1", "loss": "2.0"}),
         ("epoch", "Epoch 1: previous loss inf, loss 2.0", {"loss": "2.0"}),
@@ -379,6 +382,8 @@ def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None
         ("tqdm", "Validation:  10%|█ | 1/10 [00:00<00:01, loss=2]"),
         ("tqdm", "Epoch 0 [val]:  10%|█ | 1/10 [00:00<00:01, loss=2]"),
         ("tqdm", "Val 3:  10%|█ | 1/10 [00:00<00:01, loss=2]"),
+        ("tqdm", "Eval inference 1:  10%|█ | 1/10 [00:00<00:01, loss=2]"),
+        ("tqdm", "Validation (training set):  10%|█ | 1/10 [00:00<00:01, loss=2]"),
         ("tqdm", "Sanity Checking DataLoader 0: 100%|██| 2/2 [00:00<00:00]"),
         ("epoch", "| end of epoch   1 | time:  1.23s | valid loss  5.5 |"),
         ("epoch", "Epoch 0, loss 3: | 8/80 [00:03<00:07]"),  # a bar shows each step again and again
@@ -423,6 +428,16 @@ def test_who_ends_after_an_evaluation_has_not_made_its_steps_twice(tmp_path: Pat
         program.write("".join(f"\r{called}: |{bar(n, 10, 3.0)[1:]}" for n in range(11)) + "\n")
     program.reader.close(0, asked=False)
     assert [step for step, _ in program.steps()] == list(range(1, 11))
+
+
+def test_a_bar_that_shows_the_last_evaluation_from_then_on_is_read_on(tmp_path: Path) -> None:
+    """Else a run would be silent from its first evaluation on, and be ended for it."""
+    program = Program(tmp_path, PATTERNS["tqdm"], steps=20)
+    for done in range(21):
+        shown = "" if done < 10 else " val 2.41"
+        program.write(f"\rloss 2.50{shown}: |{bar(done, 20)[1:]}")
+    program.reader.close(0, asked=False)
+    assert [step for step, _ in program.steps()] == list(range(1, 21))
 
 
 @pytest.mark.parametrize("stride", [1, 3, 20])
