@@ -4,6 +4,7 @@ Each is a pure function that returns Markdown, or None where nothing was observe
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 from service.report.courses import Course
 from service.report.devices import DeviceNumbers
@@ -175,7 +176,8 @@ def profile_parts(run: RunReport) -> list[str]:
     parts = [f"From `profile.json`, by the time spent in the operation itself.{span}"]
     parts.append(table(heads, rows) if rows else "It names no operation.")
     if found.table.sections:
-        told = (f"{inline(name)} {number(s, 3, 's')}" for name, s in found.table.sections.items())
+        some = islice(found.table.sections.items(), MAX_SPOTS)
+        told = (f"{inline(name)} {number(s, 3, 's')}" for name, s in some)
         parts.append(f"Sections: {', '.join(told)}.")
     return parts
 

@@ -11,6 +11,7 @@ from gonogo.contract.wire import Recorded
 
 TABLE, TEXT = "profile.json", "profile.txt"
 MAX_TEXT_LINES = 40
+MAX_LINE_CHARS = 1_000
 
 
 class HotSpot(Recorded):
@@ -56,4 +57,5 @@ def read_profile(table: bytes | None, text: bytes | None) -> Profile | None:
         return None
     lines = text.decode(errors="replace").splitlines()
     cut = ["…"] if len(lines) > MAX_TEXT_LINES else []
-    return Profile(text="\n".join([*lines[:MAX_TEXT_LINES], *cut]))
+    shown = (line[:MAX_LINE_CHARS] for line in lines[:MAX_TEXT_LINES])
+    return Profile(text="\n".join([*shown, *cut]))

@@ -7,6 +7,9 @@ from datetime import timedelta
 
 NONE = "–"
 _LOOSE_UNDERSCORE = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
+_BACKTICKS = re.compile("`+")
+MOST_CHARS = 10_000
+"""Of a text inside a line or a table cell: a trainer names things as it likes."""
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 
 
@@ -55,7 +58,7 @@ def duration(seconds: float | None) -> str:
 
 def inline(value: object) -> str:
     """Return text that is safe inside a line or a table cell."""
-    text = str(value).replace("\\", "\\\\").replace("\r", " ").replace("\n", " ")
+    text = _on_one_line(value).replace("\\", "\\\\")
     for sign in "|<>*`[]":
         text = text.replace(sign, f"\\{sign}")
     return _LOOSE_UNDERSCORE.sub(r"\\_", text)
@@ -63,8 +66,15 @@ def inline(value: object) -> str:
 
 def code(value: object) -> str:
     """Return text as code inside a line or a table cell."""
-    text = str(value).replace("\r", " ").replace("\n", " ").replace("|", "\\|")
+    text = _on_one_line(value).replace("|", "\\|")
     return f"`{text}`" if "`" not in text else inline(value)
+
+
+def _on_one_line(value: object) -> str:
+    text = str(value)
+    if len(text) > MOST_CHARS:
+        text = f"{text[:MOST_CHARS]}…"
+    return text.replace("\r", " ").replace("\n", " ")
 
 
 def anchor(head: str) -> str:
@@ -74,9 +84,8 @@ def anchor(head: str) -> str:
 
 def block(text: str, language: str = "") -> str:
     """Return a code block whose fence the text cannot close."""
-    fence = "```"
-    while fence in text:
-        fence += "`"
+    longest = max(map(len, _BACKTICKS.findall(text)), default=0)
+    fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from service.report.health import LayerColumn, Served, lines_of, read_layers, read_served
 from service.report.phases import gate_parts, profile_parts, unseen_of
-from service.report.profile import MAX_TEXT_LINES, Profile, read_profile
+from service.report.profile import MAX_LINE_CHARS, MAX_TEXT_LINES, Profile, read_profile
 from tests.service.report.views import order_of, run_report
 
 GATES = [
@@ -108,6 +108,16 @@ def test_a_long_text_is_cut_and_says_so() -> None:
     found = read_profile(None, b"x\n" * 1_000)
     assert found is not None
     assert found.text.splitlines()[MAX_TEXT_LINES:] == ["…"]
+    wide = read_profile(None, b"x" * 2**20 + b"\nlast")
+    assert wide == Profile(text="x" * MAX_LINE_CHARS + "\nlast")
+
+
+def test_of_many_sections_some_are_shown() -> None:
+    document = {"sections": {f"s{number}": 1.5 for number in range(100_000)}}
+    run = run_report(profile=read_profile(json.dumps(document).encode(), None))
+    text = "\n".join(profile_parts(run))
+    assert "s0 1.5 s" in text
+    assert len(text) < 1000
 
 
 def test_what_is_not_there_says_why() -> None:

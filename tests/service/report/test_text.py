@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 from hypothesis import given
@@ -55,3 +56,18 @@ def test_no_text_closes_its_code_block(value: str) -> None:
     fence = found[0]
     assert found[-1] == fence
     assert all(line.strip() != fence for line in found[1:-1])
+
+
+def test_a_text_of_fences_is_a_block_at_once() -> None:
+    """A trainer's log may end in a megabyte of them: a report took hours, and all others waited."""
+    began = time.process_time()
+    found = text.block("`" * 2**16)
+    assert time.process_time() - began < 0.5
+    assert found.splitlines()[0] == "`" * (2**16 + 1)
+    assert text.block("a ```` b").startswith("`````\n")
+
+
+def test_a_cell_holds_no_name_without_end() -> None:
+    for cell in (text.inline, text.code):
+        assert len(cell("*" * 2**20)) < 3 * text.MOST_CHARS
+        assert "…" not in cell("a" * text.MOST_CHARS)
