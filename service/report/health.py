@@ -19,6 +19,10 @@ MAX_ROWS = 2_000_000
 """Lines of one of the trainer's files that are read, at most."""
 MAX_LINE = 4096
 """No line of them comes near this; of a file that has such a one nothing more is read."""
+MAX_LAYERS = 1_000
+"""Layers that are told, at most: those that the files name first."""
+MAX_SERVED = 100
+"""Ways of serving that are told, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,23 +72,22 @@ def lines_of(stream: IO[bytes]) -> Iterator[str]:
 
 def read_layers(files: Iterable[Iterable[str]]) -> tuple[LayerHealth, ...]:
     """Return what the files say of every layer, by layer; of a step said twice the later row."""
-    rows: dict[tuple[int, str], dict[int, float]] = {}
+    layers: dict[int, dict[str, dict[int, float]]] = {}
     for lines in files:
         for row in _rows(lines):
-            place = _whole(row.get("step")), _whole(row.get("layer"))
-            if place[0] is None or place[1] is None:
+            step, layer = _whole(row.get("step")), _whole(row.get("layer"))
+            if step is None or layer is None or (layer not in layers and len(layers) >= MAX_LAYERS):
                 continue
             for name in COLUMNS:
                 value = _finite(row.get(name))
                 if value is not None:
-                    rows.setdefault((place[1], name), {})[place[0]] = value
-    layers = sorted({layer for layer, _ in rows})
+                    layers.setdefault(layer, {}).setdefault(name, {})[step] = value
     return tuple(
         LayerHealth(
             layer=layer,
-            columns={name: _column(rows[layer, name]) for name in COLUMNS if (layer, name) in rows},
+            columns={name: _column(rows[name]) for name in COLUMNS if name in rows},
         )
-        for layer in layers
+        for layer, rows in sorted(layers.items())
     )
 
 
@@ -107,6 +110,8 @@ def read_served(lines: Iterable[str]) -> tuple[Served, ...]:
         if calls is not None and operation and path:
             reason = row.get("reason") or ""
             found.append(Served(operation=operation, path=path, reason=reason, calls=calls))
+            if len(found) == MAX_SERVED:
+                break
     return tuple(sorted(found, key=lambda row: (-row.calls, row.operation, row.path)))
 
 

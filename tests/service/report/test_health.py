@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from service.report.health import LayerColumn, Served, lines_of, read_layers, read_served
+from service.report.health import (
+    MAX_LAYERS,
+    MAX_SERVED,
+    LayerColumn,
+    Served,
+    lines_of,
+    read_layers,
+    read_served,
+)
 from service.report.phases import gate_parts, profile_parts, unseen_of
 from service.report.profile import MAX_LINE_CHARS, MAX_TEXT_LINES, Profile, read_profile
 from tests.service.report.views import order_of, run_report
@@ -44,6 +52,18 @@ def test_of_a_file_without_lines_nothing_is_held_in_memory(tmp_path: Path) -> No
     with path.open("rb") as stream, open(os.dup(stream.fileno()), "rb") as same:
         assert [line.rstrip() for line in lines_of(stream)] == GATES
         assert os.lseek(same.fileno(), 0, os.SEEK_CUR) < 2**20, "nor read"
+
+
+def test_no_more_layers_and_ways_are_told_than_a_reader_has_use_for() -> None:
+    """A file of a few MB named 400,000 layers: its table took the service's memory for itself."""
+    many = [f"1,{layer},0.5" for layer in range(2 * MAX_LAYERS)]
+    last = f"2,{MAX_LAYERS - 1},0.25"
+    found = read_layers([["step,layer,entropy", *many, last]])
+    assert [row.layer for row in found] == list(range(MAX_LAYERS))
+    assert found[-1].columns["entropy"].last == 0.25
+    ways = (f"attention,path {number},,1" for number in range(2 * MAX_SERVED))
+    served = read_served(["operation,path,reason,calls", *ways])
+    assert len(served) == MAX_SERVED
 
 
 def test_rows_that_are_none_are_left_out_and_the_later_row_of_a_step_counts() -> None:
