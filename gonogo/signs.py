@@ -14,7 +14,7 @@ SIGNS: dict[str, re.Pattern[str]] = {
         r"|std::bad_alloc",
         re.I | re.M,
     ),
-    "index_error": re.compile(r"\bIndexError\b|index .* out of (range|bounds)", re.I),
+    "index_error": re.compile(r"\bIndexError\b|index .{0,200}? out of (range|bounds)", re.I),
     "no_space": re.compile(
         r"No space left on device|\bENOSPC\b|Disk quota exceeded"
         r"|inline_container\.cc:\d+\] \. unexpected pos|PytorchStreamWriter failed writing",

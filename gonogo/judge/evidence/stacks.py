@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 FRAMES_SHOWN = 16
 _NOISE = (
-    (re.compile(r"\s*\+?\b0x[0-9a-fA-F]+"), ""),
+    (re.compile(r"\s+"), " "),  # first: what follows begins at each blank
+    (re.compile(r" ?\+?\b0x[0-9a-fA-F]+"), ""),
     (re.compile(r"\b(pid|tid|thread|Thread)([-_ =:]*)\d+\b"), r"\1\2N"),
-    (re.compile(r"\s+"), " "),
 )
 _NO_FRAMES = "no stack could be read"
 
