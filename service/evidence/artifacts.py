@@ -9,6 +9,7 @@ the worker's host or a volume that both mount makes no difference.
 import io
 import os
 import stat
+from collections import deque
 from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
@@ -87,9 +88,17 @@ def _walk(run_dir: RunDir) -> Iterator[ArtifactView]:
 
 
 def _paths(root: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(root):
-        yield Path(folder)
-        yield from (Path(folder) / name for name in names)
+    """Yield what is below a folder, name by name: a trainer may put a million into one."""
+    folders = deque([root])
+    while folders:
+        try:
+            with os.scandir(folders.popleft()) as rows:
+                for row in rows:
+                    if row.is_dir(follow_symlinks=False):
+                        folders.append(Path(row.path))
+                    yield Path(row.path)
+        except OSError:  # it has gone, or is not for us
+            continue
 
 
 def load_copies(

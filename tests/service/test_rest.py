@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -230,9 +231,20 @@ def test_no_more_of_a_directory_is_looked_at_than_is_listed(
     (folder / "links" / "folder" / "x").write_text("x")
     for number in range(20):
         (folder / "links" / str(number)).symlink_to("x")
-    for most, listed in ((25, ["links/folder/x", "order.json"]), (20, ["order.json"])):
+    real, seen = os.scandir, list[str]()
+
+    @contextmanager
+    def scandir(path: str | Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with real(path) as rows:
+            yield (seen.append(row.path) or row for row in rows)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    for most, listed in ((24, ["links/folder/x", "order.json"]), (20, ["order.json"])):
         monkeypatch.setattr(artifacts, "MAX_LISTED", most)
+        seen.clear()
         assert [row["path"] for row in plane.get(base)["items"]] == listed
+        below = [path for path in seen if Path(path).is_relative_to(folder)]
+        assert len(below) == most, "and no name beyond is read"
 
 
 def test_a_name_that_is_no_text_keeps_no_report_from_being_written(
