@@ -1,20 +1,21 @@
 """Which files did a run leave, and which bytes are they? Name, size and SHA-256 of each.
 
-A file on this host is read for its digest, once as long as it stays as it is. One that is larger
-than `MAX_HASHED` is not; where a checkpoint's manifest says its digest, that is shown as its word.
+A file on this host is read for its digest, once as long as it stays as it is: the smallest first,
+`MAX_HASHED` bytes of one and `MAX_HASHED_IN_ALL` of a run. Of what is beyond, a checkpoint's
+manifest may say the digest, which is shown as its word.
 Small records and evidence that were shipped are told from the database, wherever the run was.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from gonogo.contract.api import ArtifactsView
+from gonogo.contract.api import ArtifactsView, ArtifactView
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.records import Manifest
-from gonogo.rundir import RunDir, is_text, load_record
+from gonogo.rundir import RunDir, load_record, open_file
 from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.artifacts import load_copies, reachable_dir
@@ -22,6 +23,8 @@ from service.evidence.promised import load_digests, load_records
 
 MAX_FILES = 200
 MAX_HASHED = 256 * 2**20
+MAX_HASHED_IN_ALL = 4 * 2**30
+MAX_MANIFEST = 2**20
 _CHUNK = 2**20
 
 
@@ -42,11 +45,15 @@ def load_files(
     """Return the files of a run by name, and how many there are beyond `MAX_FILES`."""
     found: dict[str, SealedFile] = {}
     here = reachable_dir(run)
-    told = _manifests(here) if here is not None else {}
     shown = [row for row in listed.items if not row.path.startswith(".")]
-    for row in shown[:MAX_FILES]:
-        if row.here and here is not None:
-            found[row.path] = _seal(here.path / row.path, row.path, row.bytes, told)
+    some = [row for row in shown[:MAX_FILES] if row.here and here is not None]
+    if here is not None:
+        told = dict(_told(here, some))
+        left = MAX_HASHED_IN_ALL
+        for row in sorted(some, key=lambda row: row.bytes):
+            sealed = _seal(here.path / row.path, row, told, min(left, MAX_HASHED))
+            left = max(0, left - sealed.bytes)
+            found[row.path] = sealed
     room = MAX_FILES - len(found)
     for copy in load_copies(session, run.id, but=set(found), limit=room):
         if not copy.path.startswith("."):
@@ -64,41 +71,39 @@ def load_files(
     return tuple(found[path] for path in sorted(found)), len(beyond)
 
 
-def _seal(path: Path, name: str, size: int, told: Mapping[str, str]) -> SealedFile:
-    if size > MAX_HASHED:
-        said = told.get(name)
-        note = "as its manifest says" if said else "too large to be read for a report"
-        return SealedFile(path=name, bytes=size, sha256=said, note=note)
+def _seal(path: Path, row: ArtifactView, told: Mapping[str, str], most: int) -> SealedFile:
     try:
         stat = path.stat()
+        if stat.st_size > most:
+            said = told.get(row.path)
+            note = "as its manifest says" if said else "too large to be read for a report"
+            return SealedFile(path=row.path, bytes=stat.st_size, sha256=said, note=note)
         digest = _digest(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
     except OSError as error:
-        return SealedFile(path=name, bytes=size, note=f"cannot be read: {error.strerror}")
-    return SealedFile(path=name, bytes=stat.st_size, sha256=digest)
+        return SealedFile(path=row.path, bytes=row.bytes, note=f"cannot be read: {error.strerror}")
+    return SealedFile(path=row.path, bytes=stat.st_size, sha256=digest)
 
 
 @lru_cache(maxsize=4096)
 def _digest(path: Path, inode: int, size: int, mtime_ns: int) -> str:
     """Return the digest of the first `size` bytes; a file that has changed is another key."""
     digest, left = hashlib.sha256(), size
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         while left and (chunk := stream.read(min(left, _CHUNK))):
             digest.update(chunk)
             left -= len(chunk)
     return digest.hexdigest()
 
 
-def _manifests(run_dir: RunDir) -> dict[str, str]:
-    """Return file of a checkpoint → digest that its manifest says."""
-    return dict(_told(run_dir))
-
-
-def _told(run_dir: RunDir) -> Iterator[tuple[str, str]]:
-    for path in sorted(filter(is_text, run_dir.checkpoints.glob("*/manifest.json"))):
+def _told(run_dir: RunDir, listed: Iterable[ArtifactView]) -> Iterator[tuple[str, str]]:
+    """Yield file of a checkpoint and digest, as the manifests among the listed files say."""
+    for row in listed:
+        path = PurePosixPath(row.path)
+        if not path.match("checkpoints/*/manifest.json") or row.bytes > MAX_MANIFEST:
+            continue
         try:
-            manifest = load_record(path, Manifest)
+            manifest = load_record(run_dir.path / path, Manifest)
         except (OSError, Corrupt):
             continue
-        folder = PurePosixPath(path.parent.relative_to(run_dir.path))
-        for name, row in (manifest.files if manifest is not None else {}).items():
-            yield str(folder / name), row.sha256
+        for name, said in (manifest.files if manifest is not None else {}).items():
+            yield str(path.parent / name), said.sha256

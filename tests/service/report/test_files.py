@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import socket
 from dataclasses import replace
 from hashlib import sha256
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.contract.api import ArtifactView
+from service.evidence.artifacts import list_artifacts
+from service.queries.runs import load_run
 from service.report import files
-from service.report.files import SealedFile
+from service.report.files import SealedFile, load_files
 from service.report.markdown import build_report
 from service.report.sections import artifact_parts
 from tests.service.conftest import Plane
@@ -106,24 +110,58 @@ def test_what_was_shipped_is_told_where_the_directory_is_elsewhere(plane: Plane)
     assert row_of(text, "exit.json").endswith("| as judged |")
 
 
-def test_a_file_is_read_again_only_when_it_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "a"
+def test_a_file_is_read_again_only_when_it_has_changed(tmp_path: Path) -> None:
+    path, row = tmp_path / "a", ArtifactView(path="a", bytes=3, here=True)
     path.write_bytes(b"one")
-    first = files._seal(path, "a", 3, {})
+    first = files._seal(path, row, {}, 9)
     assert first == SealedFile(path="a", bytes=3, sha256=sha256(b"one").hexdigest())
     read = files._digest.cache_info().misses
-    assert files._seal(path, "a", 3, {}) == first
+    assert files._seal(path, row, {}, 9) == first
     assert files._digest.cache_info().misses == read
     path.write_bytes(b"three")
-    assert files._seal(path, "a", 5, {}).sha256 == sha256(b"three").hexdigest()
+    assert files._seal(path, row, {}, 9).sha256 == sha256(b"three").hexdigest()
     path.unlink()
-    assert files._seal(path, "a", 5, {}).note.startswith("cannot be read: ")
-    monkeypatch.setattr(files, "MAX_HASHED", 2)
-    assert files._seal(path, "a", 3, {}).note == "too large to be read for a report"
-    said = files._seal(path, "a", 3, {"a": "d" * 64})
+    assert files._seal(path, row, {}, 9).note.startswith("cannot be read: ")
+    os.mkfifo(path)
+    assert files._seal(path, row, {}, 9).note.startswith("cannot be read: "), "nor waited for"
+    path.unlink()
+    path.write_bytes(b"three")
+    assert files._seal(path, row, {}, 2).note == "too large to be read for a report"
+    said = files._seal(path, row, {"a": "d" * 64}, 2)
     assert (said.sha256, said.note) == ("d" * 64, "as its manifest says")
+
+
+def test_no_more_is_read_than_a_report_has_time_for_the_smallest_first(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Holes cost a trainer nothing, and manifests may be as many and as long as it likes."""
+    home = plane.home / "runs"
+    plane.submit()
+    worker = plane.worker(host=socket.gethostname(), home=home)
+    order = plane.next_order(worker)
+    folder = home / order.run
+    folder.mkdir(parents=True)
+    (folder / "order.json").write_text(json.dumps(order.document()))
+    worker.start(order)
+    for step in (20, 30):
+        save_checkpoint(folder, step=step)
+    saved = sorted((folder / "checkpoints").iterdir())
+    for row in saved:
+        (row / "more.bin").write_bytes(b"x" * 100_000)
+        document = json.loads((row / "manifest.json").read_text())
+        document["files"]["more.bin"] = {"bytes": 100_000, "sha256": "d" * 64}
+        (row / "manifest.json").write_text(json.dumps(document))
+    with (saved[1] / "manifest.json").open("a") as stream:
+        stream.write(" " * 5_000)
+    monkeypatch.setattr(files, "MAX_HASHED_IN_ALL", 50_000)
+    monkeypatch.setattr(files, "MAX_MANIFEST", 5_000)
+    with plane.context.store.open_session() as session:
+        run = load_run(session, order.run)
+        rows = {row.path: row for row in load_files(session, run, list_artifacts(session, run))[0]}
+    assert rows["order.json"].note == ""
+    told = {Path(path).parent.name: row for path, row in rows.items() if path.endswith("more.bin")}
+    notes = {"as its manifest says": "d" * 64, "too large to be read for a report": None}
+    assert {row.note: row.sha256 for row in told.values()} == notes
 
 
 def test_files_that_are_too_many_are_counted() -> None:
