@@ -31,7 +31,11 @@ MAX_LOG_BYTES = 65_536
 MAX_EVIDENCE_BYTES = 50 * 2**20
 MAX_FINDINGS_BYTES = 262_144
 """Of findings.jsonl in one message, which may say each at several times its length in the file."""
+MAX_EVIDENCE_FILES = 1_000
 MAX_EVIDENCE_PATH = 400
+MAX_FINDINGS = 5_000
+"""Of a run that the control plane keeps, tells and waits for, and the first that halts beside them:
+findings.jsonl, which verdicts rest on, holds the rest."""
 MAX_STREAM_BYTES = 2**20
 """Of one growing file in one message."""
 MAX_RECORD_BYTES = 2**20

@@ -14,6 +14,8 @@ from sqlalchemy import func, select
 
 from gonogo.contract.agent import (
     MAX_EVIDENCE_BYTES,
+    MAX_EVIDENCE_FILES,
+    MAX_FINDINGS,
     EvidenceReport,
     FindingsReport,
     StateReport,
@@ -109,7 +111,7 @@ def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport
     run.exit = report.exit.wire()
     run.outcome = outcome
     run.sizes = dict(report.sizes)
-    run.findings_expected = report.findings
+    run.findings_expected = min(report.findings, MAX_FINDINGS)
     run.promised = Promised(files=dict(report.files), records=dict(report.records))
     move_run(
         deed,
@@ -127,7 +129,7 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
     """Store the findings whose key is new and return how many they were.
 
     Only the first halt finding of a run alerts, and every one that asks for a person (`page`) does;
-    none does once the run is judged.
+    none does once the run is judged. Of more than `MAX_FINDINGS` only the first halt is stored.
 
     Raises:
         NotFound: no such run.
@@ -140,14 +142,16 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
     taken = 0
     for finding in report.findings:
         told = _told(finding)
-        if told.key in known:
+        halts = finding.severity is Severity.HALT and finding.act is not Act.PAGE
+        first_halt = halts and not halted
+        if told.key in known or (len(known) >= MAX_FINDINGS and not first_halt):
             continue
         known[told.key] = finding.severity
         _store_finding(deed, experiment, run, finding, told, len(known))
         taken += 1
         if finding.act is Act.PAGE:
             _alert(deed, experiment, run, told, AlertType.FINDING_PAGE)
-        elif finding.severity is Severity.HALT and not halted:
+        elif first_halt:
             halted = True
             _alert(deed, experiment, run, told, AlertType.FINDING_HALT)
     if taken and run.state == RunState.ENDED:
@@ -254,11 +258,13 @@ def take_evidence(deed: Deed, run_id: str, report: EvidenceReport, bearer: Beare
     except (binascii.Error, ValueError) as error:
         raise Rejected("content_b64: not base64") from error
     session = deed.session
-    others = select(func.coalesce(func.sum(EvidenceRow.size), 0)).where(
+    others = select(func.count(), func.coalesce(func.sum(EvidenceRow.size), 0)).where(
         EvidenceRow.run == run_id, EvidenceRow.path != str(path)
     )
-    if session.scalars(others).one() + len(content) > MAX_EVIDENCE_BYTES:
-        raise Rejected(f"evidence: a run may upload {MAX_EVIDENCE_BYTES} bytes")
+    files, size = session.execute(others).one()
+    if files >= MAX_EVIDENCE_FILES or size + len(content) > MAX_EVIDENCE_BYTES:
+        most = f"{MAX_EVIDENCE_FILES} files and {MAX_EVIDENCE_BYTES} bytes"
+        raise Rejected(f"evidence: a run may upload {most}")
     row = session.get(EvidenceRow, (run_id, str(path)))
     if row is None:
         row = EvidenceRow(run=run_id, path=str(path), size=0, truncated=False, content=b"")

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from gonogo.contract.lifecycle import RUN_TRANSITIONS, RunEvent, RunState
+from service.agent import run_states
 from service.agent.run_states import LEADS_TO
 from service.conductor.judge import Judging
 from service.db.documents import Promised
 from service.db.schema import RunRow
-from service.judging.ended import find_unjudged
+from service.judging.ended import find_unjudged, is_complete
+from service.queries.runs import load_run
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker
 
@@ -122,6 +124,38 @@ def test_what_no_directory_is_called_and_what_nobody_nests_is_refused(plane: Pla
     said = {"dir": f"/runs with blanks/ü/{order.run}", "preflight": shallow}
     assert worker.state(order, "step", **said).status_code == 200
     assert plane.get(f"/runs/{order.run}/artifacts")["items"] == []
+
+
+def test_of_findings_without_end_some_and_the_first_halt_are_kept_and_waited_for(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer may write to findings.jsonl, too: each is a row, an event and maybe an alert."""
+    monkeypatch.setattr(run_states, "MAX_FINDINGS", 4)
+    worker, order = in_state(plane, RunState.RUNNING)
+    finding = {"detector": "d", "severity": "warn", "act": "page", "at": 1.0, "text": "x"}
+    many = [{**finding, "key": f"k{number}"} for number in range(6)]
+    halts = [{**finding, "severity": "halt", "act": "now", "key": key} for key in ("h1", "h2")]
+    for new, findings in ((3, many[:3]), (1, many), (1, halts), (0, [*many, *halts])):
+        body = {"token": order.token, "findings": findings}
+        answer = worker.post(f"/runs/{order.run}/findings", body)
+        assert (answer.status_code, answer.json()["detail"]) == (200, {"new": new}), answer.text
+    kept = plane.get(f"/runs/{order.run}/findings")["items"]
+    assert [row["key"] for row in kept] == ["k0", "k1", "k2", "k3", "h1"]
+    told = [row["type"] for row in plane.get("/alerts")["items"]]
+    assert sorted(told) == ["finding.halt", *["finding.page"] * 4]
+    assert worker.state(order, "end", exit=EXIT, findings=8).status_code == 200
+    with plane.context.store.open_session() as session:
+        assert is_complete(session, load_run(session, order.run))
+
+
+def test_of_evidence_without_end_some_is_kept(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_states, "MAX_EVIDENCE_FILES", 2)
+    worker, order = in_state(plane, RunState.RUNNING)
+    for path, status in (("a", 200), ("b", 200), ("c", 422), ("b", 200)):
+        body = {"token": order.token, "path": path, "content_b64": ""}
+        assert worker.post(f"/runs/{order.run}/evidence", body).status_code == status
 
 
 @pytest.mark.parametrize("key", ["k" * 1000, "a\x00b"], ids=["long", "NUL"])

@@ -11,12 +11,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gonogo.contract.agent import MAX_EVIDENCE_BYTES, MAX_EVIDENCE_PATH, EvidenceReport
+from gonogo.contract.agent import (
+    MAX_EVIDENCE_BYTES,
+    MAX_EVIDENCE_FILES,
+    MAX_EVIDENCE_PATH,
+    EvidenceReport,
+)
 from gonogo.contract.errors import Rejected
 from gonogo.rundir import RunDir, is_text
 
 MAX_FILE_BYTES = 4 * 2**20
-MAX_FILES = 1_000
 TOLD_AT_THE_END = (
     *("profile.json", "profile.txt"),
     *("gate_health.csv", "k_stats.csv", "fallback_counters.csv"),
@@ -54,7 +58,7 @@ def pending_evidence(
         if uploaded.get(name) == stat.st_size or not settled:
             continue
         cost = min(stat.st_size, MAX_FILE_BYTES)
-        if cost > room or len(uploaded) + len(pending) >= MAX_FILES:
+        if cost > room or len(uploaded) + len(pending) >= MAX_EVIDENCE_FILES:
             break
         room -= cost
         pending.append(EvidenceFile(path=name, bytes=stat.st_size))
