@@ -11,6 +11,7 @@ by `found_missing`.
 import hashlib
 import json
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -34,23 +35,24 @@ _SAID = f'"{Kind.CHECKPOINTS}"'.encode()
 
 
 def durable_checkpoints(
-    session: Session, run: RunRow, before: int | None = None
+    session: Session, run: RunRow, before: int | None = None, *, since: int = 0
 ) -> Iterator[ResumePoint]:
     """Yield the checkpoints of a run that were found whole, the newest first.
 
-    Those of step `before` and later are not even read.
+    Those of step `before` and later, or before step `since`, are not even read.
     """
+    steps = range(since, sys.maxsize if before is None else before)
     if run.dir is None:
         return
     here = reachable_dir(run)
     if here is not None:
-        yield from _verified_here(here, before)
+        yield from _verified_here(here, steps)
         return
     for seen in _told(session, run):
         place = PurePosixPath(seen.path)
         if not seen.verified or seen.step is None or ".." in place.parts or place.is_absolute():
             continue
-        if before is None or seen.step < before:
+        if seen.step in steps:
             yield ResumePoint(path=str(run.dir / place), step=seen.step)
 
 
@@ -180,7 +182,7 @@ def _seen(line: bytes) -> list[CheckpointSeen]:
         return []
 
 
-def _verified_here(run_dir: RunDir, before: int | None) -> Iterator[ResumePoint]:
+def _verified_here(run_dir: RunDir, steps: range) -> Iterator[ResumePoint]:
     try:
         candidates = sorted(
             row for row in run_dir.checkpoints.iterdir() if row.is_dir() and is_text(row)
@@ -188,19 +190,20 @@ def _verified_here(run_dir: RunDir, before: int | None) -> Iterator[ResumePoint]
     except OSError:
         return
     for path in reversed(candidates):
-        if before is not None and not _is_before(path, before):
+        if not _is_of(path, steps):
             continue
         manifest = _verified(path)
         if manifest is not None:
             yield ResumePoint(path=str(path), step=manifest.step)
 
 
-def _is_before(folder: Path, step: int) -> bool:
+def _is_of(folder: Path, steps: range) -> bool:
+    """Say whether a checkpoint is of one of these steps; one that cannot be read may be."""
     try:
         manifest = load_record(folder / "manifest.json", Manifest)
     except (OSError, Corrupt):
-        return False
-    return manifest is not None and manifest.step < step
+        return True
+    return manifest is not None and manifest.step in steps
 
 
 def _verified(folder: Path) -> Manifest | None:

@@ -7,7 +7,7 @@ have passed there by its evidence, with no condition left open, and be ordered h
 it was there; and code, torch and devices must be those that the other experiment froze.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -376,16 +376,16 @@ def _point(
         found = load_weights(session, source, wanted.init_from)
     else:
         runs = runs_of(session, source.id, phase)
-        durable = _durable(session, source, [run for run in runs if made_by(run)])
-        if step not in durable and step in _durable(session, source, runs):
+        as_ordered = [run for run in runs if made_by(run)]
+        found = _durable_at(session, source, as_ordered, step)
+        if found is None and _durable_at(session, source, runs, step) is not None:
             raise _rejected(
                 f"the checkpoint of {phase} at step {step} was made under a patch (a remedy, or a "
                 f"variant) that the plan does not say; {source.id}:{phase} goes on without"
             )
-        if step not in durable:
-            there = ", ".join(map(str, sorted(durable))) or "none"
+        if found is None:
+            there = ", ".join(map(str, sorted(_durable(session, source, as_ordered)))) or "none"
             raise _rejected(f"no durable checkpoint of {phase} at step {step}; there are: {there}")
-        found = durable[step]
     if found is not None and found.step >= wanted.steps:
         raise _rejected(
             f"{phase} ends at step {wanted.steps}; {found.step} are done already; "
@@ -406,15 +406,31 @@ def _end_it_never_came_to(
     return steps if as_there and last is not None and not went_to_its_end(last) else None
 
 
-def _durable(
-    session: Session, source: ExperimentRow, runs: Iterable[RunRow]
-) -> dict[int, ResumePoint]:
-    """Return step → durable checkpoint of a phase: of its runs, or what one of them went on from.
+def _durable_at(
+    session: Session, source: ExperimentRow, runs: Sequence[RunRow], step: int
+) -> ResumePoint | None:
+    """Return the durable checkpoint of a step; others, which may be large, are not read for it."""
+    for run in reversed(runs):
+        found = next(durable_checkpoints(session, run, step + 1, since=step), None)
+        if found is not None:
+            return found
+    return _begun_from(session, source, runs, step).get(step)
 
-    The latter may have been taken over from an experiment before.
+
+def _durable(session: Session, source: ExperimentRow, runs: Sequence[RunRow]) -> Iterable[int]:
+    """Return the steps of a phase's durable checkpoints."""
+    own = {row.step for run in runs for row in durable_checkpoints(session, run)}
+    return own | _begun_from(session, source, runs).keys()
+
+
+def _begun_from(
+    session: Session, source: ExperimentRow, runs: Sequence[RunRow], step: int | None = None
+) -> dict[int, ResumePoint]:
+    """Return step → durable checkpoint (of one step, or of all) that a run went on from.
+
+    It may have been taken over from an experiment before.
     """
-    runs = list(runs)
     attempts, taken_over = runs_of(session, source.id), host_of_origin(source)
     began = [run.resume_from for run in runs if run.resume_from and run.resume_from.step]
-    found = {row.step: row for row in began if is_durable(row, attempts, taken_over)}
-    return found | {row.step: row for run in runs for row in durable_checkpoints(session, run)}
+    wanted = [row for row in began if step is None or row.step == step]
+    return {row.step: row for row in wanted if is_durable(row, attempts, taken_over)}

@@ -10,6 +10,7 @@ import pytest
 
 from gonogo.contract.order import Order
 from gonogo.planning.source import bundled_plan
+from service.experiments import checkpoints
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
@@ -488,6 +489,25 @@ def cancel(
     if worker is not None:
         fail_halted(worker, order, "cancelled")
     plane.wait_state(experiment, "finished")
+
+
+def test_of_a_phase_only_the_checkpoint_that_is_asked_for_is_read(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever submits waits for it; all of a long phase are hundreds of gigabytes."""
+    sets, longer = ({"phases.synthetic.steps": steps} for steps in (30, 31))
+    first = end_unpassed(plane, plane.worker(home=tmp_path / "runs"), tmp_path / "runs", sets)
+    read: list[str] = []
+    real = checkpoints._sha256
+    monkeypatch.setattr(
+        checkpoints, "_sha256", lambda path: read.append(path.parent.name) or real(path)
+    )
+    for step in (10, 20):
+        read.clear()
+        again = plane.submit(origin=f"{first}:synthetic@{step}", set=longer)
+        assert plane.experiment(again)["origin"]["step"] == step
+        assert set(read) == {f"step_{step:06d}"}
+    assert "there are: 10, 20" in refused(plane, f"{first}:synthetic@15", set=longer)
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["as it was", "after a checkpoint of its own"])
