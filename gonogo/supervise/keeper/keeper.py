@@ -125,6 +125,8 @@ class Keeper:
             obey = partial(self._ending.obey, now, agent, at_once=self._stops.is_told_twice())
             tried("requests", obey, None)
         self._staff.stop_sampler()
+        if self._place.leads:
+            tried("the room of a log", self._logs.free_room, None)
         self._save(wake, partial(self._ending.save_exit, agent, self._statuses))
         self._staff.see_part_end()
         if not self._place.is_whole and self._place.leads:

@@ -11,7 +11,7 @@ KB = 1024
 
 def test_the_middle_of_a_long_log_is_let_go_and_everybody_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "rank0.log"
-    cap = LogCap(tmp_path, cap_bytes=256 * KB, head_bytes=16 * KB, tail_bytes=64 * KB)
+    cap = LogCap(tmp_path, cap_bytes=256 * KB, head_bytes=16 * KB, tail_bytes=64 * KB, room_bytes=0)
     with path.open("ab", buffering=0) as program:
         program.write(b"began\n" + b"a" * 100 * KB)
         cap.tend(0.0)
@@ -31,3 +31,23 @@ def test_the_middle_of_a_long_log_is_let_go_and_everybody_goes_on(tmp_path: Path
     assert text.count(b"gonogo:") == 1
     cap.tend(2 * LOOK_EVERY_S)
     assert path.read_bytes() == text
+
+
+def test_room_is_held_behind_the_end_of_a_log_as_long_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.log"
+    cap = LogCap(tmp_path, room_bytes=128 * KB)
+    path.write_bytes(b"began\n")
+    cap.tend(0.0)
+    assert path.read_bytes() == b"began\n"
+    held = path.stat().st_blocks * 512
+    assert 128 * KB <= held < 160 * KB
+    with path.open("ab", buffering=0) as program:
+        program.write(b"a" * 32 * KB)
+        cap.tend(LOOK_EVERY_S)
+        assert path.stat().st_blocks * 512 == held, "more than half of it is left"
+        program.write(b"a" * 64 * KB)
+        cap.tend(2 * LOOK_EVERY_S)
+        assert path.stat().st_blocks * 512 >= held + 64 * KB
+    cap.free_room()
+    assert path.read_bytes() == b"began\n" + b"a" * 96 * KB
+    assert path.stat().st_blocks * 512 < 128 * KB

@@ -248,6 +248,44 @@ def test_the_same_failure_is_said_once_until_it_went_well_again(
         weather.tried("it", lambda: 1 // 0, 7)
 
 
+PRINTING = """
+import sys, time
+for step in range(1, 121):
+    time.sleep(0.1)
+    print("step", step, "loss", 1.0 / step, "." * 600, flush=True)
+    with open(sys.argv[1], "w") as stream:
+        stream.write(str(step))
+"""
+
+
+def test_a_program_may_print_on_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
+    """Its output goes to a log of the run: a print that is refused ends most programs."""
+    script = tmp_path / "printing.py"
+    script.write_text(PRINTING)
+    command = [sys.executable, str(script), str(tmp_path / "told")]
+    with starting(small_disk) as new_run:
+        run = new_run(
+            "--allow", "any", entry=None, command=command, world_size=1, steps=120,
+            identity={}, patterns=[r"step (?P<step>\d+) loss (?P<loss>\S+)"],
+        )  # fmt: skip
+        log = run.path / "rank0.log"
+        wait_until(lambda: log.exists() and _room_of(log) > 2**19, "room for the log")
+        filler = fill(small_disk)
+        full_at = told(tmp_path)
+        wait_until(lambda: told(tmp_path) >= full_at + 30, "three seconds on a full disk")
+        filler.unlink()
+        record = run.wait_for_exit()
+        assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0), record.text
+        assert log.read_text().count("\n") == 120
+        assert _room_of(log) < 2**16
+
+
+def _room_of(log: Path) -> int:
+    """Return how many bytes a log takes beyond its end."""
+    found = log.stat()
+    return found.st_blocks * 512 - found.st_size
+
+
 def test_last_words_use_the_room_held_for_them(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path)
     reserve.hold()
