@@ -3,12 +3,14 @@
 A full disk, a read-only remount, a stale handle of a network file system: none of them says
 anything of the run, so whoever looks or writes here goes on, says so once for each kind, and looks
 again. What is worth more than telling (a request to end, how a run ended) may use the reserve: a
-file of zeros that is given up when the disk is full.
+file of zeros that is given up when the disk is full, and empty ones beside it, for a disk (or a
+quota) may have room for bytes and take no new file.
 """
 
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -66,31 +68,46 @@ class Reserve:
     def __init__(self, run_dir: Path, name: str = RESERVE_NAME) -> None:
         self._path = run_dir / name
 
-    def hold(self) -> None:
+    def hold(self, files: int = 0) -> None:
         """Take the room.
+
+        Args:
+            files: how many small files it is for, besides one.
 
         Raises:
             OSError: there is none.
         """
         with self._path.open("wb") as stream:
             os.posix_fallocate(stream.fileno(), 0, RESERVE_BYTES)
+        for number in range(files):
+            self._path.with_name(f"{self._path.name}.{number}").touch()
 
     def free(self) -> None:
-        """Give the room up; what is not there changes nothing.
+        """Give all of it up; what is not there changes nothing.
 
         Raises:
             OSError: the file system takes no change at all.
         """
-        self._path.unlink(missing_ok=True)
+        for path in self._held():
+            path.unlink(missing_ok=True)
 
     def write(self, work: Callable[[], _T]) -> _T:
-        """Do what must be written; where the disk is full, once more in the room held for it.
+        """Do what must be written; where the disk is full, again in the room held for it.
+
+        No more of it is given up than that takes: what is written later needs the rest.
 
         Raises:
-            OSError: it could not be written either time.
+            OSError: it could not be written at all.
         """
         try:
             return work()
         except OSError:
-            self.free()
-            return work()
+            for path in self._held():
+                path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    return work()
+            raise
+
+    def _held(self) -> list[Path]:
+        """Return the reserve's files, the room before the empty ones."""
+        return [self._path, *self._path.parent.glob(f"{self._path.name}.*")]

@@ -35,6 +35,8 @@ from gonogo.supervise.weather import RESERVE_NAME, Reserve, Weather
 
 LAST_WORDS_S = 60.0
 _LOOP_S = 0.05
+_RECORDS = 3
+"""Two requests to end and exit.json: what an end writes besides a stamp for each rank."""
 
 _log = logging.getLogger("gonogo.supervise.keeper")
 
@@ -107,7 +109,8 @@ class Keeper:
         """
         wake = self._stops.listen()
         tried = self._weather.tried
-        tried("the reserve", self._reserve.hold, None)
+        files = len(self._place.programs(self._order)) + _RECORDS
+        tried("the reserve", partial(self._reserve.hold, files), None)
         if not self._place.is_whole and not self._meet(wake):
             return
         started = time.monotonic()

@@ -71,11 +71,11 @@ def completes(run: SupervisedRun, steps: int) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of four megabytes."""
+    """A file system of six megabytes."""
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)],
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)],
         check=False, capture_output=True, text=True,
     )  # fmt: skip
     if mounted.returncode != 0:
@@ -258,16 +258,21 @@ for step in range(1, 121):
 """
 
 
+def start_printing(new_run: NewRun, folder: Path) -> SupervisedRun:
+    """Start a program that knows nothing of gonogo, prints much, and takes twelve seconds."""
+    script = folder / "printing.py"
+    script.write_text(PRINTING)
+    return new_run(
+        "--allow", "any", entry=None, command=[sys.executable, str(script), str(folder / "told")],
+        world_size=1, steps=120, identity={},
+        patterns=[r"step (?P<step>\d+) loss (?P<loss>\S+)"],
+    )  # fmt: skip
+
+
 def test_a_program_may_print_on_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
     """Its output goes to a log of the run: a print that is refused ends most programs."""
-    script = tmp_path / "printing.py"
-    script.write_text(PRINTING)
-    command = [sys.executable, str(script), str(tmp_path / "told")]
     with starting(small_disk) as new_run:
-        run = new_run(
-            "--allow", "any", entry=None, command=command, world_size=1, steps=120,
-            identity={}, patterns=[r"step (?P<step>\d+) loss (?P<loss>\S+)"],
-        )  # fmt: skip
+        run = start_printing(new_run, tmp_path)
         log = run.path / "rank0.log"
         wait_until(lambda: log.exists() and _room_of(log) > 2**19, "room for the log")
         filler = fill(small_disk)
@@ -301,3 +306,44 @@ def test_last_words_use_the_room_held_for_them(tmp_path: Path) -> None:
 
     assert reserve.write(write) == "written"
     assert tries == [True, False]
+
+
+def test_a_disk_without_names_has_some_for_every_last_word(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    """A quota of files, or a disk without inodes: stamps took the only name that was held."""
+    with starting(small_disk) as new_run:
+        run = start_printing(new_run, tmp_path)
+        wait_until(lambda: told(tmp_path) >= 10, "ten steps")
+        subprocess.run(("mount", "-o", "remount,nr_inodes=40", str(small_disk)), check=True)
+        for number in range(100):  # a draft of somebody's may be in between
+            with contextlib.suppress(OSError):
+                (small_disk / f"filler{number}").touch()
+            time.sleep(0.01)
+        record = run.wait_for_exit()
+        assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0), record.text
+        run.assert_replays()
+
+
+def test_no_more_is_given_up_than_what_is_written_takes(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path)
+    reserve.hold(3)
+    files = set(tmp_path.iterdir())
+    assert len(files) == 4
+    reserve.write(lambda: None)
+    assert set(tmp_path.iterdir()) == files
+
+    def write() -> None:
+        if len(list(tmp_path.iterdir())) > 2:
+            raise OSError(errno.EDQUOT, "no more files")
+
+    reserve.write(write)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert not (tmp_path / RESERVE_NAME).exists(), "the room goes first"
+    with pytest.raises(OSError, match="full"):
+        reserve.write(_refused)
+    assert not list(tmp_path.iterdir())
+
+
+def _refused() -> None:
+    raise OSError(errno.ENOSPC, "full")
