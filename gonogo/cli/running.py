@@ -309,12 +309,20 @@ def _launch(
 
 
 def _judge(run_dir: RunDir, home: Path, as_json: bool) -> dict[str, Any]:
-    """Judge the run directory, record the decision in the home, show and return it."""
+    """Judge the run directory, record the decision in the home, show and return it.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
     key = own_signing_key(home)
     document: dict[str, Any] = judge_directory(run_dir.path, key=key)
     decisions = home / "decisions"
-    decisions.mkdir(exist_ok=True)
-    save_json(decisions / f"{document['id']}.json", document)
+    try:
+        decisions.mkdir(exist_ok=True)
+        save_json(decisions / f"{document['id']}.json", document)
+    except OSError:
+        say(f"no decision can be recorded; gonogo judge {run_dir.path} shows what it would say")
+        raise
     if as_json:
         print_json(document)
     else:

@@ -283,6 +283,18 @@ def test_a_run_whose_keeper_is_killed_has_an_end_and_leaves_nothing(folder: Path
     assert (record["reason"], record["ended_by"]) == ("keeper_lost", "infra")
 
 
+def test_where_no_disk_takes_the_decision_it_is_said_how_to_see_it(folder: Path) -> None:
+    (folder / "home").mkdir()
+    (folder / "home" / "decisions").touch()
+    ran = Ran(folder, "--steps", "30", *mute(30))
+    (run_dir,) = (folder / "home" / "runs").iterdir()
+    assert ran.code in (Exit.UNEXPECTED, Exit.BAD_INPUT)  # no verdict: none is recorded
+    assert f"no decision can be recorded; gonogo judge {run_dir} shows" in ran.err
+    judged = gonogo("judge", str(run_dir))
+    seen = subprocess.run(judged, env=environment(folder), capture_output=True, check=False)
+    assert seen.returncode == Exit.INCONCLUSIVE
+
+
 def test_a_home_that_cannot_be_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
