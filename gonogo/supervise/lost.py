@@ -8,6 +8,7 @@ meanwhile, so no keeper works on the directory.
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.exit_record import build_binding
 from gonogo.supervise.keeper.kill import UNKILLABLE_S, describe, end_marked
+from gonogo.supervise.keeper.log_cap import LogCap
 from gonogo.supervise.processes import ProcessRef, boot_id
 from gonogo.supervise.rank_record import load_rank_record, recorded_ranks
 from gonogo.supervise.weather import Reserve
@@ -52,6 +54,8 @@ def end_lost(
     record = build_infra_exit(run_dir, order, reason=reason, text=text, now=now, left=left)
     Reserve(run_dir.path).write(partial(save_json, run_dir.exit, record.wire()))
     Reserve(run_dir.path).free()  # the keeper held it for these very words
+    with suppress(OSError):
+        LogCap(run_dir.path).free_room()
     _log.warning("%s: %s", order.run, text, extra={"action": "keeper_lost"})
     return record
 

@@ -128,13 +128,13 @@ class Keeper:
             obey = partial(self._ending.obey, now, agent, at_once=self._stops.is_told_twice())
             tried("requests", obey, None)
         self._staff.stop_sampler()
-        if self._place.leads:
-            tried("the room of a log", self._logs.free_room, None)
         self._save(wake, partial(self._ending.save_exit, agent, self._statuses))
         self._staff.see_part_end()
         if not self._place.is_whole and self._place.leads:
             self._await_nodes(agent, started, wake)
-        self._weather.tried("the reserve", self._reserve.free, None)
+        if self._place.leads:
+            tried("the room of a log", self._logs.free_room, None)
+        tried("the reserve", self._reserve.free, None)
         self._over = True
         self._staff.see_run_end()
         self._see_off(wake)

@@ -19,9 +19,11 @@ from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import ExitRecord, Unended
 from gonogo.rundir import RunDir
 from gonogo.supervise.keeper.kill import UNKILLABLE_S, Killer, end_marked
+from gonogo.supervise.keeper.log_cap import ROOM_BYTES, LogCap
 from gonogo.supervise.keeper.marked import Environs, Swept
 from gonogo.supervise.lost import end_lost
 from gonogo.supervise.processes import ProcessRef, find_process
+from gonogo.supervise.weather import RESERVE_NAME, Reserve
 from tests.supervise.runs import NewRun, build_test_order, wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -224,6 +226,21 @@ def test_a_lost_run_of_which_something_cannot_be_killed_has_an_end_after_a_minut
     assert [(row.pid, row.state) for row in record.left] == [(marked.pid, "D")]
     assert ExitRecord.model_validate_json(run_dir.exit.read_bytes()) == record
     thaw()
+
+
+def test_the_end_of_a_lost_run_gives_up_what_its_keeper_held_of_the_disk(tmp_path: Path) -> None:
+    token = new_id(Kind.RUN)
+    run_dir = RunDir(tmp_path / token)
+    run_dir.path.mkdir()
+    log = run_dir.rank_log(0)
+    log.write_bytes(b"began\n")
+    LogCap(run_dir.path).tend(0.0)
+    Reserve(run_dir.path).hold(3)
+    assert log.stat().st_blocks * 512 >= ROOM_BYTES
+    assert end_lost(run_dir, build_test_order(token), time.time()) is not None
+    assert log.read_bytes() == b"began\n"
+    assert log.stat().st_blocks * 512 < ROOM_BYTES // 2
+    assert not list(run_dir.path.glob(f"{RESERVE_NAME}*"))
 
 
 @pytest.mark.long
