@@ -76,8 +76,9 @@ class LogCap:
             os.truncate(path, path.stat().st_size)
 
     def _logs(self) -> Iterator[Path]:
+        """Yield the logs; a pipe or a link of a program's own under such a name is none."""
         paths = (*self._dir.glob("rank*.log"), self._dir / "torchrun.log")
-        return (path for path in paths if path.exists())
+        return (path for path in paths if path.is_file() and not path.is_symlink())
 
     def _hold_room(self, path: Path) -> None:
         """Hold room for what comes, unless half of it is left; a disk may have none, or hold none.
@@ -87,7 +88,7 @@ class LogCap:
         size = path.stat().st_size
         if size + self._room // 2 <= self._held.get(path, 0):
             return
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:
             _allocate(descriptor, _KEEP_SIZE, size, self._room)
             self._held[path] = size + self._room

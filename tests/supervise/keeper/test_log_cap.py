@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from gonogo.supervise.keeper.log_cap import LOOK_EVERY_S, LogCap
@@ -51,3 +52,16 @@ def test_room_is_held_behind_the_end_of_a_log_as_long_as_it_is_written(tmp_path:
     cap.free_room()
     assert path.read_bytes() == b"began\n" + b"a" * 96 * KB
     assert path.stat().st_blocks * 512 < 128 * KB
+
+
+def test_a_pipe_and_a_link_under_a_logs_name_are_left_alone(tmp_path: Path) -> None:
+    """A program may write here, too, and nobody reads the pipe: whoever opens it waits."""
+    other = tmp_path / "other"
+    other.write_bytes(b"another's\n")
+    taken = other.stat().st_blocks
+    (tmp_path / "rank1.log").symlink_to(other)
+    os.mkfifo(tmp_path / "rank2.log")
+    cap = LogCap(tmp_path)
+    cap.tend(0.0)
+    cap.free_room()
+    assert other.stat().st_blocks == taken
