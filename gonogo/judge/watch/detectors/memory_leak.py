@@ -78,8 +78,8 @@ class Growth:
     series: Mapping[str, Series] = field(default_factory=dict)
     """`host/0`, `device/1`, … and what a device has allocated, `allocated/1`."""
     tokens: TokenGrowth = field(default_factory=TokenGrowth)
-    most: float = 1.0
-    """The most tokens of a step so far, against those of the first."""
+    more: float = 0.0
+    """How much more tokens than those of the first the largest step so far had, as a share."""
     hosts: Mapping[str, Host] = field(default_factory=dict)
     """Node → its host."""
     device_mb: Mapping[str, float] = field(default_factory=dict)
@@ -320,11 +320,11 @@ def _grown(own: Growth, step: Step, by_ratio: float, ordered: int | None) -> Gro
     if tokens is own.tokens:
         return own
     if tokens.sums and not own.tokens.sums:  # what was told so far was no growth
-        return replace(own, tokens=tokens, most=tokens.ratio)
-    if tokens.ratio <= (1.0 + by_ratio) * own.most:
+        return replace(own, tokens=tokens, more=tokens.ratio - 1.0)
+    if tokens.ratio <= (1.0 + by_ratio) * (1.0 + own.more):
         return replace(own, tokens=tokens)
     kept = {name: row for name, row in own.series.items() if name.startswith(f"{HOST}/")}
-    return replace(own, tokens=tokens, most=tokens.ratio, series=kept)
+    return replace(own, tokens=tokens, more=tokens.ratio - 1.0, series=kept)
 
 
 def _is_kept(own: Growth, rank: int) -> bool:
