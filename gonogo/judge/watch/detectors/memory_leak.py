@@ -84,6 +84,7 @@ class Growth:
     """Node → its host."""
     device_mb: Mapping[str, float] = field(default_factory=dict)
     """Rank → memory of its device."""
+    last_step: int = 0
     sampled: int = 0
     """The last step that a sample was taken of."""
     warned: tuple[str, ...] = ()
@@ -164,6 +165,7 @@ class MemoryLeak(Detector[Growth]):
     def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
         """Observe one step's memory, and project where it leads."""
         own = _grown(own, step, self.settings.rise_ratio, self.run.order.identity.tokens_per_step)
+        own = replace(own, last_step=step.step)
         if 0 < step.step - own.sampled < self._stride:
             return own, []
         series, looked, told = dict(own.series), False, False
@@ -316,7 +318,8 @@ class MemoryLeak(Detector[Growth]):
 def _grown(own: Growth, step: Step, by_ratio: float, ordered: int | None) -> Growth:
     """Return the same, without the courses of devices where a step is larger than any before."""
     told = max((row.end.tokens or 0 for row in step.ranks.values()), default=0)
-    tokens = own.tokens.after(told, ordered)
+    before = own.tokens.restarted() if step.step <= own.last_step else own.tokens
+    tokens = before.after(told, ordered)
     if tokens is own.tokens:
         return own
     if tokens.sums and not own.tokens.sums:  # what was told so far was no growth

@@ -22,7 +22,7 @@ from gonogo.judge.watch.view import Run, View
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.detectors.host import host_order, memory, tell
 from tests.judge.watch.standing import standing
-from tests.judge.watch.steps import Ran
+from tests.judge.watch.steps import Ran, feed
 from tests.judge.watch.streams import EPOCH, T0, Watched, World, watch
 
 DEMO = bundled_plan("demo")["watch"]
@@ -642,6 +642,20 @@ def test_a_step_of_more_tokens_than_any_begins_the_devices_course(
 def test_tokens_that_are_told_as_a_sum_grow_by_nothing(leak_mb: float, found: bool) -> None:
     seen = on_device(200, lambda step: 10_000 + leak_mb * step, leak_mb, lambda step: 2048 * step)
     assert bool(seen.halts) is found
+
+
+@pytest.mark.parametrize(("leak_mb", "found"), [(0.0, []), (20.0, [Severity.WARN])])
+def test_nor_where_it_starts_again_within_its_first_lines(
+    leak_mb: float, found: list[Severity]
+) -> None:
+    ran = Ran(order({"memory_limit": {"reserved_mb": 40_000}}))
+    for boot, steps in (("first", 10), ("second", 200)):
+        ran.back_to(0, boot)
+        for step in range(1, steps + 1):
+            mb = 4_000 + leak_mb * step
+            ran.step(tokens=2048 * step, gpu_mem_reserved=6_000 + mb, gpu_mem_alloc=mb)
+    fed = feed(MemoryLeak, ran, saved_every=50)
+    assert [finding.severity for finding in fed.findings] == found
 
 
 @pytest.mark.parametrize(
