@@ -11,8 +11,9 @@ steps.
 
 Ranks that all start again in place below the last one (the next fold after `done`, a launcher's
 restart of a program that does not resume) are to save what they make from there: step, steps and
-time begin anew with their first step, once all have ended one. Those that go on from the last one
-change nothing: a run that dies again and again before it saves would never be overdue. One rank
+time begin anew with their first step, once all have ended one. So they do where all begin another
+training after one that was done: that owes no checkpoint any more. Those that go on from the last
+one change nothing: a run that dies again and again before it saves would never be overdue. One rank
 that starts again alone says nothing of what the others save. A checkpoint beyond all that ranks
 have told since may be of before: it counts for the time, and for no step.
 
@@ -71,7 +72,7 @@ class CheckpointOverdue(Detector[Saved]):
         "Warns when no checkpoint has been verified by the watcher at 1.5 times the expected time"
         " and ten minutes, halts at twice that; warns of a checkpoint that does not hold. One that"
         " was deleted before it was read may have held: the time begins anew, as it does where all"
-        " ranks start again in place below the last one."
+        " ranks start again in place below the last one, or begin another training."
     )
     State = Saved
     ticks = True
@@ -260,7 +261,8 @@ def _after_restart(own: Saved, tick: Tick, view: View) -> Saved:
         return own
     own = replace(own, boots=tuple(stream.boot for stream in streams))
     first = min(stream.completed - stream.completed_steps for stream in streams)
-    if first >= own.counted:
+    another = all(stream.another for stream in streams)
+    if first > own.counted or (first == own.counted and not another):
         return own
     starts = [stream.started_mono for stream in streams if stream.started_mono is not None]
     return replace(
@@ -275,7 +277,7 @@ def _after_restart(own: Saved, tick: Tick, view: View) -> Saved:
         warned=False,
         halted=False,
         again=own.again + 1,
-        begun=own.begun or first < own.step,
+        begun=another or own.begun or first < own.step,
     )
 
 

@@ -462,6 +462,34 @@ def test_one_that_starts_from_scratch_again_and_again_is_overdue() -> None:
     ]
 
 
+def test_trainings_that_are_over_before_a_checkpoint_is_due_owe_none() -> None:
+    """Twenty short trials in a row, each of which says that it is done."""
+    world = world_with(BY_TIME)
+    for trial in range(20):
+        train(world, 150)
+        for rank in world.ranks:
+            rank.say("done")
+        restart(world, 0, f"trial{trial}")
+    assert overdue(watch(train(world, 150), interval_s=2.0)) == []
+    _, halt = overdue(watch(train(world, 2_000), interval_s=2.0))
+    assert "since all ranks began again" in halt.text
+
+
+def test_one_that_goes_on_after_it_was_done_and_saves_nothing_is_overdue() -> None:
+    world = world_with(BY_TIME)
+    for part in range(20):
+        train(world, 150)
+        for rank in world.ranks:
+            rank.say("done")
+        step = world.ranks[0].step
+        for rank in restart(world, 0, f"part{part}").ranks:
+            rank.step = step
+    assert [f.severity for f in overdue(watch(world, interval_s=2.0))] == [
+        Severity.WARN,
+        Severity.HALT,
+    ]
+
+
 def test_a_restart_below_the_checkpoint_that_the_run_was_begun_with() -> None:
     world = restart(saving(world_with(BY_TIME, resume_step=1_000), 1_020, 1_040), 0)
     saving(world, *range(20, 121, 20))
