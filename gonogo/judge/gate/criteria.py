@@ -77,9 +77,14 @@ def evaluate(
     )
 
 
-def is_unseen(criterion: Criterion, measure: Measure | None, world_size: int) -> bool:
+def is_unseen(
+    criterion: Criterion,
+    measure: Measure | None,
+    world_size: int,
+    judge_version: int = JUDGE_VERSION,
+) -> bool:
     """Say whether a criterion is undecided for want of samples; see `evaluate`."""
-    return _read(criterion, _rank_rows(measure, world_size), JUDGE_VERSION).zone is Zone.NOWHERE
+    return _read(criterion, _rank_rows(measure, world_size), judge_version).zone is Zone.NOWHERE
 
 
 def _severity(criterion: Criterion, zone: Zone) -> GateSeverity:
@@ -124,14 +129,14 @@ def _read(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> R
         if judge_version >= SAYS_VALUE:
             text = _failing(criterion, low, high, what)
         return Reading(outcome=FAIL, observed=_shown(low, high), evidence=text)
-    if any(row is UNKNOWN for row in known):
-        text = f"{what}: one sample says nothing of it"
-        return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text, zone=Zone.NOWHERE)
     short = _shortfall(criterion, rows)
-    value = _value(criterion, rows)
+    value = _value(criterion, known)
     if short is not None:
         text = f"{what}: {short[1]}"
         return Reading(outcome=short[0], observed=value, evidence=text, zone=Zone.NOWHERE)
+    if any(row is UNKNOWN for row in known):
+        text = f"{what}: one sample says nothing of it"
+        return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text, zone=Zone.NOWHERE)
     if criterion.aggregate is Aggregate.ALL_FINITE:
         text = f"{what}: every sample is finite"
         return Reading(outcome=PASS, observed=value, evidence=text)

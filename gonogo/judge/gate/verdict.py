@@ -128,7 +128,7 @@ def _unseen(facts: Facts, rules: Rules) -> frozenset[str]:
         row.id
         for row in rules.gate
         if row.id in rules.waive
-        and is_unseen(row, facts.measures.get(row.id), rules.world_size or 0)
+        and is_unseen(row, facts.measures.get(row.id), rules.world_size or 0, rules.judge_version)
     )
 
 

@@ -82,6 +82,15 @@ def test_what_fails_for_certain_fails_beside_a_rank_of_one_sample(
     assert is_unseen(criterion, measure, 2) == (outcome == "inconclusive")
 
 
+def test_a_rank_that_told_nothing_fails_beside_one_of_one_sample_where_the_plan_says_so() -> None:
+    row = {"id": "c", "metric": "val_loss", "aggregate": "slope", "pass_below": 0.0}
+    criterion = Criterion.model_validate({**row, "on_missing": "fail"})
+    alone = MeasureRow(samples=1, owed=1, value=0.0, low=0.0, high=0.0)
+    found = evaluate(criterion, Measure(window="1..9", ranks={"0": alone}), 2)
+    assert (found.outcome, found.observed) == ("fail", None)
+    assert found.evidence == "slope of val_loss: no samples of rank 1"
+
+
 @pytest.mark.parametrize("metric", ["step_cv", "gpu_mem_slope_mb_per_step"])
 @pytest.mark.parametrize(("samples", "outcome"), [(1, "inconclusive"), (2, "pass")])
 def test_one_step_has_no_spread(metric: str, samples: int, outcome: str) -> None:

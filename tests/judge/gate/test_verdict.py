@@ -15,7 +15,7 @@ from gonogo.contract.canonical import digest
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.errors import Rejected
-from gonogo.contract.facts import History
+from gonogo.contract.facts import History, Measure, MeasureRow
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import CLASS_OF, Actor, Outcome, OutcomeCode
 from gonogo.judge.evidence.facts import build_facts
@@ -168,6 +168,21 @@ def test_a_waiver_excuses_no_value_that_was_seen() -> None:
             line["grad_norm"] = "NaN"
     row = {"id": "speed", "metric": "grad_norm", "pass_below": 9.0, "on_nan": "error"}
     assert judged(record_of(with_gate(order, row), ranks)).verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(("version", "severity"), [(3, "required"), (4, "conditional")])
+def test_what_one_sample_says_of_a_slope_is_waived_as_the_judge_of_then_had_it(
+    version: int, severity: str
+) -> None:
+    row = {"id": "speed", "metric": "loss", "aggregate": "slope"}
+    order = with_gate(order_of(), {**row, "pass_below": -1.0, "fail_above": 1.0})
+    rules = build_rules(order).model_copy(update={"judge_version": version, "waive": ["speed"]})
+    alone = MeasureRow(samples=1, owed=1, value=0.0, low=0.0, high=0.0)
+    ranks = {str(rank): alone for rank in range(order.world_size)}
+    measures = {"speed": Measure(window="1..1", ranks=ranks)}
+    facts = build_facts(record_of(order), rules).model_copy(update={"measures": measures})
+    found = evaluate_gate(facts, rules)[-1]
+    assert (found.outcome, found.severity) == ("inconclusive", severity)
 
 
 def test_a_gate_proves_nothing_where_nobody_said_how_many_ranks_there_are() -> None:
