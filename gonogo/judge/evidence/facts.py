@@ -34,8 +34,11 @@ from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.samples import may_be_sums
 from gonogo.judge.evidence.signs import signs_at_end
 from gonogo.judge.evidence.steps import BootSteps, RankSteps
-from gonogo.judge.watch.registry import cause_of
+from gonogo.judge.watch.registry import cause_of, cause_of_any
 from gonogo.rundir import preflight_name
+
+FULL_DISKS = 4
+"""Version of the facts since which a disk without room is its host's failure."""
 
 
 def build_facts(record: RunRecord, rules: Rules) -> Facts:
@@ -93,7 +96,9 @@ def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
         return OutcomeFacts(code=record.exit.reason, actor=record.exit.ended_by)
     halt = next((row for row in record.findings if row.severity is Severity.HALT), None)
     if halt is not None:
-        return OutcomeFacts(code=cause_of(halt), actor=Actor.WATCHDOG)
+        told = rules.facts_v >= FULL_DISKS
+        code = cause_of(halt) if told else cause_of_any(halt.detector)
+        return OutcomeFacts(code=code, actor=Actor.WATCHDOG)
     done = [
         rank in record.ranks and record.ranks[rank].done_step is not None for rank in rules.ranks()
     ]
@@ -309,8 +314,9 @@ def _without_source(
     for row in rules.gate:
         seen = measures[row.id].ranks.values() if row.id in measures else ()
         if row.metric not in _TOLD_ABOVE and not any(rank.samples for rank in seen):
-            sums = any(may_be_sums(steps, rules) for steps in record.ranks.values())
-            why = _SUMS if sums and row.metric == Metric.TOKS_PER_S else "nothing tells it"
+            speed = row.metric == Metric.TOKS_PER_S
+            sums = speed and any(may_be_sums(steps, rules) for steps in record.ranks.values())
+            why = _SUMS if sums else "nothing tells it"
             yield f"{row.metric}: {why}"
 
 

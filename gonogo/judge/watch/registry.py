@@ -138,9 +138,14 @@ def cause_of(halt: Finding) -> OutcomeCode:
 
     Where the disk itself has no room, that is its host's; what a quota refuses is the run's own.
     """
-    name = halt.detector
-    if name == Name.DISK and halt.value is not None and halt.threshold is not None:
-        return OutcomeCode.DISK_FULL if halt.value < halt.threshold else code_of(name)
+    name, value, threshold = halt.detector, halt.value, halt.threshold
+    if name == Name.DISK and value is not None and threshold is not None and value < threshold:
+        return OutcomeCode.DISK_FULL
+    return cause_of_any(name)
+
+
+def cause_of_any(name: str) -> OutcomeCode:
+    """Return the cause that any halt of a detector names."""
     if not is_ours(name):
         brought = next((row.code for row in _brought()[0] if row.name == name), None)
         if brought is not None:

@@ -209,6 +209,18 @@ def test_without_exit_json_a_halt_or_every_ranks_done_says_how_it_ended(
     assert outcome_of(replace(record, findings=()), build_rules(None)) is None, "how many ranks?"
 
 
+@pytest.mark.parametrize(("facts_v", "code"), [(3, "resource_limit"), (4, "disk_full")])
+def test_a_halt_for_want_of_room_means_what_it_meant_when_the_facts_were_made(
+    facts_v: int, code: str
+) -> None:
+    halt = finding(Detector.DISK).model_copy(update={"value": 10.0, "threshold": 64.0})
+    record = RunRecord(order=order_of(), ranks={}, findings=(halt,))
+    rules = build_rules(record.order).model_copy(update={"facts_v": facts_v})
+    found = outcome_of(record, rules)
+    assert found is not None
+    assert found.code == code
+
+
 @pytest.mark.parametrize(
     ("seen", "sealed"),
     [({"exit.json": SEAL}, True), ({"exit.json": OTHER}, False), ({}, None), (None, None)],
