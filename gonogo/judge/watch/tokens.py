@@ -21,6 +21,8 @@ FIRST_LINES = 16
 FIRST_X = 3.0
 """A number that rises with each of the first lines, and began at no more than so many times what it
 rises by, may be a sum."""
+RISING_SHARE = 0.95
+"""Of the lines of a sum so many rise at least: a step may be left out, or an epoch begin anew."""
 SUM_X = 2.0
 """It is one once it is so many times what was ordered for a step."""
 
@@ -29,7 +31,9 @@ def rise_of_sums(tokens: Sequence[int]) -> float | None:
     """Return what the numbers of steps, two at least, rise by that may be sums; else None."""
     steps = [later - earlier for earlier, later in pairwise(tokens)]
     rises_by = statistics.median(steps)
-    return rises_by if min(steps) > 0 and tokens[0] <= FIRST_X * rises_by else None
+    rising = sum(step > 0 for step in steps) >= RISING_SHARE * len(steps)
+    begun = (tokens[0], *(later for earlier, later in pairwise(tokens) if later < earlier))
+    return rises_by if rising and max(begun) <= FIRST_X * rises_by else None
 
 
 def _rises(tokens: Sequence[int]) -> bool:

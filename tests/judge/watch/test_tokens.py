@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from gonogo.judge.watch.tokens import TokenGrowth
+from gonogo.judge.watch.tokens import TokenGrowth, rise_of_sums
 
 
 def grown(*tokens: int | None) -> float:
@@ -60,6 +60,23 @@ def test_a_sum_grows_by_what_it_rises_by(
     ordered: int | None, tokens: tuple[int, ...], ratio: float
 ) -> None:
     assert of_ordered(ordered, *tokens) == ratio
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rise"),
+    [
+        ((*range(100, 2001, 100),), 100),
+        ((*range(100, 2001, 100), *range(2000, 4001, 100)), 100),
+        ((*range(100, 2001, 100), *range(100, 2001, 100)), 100),
+        ((*range(100, 2001, 100), *range(400, 2001, 100)), None),
+        ((*range(100, 1601, 100), 1600), None),
+        ((*range(100, 2001, 100), 2000, 2000), None),
+        ((*range(100, 1601, 100), *(1600,) * 400), None),
+    ],
+    ids=["all", "one left out", "of each epoch", "a fall", "few lines", "too many", "a batch"],
+)
+def test_numbers_that_may_be_sums(tokens: tuple[int, ...], rise: float | None) -> None:
+    assert rise_of_sums(tokens) == rise
 
 
 def over_restarts(*boots: Iterable[int]) -> TokenGrowth:
