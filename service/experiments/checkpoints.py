@@ -170,7 +170,7 @@ def _told(session: Session, run: RunRow) -> Iterator[CheckpointSeen]:
             continue
         for line in reversed(piece.splitlines()):
             if _SAID in line:
-                yield from reversed(_seen(line))
+                yield from sorted(_seen(line), key=lambda row: row.step or 0, reverse=True)
 
 
 def _seen(line: bytes) -> list[CheckpointSeen]:
@@ -183,42 +183,54 @@ def _seen(line: bytes) -> list[CheckpointSeen]:
 
 
 def _verified_here(run_dir: RunDir, steps: range) -> Iterator[ResumePoint]:
+    """Yield by the steps that the manifests say: a trainer calls its folders as it likes."""
     try:
-        candidates = sorted(
-            row for row in run_dir.checkpoints.iterdir() if row.is_dir() and is_text(row)
-        )
+        folders = [row for row in run_dir.checkpoints.iterdir() if _claims(row)]
     except OSError:
         return
-    for path in reversed(candidates):
-        if not _is_of(path, steps):
-            continue
+    said = [(step, path) for path in folders if (step := _step_of(path)) in steps]
+    for step, path in sorted(said, reverse=True):
         manifest = _verified(path)
-        if manifest is not None:
-            yield ResumePoint(path=str(path), step=manifest.step)
+        if manifest is not None and manifest.step == step:
+            yield ResumePoint(path=str(path), step=step)
 
 
-def _is_of(folder: Path, steps: range) -> bool:
-    """Say whether a checkpoint is of one of these steps; one that cannot be read may be."""
+def _claims(path: Path) -> bool:
+    """Say whether a name may be that of a checkpoint, as its watcher has it; a draft's is none."""
+    return not path.name.startswith(".") and path.is_dir() and is_text(path)
+
+
+def _step_of(folder: Path) -> int | None:
+    """Return the step that a checkpoint's manifest says; None without one that can be read."""
+    manifest = _manifest(folder)
+    return None if manifest is None else manifest.step
+
+
+def _manifest(folder: Path) -> Manifest | None:
     try:
-        manifest = load_record(folder / "manifest.json", Manifest)
-    except (OSError, Corrupt):
-        return True
-    return manifest is not None and manifest.step in steps
+        return load_record(folder / "manifest.json", Manifest)
+    except (OSError, Corrupt) as error:
+        _refuse(folder, error)
+        return None
 
 
 def _verified(folder: Path) -> Manifest | None:
+    manifest = _manifest(folder)
+    if manifest is None:
+        return None
     try:
-        manifest = load_record(folder / "manifest.json", Manifest)
-        if manifest is None:
-            return None
         for name, expected in manifest.files.items():
             path = RunDir(folder).inside(name)
             if path.stat().st_size != expected.bytes or _sha256(path) != expected.sha256:
                 raise Corrupt(f"{name} is not what the manifest says")
     except (OSError, GonogoError) as error:
-        _log.warning("checkpoint %s: %s", folder, error, extra={"action": "checkpoint_refused"})
+        _refuse(folder, error)
         return None
     return manifest
+
+
+def _refuse(folder: Path, error: Exception) -> None:
+    _log.warning("checkpoint %s: %s", folder, error, extra={"action": "checkpoint_refused"})
 
 
 def _sha256(path: Path) -> str:

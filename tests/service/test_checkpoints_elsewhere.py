@@ -11,7 +11,7 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir, save_json
 from tests.service.conftest import Plane
-from tests.service.fake_run import BOOT_TS, PREFLIGHT
+from tests.service.fake_run import BOOT_TS, PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, coded
 
 FAR = "/far/away/runs"
@@ -83,6 +83,30 @@ def test_it_goes_on_from_the_newest_that_its_watcher_verified(plane: Plane) -> N
     assert again.resume_from is not None
     assert again.resume_from.step == 3
     assert again.resume_from.path == f"{FAR}/{order.run}/checkpoints/step_000003"
+
+
+@pytest.mark.parametrize("at_hand", [True, False], ids=["at hand", "far away"])
+def test_the_newest_is_that_of_the_latest_step_whatever_its_folder_is_called(
+    plane: Plane, tmp_path: Path, at_hand: bool
+) -> None:
+    """A transformers.Trainer calls them `checkpoint-9` and `checkpoint-10`."""
+    worker = plane.worker(home=tmp_path / "runs")
+    order = first_order(plane, worker)
+    if at_hand:
+        worker.start(order)
+        run_dir = RunDir(tmp_path / "runs" / order.run)
+        save_json(run_dir.order, order.document())
+        for step, name in ((9, "checkpoint-9"), (10, "checkpoint-10"), (11, ".draft")):
+            save_checkpoint(run_dir.path, step=step)
+            (run_dir.checkpoints / f"step_{step:06d}").rename(run_dir.checkpoints / name)
+        ended(worker, order, "keeper_lost")
+    else:
+        told = [seen(step, path=f"checkpoints/checkpoint-{step}") for step in (10, 9)]
+        trains(worker, order, tick(0) + tick(1, *told))
+        lost(worker, order)
+    point = plane.next_order(worker).resume_from
+    assert point is not None
+    assert (point.step, Path(point.path).name) == (10, "checkpoint-10")
 
 
 @pytest.mark.parametrize("path", ["../../other/step_000009", "/etc/step_000009"])
