@@ -32,7 +32,7 @@ from service.db.documents import Promised
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
-from service.queries.findings import load_known
+from service.queries.findings import load_halts, load_known
 from service.told.causes import load_last_line
 
 _PROGRESS = list(RunState)
@@ -138,12 +138,13 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
     experiment, run = lock_run(deed, run_id)
     check_bearer(run, bearer)
     known = load_known(deed.session, run_id)
-    halted = Severity.HALT in known.values()
+    halted = Severity.HALT in known.values() and any(
+        _halts(finding) for _, finding in load_halts(deed.session, [run_id])
+    )
     taken = 0
     for finding in report.findings:
         told = _told(finding)
-        halts = finding.severity is Severity.HALT and finding.act is not Act.PAGE
-        first_halt = halts and not halted
+        first_halt = _halts(finding) and not halted
         if told.key in known or (len(known) >= MAX_FINDINGS and not first_halt):
             continue
         known[told.key] = finding.severity
@@ -157,6 +158,11 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
     if taken and run.state == RunState.ENDED:
         ring(deed.session, Topic.ENDED)
     return taken
+
+
+def _halts(finding: Finding) -> bool:
+    """Say whether a finding ends its run; one that asks for a person alone (`page`) does not."""
+    return finding.severity is Severity.HALT and finding.act is not Act.PAGE
 
 
 def _storable_key(key: str) -> str:

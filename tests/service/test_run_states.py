@@ -148,6 +148,22 @@ def test_of_findings_without_end_some_and_the_first_halt_are_kept_and_waited_for
         assert is_complete(session, load_run(session, order.run))
 
 
+def test_a_halt_is_told_also_after_a_finding_that_only_asks_for_a_person(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A detector of another package may say `halt` and `page`: nothing ends by it."""
+    monkeypatch.setattr(run_states, "MAX_FINDINGS", 1)
+    worker, order = in_state(plane, RunState.RUNNING)
+    finding = {"detector": "d", "severity": "halt", "at": 1.0, "text": "x"}
+    for key, act in (("p", "page"), ("h1", "now"), ("h2", "now")):
+        body = {"token": order.token, "findings": [{**finding, "key": key, "act": act}]}
+        assert worker.post(f"/runs/{order.run}/findings", body).status_code == 200
+    kept = plane.get(f"/runs/{order.run}/findings")["items"]
+    assert [row["key"] for row in kept] == ["p", "h1"]
+    told = [row["type"] for row in plane.get("/alerts")["items"]]
+    assert sorted(told) == ["finding.halt", "finding.page"]
+
+
 def test_of_evidence_without_end_some_is_kept(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
