@@ -27,7 +27,7 @@ from gonogo.supervise.watcher.telling import SUSPECT_S
 from gonogo.trainer.line_file import KEPT_BYTES
 from gonogo.trainer.permission import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
 from service.conductor.leases import LEASE_S
-from service.report.files import MAX_HASHED
+from service.report.files import MAX_HASHED, MAX_HASHED_IN_ALL
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPAN = {10.0: "ten seconds", 30.0: "half a minute", 60.0: "a minute", 300.0: "five minutes"} | {
@@ -71,6 +71,7 @@ def percent(share: float) -> str:
         ("heartbeats", f"name all {NUMBER.get(len(REGISTRY), NOT_SAID)}"),
         ("plans", f"{SUDDEN_STEPS} steps after the step that failed; {GRADUAL_STEPS} where"),
         ("report", f"Files over {MAX_HASHED >> 20} MB are not read"),
+        ("report", f"and of a run {MAX_HASHED_IN_ALL >> 30} GiB at most"),
         ("run", f"takes more than {CAP_BYTES >> 20} MB keeps its"),
         ("run", f"first {SIZE.get(HEAD_BYTES, NOT_SAID)} and its last {TAIL_BYTES >> 20};"),
         ("run", f"too long: {span(UNNAMED_X * Stall().early_s)} (or half as long again"),
