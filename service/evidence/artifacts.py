@@ -94,11 +94,19 @@ def _paths(root: Path) -> Iterator[Path]:
         try:
             with os.scandir(folders.popleft()) as rows:
                 for row in rows:
-                    if row.is_dir(follow_symlinks=False):
+                    if _is_folder(row):
                         folders.append(Path(row.path))
                     yield Path(row.path)
         except OSError:  # it has gone, or is not for us
             continue
+
+
+def _is_folder(row: os.DirEntry[str]) -> bool:
+    """Say whether a name is a folder's; one that cannot be looked at hides none beside it."""
+    try:
+        return row.is_dir(follow_symlinks=False)
+    except OSError:  # asked of a file system that does not say what its names are
+        return False
 
 
 def load_copies(

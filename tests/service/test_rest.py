@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -245,6 +247,26 @@ def test_no_more_of_a_directory_is_looked_at_than_is_listed(
         assert [row["path"] for row in plane.get(base)["items"]] == listed
         below = [path for path in seen if Path(path).is_relative_to(folder)]
         assert len(below) == most, "and no name beyond is read"
+
+
+def test_a_name_that_cannot_be_looked_at_hides_none_beside_it(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a file system that does not say what its names are each is asked for."""
+    base, folder = run_on_this_host(plane, tmp_path / "runs")
+    real = os.scandir
+
+    def is_dir(*, follow_symlinks: bool) -> bool:
+        raise OSError(errno.ESTALE, "stale")
+
+    @contextmanager
+    def scandir(path: str | Path) -> Iterator[Any]:
+        with real(path) as rows:
+            stale = Path(path) == folder
+            yield (SimpleNamespace(path=row.path, is_dir=is_dir) if stale else row for row in rows)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert [row["path"] for row in plane.get(base)["items"]] == ["order.json"]
 
 
 def test_a_name_that_is_no_text_keeps_no_report_from_being_written(
