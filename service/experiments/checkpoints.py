@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.errors import Corrupt, GonogoError
 from gonogo.contract.observation import CheckpointSeen, Kind
 from gonogo.contract.order import ResumePoint
+from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Manifest, Preflight
 from gonogo.rundir import RunDir, is_text, load_record, open_file
 from service.db.schema import ExperimentRow, RunRow
@@ -131,7 +132,9 @@ def host_of_origin(experiment: ExperimentRow) -> str | None:
 
 
 def is_unfit(run: RunRow) -> bool:
-    """Say whether a run's preflight found its host unfit for any run."""
+    """Say whether a run's preflight found its host unfit for any run, or a full disk ended it."""
+    if run.outcome is not None and run.outcome.code is OutcomeCode.DISK_FULL:
+        return True
     record = _preflight(run)
     return record is not None and record.host_is_unfit()
 

@@ -150,13 +150,17 @@ def test_it_waits_for_the_host_that_has_it_while_a_worker_lives_there(plane: Pla
     assert again.attempt == 2
 
 
-def test_it_does_not_wait_for_a_host_that_was_found_unfit(plane: Plane) -> None:
+@pytest.mark.parametrize("full", [False, True], ids=["before it began", "while it ran"])
+def test_it_does_not_wait_for_a_host_that_was_found_unfit(plane: Plane, full: bool) -> None:
     there, other = plane.worker(), plane.worker(name="w2", host="host-2", boot_id="boot-9")
     order = first_order(plane, there)
     trains(there, order, tick(0, seen(1)))
     lost(there, order)
     second = plane.next_order(there)
-    unfit(there, second, "disk")
+    if full:
+        ended(there, second, "disk_full", dir=f"{FAR}/{second.run}")
+    else:
+        unfit(there, second, "disk")
     third = plane.next_order(other)
     assert third.resume_from is not None
     assert third.resume_from.step == 1
