@@ -14,7 +14,7 @@ _MOVES_STEP = frozenset({Msg.STEP_START, Msg.STEP_END})
 """Messages whose step may not run backwards; a thread's `alive` line may lag by one."""
 _FOLLOWS_STEP = frozenset({Msg.STEP_START, Msg.PROGRESS})
 """Messages of a step that only come when the one before is over."""
-_STEP_START, _STEP_END, _PROGRESS = Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS
+_BOOT, _STEP_START, _STEP_END, _PROGRESS = Msg.BOOT, Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS
 _DONE, _HALT_SEEN, _CHECKPOINT = Msg.DONE, Msg.HALT_SEEN, Msg.CHECKPOINT
 _LATE = Arrival.LATE
 """Names of our own: to ask an enum for a member is dear where it is done of each line."""
@@ -148,10 +148,17 @@ def _since_step_end_s(stream: RankStream, beat: Heartbeat) -> float:
 
 
 def _learn(stream: RankStream, beat: Heartbeat) -> None:
-    """Learn what the rank tells at all: its sections, its computing, the ends of its steps."""
+    """Learn what the rank tells at all (sections, computing, ends of steps), and where it begins.
+
+    One that has loaded a checkpoint of its own says so in a second `boot` line: the step that it
+    had begun by then never ends, and was not its first.
+    """
     stream.labelled = stream.labelled or beat.section is not None or beat.section_seq > 0
     stream.computes = stream.computes or _names_compute(beat)
     stream.ends_steps = stream.ends_steps or beat.msg == _STEP_END
+    if beat.msg == _BOOT and beat.step > stream.step and not stream.completed_steps:
+        stream.from_step = stream.completed = beat.step
+        stream.started_mono = None
 
 
 def _end_step(stream: RankStream, beat: Heartbeat) -> None:

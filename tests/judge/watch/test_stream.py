@@ -52,6 +52,25 @@ def test_a_step_end_that_comes_late_is_timed_by_its_own_clock() -> None:
     assert list(stream.pace.times_s) == [3.0, 0.5]
 
 
+def test_who_goes_on_from_a_checkpoint_of_its_own_has_its_first_step_before_it() -> None:
+    """It says so after its first line: what it had begun by then ends never, and is no step."""
+    before = after([beat(1, 0, "boot", 0.0, "boot"), beat(2, 1, "step_start", 1.0)])
+    assert (before.from_step, before.started_mono) == (0, 1.0)
+    lines = [
+        beat(1, 0, "boot", 0.0, "boot"),
+        beat(2, 1, "step_start", 1.0),
+        beat(3, 20, "boot", 50.0),
+        beat(4, 21, "step_start", 50.0),
+    ]
+    began = after(lines)
+    assert (began.from_step, began.completed, began.completed_steps) == (20, 20, 0)
+    assert (began.started_mono, began.backwards) == (50.0, None)
+    ended = after([*lines, beat(5, 21, "step_end", 450.0)])
+    assert (ended.completed, ended.completed_steps, ended.first_s) == (21, 1, 400.0)
+    later = after([*lines, beat(5, 21, "step_end", 450.0), beat(6, 30, "boot", 451.0)])
+    assert (later.from_step, later.completed) == (20, 21)
+
+
 @pytest.mark.parametrize("paused", [False, True], ids=["at once", "after a checkpoint began"])
 def test_a_step_end_that_comes_late_ends_its_step(paused: bool) -> None:
     """Who waits for one that evaluates says nothing more: the end of its step may come last."""
