@@ -21,6 +21,7 @@ TAIL_BYTES = CAP_BYTES // 2
 ROOM_BYTES = 2**20
 LOOK_EVERY_S = 5.0
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_AS_IT_IS = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _PAGE = 4096
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -73,7 +74,11 @@ class LogCap:
             OSError: the file system takes no change.
         """
         for path in self._logs():
-            os.truncate(path, path.stat().st_size)
+            descriptor = os.open(path, _AS_IT_IS)
+            try:  # opened first: a network file system tells a size of seconds ago until then
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size)
+            finally:
+                os.close(descriptor)
 
     def _logs(self) -> Iterator[Path]:
         """Yield the logs; a pipe or a link of a program's own under such a name is none."""
@@ -88,7 +93,7 @@ class LogCap:
         size = path.stat().st_size
         if size + self._room // 2 <= self._held.get(path, 0):
             return
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+        descriptor = os.open(path, _AS_IT_IS)
         try:
             _allocate(descriptor, _KEEP_SIZE, size, self._room)
             self._held[path] = size + self._room

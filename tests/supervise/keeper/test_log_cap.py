@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gonogo.supervise.keeper.log_cap import LOOK_EVERY_S, LogCap
 
@@ -65,3 +68,21 @@ def test_a_pipe_and_a_link_under_a_logs_name_are_left_alone(tmp_path: Path) -> N
     cap.tend(0.0)
     cap.free_room()
     assert other.stat().st_blocks == taken
+
+
+def test_what_was_written_since_its_size_was_seen_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another host's rank: a network file system shows its last words seconds later."""
+    path = tmp_path / "rank1.log"
+    path.write_bytes(b"began\n")
+    told = {path: path.stat()}
+    really = Path.stat
+    path.write_bytes(b"began\nRuntimeError: why\n")
+
+    def stat(asked: Path, **how: Any) -> os.stat_result:
+        return told.get(asked) or really(asked, **how)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    LogCap(tmp_path).free_room()
+    assert path.read_bytes() == b"began\nRuntimeError: why\n"
