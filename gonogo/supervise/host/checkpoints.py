@@ -89,7 +89,7 @@ class Checkpoints:
         self._seen: queue.SimpleQueue[CheckpointSeen] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._began = False
-        self._reading = 0
+        self._reading: set[str] = set()
 
     def look(self, now: float) -> list[dict[str, Any]] | None:
         """Return what was verified since the last look; None when there is nothing new.
@@ -99,15 +99,16 @@ class Checkpoints:
         """
         for folder in self._claims():
             self._known[folder.name] = self._sighted.pop(folder.name)
-            self._reading += 1
+            self._reading.add(folder.name)
             self._jobs.put(folder)
         if not self._jobs.empty() and self._thread is None:
             self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
             self._thread.start()
         found = []
         while not self._seen.empty():
-            self._reading -= 1
-            found.append(self._seen.get_nowait().wire())
+            seen = self._seen.get_nowait()
+            self._reading.discard(Path(seen.path).name)
+            found.append(seen.wire())
         if self._began and not found:
             return None
         self._began = True
@@ -135,7 +136,8 @@ class Checkpoints:
             names = sorted(path.name for path in self._dir.checkpoints.iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        self._forget_saved_anew([name for name in names if name in self._known])
+        read = [name for name in names if name in self._known and name not in self._reading]
+        self._forget_saved_anew(read)
         found = {}
         for name in names:
             if name in self._known or name.startswith(".") or not is_text(name):
@@ -146,7 +148,7 @@ class Checkpoints:
         return found
 
     def _forget_saved_anew(self, names: list[str]) -> None:
-        """Forget those of the next few known folders whose manifest is another by now."""
+        """Forget those of the next few that were read whose manifest is another by now."""
         first = self._turn if self._turn < len(names) else 0
         self._turn = first + _KNOWN_AT_ONCE
         for name in names[first : self._turn]:

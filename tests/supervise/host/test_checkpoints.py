@@ -337,6 +337,23 @@ def test_of_many_each_is_looked_at_again_in_its_turn(
     assert sorted(row.step or 0 for row in look_until(source, 5)) == [20, 40, 60, 80, 100]
 
 
+def test_one_that_is_saved_faster_than_it_is_read_waits_once(run_dir: RunDir) -> None:
+    """Else the watcher were owed more and more of it, long after the end of the run."""
+    source = Checkpoints(run_dir, bytes_per_s=1e7)
+    manifest = save(run_dir, 20, name="best") / "manifest.json"
+    told = [*(source.look(0.0) or ())]
+    for number in range(6):
+        told += [*(source.look(0.0) or ()), *(source.look(0.0) or ())]
+        os.utime(manifest, ns=(0, number))
+
+    def nothing_is_owed() -> bool:
+        told.extend(source.look(0.0) or ())
+        return not source.owes()
+
+    wait_until(nothing_is_owed, "nothing is owed")
+    assert [row["verified"] for row in told] == [True, True]
+
+
 def test_a_new_watcher_looks_at_what_was_saved_anew_after_it_came(run_dir: RunDir) -> None:
     folder = save(run_dir, 20)
     source = Checkpoints(run_dir, bytes_per_s=FAST)
