@@ -16,7 +16,7 @@ _NOT_OTHERS = "".join(rf"(?<!\b{word}{gap})" for word in _OTHERS for gap in (" "
 _TRAIN_LOSS = rf"(?i:(?=[tl]){_NOT_OTHERS}\b(?:train(?:ing)?[_ ])?loss(?:_step)?\b)"
 _BETWEEN = r".{0,400}?"
 """Bounded: a line may be long, and hold its first word a thousand times."""
-_MEASURES = r"acc|auc|err|f1|perp|ppl|score|time|top|\d*\.\d|(?:nan|inf)\b"
+_MEASURES = r"acc|auc|err|f1|perp|ppl|score|time|top|\d*\.\d|\d+e-\d|(?:nan|inf|none)\b"
 """What stands behind an evaluation's name where a line tells of one that is over; a whole number
 may be a bar's percentage."""
 _OF_OTHERS = rf"(?i:\b(?:{'|'.join(_EVALUATIONS)})\b(?!\W{{0,3}}(?:{_MEASURES})))"

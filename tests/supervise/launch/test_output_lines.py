@@ -350,6 +350,8 @@ def test_a_pattern_that_cannot_be_used_is_named(pattern: str, said: str) -> None
         ("tqdm", "train: 9%| | 8/80 [00:03<00:07, val=1]", {"step": "8"}),
         ("tqdm", "loss 2.31 val 2.50: 9%| | 8/80 [00:03<00:07]", {"step": "8", "loss": "2.31"}),
         ("tqdm", "Epoch 1 eval nan: 9%| | 8/80 [00:03<00:07]", {"step": "8"}),
+        ("tqdm", "loss 2.31 val None: 9%| | 8/80 [00:03<00:07]", {"step": "8", "loss": "2.31"}),
+        ("tqdm", "loss 2.31 val 2e-05: 9%| | 8/80 [00:03<00:07]", {"step": "8", "loss": "2.31"}),
         ("tqdm", "Training [test run]: 9%| | 8/80 [00:03<00:07]", {"step": "8"}),
         ("plain", "step 1 lowest loss inf loss 2.0", {"step": "1", "loss": "2.0"}),
         ("plain", "test.py step 1 | 5 min loss 2.0", {"step": "1", "loss": "2.0"}),
