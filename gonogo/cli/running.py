@@ -256,7 +256,7 @@ def _end_lost(
         say("its keeper was killed: what is left of the run is ended")
         try:
             while end_lost(run_dir, order, time.time()) is None:
-                time.sleep(_POLL_S)
+                time.sleep(_POLL_S)  # what outlives SIGKILL is waited for, for a minute
         except OSError as error:  # its processes are ended; no disk takes the word
             say(f"its end cannot be written: {error}")
         start_draining(run_dir.path, home=locks.home, locks=locks, environ=environ)

@@ -65,10 +65,8 @@ class Upkeep:
         self._context = context
 
     def run_once(self) -> None:
-        """Write missing decision files; forget idempotency keys of yesterday."""
+        """Write missing decision files; forget idempotency keys of yesterday; say who answers."""
         context = self._context
-        if context.announced:
-            announce_again(context.settings.home, context.local_url)
         context.store.read(lambda session: save_missing(context.settings.decisions, session))
         old = context.now() - KEPT_S
         if context.store.read(lambda session: _has_old(session, old)):
@@ -78,6 +76,8 @@ class Upkeep:
                     and None
                 )
             )
+        if context.announced:
+            announce_again(context.settings.home, context.local_url)
 
 
 def _has_old(session: Session, old: float) -> bool:

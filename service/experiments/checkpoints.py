@@ -67,8 +67,10 @@ def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: str | Non
     """
     folder = Path(point.path)
     if folder.is_dir():
-        manifest = _verified(folder)
-        return manifest is not None and manifest.step == point.step
+        manifest = _manifest(folder)
+        if manifest is None or manifest.step != point.step:
+            return False
+        return _is_whole(folder, manifest)
     rows = list(attempts)
     holder = next((run for run in rows if _holds(run, point.path)), None)
     if holder is not None and reachable_dir(holder) is not None:
@@ -191,11 +193,11 @@ def _verified_here(run_dir: RunDir, steps: range) -> Iterator[ResumePoint]:
         folders = [row for row in run_dir.checkpoints.iterdir() if _claims(row)]
     except OSError:
         return
-    said = [(step, path) for path in folders if (step := _step_of(path)) in steps]
-    for step, path in sorted(said, reverse=True):
-        manifest = _verified(path)
-        if manifest is not None and manifest.step == step:
-            yield ResumePoint(path=str(path), step=step)
+    read = [(path, manifest) for path in folders if (manifest := _manifest(path)) is not None]
+    wanted = [row for row in read if row[1].step in steps]
+    for path, manifest in sorted(wanted, key=lambda row: (row[1].step, row[0]), reverse=True):
+        if _is_whole(path, manifest):
+            yield ResumePoint(path=str(path), step=manifest.step)
 
 
 def _claims(path: Path) -> bool:
@@ -203,13 +205,8 @@ def _claims(path: Path) -> bool:
     return not path.name.startswith(".") and path.is_dir() and is_text(path)
 
 
-def _step_of(folder: Path) -> int | None:
-    """Return the step that a checkpoint's manifest says; None without one that can be read."""
-    manifest = _manifest(folder)
-    return None if manifest is None else manifest.step
-
-
 def _manifest(folder: Path) -> Manifest | None:
+    """Return what a checkpoint says of itself; None where that cannot be read."""
     try:
         return load_record(folder / "manifest.json", Manifest)
     except (OSError, Corrupt) as error:
@@ -217,10 +214,8 @@ def _manifest(folder: Path) -> Manifest | None:
         return None
 
 
-def _verified(folder: Path) -> Manifest | None:
-    manifest = _manifest(folder)
-    if manifest is None:
-        return None
+def _is_whole(folder: Path, manifest: Manifest) -> bool:
+    """Say whether a checkpoint's files are what its manifest says."""
     try:
         for name, expected in manifest.files.items():
             path = RunDir(folder).inside(name)
@@ -228,8 +223,8 @@ def _verified(folder: Path) -> Manifest | None:
                 raise Corrupt(f"{name} is not what the manifest says")
     except (OSError, GonogoError) as error:
         _refuse(folder, error)
-        return None
-    return manifest
+        return False
+    return True
 
 
 def _refuse(folder: Path, error: Exception) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
+from gonogo.judge.watch.detectors.disk import FULL_MB, MB
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import EndRequest, ask_kill
 from gonogo.supervise.exit_record import (
@@ -28,6 +29,7 @@ from gonogo.supervise.exit_record import (
     count_heartbeats,
     seal_lines,
 )
+from gonogo.supervise.exit_record.cause import FULL_BYTES
 
 ORDER = {"world_size": 2, "steps": 10}
 
@@ -520,3 +522,7 @@ def test_who_was_told_to_end_before_another_missed_it_is_blamed(tmp_path: Path) 
     assert build(tmp_path, {0: missed, 1: told}).text == "rank 1 ended by signal 15"
     failed = ended(7, at=2.0)
     assert build(tmp_path, {0: missed, 1: told, 2: failed}).text == "rank 2 ended with code 7"
+
+
+def test_a_disk_is_full_where_the_watch_calls_it_full() -> None:
+    assert FULL_BYTES == FULL_MB * MB

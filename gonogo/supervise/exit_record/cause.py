@@ -25,7 +25,7 @@ ENDED_BY_ITSELF = "nonzero_exit"
 OOM = "oom"
 DISK_FULL = "disk_full"
 FULL_BYTES = 64 * 2**20
-"""With less room than this a disk is full for everybody."""
+"""With less room than this a disk is full for everybody: what D19 says, too."""
 _UNWATCHED = "watcher_failed"
 
 
