@@ -41,6 +41,7 @@ SUITES = (
     Suite(name="speed", arguments="bench.trainer speed --pairs 3 --dtype both", minutes=6),
     Suite(name="accumulation", arguments="bench.trainer accumulation --pairs 3", minutes=6),
     Suite(name="overhead", arguments="bench.trainer overhead --steps 14", minutes=1),
+    Suite(name="memory", arguments="bench.trainer memory", minutes=8),
     Suite(name="submission", arguments="bench.submission", minutes=1),
     Suite(name="control-plane", arguments="bench.control_plane --without-mlflow", minutes=2),
     Suite(name="fleet", arguments="bench.fleet", minutes=6),
