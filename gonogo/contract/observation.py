@@ -34,6 +34,8 @@ class DiskSeen(Recorded):
     free_mb: Megabytes
     """What the trainer may still write (the reserve of root is not its own)."""
     total_mb: Megabytes
+    free_files: Count | None = None
+    """How many more files it can hold (inodes); null where it counts none."""
     errors: Count = 0
     """Looks that failed so far."""
     refused: bool = False

@@ -18,7 +18,7 @@ import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
-from gonogo.judge.watch.detectors.disk import FULL_MB, MB
+from gonogo.judge.watch.detectors import disk as watched
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import EndRequest, ask_kill
 from gonogo.supervise.exit_record import (
@@ -29,7 +29,7 @@ from gonogo.supervise.exit_record import (
     count_heartbeats,
     seal_lines,
 )
-from gonogo.supervise.exit_record.cause import FULL_BYTES
+from gonogo.supervise.exit_record.cause import FULL_BYTES, FULL_FILES
 
 ORDER = {"world_size": 2, "steps": 10}
 
@@ -245,31 +245,37 @@ NO_SPACE = "OSError: [Errno 28] No space left on device\n"
 
 
 @pytest.mark.parametrize(
-    ("log", "free_mb", "asked", "reason"),
+    ("log", "free", "asked", "reason"),
     [
-        (NO_SPACE, 63, None, OutcomeCode.DISK_FULL),
-        (NO_SPACE, 63, request("nonzero_exit", "trainer"), OutcomeCode.DISK_FULL),
-        (NO_SPACE, 64, None, OutcomeCode.NONZERO_EXIT),
+        (NO_SPACE, (63, 0, 0), None, OutcomeCode.DISK_FULL),
+        (NO_SPACE, (63, 0, 0), request("nonzero_exit", "trainer"), OutcomeCode.DISK_FULL),
+        (NO_SPACE, (64, 1000, 15), None, OutcomeCode.DISK_FULL),
+        (NO_SPACE, (64, 1000, 16), None, OutcomeCode.NONZERO_EXIT),
+        (NO_SPACE, (64, 0, 0), None, OutcomeCode.NONZERO_EXIT),
         (NO_SPACE, None, None, OutcomeCode.NONZERO_EXIT),
-        ("ValueError: no such word\n", 63, None, OutcomeCode.NONZERO_EXIT),
-        (NO_SPACE, 63, request("stalled", "watchdog"), OutcomeCode.STALLED),
+        ("ValueError: no such word\n", (63, 0, 0), None, OutcomeCode.NONZERO_EXIT),
+        (NO_SPACE, (63, 0, 0), request("stalled", "watchdog"), OutcomeCode.STALLED),
     ],
-    ids=["full", "found dead", "a quota", "nobody can tell", "another error", "asked"],
-)
+    ids=[
+        "full", "found dead", "without inodes", "a quota", "one that counts no inodes",
+        "nobody can tell", "another error", "asked",
+    ],
+)  # fmt: skip
 def test_a_disk_that_is_full_is_not_the_programs(
     log: str,
-    free_mb: int | None,
+    free: tuple[int, int, int] | None,
     asked: EndRequest | None,
     reason: OutcomeCode,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With room on the disk it was a quota, which is the run's own."""
+    """With room (in MB) and inodes (of so many, so many) on the disk it was a quota: its own."""
 
     def statvfs(path: Path) -> SimpleNamespace:
-        if free_mb is None:
+        if free is None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return SimpleNamespace(f_bavail=free_mb * 256, f_frsize=4096)
+        mb, files, left = free
+        return SimpleNamespace(f_bavail=mb * 256, f_frsize=4096, f_files=files, f_favail=left)
 
     monkeypatch.setattr(os, "statvfs", statvfs)
     (tmp_path / "rank1.log").write_text(log)
@@ -525,4 +531,5 @@ def test_who_was_told_to_end_before_another_missed_it_is_blamed(tmp_path: Path) 
 
 
 def test_a_disk_is_full_where_the_watch_calls_it_full() -> None:
-    assert FULL_BYTES == FULL_MB * MB
+    assert FULL_BYTES == watched.FULL_MB * watched.MB
+    assert FULL_FILES == watched.FULL_FILES

@@ -217,8 +217,8 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
         recognise=lambda facts, rules: (
             _latched_by(facts, Detector.DISK) or _said_at_its_end(facts, "no_space")
         ),
-        cause="a write was refused: no space is left on the disk, or in its quota",
-        remedy="room on the disk that was written to (`df`); fewer kept checkpoints",
+        cause="a write was refused: no space or no inode is left on the disk, or in its quota",
+        remedy="room on the disk that was written to (`df`, `df -i`); fewer kept checkpoints",
         patch={"train": {"engine": {"keep_checkpoints": 1}}},
     ),
     Diagnosis(

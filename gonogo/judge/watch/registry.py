@@ -136,7 +136,8 @@ def is_ours(name: str) -> bool:
 def cause_of(halt: Finding) -> OutcomeCode:
     """Return the cause that a halt names, of another package's detector, too.
 
-    Where the disk itself has no room, that is its host's; what a quota refuses is the run's own.
+    Where the disk itself has no room or no inodes, that is its host's; what a quota refuses is the
+    run's own.
     """
     name, value, threshold = halt.detector, halt.value, halt.threshold
     if name == Name.DISK and value is not None and threshold is not None and value < threshold:

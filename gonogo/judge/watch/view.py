@@ -265,15 +265,11 @@ class View:
 
     def lines_are_refused(self) -> bool:
         """Whether the file system takes no lines, as far as the watcher has tried."""
-        disk = self._disk()
+        disk = self.disk()
         return disk is not None and disk.refused
 
-    def free_mb(self) -> float | None:
-        """Room where the run writes, in MB, as the watcher saw it last."""
-        disk = self._disk()
-        return None if disk is None else disk.free_mb
-
-    def _disk(self) -> DiskSeen | None:
+    def disk(self) -> DiskSeen | None:
+        """Return the file system where the run writes, as the watcher saw it last."""
         seen = self.observed.get(Kind.DISK)
         return None if seen is None else disk_of(seen.payload)
 

@@ -26,6 +26,8 @@ OOM = "oom"
 DISK_FULL = "disk_full"
 FULL_BYTES = 64 * 2**20
 """With less room than this a disk is full for everybody: what D19 says, too."""
+FULL_FILES = 16
+"""Nor does it take a checkpoint with fewer inodes (`f_files` is 0 where none are counted)."""
 _UNWATCHED = "watcher_failed"
 
 
@@ -152,12 +154,13 @@ def was_killed_for_memory(ended: Ended, oom_at: float | None) -> bool:
 
 
 def _is_full(path: Path) -> bool:
-    """Say whether the disk itself has no room, and not a quota on it."""
+    """Say whether the disk itself has no room or no inodes, and not a quota on it."""
     try:
         found = os.statvfs(path)
     except OSError:
         return False
-    return found.f_bavail * found.f_frsize < FULL_BYTES
+    no_room = found.f_bavail * found.f_frsize < FULL_BYTES
+    return no_room or (found.f_files > 0 and found.f_favail < FULL_FILES)
 
 
 def _who(order: Mapping[str, Any], cause: int, ranks: Mapping[int, Ended]) -> str:

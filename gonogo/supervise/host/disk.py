@@ -1,4 +1,4 @@
-"""How much room is left where the run writes, and does it take a small write? Cheap to ask for.
+"""How much room and how many inodes are left where the run writes? Does it take a small write?
 
 Told every `REPEAT_S`, and at once when it changed by more than `CHANGE_RATIO`, so that a disk that
 fills up between two checkpoints is seen before the next one. Whether lines can be written no figure
@@ -61,6 +61,7 @@ class Disk:
         seen = DiskSeen(
             free_mb=round(found.f_bavail * found.f_frsize / MB, 3),
             total_mb=round(found.f_blocks * found.f_frsize / MB, 3),
+            free_files=found.f_favail if found.f_files else None,
             errors=self._errors,
             refused=self._is_refused(now),
             saving=self._is_saving(now),
@@ -77,7 +78,11 @@ class Disk:
         told = self._told
         if told is None or (told.refused, told.saving) != (seen.refused, seen.saving):
             return True
-        return abs(seen.free_mb - told.free_mb) > CHANGE_RATIO * told.free_mb
+        figures = (
+            (seen.free_mb, told.free_mb),
+            (seen.free_files or 0, told.free_files or 0),
+        )
+        return any(abs(now - before) > CHANGE_RATIO * before for now, before in figures)
 
     def _is_refused(self, now: float) -> bool:
         """Try a small write, when it is time; say whether one was refused not long ago."""

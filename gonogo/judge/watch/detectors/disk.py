@@ -2,12 +2,12 @@
 
 Two sources: what the watcher reads of the file system, held against the size of the last checkpoint
 that it verified, and `error` lines, in which the trainer says that a write was refused. A disk is
-no rank's, so no rank is named. Where it has less room than the finding's threshold the end is the
-host's (`disk_full`); what is refused all the same is a quota of the run's own. Room that is short
-only while a checkpoint is being written, and comes back when an older one is deleted, is no
-shortage: it has to last `SETTLE_S`. A small write that the watcher itself was refused (a quota, a
-read-only remount) warns, whatever room there is: it may be no limit of the trainer's. A run that
-has nothing more to write is left alone.
+no rank's, so no rank is named. Where it has less room, or fewer inodes, than the finding's
+threshold the end is the host's (`disk_full`); what is refused all the same is a quota of the run's
+own. Room that is short only while a checkpoint is being written, and comes back when an older one
+is deleted, is no shortage: it has to last `SETTLE_S`. A small write that the watcher itself was
+refused (a quota, a read-only remount) warns, whatever room there is: it may be no limit of the
+trainer's. A run that has nothing more to write is left alone.
 """
 
 import re
@@ -27,6 +27,8 @@ CLEAR_RATIO = 1.25
 MB = 2**20
 FULL_MB = 64.0
 """With less than this a disk is full for everybody, whatever a checkpoint takes."""
+FULL_FILES = 16
+"""Nor does it take a checkpoint with fewer inodes."""
 _FULL = re.compile(
     r"\[?Errno 28\b|\bENOSPC\b|(?i:no space left on device)|PytorchStreamWriter failed writing"
 )
@@ -68,8 +70,7 @@ class Disk(Detector[Room]):
         if own.refused or not is_refusal(beat.line):
             return own, []
         text = (beat.line.text or "").strip()
-        room_mb = view.free_mb() if _FULL.search(text) else None
-        least_mb = max(FULL_MB, self.settings.halt_checkpoints * (own.checkpoint_mb or 0.0))
+        left, least, unit = self._left(own, view) if _FULL.search(text) else (None, None, "")
         finding = found(
             view,
             self.name,
@@ -77,10 +78,10 @@ class Disk(Detector[Room]):
             episode="refused",
             at=beat.tick.ts,
             step=beat.line.step,
-            value=room_mb,
-            threshold=None if room_mb is None else least_mb,
+            value=left,
+            threshold=least,
             text=f"the file system refused a write at step {beat.line.step}: {text[:200]}"
-            + ("" if room_mb is None else f"; {room_mb:.0f} MB were free where the run writes"),
+            + ("" if left is None else f"; {left:.0f} {unit} were free where the run writes"),
         )
         return replace(own, refused=True), [finding]
 
@@ -93,6 +94,16 @@ class Disk(Detector[Room]):
         if seen is None or not _has_to_write(view):
             return own, []
         return self._judged(own, seen, tick, view)
+
+    def _left(self, own: Room, view: View) -> tuple[float | None, float | None, str]:
+        """Return how much is left, how much is needed, and of what: of the scarce one."""
+        seen = view.disk()
+        if seen is None:
+            return None, None, ""
+        if seen.free_files is not None and seen.free_files < FULL_FILES:
+            return seen.free_files, FULL_FILES, "inodes"
+        least_mb = max(FULL_MB, self.settings.halt_checkpoints * (own.checkpoint_mb or 0.0))
+        return seen.free_mb, least_mb, "MB"
 
     def _judged(self, own: Room, seen: DiskSeen, tick: Tick, view: View) -> Seen[Room]:
         settings, findings = self.settings, []

@@ -33,8 +33,10 @@ def tell(world: World, **kinds: Any) -> None:
     world.probes.append((world.mono, {"observations": kinds}))
 
 
-def disk(free_mb: float, total_mb: float = 100_000.0) -> dict[str, Any]:
-    return {"free_mb": free_mb, "total_mb": total_mb, "errors": 0}
+def disk(
+    free_mb: float, total_mb: float = 100_000.0, free_files: int | None = None
+) -> dict[str, Any]:
+    return {"free_mb": free_mb, "total_mb": total_mb, "free_files": free_files, "errors": 0}
 
 
 def checkpoint(step: int, *, mb: float = 1_000.0, text: str = "") -> dict[str, Any]:

@@ -89,6 +89,22 @@ def test_a_disk_without_room_is_the_hosts_and_a_quota_the_runs(
     assert cause_of(halt) is code
 
 
+@pytest.mark.parametrize(
+    ("free_files", "code"),
+    [(0, OutcomeCode.DISK_FULL), (15, OutcomeCode.DISK_FULL), (16, OutcomeCode.RESOURCE_LIMIT)],
+)
+def test_a_disk_without_inodes_is_as_full_as_one_without_room(
+    free_files: int, code: OutcomeCode
+) -> None:
+    world = World(host_order()).boot().steps(2)
+    tell(world, disk=disk(50_000.0, free_files=free_files))
+    world.steps(1).ranks[0].say("error", type="OSError", text=NO_SPACE)
+    (halt,) = watch(world.steps(1)).halts
+    assert cause_of(halt) is code
+    left = f"{free_files} inodes" if code is OutcomeCode.DISK_FULL else "50000 MB"
+    assert halt.text.endswith(f"{left} were free where the run writes")
+
+
 @pytest.mark.parametrize(("kind", "text"), OTHER_ERRORS)
 def test_other_errors_are_not_the_disks(kind: str, text: str | None) -> None:
     world = World(host_order()).boot().steps(3)
