@@ -7,29 +7,48 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-_NUMBER = r"[-+]?(?:(?:\d+(?:[,_]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|Inf)"
-_STEP = r"(?P<step>\d{1,3}(?:,\d{3})+|\d+)"
-_EVALUATIONS = ("val", "valid", "validation", "eval", "evaluation", "test", "dev")
+_NUMBER = r"[-+]?(?:(?:\d+(?:[,_]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:nan|inf))"
+_STEP = r"(?P<step>\d{1,3}(?:[,_]\d{3})+|\d+)"
+_EVALUATIONS = (
+    *("val", "valid", "validation", "validate", "validating"),
+    *("eval", "evaluation", "evaluate", "evaluating", "test", "testing", "dev"),
+)
 _OTHERS = ("best", "lowest", "minimum", "previous", "prev", *_EVALUATIONS)
 _NOT_OTHERS = "".join(rf"(?<!\b{word}{gap})" for word in _OTHERS for gap in (" ", "/", "-", "."))
 """A loss that is not the one that is trained on: no sign of how training goes."""
-_TRAIN_LOSS = rf"(?i:(?=[tl]){_NOT_OTHERS}\b(?:train(?:ing)?[_ ])?loss(?:_step)?\b)"
+_TRAIN_LOSS = (
+    rf"(?i:(?=[alt]){_NOT_OTHERS}"
+    r"\b(?:(?:train(?:ing)?|total|avg|lm)[_ ])?loss(?:_step|[ _/]train)?\b)"
+)
 _BETWEEN = r".{0,400}?"
 """Bounded: a line may be long, and hold its first word a thousand times."""
+_IS = r"\W{1,4}? {0,12}(?:(?:tensor|np\.float\d\d)\()?"
+"""What stands between a loss and its number: `loss:   2.5`, `"loss": "2.5"`, `loss tensor(2.5`."""
 _MEASURES = r"acc|auc|err|f1|perp|ppl|score|time|top|\d*\.\d|\d+e-\d|(?:nan|inf|none)\b"
 """What stands behind an evaluation's name where a line tells of one that is over; a whole number
 may be a bar's percentage."""
-_OF_OTHERS = rf"(?i:\b(?:{'|'.join(_EVALUATIONS)})\b(?!\W{{0,3}}(?:{_MEASURES})))"
-"""What makes a line one of an evaluation; not so where only a measure of it stands beside."""
-_TRAINS = rf"(?:(?!{_OF_OTHERS}).){{0,400}}?"
-_OF_NO_OTHERS = "".join(
-    rf"(?<!\b{word}{gap})" for word in _EVALUATIONS for gap in (" ", ": ", "] ")
+_OF_OTHERS = (
+    rf"(?i:(?<![\w./=-])(?:{'|'.join(_EVALUATIONS)})"
+    rf"(?![\w/-]|\.\w|[ .]loss\b|\W{{0,3}}(?:{_MEASURES})))"
 )
+"""What makes a line one of an evaluation; not so where only a measure of it stands beside, nor the
+name of a file, a folder or a run (`test.py:12`, `exp=test`)."""
+_TRAINS = rf"(?:(?!{_OF_OTHERS}).){{0,1000}}?"
+_KIND_OF_OTHERS = (
+    rf"(?i:\b(?:split|subset|phase|mode|stage|kind|type)\W{{1,4}}(?:{'|'.join(_EVALUATIONS)})\b)"
+)
+"""What a record says of itself, before its loss or behind: `"loss": 2.5, "split": "val"`."""
+_NO_KIND_OF_OTHERS = rf"^(?!.{{0,1000}}?{_KIND_OF_OTHERS})"
+_STEP_WORD = (
+    r"(?i:(?<!\ds/)(?<!\bs/)(?<!ms/)(?<!sec/)(?<!time/)(?<!per )"
+    r"\b(?:(?:global|train(?:ing)?)[_ ])?(?:step|iter|iteration|num_updates)\b(?:\(train\))?)"
+)
+"""Not that of a duration: `12ms/step`."""
 _BAR = r"\d/\d+ \[\d+:\d"
 """What every bar of tqdm shows, with and without a loss."""
 _BAR_OF_OTHERS = (
     rf"(?i:(?:(?!\btrain)[^|]){{0,200}}?"
-    rf"\b(?:{'|'.join(_EVALUATIONS)}|evaluating|validating|testing|sanity)"
+    rf"\b(?:{'|'.join(_EVALUATIONS)}|sanity)"
     rf"\b(?!\W{{0,3}}(?:loss|{_MEASURES})))"
 )
 """How the bar of an evaluation is called; it counts batches that are no steps. One of training may
@@ -51,17 +70,20 @@ PATTERNS: dict[str, str] = {
     "modded-nanogpt": rf"step:(?P<step>\d+)/\d+ train_loss:(?P<loss>{_NUMBER})",
     "nanogpt": rf"iter (?P<step>\d+): loss (?P<loss>{_NUMBER})",
     "plain": (
-        rf"(?i:{_OF_NO_OTHERS}\b(?:global[_ ])?(?:step|iter|iteration)\b)\W{{0,3}} {{0,12}}"
-        rf"{_STEP}\b{_BETWEEN}{_TRAIN_LOSS}\W{{1,3}}?(?P<loss>{_NUMBER})"
+        rf"{_NO_KIND_OF_OTHERS}"
+        rf"(?=.{{0,1000}}?{_STEP_WORD}\W{{0,4}} {{0,12}}{_STEP}\b(?!\.\d))"
+        rf"(?:{_TRAINS}|{_BETWEEN}(?i:(?=\btrain))){_TRAIN_LOSS}{_IS}(?P<loss>{_NUMBER})"
     ),
     "transformers": (
-        rf"'loss': '?(?P<loss>{_NUMBER})'?(?:, 'grad_norm': '?(?P<grad_norm>{_NUMBER})'?)?"
+        rf"{_NO_KIND_OF_OTHERS}{_TRAINS}'loss': '?(?P<loss>{_NUMBER})'?"
+        rf"(?:, 'grad_norm': '?(?P<grad_norm>{_NUMBER})'?)?"
         rf"(?:, 'learning_rate': '?(?P<lr>{_NUMBER})'?)?"
     ),
     "epoch": (
-        rf"(?:(?i:{_OF_NO_OTHERS}\bepoch\b)(?!{_BETWEEN}{_BAR})"
-        rf"(?:{_TRAINS}|{_BETWEEN}(?i:(?=\btrain)))|^\[\d+, +\d+\] "
-        rf"|^(?=loss: \S+ +\[ *\d+/\d+\])){_TRAIN_LOSS}\W{{1,3}}?(?P<loss>{_NUMBER})"
+        rf"{_NO_KIND_OF_OTHERS}(?:{_TRAINS}(?i:\bepoch\b)(?!{_BETWEEN}{_BAR}){_TRAINS}"
+        rf"|{_BETWEEN}(?i:\bepoch\b)(?!{_BETWEEN}{_BAR}){_BETWEEN}(?i:(?=\btrain))"
+        rf"|\[\d+, +\d+\] {_BETWEEN}|(?=loss: \S+ +\[ *\d+/\d+\]))"
+        rf"{_TRAIN_LOSS}{_IS}(?P<loss>{_NUMBER})"
     ),
     "tqdm": (
         rf"^(?!{_BAR_OF_OTHERS})(?=.*?{_TRAIN_LOSS}[=: ]{{1,3}}(?P<loss>{_NUMBER})|)"

@@ -165,6 +165,48 @@ def test_an_evaluation_of_an_epoch_is_no_step(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
+        "step 45 | eval | loss 9.0",
+        "step 45 [val] loss: 9.0",
+        "step 45 val: loss 9.0, acc 0.5",
+        "step 45 - Validation - Loss: 9.0 - PPL: 8",
+        "step 45 eval mean loss: 9.0",
+        "step 45, val: {'loss': 9.0}",
+        "Eval results - step 45: loss 9.0",
+        "Evaluation at step 45: loss 9.0",
+        "Validation results at step 45: loss 9.0",
+        "(eval) step 45 loss 9.0",
+        "EVAL  step 45 loss 9.0",
+        "Val | step 45 | loss 9.0",
+        "*** Eval *** step 45 loss 9.0",
+        "Eval @ step 45: loss 9.0",
+        "validating step 45 loss 9.0",
+        '{"split": "val", "step": 45, "loss": 9.0}',
+        '{"step": 45, "loss": 9.0, "mode": "eval"}',
+        "{'phase': 'val', 'epoch': 1, 'loss': 9.0}",
+        "Validation Results - Epoch: 1  Avg accuracy: 0.9 Avg loss: 9.0",
+        "Validation | Epoch 1 | Loss 9.0",
+        "[valid][epoch 1] loss 9.0",
+        "Evaluate epoch 1 loss 9.0",
+        "Epoch 1 Testing loss: 9.0",
+        "100 steps, 12ms/step 3, loss 9.0",
+        "loss 9.0, time/step: 0.31",
+    ],
+)
+def test_no_guessed_pattern_takes_an_evaluation_or_a_duration_for_a_step(line: str) -> None:
+    assert [name for name in GUESSED if re.search(PATTERNS[name], line)] == []
+
+
+def test_an_evaluation_whose_loss_is_nan_says_nothing_of_the_training(tmp_path: Path) -> None:
+    program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
+    for number in range(10, 60, 10):
+        program.write(f"Eval results - step {number}: loss nan\nstep {number} loss {number}.5\n")
+        program.write(f"step {number + 5} | eval | loss nan\n")
+    assert program.steps() == [(number, number + 0.5) for number in range(10, 60, 10)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
         "[test.py:35] Epoch 1 [train] loss: 3",
         "Epoch 1 Train Loss: 3 Val Loss: 9",
         "Epoch 1 Val Loss: 9 Train Loss: 3",
@@ -336,6 +378,35 @@ def test_a_pattern_that_cannot_be_used_is_named(pattern: str, said: str) -> None
             {"step": "3", "loss": "10.955029"},
         ),
         ("plain", "step 1 best loss inf train loss 2.0", {"step": "1", "loss": "2.0"}),
+        ("plain", '{"loss": 2.5, "lr": 0.001, "step": 7}', {"step": "7", "loss": "2.5"}),
+        ("plain", "loss=2.5 step=7", {"step": "7", "loss": "2.5"}),
+        ("plain", '{"step": "7", "loss": "2.5"}', {"step": "7", "loss": "2.5"}),
+        ("plain", "step 7 | loss:     2.5000", {"step": "7", "loss": "2.5000"}),
+        ("plain", "step 7 loss tensor(2.5, grad_fn=<X>)", {"step": "7", "loss": "2.5"}),
+        ("plain", "{'step': 7, 'loss': np.float32(2.5)}", {"step": "7", "loss": "2.5"}),
+        ("plain", "step 7 loss NAN", {"step": "7", "loss": "NAN"}),
+        ("plain", "step 7 loss -INF", {"step": "7", "loss": "-INF"}),
+        ("plain", "step 1_500 loss 2.5", {"step": "1_500", "loss": "2.5"}),
+        ("plain", "train_step=7 total_loss=2.5 z_loss=9", {"step": "7", "loss": "2.5"}),
+        ("plain", "12ms/step | step 7 | loss 2.5", {"step": "7", "loss": "2.5"}),
+        ("plain", "step 7 | val ppl 9 | loss 2.5", {"step": "7", "loss": "2.5"}),
+        ("plain", "exp=test step 7 | loss 2.5", {"step": "7", "loss": "2.5"}),
+        (
+            "plain",
+            "Epoch 1 | iter 7 step 3 | loss train: 2.500, val: n/a | iter time: 100.12 ms",
+            {"step": "7", "loss": "2.500"},
+        ),
+        (
+            "plain",
+            "mmengine - INFO - Iter(train) [    50/20000]  lr: 1e-2  loss: 2.5  decode.loss_ce: 1",
+            {"step": "50", "loss": "2.5"},
+        ),
+        (
+            "plain",
+            "2026-01-01 | INFO | train_inner | epoch 001:    100 / 1000 loss=2.5, ppl=9, ups=1.1,"
+            " num_updates=1100, lr=1e-05, gnorm=1.2",
+            {"step": "1100", "loss": "2.5"},
+        ),
         ("plain", "step 1 | val loss: nan | train loss: 2.0", {"step": "1", "loss": "2.0"}),
         ("plain", "Step 3: Eval Loss 9, loss 2.0", {"step": "3", "loss": "2.0"}),
         ("plain", "step 3, loss: -0.5", {"step": "3", "loss": "-0.5"}),
