@@ -14,7 +14,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.patterns import PATTERNS
 from gonogo.contract.plan import DRIFTS
 from gonogo.contract.tick import parse_rank
-from gonogo.supervise.launch.output_lines import number_of
+from gonogo.supervise.launch.output_lines import length_of, number_of
 
 MOST_SHOWN = 40
 """Characters of what a pattern found."""
@@ -32,6 +32,7 @@ def advise(
     counted: bool = False,
     unseen: Collection[str] = (),
     undone: bool = False,
+    lengths: Collection[int] = (),
 ) -> list[str]:
     """Return what would tell more, the most useful first.
 
@@ -45,6 +46,7 @@ def advise(
         counted: whether its lines tell no step, and were counted (`counts_lines`).
         unseen: ranks of whose end nobody knows, though the command left with 0.
         undone: whether a rank that made every step never said that it was done (`is_undone`).
+        lengths: to what numbers its lines count (`lengths_told`).
     """
     open_ = {row["id"] for row in criteria if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
     if not open_:
@@ -57,6 +59,14 @@ def advise(
             0,
             f"its lines tell no step and were counted: {what} must be how many such lines a whole"
             " run prints (where it prints every tenth step, a tenth)",
+        )
+    if len(lengths) > 1 and order.steps not in lengths and "completed" in open_:
+        numbers = " and to ".join(map(str, sorted(lengths)))
+        said.insert(
+            0,
+            f"its lines count to {numbers}, and nobody knows which are steps: give a --pattern with"
+            rf" the training's number in it ('step (?P<step>\d+)/{max(lengths)} .*loss"
+            r" (?P<loss>\S+)')",
         )
     if unseen and "completed" in open_:
         ranks = ", ".join(sorted(unseen, key=int))
@@ -100,6 +110,14 @@ def is_undone(told: Mapping[str, Mapping[str, Any]], steps: int | None) -> bool:
     """
     complete = [row for row in told.values() if steps is not None and row["last_step"] >= steps]
     return any(row["done_step"] is None for row in complete)
+
+
+def lengths_told(patterns: Sequence[str], lines: Sequence[str]) -> set[int]:
+    """Return of how many steps a program's lines say that theirs are: 80 of `8/80`."""
+    compiled = [re.compile(text) for text in patterns]
+    hits = [next((hit for row in compiled if (hit := row.search(line))), None) for line in lines]
+    told = {length_of(hit)[0] for hit in hits if hit is not None}
+    return {of for of in told if of is not None}
 
 
 def counts_lines(patterns: Sequence[str], lines: Sequence[str]) -> bool:

@@ -30,6 +30,7 @@ from gonogo.cli.run_advice import (
     advise_ranks,
     counts_lines,
     is_undone,
+    lengths_told,
     unseen_ranks,
 )
 from gonogo.cli.run_order import check_waivers, order_of, under_plan
@@ -161,6 +162,7 @@ def run(
                 counted=counted,
                 unseen=unseen_ranks(document["facts"]["exit"]),
                 undone=is_undone(document["facts"]["ranks"], order.steps),
+                lengths=lengths_told(order.patterns, printed) if heard else (),
             )
         for text in said:
             say(text)

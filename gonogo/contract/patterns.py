@@ -53,6 +53,11 @@ _BAR_OF_OTHERS = (
 )
 """How the bar of an evaluation is called; it counts batches that are no steps. One of training may
 show what the last evaluation came to."""
+_BAR_OF_DATA = (
+    r"\W{0,3}(?i:map|filter|loading|downloading|fetching|saving|tokenizing|truncating|packing"
+    r"|converting|processing|preprocessing)\b"
+)
+"""How the bars of libraries begin that make the data and the weights ready."""
 
 PATTERNS: dict[str, str] = {
     "torchtitan": (
@@ -86,7 +91,8 @@ PATTERNS: dict[str, str] = {
         rf"{_TRAIN_LOSS}{_IS}(?P<loss>{_NUMBER})"
     ),
     "tqdm": (
-        rf"^(?!{_BAR_OF_OTHERS})(?=.*?{_TRAIN_LOSS}[=: ]{{1,3}}(?P<loss>{_NUMBER})|)"
+        rf"^(?!{_BAR_OF_OTHERS})(?!{_BAR_OF_DATA})"
+        rf"(?=.*?{_TRAIN_LOSS}[=: ]{{1,3}}(?P<loss>{_NUMBER})|)"
         rf"(?:.*?\D)?(?P<step>\d+)/\d+ \[\d+:\d"
     ),
 }

@@ -10,6 +10,7 @@ from gonogo.cli.run_advice import (
     advise_loss,
     advise_ranks,
     counts_lines,
+    lengths_told,
     unseen_ranks,
 )
 from gonogo.contract.patterns import GUESSED, PATTERNS
@@ -26,6 +27,7 @@ def advice(
     fits: tuple[str, ...] = (),
     guessed: bool = True,
     unseen: tuple[str, ...] = (),
+    lengths: tuple[int, ...] = (),
     **flags: bool,  # read, planned, counted, undone
 ) -> list[str]:
     order = build_command_order(
@@ -39,6 +41,7 @@ def advice(
         "planned": False,
         "fits": fits,
         "unseen": unseen,
+        "lengths": lengths,
         **flags,
     }
     return advise(order, rows, heard, **given)
@@ -55,6 +58,10 @@ def advice(
         (advice("completed", counted=True), ["--steps must be how many such lines"]),
         (advice("completed", counted=True, planned=True), ["steps in the plan must be"]),
         (advice("completed", steps=None, counted=True), ["--steps N"]),
+        (advice("completed", lengths=(20, 5)), ["its lines count to 5 and to 20"]),
+        (advice("completed", lengths=(30, 5)), []),
+        (advice("completed", lengths=(5,)), []),
+        (advice("coverage", waive=("coverage",), lengths=(20, 5)), []),
         (advice("coverage", waive=("coverage",), counted=True), []),
         (advice("identity", "coverage"), ["--waive identity --waive coverage"]),
         (advice("coverage"), ["go without: --waive coverage"]),
@@ -197,3 +204,9 @@ def test_a_rank_is_unseen_whose_command_left_with_0_and_told_nothing_of_it(
     told: dict[str, Any] | None, unseen: list[str]
 ) -> None:
     assert unseen_ranks(told) == unseen
+
+
+def test_to_what_numbers_lines_count_is_read_where_they_tell_steps() -> None:
+    lines = ["step 3/20 loss 2", "step 4/20 loss 2", " step [1/5] loss 9", "epoch 1/3", "1/7 done"]
+    assert lengths_told([PATTERNS["plain"]], lines) == {20, 5}
+    assert lengths_told([PATTERNS["plain"]], ["step 3 loss 2"]) == set()

@@ -11,8 +11,10 @@ Without the group `step` each match is the next step. Where the first step told 
 to all: steps count from 1 here. A number that does not go on where the last one stopped counts only
 once the next one goes on from it (`Count`): a banner is no step, a counter that begins anew in each
 epoch is added up. A progress bar (`8/80 [`) shows how many steps are done, again and again, and 0
-before the first. A program that says its heartbeats itself is left alone, also when it begins
-late.
+before the first. What is counted up to the ordered number of steps (`8/80`) is the run: bars and
+loops of another length are then of an evaluation or of the data. Where several lengths were
+counted and none is the ordered one, nobody knows which are steps, and the end is not known either.
+A program that says its heartbeats itself is left alone, also when it begins late.
 
 Lines that come together (the reader looks now and then, and many programs write in blocks) are
 taken to have come at equal distances since the last one: when each of them was printed nobody can
@@ -45,8 +47,8 @@ _LINE_BYTES = 16_384
 _READ_BYTES = 2**20
 _ENDS = ".;:)]}%'\""
 _END = re.compile(rb"[\r\n]")
-_BAR = re.compile(r"/\d+ \[")
-"""What follows the number of a progress bar."""
+_LENGTH = re.compile(r" {0,8}/ {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)\b(?!\.\d)( \[)?")
+"""What follows a number that is told with how many there are, and of a progress bar."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -139,9 +141,8 @@ class OutputLines:
             return
         guessed = bool(self._order.get("patterns_guessed"))
         for found in self._chosen(match, fits) if guessed else [match]:
-            told = found.groupdict()
-            end = found.end("step") if told.get("step") else len(found.string)
-            self._say(told, bar=_BAR.match(found.string, end) is not None)
+            of, bar = length_of(found)
+            self._say(found.groupdict(), of=of, bar=bar)
 
     def _chosen(
         self, match: re.Match[str], others: Iterator[re.Match[str]]
@@ -173,7 +174,7 @@ class OutputLines:
         self._patterns = self._patterns[: self._patterns.index(pattern) + 1]
         self._kept, self._rival = pattern, rival
 
-    def _say(self, found: Mapping[str, str | None], *, bar: bool) -> None:
+    def _say(self, found: Mapping[str, str | None], *, of: int | None, bar: bool) -> None:
         number = _whole(found.get("rank")) or 0
         if not 0 <= number < MOST_RANKS:
             return
@@ -193,11 +194,13 @@ class OutputLines:
         if not rank.numbered and self._order.get("patterns_guessed"):
             rank.begin_anew(self._order)  # what was counted so far were no steps
             rank.numbered = True
+        if not rank.follows(of, self._order):
+            return
         for change in rank.count.take(printed, fields, bar=bar):
             if change is None:
                 rank.begin_anew(self._order)
             elif not bar or change[0] > rank.step:
-                rank.note(*change)
+                rank.note(*change, of=of)
 
     def _open(self, number: int) -> "_Rank | None":
         """Begin to speak for a rank, unless it speaks for itself: then never again for any."""
@@ -324,6 +327,10 @@ class _Rank:
         self.count = Count()
         self.numbered = True
         """Whether every line has told its step; else lines were counted."""
+        self._lengths: set[int] = set()
+        """Of how many the steps were told to be that counted: `8/80`."""
+        self._of_run = False
+        """Whether these are as many as were ordered."""
         self.step = 0
 
     def boot(self, order: Mapping[str, Any], *, at: float) -> None:
@@ -339,10 +346,34 @@ class _Rank:
         self._boot, self._seq, self.step = secrets.token_hex(8), 0, 0
         self.boot(order, at=self._spoke)
 
-    def note(self, step: int, fields: dict[str, Any]) -> None:
-        """Keep a step that has ended since the last look."""
+    def follows(self, of: int | None, order: Mapping[str, Any]) -> bool:
+        """Say whether a number counts steps: not where another counts those of the whole run.
+
+        The first that does drops what was counted, unless that may have been its epochs.
+
+        Args:
+            of: how many there are, as its line tells.
+            order: its `steps` is the run's length.
+        """
+        steps = order.get("steps")
+        if of is None or steps is None:
+            return True
+        if self._of_run:
+            return bool(of == steps)
+        if of == steps and all(steps % other for other in self._lengths):
+            self._of_run = True
+            if self._lengths:
+                self.count = Count()
+                self._lengths.clear()
+                self.begin_anew(order)  # what was counted so far were no steps
+        return True
+
+    def note(self, step: int, fields: dict[str, Any], *, of: int | None = None) -> None:
+        """Keep a step that has ended since the last look; `of` how many, where its line tells."""
         self.step = step
         self._shown += 1
+        if of is not None:
+            self._lengths.add(of)
         self._noted.append((step, fields))
 
     def knows_its_end(self, steps: int) -> bool:
@@ -351,7 +382,10 @@ class _Rank:
         It is not where the next line that it owed, a stride later, would be beyond `steps`, nor
         where lines were counted: of how many steps each is, nobody knows. The last steps of each
         epoch may have been printed no more, so less than a stride for each may be uncounted.
+        Of loops of different lengths, one may be an evaluation.
         """
+        if len(self._lengths) > 1:
+            return False
         stride = self.count.stride
         uncounted = self.count.anew * (stride - 1)
         owed = self.numbered and self._shown > 1 and self.step + uncounted + stride <= steps
@@ -392,6 +426,13 @@ class _Rank:
 
     def close(self) -> None:
         self._file.close()
+
+
+def length_of(found: re.Match[str]) -> tuple[int | None, bool]:
+    """Return of how many steps a line says that its step is one, and whether it is a bar's."""
+    end = found.end("step") if found.groupdict().get("step") else len(found.string)
+    length = _LENGTH.match(found.string, end)
+    return (None, False) if length is None else (_whole(length[1]), length[2] is not None)
 
 
 def check_patterns(patterns: Sequence[str]) -> str | None:

@@ -458,6 +458,9 @@ def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None
         ("tqdm", "Eval inference 1:  10%|█ | 1/10 [00:00<00:01, loss=2]"),
         ("tqdm", "Validation (training set):  10%|█ | 1/10 [00:00<00:01, loss=2]"),
         ("tqdm", "Sanity Checking DataLoader 0: 100%|██| 2/2 [00:00<00:00]"),
+        ("tqdm", "Map (num_proc=4): 100%|██| 1000/1000 [00:00<00:00, 9 examples/s]"),
+        ("tqdm", "Loading checkpoint shards: 100%|██| 2/2 [00:00<00:00]"),
+        ("tqdm", "Tokenizing train dataset: 100%|██| 9/9 [00:00<00:00]"),
         ("epoch", "| end of epoch   1 | time:  1.23s | valid loss  5.5 |"),
         ("epoch", "Epoch 0, loss 3: | 8/80 [00:03<00:07]"),  # a bar shows each step again and again
         ("epoch", "Test set: Average loss: 0.0500, Accuracy: 9840/10000 (98%)"),
@@ -511,6 +514,49 @@ def test_a_bar_that_shows_the_last_evaluation_from_then_on_is_read_on(tmp_path: 
         program.write(f"\rloss 2.50{shown}: |{bar(done, 20)[1:]}")
     program.reader.close(0, asked=False)
     assert [step for step, _ in program.steps()] == list(range(1, 21))
+
+
+def all_of(length: int, first: int = 0, last: int | None = None) -> str:
+    """A bar from one number to another."""
+    return "".join(bar(n, length) for n in range(first, (length if last is None else last) + 1))
+
+
+def test_a_bar_of_the_ordered_length_is_the_run_and_no_other_counts(tmp_path: Path) -> None:
+    """As the Trainer of transformers shows them: its evaluations' bars have no name."""
+    program = Program(tmp_path, PATTERNS["tqdm"], steps=40)
+    program.write(all_of(7) + "\n")
+    for first in (0, 10, 20):
+        program.write(all_of(40, first, first + 10) + "\n" + all_of(4) + "\n")
+    program.reader.close(0, asked=False)
+    boot = [line.boot for line in program.told()][-1]
+    told = [line for line in program.told() if line.boot == boot and line.msg == "progress"]
+    assert [line.step for line in told] == list(range(1, 31))
+    assert (program.told()[-1].msg, program.told()[-1].step) == ("done", 30), "it ended early"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "".join(all_of(20) + "\n" + all_of(5) + "\n" for _ in range(2)) + all_of(20, 0, 10),
+        "".join(f"step {n}/20 loss 2\n" for n in range(1, 21))
+        + "".join(f"  step {n}/40 loss 9\n" for n in range(1, 41)),
+    ],
+    ids=["bars", "lines"],
+)
+def test_who_counts_to_two_numbers_does_not_know_its_end(written: str, tmp_path: Path) -> None:
+    named = [PATTERNS["tqdm"], PATTERNS["plain"]]
+    program = Program(tmp_path, *named, steps=60).write(written + "\n")
+    program.reader.close(0, asked=False)
+    assert program.told()[-1].step >= 60
+    assert "done" not in [line.msg for line in program.told()]
+
+
+def test_an_evaluation_that_says_of_how_many_it_counts_is_no_step(tmp_path: Path) -> None:
+    program = Program(tmp_path, PATTERNS["plain"], steps=1000)
+    for number in range(100, 1001, 100):
+        program.write(f"Step {number:,}/1,000 loss {number}\n")
+        program.write("".join(f"  step [{n}/4] loss nan\n" for n in range(1, 5)))
+    assert program.steps() == [(number, float(number)) for number in range(100, 1001, 100)]
 
 
 @pytest.mark.parametrize("stride", [1, 3, 20])
