@@ -187,6 +187,12 @@ def _on_invalid(request: Request, error: Exception) -> JSONResponse:
         }
         for row in error.errors()
     ]
+    sent_as = request.headers.get("content-type", "").partition(";")[0]
+    is_whole = any(row["loc"] == ("body",) for row in error.errors())
+    if is_whole and not sent_as.endswith("json"):  # curl's default is a form
+        found = f"found {sent_as}" if sent_as else "there is none"
+        text = f"the body is not sent as JSON: say Content-Type: application/json ({found})"
+        rows = [{"path": "", "message": text}]
     unreadable = any(row["type"] == "json_invalid" for row in error.errors())
     cursor = any(row["loc"][:2] == ("query", "cursor") for row in error.errors())
     rows = [{**row, "path": ""} for row in rows] if unreadable else rows

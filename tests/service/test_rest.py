@@ -97,6 +97,17 @@ def test_a_bad_submission_is_refused_with_its_path(
         assert path in [row["path"] for row in answer.json()["errors"]]
 
 
+@pytest.mark.parametrize("sent_as", ["application/x-www-form-urlencoded", None])
+def test_a_body_that_is_not_sent_as_json_is_told_how_to_be_sent(
+    plane: Plane, sent_as: str | None
+) -> None:
+    headers = {} if sent_as is None else {"Content-Type": sent_as}
+    answer = plane.call("POST", "/experiments", content=b'{"plan": "demo"}', headers=headers)
+    assert answer.status_code == 422
+    assert "say Content-Type: application/json" in answer.json()["detail"]
+    assert (sent_as or "there is none") in answer.json()["detail"]
+
+
 def test_a_body_that_is_no_json_is_a_bad_request(plane: Plane) -> None:
     answer = plane.call(
         "POST", "/experiments", content=b'{"plan":', headers={"Content-Type": "application/json"}
