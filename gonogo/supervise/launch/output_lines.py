@@ -10,11 +10,13 @@ A pattern is a regular expression with named groups `step loss lr grad_norm toke
 Without the group `step` each match is the next step. Where the first step told is 0, one is added
 to all: steps count from 1 here. A number that does not go on where the last one stopped counts only
 once the next one goes on from it (`Count`): a banner is no step, a counter that begins anew in each
-epoch is added up. A progress bar (`8/80 [`) shows how many steps are done, again and again, and 0
-before the first. What is counted up to the ordered number of steps (`8/80`) is the run: bars and
-loops of another length are then of an evaluation or of the data. Where several lengths were
-counted and none is the ordered one, nobody knows which are steps, and the end is not known either.
-A program that says its heartbeats itself is left alone, also when it begins late.
+epoch is added up. A number that is printed again, by a thread that shows the last step while the
+next one hangs or by each of eight ranks, is no further step. A progress bar (`8/80 [`) shows how
+many steps are done, again and again, and 0 before the first. What is counted up to the ordered
+number of steps (`8/80`) is the run: bars and loops of another length are then of an evaluation or
+of the data. Where several lengths were counted and none is the ordered one, nobody knows which are
+steps, and the end is not known either. A program that says its heartbeats itself is left alone,
+also when it begins late.
 
 Lines that come together (the reader looks now and then, and many programs write in blocks) are
 taken to have come at equal distances since the last one: when each of them was printed nobody can
@@ -42,6 +44,8 @@ MOST_STEPS = 10**9
 """A number beyond is no step, and would hide all that follow."""
 JUMP_X = 10
 REPEATS = 4
+MOST_WRITERS = 256
+"""Ranks that print one step without saying who they are."""
 _NUMBERS = GROUPS - {"step", "rank", "tokens"}
 _LINE_BYTES = 16_384
 _READ_BYTES = 2**20
@@ -49,6 +53,8 @@ _ENDS = ".;:)]}%'\""
 _END = re.compile(rb"[\r\n]")
 _LENGTH = re.compile(r" {0,8}/ {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)\b(?!\.\d)( \[)?")
 """What follows a number that is told with how many there are, and of a progress bar."""
+_EPOCH = re.compile(r"(?i)(?<![a-z])(?:epoch|ep|episode|fold)\b\W{0,4}(\d{1,9})")
+"""What a line says of the counter around the steps."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -142,7 +148,10 @@ class OutputLines:
         guessed = bool(self._order.get("patterns_guessed"))
         for found in self._chosen(match, fits) if guessed else [match]:
             of, bar = length_of(found)
-            self._say(found.groupdict(), of=of, bar=bar)
+            epoch = _EPOCH.search(found.string)
+            self._say(
+                found.groupdict(), of=of, bar=bar, epoch=None if epoch is None else int(epoch[1])
+            )
 
     def _chosen(
         self, match: re.Match[str], others: Iterator[re.Match[str]]
@@ -174,7 +183,9 @@ class OutputLines:
         self._patterns = self._patterns[: self._patterns.index(pattern) + 1]
         self._kept, self._rival = pattern, rival
 
-    def _say(self, found: Mapping[str, str | None], *, of: int | None, bar: bool) -> None:
+    def _say(
+        self, found: Mapping[str, str | None], *, of: int | None, bar: bool, epoch: int | None
+    ) -> None:
         number = _whole(found.get("rank")) or 0
         if not 0 <= number < MOST_RANKS:
             return
@@ -196,7 +207,7 @@ class OutputLines:
             rank.numbered = True
         if not rank.follows(of, self._order):
             return
-        for change in rank.count.take(printed, fields, bar=bar):
+        for change in rank.count.take(printed, fields, bar=bar, epoch=epoch):
             if change is None:
                 rank.begin_anew(self._order)
             elif not bar or change[0] > rank.step:
@@ -221,6 +232,8 @@ class OutputLines:
 
 
 Held = tuple[int, dict[str, Any]]
+_Loss = tuple[str, str]
+"""Loss and gradient norm, as text: one that is not finite equals itself."""
 
 
 @dataclass(slots=True)
@@ -241,9 +254,13 @@ class Count:
     so far. Any other is kept until the next one: does that go on from it, both count; else it was
     no step (`training to step 300`, `best loss at step 40`). Two in a row below the last are
     a counter that begins anew: from the first number ever (an epoch) they are added to what was
-    counted; from a later one the program has gone back to a checkpoint. The same number `REPEATS`
-    times running names no steps: from then on each line is one. Of a bar it is still that step, and
-    0 is none.
+    counted; from a later one the program has gone back to a checkpoint. The same number again is
+    the same step, unless it is the first ever and its line names a later epoch.
+
+    A number that never goes on names no steps, where its lines tell one loss after the other: after
+    `REPEATS` of them each line is a step. Several ranks may print so, too: once the number goes on
+    after all, what its lines were counted for is taken back, and of a later one as many lines as
+    `MOST_WRITERS` ranks print are that step. Of a bar it is still that step, and 0 is none.
     """
 
     def __init__(self) -> None:
@@ -255,12 +272,23 @@ class Count:
         """How often the counter has begun anew, in another epoch."""
         self._base = 0
         self._held: Held | None = None
-        self._repeats = 0
+        self._epoch: int | None = None
+        self._losses: set[_Loss] = set()
+        """What the lines of the last number have told."""
+        self._loss: _Loss | None = None
+        """The last of them."""
+        self._lines = 0
+        """Lines of the last number that were counted as steps."""
         self.step = 0
         """The last step that counted, from 1."""
 
     def take(
-        self, printed: int, fields: dict[str, Any], *, bar: bool = False
+        self,
+        printed: int,
+        fields: dict[str, Any],
+        *,
+        bar: bool = False,
+        epoch: int | None = None,
     ) -> Iterator[Held | None]:
         """Take a printed number; yield the steps that now count, and None before a going back.
 
@@ -268,6 +296,7 @@ class Count:
             printed: the number.
             fields: what else its line tells.
             bar: whether it is how many steps of a progress bar are done.
+            epoch: the number of the epoch that its line names.
         """
         begin = 0 if bar else 1
         held, self._held = self._held, None
@@ -276,41 +305,81 @@ class Count:
                 self._held = printed, fields
                 return
             begun = held if held is not None and held[0] < printed else None
-            self._first = self._last = begun[0] if begun else printed
+            self._first = begun[0] if begun else printed
             self._base = begin if self._first == 0 else 0
             if begun:
                 yield self._counted(*begun)
                 self.stride = printed - begun[0]
             yield self._counted(printed, fields)
         elif printed == self._last and (held is None or held[0] > self._first):
-            self._repeats += 0 if bar else 1
-            if self._repeats >= REPEATS:
-                self._base += 1
-                yield self._counted(printed, fields)
+            if not bar:
+                yield from self._again(printed, fields, epoch)
         elif self._last < printed <= self._last + JUMP_X * self.stride:
+            yield from self._taken_back()
             yield self._next(printed, fields)
         elif held is None or held[0] >= printed or held[0] < self._last < printed:
             self._held = printed, fields
+            return
         elif held[0] > self._last:  # it had jumped, and goes on from there
+            yield from self._taken_back()
             yield self._next(*held)
             yield self._next(printed, fields)
-        else:
-            if held[0] <= self._first:
-                self._base = self.step + (begin if self._first == 0 else 0)
-                self.anew += 1
-            else:
-                yield None
-            self._last = held[0]
+        elif held[0] <= self._first:
+            yield from self._taken_back()
+            self._begin_epoch(begin)
             yield self._counted(*held)
             yield self._next(printed, fields)
+        else:
+            self._base -= self._lines
+            yield None
+            yield self._counted(*held)
+            yield self._next(printed, fields)
+        self._epoch = self._epoch if epoch is None else epoch
+
+    def _again(
+        self, printed: int, fields: dict[str, Any], epoch: int | None
+    ) -> Iterator[Held | None]:
+        """Take the last number once more; yield what it counts, if anything."""
+        later = epoch is not None and self._epoch is not None and epoch > self._epoch
+        if later and printed == self._first:
+            yield from self._taken_back()
+            self._begin_epoch(1)
+            yield self._counted(printed, fields)
+            return
+        loss = _loss(fields)
+        if loss is None or (loss == self._loss if self._lines else loss in self._losses):
+            return
+        self._loss = loss
+        if len(self._losses) <= MOST_WRITERS:
+            self._losses.add(loss)
+        goes_on = self._last != self._first or self.anew > 0
+        limit = MOST_WRITERS if goes_on else REPEATS
+        if self._lines or len(self._losses) > limit:
+            self._lines += 1
+            self._base += 1
+            self.step += 1
+            yield self.step, fields
+
+    def _begin_epoch(self, begin: int) -> None:
+        """Begin the counter anew behind the last step."""
+        self._base = self.step + (begin if self._first == 0 else 0)
+        self.anew += 1
+
+    def _taken_back(self) -> Iterator[None]:
+        """Take back what lines of the last number were counted for: it has gone on after all."""
+        if self._lines:
+            self._base -= self._lines
+            self.step -= self._lines
+            yield None
 
     def _next(self, printed: int, fields: dict[str, Any]) -> Held:
         self.stride = max(self.stride, printed - self._last)
-        self._repeats = 0
         return self._counted(printed, fields)
 
     def _counted(self, printed: int, fields: dict[str, Any]) -> Held:
-        self._last = printed
+        self._loss = _loss(fields)
+        self._losses = set() if self._loss is None else {self._loss}
+        self._last, self._lines = printed, 0
         self.step = self._base + printed
         return self.step, fields
 
@@ -448,6 +517,12 @@ def check_patterns(patterns: Sequence[str]) -> str | None:
         if not groups & {"step", "loss"}:
             return f"pattern {text!r}: it names neither (?P<step>…) nor (?P<loss>…)"
     return None
+
+
+def _loss(fields: Mapping[str, Any]) -> "_Loss | None":
+    """Return what only a step computes anew; None where a line tells none of it."""
+    told = str(fields.get("loss")), str(fields.get("grad_norm"))
+    return None if told == ("None", "None") else told
 
 
 def _decoded(line: bytes) -> str:

@@ -621,8 +621,10 @@ def counted(printed: list[int]) -> list[int | None]:
         ([1, 2, 3, 1, 2, 3, 1, 2, 3], [1, 2, 3, 4, 5, 6, 7, 8, 9]),
         ([0, 1, 2, 0, 1, 2], [1, 2, 3, 4, 5, 6]),
         ([50, 100, 50, 100, 50, 100], [50, 100, 150, 200, 250, 300]),
-        # one number again and again counts nothing; its lines do
-        ([7, 9] + [9] * 6, [7, 9, 10, 11, 12]),
+        # a number that is shown again is the same step, however often
+        ([7, 9] + [9] * 6, [7, 9]),
+        ([1, 2, 3] + [3] * 300, [1, 2, 3]),
+        ([1] * 300 + [2, 3], [1, 2, 3]),
         # what is no step: a banner, an end that is near, the best so far
         ([300, 1, 2, 3], [1, 2, 3]),
         ([300], []),
@@ -634,6 +636,94 @@ def counted(printed: list[int]) -> list[int | None]:
 )
 def test_what_printed_numbers_count(printed: list[int], steps: list[int | None]) -> None:
     assert counted(printed) == steps
+
+
+def test_what_a_program_that_hangs_shows_again_is_no_further_step(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP + r" (?P<toks_per_s>\S+) tok/s")
+    for number in range(1, 6):
+        program.write(f"step {number} loss {number}.5 100 tok/s\n")
+    for look in range(99):  # a thread of it that goes on showing where it stands
+        program.write(f"step 5 loss 5.5 {100 - look} tok/s\n")
+    assert [step for step, _ in program.steps()] == [1, 2, 3, 4, 5]
+    assert program.told()[-1].msg == "alive"
+
+
+def ranks_of(numbers: list[int], ranks: int) -> str:
+    """What ranks that do not say who they are print of each step: each a loss of its own."""
+    return "".join(
+        f"step {number} loss {look}.{rank:03}\n"
+        for look, number in enumerate(numbers)
+        for rank in range(ranks)
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 5, 8, 64, 200])
+@pytest.mark.parametrize(
+    ("numbers", "steps"),
+    [
+        (list(range(1, 11)), list(range(1, 11))),
+        (list(range(10)), list(range(1, 11))),
+        ([10, 20, 30], [10, 20, 30]),
+        ([0, 1, 2, 0, 1, 2], [1, 2, 3, 4, 5, 6]),  # counted anew in each epoch
+    ],
+    ids=["from 1", "from 0", "each tenth", "epochs"],
+)
+def test_a_step_that_each_of_several_ranks_prints_is_one(
+    ranks: int, numbers: list[int], steps: list[int], tmp_path: Path
+) -> None:
+    program = Program(tmp_path, STEP).write(ranks_of(numbers, ranks))
+    last = program.told()[-1].boot
+    told = [line.step for line in program.told() if line.msg == "progress" and line.boot == last]
+    assert told == steps[-len(told) :]
+    assert len(told) >= len(steps) - 1  # the first may have been told before
+
+
+def test_several_ranks_that_go_back_to_a_checkpoint_begin_another_boot(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP).write(ranks_of([1, 2, 3, 4, 5, 6, 3, 4, 5], 8))
+    boots = list(dict.fromkeys(line.boot for line in program.told()))
+    told = [line.step for line in program.told() if line.boot == boots[-1]]
+    assert told == [0, 3, 4, 5]
+
+
+def test_a_program_that_ends_early_is_not_whole_for_what_each_rank_prints(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP, steps=50).write(ranks_of(list(range(1, 11)), 8))
+    program.reader.close(0, asked=False)
+    assert (program.told()[-1].msg, program.told()[-1].step) == ("done", 10)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_number_that_never_goes_on_names_no_steps_and_its_losses_do(
+    number: int, tmp_path: Path
+) -> None:
+    program = Program(tmp_path, STEP)
+    program.write("".join(f"step {number} loss {look}.5\n" for look in range(40)))
+    assert [step for step, _ in program.steps()] == list(range(1, 38))
+
+
+def test_a_number_that_more_lines_tell_than_there_are_ranks_names_no_steps(tmp_path: Path) -> None:
+    stages = "".join(
+        f"step {stage} loss {stage}.{look:03}\n" for stage in (1, 2) for look in range(900)
+    )
+    told = [step for step, _ in Program(tmp_path, STEP).write(stages).steps()]
+    assert told == [*range(1, 898), *range(2, 647)]  # each stage is seen to go on
+
+
+@pytest.mark.parametrize("line", ["epoch {} step 1 loss 0.5", "Epoch [{}/9], Step [1/1] loss 0.5"])
+def test_the_first_step_of_a_later_epoch_is_a_further_one(line: str, tmp_path: Path) -> None:
+    program = Program(tmp_path, r"(?i:step) \[?(?P<step>\d+).* loss (?P<loss>\S+)")
+    program.write(
+        "".join(line.replace("{}", str(epoch)) + "\n" for epoch in range(1, 10) for _ in "ab")
+    )
+    assert [step for step, _ in program.steps()] == list(range(1, 10))
+
+
+def test_a_line_between_epochs_counts_no_step_of_the_whole_run_again(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP)
+    for number in range(1, 31):
+        program.write(f"epoch {number // 10} step {number} loss {number}\n")
+        if number % 10 == 0:
+            program.write(f"epoch {number // 10 + 1} step {number} loss {number}.5 so far\n")
+    assert [step for step, _ in program.steps()] == list(range(1, 31))
 
 
 def test_who_goes_back_begins_another_boot(tmp_path: Path) -> None:
