@@ -59,7 +59,7 @@ def limit_of_silence(view: View, stream: RankStream, mono: float) -> Limit:
         return usual
     allowed = usual
     if stream.section == Section.BOOT and stream.started_mono is None:
-        allowed = boot_limit(run)
+        allowed = boot_limit(view)
     elif stream.section in MAY_BE_SILENT:
         name, deadline = deadline_of(run.watch.section_deadline, stream.section)
         allowed = limit_of(view, stream, name, deadline, view.median_step_s())
@@ -69,7 +69,7 @@ def limit_of_silence(view: View, stream: RankStream, mono: float) -> Limit:
         gone_s = max(row.first_mono for row in anew) - stream.heard_mono
         usual = Limit(seconds=gone_s + usual.seconds, source=usual.source)
         if any(not row.completed_steps for row in anew):
-            allowed = boot_limit(run)
+            allowed = boot_limit(view)
     return max(usual, allowed, key=lambda limit: limit.seconds)
 
 

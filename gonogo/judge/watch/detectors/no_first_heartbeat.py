@@ -2,12 +2,13 @@
 
 Three clocks: from the watcher's first look to a rank's first line, in the boot section, and in the
 first step. A rank that names no sections has the first clock only: how long it boots, or how many
-steps lie between its lines, it does not say. Where nobody watched, nobody knows when a rank
-without a line was started: the first clock stands still, the others go by the lines. It stands
-still, too, for a command that nobody wrote for us, unless the plan sets it. A rank of another node
-that no probe has seen may not have been started when the first was: it has the time of a boot. An
-evaluation before the first step is D5's, and the step begins when it is over, for those who waited
-for it, too.
+steps lie between its lines, it does not say. Where nobody watched, nobody knows when a rank without
+a line was started: the first clock stands still, the others go by the lines. It stands still, too,
+for a command that nobody wrote for us, unless the plan sets it. Such a command may attach before it
+loads a model and tokenises its texts: once all of its ranks have spoken, none waits for another to
+begin, and boot may last as long as the longest first step. A rank of another node that no probe has
+seen may not have been started when the first was: it has the time of a boot. An evaluation before
+the first step is D5's, and the step begins when it is over, for those who waited for it, too.
 
 Whoever waits in boot for a rank without a line is not why; nor need be one in its first step.
 """
@@ -31,6 +32,9 @@ from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
 
 _ENDED = attrgetter("completed_steps")
+COMMAND_BOOT_S = 1800.0
+"""What a command may take in boot whose ranks have all spoken: a callback attaches as it is made,
+and what is prepared then (texts are tokenised) was part of no section before."""
 
 
 def _since_exec_s(view: View, tick: Tick) -> float:
@@ -106,10 +110,14 @@ def first_step_limit(run: Run) -> Limit:
     return Limit(seconds=settings.first_step_s, source=run.source(plain))
 
 
-def boot_limit(run: Run) -> Limit:
-    """Return the limit of the boot section."""
-    seconds = run.watch.no_first_heartbeat.boot_s
-    return Limit(seconds=seconds, source=run.source("no_first_heartbeat.boot_s"))
+def boot_limit(view: View) -> Limit:
+    """Return the limit of the boot section; a command whose ranks have all spoken has longer."""
+    run = view.run
+    seconds, source = run.watch.no_first_heartbeat.boot_s, run.source("no_first_heartbeat.boot_s")
+    all_spoke = len(view.streams) >= run.order.world_size
+    if run.order.command is not None and all_spoke and source is Source.DEFAULT:
+        seconds = max(seconds, COMMAND_BOOT_S)
+    return Limit(seconds=seconds, source=source)
 
 
 def _is_compiled(run: Run) -> bool:
@@ -134,7 +142,7 @@ def _slow_start(
         limit = first_step_limit(view.run)
     elif stream.section == Section.BOOT:
         what, elapsed_s = "boot", tick.mono - stream.section_mono
-        limit = boot_limit(view.run)
+        limit = boot_limit(view)
     else:
         return []
     if elapsed_s <= limit.seconds or not view.testified(streams, stream, tick.mono):
@@ -178,7 +186,9 @@ class NoFirstHeartbeat(Detector[None]):
     sentence = (
         "Halts when a rank has not written a line two minutes after its start (five where it is on"
         " another node and nobody has seen its process), boots for "
-        "over five minutes, or takes over fifteen for its first step (thirty when the "
+        "over five minutes (half an hour of a command, unless the plan sets `boot_s`: one that "
+        "attaches early prepares its data then, and may once all of its ranks have spoken), or"
+        " takes over fifteen for its first step (thirty when the "
         "model is compiled). A command that never says a line is not halted, unless the plan sets"
         " `exec_s`: nobody knows whether it can."
     )

@@ -29,7 +29,7 @@ from gonogo.contract.watch import Deadline
 from gonogo.contract.watch import SectionDeadline as SectionDeadlineSettings
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors import stall
-from gonogo.judge.watch.detectors.no_first_heartbeat import first_step_limit
+from gonogo.judge.watch.detectors.no_first_heartbeat import boot_limit, first_step_limit
 from gonogo.judge.watch.detectors.rank_divergence import (
     Culprit,
     blame_who_left,
@@ -166,7 +166,7 @@ def limit_of_cycle(view: View, stream: RankStream, m: float | None) -> Limit:
     each.append(stall.limits(run, stream, m)[1].seconds)
     if not stream.completed_steps:
         start = run.watch.no_first_heartbeat
-        each += [start.boot_s, start.first_step_s, start.first_step_compile_s]
+        each += [boot_limit(view).seconds, start.first_step_s, start.first_step_compile_s]
     ended = run.order.steps is not None and stream.completed >= run.order.last_step
     times = stall.AFTER_LAST_X if ended else CYCLE_X
     return Limit(seconds=times * added(each), source=Source.ADAPTIVE)

@@ -99,6 +99,51 @@ def test_who_waits_in_boot_for_a_rank_without_a_line_is_not_the_culprit(
     assert f"; nothing was ever heard of rank {ranks}: unless it hangs" in finding.text
 
 
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_a_command_whose_ranks_have_all_spoken_may_prepare_its_data_for_half_an_hour(
+    world_size: int,
+) -> None:
+    """A callback attaches as it is made: texts are tokenised in boot, before the first step."""
+    order = order_of({}, world_size=world_size, command=["torchrun", "train.py"], entry=None)
+    world = World(order, alive_every_s=5.0).boot()
+    for rank in world.ranks:
+        rank.enter("boot")
+        rank.spend(1_700.0)
+        rank.enter(None)
+    assert watch(world.steps(40), interval_s=1.0).findings == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit_s", "source"),
+    [({}, 1_800.0, Source.DEFAULT), ({"boot_s": 120.0}, 120.0, Source.PLAN)],
+    ids=["nothing said", "the plan says"],
+)
+def test_a_command_that_hangs_in_boot_is_halted_all_the_same(
+    settings: dict[str, Any], limit_s: float, source: Source
+) -> None:
+    order = order_of({"no_first_heartbeat": settings}, command=["torchrun", "train.py"])
+    world = World(order, alive_every_s=5.0).boot()
+    for rank in world.ranks:
+        rank.enter("boot")
+        rank.spend(1_900.0)
+    (finding,) = watch(world, interval_s=1.0).halts
+    assert (finding.detector, finding.section) == ("no_first_heartbeat", "boot")
+    assert (finding.threshold, finding.source) == (limit_s, source)
+    assert limit_s < (finding.value or 0) <= limit_s + 2.0
+
+
+def test_a_rank_that_is_silent_while_it_prepares_has_the_same_time() -> None:
+    """A tokenizer in C holds the interpreter; the peers, who wait, go on speaking."""
+    world = World(order_of({}, command=["torchrun", "train.py"]), alive_every_s=5.0).boot()
+    for rank in world.ranks:
+        rank.enter("boot")
+    world.ranks[0].spend(900.0)
+    world.ranks[1].mono += 900.0
+    for rank in world.ranks:
+        rank.enter(None)
+    assert watch(world.steps(40), interval_s=1.0).halts == []
+
+
 def test_who_boots_for_too_long_while_all_have_spoken_is_named_alone() -> None:
     (finding,) = look(NoFirstHeartbeat, [standing("boot", for_s=301.0, steps=0, started_mono=None)])
     assert (finding.rank, finding.section) == (0, "boot")
