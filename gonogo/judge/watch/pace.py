@@ -23,6 +23,10 @@ class StepPace:
     """Steps between the last two step ends that were seen."""
     excluded_s: float = 0.0
     """Checkpoint and eval time since the last step end."""
+    computed_s: float = 0.0
+    """Time since then in which the rank computed, or waited for one that did."""
+    computed_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    """The same of the steps of `times_s`, per step: at most what each took."""
     median_s: float | None = None
     sampled_step: int | None = None
     """The step whose end made the last sample."""
@@ -30,6 +34,7 @@ class StepPace:
 
     def __post_init__(self) -> None:
         self.times_s = deque(self.times_s, maxlen=WINDOW_STEPS)
+        self.computed_times_s = deque(self.computed_times_s, maxlen=WINDOW_STEPS)
         self._ordered = sorted(self.times_s)
 
     @property
@@ -37,9 +42,18 @@ class StepPace:
         """Seconds between the last two step ends that were seen."""
         return self.times_s[-1] * self.stride if self.times_s else 0.0
 
+    @property
+    def longest_s(self) -> float:
+        """Seconds that the longest of the last steps computed; 0 where none is known."""
+        return max(self.computed_times_s, default=0.0)
+
     def exclude(self, seconds: float) -> None:
         """Take `seconds` since the last step end out."""
         self.excluded_s += seconds
+
+    def compute(self, seconds: float) -> None:
+        """Count `seconds` since the last step end as computed."""
+        self.computed_s += seconds
 
     def end(self, step: int, mono: float) -> None:
         """Take note that `step` ended at `mono` on the rank's clock."""
@@ -48,8 +62,10 @@ class StepPace:
             if took_s > 0:
                 self.stride = step - self.last_step
                 self._sample(took_s / self.stride)
+                self.computed_times_s.append(min(self.computed_s, took_s) / self.stride)
                 self.sampled_step = step
         self.last_step, self.last_mono, self.excluded_s = step, mono, 0.0
+        self.computed_s = 0.0
 
     def _sample(self, step_s: float) -> None:
         ordered = self._ordered

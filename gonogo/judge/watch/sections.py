@@ -21,6 +21,7 @@ LONG_WAIT_S, LONG_WAITS = 10.0, 8
 """So many are kept of what peers may have waited for that took so long: who waited may be heard
 when the rank has saved, evaluated or fetched again."""
 _NON_TRAINING = frozenset({Msg.CHECKPOINT, Msg.EVAL})
+_COMPUTED = COMPUTE_SECTIONS | {Section.LOG}
 _STEP_END, _DATA, _EVAL = Msg.STEP_END, Section.DATA, Section.EVAL
 """Names of our own: to ask an enum for a member is dear where it is done of each line."""
 
@@ -40,6 +41,11 @@ def place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) -> 
             compute_s += tail_s
     stream.compute_s = compute_s
     _exclude(stream, beat, section, own_tail_s)
+    since_s = max(0.0, own_mono - stream.own_mono - own_tail_s)
+    if since_s and _computes_in(stream, stream.section):
+        stream.pace.compute(since_s)
+    if own_tail_s and _computes_in(stream, section):
+        stream.pace.compute(own_tail_s)
     over = resets and (beat.msg == _STEP_END or not stream.ends_steps)
     _set_apart(stream, section, own_mono, own_tail_s, over=over)
     if not moved:
@@ -52,6 +58,16 @@ def place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) -> 
     stream.section, stream.section_seq = section, section_seq
     stream.section_mono = mono - tail_s
     stream.section_began = own_mono - own_tail_s
+
+
+def _computes_in(stream: RankStream, section: str | None) -> bool:
+    """Whether a rank computes there, or waits (in log) for one that does.
+
+    One that never names its computing does so in no section.
+    """
+    if section in _COMPUTED or not stream.labelled:
+        return True
+    return section is None and not stream.computes
 
 
 def sections_before(stream: RankStream, section_seq: int, *, steps_on: bool) -> int:

@@ -259,6 +259,15 @@ class View:
         medians = [s.pace.median_s for s in self.streams.values() if s.pace.median_s is not None]
         return max(medians, default=None)
 
+    def longest_step_s(self) -> float:
+        """Return what the longest of the last steps computed, of the rank that tells the least.
+
+        A rank that waits in its backward for a peer's loader or checkpoint has computed for as long
+        as that took; the peer has not.
+        """
+        timed = [s.pace.longest_s for s in self.streams.values() if s.pace.median_s is not None]
+        return min(timed, default=0.0)
+
     def silence_limit_s(self) -> float:
         """Return for how long all ranks may be silent at once before that is their own."""
         return max(ALL_SILENT_S, ALL_SILENT_X * self.run.watch.alive_lost.halt_s)

@@ -75,3 +75,39 @@ def test_of_more_steps_than_the_window_holds_the_oldest_go() -> None:
         kept = took[max(0, step - 256) : step]
         assert list(pace.times_s) == kept
         assert pace.median_s == statistics.median(kept)
+
+
+def test_the_longest_step_is_what_one_computed_and_no_longer_than_it_took() -> None:
+    pace = paced((0, 0.0))
+    assert pace.longest_s == 0.0
+    for step, (took_s, computed_s) in enumerate([(5.0, 4.0), (90.0, 80.0), (9.0, 200.0)], start=1):
+        pace.compute(computed_s / 2)
+        pace.compute(computed_s / 2)
+        pace.end(step, pace.last_mono + took_s)
+    assert list(pace.computed_times_s) == [4.0, 80.0, 9.0]
+    assert pace.longest_s == 80.0
+
+
+def test_what_was_computed_before_the_first_step_end_or_a_pause_is_of_no_step() -> None:
+    pace = StepPace()
+    pace.compute(500.0)
+    pace.end(1, 500.0)
+    pace.compute(50.0)
+    pace.exclude(48.0)
+    pace.end(2, 550.0)
+    assert list(pace.computed_times_s) == [2.0]
+
+
+def test_of_lines_that_end_many_steps_each_computed_its_part() -> None:
+    pace = paced((1, 0.0))
+    pace.compute(80.0)
+    pace.end(11, 100.0)
+    assert (pace.longest_s, pace.stride) == (8.0, 10)
+
+
+def test_of_more_computed_steps_than_the_window_holds_the_oldest_go() -> None:
+    pace = paced((0, 0.0))
+    for step in range(1, WINDOW_STEPS + 2):
+        pace.compute(70.0 if step == 1 else 0.5)
+        pace.end(step, 100.0 * step)
+        assert pace.longest_s == (70.0 if step <= WINDOW_STEPS else 0.5)

@@ -118,7 +118,7 @@ def limit_of(
         early_s = run.watch.stall.early_s
         deadline = deadline.model_copy(update={"halt_s": max(early_s, deadline.halt_s)})
     if _may_compute(stream):
-        computing = stall.limits(run, stream, m)[1]
+        computing = stall.limits(run, stream, m, view.longest_step_s())[1]
         if computing.seconds > deadline.halt_s:
             return computing
     times_s = [took_s for section, took_s in stream.section_times if section == name]
@@ -163,7 +163,7 @@ def limit_of_cycle(view: View, stream: RankStream, m: float | None) -> Limit:
     run = view.run
     settings = run.watch.section_deadline
     each = [limit_of(view, stream, *deadline_of(settings, name), m).seconds for name in _NAMES]
-    each.append(stall.limits(run, stream, m)[1].seconds)
+    each.append(stall.limits(run, stream, m, view.longest_step_s())[1].seconds)
     if not stream.completed_steps:
         start = run.watch.no_first_heartbeat
         each += [boot_limit(view).seconds, start.first_step_s, start.first_step_compile_s]

@@ -4,9 +4,10 @@ Counted is only the time since the last step end that the culprit (D6: the rank 
 forward, backward or optimizer; boot and the first step belong to D2, every other section to D5. So
 a peer that waits in its backward for a slow loader stalls nobody, neither while it waits nor when
 the loader has come back. m is the run's median step. What the first step did, a later one may do
-again: a model is compiled anew for the last, smaller batch of an epoch or a longer sequence. So,
-unless the plan says how long a step may take, it has 1.5 times what the first one took, up to the
-early limit.
+again: a model is compiled anew for the last, smaller batch of an epoch or a longer sequence. So may
+each what one of the last steps did: one in four generates answers, one in fifty evaluates. So,
+unless the plan says how long a step may take, it has 1.5 times what the first one took, or the
+longest of those, up to the early limit.
 """
 
 from gonogo.contract.finding import Finding, Severity, Source
@@ -43,8 +44,17 @@ AS_BEFORE_X = 1.5
 that moves, however slowly, is D8's, and evidence at every step would slow it further."""
 
 
-def limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]:
-    """Return the limits of suspicion and of a halt for a rank, given the median step m."""
+def limits(
+    run: Run, stream: RankStream, m: float | None, longest_s: float = 0.0
+) -> tuple[Limit, Limit]:
+    """Return the limits of suspicion and of a halt for a rank.
+
+    Args:
+        run: what was ordered.
+        stream: the rank.
+        m: the median step; None before the second step has ended.
+        longest_s: what the longest of the last steps computed.
+    """
     stall = run.watch.stall
     if m is None or stream.completed_steps < stall.min_steps:
         expected = run.expected_step_s() or m or 0.0
@@ -62,7 +72,9 @@ def limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]
     adaptive_s = max(stall.halt_x * m, as_before_s)
     halt_s = stall.halt_s
     if run.source("stall.halt_s") is Source.DEFAULT:
-        adaptive_s = max(adaptive_s, min(AS_BEFORE_X * stream.first_s, stall.early_s))
+        as_longest_s = min(AS_BEFORE_X * longest_s * stream.pace.stride, stall.early_s)
+        suspect_s = max(suspect_s, as_longest_s)
+        adaptive_s = max(adaptive_s, min(AS_BEFORE_X * stream.first_s, stall.early_s), as_longest_s)
         halt_s = halt_s if stream.labelled else max(halt_s, UNNAMED_X * stall.early_s)
     return (
         _larger(run, "stall.suspect_s", stall.suspect_s, suspect_s),
@@ -75,9 +87,10 @@ def _may_be_counted(run: Run) -> bool:
     return bool(run.order.patterns) and run.source("stall.early_s") is Source.DEFAULT
 
 
-def _limits(run: Run, stream: RankStream, m: float | None) -> tuple[Limit, Limit]:
+def _limits(view: View, stream: RankStream, m: float | None) -> tuple[Limit, Limit]:
     """Return the same, or far longer ones where the rank names nothing and no step is owed."""
-    suspect, halt = limits(run, stream, m)
+    run = view.run
+    suspect, halt = limits(run, stream, m, view.longest_step_s())
     if not _ended(run, stream):
         return suspect, halt
     path, least_s = "section_deadline.eval.halt_s", run.watch.section_deadline.eval.halt_s
@@ -271,7 +284,8 @@ class Stall(Detector[None]):
         "(at least a quarter of an hour) while their processes are seen alive: four times as "
         "long for a program that names no sections, which has after its last step eight times its "
         "limit or that of an evaluation, whichever is longer. Unless the plan sets `halt_s`, a step"
-        " may take 1.5 times as long as the first one, which may compile, up to `early_s`."
+        " may take 1.5 times as long as the first one, which may compile, or as the longest of the"
+        " last 256 (some generate answers, or evaluate, in one step of many), up to `early_s`."
     )
     version = 2
     """2: no halt before 1.5 times the last step or (up to the early limit) the first one, nor for
@@ -290,7 +304,7 @@ class Stall(Detector[None]):
             return own, []
         elapsed_s = _stood_s(view, culprit.stream, streams, tick.mono)
         m = view.median_step_s()
-        suspect, halt = _limits(view.run, culprit.stream, m)
+        suspect, halt = _limits(view, culprit.stream, m)
         findings = []
         if elapsed_s > suspect.seconds:
             findings.append(_finding(view, tick, culprit, Severity.SUSPECT, elapsed_s, suspect))

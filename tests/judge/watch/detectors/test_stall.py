@@ -979,3 +979,109 @@ def test_of_a_run_with_few_steps_an_early_limit_below_all_others_counts() -> Non
 def test_a_run_whose_clock_tells_no_step_time_has_the_early_limit() -> None:
     rank = standing("forward", for_s=300.25, step_s=0.0)
     assert halts(look(Stall, [rank])) == [300.0]
+
+
+SHORT_S, LONG_S = 5.0, 100.0
+
+
+def uneven(*long: int, steps: int = 48, named: bool = True, **fields: Any) -> World:
+    """Steps of 5 s, of which the `long` ones compute for 100 s: they generate answers."""
+    world = World(order_of({}, steps=10**4, **fields), alive_every_s=5.0).boot()
+    for step in range(1, steps + 1):
+        world.open_step()
+        if named:
+            world.compute(step_s=LONG_S if step in long else SHORT_S)
+        else:
+            for rank in world.ranks:
+                rank.enter(None)
+                rank.spend(LONG_S if step in long else SHORT_S)
+        world.close_step()
+    return world
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["names its computing", "names its loader"])
+@pytest.mark.parametrize("every", [4, 10, 30])
+def test_one_step_of_many_that_is_much_longer_is_neither_halted_nor_suspect(
+    every: int, named: bool
+) -> None:
+    world = uneven(*range(every, 120, every), steps=119, named=named)
+    assert [(row.detector, row.text) for row in watch(world, interval_s=1.0).findings] == []
+
+
+def test_rank_0_generates_for_all_in_one_step_of_four_while_the_others_wait() -> None:
+    world = World(order_of({}, steps=10**4), alive_every_s=5.0).boot()
+    for step in range(1, 80):
+        world.open_step()
+        if step % 4 == 0:
+            first, *others = world.ranks
+            first.enter("forward")
+            for rank in others:
+                rank.enter("log")
+            for rank in world.ranks:
+                rank.spend(100.0)
+        world.compute(step_s=2.0)
+        world.close_step()
+    assert watch(world, interval_s=1.0).halts == []
+
+
+@pytest.mark.parametrize(("long", "limit_s"), [((20,), 150.0), ((), 60.0)])
+def test_a_hang_after_a_long_step_is_found_after_half_as_long_again(
+    long: tuple[int, ...], limit_s: float
+) -> None:
+    world = uneven(*long)
+    world.open_step()
+    (halt,) = watch(world.hang(1, "forward", 400.0), interval_s=1.0).halts
+    assert (halt.detector, halt.rank, halt.section) == ("stall", 1, "forward")
+    assert halt.threshold == pytest.approx(limit_s, abs=1.0)
+
+
+def test_the_early_limit_is_the_most_that_a_long_step_gives_and_a_plans_limit_counts() -> None:
+    run = Run(order=order_of({}))
+    stream = standing("forward", for_s=1.0)
+    suspect, halt = limits(run, stream, 1.0, 250.0)
+    assert (suspect.seconds, halt.seconds, halt.source) == (300.0, 300.0, Source.ADAPTIVE)
+    suspect, halt = limits(Run(order=order_of({"stall": {"halt_s": 60.0}})), stream, 1.0, 250.0)
+    assert (suspect.seconds, halt.seconds, halt.source) == (10.0, 60.0, Source.PLAN)
+    assert [row.seconds for row in limits(run, stream, 1.0, 30.0)] == [45.0, 60.0]
+
+
+def test_of_a_long_step_that_lies_more_than_256_steps_back_nothing_is_left() -> None:
+    world = uneven(20, steps=300)
+    world.open_step()
+    (halt,) = watch(world.hang(1, "forward", 400.0), interval_s=1.0).halts
+    assert halt.threshold == 60.0
+
+
+@pytest.mark.parametrize("what", ["data", "eval", "checkpoint", "first step", "restart"])
+def test_waiting_saving_and_starting_are_no_long_steps(what: str) -> None:
+    """A hang that follows is found as soon as in a run without them."""
+    world = World(order_of({}, steps=10**4), alive_every_s=5.0).boot()
+    world.steps(1, step_s=30.0 if what == "first step" else 2.0).steps(40, step_s=2.0)
+    if what == "data":
+        world.open_step(data_s=[110.0, 0.01])
+        fed, waits = world.ranks
+        waits.enter("backward")
+        waits.spend(fed.mono - waits.mono)
+        fed.enter("forward")
+        for rank in world.ranks:
+            rank.spend(2.0)
+        world.close_step()
+    elif what in ("eval", "checkpoint"):
+        world.open_step()
+        acting, waits = world.ranks
+        acting.enter(what)
+        waits.enter("backward")
+        for rank in world.ranks:
+            rank.spend(110.0)
+        world.compute(step_s=2.0)
+        world.close_step()
+    elif what == "restart":
+        for rank in world.ranks:
+            rank.boot, rank.seq, rank.step = f"again{rank.rank}", 0, 30
+            rank.spend(25.0)
+            rank.say("boot", **world.order.identity.model_dump(exclude_none=True))
+        world.steps(1, step_s=30.0).steps(40, step_s=2.0)
+    world.steps(3, step_s=2.0).open_step()
+    (halt,) = watch(world.hang(1, "forward", 400.0), interval_s=1.0).halts
+    assert (halt.detector, halt.rank) == ("stall", 1)
+    assert halt.threshold == 60.0
