@@ -14,7 +14,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.patterns import PATTERNS
 from gonogo.contract.plan import DRIFTS
 from gonogo.contract.tick import parse_rank
-from gonogo.supervise.launch.output_lines import length_of, number_of
+from gonogo.supervise.launch.output_lines import around, number_of
 
 MOST_SHOWN = 40
 """Characters of what a pattern found."""
@@ -116,7 +116,7 @@ def lengths_told(patterns: Sequence[str], lines: Sequence[str]) -> set[int]:
     """Return of how many steps a program's lines say that theirs are: 80 of `8/80`."""
     compiled = [re.compile(text) for text in patterns]
     hits = [next((hit for row in compiled if (hit := row.search(line))), None) for line in lines]
-    told = {length_of(hit)[0] for hit in hits if hit is not None}
+    told = {around(hit).of for hit in hits if hit is not None}
     return {of for of in told if of is not None}
 
 

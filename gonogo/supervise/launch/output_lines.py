@@ -18,6 +18,9 @@ of the data. Where several lengths were counted and none is the ordered one, nob
 steps, and the end is not known either. A program that says its heartbeats itself is left alone,
 also when it begins late.
 
+What the program calls its step (`Episode 10`, `10 games`) is said beside it: some such are of no
+length of their own.
+
 Lines that come together (the reader looks now and then, and many programs write in blocks) are
 taken to have come at equal distances since the last one: when each of them was printed nobody can
 know, and steps that last no time at all would be worse. Standard library only.
@@ -55,6 +58,13 @@ _LENGTH = re.compile(r" {0,8}/ {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)\b(?!\.\d)( \[)?"
 """What follows a number that is told with how many there are, and of a progress bar."""
 _EPOCH = re.compile(r"(?i)(?<![a-z])(?:epoch|ep|episode|fold)\b\W{0,4}(\d{1,9})")
 """What a line says of the counter around the steps."""
+_WORD_BEFORE = re.compile(
+    r"([a-z]+)[\W_]{0,8}(?:(?:no|num|nr|number|count|id|idx|index)[\W_]{1,4})?$", re.IGNORECASE
+)
+_WORD_AFTER = re.compile(r"(?:st|nd|rd|th)?[ _-]{1,2}([a-z]+)", re.IGNORECASE)
+"""What a step is called: `Episode: 10`, `[epoch_idx=10]`, `10th game`."""
+_WORD_CHARS = 64
+"""Of the line on either side of the number."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -147,11 +157,7 @@ class OutputLines:
             return
         guessed = bool(self._order.get("patterns_guessed"))
         for found in self._chosen(match, fits) if guessed else [match]:
-            of, bar = length_of(found)
-            epoch = _EPOCH.search(found.string)
-            self._say(
-                found.groupdict(), of=of, bar=bar, epoch=None if epoch is None else int(epoch[1])
-            )
+            self._say(found.groupdict(), around(found))
 
     def _chosen(
         self, match: re.Match[str], others: Iterator[re.Match[str]]
@@ -183,9 +189,7 @@ class OutputLines:
         self._patterns = self._patterns[: self._patterns.index(pattern) + 1]
         self._kept, self._rival = pattern, rival
 
-    def _say(
-        self, found: Mapping[str, str | None], *, of: int | None, bar: bool, epoch: int | None
-    ) -> None:
+    def _say(self, found: Mapping[str, str | None], beside: "Around") -> None:
         number = _whole(found.get("rank")) or 0
         if not 0 <= number < MOST_RANKS:
             return
@@ -194,6 +198,7 @@ class OutputLines:
             return
         told: dict[str, Any] = {name: number_of(found.get(name)) for name in _NUMBERS}
         told["tokens"] = _whole(found.get("tokens"))
+        told["step_word"] = beside.word
         fields = {name: seen for name, seen in told.items() if seen is not None}
         if "step" not in found:
             rank.numbered = False
@@ -205,13 +210,13 @@ class OutputLines:
         if not rank.numbered and self._order.get("patterns_guessed"):
             rank.begin_anew(self._order)  # what was counted so far were no steps
             rank.numbered = True
-        if not rank.follows(of, self._order):
+        if not rank.follows(beside.of, self._order):
             return
-        for change in rank.count.take(printed, fields, bar=bar, epoch=epoch):
+        for change in rank.count.take(printed, fields, bar=beside.bar, epoch=beside.epoch):
             if change is None:
                 rank.begin_anew(self._order)
-            elif not bar or change[0] > rank.step:
-                rank.note(*change, of=of)
+            elif not beside.bar or change[0] > rank.step:
+                rank.note(*change, of=beside.of)
 
     def _open(self, number: int) -> "_Rank | None":
         """Begin to speak for a rank, unless it speaks for itself: then never again for any."""
@@ -497,11 +502,31 @@ class _Rank:
         self._file.close()
 
 
-def length_of(found: re.Match[str]) -> tuple[int | None, bool]:
-    """Return of how many steps a line says that its step is one, and whether it is a bar's."""
-    end = found.end("step") if found.groupdict().get("step") else len(found.string)
-    length = _LENGTH.match(found.string, end)
-    return (None, False) if length is None else (_whole(length[1]), length[2] is not None)
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a line says of its step beside the number."""
+
+    of: int | None
+    """How many there are: `8/80`."""
+    bar: bool
+    """Whether it is a progress bar's: how many are done."""
+    epoch: int | None
+    """The counter around the steps."""
+    word: str | None
+    """What it is called, in small letters."""
+
+
+def around(found: re.Match[str]) -> Around:
+    """Return what a line says of its step beside the number."""
+    numbered = bool(found.groupdict().get("step"))
+    length = _LENGTH.match(found.string, found.end("step")) if numbered else None
+    epoch = _EPOCH.search(found.string)
+    return Around(
+        of=None if length is None else _whole(length[1]),
+        bar=length is not None and length[2] is not None,
+        epoch=None if epoch is None else int(epoch[1]),
+        word=_word_at(found) if numbered else None,
+    )
 
 
 def check_patterns(patterns: Sequence[str]) -> str | None:
@@ -523,6 +548,14 @@ def _loss(fields: Mapping[str, Any]) -> "_Loss | None":
     """Return what only a step computes anew; None where a line tells none of it."""
     told = str(fields.get("loss")), str(fields.get("grad_norm"))
     return None if told == ("None", "None") else told
+
+
+def _word_at(match: re.Match[str]) -> str | None:
+    """Return what a line calls its step, in small letters; None where no word is at the number."""
+    text, (begin, end) = match.string, match.span("step")
+    before = _WORD_BEFORE.search(text[max(0, begin - _WORD_CHARS) : begin])
+    found = before or _WORD_AFTER.match(text[end : end + _WORD_CHARS])
+    return None if found is None else found[1].lower()
 
 
 def _decoded(line: bytes) -> str:

@@ -77,6 +77,38 @@ def test_lines_may_come_in_any_pieces(seed: int, tmp_path: Path) -> None:
     assert (lines[-1].msg, lines[-1].step) == ("done", 29)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "line", "word"),
+    [
+        (
+            r"Episode (?P<step>\d+)",
+            "Episode {n}\tLast reward: 9.00\tAverage reward: 12.1",
+            "episode",
+        ),
+        (r"(?P<step>\d+) +games", "{n} games: 3 won", "games"),
+        (r"^(?P<step>\d+)th", "{n}th generation, fitness 3.1", "generation"),
+        (r"episode_num: (?P<step>\d+)", "episode_num: {n} reward: 3", "episode"),
+        (r'"epoch": (?P<step>\d+)', '{{"epoch": {n}, "loss": 2.5}}', "epoch"),
+        (r"Ep\. #(?P<step>\d+)", "Ep. #{n} | 3.5", "ep"),
+        (r"Rollout number (?P<step>\d+)", "Rollout number {n} loss 1", "rollout"),
+        (PATTERNS["nanogpt"], "iter {n}: loss 2.5000, time 12.10ms, mfu 3.1%", "iter"),
+        (r"\[ *(?P<step>\d+)/", "Train Epoch: 1 [{n}/60000 (1%)]\tLoss: 2.3", None),
+        (PATTERNS["tqdm"], "Epoch 1:  10%|#  | {n}/80 [00:01<00:10, loss=2.5]", None),
+        (r"^(?P<step>\d+) ", "{n} 2.5", None),
+        (PATTERNS["transformers"], "{{'loss': 2.5, 'epoch': {n}}}", None),
+    ],
+)
+def test_what_a_line_calls_its_step_is_told(
+    pattern: str, line: str, word: str | None, tmp_path: Path
+) -> None:
+    program = Program(tmp_path, pattern)
+    for number in range(1, 5):
+        program.write(line.format(n=number) + "\n")
+    told = [line for line in program.told() if line.msg == "progress"]
+    assert [row.step for row in told] == [1, 2, 3, 4]
+    assert {row.step_word for row in told} == {word}
+
+
 def test_a_last_line_without_an_end_counts(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP).write("step 1 loss 1\nstep 2 loss 2")
     program.reader.close(0, asked=False)

@@ -13,7 +13,9 @@ steps go on filling the window, of which those since the restart have to be as s
 A run that slows down while its baseline is collected is slow by its fastest part alone. That warns
 and ends nothing: batches that were fetched ahead, a cool processor, make a start faster than a run.
 
-The lines of a program that is only read may come in blocks; each block is timed as a whole.
+The lines of a program that is only read may come in blocks; each block is timed as a whole. Where
+they call a step an episode, a game, a round, it is of no length of its own: episodes become longer
+as an agent learns. Unless they tell tokens, that it takes longer warns then, and ends nothing.
 
 Steps that tell more tokens than the first did (a batch ramp, longer sequences) may take longer in
 proportion. Of steps that tell fewer nothing is asked: short ones cost more a token.
@@ -42,6 +44,13 @@ PARTS, PART_STEPS = 4, 32
 """Parts of a baseline, and the fewest steps of one."""
 FRESH_STEPS = 8
 """Steps since a restart in place before the window is asked again."""
+_UNEVEN = frozenset(
+    (
+        *("episode", "ep", "game", "match", "play", "rollout", "trajectory", "trajectories"),
+        *("trial", "generation", "gen", "round", "population", "tournament", "level"),
+    )
+)
+"""What a step is called that is as long as it happens to be; also with an s."""
 _LASTS = frozenset({"warn_ratio", "halt_ratio", "floor"})
 """Conditions that are a matter of time, and may last over a restart in place."""
 
@@ -192,10 +201,11 @@ def _relative(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
     median_s = _median_s(own, slow)
     if median_s is None:
         return own, findings
+    uneven = _is_uneven(view, line)
     within = median_s <= slow.warn_ratio * baseline_s  # if it slowed down, then within the baseline
     warns_s = baseline_s if own.fastest_s is None or not within else own.fastest_s
     stages = [(Severity.WARN, "warn_ratio", slow.warn_ratio, slow.warn_over_s, warns_s)]
-    if slow.over_steps is None:
+    if slow.over_steps is None and not uneven:
         stages.append((Severity.HALT, "halt_ratio", slow.halt_ratio, slow.over_s, baseline_s))
     for severity, name, limit, over_s, usual_s in stages:
         ratio = median_s / usual_s
@@ -259,6 +269,14 @@ def tokens_per_step(view: View, line: Heartbeat) -> int | None:
     return view.run.order.identity.tokens_per_step or line.tokens
 
 
+def _is_uneven(view: View, line: Heartbeat) -> bool:
+    """Whether steps of a program that is only read may be of any length, as it calls them."""
+    word = line.step_word
+    if word is None or not view.reads_output() or tokens_per_step(view, line):
+        return False
+    return word in _UNEVEN or word.removesuffix("s") in _UNEVEN
+
+
 def _finding(
     view: View, event: Beat, severity: Severity, began: int, name: str, ratio: float, text: str
 ) -> Finding:
@@ -304,7 +322,9 @@ class Slow(Detector[Speed]):
         "minute at least), or when "
         "steps take far longer than they did at the beginning (before a restart in place too), "
         "and longer than the tokens they tell have grown. Where they slowed down within that "
-        "beginning, and take longer than in the fastest quarter of it, it warns. What lasts goes on"
+        "beginning, and take longer than in the fastest quarter of it, it warns. So it does, and "
+        "halts nothing, where the lines of an unchanged program call a step an episode, a game or "
+        "the like, and tell no tokens: those grow as an agent learns. What lasts goes on"
         " over restarts in place, as soon as eight steps after one are as slow."
     )
     version = 2

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Severity, Source
-from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.heartbeat import Heartbeat, Identity
 from gonogo.contract.outcome import Detector
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch import armed
@@ -255,6 +255,58 @@ def test_lines_that_come_in_blocks_are_timed_by_the_block() -> None:
     assert (seen.halts, seen.named(Severity.WARN)) == ([], set())
     slower = watch(in_blocks([block] * 12 + [(60, 1_500.0)] * 6), interval_s=1.0)
     assert slower.named(Severity.HALT) == {"slow"}
+
+
+def printed(
+    word: str | None, *, later_s: float, tokens: int | None = None, **ordered: Any
+) -> World:
+    """A program that is only read: its steps take 2 s, and `later_s` from step 300 on."""
+    order = order_of({}, world_size=1, steps=100_000, patterns=["x"], command=["x"], **ordered)
+    world = World(order)
+    (rank,) = world.ranks
+    rank.section, rank.section_seq = None, 0
+    told = {name: value for name, value in (("tokens", tokens), ("step_word", word)) if value}
+    for step in range(1, 900):
+        rank.spend(2.0 if step < 300 else later_s)
+        rank.step = step
+        rank.say("progress", **told)
+    return world
+
+
+UNKNOWN = IDENTITY.model_copy(update={"tokens_per_step": None})
+
+
+@pytest.mark.parametrize(
+    "word", ["episode", "episodes", "ep", "game", "rollout", "trial", "generation"]
+)
+def test_episodes_that_become_longer_as_an_agent_learns_warn_and_halt_nothing(word: str) -> None:
+    seen = watch(printed(word, later_s=5.0, identity=UNKNOWN), interval_s=1.0)
+    assert (seen.halts, seen.named(Severity.WARN)) == ([], {"slow"})
+
+
+@pytest.mark.parametrize(
+    ("word", "tokens", "identity"),
+    [
+        ("iter", None, UNKNOWN),
+        ("step", None, UNKNOWN),
+        ("batch", None, UNKNOWN),
+        (None, None, UNKNOWN),
+        ("episode", 2048, UNKNOWN),
+        ("episode", None, IDENTITY),
+    ],
+    ids=["iter", "step", "batch", "no word", "tells tokens", "tokens are ordered"],
+)
+def test_an_unchanged_program_that_loses_half_its_speed_is_halted(
+    word: str | None, tokens: int | None, identity: Identity
+) -> None:
+    world = printed(word, later_s=4.0, tokens=tokens, identity=identity)
+    assert watch(world, interval_s=1.0).named(Severity.HALT) == {"slow"}
+
+
+def test_an_attached_trainer_cannot_call_its_steps_episodes() -> None:
+    world = run_of({}).steps(300, step_s=2.0, step_word="episode")
+    world.steps(400, step_s=5.0, step_word="episode")
+    assert watch(world, interval_s=1.0).named(Severity.HALT) == {"slow"}
 
 
 def restarted(world: World) -> World:
