@@ -114,9 +114,11 @@ class Disk:
     def _takes_a_write(self) -> bool:
         path = self._path / TRIED_NAME
         try:
-            with path.open("wb", buffering=0) as stream:
-                written = stream.write(b"\0" * TRIED_BYTES)
-            path.unlink()
+            try:
+                with path.open("wb", buffering=0) as stream:
+                    written = stream.write(b"\0" * TRIED_BYTES)
+            finally:
+                path.unlink(missing_ok=True)  # a full disk takes the name, if not the bytes
         except OSError:
             return False
         return written == TRIED_BYTES
