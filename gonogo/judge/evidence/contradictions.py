@@ -1,10 +1,12 @@
 """Which records of a run contradict each other? One sentence each; none of them is ever a GO.
 
 Each rule compares two witnesses: exit records with what the watcher saw, processes with each
-other, clocks with clocks. A contradiction does not say which of them lies. Of the predecessor's
-lines only the reported speed has a second witness: the distance between them.
+other, clocks with clocks, steps that count with what they say that they did. A contradiction does
+not say which of them lies. Of the predecessor's lines only the reported speed has a second witness:
+the distance between them.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
@@ -33,6 +35,8 @@ FOUND_LATE = 4
 """Version of the facts since which lines that a late tick brought may be older than that."""
 LAST_STEP_FIRST = 4
 """Version of the facts since which who came to the last step before he could leave completed."""
+NOTHING_LEARNT = 4
+"""Version of the facts since which steps that changed no weight are no training."""
 HALT = ".HALT"
 """It asks the ranks to leave; what `.kill` asks for leaves nobody time to come to an end."""
 OVERLAP_S = 1.0
@@ -248,6 +252,21 @@ def _negative(record: RunRecord, rules: Rules) -> Iterator[str]:
                 yield f"rank {rank}: {name} is negative at {count} steps"
 
 
+def _nothing_applied(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Compare that a rank took steps with what it says of each update."""
+    for rank, steps in sorted(record.ranks.items()) if rules.facts_v >= NOTHING_LEARNT else ():
+        told = [step for step, _ in steps.steps.steps_of(Msg.PROGRESS)]
+        left_out = set(steps.skipped())
+        for name in ("loss", "grad_norm"):
+            found = steps.samples(name).items()
+            left_out.update(step for step, value in found if not math.isfinite(value))
+        if told and left_out.issuperset(told):
+            yield (
+                f"rank {rank} says of each of its {len(told)} steps that its update was left out"
+                " (skipped, or not finite)"
+            )
+
+
 def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
     """Compare how long a rank's own clock says that it ran with how long it was heard.
 
@@ -325,6 +344,7 @@ RULES: tuple[Callable[[RunRecord, Rules], Iterator[str]], ...] = (
     _parts,
     _steps_not_owed,
     _negative,
+    _nothing_applied,
     _clocks,
     _model,
     _devices,

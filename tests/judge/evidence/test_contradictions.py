@@ -17,8 +17,16 @@ from gonogo.judge.evidence.contradictions import find_contradictions
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
 from gonogo.judge.gate.rules import build_rules
-from tests.data.make_runs import STEPS, order_of
-from tests.judge.runs import SEAL, exit_record, finding, watch_of
+from tests.data.make_runs import STEPS, healthy_ranks, order_of
+from tests.judge.runs import (
+    SEAL,
+    exit_record,
+    finding,
+    judged,
+    record_of,
+    watch_of,
+    with_gate,
+)
 
 ORDER = order_of()
 GONE = ProcessExit(code=0)
@@ -438,6 +446,67 @@ def test_how_long_processes_were_heard_one_by_one_counts(alone_s: float, differ:
     found = told({0: [beat(1, 0.0), beat(2, 10.0), *again]}, watch=watch)
     text = f"rank 0 ran for 20 s by its own clock, and was heard for {alone_s:.0f} s"
     assert found == [text] * differ
+
+
+def steps_that(*says: dict[str, Any]) -> list[Heartbeat]:
+    """One process's progress lines, of each step what is said of it."""
+    lines = [beat(2 + n, n, "progress", **{"step": n + 1, **row}) for n, row in enumerate(says)]
+    return [beat(1, msg="boot", step=0, run=ORDER.run, attempt=ORDER.attempt), *lines]
+
+
+LEFT_OUT = "rank 0 says of each of its 12 steps that its update was left out"
+
+
+@pytest.mark.parametrize(
+    ("says", "named"),
+    [
+        ([{"loss": 5.0, "skipped": True}] * 12, True),
+        ([{"loss": 5.0, "grad_norm": float("inf")}] * 12, True),
+        ([{"loss": float("nan")}] * 12, True),
+        ([{"loss": 5.0, "skipped": True}, {"loss": 5.0, "grad_norm": float("nan")}] * 6, True),
+        ([{"loss": 5.0, "skipped": True}] * 11 + [{"loss": 5.0, "grad_norm": 1.0}], False),
+        ([{"loss": 5.0, "grad_norm": float("inf")}] * 11 + [{"loss": 5.0}], False),
+        ([{"loss": 5.0, "skipped": False}] * 12, False),
+        ([{}] * 12, False),
+        ([], False),
+    ],
+)
+def test_who_took_steps_says_of_one_that_it_was_applied(
+    says: list[dict[str, Any]], named: bool
+) -> None:
+    found = told({0: steps_that(*says)})
+    assert [row.startswith(LEFT_OUT) for row in found] == [True] * named
+
+
+@pytest.mark.parametrize("says", [{"skipped": True}, {"grad_norm": float("inf")}])
+def test_a_run_that_left_every_update_out_is_inconclusive(says: dict[str, Any]) -> None:
+    order = with_gate(order_of(sets={"train.dtype": "fp16"}))
+    ranks = healthy_ranks(order)
+    assert judged(record_of(order, ranks)).verdict == "GO"
+    for row in ranks:
+        row.lines = [{**line, **says} if line["msg"] == "progress" else line for line in row.lines]
+    assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
+
+
+def test_who_left_every_update_out_has_not_learnt_for_what_another_rank_tells() -> None:
+    ranks = {
+        0: steps_that(*[{"loss": 5.0, "grad_norm": float("inf")}] * 12),
+        1: [
+            row.model_copy(update={"pid": 2, "rank": 1})
+            for row in steps_that(*[{"loss": 5.0}] * 12)
+        ],
+    }
+    assert [row.startswith(LEFT_OUT) for row in told(ranks)] == [True]
+
+
+@pytest.mark.parametrize(("facts_v", "count"), [(3, 0), (4, 1)])
+def test_a_release_that_let_steps_without_an_update_pass_is_replayed_as_it_judged(
+    facts_v: int, count: int
+) -> None:
+    steps = build_rank_steps(steps_that(*[{"loss": 5.0, "skipped": True}] * 12))
+    rules = build_rules(ORDER).model_copy(update={"facts_v": facts_v})
+    found = find_contradictions(RunRecord(order=ORDER, ranks={0: steps}), rules)
+    assert sum(row.startswith(LEFT_OUT) for row in found) == count
 
 
 def test_the_model_is_what_the_ranks_say_that_they_are() -> None:
