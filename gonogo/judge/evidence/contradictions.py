@@ -21,6 +21,7 @@ from gonogo.contract.tick import parse_rank
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.evidence.table import NUMBERS
+from gonogo.judge.watch.detectors.frozen import is_exact
 from gonogo.rundir import heartbeat_rank
 
 IMPLAUSIBLE_SPEED = Detector.IMPLAUSIBLE_SPEED
@@ -37,6 +38,8 @@ LAST_STEP_FIRST = 4
 """Version of the facts since which who came to the last step before he could leave completed."""
 NOTHING_LEARNT = 4
 """Version of the facts since which steps that changed no weight are no training."""
+ALIKE_STEPS = 20
+"""Steps of which no model has the bit-equal loss."""
 HALT = ".HALT"
 """It asks the ranks to leave; what `.kill` asks for leaves nobody time to come to an end."""
 OVERLAP_S = 1.0
@@ -267,6 +270,30 @@ def _nothing_applied(record: RunRecord, rules: Rules) -> Iterator[str]:
             )
 
 
+def _one_loss(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Compare that ranks took steps with their loss, which no step of a model leaves as it was.
+
+    D9 halts on it after many more steps, for a trainer may hold its loss for a while. What is
+    rounded, of half precision or zero may stay equal, and a gradient norm that moves excuses all.
+    """
+    if rules.facts_v < NOTHING_LEARNT:
+        return
+    losses = [loss for row in record.ranks.values() if (loss := row.samples("loss"))]
+    told = {value for loss in losses for value in loss.values()}
+    norms = {value for row in record.ranks.values() for value in row.samples("grad_norm").values()}
+    steps = max(map(len, losses), default=0)
+    if len(told) == 1 and len(norms) < 2 and steps >= _alike_steps(rules):
+        (value,) = told
+        if math.isfinite(value) and is_exact(value):
+            yield f"the loss is {value:.9g} at each of {steps} steps: they changed nothing"
+
+
+def _alike_steps(rules: Rules) -> int:
+    """Return how many steps may have one loss: as many as D9 has no suspicion of."""
+    said = rules.watch.get("frozen.loss_steps")
+    return max(ALIKE_STEPS, said.value if said and isinstance(said.value, int) else 0)
+
+
 def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
     """Compare how long a rank's own clock says that it ran with how long it was heard.
 
@@ -345,6 +372,7 @@ RULES: tuple[Callable[[RunRecord, Rules], Iterator[str]], ...] = (
     _steps_not_owed,
     _negative,
     _nothing_applied,
+    _one_loss,
     _clocks,
     _model,
     _devices,

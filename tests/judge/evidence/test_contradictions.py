@@ -509,6 +509,76 @@ def test_a_release_that_let_steps_without_an_update_pass_is_replayed_as_it_judge
     assert sum(row.startswith(LEFT_OUT) for row in found) == count
 
 
+EXACT = 2.3025850929940455
+
+
+def alike(loss: float, steps: int, **says: Any) -> list[dict[str, Any]]:
+    return [{"loss": loss, **says}] * steps
+
+
+@pytest.mark.parametrize(
+    ("says", "named"),
+    [
+        (alike(EXACT, 20), True),
+        (alike(EXACT, 199), True),
+        (alike(EXACT, 20, grad_norm=1.0), True),
+        (alike(EXACT, 20, grad_norm=0.0), True),
+        (alike(EXACT, 19), False),
+        (alike(EXACT, 19) + alike(EXACT + 1e-9, 1), False),
+        (alike(EXACT, 19, grad_norm=1.0) + alike(EXACT, 1, grad_norm=1.1), False),
+        (alike(0.0, 40), False),  # a hinge, or equal rewards
+        (alike(2.302585, 40), False),  # rounded
+        (alike(2.3125, 40), False),  # half precision
+        (alike(0.00048828125, 40), False),
+        ([], False),
+    ],
+)
+def test_steps_of_training_do_not_leave_the_loss_as_it_was(
+    says: list[dict[str, Any]], named: bool
+) -> None:
+    found = told({0: steps_that(*says)}, order_of(sets={"phases.smoke.steps": 200}))
+    assert [row.startswith("the loss is 2.30258509 at each of") for row in found] == [True] * named
+
+
+def test_a_loss_that_moves_on_one_rank_moves() -> None:
+    lines = {
+        rank: [row.model_copy(update={"pid": rank, "rank": rank}) for row in steps_that(*says)]
+        for rank, says in enumerate((alike(EXACT, 40), [{"loss": n / 7} for n in range(40)]))
+    }
+    order = order_of(sets={"phases.smoke.steps": 40})
+    assert told(lines, order) == []
+    still = {rank: [*rows[:1], *lines[0][1:]] for rank, rows in lines.items()}
+    still[1] = [row.model_copy(update={"pid": 1, "rank": 1}) for row in still[1]]
+    assert len(told(still, order)) == 1
+
+
+@pytest.mark.parametrize(("limit", "count"), [(2, 1), (20, 1), (41, 0)])
+def test_as_many_steps_have_one_loss_as_the_plan_lets_pass(limit: int, count: int) -> None:
+    order = order_of(sets={"phases.smoke.steps": 40, "watch.frozen.loss_steps": limit})
+    assert len(told({0: steps_that(*alike(EXACT, 40))}, order)) == count
+
+
+@pytest.mark.parametrize(("facts_v", "count"), [(3, 0), (4, 1)])
+def test_a_release_that_let_one_loss_pass_is_replayed_as_it_judged(
+    facts_v: int, count: int
+) -> None:
+    order = order_of(sets={"phases.smoke.steps": 40})
+    steps = build_rank_steps(steps_that(*alike(EXACT, 40)))
+    rules = build_rules(order).model_copy(update={"facts_v": facts_v})
+    assert len(find_contradictions(RunRecord(order=order, ranks={0: steps}), rules)) == count
+
+
+@pytest.mark.parametrize("norm", [None, 1.0])
+def test_a_run_whose_loss_never_moves_is_inconclusive(norm: float | None) -> None:
+    order = with_gate(order_of(sets={"phases.smoke.steps": 24}))
+    ranks = healthy_ranks(order)
+    assert judged(record_of(order, ranks)).verdict == "GO"
+    says = {"loss": EXACT, "grad_norm": norm}
+    for row in ranks:
+        row.lines = [{**line, **says} if line["msg"] == "progress" else line for line in row.lines]
+    assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
+
+
 def test_the_model_is_what_the_ranks_say_that_they_are() -> None:
     lines = {0: [beat(1, msg="boot", step=0, dim=64, layers=2)], 1: [beat(1, pid=2)]}
     assert told(lines, model=ModelRecord(dim=64, heads=4)) == []

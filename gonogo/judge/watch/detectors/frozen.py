@@ -75,7 +75,7 @@ class EqualValues:
             most=value if self.most is None else max(self.most, value),
             ceiling=value == self.most,
             single=self.single or not _fits_half(value),
-            unrounded=self.unrounded or round(value, FEW_DECIMALS) != value,
+            unrounded=self.unrounded or _is_unrounded(value),
         )
 
     def interrupted(self) -> "EqualValues":
@@ -238,6 +238,16 @@ class Frozen(Detector[Still]):
         if own.last_step and not self.armed(own, view):
             return "Neither loss nor gradient norm was told: nobody knows whether they stood still."
         return None
+
+
+def is_exact(value: float) -> bool:
+    """Whether a number was neither rounded nor computed in half precision, and is not zero."""
+    return bool(value) and _is_unrounded(value) and not _fits_half(value)
+
+
+def _is_unrounded(value: float) -> bool:
+    """Whether a number has more than six decimals."""
+    return round(value, FEW_DECIMALS) != value
 
 
 def _fits_half(value: float) -> bool:
