@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from gonogo.contract.errors import Rejected
 
@@ -21,6 +22,8 @@ HTTP_PORT, METRICS_PORT = 8750, 8751
 USER = 10001
 """Of the images."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
+_DATABASE = "postgresql+psycopg://USER@HOST/NAME, its password in the Secret"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,9 @@ class Cluster:
     """What `gonogo render k8s` is told.
 
     Raises:
-        Rejected: a name that is no DNS label, or a number below 1.
+        Rejected: a name that is no DNS label, a number below 1, a size that Kubernetes does not
+            read, or a database that the Secret's password does not open. A password in its address
+            is not repeated.
     """
 
     namespace: str = "gonogo"
@@ -57,6 +62,12 @@ class Cluster:
         for name in ("nodes", "devices"):
             if getattr(self, name) < 1:
                 raise Rejected(f"{name}: {getattr(self, name)}; expected 1 or more")
+        if not _LABEL.fullmatch(run_name(self.run)):
+            raise Rejected(f"run: {self.run!r}; expected the id of a run (run_…)")
+        if not _SIZE.fullmatch(self.storage):
+            raise Rejected(f"storage: {self.storage!r}; expected a size such as 100Gi")
+        if self.database_url is not None:
+            _check_database(self.database_url)
 
     def meta(self, name: str, component: str, **more: str) -> Object:
         """Return the metadata of one of our objects; `more` are further labels."""
@@ -70,6 +81,22 @@ class Cluster:
     def for_template(self) -> Self:
         """Return the same of no particular run."""
         return replace(self, run=None)
+
+
+def _check_database(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its text may hold the password
+        raise Rejected(f"database_url: no address; expected {_DATABASE}") from None
+    if parts.password is not None or "password=" in parts.query:
+        raise Rejected(f"database_url: it holds a password, for all to read; expected {_DATABASE}")
+    if not parts.scheme.startswith("postgresql") or not parts.username or not parts.hostname:
+        raise Rejected(f"database_url: {url!r}; expected {_DATABASE}")
+
+
+def run_name(run: str | None) -> str:
+    """Return the JobSet's name for a run, a DNS label."""
+    return "gonogo-run" if run is None else run.lower().replace("_", "-")
 
 
 def selected(component: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from gonogo.kubernetes.cluster import (
     WORKER_HOME_CLAIM,
     Cluster,
     Object,
+    run_name,
     selected,
 )
 from gonogo.kubernetes.pods import (
@@ -71,11 +72,6 @@ def build_run(cluster: Cluster) -> list[Object]:
             },
         }
     ]
-
-
-def run_name(run: str | None) -> str:
-    """Return the JobSet's name for a run, a DNS label."""
-    return "gonogo-run" if run is None else run.lower().replace("_", "-")
 
 
 def _job(cluster: Cluster) -> Object:

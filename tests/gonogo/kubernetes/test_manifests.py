@@ -243,3 +243,36 @@ def test_names_and_numbers_that_no_cluster_takes_are_refused() -> None:
         Cluster(namespace="My Namespace")
     with pytest.raises(Rejected, match="nodes"):
         Cluster(nodes=0)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["mysql://gonogo@db/gonogo", "postgresql://db/gonogo", "postgresql+psycopg://gonogo@/x", "db"],
+)
+def test_a_database_that_the_secret_s_password_does_not_open_is_refused(url: str) -> None:
+    with pytest.raises(Rejected, match="database_url"):
+        Cluster(database_url=url)
+
+
+@pytest.mark.parametrize(
+    "place", ["gonogo:hunter2@db/x", "gonogo@db/x?password=hunter2", "gonogo:hunter2@[db/x"]
+)
+def test_a_password_is_written_into_no_manifest_and_into_no_error(place: str) -> None:
+    with pytest.raises(Rejected, match="Secret") as refused:
+        Cluster(database_url=f"postgresql+psycopg://{place}")
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("run", ["nightly.v2", "run_../x y", "-", ""])
+def test_what_can_name_no_run_is_refused(run: str) -> None:
+    with pytest.raises(Rejected, match="run"):
+        Cluster(run=run)
+
+
+@pytest.mark.parametrize(("size", "taken"), [("1.5Ti", True), ("200G", True), ("much", False)])
+def test_a_size_is_one_that_kubernetes_reads(size: str, taken: bool) -> None:
+    if taken:
+        assert Cluster(storage=size).storage == size
+    else:
+        with pytest.raises(Rejected, match="storage"):
+            Cluster(storage=size)
