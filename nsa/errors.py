@@ -4,7 +4,7 @@ TrainerStop
 ├── Halted        3  `.HALT` was seen; left at a step boundary, with a checkpoint
 ├── BadConfig     4  the order, configuration, environment or arguments are wrong
 ├── DataFailure   5  the data source cannot serve
-└── NonFinite     6  loss or gradient norm is NaN or infinite, step after step
+└── NonFinite     6  loss or gradient norm is NaN or infinite, for good
 """
 
 from typing import ClassVar
@@ -35,6 +35,6 @@ class DataFailure(TrainerStop):
 
 
 class NonFinite(TrainerStop):
-    """The loss or the gradient norm is not finite, for so many steps that nothing will mend it."""
+    """The loss or the gradient norm is not finite, and nothing will mend it."""
 
     code = 6

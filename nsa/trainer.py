@@ -81,7 +81,7 @@ class Trainer:
         self.sections = Sections(self.heart, self.fault)
         self.step = 0
         self.at_end = ExitStack()
-        self.halt_told = self.checkpoint_due = self.doubtful = False
+        self.halt_told = self.checkpoint_due = self.doubtful = self.hopeless = False
         self.skipped_running = self.skipped_steps = self.epoch = 0
         self.checkpoint_told = 0.0
         self.validates = True
@@ -335,25 +335,31 @@ class Trainer:
         return self.settings.rank == 0 and not off and self.step % _SELECTION_EVERY == 1
 
     def _judge_numbers(self, loss: float, norm: float, skipped: bool) -> None:
-        """Are the weights still good? A step may be skipped, but not one after another for ever."""
+        """Are the weights still good? A step may be skipped, but not one after another for ever.
+
+        Whether a loss that is not finite ends the run says whoever supervises it. Where nobody
+        does it ends here, and so does fp32 at a norm that is not: it has no overflow to get over.
+        """
         self.skipped_steps += skipped
         self.skipped_running = self.skipped_running + 1 if skipped else 0
         excused = skipped and (self.rig.loss_scale.on or math.isfinite(loss))
         self.doubtful = not (excused or (math.isfinite(loss) and math.isfinite(norm)))
+        limit = _SCALED_LIMIT if self.rig.loss_scale.on else _SKIPPED_LIMIT
+        alone = not self.launch.supervised
+        bad = self.doubtful or (skipped and self.config.dtype == "fp32")
+        self.hopeless = self.skipped_running >= limit or (alone and bad)
 
     def _between_steps(self) -> None:
         """Leave, save or evaluate, where it is time for it."""
         if self.checkpoint_told:
             with self.sections.enter("checkpoint"):
                 self.writer.tell(int(self.checkpoint_told))
-        limit = _SCALED_LIMIT if self.rig.loss_scale.on else _SKIPPED_LIMIT
-        if self.skipped_running >= limit:
+        if self.hopeless:
             self._wait_for_checkpoint()
             self.rig.ranks.leave_together()
-            raise NonFinite(
-                f"loss or gradient norm is not finite at step {self.step}, and "
-                f"{self.skipped_running} updates running were skipped"
-            )
+            running = self.skipped_running
+            skips = f", and {running} updates running were skipped" if running > 1 else ""
+            raise NonFinite(f"loss or gradient norm is not finite at step {self.step}{skips}")
         if self.writer.lacks_room:
             with self.sections.enter("checkpoint"):
                 self.writer.make_room()

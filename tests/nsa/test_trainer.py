@@ -3,6 +3,7 @@ import math
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import nsa.trainer
 from nsa.attention import by_plan
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, DataFailure, Halted, NonFinite
-from nsa.launch import launch_from_file
+from nsa.launch import Cadence, launch_from_file
 from nsa.optimizer import learning_rate
 from nsa.settings import load_settings
 from nsa.stacks import StackDumps
@@ -357,13 +358,17 @@ def test_a_poisoned_run_that_is_halted_writes_no_checkpoint(
     assert not _of(helpers.read_lines(order.parent), "checkpoint")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "steps", "skipped"),
+    [("fp32", 3, [1]), ("bf16", 40, list(range(1, 21)))],
+    ids=["at once", "after twenty updates that moved nothing"],
+)
 def test_without_a_supervisor_a_run_that_is_not_finite_ends_itself(
-    tiny: dict[str, Any], tmp_path: Path, helpers: Any
+    tiny: dict[str, Any], tmp_path: Path, helpers: Any, dtype: str, steps: int, skipped: list[int]
 ) -> None:
     file = tmp_path / "huge.yaml"
     tiny["optim"] |= {"lr": 1e30, "warmup_steps": 0, "clip": 1e30}
-    tiny["steps"] = 40
-    file.write_text(yaml.safe_dump(tiny))
+    file.write_text(yaml.safe_dump({**tiny, "dtype": dtype, "steps": steps}))
     settings = load_settings({})
     launch = launch_from_file(file, run_dir=tmp_path / "out", settings=settings)
     with pytest.raises(NonFinite) as stop:
@@ -372,9 +377,25 @@ def test_without_a_supervisor_a_run_that_is_not_finite_ends_itself(
     lines = helpers.read_lines(tmp_path / "out")
     assert _of(lines, "error")[0]["type"] == "NonFinite"
     told = _of(lines, "progress")
-    assert [line["skipped_steps"] for line in told[-20:]] == list(range(1, 21))
+    assert [line["skipped_steps"] for line in told if "skipped_steps" in line] == skipped
     assert len(told) < 30
     assert not any(line.get("skipped") for line in told if line["loss"] in ("NaN", "Infinity"))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_without_a_supervisor_a_loss_that_is_not_finite_ends_the_run_at_that_step(
+    tiny: dict[str, Any], tmp_path: Path, helpers: Any, dtype: str
+) -> None:
+    file = tmp_path / "tiny.yaml"
+    file.write_text(yaml.safe_dump({**tiny, "dtype": dtype, "steps": 5}))
+    settings = load_settings({})
+    launch = launch_from_file(file, run_dir=tmp_path / "out", settings=settings)
+    launch = replace(launch, fault="nan:step=3", checkpoint=Cadence(every_steps=1))
+    with pytest.raises(NonFinite, match="at step 3"):
+        Trainer(launch, settings, StackDumps(launch.run_dir, 0)).run()
+    lines = helpers.read_lines(tmp_path / "out")
+    assert _losses(lines)[2:] == ["NaN"]
+    assert _saved_steps(lines) == [1, 2]
 
 
 def test_the_toy_reports_what_it_is(train_here: TrainHere, tmp_path: Path) -> None:
