@@ -27,12 +27,20 @@ from gonogo.supervise.watcher.telling import SUSPECT_S
 from gonogo.trainer.line_file import KEPT_BYTES
 from gonogo.trainer.permission import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
 from service.conductor.leases import LEASE_S
+from service.http.idempotency import KEPT_S
+from service.http.limits import BODY_BYTES, KEY_BYTES, LARGER, NOBODYS_BYTES, UNKNOWN_BYTES
+from service.http.rates import BURST, FRESH_S, PER_S
 from service.report.files import MAX_HASHED, MAX_HASHED_IN_ALL
 
 DOCS = Path(__file__).parents[2] / "docs"
-SPAN = {10.0: "ten seconds", 30.0: "half a minute", 60.0: "a minute", 300.0: "five minutes"} | {
-    1800.0: "half an hour"
-}
+BEYOND = ", ".join(f"{end.strip('/')} {size >> 20} MiB" for end, size in LARGER)
+SPAN = {
+    5.0: "five seconds",
+    10.0: "ten seconds",
+    30.0: "half a minute",
+    60.0: "a minute",
+    300.0: "five minutes",
+} | {1800.0: "half an hour"}
 NUMBER = {10: "Ten", 11: "eleven", 26: "twenty-six"}
 SIZE = {2**20: "megabyte"}
 SHARE = {0.01: "a hundredth", 0.8: "four times in five"}
@@ -51,6 +59,13 @@ def percent(share: float) -> str:
 @pytest.mark.parametrize(
     ("page", "phrase"),
     [
+        ("api", f"JSON of at most {BODY_BYTES >> 20} MiB ({BEYOND})"),
+        ("api", f"without a valid key at most {UNKNOWN_BYTES >> 10} KiB are read"),
+        ("api", f"at once {KEY_BYTES >> 20} MiB are held"),
+        ("api", f"without a key {NOBODYS_BYTES >> 20} MiB"),
+        ("api", f"creates once in {KEPT_S / 3600:g} hours"),
+        ("api", f"({BURST:g} at once, {PER_S:g} a second after that"),
+        ("api", f"a new key within {span(FRESH_S)}"),
         ("by-hand", f"at most {MOST_CHARS} characters"),
         ("campaigns", f"before the first look, 3 to {MOST_REPEATS}"),
         ("campaigns", f"is alike within {percent(SHOWN_RATIO)}"),
