@@ -478,6 +478,30 @@ def test_who_took_steps_says_of_one_that_it_was_applied(
     assert [row.startswith(LEFT_OUT) for row in found] == [True] * named
 
 
+@pytest.mark.parametrize(
+    ("says", "steps", "dtype", "named"),
+    [
+        ({"loss": 5.0, "skipped": True}, 8, "fp16", False),
+        ({"loss": 5.0, "grad_norm": float("inf")}, 1, None, False),
+        ({"loss": 5.0, "skipped": True}, 9, "fp16", True),
+        ({"loss": 5.0, "skipped": True}, 9, None, True),
+        ({"loss": 5.0, "skipped": True}, 1, "fp32", True),
+        ({"loss": 5.0, "grad_norm": float("nan")}, 2, "bf16", True),
+        ({"loss": float("nan"), "skipped": True}, 1, "fp16", True),
+    ],
+)
+def test_the_first_updates_of_a_scaled_loss_are_left_out_for_a_while(
+    says: dict[str, Any], steps: int, dtype: str | None, named: bool
+) -> None:
+    rules = build_rules(ORDER)
+    rules = rules.model_copy(
+        update={"identity": rules.identity.model_copy(update={"dtype": dtype})}
+    )
+    told_of = {0: build_rank_steps(steps_that(*[says] * steps))}
+    found = find_contradictions(RunRecord(order=ORDER, ranks=told_of), rules)
+    assert any(row.startswith("rank 0 says of each of its") for row in found) is named
+
+
 @pytest.mark.parametrize("says", [{"skipped": True}, {"grad_norm": float("inf")}])
 def test_a_run_that_left_every_update_out_is_inconclusive(says: dict[str, Any]) -> None:
     order = with_gate(order_of(sets={"train.dtype": "fp16"}))
