@@ -17,6 +17,8 @@ NODE_NAME = "GONOGO_RUN_NODE"
 """The same with the node, `{run id}/{node}`, where a run has several: two of them may be one host's
 (containers, namespaces), and each keeper ends its own."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "busybox", "fish", "tcsh"})
+"""Programs that start others and tell nothing of how those ended."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61

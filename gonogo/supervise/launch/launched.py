@@ -33,6 +33,7 @@ from typing import Any
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.exit_record import Ended, load_tail, lost_a_peer
 from gonogo.supervise.processes import (
+    SHELLS,
     ProcessRef,
     find_descendants,
     find_process,
@@ -57,7 +58,6 @@ _GET_INFO = 0xC040FF0B
 _LINE_BYTES = 16_384
 _NAMES = frozenset((b"RANK", b"LOCAL_RANK"))
 _COUNT = b"WORLD_SIZE"
-_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "busybox", "fish", "tcsh"})
 
 
 class Launched:
@@ -161,7 +161,7 @@ class Launched:
         while pid not in (self._program, 0):
             stat = load_stat(pid)
             pid = 0 if stat is None else stat.ppid
-            if load_program(pid) in _SHELLS:
+            if load_program(pid) in SHELLS:
                 return True
         return False
 

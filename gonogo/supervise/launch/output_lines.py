@@ -11,12 +11,13 @@ Without the group `step` each match is the next step. Where the first step told 
 to all: steps count from 1 here. A number that does not go on where the last one stopped counts only
 once the next one goes on from it (`Count`): a banner is no step, a counter that begins anew in each
 epoch is added up. A number that is printed again, by a thread that shows the last step while the
-next one hangs or by each of eight ranks, is no further step. A progress bar (`8/80 [`) shows how
-many steps are done, again and again, and 0 before the first. What is counted up to the ordered
-number of steps (`8/80`) is the run: bars and loops of another length are then of an evaluation or
-of the data. Where several lengths were counted and none is the ordered one, nobody knows which are
-steps, and the end is not known either. A program that says its heartbeats itself is left alone,
-also when it begins late.
+next one hangs or by each of eight ranks, is no further step. A counter that begins anew because a
+shell has started the program again, which had failed, is no further epoch. A progress bar
+(`8/80 [`) shows how many steps are done, again and again, and 0 before the first. What is counted
+up to the ordered number of steps (`8/80`) is the run: bars and loops of another length are then of
+an evaluation or of the data. Where several lengths were counted and none is the ordered one, nobody
+knows which are steps, and the end is not known either. A program that says its heartbeats itself is
+left alone, also when it begins late.
 
 What the program calls its step (`Episode 10`, `10 games`) is said beside it: some such are of no
 length of their own.
@@ -35,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gonogo.supervise.processes import SHELLS, TICKS_PER_S, find_descendants, load_program
 from gonogo.trainer.line import build_line
 from gonogo.trainer.line_file import ATTACHED, READ, LineFile, Taken
 
@@ -65,6 +67,12 @@ _WORD_AFTER = re.compile(r"(?:st|nd|rd|th)?[ _-]{1,2}([a-z]+)", re.IGNORECASE)
 """What a step is called: `Episode: 10`, `[epoch_idx=10]`, `10th game`."""
 _WORD_CHARS = 64
 """Of the line on either side of the number."""
+_FAILED = re.compile(
+    r"\bTraceback \(most recent call last\)|\b(?:Segmentation fault|Killed|Aborted)\b"
+)
+"""What is printed where a program ends by an error, by itself or by its shell."""
+_IGNORED = "Exception ignored in"
+"""The line before a traceback of an error that ends nothing."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -92,6 +100,9 @@ class OutputLines:
         self._offset = log.stat().st_size if log.exists() else 0
         self._rest = b""
         self._began = self._looked = time.monotonic()
+        self._looked_ticks = _now_ticks()
+        self._last_text = ""
+        self._by_shell = False
 
     def read(self) -> None:
         """Say what has been written since the last call, and who has been silent for long."""
@@ -100,9 +111,11 @@ class OutputLines:
         if (self._folder / ATTACHED).exists():
             self._yield()
             return
+        program = load_program(self._pid)
+        self._by_shell = program in SHELLS if program else self._by_shell
         for text in self._lines():
             self._tell(text)
-        self._looked = time.monotonic()
+        self._looked, self._looked_ticks = time.monotonic(), _now_ticks()
         for rank in self._ranks.values():
             rank.flush()
             rank.break_silence(self._alive_every_s)
@@ -153,7 +166,11 @@ class OutputLines:
     def _tell(self, text: str) -> None:
         fits = (match for row in self._patterns if (match := row.search(text)) is not None)
         match = next(fits, None)
+        before, self._last_text = self._last_text, text
         if match is None:
+            if _FAILED.search(text) and _IGNORED not in before:
+                for rank in self._ranks.values():
+                    rank.failed = True
             return
         guessed = bool(self._order.get("patterns_guessed"))
         for found in self._chosen(match, fits) if guessed else [match]:
@@ -200,9 +217,11 @@ class OutputLines:
         told["tokens"] = _whole(found.get("tokens"))
         told["step_word"] = beside.word
         fields = {name: seen for name, seen in told.items() if seen is not None}
+        failed = rank.failed and self._is_started_anew(rank)
         if "step" not in found:
             rank.numbered = False
-            rank.note(rank.step + 1, fields)
+            rank.count.unsure = rank.count.unsure or failed
+            self._note(rank, rank.step + 1, fields)
             return
         printed = _whole(found.get("step"))
         if printed is None or not 0 <= printed <= MOST_STEPS:
@@ -212,11 +231,28 @@ class OutputLines:
             rank.numbered = True
         if not rank.follows(beside.of, self._order):
             return
-        for change in rank.count.take(printed, fields, bar=beside.bar, epoch=beside.epoch):
+        changes = rank.count.take(
+            printed, fields, bar=beside.bar, epoch=beside.epoch, failed=failed
+        )
+        for change in changes:
             if change is None:
                 rank.begin_anew(self._order)
             elif not beside.bar or change[0] > rank.step:
-                rank.note(*change, of=beside.of)
+                self._note(rank, *change, of=beside.of)
+
+    def _note(
+        self, rank: "_Rank", step: int, fields: dict[str, Any], *, of: int | None = None
+    ) -> None:
+        """Keep a step that has ended, and when it was not there yet."""
+        rank.note(step, fields, of=of)
+        rank.failed, rank.before_ticks = False, self._looked_ticks
+
+    def _is_started_anew(self, rank: "_Rank") -> bool:
+        """Say whether a shell may have started the program again since a rank's last step."""
+        return self._by_shell and not any(
+            ref.start_ticks < rank.before_ticks and load_program(pid).startswith("python")
+            for pid, ref in find_descendants(self._pid).items()
+        )
 
     def _open(self, number: int) -> "_Rank | None":
         """Begin to speak for a rank, unless it speaks for itself: then never again for any."""
@@ -266,6 +302,9 @@ class Count:
     `REPEATS` of them each line is a step. Several ranks may print so, too: once the number goes on
     after all, what its lines were counted for is taken back, and of a later one as many lines as
     `MOST_WRITERS` ranks print are that step. Of a bar it is still that step, and 0 is none.
+
+    A program that failed and was started again begins its counter anew, too: it has gone back to
+    where that began, unless it names a later epoch. After epochs without names nobody knows.
     """
 
     def __init__(self) -> None:
@@ -275,6 +314,8 @@ class Count:
         """The largest so far."""
         self.anew = 0
         """How often the counter has begun anew, in another epoch."""
+        self.unsure = False
+        """Whether steps may have been counted twice, of a program that failed in between."""
         self._base = 0
         self._held: Held | None = None
         self._epoch: int | None = None
@@ -294,6 +335,7 @@ class Count:
         *,
         bar: bool = False,
         epoch: int | None = None,
+        failed: bool = False,
     ) -> Iterator[Held | None]:
         """Take a printed number; yield the steps that now count, and None before a going back.
 
@@ -302,6 +344,7 @@ class Count:
             fields: what else its line tells.
             bar: whether it is how many steps of a progress bar are done.
             epoch: the number of the epoch that its line names.
+            failed: whether the program has failed, and begun again, since the last step.
         """
         begin = 0 if bar else 1
         held, self._held = self._held, None
@@ -318,7 +361,7 @@ class Count:
             yield self._counted(printed, fields)
         elif printed == self._last and (held is None or held[0] > self._first):
             if not bar:
-                yield from self._again(printed, fields, epoch)
+                yield from self._again(printed, fields, epoch, failed=failed)
         elif self._last < printed <= self._last + JUMP_X * self.stride:
             yield from self._taken_back()
             yield self._next(printed, fields)
@@ -329,7 +372,7 @@ class Count:
             yield from self._taken_back()
             yield self._next(*held)
             yield self._next(printed, fields)
-        elif held[0] <= self._first:
+        elif held[0] <= self._first and not self._is_back(epoch, failed=failed):
             yield from self._taken_back()
             self._begin_epoch(begin)
             yield self._counted(*held)
@@ -342,13 +385,18 @@ class Count:
         self._epoch = self._epoch if epoch is None else epoch
 
     def _again(
-        self, printed: int, fields: dict[str, Any], epoch: int | None
+        self, printed: int, fields: dict[str, Any], epoch: int | None, *, failed: bool
     ) -> Iterator[Held | None]:
         """Take the last number once more; yield what it counts, if anything."""
         later = epoch is not None and self._epoch is not None and epoch > self._epoch
         if later and printed == self._first:
             yield from self._taken_back()
             self._begin_epoch(1)
+            yield self._counted(printed, fields)
+            return
+        if printed == self._first and self._is_back(epoch, failed=failed):
+            self._base -= self._lines
+            yield None
             yield self._counted(printed, fields)
             return
         loss = _loss(fields)
@@ -364,6 +412,15 @@ class Count:
             self._base += 1
             self.step += 1
             yield self.step, fields
+
+    def _is_back(self, epoch: int | None, *, failed: bool) -> bool:
+        """Say whether a counter that begins anew has gone back: no later epoch, after a failure."""
+        later = epoch is not None and self._epoch is not None and epoch > self._epoch
+        if not failed or later:
+            return False
+        back = self.anew == 0 or (epoch is not None and epoch == self._epoch)
+        self.unsure = self.unsure or not back
+        return back
 
     def _begin_epoch(self, begin: int) -> None:
         """Begin the counter anew behind the last step."""
@@ -406,6 +463,10 @@ class _Rank:
         self._of_run = False
         """Whether these are as many as were ordered."""
         self.step = 0
+        self.failed = False
+        """Whether something was printed since the last step that says so of the program."""
+        self.before_ticks = 0
+        """When that step was not there yet; processes that began later have not printed it."""
 
     def boot(self, order: Mapping[str, Any], *, at: float) -> None:
         """Say that a process began `at` some time: its first step may have taken since then."""
@@ -456,9 +517,10 @@ class _Rank:
         It is not where the next line that it owed, a stride later, would be beyond `steps`, nor
         where lines were counted: of how many steps each is, nobody knows. The last steps of each
         epoch may have been printed no more, so less than a stride for each may be uncounted.
-        Of loops of different lengths, one may be an evaluation.
+        Of loops of different lengths, one may be an evaluation; nor is it where steps may have been
+        counted twice.
         """
-        if len(self._lengths) > 1:
+        if len(self._lengths) > 1 or self.count.unsure:
             return False
         stride = self.count.stride
         uncounted = self.count.anew * (stride - 1)
@@ -556,6 +618,11 @@ def _word_at(match: re.Match[str]) -> str | None:
     before = _WORD_BEFORE.search(text[max(0, begin - _WORD_CHARS) : begin])
     found = before or _WORD_AFTER.match(text[end : end + _WORD_CHARS])
     return None if found is None else found[1].lower()
+
+
+def _now_ticks() -> int:
+    """Return the time by the clock that says when a process began."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S)
 
 
 def _decoded(line: bytes) -> str:

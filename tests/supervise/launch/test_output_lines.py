@@ -6,6 +6,8 @@ import fcntl
 import itertools
 import random
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,8 @@ class Program:
         self.folder, self.log = folder, folder / "rank0.log"
         self.log.touch()
         said = {"run": "run_1", "attempt": 1, "heartbeat": {"alive_every_s": 0.0001}, **order}
-        self.reader = OutputLines(folder, {**said, "patterns": list(patterns)}, self.log, 42)
+        self.order = {**said, "patterns": list(patterns)}
+        self.reader = OutputLines(folder, self.order, self.log, 42)
 
     def write(self, text: str | bytes) -> Program:
         with self.log.open("ab") as stream:
@@ -713,14 +716,14 @@ def test_a_step_that_each_of_several_ranks_prints_is_one(
 def test_several_ranks_that_go_back_to_a_checkpoint_begin_another_boot(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP).write(ranks_of([1, 2, 3, 4, 5, 6, 3, 4, 5], 8))
     boots = list(dict.fromkeys(line.boot for line in program.told()))
-    told = [line.step for line in program.told() if line.boot == boots[-1]]
-    assert told == [0, 3, 4, 5]
+    lines = [line for line in program.told() if line.boot == boots[-1]]
+    assert [line.step for line in lines if line.msg == "progress"] == [3, 4, 5]
 
 
 def test_a_program_that_ends_early_is_not_whole_for_what_each_rank_prints(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP, steps=50).write(ranks_of(list(range(1, 11)), 8))
     program.reader.close(0, asked=False)
-    assert (program.told()[-1].msg, program.told()[-1].step) == ("done", 10)
+    assert (program.told()[-1].msg, program.told()[-1].step) == ("done", 10)  # of 50
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -756,6 +759,121 @@ def test_a_line_between_epochs_counts_no_step_of_the_whole_run_again(tmp_path: P
         if number % 10 == 0:
             program.write(f"epoch {number // 10 + 1} step {number} loss {number}.5 so far\n")
     assert [step for step, _ in program.steps()] == list(range(1, 31))
+
+
+def counted_after_failures(told: list[str]) -> tuple[list[int | None], bool]:
+    """Which steps lines like `3`, `2:1` (step 1 of epoch 2) and `failed` count; whether unsure."""
+    count, failed, steps = Count(), False, []
+    for row in told:
+        if row == "failed":
+            failed = True
+            continue
+        epoch, _, number = row.rpartition(":")
+        named = int(epoch) if epoch else None
+        for change in count.take(int(number), {"loss": len(steps)}, epoch=named, failed=failed):
+            steps.append(change and change[0])
+            failed = False
+    return steps, count.unsure
+
+
+@pytest.mark.parametrize(
+    ("told", "steps", "unsure"),
+    [
+        ("1 2 3 failed 1 2 3 failed 1 2", [1, 2, 3, None, 1, 2, 3, None, 1, 2], False),
+        ("0 1 2 failed 0 1 2", [1, 2, 3, None, 1, 2, 3], False),
+        ("1 failed 1 failed 1 2", [1, None, 1, None, 1, 2], False),
+        ("1 2 3 4 5 failed 3 4 5 6", [1, 2, 3, 4, 5, None, 3, 4, 5, 6], False),
+        # of the epoch that it was in, or of a later one, which the one before may have ended
+        ("1:1 1:2 2:1 2:2 failed 2:1 2:2 2:3", [1, 2, 3, 4, None, 3, 4, 5], False),
+        ("1:1 1:2 failed 2:1 2:2", [1, 2, 3, 4], False),
+        # of which one, nobody knows
+        ("1 2 1 2 failed 1 2", [1, 2, 3, 4, 5, 6], True),
+        ("1:1 1:2 2:1 2:2 failed 1:1 1:2", [1, 2, 3, 4, 5, 6], True),
+    ],
+)
+def test_a_program_that_failed_and_began_again_has_gone_back(
+    told: str, steps: list[int | None], unsure: bool
+) -> None:
+    assert counted_after_failures(told.split()) == (steps, unsure)
+
+
+SAYS_STEPS = """
+import sys, time, traceback
+for epoch in range({epochs}):
+    for number in range(1, 4):
+        time.sleep(0.1)
+        print("{line}".format(number=number), flush=True)
+    if epoch < {epochs} - 1:
+        try:
+            raise ValueError("told, and gone on")
+        except ValueError:
+            traceback.print_exc()
+            sys.stderr.flush()
+{end}
+"""
+
+
+def read_shell(folder: Path, loop: str, **says: Any) -> Program:
+    """Read what a shell's program prints, look by look, to its end."""
+    line = says.pop("line", "step {number} loss {number}.5")
+    (folder / "train.py").write_text(
+        SAYS_STEPS.format(**{"epochs": 1, "end": "", **says}, line=line)
+    )
+    python = f"{sys.executable} -S -u {folder}/train.py"
+    log = folder / "rank0.log"
+    with log.open("ab") as stream:
+        shell = subprocess.Popen(
+            ["bash", "-c", loop.replace("PYTHON", python)], stdout=stream, stderr=stream
+        )
+    program = Program(
+        folder, r"step (?P<step>\d+) loss (?P<loss>\S+)", r"(?P<loss>\d+) lost", steps=9
+    )
+    program.reader = OutputLines(folder, program.order, log, shell.pid)
+    while shell.poll() is None:
+        program.reader.read()
+        time.sleep(0.02)
+    program.reader.close(0, asked=False)
+    return program
+
+
+def test_a_shell_that_starts_a_failed_program_again_adds_no_steps_up(tmp_path: Path) -> None:
+    program = read_shell(
+        tmp_path, "for i in 1 2 3; do PYTHON; done; true", end="raise RuntimeError()"
+    )
+    boots = list(dict.fromkeys(line.boot for line in program.told()))
+    told = [
+        [line.step for line in program.told() if line.boot == boot and line.msg == "progress"]
+        for boot in boots
+    ]
+    assert told == [[1, 2, 3]] * 3
+
+
+def test_a_shell_that_starts_one_program_after_the_other_adds_their_steps_up(
+    tmp_path: Path,
+) -> None:
+    program = read_shell(tmp_path, "for i in 1 2 3; do PYTHON; done")
+    assert [step for step, _ in program.steps()] == list(range(1, 10))
+    assert program.told()[-1].msg == "done"
+
+
+def test_a_program_that_tells_of_an_error_and_goes_on_has_not_failed(tmp_path: Path) -> None:
+    program = read_shell(tmp_path, "PYTHON; true", epochs=3)
+    assert [step for step, _ in program.steps()] == list(range(1, 10))
+    assert program.told()[-1].msg == "done"
+
+
+def test_who_counts_lines_does_not_know_what_a_failed_program_did_twice(tmp_path: Path) -> None:
+    loop = "for i in 1 2 3; do PYTHON; done; true"
+    program = read_shell(tmp_path, loop, end="raise RuntimeError()", line="{number} lost")
+    assert [step for step, _ in program.steps()] == list(range(1, 10))
+    assert program.told()[-1].msg != "done"
+
+
+def test_an_error_that_python_ignores_fails_no_program(tmp_path: Path) -> None:
+    end = "print('Exception ignored in: <f>'); print('Traceback (most recent call last):')"
+    program = read_shell(tmp_path, "for i in 1 2 3; do PYTHON; done", end=end)
+    assert [step for step, _ in program.steps()] == list(range(1, 10))
+    assert program.told()[-1].msg == "done"
 
 
 def test_who_goes_back_begins_another_boot(tmp_path: Path) -> None:
