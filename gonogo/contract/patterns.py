@@ -7,7 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-_NUMBER = r"[-+]?(?:(?:\d+(?:[,_]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:nan|inf))"
+_NUMBER = (
+    r"[-+]?(?:(?:\d+(?:[,_]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:nan|inf(?:inity)?)\b)"
+)
 _STEP = r"(?P<step>\d{1,3}(?:[,_]\d{3})+|\d+)"
 _EVALUATIONS = (
     *("val", "valid", "validation", "validate", "validating"),

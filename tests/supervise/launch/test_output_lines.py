@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import math
 import random
 import re
 import subprocess
@@ -503,6 +504,31 @@ def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None
 )
 def test_a_loss_that_is_not_trained_on_is_none(name: str, line: str) -> None:
     assert re.search(PATTERNS[name], line) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["nan", "NaN", "NAN", "-nan", "inf", "Inf", "INF", "-INF", "Infinity"]
+)
+@pytest.mark.parametrize(
+    "line", ["step {} loss {}", "iter {}: loss {}, time 3ms", "step {}/99 | loss {} (+1z)| norm 1"]
+)
+def test_a_loss_that_is_not_finite_is_read_however_it_is_written(
+    line: str, text: str, tmp_path: Path
+) -> None:
+    program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
+    for number, loss in enumerate(["2.5", "2.4", text, "2.3"], start=1):
+        program.write(line.format(number, loss) + "\n")
+    told = [loss for _, loss in program.steps()]
+    assert [math.isfinite(float(loss)) for loss in told] == [True, True, False, True]
+
+
+@pytest.mark.parametrize("line", ["step 2: loss info is saved", "step 2 loss nan_count=0 INFO"])
+def test_a_word_that_begins_like_a_loss_that_is_not_finite_is_none(
+    line: str, tmp_path: Path
+) -> None:
+    program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
+    program.write(f"step 1 loss 2.5\n{line}\nstep 2 loss 2.4\n")
+    assert program.steps() == [(1, 2.5), (2, 2.4)]
 
 
 def test_patterns_that_fit_several_lines_are_named_the_best_first() -> None:
