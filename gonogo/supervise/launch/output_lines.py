@@ -27,6 +27,7 @@ taken to have come at equal distances since the last one: when each of them was 
 know, and steps that last no time at all would be worse. Standard library only.
 """
 
+import math
 import re
 import secrets
 import time
@@ -49,6 +50,7 @@ MOST_STEPS = 10**9
 """A number beyond is no step, and would hide all that follow."""
 JUMP_X = 10
 REPEATS = 4
+FEW_DECIMALS = 6
 MOST_WRITERS = 256
 """Ranks that print one step without saying who they are."""
 _NUMBERS = GROUPS - {"step", "rank", "tokens"}
@@ -220,6 +222,9 @@ class OutputLines:
         failed = rank.failed and self._is_started_anew(rank)
         if "step" not in found:
             rank.numbered = False
+            if fields == rank.shown and _is_exact(fields.get("grad_norm")):
+                return  # the line of the last step once more
+            rank.shown = fields
             rank.count.unsure = rank.count.unsure or failed
             self._note(rank, rank.step + 1, fields)
             return
@@ -463,6 +468,8 @@ class _Rank:
         self._of_run = False
         """Whether these are as many as were ordered."""
         self.step = 0
+        self.shown: Mapping[str, Any] | None = None
+        """What the last line told, where lines are counted."""
         self.failed = False
         """Whether something was printed since the last step that says so of the program."""
         self.before_ticks = 0
@@ -618,6 +625,11 @@ def _word_at(match: re.Match[str]) -> str | None:
     before = _WORD_BEFORE.search(text[max(0, begin - _WORD_CHARS) : begin])
     found = before or _WORD_AFTER.match(text[end : end + _WORD_CHARS])
     return None if found is None else found[1].lower()
+
+
+def _is_exact(value: float | None) -> bool:
+    """Say whether a number has so many decimals that no two steps share it."""
+    return value is not None and math.isfinite(value) and round(value, FEW_DECIMALS) != value
 
 
 def _now_ticks() -> int:

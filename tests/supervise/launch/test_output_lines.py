@@ -130,6 +130,21 @@ def test_without_a_step_group_each_match_is_a_step(tmp_path: Path) -> None:
     assert [str(loss) for _, loss in program.steps()[1:]] == ["nan", "inf"]
 
 
+@pytest.mark.parametrize(
+    ("norm", "shown"),
+    [("1.234567891234", [1, 2, 3]), ("1.25", [1, 2, 3, 4, 5, 6]), ("nan", [1, 2, 3, 4, 5, 6])],
+    ids=["exact", "rounded", "not finite"],
+)
+def test_a_counted_line_that_is_shown_again_is_no_further_step(
+    norm: str, shown: list[int], tmp_path: Path
+) -> None:
+    line = "{{'loss': 2.5, 'grad_norm': {}, 'learning_rate': {}, 'epoch': 0.5}}\n"
+    program = Program(tmp_path, PATTERNS["transformers"]).write(line.format("0.5", "1e-4"))
+    program.write(line.format(norm, "2e-4")).write(line.format(norm, "3e-4"))
+    program.write(line.format(norm, "3e-4") * 3)
+    assert [step for step, _ in program.steps()] == shown
+
+
 def test_who_counts_lines_does_not_know_that_another_was_owed(tmp_path: Path) -> None:
     said = "".join(f"{{'loss': {10 - n}}}\n" for n in range(10))  # of every fifth step
     last = []
