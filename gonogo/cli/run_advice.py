@@ -32,7 +32,7 @@ def advise(
     counted: bool = False,
     unseen: Collection[str] = (),
     undone: bool = False,
-    lengths: Collection[int] = (),
+    lengths: Sequence[int] = (),
 ) -> list[str]:
     """Return what would tell more, the most useful first.
 
@@ -60,7 +60,7 @@ def advise(
             f"its lines tell no step and were counted: {what} must be how many such lines a whole"
             " run prints (where it prints every tenth step, a tenth)",
         )
-    if len(lengths) > 1 and order.steps not in lengths and "completed" in open_:
+    if order.steps is not None and "completed" in open_ and _are_mixed(lengths, order.steps):
         numbers = " and to ".join(map(str, sorted(lengths)))
         said.insert(
             0,
@@ -112,12 +112,12 @@ def is_undone(told: Mapping[str, Mapping[str, Any]], steps: int | None) -> bool:
     return any(row["done_step"] is None for row in complete)
 
 
-def lengths_told(patterns: Sequence[str], lines: Sequence[str]) -> set[int]:
-    """Return of how many steps a program's lines say that theirs are: 80 of `8/80`."""
+def lengths_told(patterns: Sequence[str], lines: Sequence[str]) -> list[int]:
+    """Return of how many steps a program's lines say that theirs are, in turn: 80 of `8/80`."""
     compiled = [re.compile(text) for text in patterns]
     hits = [next((hit for row in compiled if (hit := row.search(line))), None) for line in lines]
-    told = {around(hit).of for hit in hits if hit is not None}
-    return {of for of in told if of is not None}
+    told = dict.fromkeys(around(hit).of for hit in hits if hit is not None)
+    return [of for of in told if of is not None]
 
 
 def counts_lines(patterns: Sequence[str], lines: Sequence[str]) -> bool:
@@ -212,6 +212,18 @@ def _advice(
             f"an unchanged program cannot tell {' and '.join(lacking)}: attach it (three lines,"
             f" docs/your-trainer.md), or go without: {waivers}"
         )
+
+
+def _are_mixed(lengths: Sequence[int], steps: int) -> bool:
+    """Say whether nobody can tell which loop is the run, by the rule of `output_lines`.
+
+    Args:
+        lengths: to what numbers they count, in turn.
+        steps: the last ordered step.
+    """
+    if steps not in lengths:
+        return len(lengths) > 1
+    return any(steps % other == 0 for other in lengths[: lengths.index(steps)])
 
 
 def _is_sparse(row: Mapping[str, Any]) -> bool:

@@ -60,6 +60,8 @@ def advice(
         (advice("completed", steps=None, counted=True), ["--steps N"]),
         (advice("completed", lengths=(20, 5)), ["its lines count to 5 and to 20"]),
         (advice("completed", lengths=(30, 5)), []),
+        (advice("completed", lengths=(7, 30)), []),
+        (advice("completed", lengths=(5, 30)), ["its lines count to 5 and to 30"]),
         (advice("completed", lengths=(5,)), []),
         (advice("coverage", waive=("coverage",), lengths=(20, 5)), []),
         (advice("coverage", waive=("coverage",), counted=True), []),
@@ -208,5 +210,5 @@ def test_a_rank_is_unseen_whose_command_left_with_0_and_told_nothing_of_it(
 
 def test_to_what_numbers_lines_count_is_read_where_they_tell_steps() -> None:
     lines = ["step 3/20 loss 2", "step 4/20 loss 2", " step [1/5] loss 9", "epoch 1/3", "1/7 done"]
-    assert lengths_told([PATTERNS["plain"]], lines) == {20, 5}
-    assert lengths_told([PATTERNS["plain"]], ["step 3 loss 2"]) == set()
+    assert lengths_told([PATTERNS["plain"]], lines) == [20, 5]
+    assert lengths_told([PATTERNS["plain"]], ["step 3 loss 2"]) == []
