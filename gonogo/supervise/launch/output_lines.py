@@ -7,17 +7,18 @@ that is slow, or dies, holds nobody up. What no line tells (who runs, sections, 
 is not said.
 
 A pattern is a regular expression with named groups `step loss lr grad_norm tokens toks_per_s rank`.
-Without the group `step` each match is the next step. Where the first step told is 0, one is added
-to all: steps count from 1 here. A number that does not go on where the last one stopped counts only
-once the next one goes on from it (`Count`): a banner is no step, a counter that begins anew in each
-epoch is added up. A number that is printed again, by a thread that shows the last step while the
-next one hangs or by each of eight ranks, is no further step. A counter that begins anew because a
-shell has started the program again, which had failed, is no further epoch. A progress bar
-(`8/80 [`) shows how many steps are done, again and again, and 0 before the first. What is counted
-up to the ordered number of steps (`8/80`) is the run: bars and loops of another length are then of
-an evaluation or of the data. Where several lengths were counted and none is the ordered one, nobody
-knows which are steps, and the end is not known either. A program that says its heartbeats itself is
-left alone, also when it begins late.
+Without the group `step` each match is the next step, unless another pattern of the user's tells
+steps: then it tells more of the last one (a record of several lines). Where the first step told is
+0, one is added to all: steps count from 1 here. A number that does not go on where the last one
+stopped counts only once the next one goes on from it (`Count`): a banner is no step, a counter that
+begins anew in each epoch is added up. A number that is printed again, by a thread that shows the
+last step while the next one hangs or by each of eight ranks, is no further step. A counter that
+begins anew because a shell has started the program again, which had failed, is no further epoch. A
+progress bar (`8/80 [`) shows how many steps are done, again and again, and 0 before the first. What
+is counted up to the ordered number of steps (`8/80`) is the run: bars and loops of another length
+are then of an evaluation or of the data. Where several lengths were counted and none is the ordered
+one, nobody knows which are steps, and the end is not known either. A program that says its
+heartbeats itself is left alone, also when it begins late.
 
 What the program calls its step (`Episode 10`, `10 games`) is said beside it: some such are of no
 length of their own.
@@ -56,6 +57,8 @@ MOST_WRITERS = 256
 _NUMBERS = GROUPS - {"step", "rank", "tokens"}
 _LINE_BYTES = 16_384
 _READ_BYTES = 2**20
+_RECORD_S = 1.0
+"""So long a step waits for the lines of its record that are still to come."""
 _ENDS = ".;:)]}%'\""
 _END = re.compile(rb"[\r\n]")
 _LENGTH = re.compile(r" {0,8}/ {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)\b(?!\.\d)( \[)?")
@@ -96,6 +99,10 @@ class OutputLines:
         self._patterns = [re.compile(text) for text in order.get("patterns") or ()]
         cadence = order.get("heartbeat") or {}
         self._alive_every_s = float(cadence.get("alive_every_s") or 5.0)
+        parts = [set(row.groupindex) for row in self._patterns if "step" not in row.groupindex]
+        is_record = 0 < len(parts) < len(self._patterns) and not order.get("patterns_guessed")
+        self._parts = frozenset[str]().union(*parts if is_record else ()) - {"rank"}
+        """What lines of their own tell, where a record has several."""
         self._kept: re.Pattern[str] | None = None
         self._rival: _Rival | None = None
         self._ranks: dict[int, _Rank] = {}
@@ -119,7 +126,7 @@ class OutputLines:
             self._tell(text)
         self._looked, self._looked_ticks = time.monotonic(), _now_ticks()
         for rank in self._ranks.values():
-            rank.flush()
+            rank.flush(self._parts)
             rank.break_silence(self._alive_every_s)
 
     def close(self, code: int, *, asked: bool) -> None:
@@ -219,23 +226,31 @@ class OutputLines:
         told["tokens"] = _whole(found.get("tokens"))
         told["step_word"] = beside.word
         fields = {name: seen for name, seen in told.items() if seen is not None}
-        failed = rank.failed and self._is_started_anew(rank)
         if "step" not in found:
-            rank.numbered = False
-            if fields == rank.shown and _is_exact(fields.get("grad_norm")):
-                return  # the line of the last step once more
-            rank.shown = fields
-            rank.count.unsure = rank.count.unsure or failed
-            self._note(rank, rank.step + 1, fields)
+            if not (self._parts and rank.numbered and rank.complete(fields)):
+                self._count_line(rank, fields)
             return
         printed = _whole(found.get("step"))
-        if printed is None or not 0 <= printed <= MOST_STEPS:
+        if printed is not None and 0 <= printed <= MOST_STEPS:
+            self._count(rank, printed, fields, beside)
+
+    def _count_line(self, rank: "_Rank", fields: dict[str, Any]) -> None:
+        """Take a line that tells no number: it is the next step's, or the last one's once more."""
+        rank.numbered = False
+        if fields == rank.shown and _is_exact(fields.get("grad_norm")):
             return
-        if not rank.numbered and self._order.get("patterns_guessed"):
+        rank.shown = fields
+        rank.count.unsure = rank.count.unsure or self._is_started_anew(rank)
+        self._note(rank, rank.step + 1, fields)
+
+    def _count(self, rank: "_Rank", printed: int, fields: dict[str, Any], beside: "Around") -> None:
+        """Take a number that a rank's line tells, with what else it tells."""
+        if not rank.numbered and (self._parts or self._order.get("patterns_guessed")):
             rank.begin_anew(self._order)  # what was counted so far were no steps
             rank.numbered = True
         if not rank.follows(beside.of, self._order):
             return
+        failed = self._is_started_anew(rank)
         changes = rank.count.take(
             printed, fields, bar=beside.bar, epoch=beside.epoch, failed=failed
         )
@@ -254,7 +269,9 @@ class OutputLines:
 
     def _is_started_anew(self, rank: "_Rank") -> bool:
         """Say whether a shell may have started the program again since a rank's last step."""
-        return self._by_shell and not any(
+        if not (rank.failed and self._by_shell):
+            return False
+        return not any(
             ref.start_ticks < rank.before_ticks and load_program(pid).startswith("python")
             for pid, ref in find_descendants(self._pid).items()
         )
@@ -439,6 +456,11 @@ class Count:
             self.step -= self._lines
             yield None
 
+    @property
+    def waiting(self) -> Held | None:
+        """The number that is kept until the next one, and what its line tells."""
+        return self._held
+
     def _next(self, printed: int, fields: dict[str, Any]) -> Held:
         self.stride = max(self.stride, printed - self._last)
         return self._counted(printed, fields)
@@ -459,6 +481,7 @@ class _Rank:
         self._boot, self._seq = secrets.token_hex(8), 0
         self._spoke = since
         self._noted: list[Held] = []
+        self._noted_at = since
         self._shown = 0
         self.count = Count()
         self.numbered = True
@@ -517,6 +540,18 @@ class _Rank:
         if of is not None:
             self._lengths.add(of)
         self._noted.append((step, fields))
+        self._noted_at = time.monotonic()
+
+    def complete(self, fields: Mapping[str, Any]) -> bool:
+        """Keep what another line of its record tells of the last step, where that still waits.
+
+        Returns:
+            Whether any step was told before: else such a line is counted.
+        """
+        last = self.count.waiting or (self._noted[-1] if self._noted else None)
+        if last is not None:
+            last[1].update({**fields, **last[1]})
+        return last is not None or self.step > 0
 
     def knows_its_end(self, steps: int) -> bool:
         """Say whether the last step shown is the program's last, as far as its lines tell.
@@ -534,9 +569,16 @@ class _Rank:
         owed = self.numbered and self._shown > 1 and self.step + uncounted + stride <= steps
         return self.step >= steps or owed
 
-    def flush(self) -> None:
-        """Say what was noted, at equal distances since the last line."""
+    def flush(self, parts: frozenset[str] = frozenset()) -> None:
+        """Say what was noted, at equal distances since the last line.
+
+        Args:
+            parts: what lines behind the last step's may still tell of it.
+        """
         noted, self._noted = self._noted, []
+        is_new = time.monotonic() - self._noted_at < _RECORD_S
+        if noted and is_new and self.numbered and not parts <= noted[-1][1].keys():
+            self._noted = [noted.pop()]
         began = self._spoke
         apart_s = (time.monotonic() - began) / len(noted) if noted else 0.0
         for number, (step, fields) in enumerate(noted, start=1):

@@ -301,6 +301,52 @@ def test_several_chosen_patterns_all_count(tmp_path: Path) -> None:
     assert [step for step, _ in program.steps()] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_the_lines_of_a_record_tell_one_step(at_once: bool, tmp_path: Path) -> None:
+    patterns = (r"== step (?P<step>\d+)", r"loss: (?P<loss>\S+)", r"seen: (?P<tokens>\S+)")
+    program = Program(tmp_path, *patterns, steps=10)
+    records = [f"== step {n} ==\n  loss: {n}.5\n  seen: 4,096\n" for n in range(1, 10)]
+    if at_once:
+        program.write("".join(records))
+    else:
+        for line in "".join(records).splitlines(keepends=True):
+            program.write(line)
+    program.reader.close(0, asked=False)
+    assert program.steps() == [(n, n + 0.5) for n in range(1, 10)]
+    assert {line.tokens for line in program.told() if line.msg == "progress"} == {4096}
+    assert (program.told()[-1].msg, program.told()[-1].step) == ("done", 9), "it ended early"
+
+
+def test_what_a_record_tells_of_a_first_step_beyond_one_is_its_own(tmp_path: Path) -> None:
+    program = Program(tmp_path, r"step (?P<step>\d+)", r"loss: (?P<loss>\S+)")
+    for number in (10, 20, 30):
+        program.write(f"step {number}\nloss: {number}\n")
+    assert program.steps() == [(10, 10.0), (20, 20.0), (30, 30.0)]
+    assert [line.msg for line in program.told()].count("boot") == 1
+
+
+def test_a_step_waits_for_the_rest_of_its_record_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gonogo.supervise.launch.output_lines._RECORD_S", 0.2)
+    program = Program(tmp_path, r"step (?P<step>\d+)", r"loss: (?P<loss>\S+)")
+    program.write("step 1\nstep 2\n")
+    assert program.steps() == [(1, None)]
+    time.sleep(0.25)
+    assert program.write("").steps() == [(1, None), (2, None)]
+    program.write("loss: 2\n")
+    assert program.steps() == [(1, None), (2, None)], "too late: it is not of the next one"
+
+
+def test_lines_without_a_step_are_counted_until_another_pattern_tells_one(tmp_path: Path) -> None:
+    program = Program(tmp_path, PATTERNS["plain"], PATTERNS["transformers"])
+    program.write("{'loss': 3}\n{'loss': 2}\n")
+    assert program.steps() == [(1, 3.0), (2, 2.0)]
+    program.write("step 1 loss 9\nstep 2 loss 8\n{'loss': 1}\nstep 3 loss 7\n")
+    program.reader.close(0, asked=False)
+    assert program.steps()[2:] == [(1, 9.0), (2, 8.0), (3, 7.0)]
+
+
 def test_a_program_that_speaks_for_itself_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "heartbeat_rank0.jsonl").write_text("")
     program = Program(tmp_path, STEP).write("step 1 loss 1\n")
