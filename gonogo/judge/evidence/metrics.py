@@ -121,8 +121,9 @@ METRICS: Mapping[str, MetricRow] = {
         unit="tokens/s",
         meaning="The ordered tokens of a step, over all ranks (`tokens` of the line where"
         " the order says none; nothing where those rise with every step, as the tokens of the whole"
-        " run so far do), over its seconds and what the run spends between two steps by its"
-        " way: the mean of those times without evaluations, checkpoints and the longest twentieth."
+        " run, or of each epoch, so far do), over its seconds and what the run spends between two"
+        " steps by its way: the mean of those times without evaluations, checkpoints and the"
+        " longest twentieth."
         " Never what the trainer reports.",
     ),
     Metric.DT_STEP_S: MetricRow(

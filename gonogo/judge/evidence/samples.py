@@ -55,15 +55,17 @@ def toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
 def may_be_sums(steps: RankSteps, rules: Rules) -> bool:
     """Say whether nobody knows the tokens of a step: none are ordered, and told ones may be sums.
 
-    Each process is looked at by itself, for one that begins anew may count anew; one with few lines
-    only where none has more. Facts before version 4 took them for those of a step.
+    Each process is looked at by itself, for one that begins anew may count anew, and one that goes
+    on from a checkpoint may go on counting; one with few lines only where none has more. Facts
+    before version 4 took them for those of a step.
     """
     if rules.tokens_per_step or rules.facts_v < WHOLE_STEPS:
         return False
     told = [boot.steps.tokens_told() for boot in steps.boots]
     most = max(map(len, told), default=0)
     least = min(FIRST_LINES, max(FEWEST_LINES, most))
-    return any(rise_of_sums(row) is not None for row in told if len(row) >= least)
+    many = (row for row in told if len(row) >= least)
+    return any(rise_of_sums(list(row.values()), min(row)) is not None for row in many)
 
 
 def whole_step_times(steps: RankSteps, rules: Rules) -> Samples:

@@ -176,10 +176,10 @@ class StepTable:
             step: column[row] for step, row in self.steps_of(Msg.PROGRESS) if self.told[row] & bit
         }
 
-    def tokens_told(self) -> list[int]:
-        """Return the tokens that the `step_end` lines told, in the order of the steps."""
-        told = (self.tokens[row] for _, row in self.steps_of(Msg.STEP_END))
-        return [tokens for tokens in told if tokens != NEVER]
+    def tokens_told(self) -> dict[int, int]:
+        """Return step → the tokens that its `step_end` line told, in the order of the steps."""
+        ended = self.steps_of(Msg.STEP_END)
+        return {step: self.tokens[row] for step, row in ended if self.tokens[row] != NEVER}
 
     def step_times(self) -> dict[int, float]:
         """Return step → seconds between its `step_start` and `step_end`, by the rank's clock."""

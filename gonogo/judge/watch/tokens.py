@@ -23,17 +23,30 @@ FIRST_X = 3.0
 rises by, may be a sum."""
 RISING_SHARE = 0.95
 """Of the lines of a sum so many rise at least: a step may be left out, or an epoch begin anew."""
+ANEW_SHARE = 0.6
+"""Of many lines so many rise where all that fall begin anew: an epoch, or what a log line tells of,
+may be three steps long."""
 SUM_X = 2.0
 """It is one once it is so many times what was ordered for a step."""
 
 
-def rise_of_sums(tokens: Sequence[int]) -> float | None:
-    """Return what the numbers of steps, two at least, rise by that may be sums; else None."""
+def rise_of_sums(tokens: Sequence[int], first_step: int = 1) -> float | None:
+    """Return what the numbers of steps, two at least, rise by that may be sums; else None.
+
+    Args:
+        tokens: that the lines told, in the order of their steps.
+        first_step: of the first of them; what goes on from a checkpoint may count those before.
+    """
     steps = [later - earlier for earlier, later in pairwise(tokens)]
     rises_by = statistics.median(steps)
-    rising = sum(step > 0 for step in steps) >= RISING_SHARE * len(steps)
-    begun = (tokens[0], *(later for earlier, later in pairwise(tokens) if later < earlier))
-    return rises_by if rising and max(begun) <= FIRST_X * rises_by else None
+    rising, falling = sum(step > 0 for step in steps), sum(step < 0 for step in steps)
+    most = RISING_SHARE * len(steps)
+    if len(tokens) >= FIRST_LINES and rising >= ANEW_SHARE * len(steps):
+        rising += falling
+    begun = (later for earlier, later in pairwise(tokens) if later < earlier)
+    anew = max(begun, default=0) <= FIRST_X * rises_by
+    goes_on = tokens[0] <= FIRST_X * rises_by * max(1, first_step)
+    return rises_by if rising >= most and anew and goes_on else None
 
 
 def _rises(tokens: Sequence[int]) -> bool:

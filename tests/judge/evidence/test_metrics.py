@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -380,28 +380,22 @@ def test_a_speed_needs_the_tokens_of_a_step(ordered: int | None, speeds: dict[in
         (None, [*range(100, 401, 100), *[400] * 13], 4, 200.0),  # a process ended while it grew
         (None, [*range(9000, 9017)], 17, 4508.0),  # ever longer sequences
         (None, [100, 200, 300], 17, 150.0),  # by chance
+        (None, [*range(100, 501, 100)] * 4, 20, None),
+        (None, [*range(100, 501, 100)] * 3, 15, 250.0),
+        (None, [*range(900, 1301, 100)] * 4, 20, 650.0),  # batches of five lengths in turns
         (100, range(100, 1701, 100), 17, 50.0),
     ],
     ids=[
         "sums", "sums of few steps", "sums begun anew", "begun anew late",
-        "of each step", "grown", "grown at first", "growing", "three steps", "ordered",
+        "of each step", "grown", "grown at first", "growing", "three steps",
+        "sums of each epoch", "of three epochs", "in turns", "ordered",
     ],
 )  # fmt: skip
 def test_of_tokens_that_may_be_those_of_the_whole_run_nobody_knows_the_speed(
     ordered: int | None, tokens: Sequence[int], again: int, speed: float | None
 ) -> None:
     """Else it would rise with every step, and pass any floor; after step `again` is a new boot."""
-    lines = [
-        Heartbeat(
-            ts=at, mono=at, seq=seq, step=step, msg=msg, tokens=told,
-            pid=1, rank=0, boot="b" if step <= again else "later",
-        )
-        for step, count in enumerate(tokens, 1)
-        for at, seq, msg, told in (
-            (2.0 * step, 2 * step, "step_start", None),
-            (2.0 * step + 2.0, 2 * step + 1, "step_end", count),
-        )
-    ]  # fmt: skip
+    lines = two_seconds_each(dict(enumerate(tokens, 1)), again)
     criterion = Criterion(id="c", metric="toks_per_s", aggregate="last", pass_above=0.0)
     order = with_gate(order_of(), criterion.model_dump())
     told = {"tokens_per_step": ordered, "steps": len(tokens)}
@@ -411,6 +405,41 @@ def test_of_tokens_that_may_be_those_of_the_whole_run_nobody_knows_the_speed(
     assert measures["c"].ranks["0"].value == speed
     said = not_observed(RunRecord(order=order, ranks={0: steps}), rules, measures)
     assert any("rise with every step" in row for row in said) == (speed is None)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "known"),
+    [
+        (range(60_100, 61_701, 100), False),
+        ([100] * 17, True),
+        ([*range(100, 901, 100), *[900] * 8], True),  # a batch that grows anew
+        (range(9000, 9017), True),  # ever longer sequences
+    ],
+    ids=["sums", "of each step", "grown", "growing"],
+)
+def test_of_tokens_that_go_on_from_a_checkpoint_nobody_knows_the_speed(
+    tokens: Sequence[int], known: bool
+) -> None:
+    """A trainer that has saved what it had counted goes on counting: no speed, and past any."""
+    order = order_of(resume_step=600, sets={"phases.smoke.steps": 617})
+    steps = build_rank_steps(two_seconds_each(dict(enumerate(tokens, 601)), 617))
+    rules = build_rules(order).model_copy(update={"tokens_per_step": None})
+    assert bool(METRICS["toks_per_s"].samples(steps, rules)) == known
+
+
+def two_seconds_each(tokens: Mapping[int, int], again: int) -> list[Heartbeat]:
+    """The lines of steps that tell these tokens; those after step `again` are of a new boot."""
+    return [
+        Heartbeat(
+            ts=at, mono=at, seq=seq, step=step, msg=msg, tokens=told,
+            pid=1, rank=0, boot="b" if step <= again else "later",
+        )
+        for step, count in tokens.items()
+        for at, seq, msg, told in (
+            (2.0 * step, 2 * step, "step_start", None),
+            (2.0 * step + 2.0, 2 * step + 1, "step_end", count),
+        )
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("gone", ["step_start", "step_end"])

@@ -72,8 +72,15 @@ def test_a_sum_grows_by_what_it_rises_by(
         ((*range(100, 1601, 100), 1600), None),
         ((*range(100, 2001, 100), 2000, 2000), None),
         ((*range(100, 1601, 100), *(1600,) * 400), None),
+        ((100, 200, 300) * 6, 100),
+        ((100, 200) * 9, None),
+        ((100, 200, 300, 300) * 5, None),
+        ((900, 1000, 1100) * 6, None),
     ],
-    ids=["all", "one left out", "of each epoch", "a fall", "few lines", "too many", "a batch"],
+    ids=[
+        *("all", "one left out", "of each epoch", "a fall", "few lines", "too many", "a batch"),
+        *("of three steps", "of two steps", "not all rise", "three lengths in turns"),
+    ],
 )
 def test_numbers_that_may_be_sums(tokens: tuple[int, ...], rise: float | None) -> None:
     assert rise_of_sums(tokens) == rise
