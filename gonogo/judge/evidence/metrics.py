@@ -128,16 +128,20 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.DT_STEP_S: MetricRow(
         samples=samples.step_times,
+        since=samples.WHOLE_STEPS,
         unit="s",
-        meaning="From `step_start` to `step_end`, by `mono` of the rank.",
+        meaning="From `step_start` to `step_end`, by `mono` of the rank; an evaluation or a"
+        " checkpoint between them is left out, and what of the step lies before it is not.",
     ),
     Metric.STEP_CV: MetricRow(
         samples=samples.step_times,
+        since=samples.WHOLE_STEPS,
         statistic=_variation,
         meaning="Standard deviation of the step times over their mean; of two steps at least.",
     ),
     Metric.FETCH_SHARE: MetricRow(
         samples=samples.fetch_share,
+        since=samples.WHOLE_STEPS,
         meaning="`dt_fetch_s` of the `progress` line over the seconds of the step.",
     ),
     Metric.GPU_MEM_RESERVED_MB: MetricRow(

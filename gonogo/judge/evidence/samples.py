@@ -31,8 +31,11 @@ def of_lines(name: str) -> Source:
 
 
 def step_times(steps: RankSteps, rules: Rules) -> Samples:
-    """Seconds of each step, by its rank's own clock."""
-    return steps.step_times()
+    """Seconds of each step, by its rank's own clock.
+
+    Facts before version 4 were made without what lies before a step that began anew.
+    """
+    return steps.whole_step_times() if rules.facts_v >= WHOLE_STEPS else steps.step_times()
 
 
 def toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
@@ -74,13 +77,15 @@ def whole_step_times(steps: RankSteps, rules: Rules) -> Samples:
     Of several steps at once where not every end is told. Facts before version 4 were made without
     what lies between.
     """
-    between_s = steps.between_steps_s() if rules.facts_v >= WHOLE_STEPS else 0.0
-    return {step: dt_s + between_s for step, dt_s in steps.mean_step_times().items()}
+    whole = rules.facts_v >= WHOLE_STEPS
+    between_s = steps.between_steps_s() if whole else 0.0
+    times = steps.mean_step_times(whole=whole)
+    return {step: dt_s + between_s for step, dt_s in times.items()}
 
 
 def fetch_share(steps: RankSteps, rules: Rules) -> Samples:
     """Share of each step that its rank waited for data."""
-    times = steps.step_times()
+    times = step_times(steps, rules)
     fetch_s = of_lines("dt_fetch_s")(steps, rules)
     return {step: fetch_s[step] / dt_s for step, dt_s in times.items() if step in fetch_s}
 

@@ -5,8 +5,11 @@ come: processes are ordered as the ticks name them, else by their first stamp on
 (`watch.boots`), lines within one by `seq`.
 """
 
+import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeVar
 
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Heartbeat, Identity, Msg
@@ -23,6 +26,10 @@ _APART = frozenset({Msg.EVAL, Msg.CHECKPOINT})
 LEFT_OUT_OF = 20
 """Of the times between steps one in so many, the longest, counts as no way of the run: what it does
 there now and then, and does not name."""
+BEFORE_SHARE = 0.05
+"""Of a step's time, so much may lie before it began anew, whatever that was."""
+LEAST_SHARE = 0.5
+"""Of the usual time of a step that is opened once, what a step that began anew lasts at least."""
 _STEP_MESSAGES = frozenset(msg.value for msg in STEP_MESSAGES)
 
 
@@ -63,6 +70,10 @@ class BootSteps:
     """Seq of the first `error` line."""
     pids: list[int] = field(default_factory=list)
     signs: set[str] = field(default_factory=set)
+    _starts: dict[int, dict[int, float]] = field(default_factory=dict)
+    """Step that began anew → seq and `mono` of each of its `step_start` lines."""
+    _pauses: dict[int, dict[int, float]] = field(default_factory=dict)
+    """Step → seq and `mono` of the lines in it that name an evaluation or a checkpoint."""
     _last: Heartbeat | None = None
 
     @property
@@ -92,11 +103,39 @@ class BootSteps:
         if beat.msg in _STEP_MESSAGES:
             if mono < self.stepped_mono:
                 self.stepped_mono = mono
+            self._take_start(beat)
             self.steps.take(beat)
         else:
-            if beat.section in NON_TRAINING_SECTIONS or beat.msg in _APART:
-                self.apart.add(beat.step)
+            self._take_apart(beat)
             self._take_other(beat)
+
+    def _take_start(self, beat: Heartbeat) -> None:
+        known = self.steps.start_of(beat.step) if beat.msg == Msg.STEP_START else None
+        if known is not None:
+            self._starts.setdefault(beat.step, dict([known]))[beat.seq] = beat.mono
+
+    def _take_apart(self, beat: Heartbeat) -> None:
+        pauses = beat.section in NON_TRAINING_SECTIONS
+        if pauses or beat.msg in _APART:
+            self.apart.add(beat.step)
+        if pauses and beat.msg == Msg.SECTION:
+            self._pauses.setdefault(beat.step, {})[beat.seq] = beat.mono
+
+    def before_s(self) -> dict[int, tuple[float, bool]]:
+        """Return step that began anew → seconds of it before that, and whether all were its own.
+
+        They are its own up to where it names an evaluation or a checkpoint. Where it names none
+        nobody knows what they were.
+        """
+        found = {}
+        for step, starts in self._starts.items():
+            pauses, before_s, known = sorted(self._pauses.get(step, {}).items()), 0.0, True
+            for (first, began), (last, anew) in pairwise(sorted(starts.items())):
+                named = next((mono for seq, mono in pauses if first < seq < last), None)
+                before_s += max(0.0, (anew if named is None else named) - began)
+                known = known and named is not None
+            found[step] = before_s, known
+        return found
 
     def _take_other(self, beat: Heartbeat) -> None:
         if beat.msg == Msg.EVAL:
@@ -268,12 +307,39 @@ class RankSteps:
         """Return step → seconds between its `step_start` and `step_end`, by the rank's clock."""
         return self.steps.step_times()
 
-    def mean_step_times(self) -> dict[int, float]:
+    def whole_step_times(self) -> dict[int, float]:
+        """Return the same, with what of a step lies before it began anew.
+
+        An evaluation is no part of the step that it keeps waiting, but what was computed before it
+        is. Where no section tells the two apart, a step that then ends sooner than others of the
+        process do, or of which all begin anew, has no time that anybody knows.
+        """
+        times, table = self.step_times(), self.steps
+        before_s: dict[int, tuple[float, bool]] = {}
+        for number, boot in enumerate(self.boots):
+            for step, said in boot.before_s().items():
+                if step in times and table.end_boot[table.rows[step]] == number:
+                    before_s[step] = said
+        once = [dt_s for step, dt_s in times.items() if step not in before_s]
+        usual_s = statistics.median(once) if before_s and once else math.inf
+        for step, (seconds, known) in before_s.items():
+            if known or seconds <= BEFORE_SHARE * times[step]:
+                times[step] += seconds
+            elif times[step] < LEAST_SHARE * usual_s:
+                del times[step]
+        return times
+
+    def mean_step_times(self, *, whole: bool = True) -> dict[int, float]:
         """Return step → seconds; of the predecessor's steps the mean between two lines.
 
         Good for sums and speeds; how steps differ from each other it does not show.
+
+        Args:
+            whole: as `whole_step_times` has them.
         """
-        return self.step_times() if self.spacing is None else dict(self.spacing.step_s)
+        if self.spacing is not None:
+            return dict(self.spacing.step_s)
+        return self.whole_step_times() if whole else self.step_times()
 
     def between_steps_s(self) -> float:
         """Return the mean seconds from the end of a step to the start of the next.

@@ -164,6 +164,13 @@ class StepTable:
             return self.start_seq
         return self.progress_seq if msg is Msg.PROGRESS else self.end_seq
 
+    def start_of(self, step: int) -> tuple[int, float] | None:
+        """Return seq and `mono` of the `step_start` that counts; None where there is none."""
+        row = self.rows.get(step)
+        if row is None or self.start_seq[row] == NEVER:
+            return None
+        return self.start_seq[row], self.start_mono[row]
+
     def number(self, name: str, row: int) -> float | None:
         """Return a number of a progress line; None when it did not tell it."""
         place = NUMBERS.index(name)

@@ -13,7 +13,7 @@ from gonogo.contract.criterion import Criterion
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.facts import MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.contract.order import Order
+from gonogo.contract.order import JUDGE_VERSION, Order
 from gonogo.judge.evidence.devices import lay_over
 from gonogo.judge.evidence.facts import build_facts, not_observed
 from gonogo.judge.evidence.measure import build_measure, needed_share
@@ -425,6 +425,26 @@ def test_of_tokens_that_go_on_from_a_checkpoint_nobody_knows_the_speed(
     steps = build_rank_steps(two_seconds_each(dict(enumerate(tokens, 601)), 617))
     rules = build_rules(order).model_copy(update={"tokens_per_step": None})
     assert bool(METRICS["toks_per_s"].samples(steps, rules)) == known
+
+
+@pytest.mark.parametrize(("version", "dt_s", "share"), [(3, 2.0, 0.5), (JUDGE_VERSION, 8.0, 0.125)])
+def test_what_was_computed_before_a_step_began_anew_is_the_steps(
+    version: int, dt_s: float, share: float
+) -> None:
+    """Facts of before were made without."""
+    stamp = {"pid": 1, "rank": 0, "boot": "b", "step": 1, "ts": 1.0}
+    lines = [
+        Heartbeat(mono=1.0, seq=1, msg="step_start", **stamp),
+        Heartbeat(mono=7.0, seq=2, msg="section", section="eval", **stamp),
+        Heartbeat(mono=90.0, seq=3, msg="step_start", **stamp),
+        Heartbeat(mono=92.0, seq=4, msg="progress", dt_fetch_s=1.0, **stamp),
+        Heartbeat(mono=92.0, seq=5, msg="step_end", **stamp),
+    ]
+    steps, rules = build_rank_steps(lines), build_rules(order_of(), judge_version=version)
+    assert METRICS["dt_step_s"].samples(steps, rules) == {1: dt_s}
+    assert METRICS["forecast_s"].samples(steps, rules) == {1: dt_s}
+    assert METRICS["toks_per_s"].samples(steps, rules) == {1: TOKENS / dt_s}
+    assert METRICS["fetch_share"].samples(steps, rules) == {1: share}
 
 
 def two_seconds_each(tokens: Mapping[int, int], again: int) -> list[Heartbeat]:

@@ -151,6 +151,75 @@ def test_a_step_has_a_time_when_one_process_began_and_ended_it() -> None:
     assert build_rank_steps([start, beat(2, "step_end", 5.0)]).step_times() == {}
 
 
+Said = tuple[str, float, str | None]
+
+
+def evaluates(*lines: Said, steps: int = 4) -> list[Heartbeat]:
+    """Steps of ten seconds, all but the last opened once; that tells these lines, and ends."""
+    told: list[tuple[int, Said]] = []
+    for step in range(1, steps):
+        told += [
+            (step, ("step_start", 10.0 * step, None)),
+            (step, ("step_end", 10.0 * step + 10, None)),
+        ]
+    begun = 10.0 * steps
+    told += [(steps, (msg, begun + at, section)) for msg, at, section in lines]
+    return [
+        beat(seq, msg, mono=mono, step=step, section=section)
+        for seq, (step, (msg, mono, section)) in enumerate(told, 1)
+    ]
+
+
+START, AGAIN = ("step_start", 0.0, None), ("step_start", 40.0, None)
+NAMED = ("section", 9.0, "eval")
+
+
+@pytest.mark.parametrize(
+    ("lines", "steps", "whole_s"),
+    [
+        ([START, NAMED, AGAIN, ("step_end", 41.0, None)], 4, 10.0),
+        ([START, NAMED, AGAIN, ("step_end", 41.0, None)], 1, 10.0),
+        ([START, ("section", 0.25, "eval"), AGAIN, ("step_end", 50.0, None)], 4, 10.25),
+        ([START, NAMED, ("step_start", 20.0, None), ("section", 22.0, "checkpoint"), AGAIN,
+          ("step_end", 41.0, None)], 4, 12.0),
+        ([START, ("alive", 1.0, "data"), AGAIN, ("step_end", 41.0, None)], 4, None),
+        ([START, AGAIN, ("step_end", 46.0, None)], 4, 6.0),
+        ([START, AGAIN, ("step_end", 44.0, None)], 4, None),
+        ([START, AGAIN, ("step_end", 50.0, None)], 1, None),
+        ([START, ("step_start", 0.5, None), ("step_end", 10.5, None)], 1, 10.5),
+        ([START, NAMED, ("step_start", 20.0, None), AGAIN, ("step_end", 41.0, None)], 4, None),
+        ([START, NAMED, ("step_end", 41.0, None)], 4, 41.0),
+    ],
+    ids=[
+        "evaluated last", "each of them", "evaluated first", "twice", "not named", "as long",
+        "too short", "none like it", "at once", "named once", "not begun anew",
+    ],
+)  # fmt: skip
+def test_what_was_computed_before_an_evaluation_is_the_steps(
+    lines: list[Said], steps: int, whole_s: float | None
+) -> None:
+    """Else a trainer that evaluates before it tells of a step has steps that last no time."""
+    found = build_rank_steps(evaluates(*lines, steps=steps)).whole_step_times()
+    wanted = dict.fromkeys(range(1, steps), 10.0)
+    assert found == wanted | ({} if whole_s is None else {steps: whole_s})
+
+
+def test_a_step_that_began_anew_is_the_same_in_whatever_order_lines_come() -> None:
+    again = ("step_start", 20.0, None), ("section", 22.0, "eval"), AGAIN
+    for steps in in_any_order(*evaluates(START, NAMED, *again, ("step_end", 41.0, None), steps=1)):
+        assert steps.whole_step_times() == {1: 12.0}
+
+
+def test_a_later_process_has_begun_its_step_once() -> None:
+    lines = evaluates(START, NAMED, AGAIN, ("step_end", 41.0, None), steps=1)
+    later = [
+        beat(1, "step_start", mono=90.0, boot="later"), beat(2, "step_end", mono=97.0, boot="later")
+    ]  # fmt: skip
+    assert build_rank_steps([*lines, *later]).whole_step_times() == {1: 7.0}
+    alone = [row.model_copy(update={"boot": "later", "mono": row.mono + 90.0}) for row in lines]
+    assert build_rank_steps([beat(1, step=1), *alone]).whole_step_times() == {1: 10.0}
+
+
 def test_what_a_step_did_not_say_is_not_there() -> None:
     steps = build_rank_steps(
         [beat(1, "progress", loss=1.0), beat(2, "step_end"), beat(3, "progress", step=2)]
