@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from gonogo.cli.output import say
 from gonogo.cli.reach.plans import placed, read_plan
 from gonogo.contract.criterion import BUILT_IN_CRITERIA
 from gonogo.contract.errors import Rejected
@@ -11,6 +12,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.plan import DRIFTS, NEVER_WAIVED
 from gonogo.contract.watch import ShortDeadline, Watch
+from gonogo.planning.checks import warnings_of
 from gonogo.planning.resolve import (
     build_command_order,
     build_order,
@@ -98,6 +100,8 @@ def under_plan(order: Order, plan: str, phase: str) -> Order:
     with placed(argument):
         resolved = resolve_plan(argument.data(), load_config=load_train_config)
         planned = build_order(resolved, phase, experiment=order.experiment, run=order.run, token=1)
+    for text in warnings_of(resolved.parsed()):
+        say(f"warning: {text}")
     mine = order.model_dump(include={"command", "entry", "cwd", "patterns", "patterns_guessed"})
     waive = [*planned.waive, *order.waive]
     said = {

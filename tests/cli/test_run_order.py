@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gonogo.cli.run_order import order_of, under_plan
@@ -21,3 +23,17 @@ def test_what_may_differ_by_a_plan_and_by_the_command_may_differ() -> None:
     order = order_of(["train"], [], 1, "mine", None, None, [], ["device"])
     assert order.allow_drift == ["device"]
     assert "device" in under_plan(order, "demo", "smoke").allow_drift
+
+
+def test_what_a_plan_is_warned_of_is_told_of_a_run_under_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody submits it, and one rank that learns would pass for all unseen."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "{v: 1, name: mine, profile: cpu, workload: {command: train, world_size: 2},"
+        " phases: [{name: a, steps: 9, gate: [{id: low, metric: loss, pass_below: 1}]}]}"
+    )
+    order = order_of(["train"], [], 1, "mine", None, None, [], [])
+    assert under_plan(order, str(path), "a").world_size == 2
+    assert "gonogo: warning: phases.a.gate.low: the smallest loss" in capsys.readouterr().err

@@ -242,6 +242,15 @@ def test_an_upper_bound_that_one_rank_meets_for_all_is_a_warning(
     assert heads == ["phases.smoke.gate.memory"] * warns
 
 
+@pytest.mark.parametrize(("metric", "warns"), [("loss", True), ("val_loss", True), ("cost", False)])
+def test_a_loss_of_another_program_may_be_its_ranks_own(metric: str, warns: bool) -> None:
+    """One rank that learns passed for all where each trains for itself."""
+    gate = [{**MEMORY, "metric": metric}]
+    plan = with_overrides(FOREIGN, {"phases.try.gate": gate, "workload.world_size": 2})
+    heads = [row.partition(":")[0] for row in warnings_of(parse_plan(plan))]
+    assert heads == ["phases.try.gate.memory"] * warns
+
+
 @pytest.mark.parametrize("name", bundled_plan_names())
 def test_no_bundled_plan_is_warned_of(name: str) -> None:
     assert warnings_of(parse_plan(bundled_plan(name))) == []
