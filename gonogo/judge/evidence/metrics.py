@@ -131,10 +131,11 @@ METRICS: Mapping[str, MetricRow] = {
         since=samples.WHOLE_STEPS,
         unit="s",
         meaning="From `step_start` to `step_end`, by `mono` of the rank; an evaluation or a"
-        " checkpoint between them is left out, and what of the step lies before it is not.",
+        " checkpoint between them is left out, and what of the step lies before it is not. Steps"
+        " that are told of at once, again and again, share the time of all.",
     ),
     Metric.STEP_CV: MetricRow(
-        samples=samples.step_times,
+        samples=samples.single_step_times,
         since=samples.WHOLE_STEPS,
         statistic=_variation,
         meaning="Standard deviation of the step times over their mean; of two steps at least.",

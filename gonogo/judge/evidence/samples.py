@@ -31,10 +31,15 @@ def of_lines(name: str) -> Source:
 
 
 def step_times(steps: RankSteps, rules: Rules) -> Samples:
-    """Seconds of each step, by its rank's own clock.
+    """Seconds of each step, by its rank's own clock; even for those that were told of together.
 
     Facts before version 4 were made without what lies before a step that began anew.
     """
+    return steps.even_step_times() if rules.facts_v >= WHOLE_STEPS else steps.step_times()
+
+
+def single_step_times(steps: RankSteps, rules: Rules) -> Samples:
+    """Seconds of each step, as they were told: how much they differ, the others do not show."""
     return steps.whole_step_times() if rules.facts_v >= WHOLE_STEPS else steps.step_times()
 
 
@@ -85,7 +90,7 @@ def whole_step_times(steps: RankSteps, rules: Rules) -> Samples:
 
 def fetch_share(steps: RankSteps, rules: Rules) -> Samples:
     """Share of each step that its rank waited for data."""
-    times = step_times(steps, rules)
+    times = single_step_times(steps, rules)
     fetch_s = of_lines("dt_fetch_s")(steps, rules)
     return {step: fetch_s[step] / dt_s for step, dt_s in times.items() if step in fetch_s}
 

@@ -28,6 +28,12 @@ LEFT_OUT_OF = 20
 there now and then, and does not name."""
 BEFORE_SHARE = 0.05
 """Of a step's time, so much may lie before it began anew, whatever that was."""
+TOLD_S = 0.001
+TOLD_SHARE = 0.01
+"""A step that lasts less, and less than that of the one before, took no time but that of telling
+of it."""
+FEWEST_ROUNDS = 3
+"""So often steps are told of together where that is a trainer's way; a compilation comes once."""
 LEAST_SHARE = 0.5
 """Of the usual time of a step that is opened once, what a step that began anew lasts at least."""
 _STEP_MESSAGES = frozenset(msg.value for msg in STEP_MESSAGES)
@@ -329,17 +335,37 @@ class RankSteps:
                 del times[step]
         return times
 
+    def even_step_times(self) -> dict[int, float]:
+        """Return the same, with the time of steps that were told of together spread over them.
+
+        A trainer that tells of its last ten steps at once has one that lasts as long as all, and
+        nine that last no time; when each of them ended nobody knows.
+        """
+        times = self.whole_step_times()
+        rounds: list[list[int]] = []
+        for step in sorted(times):
+            last = rounds[-1] if rounds else []
+            follows = bool(last) and last[-1] == step - 1
+            if follows and times[step] < min(TOLD_S, TOLD_SHARE * times[last[0]]):
+                last.append(step)
+            else:
+                rounds.append([step])
+        told = [steps for steps in rounds if len(steps) > 1]
+        for steps in told if len(told) >= FEWEST_ROUNDS else ():
+            times |= dict.fromkeys(steps, mean_of([times[step] for step in steps]))
+        return times
+
     def mean_step_times(self, *, whole: bool = True) -> dict[int, float]:
         """Return step → seconds; of the predecessor's steps the mean between two lines.
 
         Good for sums and speeds; how steps differ from each other it does not show.
 
         Args:
-            whole: as `whole_step_times` has them.
+            whole: as `even_step_times` has them.
         """
         if self.spacing is not None:
             return dict(self.spacing.step_s)
-        return self.whole_step_times() if whole else self.step_times()
+        return self.even_step_times() if whole else self.step_times()
 
     def between_steps_s(self) -> float:
         """Return the mean seconds from the end of a step to the start of the next.

@@ -447,6 +447,24 @@ def test_what_was_computed_before_a_step_began_anew_is_the_steps(
     assert METRICS["fetch_share"].samples(steps, rules) == {1: share}
 
 
+def test_steps_that_are_told_of_together_are_no_faster_for_it() -> None:
+    """A trainer that tells of its last ten steps at once reached any speed by nine of them."""
+    lines, mono = [], 1.0
+    for step in range(1, 41):
+        for seq, msg in enumerate(("step_start", "step_end"), 2 * step):
+            mono += 1.0 if step % 10 == 1 and msg == "step_end" else 1e-5
+            lines.append(
+                Heartbeat(ts=mono, mono=mono, seq=seq, step=step, msg=msg, pid=1, rank=0, boot="b")
+            )
+    steps, rules = build_rank_steps(lines), build_rules(order_of())
+    speeds = METRICS["toks_per_s"].samples(steps, rules).values()
+    assert list(speeds) == pytest.approx([TOKENS / 0.1] * 40, rel=0.01)
+    assert list(METRICS["dt_step_s"].samples(steps, rules).values()) == pytest.approx(
+        [0.1] * 40, rel=0.01
+    )
+    assert max(METRICS["step_cv"].samples(steps, rules).values()) > 0.9
+
+
 def two_seconds_each(tokens: Mapping[int, int], again: int) -> list[Heartbeat]:
     """The lines of steps that tell these tokens; those after step `again` are of a new boot."""
     return [

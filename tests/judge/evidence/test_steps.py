@@ -210,6 +210,55 @@ def test_a_step_that_began_anew_is_the_same_in_whatever_order_lines_come() -> No
         assert steps.whole_step_times() == {1: 12.0}
 
 
+TOLD = 0.0005
+
+
+@pytest.mark.parametrize(
+    ("times", "even"),
+    [
+        ([1.0, TOLD, TOLD] * 3, [(1.0 + 2 * TOLD) / 3] * 9),
+        ([1.0, TOLD] * 3 + [2.0], [(1.0 + TOLD) / 2] * 6 + [2.0]),
+        ([1.0, TOLD, TOLD] * 2, None),
+        ([1.0, 0.001] * 3, None),
+        ([0.04, TOLD] * 3, None),
+        ([60.0, *[TOLD] * 9], None),
+        ([0.5] * 9, None),
+        ([], None),
+    ],
+    ids=["in threes", "in twos", "twice", "as long", "as short", "compiled", "one by one", "none"],
+)
+def test_steps_that_are_told_of_together_share_their_time(
+    times: list[float], even: list[float] | None
+) -> None:
+    """Else most of them would last no time, and meet any speed."""
+    lines, mono = [], 1.0
+    for step, dt_s in enumerate(times, 1):
+        lines.append(beat(2 * step, "step_start", mono=mono, step=step))
+        mono += dt_s
+        lines.append(beat(2 * step + 1, "step_end", mono=mono, step=step))
+    found = build_rank_steps(lines).even_step_times()
+    wanted = dict(enumerate(times if even is None else even, 1))
+    assert found == pytest.approx(wanted)
+
+
+def test_only_steps_behind_each_other_are_told_of_together() -> None:
+    lines = [
+        line
+        for step in range(1, 12, 2)
+        for line in (
+            beat(2 * step, "step_start", mono=2.0 * step, step=step),
+            beat(
+                2 * step + 1,
+                "step_end",
+                mono=2.0 * step + (1.0 if step % 4 == 1 else TOLD),
+                step=step,
+            ),
+        )
+    ]
+    steps = build_rank_steps(lines)
+    assert steps.even_step_times() == steps.step_times()
+
+
 def test_a_later_process_has_begun_its_step_once() -> None:
     lines = evaluates(START, NAMED, AGAIN, ("step_end", 41.0, None), steps=1)
     later = [
