@@ -84,7 +84,8 @@ ADDED_CRITERIA = (
 """Ids of what the judge adds to a gate where there is reason to: a plan's own have other names, or
 what a plan says of its own would hold for these."""
 
-Threshold = Annotated[float, Field(allow_inf_nan=False)]
+Threshold = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+"""A number, not what could be read as one: `true` is no 1."""
 Bound = Threshold | Literal["profile"] | None
 
 

@@ -6,7 +6,9 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from gonogo.contract.criterion import Criterion
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.planning.source import (
@@ -189,3 +191,12 @@ def test_the_digest_is_of_what_was_said_and_changes_with_it() -> None:
     plan = parse_plan(DEMO)
     assert parse_plan(plan.canonical()).digest() == plan.digest()
     assert parse_plan(with_overrides(DEMO, {"train.seed": 1})).digest() != plan.digest()
+
+
+@pytest.mark.parametrize("name", ["pass_above", "pass_below", "fail_above", "fail_below"])
+@pytest.mark.parametrize("said", [True, False, "0.5", "true", float("nan"), float("inf"), [1.0]])
+def test_a_threshold_is_a_number_and_not_what_could_be_read_as_one(name: str, said: Any) -> None:
+    """`pass_above: true` was 1, and `false` a bound that any loss is above."""
+    with pytest.raises(ValidationError):
+        Criterion.model_validate({"id": "c", "metric": "loss", name: said})
+    assert getattr(Criterion.model_validate({"id": "c", "metric": "loss", name: 1}), name) == 1.0
