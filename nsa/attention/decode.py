@@ -305,7 +305,7 @@ def prefill(
     cache.append(*tensors[1:-1])
     sizes = cache.sizes
     k_blocks, v_blocks = (
-        x[:, : cache.blocks].unflatten(0, (len(q), -1)).transpose(1, 2)
+        x[:, : cache.blocks].unflatten(0, (len(q), tensors.groups)).transpose(1, 2)
         for x in (cache.k_blocks, cache.v_blocks)
     )
     return nsa_attention(

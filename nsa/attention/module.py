@@ -144,7 +144,7 @@ class NativeSparseAttention(nn.Module):
             self.gate_stats = _gate_stats(read.gates.detach())
         table = self._rotations(0, S, x) if table is None else table
         attend = functools.partial(self._attend, table=table)
-        if doc_ids is None:
+        if doc_ids is None or not B:
             out, *ids = attend(*read)
         else:
             documents = document_lengths(doc_ids) if isinstance(doc_ids, Tensor) else doc_ids
@@ -155,7 +155,7 @@ class NativeSparseAttention(nn.Module):
                 out, *ids = attend_at_once(prepared, read, documents, table, self.compression)
         if ids:
             (self.selection,) = ids
-        return self.w_o(out.reshape(B, S, -1))
+        return self.w_o(out.flatten(2))
 
     def start_cache(
         self, B: int, capacity: int, *, like: Tensor | None = None, table: Tensor | None = None
@@ -237,20 +237,20 @@ class NativeSparseAttention(nn.Module):
     @never_compiled
     def _extend(self, x: Tensor, cache: NsaCache, table: Tensor | None) -> Tensor:
         """Attend for the tokens after those in the cache."""
-        B, S, _ = x.shape
+        S = x.shape[1]
         first = cache.length
         here = self._rotations(first, S, x) if table is None else table[:, first : first + S]
         tensors = _rotated(self._project(x), here)
         if first == 0:
             self._begin(cache, table)
             out = self._prefill(tensors, cache, batched=not self.sequential)
-            return self.w_o(out.reshape(B, S, -1))
+            return self.w_o(out.flatten(2))
         outs = []
         for t in range(S):
             q, *keys_values, gates = (part[:, t : t + 1] for part in tensors)
             cache.append(*keys_values)
             outs.append(decode(q, gates, cache, reading=self.reading)[0])
-        return self.w_o(torch.cat(outs, dim=1).reshape(B, S, -1))
+        return self.w_o(torch.cat(outs, dim=1).flatten(2))
 
     def _prefill(self, tensors: Tensors, cache: NsaCache, *, batched: bool) -> Tensor:
         return prefill(*tensors, cache, batched=batched, reading=self.reading, backend=self.backend)
@@ -259,7 +259,7 @@ class NativeSparseAttention(nn.Module):
         """What is attended, none of it rotated."""
         pairs = (layer for name in BRANCHES for layer in (self.w_k[name], self.w_v[name]))
         *heads, gates = project(x, [self.w_q, *pairs, self.gate])
-        gates = torch.sigmoid(gates).view(*x.shape[:2], -1, len(BRANCHES))
+        gates = torch.sigmoid(gates).view(*x.shape[:2], self.heads, len(BRANCHES))
         return Tensors._make((*(self._heads(part) for part in heads), gates.to(heads[0].dtype)))
 
     def _rotations(self, first: int, positions: int, like: Tensor) -> Tensor:
@@ -290,7 +290,8 @@ class NativeSparseAttention(nn.Module):
         return width // self.head_dim
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.view(x.shape[0], x.shape[1], -1, self.head_dim)
+        B, S, width = x.shape
+        return x.view(B, S, width // self.head_dim, self.head_dim)
 
 
 def _rotated(tensors: Tensors, table: Tensor) -> Tensors:

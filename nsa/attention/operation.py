@@ -183,7 +183,7 @@ def _outside_of_graphs(
     **options: Any,
 ) -> Sequence[Tensor]:
     prepared = prepare(tensors.q, tensors.groups, **options)
-    if doc_ids is None:
+    if doc_ids is None or not len(doc_ids):
         return prepared.attend(*tensors, compressed=compressed)
     lengths = [length for item in document_lengths(doc_ids) for length in item]
     flat = Tensors(*(x.flatten(0, 1) for x in tensors))

@@ -58,7 +58,8 @@ def _needs_maximum(
 ) -> Tensor:
     """True for the rows [N, P] whose scores are not known to be small."""
     largest_key = lengths(k_NKD).mul_(abs(factor)).cummax(1).values
-    rows = lengths(q_NPD).view(*largest_key.shape, -1)
+    R = q_NPD.shape[1] // max(1, k_NKD.shape[1])
+    rows = lengths(q_NPD).view(*largest_key.shape, R)
     return (rows * largest_key[..., None] > _SAFE_SCORE).flatten(1)
 
 

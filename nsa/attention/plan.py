@@ -128,7 +128,7 @@ def pack_rows(x_BSHX: Tensor, G: int, dtype: torch.dtype) -> Tensor:
     B, S, H, X = x_BSHX.shape
     x_BGSRX = x_BSHX.reshape(B, S, G, H // G, X).transpose(1, 2)
     packed = x_BGSRX.to(dtype=dtype, memory_format=torch.contiguous_format)
-    return packed.reshape(B * G, -1, X).contiguous()
+    return packed.reshape(B * G, S * (H // G), X).contiguous()
 
 
 def unpacked_view(x_BSHX: Tensor, G: int) -> Tensor:

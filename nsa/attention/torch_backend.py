@@ -113,7 +113,7 @@ def compute(inputs: Sequence[Tensor], sizes: PieceSizes) -> tuple[Tensor, Tensor
         out, the selected ids, and what the backward pass needs.
     """
     q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates = inputs
-    (_, S, _, _), G, exact = q.shape, k_sel.shape[2], exact_dtype(q.dtype)
+    (B, S, _, _), G, exact = q.shape, k_sel.shape[2], exact_dtype(q.dtype)
     start = prefix_length(S, sizes.l_sel, sizes.n_sel)
     q_NPD = pack_rows(q, G, exact)
     native = _rounds_to_bf16(q, q_NPD)
@@ -124,7 +124,7 @@ def compute(inputs: Sequence[Tensor], sizes: PieceSizes) -> tuple[Tensor, Tensor
     mixed = unpacked_view(out, G)
 
     def by_head(x_NPX: Tensor) -> Tensor:
-        return x_NPX.view(*mixed.shape[:4], -1)
+        return x_NPX.view(*mixed.shape[:4], x_NPX.shape[-1])
 
     # Only the selected output is kept; large memory first, so that it has no small holes.
     out_sel, other = torch.empty_like(q_NPD), torch.empty_like(q_NPD)
@@ -135,7 +135,7 @@ def compute(inputs: Sequence[Tensor], sizes: PieceSizes) -> tuple[Tensor, Tensor
             factor=sizes.scale * _LOG2_E,
         )  # fmt: skip
     torch.mul(by_head(other), by_head(gate[0]), out=mixed)
-    free = free_blocks(scores.unflatten(0, (-1, G)), start, sizes.l_sel, sizes.n_sel)
+    free = free_blocks(scores.unflatten(0, (B, G)), start, sizes.l_sel, sizes.n_sel)
     plan_sel, plan_win = _plans(free, S, sizes, q.device)
     lse_win = None
     if plan_win is not None:

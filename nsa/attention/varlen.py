@@ -131,15 +131,16 @@ def nsa_attention_varlen(
         raise ValueError(f"q must be [T, H, D], got {tuple(q.shape)}")
     tensors = Tensors(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
     lengths = [length for length in sequence_lengths(cu_seqlens, len(q), max_seqlen) if length]
-    if not lengths:
-        none = q.new_zeros(0, k_sel.shape[1], n_sel, dtype=torch.int64)
-        return (torch.zeros_like(q), none) if return_selection else torch.zeros_like(q)
-    as_one = Tensors(*(x[None] for x in tensors))
+    # No tokens at all are no sequences of one token.
+    as_one = Tensors(*(x[None] if lengths else x[:, None] for x in tensors))
     check_shapes(as_one)
     prepared = prepare(
         as_one.q, as_one.groups, backend=backend, compression=compression, kernels=kernels,
         scale=scale, l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w, want_ids=return_selection,
     )  # fmt: skip
     with torch.autocast(q.device.type, enabled=False):
-        results = prepared.attend_sequences(tensors, lengths)
+        if lengths:
+            results = prepared.attend_sequences(tensors, lengths)
+        else:
+            results = tuple(x[:, 0] for x in prepared.attend(*as_one))
     return (results[0], results[1]) if return_selection else results[0]

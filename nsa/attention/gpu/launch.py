@@ -150,7 +150,7 @@ class _Stretch:
 
 def _stretches(shape: Shape, rows: int) -> list[_Stretch]:
     """All queries that choose, so many at a time that their scores stay within `_SCORE_BYTES`."""
-    most = max(1, _SCORE_BYTES // (4 * shape.pairs * shape.blocks))
+    most = max(1, _SCORE_BYTES // max(1, 4 * shape.pairs * shape.blocks))
     if shape.packed is None:
         counts = {t: min(most, shape.S - t) for t in range(shape.start, shape.S, most)}
         return [

@@ -21,6 +21,7 @@ NAMES = (*CASES, *(f"{name}, gathered" for name in GATHERED))
 NANS = ("a NaN", "a NaN, gathered")
 TWICE = "a second derivative"
 ONE_KEY = "one key"
+EMPTY = ("an empty batch", "an empty batch, gathered")
 OPERATOR = ("as an operator", "as an operator, gathered")
 pytestmark = pytest.mark.timeout(LIMIT_S + 100)
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -29,7 +30,7 @@ needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is
 @pytest.fixture(scope="module")
 def interpreted():
     """Result of each case, from one process that interprets the kernels."""
-    cases = (*NAMES, *NANS, *OPERATOR, TWICE, ONE_KEY)
+    cases = (*NAMES, *NANS, *OPERATOR, *EMPTY, TWICE, ONE_KEY)
     told = run_program("triton_cases.py", *cases, env=INTERPRETED)
     return {result["case"]: result for result in told}
 
@@ -52,6 +53,13 @@ def test_interpreted_kernels_agree_with_the_fp64_reference(interpreted, name):
 @pytest.mark.parametrize("name", NANS)
 def test_a_nan_breaks_neither_other_items_nor_the_ids(interpreted, name):
     assert interpreted[name]["contained"]
+
+
+@pytest.mark.long
+@needs_triton
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_batch_gives_empty_tensors(interpreted, name):
+    assert interpreted[name]["shapes"] == [[0, 80, 4, 8], [0, 80, 2, 4], [0, 80, 2, 8]]
 
 
 @pytest.mark.long

@@ -146,6 +146,19 @@ def run_one_key():
     return {"largest": max(largest.values()), "moved": bool(rest[3].grad.any())}
 
 
+def run_empty_batch():
+    """The shapes of results and of a gradient where there are no sequences."""
+    from nsa.attention import nsa_attention
+
+    inputs = [torch.zeros(0, 80, n, 8, requires_grad=True) for n in (4, 2, 2, 2, 2, 2, 2)]
+    gates = torch.zeros(0, 80, 4, 3)
+    out, ids = nsa_attention(
+        *inputs, gates, l=8, d=4, l_sel=16, n_sel=4, w=20, backend="triton", return_selection=True
+    )
+    out.sum().backward()
+    return {"shapes": [list(x.shape) for x in (out, ids, inputs[1].grad)]}
+
+
 def run_as_operator():
     """What PyTorch's own checks say of the operator, and how far its gradients are off."""
     from nsa.attention.operator import attend
@@ -176,6 +189,8 @@ def run_case(name):
     function.MOST_BLOCKS_AS_BITS = 32 if case == name else 0
     if case == "a NaN":
         return run_with_a_nan()
+    if case == "an empty batch":
+        return run_empty_batch()
     if case == "one key":
         return run_one_key()
     if case == "as an operator":
