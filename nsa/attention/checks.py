@@ -29,7 +29,7 @@ def check_sizes(l: int, d: int, l_sel: int, n_sel: int, w: int) -> None:  # noqa
 
 
 def check_shapes(tensors: Tensors) -> None:
-    """Refuse tensors [B, S, ...] of other shapes than the queries ask for.
+    """Refuse tensors [B, S, ...] of other shapes than the queries ask for, or elsewhere.
 
     Raises:
         ValueError: The first tensor that does not fit.
@@ -44,8 +44,8 @@ def check_shapes(tensors: Tensors) -> None:
     if groups < 1 or H % groups != 0:
         raise ValueError(f"the groups must divide the heads, got H={H} G={groups}")
     for name, tensor in tensors.keys_values().items():
-        _check(name, tensor, (B, S, groups, D))
-    _check("gates", tensors.gates, (B, S, H, 3))
+        _check(name, tensor, (B, S, groups, D), q)
+    _check("gates", tensors.gates, (B, S, H, 3), q)
 
 
 def check_compressed(
@@ -63,7 +63,7 @@ def check_compressed(
     B, S, _, D = q.shape
     blocks = compressed_length(S, l, d)
     for number, tensor in enumerate(compressed):
-        _check(f"compressed[{number}]", tensor, (B, blocks, groups, D))
+        _check(f"compressed[{number}]", tensor, (B, blocks, groups, D), q)
 
 
 def check_documents(doc_ids: Tensor, q: Tensor) -> None:
@@ -76,6 +76,11 @@ def check_documents(doc_ids: Tensor, q: Tensor) -> None:
         raise ValueError(f"doc_ids must be integers {tuple(q.shape[:2])}, got {doc_ids.shape}")
 
 
-def _check(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+def _check(name: str, tensor: Tensor, shape: tuple[int, ...], q: Tensor) -> None:
     if tuple(tensor.shape) != shape:
         raise ValueError(f"{name} must be {shape}, got {tuple(tensor.shape)}")
+    # Kernels take addresses: in C, or on a GPU, one of another device ends the process.
+    if tensor.device != q.device:
+        raise ValueError(f"{name} must be on {q.device} as q is, got {tensor.device}")
+    if not tensor.is_floating_point():
+        raise ValueError(f"{name} must be floating point, got {tensor.dtype}")

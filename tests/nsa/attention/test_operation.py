@@ -40,6 +40,21 @@ def test_a_wrong_shape_is_named(name, small, make_inputs):
         nsa_attention(**(inputs | {name: inputs[name][:, :-1]}), **small)
 
 
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+@pytest.mark.parametrize("name", ["k_cmp", "k_sel", "v_win", "gates"])
+def test_a_tensor_of_another_device_is_named(name, backend, small, make_inputs):
+    inputs = make_inputs(20, D=16, dtype=torch.float32)  # the kernel in C could serve
+    elsewhere = inputs | {name: inputs[name].to("meta")}
+    with pytest.raises(ValueError, match=rf"{name} must be on cpu as q is, got meta"):
+        nsa_attention(**elsewhere, backend=backend, **small)
+
+
+def test_keys_of_whole_numbers_are_refused(small, make_inputs):
+    inputs = make_inputs(20)
+    with pytest.raises(ValueError, match=r"k_sel must be floating point, got torch\.int64"):
+        nsa_attention(**(inputs | {"k_sel": inputs["k_sel"].long()}), **small)
+
+
 def test_caller_compressed_keys_of_a_wrong_length_are_refused(small, make_inputs):
     inputs = make_inputs(20)
     wrong = (inputs["k_cmp"], inputs["v_cmp"])
