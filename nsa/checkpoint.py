@@ -8,6 +8,7 @@ is read back. Sharded ranks write a part each (`nsa.shards`).
 """
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,6 +26,7 @@ from nsa.shards import PEERS_LIMIT_S, await_seals, leave_seal, merged, shard_nam
 
 VERSION = 1
 MANIFEST = "manifest.json"
+_NAME = re.compile(r"step_[0-9]{6,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,9 +180,11 @@ def newest_checkpoint(folder: Path) -> Path:
 
 
 def _checkpoints(run_dir: Path) -> list[Path]:
-    """All checkpoints of a run, oldest first."""
+    """All checkpoints of a run, oldest first; a copy that somebody put beside them is none."""
     folder = checkpoint_path(run_dir, 0).parent
-    return sorted(folder.glob("step_*"), key=_step)
+    return sorted(
+        (place for place in folder.glob("step_*") if _NAME.fullmatch(place.name)), key=_step
+    )
 
 
 def _step(place: Path) -> int:

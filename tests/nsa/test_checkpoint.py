@@ -2,6 +2,7 @@ import dataclasses
 import errno
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +16,8 @@ import torch
 from nsa.checkpoint import (
     Snapshot,
     checkpoint_path,
+    keep_newest,
+    later_checkpoints,
     load_checkpoint,
     newest_checkpoint,
     save_checkpoint,
@@ -85,6 +88,21 @@ def test_a_checkpoint_of_another_step_than_the_order_says_is_refused(tmp_path: P
     place = save_checkpoint(tmp_path, SNAPSHOT)
     with pytest.raises(BadConfig, match="step 20, not 40"):
         load_checkpoint(place, 40)
+
+
+@pytest.mark.parametrize("name", ["step_000020.bak", "step_000040 (copy)", "step_best", "step_"])
+def test_what_somebody_puts_beside_the_checkpoints_is_none_of_them(
+    tmp_path: Path, name: str
+) -> None:
+    for step in (20, 30):
+        save_checkpoint(tmp_path, dataclasses.replace(SNAPSHOT, step=step))
+    kept = tmp_path / "checkpoints" / name
+    shutil.copytree(checkpoint_path(tmp_path, 20), kept)
+    assert newest_checkpoint(tmp_path) == checkpoint_path(tmp_path, 30)
+    assert later_checkpoints(tmp_path, 20) == [checkpoint_path(tmp_path, 30)]
+    keep_newest(tmp_path, 1)
+    assert not checkpoint_path(tmp_path, 20).exists()
+    assert (kept / "manifest.json").exists()
 
 
 def test_a_checkpoint_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
