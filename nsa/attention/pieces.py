@@ -60,7 +60,8 @@ def _needs_maximum(
     largest_key = lengths(k_NKD).mul_(abs(factor)).cummax(1).values
     R = q_NPD.shape[1] // max(1, k_NKD.shape[1])
     rows = lengths(q_NPD).view(*largest_key.shape, R)
-    return (rows * largest_key[..., None] > _SAFE_SCORE).flatten(1)
+    # Not known of a row after a key that is NaN, though it may no longer see it.
+    return ~(rows * largest_key[..., None] <= _SAFE_SCORE).flatten(1)
 
 
 def _pieces(q_NPD: Tensor, k_NKD: Tensor, plan: Plan) -> Iterator[tuple[Span, slice, slice, slice]]:

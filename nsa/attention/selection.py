@@ -28,7 +28,9 @@ def _best(scores_BGTJ: Tensor, allowed_TJ: Tensor, count: int) -> Tensor:
     # The bits of a non-negative float order like the float; the id below them settles ties, and
     # makes the selection of the best of many several times faster than a stable sort.
     ids = torch.arange(blocks, device=scores_BGTJ.device)
-    keys = scores_BGTJ.view(torch.int32).to(torch.int64) * blocks + (blocks - 1 - ids)
+    # NaN stands above all, as in that sort: its bits could stand below blocks that do not exist.
+    scores = scores_BGTJ.nan_to_num(nan=torch.inf, posinf=torch.inf)
+    keys = scores.view(torch.int32).to(torch.int64) * blocks + (blocks - 1 - ids)
     keys.masked_fill_(~allowed_TJ, -1)
     best = keys.topk(count, dim=-1, sorted=False).values
     return blocks - 1 - best.remainder(blocks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -128,6 +130,33 @@ def test_batch_items_are_independent(backend, small, make_inputs):
         alone, ids = _call({n: x[b : b + 1] for n, x in inputs.items()}, backend, small)
         torch.testing.assert_close(out[b : b + 1], alone, rtol=1e-12, atol=1e-13)
         assert torch.equal(sel[b : b + 1], ids)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["q", "k_cmp"])
+@pytest.mark.parametrize("number", [math.nan, -math.nan, math.inf], ids=str)
+def test_a_nan_breaks_neither_other_items_nor_the_ids(dtype, name, number, small, make_inputs):
+    inputs = {n: x.detach() for n, x in make_inputs(200, D=16, dtype=dtype).items()}
+    whole = _call(inputs, "torch", small)
+    broken = inputs | {name: inputs[name].clone()}
+    broken[name][1, 100] = number
+    out, sel = _call(broken, "torch", small)
+    assert torch.equal(out[0], whole[0][0])
+    assert torch.equal(sel[0], whole[1][0])
+    assert (sel[:, small["n_sel"] * small["l_sel"] :].diff(dim=-1) > 0).all()
+    assert torch.equal(sel[..., -1].max(-1).values, sel[..., -1].min(-1).values)
+
+
+@pytest.mark.parametrize("D", [8, 16], ids=["torch", "c"])
+def test_a_key_that_is_nan_does_not_reach_those_who_see_it_no_more(D, small, make_inputs):
+    inputs = _only(2, make_inputs(200, D=D, dtype=torch.float32, q_factor=1000.0))
+    inputs["k_win"] = inputs["k_win"].detach().clone()
+    inputs["k_win"][:, 3] = math.nan
+    out, _ = _call(inputs, "torch", small)
+    expected, _ = _call(inputs, "reference", small)
+    # Of a tile of 64 queries one may see it, and it is multiplied with all of them.
+    assert expected[:, 3].isnan().all()
+    torch.testing.assert_close(out[:, 64:], expected[:, 64:], rtol=1e-3, atol=1e-3)
 
 
 @BACKENDS
