@@ -122,7 +122,7 @@ def counts_of_offsets(l: int, d: int, l_sel: int) -> list[int]:  # noqa: E741
     """How often a compressed block counts that stands 1 - l / d, and so on up to l_sel / d - 1,
     blocks after the first one of a selection block."""
     a, r = l_sel // d, l // d
-    return [sum(0 <= m - offset < r for m in range(a)) for offset in range(1 - r, a)]
+    return [min(a, offset + r) - max(0, offset) for offset in range(1 - r, a)]
 
 
 def compressed_attend(

@@ -268,9 +268,10 @@ INLINE void serve(const Sizes *s, long D, const void *q, const void *gates, cons
                   const void *v_ring, float factor, float *room, void *out, int64_t *ids,
                   int half) {
     long R = s->R, width = s->width, last = s->t / s->l_sel;
+    long most = s->n_sel < last + 1 ? s->n_sel : last + 1;
     float *queries = room, *shares = queries + R * D, *of_blocks = shares + R * width,
           *scores = of_blocks + width, *branch = scores + width, *total = branch + R * D;
-    Piece pieces[s->n_sel];
+    Piece pieces[most]; /* not of n_sel, which may be "all": it lies on the stack */
     for (long n = 0; n < s->N; n++) {
         for (long i = 0; i < R * D; i += WIDE)
             write(queries + i, load(q, n * R * D + i, half) * factor);

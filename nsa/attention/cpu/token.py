@@ -80,7 +80,8 @@ def attend(
     (B, _, H, D), G, sizes = q.shape, cache.k_sel.shape[1], cache.sizes
     rule, ring, R = selection_rule.RULE, cache.k_ring.shape[2], H // G
     at, selectable = cache.length - 1, (cache.length - 1) // sizes.l_sel + 1
-    longest = max(cache.blocks, sizes.n_sel * sizes.l_sel, ring, selectable)
+    selected = min(sizes.n_sel * sizes.l_sel, cache.length)
+    longest = max(cache.blocks, selected, ring, selectable)
     width = -(-longest // VECTOR) * VECTOR
     said = _Sizes(
         B * G, R, D, at, cache.blocks,

@@ -158,6 +158,18 @@ def test_more_blocks_are_scored_than_are_compressed_or_read(make_inputs):
 
 
 @needs_compiler
+def test_however_many_blocks_may_be_selected_only_those_there_take_room(make_inputs):
+    inputs = make_inputs(40, B=1, D=16, dtype=torch.float32)
+    every, few = ({**SIZES[0], "n_sel": n_sel} for n_sel in (1_000_000, 5))
+    out, ids = _last(inputs, _cache_of(inputs, every, 40))
+    expected, wanted = _last(inputs, _cache_of(inputs, few, 40))
+    assert _served() == {"c": ""}
+    assert torch.equal(out, expected)
+    assert torch.equal(ids[..., :5], wanted)
+    assert (ids[..., 5:] == -1).all()
+
+
+@needs_compiler
 @pytest.mark.parametrize("default", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_what_a_process_makes_tensors_of_says_nothing_of_the_kernels_own(
     anew, make_inputs, default

@@ -33,6 +33,14 @@ def test_groups_must_divide_heads(small, make_inputs):
         nsa_attention(**make_inputs(20, H=5), **small)
 
 
+@pytest.mark.timeout(20)  # what is paid for every pair of strides of a block takes minutes
+def test_blocks_far_longer_than_the_sequence_are_one_block(small, make_inputs):
+    inputs = make_inputs(40, B=1, D=16, dtype=torch.float32)  # the kernel in C could serve
+    whole = nsa_attention(**inputs, **(small | {"l_sel": 64}))
+    far = nsa_attention(**inputs, **(small | {"l_sel": 2**20}))
+    torch.testing.assert_close(far, whole)
+
+
 @pytest.mark.parametrize("name", ["k_cmp", "v_sel", "k_win", "gates"])
 def test_a_wrong_shape_is_named(name, small, make_inputs):
     inputs = make_inputs(20)
