@@ -7,8 +7,9 @@ the next one, and whoever leaves, waits for it. Rank 0 writes; of sharded models
 if all are on one host and so see one folder.
 
 A write that fails, most likely because the file system refuses it, is told in an `error` line and
-ends nothing: the last good checkpoint stays, and whoever watches decides. Rank 0's line names the
-operating system's error, such as `type: OSError, text: [Errno 28] No space left on device`.
+on the console, and ends nothing: the last good checkpoint stays, and whoever watches decides. Rank
+0's line names the operating system's error, such as `type: OSError, text: [Errno 28] No space left
+on device`.
 """
 
 import sys
@@ -149,6 +150,8 @@ class CheckpointWriter:
         name = "CheckpointFailure" if error is None else type(error).__name__
         text = "on rank 0" if error is None else str(error)[:_TEXT_LIMIT] or name
         self._heart.beat("error", type=name, text=text, path=place)
+        if error is not None:  # who trains by hand reads no heartbeats
+            print(f"{place} was not written: {name}: {text}", file=sys.stderr)
 
     def finish(self) -> None:
         """Wait for what is being written, and say what became of it; a collective."""

@@ -46,7 +46,7 @@ def test_leaked_memory_is_resident(train_here: TrainHere) -> None:
 
 
 def test_a_full_disk_is_told_as_the_operating_system_tells_it_and_leaves_no_half_checkpoint(
-    train_here: TrainHere, tmp_path: Path
+    train_here: TrainHere, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lines = train_here(train={"steps": 6}, checkpoint={"every_steps": 2}, fault="disk:step=3")
     assert [line["path"] for line in _of(lines, "checkpoint")] == ["checkpoints/step_000002"]
@@ -58,6 +58,9 @@ def test_a_full_disk_is_told_as_the_operating_system_tells_it_and_leaves_no_half
     assert newest_checkpoint(tmp_path / "run").name == "step_000002"
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000002"]
     assert _of(lines, "done")
+    said = f"was not written: OSError: [Errno {errno.ENOSPC}]"
+    told = [line for line in capfd.readouterr().err.splitlines() if said in line]
+    assert [line.split()[0] for line in told] == [line["path"] for line in errors]
 
 
 def test_a_truncated_checkpoint_claims_to_be_whole_and_is_not(
