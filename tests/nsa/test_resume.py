@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+import nsa.trainer
 from nsa.checkpoint import load_checkpoint, save_checkpoint
-from nsa.config import AS_IF_ABSENT
+from nsa.config import AS_IF_ABSENT, build_config, config_mapping
 from nsa.data.make_parquet import write_parquet_folder
 from nsa.errors import BadConfig
-from nsa.resume import differences
+from nsa.model.transformer import next_byte_loss
+from nsa.resume import FREE, differences
 from nsa.train import main
 
 TrainHere = Callable[..., list[dict[str, Any]]]
@@ -109,3 +112,41 @@ def test_another_revision_of_fineweb_edu_is_another_text() -> None:
     ]
     elsewhere = {"data": "local_text"}
     assert not list(differences(elsewhere, {**elsewhere, "loader": other}))
+
+
+def test_every_key_that_decides_what_is_trained_must_be_what_it_was(tiny: dict[str, Any]) -> None:
+    here = config_mapping(
+        build_config(tiny | {"attention": tiny["attention"] | {"compression": "mlp"}})
+    )
+    free = {"model.gradient_checkpointing", "attention.backend"}
+    assert free == FREE
+    for section in ("model", "attention"):
+        for key in here[section]:
+            there = here | {section: here[section] | {key: "other"}}
+            name = f"{section}.{key}"
+            expected = [] if name in free else [(name, "other", here[section][key])]
+            assert list(differences(there, here)) == expected
+    for name, value in (
+        ("data", "local_text"),
+        ("seed", 7),
+        ("packing", {"documents_apart": True}),
+    ):
+        assert [told for told, _, _ in differences(here | {name: value}, here)] == [name]
+
+
+def test_the_random_state_goes_on_where_it_was(
+    train_here: TrainHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+
+    def draw_and_tell(*arguments: Any) -> torch.Tensor:
+        drawn.append(float(torch.rand(())))  # as dropout would
+        return next_byte_loss(*arguments)
+
+    monkeypatch.setattr(nsa.trainer, "next_byte_loss", draw_and_tell)
+    train_here("whole", checkpoint=HALF)
+    whole = drawn.copy()
+    drawn.clear()
+    train_here("rest", resume_from=_resume(tmp_path))
+    assert len(set(whole)) == 4
+    assert drawn == whole[2:]
