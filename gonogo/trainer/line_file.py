@@ -1,15 +1,18 @@
 """Where do lines go, and what if the disk refuses them? One file, appended to, by one process.
 
-Guarantees: `append` never raises; lines stand in the file in the order given, whole; what the file
-system refuses (a full disk) is kept, up to KEPT_BYTES, and written before the next line, so that a
-disk that was full for a while costs nothing. Beyond that the oldest are lost: the gap in `seq` then
-tells it. Not guaranteed: durability, nor that another host sees a line before `show`.
+Guarantees: `append`, `show` and `close` never raise; lines stand in the file in the order given,
+whole; what the file system refuses (a full disk) is kept, up to KEPT_BYTES, and written before the
+next line, so that a disk that was full for a while costs nothing. Beyond that the oldest are lost:
+the gap in `seq` then tells it. A descriptor that the script has closed behind our back is opened
+anew. Not guaranteed: durability, nor that another host sees a line before `show`.
 """
 
 import fcntl
 import os
 import time
 from pathlib import Path
+
+from gonogo.trainer.descriptor import Descriptor
 
 KEPT_BYTES = 2**20
 ATTACHED = ".attached"
@@ -39,7 +42,7 @@ class LineFile:
         self._unwritten = b""
         self._torn = False
         """Whether `_unwritten` begins in the middle of a line."""
-        self._fd = -1
+        self._file: Descriptor | None = None
         self._shown = True
         """Whether other hosts have been shown all that is written."""
         self.failures = 0
@@ -53,9 +56,10 @@ class LineFile:
         """Append complete lines, after those that still wait."""
         self._unwritten += lines
         try:
-            if self._fd < 0:
-                self._open(0.0)
-            written = os.write(self._fd, self._unwritten)
+            file = self._file
+            if file is None or not file.is_ours:
+                file = self._open(0.0)
+            written = os.write(file.number, self._unwritten)
         except (OSError, Taken):
             self.failures += 1
             self._forget_oldest()
@@ -71,19 +75,20 @@ class LineFile:
 
         Their clients keep what an open file was given for half a minute (NFS), unless it is synced.
         """
-        if self._shown or self._fd < 0:
+        file = self._file
+        if self._shown or file is None or not file.is_ours:
             return
         self._shown = True
         try:
-            os.fdatasync(self._fd)
+            os.fdatasync(file.number)
         except OSError:
             self.failures += 1
 
     def close(self) -> None:
         """Let the file go."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        file, self._file = self._file, None
+        if file is not None:
+            self.failures += file.close()
 
     def _forget_oldest(self) -> None:
         """Keep at most KEPT_BYTES; a line of which a part is written stays whole."""
@@ -93,17 +98,18 @@ class LineFile:
         cut = self._unwritten.find(b"\n", len(self._unwritten) - KEPT_BYTES) + 1
         self._unwritten = self._unwritten[:head] + self._unwritten[max(cut, head) :]
 
-    def _open(self, wait_s: float) -> None:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        fd = os.open(self._path, flags, 0o644)
+    def _open(self, wait_s: float) -> Descriptor:
+        self._file = None
+        file = Descriptor(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
-            _lock(fd, wait_s)
-            if _ends_torn(fd):
+            _lock(file.number, wait_s)
+            if _ends_torn(file.number) and not self._torn:
                 self._unwritten = b"\n" + self._unwritten
         except BaseException:
-            os.close(fd)
+            file.close()
             raise
-        self._fd = fd
+        self._file = file
+        return file
 
 
 def _lock(fd: int, wait_s: float) -> None:

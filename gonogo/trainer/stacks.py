@@ -6,10 +6,12 @@ the start; `look`, called now and then, gives it its name `stackdump_rank{N}_{ms
 """
 
 import faulthandler
+import os
 import signal
 import time
 from pathlib import Path
-from typing import TextIO
+
+from gonogo.trainer.descriptor import Descriptor
 
 
 class StackDumps:
@@ -18,8 +20,8 @@ class StackDumps:
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank = folder, rank
         self._hidden = folder / f".stackdump_rank{rank}.txt"
-        self._file: TextIO | None = None
-        self._previous: TextIO | None = None
+        self._file: Descriptor | None = None
+        self._previous: Descriptor | None = None
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
             self._register()
 
@@ -29,6 +31,8 @@ class StackDumps:
             return None
         try:
             if self._hidden.stat().st_size == 0:
+                if not self._file.is_ours:  # the script has closed it: the next dump needs another
+                    self._register()
                 return None
             name = f"stackdump_rank{self._rank}_{time.time_ns() // 1_000_000}.txt"
             self._hidden.rename(self._folder / name)
@@ -42,7 +46,7 @@ class StackDumps:
         return name
 
     def close(self) -> None:
-        """Give SIGUSR1 back and remove the hidden file."""
+        """Give SIGUSR1 back and remove the hidden file; no file system ends a script here."""
         if self._file is None:
             return
         faulthandler.unregister(signal.SIGUSR1)
@@ -57,7 +61,7 @@ class StackDumps:
 
     def _register(self) -> None:
         try:
-            self._file = self._hidden.open("w", encoding="utf-8")
+            self._file = Descriptor(self._hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         except OSError:
             return  # the file before it goes on serving, or nobody answers: neither ends anything
-        faulthandler.register(signal.SIGUSR1, file=self._file, all_threads=True, chain=False)
+        faulthandler.register(signal.SIGUSR1, file=self._file.number, all_threads=True, chain=False)

@@ -77,6 +77,88 @@ def test_a_disk_that_stays_full_costs_the_oldest_lines_and_never_half_of_one(
     assert file.failures >= 60
 
 
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EDQUOT])
+def test_a_file_system_that_refuses_at_close_ends_no_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A network file system that came back says there what it lost meanwhile."""
+    file, close = LineFile(tmp_path / "h"), os.close
+    file.append(b"one\n")
+
+    def refuse(fd: int) -> None:
+        close(fd)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "close", refuse)
+    file.close()
+    file.close()
+    assert file.failures == 1
+    assert (tmp_path / "h").read_bytes() == b"one\n"
+
+
+@pytest.mark.parametrize("reused", [False, True], ids=["gone", "another file has its number"])
+def test_a_descriptor_that_the_script_has_closed_is_opened_anew(
+    tmp_path: Path, reused: bool
+) -> None:
+    """`os.closerange` of a daemon; what takes the number is the script's, written and open on."""
+    file = LineFile(tmp_path / "h")
+    file.append(b"one\n")
+    number = _number(tmp_path / "h")
+    os.close(number)
+    other = -1
+    if reused:
+        other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+        assert other == number
+    file.append(b"two\n")
+    file.append(b"three\n")
+    assert file.failures == 0
+    file.close()
+    assert (tmp_path / "h").read_bytes() == b"one\ntwo\nthree\n"
+    if reused:
+        assert os.write(other, b"the script's") == 12
+        os.close(other)
+        assert (tmp_path / "other").read_bytes() == b"the script's"
+
+
+def _number(path: Path) -> int:
+    """Return the number of the descriptor at which this process has a file open."""
+    (found,) = [
+        int(row.name) for row in Path("/proc/self/fd").iterdir() if _target(row) == str(path)
+    ]
+    return found
+
+
+def _target(row: Path) -> str:
+    try:
+        return os.readlink(row)
+    except OSError:
+        return ""  # that of the listing itself
+
+
+def test_closing_what_the_script_has_closed_closes_nothing_of_its_own(tmp_path: Path) -> None:
+    file = LineFile(tmp_path / "h")
+    number = _number(tmp_path / "h")
+    os.close(number)
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    assert other == number
+    file.close()
+    assert os.write(other, b"alive") == 5
+    os.close(other)
+
+
+def test_a_line_of_which_half_was_written_goes_on_in_the_file_that_is_opened_anew(
+    tmp_path: Path, disk: Disk
+) -> None:
+    file = LineFile(tmp_path / "h")
+    disk.room = 2
+    file.append(b"one\n")
+    disk.room = 10**9
+    os.close(_number(tmp_path / "h"))
+    file.append(b"two\n")
+    file.close()
+    assert (tmp_path / "h").read_bytes() == b"one\ntwo\n"
+
+
 def test_a_device_that_is_always_full_never_raises() -> None:
     file = LineFile(Path("/dev/full"))
     for _ in range(3):
