@@ -89,7 +89,8 @@ class Beat:
             loss: of this step, the mean over ranks where the script has it; a tensor will do.
             tokens: of this step, over all ranks: speed is measured by them.
             numbers: what else a progress line may hold, such as `grad_norm`, `lr`, `loss_scale`,
-                `skipped`; other names are kept and not judged.
+                `skipped`; other names are kept and not judged. `grad_norm` is that of an update:
+                left out where the optimizer did not step, for 0 says that nothing moves.
 
         Raises:
             TypeError: a name that is the line's own, or what is no number.
