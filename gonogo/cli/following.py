@@ -1,7 +1,9 @@
 """How does a run here look while it is on? Its output, how far it is, what was found."""
 
+import os
 import sys
 import time
+from contextlib import suppress
 
 from gonogo.cli.output import duration, say
 from gonogo.contract.order import Order
@@ -15,11 +17,16 @@ _CHUNK_BYTES = 2**16
 
 
 class Following:
-    """Shows a run while it is on: its output, its steps, its findings."""
+    """Shows a run while it is on: its output, its steps, its findings.
+
+    Where nobody takes that (a terminal that is gone, a pipe that nobody reads, a full disk) it is
+    tried again at the next look, and the run is followed all the same.
+    """
 
     def __init__(self, run_dir: RunDir, order: Order, *, quiet: bool) -> None:
         self._dir, self._order = run_dir, order
-        self._stream = sys.stderr.buffer if quiet else sys.stdout.buffer
+        stream = sys.stderr if quiet else sys.stdout
+        self._shown_on = None if stream is None else stream.fileno()
         self._offset = self._findings = 0
         self._began = self._told = time.monotonic()
         self._warned = False
@@ -38,15 +45,11 @@ class Following:
             self._tell(now)
 
     def _pass_on(self) -> None:
-        try:
-            with (self._dir.path / "rank0.log").open("rb") as log:
-                log.seek(self._offset)
-                while chunk := log.read(_CHUNK_BYTES):
-                    self._offset += len(chunk)
-                    self._stream.write(chunk)
-        except FileNotFoundError:
+        if self._shown_on is None:  # this process was started without
             return
-        self._stream.flush()
+        with suppress(OSError), (self._dir.path / "rank0.log").open("rb", buffering=0) as log:
+            while chunk := os.pread(log.fileno(), _CHUNK_BYTES, self._offset):
+                self._offset += os.write(self._shown_on, chunk)
 
     def _tell(self, now: float) -> None:
         snapshot = load_metrics(self._dir.path)

@@ -21,6 +21,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may be no text of the terminal's
         sys.stdout.reconfigure(errors="backslashreplace")
     from gonogo.cli.app import run  # after the handler: this is what takes long
+    from gonogo.cli.output import drop_unwritten
 
     code = _INTERRUPTED
     try:
@@ -30,8 +31,11 @@ def main() -> None:
     except KeyboardInterrupt:
         _leave(signal.SIGINT, None)
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+        code = 1
+        if sys.stdout is not None:
+            drop_unwritten(sys.stdout)
+    if sys.stderr is not None:  # what nobody was told decides no exit code
+        drop_unwritten(sys.stderr)
     sys.exit(code)
 
 

@@ -4,9 +4,12 @@ Progress and errors always go to stderr, so that stdout can be piped.
 """
 
 import json
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -44,6 +47,10 @@ class _Console(Console):
         for piece in super().render(renderable, options):
             own = piece.control is not None
             yield piece if own else Segment(harmless(piece.text), piece.style)
+
+    def on_broken_pipe(self) -> None:
+        """Let whoever printed hear of it: not every command ends with its readers."""
+        raise  # what rich has just caught
 
 
 def _console(*, stderr: bool = False) -> Console:
@@ -114,8 +121,44 @@ def print_made(name: str, address: str, to: Console = out) -> None:
 
 
 def say(text: str) -> None:
-    """Tell a person one line on stderr, with our name before it."""
-    err.print(f"gonogo: {text}", markup=False, highlight=False, soft_wrap=True)
+    """Tell a person one line on stderr, with our name before it, if that is taken."""
+    tell(f"gonogo: {text}")
+
+
+def tell(text: str) -> None:
+    """Tell a person one line on stderr, if that is taken.
+
+    What looks after runs goes on where nobody listens: behind a terminal that is gone, a pipe that
+    nobody reads, a file on a full disk.
+    """
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(harmless(text), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def shown_if_taken() -> Iterator[None]:
+    """Show the body's text on stdout, as far as that is taken: the command goes on all the same.
+
+    Raises:
+        OSError: what was to be shown cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        drop_unwritten(sys.stdout)
+
+
+def drop_unwritten(stream: TextIO) -> None:
+    """Let what nobody takes be forgotten, else the end of this process fails by it."""
+    with suppress(OSError):
+        stream.flush()
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def shortened(text: str, most: int = 60) -> str:

@@ -2,7 +2,8 @@
 
 The command is started once, as it is written, in this folder and environment. What it does is told
 by its own heartbeats where it is attached (`gonogo.trainer`), else by what it prints. Its keeper
-lives in a session of its own: this process may die, and the run goes on to its verdict.
+lives in a session of its own: this process may die, and the run goes on. Its terminal may go, or
+whoever reads what it shows: it follows the run in silence, and judges it.
 """
 
 import logging
@@ -21,7 +22,7 @@ from gonogo.cli.exits import Exit, exit_of_verdict
 from gonogo.cli.following import Following
 from gonogo.cli.interrupts import interrupt_on_signals
 from gonogo.cli.judging import print_judged
-from gonogo.cli.output import print_json, say
+from gonogo.cli.output import print_json, say, shown_if_taken
 from gonogo.cli.reach.completing import complete_plans
 from gonogo.cli.run_advice import (
     advise,
@@ -174,6 +175,7 @@ def run(
 
 def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool) -> bool:
     """Check the host, and follow the run to its end; True when it was interrupted here."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the run outlives its terminal: so do we
     environ = dict(settings.inherited)
     shared = open_host_folder(settings.locks or HOST_FOLDER) if has_devices(order) else None
     locks = DeviceLocks(home=settings.home, shared=shared)
@@ -328,7 +330,8 @@ def _judge(run_dir: RunDir, home: Path, as_json: bool) -> dict[str, Any]:
     if as_json:
         print_json(document)
     else:
-        print_judged(document, run_dir.path)
+        with shown_if_taken():
+            print_judged(document, run_dir.path)
         say(
             f"recorded with hash {document['hash']}; gonogo replay {document['id']} derives it"
             " again, gonogo verify --anchor HASH shows later that it is still there"

@@ -283,6 +283,50 @@ def test_a_run_whose_keeper_is_killed_has_an_end_and_leaves_nothing(folder: Path
     assert (record["reason"], record["ended_by"]) == ("keeper_lost", "infra")
 
 
+def is_judged(folder: Path, ran: subprocess.Popen[bytes]) -> None:
+    """Wait for a mute run that nobody listens to; it has its verdict, and a recorded decision."""
+    assert ran.wait(timeout=200) == Exit.INCONCLUSIVE
+    (recorded,) = (folder / "home" / "decisions").iterdir()
+    rows = json.loads(recorded.read_text())["criteria"]
+    assert {row["id"]: row["outcome"] for row in rows}["completed"] == "pass"
+
+
+def test_a_run_whose_terminal_goes_is_judged_all_the_same(folder: Path) -> None:
+    ours, its = os.openpty()
+    command = ["setsid", "--ctty", *gonogo("run", "--steps", "200", *mute(200))]
+    ran = subprocess.Popen(
+        command, cwd=folder, env=environment(folder), stdin=its, stdout=its, stderr=its
+    )
+    os.close(its)
+    wait_until(lambda: list(folder.glob("home/runs/*/heartbeat_rank0.jsonl")), what="a heartbeat")
+    os.close(ours)  # the window is closed: SIGHUP, and every write is refused
+    is_judged(folder, ran)
+
+
+@pytest.mark.parametrize(
+    ("where", "descriptor"),
+    [("nobody reads", 1), ("closed", 1), ("nobody reads", 2), ("/dev/full", 2)],
+    ids=["a pipe", "no stdout", "stderr into a pipe", "stderr on a full disk"],
+)
+def test_where_nobody_takes_what_a_run_shows_it_is_judged_all_the_same(
+    folder: Path, where: str, descriptor: int
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    into = {"nobody reads": f">&{writing}", "/dev/full": ">/dev/full", "closed": ">&-"}[where]
+    other = 3 - descriptor
+    script = f'exec "$@" {other}>other {descriptor}{into}'
+    ran = subprocess.Popen(
+        ["bash", "-c", script, "bash", *gonogo("run", "--steps", "30", *mute(30))],
+        cwd=folder, env=environment(folder), pass_fds=(writing,),
+    )  # fmt: skip
+    os.close(writing)
+    is_judged(folder, ran)
+    said = (folder / "other").read_text()
+    assert ("recorded with hash" in said) == (other == 2), "nothing of one is shown on the other"
+    assert ("iter 29" in said) == (other == 1)
+
+
 def test_where_no_disk_takes_the_decision_it_is_said_how_to_see_it(folder: Path) -> None:
     (folder / "home").mkdir()
     (folder / "home" / "decisions").touch()
