@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -208,3 +209,13 @@ def starting(folder: Path, module: str = KEEPER, root: Path = ROOT) -> Iterator[
     yield start
     for run in started:
         run.clean_up()
+
+
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """Have this process get no thread, as where a container has used up its processes."""
+    before = threading.stack_size(2**46)  # so much memory no host gives
+    try:
+        yield
+    finally:
+        threading.stack_size(before)

@@ -8,8 +8,7 @@ being read takes no signal.
 
 import logging
 import queue
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from gonogo.supervise.evidence.of_rank import (
     names_of_node,
     read_proc,
     read_target,
-    run_collector,
+    start_collector,
 )
 from gonogo.supervise.evidence.stacks import Readers, find_py_spy
 
@@ -81,11 +80,5 @@ class NodeEvidence:
             if target.pid is None or stacks.exists():
                 continue
             read = partial(read_target, self._readers, self._py_spy, self._probes.put)
-            _start(stacks, partial(read, number, target, native))
-            _start(proc, partial(read_proc, target.pid))
-
-
-def _start(path: Path, collect: Callable[[], str]) -> None:
-    threading.Thread(
-        target=run_collector, args=(path, collect), name=path.name, daemon=True
-    ).start()
+            start_collector(stacks, partial(read, number, target, native))
+            start_collector(proc, partial(read_proc, target.pid))

@@ -6,13 +6,16 @@ round's folder says what is wanted, and each node's follower writes the same fil
 """
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gonogo.contract.tick import StackProbe
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.evidence.stacks import Readers, read_stacks
+from gonogo.supervise.threads import start_thread
 
 ASKED_NAME = ".round.json"
 MAX_FILE_BYTES = 2 * 2**20
@@ -80,6 +83,19 @@ def read_proc(pid: int) -> str:
             text = f"{error}\n"
         parts.append(f"== /proc/{pid}/{name}\n{text.rstrip()}\n")
     return "".join(parts)
+
+
+def start_collector(path: Path, collect: Callable[[], str]) -> threading.Thread | None:
+    """Start a collector; None where the host has no thread for it, which its file says then."""
+    try:
+        return start_thread(partial(run_collector, path, collect), path.name)
+    except OSError as error:
+        run_collector(path, partial(_fail, error))
+        return None
+
+
+def _fail(error: OSError) -> str:
+    raise error
 
 
 def run_collector(path: Path, collect: Callable[[], str]) -> None:

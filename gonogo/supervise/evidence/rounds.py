@@ -29,11 +29,12 @@ from gonogo.supervise.evidence.of_rank import (
     names_of_node,
     read_proc,
     read_target,
-    run_collector,
     save_asked,
+    start_collector,
 )
 from gonogo.supervise.evidence.stacks import LIMIT_S, Readers, find_py_spy
 from gonogo.supervise.exit_record import load_tail
+from gonogo.supervise.threads import start_thread
 
 MAX_ROUNDS = 8
 MAX_ROUNDS_OF_SUSPICION = 6
@@ -108,19 +109,16 @@ class Evidence:
         paths = [str((folder / name).relative_to(self._dir.path)) for name in names]
         found = Round(number=self._taken, started_at=now, paths=paths)
         for name, collect in jobs.items():
-            thread = threading.Thread(
-                target=run_collector, args=(folder / name, collect), name=name, daemon=True
-            )
-            thread.start()
-            found.threads.append(thread)
+            if (thread := start_collector(folder / name, collect)) is not None:
+                found.threads.append(thread)
         if elsewhere:
-            found.threads.append(self._ask_followers(folder, others, native=native))
+            found.threads += self._ask_followers(folder, others, native=native)
         self.last = found
         return found
 
     def _ask_followers(
         self, folder: Path, names: Sequence[str], *, native: bool
-    ) -> threading.Thread:
+    ) -> list[threading.Thread]:
         """Have the nodes' followers look at their ranks, and wait for their files beside."""
 
         def wait() -> None:
@@ -135,9 +133,11 @@ class Evidence:
                     return
                 time.sleep(0.05)
 
-        thread = threading.Thread(target=wait, name="followers", daemon=True)
-        thread.start()
-        return thread
+        try:
+            return [start_thread(wait, "followers")]
+        except OSError as error:
+            _log.warning("no one is asked: %s", error, extra={"action": "evidence_failed"})
+            return []
 
     def stop(self) -> None:
         """End all readings: a process that is being read takes no signal."""

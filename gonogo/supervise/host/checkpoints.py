@@ -28,6 +28,7 @@ from gonogo.contract.errors import GonogoError
 from gonogo.contract.observation import CheckpointSeen
 from gonogo.contract.records import Manifest
 from gonogo.rundir import RunDir, is_text, load_record, open_file
+from gonogo.supervise.threads import start_thread
 
 MANIFEST = "manifest.json"
 BYTES_PER_S = 500e6
@@ -95,15 +96,14 @@ class Checkpoints:
         """Return what was verified since the last look; None when there is nothing new.
 
         Raises:
-            OSError: the folder is there and cannot be listed.
+            OSError: the folder is there and cannot be listed, or nobody can read just now.
         """
         for folder in self._claims():
             self._known[folder.name] = self._sighted.pop(folder.name)
             self._reading.add(folder.name)
             self._jobs.put(folder)
         if not self._jobs.empty() and self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
-            self._thread.start()
+            self._thread = start_thread(self._work, "checkpoints")
         found = []
         while not self._seen.empty():
             seen = self._seen.get_nowait()

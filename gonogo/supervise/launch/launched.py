@@ -26,6 +26,7 @@ import struct
 import threading
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ from gonogo.supervise.processes import (
     load_stat,
 )
 from gonogo.supervise.rank_record import RankRecord, save_rank_record
+from gonogo.supervise.threads import start_thread
 
 LOOK_EVERY_S = 0.5
 RARELY_S = 5.0
@@ -237,9 +239,13 @@ class Ends:
         with self._noted:
             self._refs[descriptor] = ref
         self._poll.register(descriptor, select.EPOLLIN)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start the thread; a host that has none to give is asked again for the next process."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._wait, name="ends", daemon=True)
-            self._thread.start()
+            with suppress(OSError):
+                self._thread = start_thread(self._wait, "ends")
 
     def of(self, ref: ProcessRef) -> Ended | None:
         """Return how a process ended; None where nobody saw it."""
@@ -250,6 +256,7 @@ class Ends:
 
         The last rank of all ends with its launcher: who asks right then must not be quicker.
         """
+        self._begin()
         with self._noted:
             gone = {ref for ref in self._refs.values() if not ref.is_alive()}
             self._noted.wait_for(lambda: gone.isdisjoint(self._refs.values()), limit_s)

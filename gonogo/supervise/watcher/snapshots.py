@@ -14,6 +14,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick
 from gonogo.judge.watch import WatchState, dump_state, load_state, tick_digest
 from gonogo.rundir import RunDir, sync_folder
+from gonogo.supervise.threads import start_thread
 
 FOLD_NAME = ".fold.json"
 EVERY_S = 300.0
@@ -98,10 +100,10 @@ class Snapshots:
         except Corrupt as error:  # what another package remembers: the fold goes on all the same
             _log.warning("no snapshot: %s", error, extra={"action": "snapshot_unwritten"})
             return
-        self._thread = threading.Thread(
-            target=_save, args=(self._path, document), name="snapshot", daemon=True
-        )
-        self._thread.start()
+        try:
+            self._thread = start_thread(partial(_save, self._path, document), "snapshot")
+        except OSError as error:  # the next one is tried like any other
+            _log.warning("no snapshot: %s", error, extra={"action": "snapshot_unwritten"})
 
     def join(self) -> None:
         """Wait until what was started is written."""

@@ -10,6 +10,7 @@ import pytest
 from gonogo.rundir import RunDir
 from gonogo.supervise.evidence.of_rank import Target
 from gonogo.supervise.evidence.rounds import HEARTBEATS, LOG_LINES, Evidence, Round
+from tests.supervise.runs import no_threads
 
 
 def finished(found: Round | None) -> Round:
@@ -66,3 +67,13 @@ def test_collector_that_fails_leaves_its_reason(
     finished(evidence.start_round("stall", {0: Target(rank=0, pid=os.getpid())}, 0.0))
     text = (tmp_path / "evidence" / "01_stall" / "stacks_rank0.txt").read_text()
     assert "no luck" in text
+
+
+def test_where_no_thread_is_to_be_had_a_round_says_so_and_is_over(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.rank_log(0).write_text("line\n")
+    with no_threads():
+        found = Evidence(run_dir).start_round("stall", {0: Target(rank=0, pid=os.getpid())}, 0.0)
+    assert found is not None
+    assert not found.is_running()
+    assert all("no thread can be started" in (tmp_path / path).read_text() for path in found.paths)

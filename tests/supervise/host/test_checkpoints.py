@@ -20,7 +20,7 @@ from gonogo.contract.observation import CheckpointSeen, checkpoints_in
 from gonogo.contract.tick import Tick
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.host.checkpoints import Checkpoints, verify
-from tests.supervise.runs import wait_until
+from tests.supervise.runs import no_threads, wait_until
 
 FAST = float("inf")
 FILES = {"model.pt": b"m" * 5_000_000, "state.json": b"{}", "rng.pt": b""}
@@ -416,3 +416,16 @@ def test_looking_never_waits_for_a_file_that_is_being_read(run_dir: RunDir) -> N
 
     threading.Thread(target=looks, daemon=True).start()
     assert done.wait(60.0)
+
+
+def test_where_no_thread_is_to_be_had_a_checkpoint_is_verified_later(run_dir: RunDir) -> None:
+    """A watcher that died of it, one after the other, ended a healthy run."""
+    save(run_dir, 20)
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    source.look(0.0)
+    with no_threads():
+        for _ in range(2):
+            with pytest.raises(OSError, match="no thread can be started"):
+                source.look(1.0)
+        assert source.owes()
+    wait_until(lambda: source.look(2.0), what="a checkpoint")

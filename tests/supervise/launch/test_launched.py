@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.supervise.launch.launched import Launched, _told_status
+from gonogo.supervise.launch.launched import Ends, Launched, _told_status
 from gonogo.supervise.processes import (
     ProcessRef,
     find_descendants,
@@ -25,7 +25,7 @@ from gonogo.supervise.processes import (
     load_stat,
 )
 from gonogo.supervise.rank_record import load_rank_record, recorded_ranks
-from tests.supervise.runs import ROOT, wait_until
+from tests.supervise.runs import ROOT, no_threads, wait_until
 
 LAUNCHER = """
 import os, subprocess, sys, time
@@ -317,3 +317,18 @@ def test_an_end_that_the_parent_was_told_first_is_seen_where_linux_tells() -> No
 def test_a_last_line_that_is_nested_beyond_measure_names_no_process(tmp_path: Path) -> None:
     (tmp_path / "heartbeat_rank0.jsonl").write_bytes(b"[" * 3_000 + b"\n")
     assert Launched(tmp_path, {"world_size": 1}, os.getpid())._named(0) is None
+
+
+def test_ends_are_seen_though_no_thread_was_to_be_had_at_first() -> None:
+    with subprocess.Popen(["sh", "-c", "read go; exit 7"], stdin=subprocess.PIPE) as program:
+        ref, ends = find_process(program.pid), Ends()
+        assert ref is not None
+        with no_threads():
+            ends.watch(ref)
+        assert program.stdin is not None
+        program.stdin.close()
+        wait_until(lambda: not ref.is_alive(), "its end")
+        ends.settle(20.0)
+        ended = ends.of(ref)
+    assert ended is not None
+    assert ended.code == 7
