@@ -16,7 +16,7 @@ import typer
 from gonogo.cli.client import Client
 from gonogo.cli.exits import Exit, exit_of_experiment
 from gonogo.cli.interrupts import interrupt_on_signals
-from gonogo.cli.output import err, out, print_json, standing_text, verdict_text
+from gonogo.cli.output import err, out, print_json, standing_text, tell, verdict_text
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.cli.stack import Stack
 from gonogo.cli.watching import watch_experiment
@@ -94,7 +94,7 @@ def settings_within(settings: Settings, home: Path) -> Settings:
 
 
 def _say(text: str) -> None:
-    err.print(f"demo: {text}", markup=False, highlight=False, soft_wrap=True)
+    tell(f"demo: {text}")
 
 
 def _await_alerts(client: Client) -> None:

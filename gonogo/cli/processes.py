@@ -14,7 +14,7 @@ from gonogo.cli.checkout import replace_process
 from gonogo.cli.client import Client
 from gonogo.cli.connection import check_place
 from gonogo.cli.exits import Exit
-from gonogo.cli.output import err, out, print_json, print_lines
+from gonogo.cli.output import out, print_json, print_lines, shown_if_taken, tell
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack
 from gonogo.contract.cluster import EngineName
@@ -57,12 +57,13 @@ def up(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
-    stack = Stack(settings=settings, host=host, port=port, engine=engine, say=_say)
+    stack = Stack(settings=settings, host=host, port=port, engine=engine, say=tell)
     with stack:
-        _announce(stack, as_json)
+        with shown_if_taken():
+            _announce(stack, as_json)
         while not asked.wait(0.2):
-            stack.tend(_say)
-        err.print("stopping: runs end with a checkpoint and can be resumed (Ctrl-C again: now)")
+            stack.tend(tell)
+        tell("stopping: runs end with a checkpoint and can be resumed (Ctrl-C again: now)")
         stopper = threading.Thread(target=stack.stop, args=(CHECKPOINT_GRACE_S, told), daemon=True)
         stopper.start()
         while stopper.is_alive() and not now.wait(0.2):
@@ -71,10 +72,6 @@ def up(
             for child in stack.children:
                 child.stop(0.5)
     raise typer.Exit(Exit.OK if not now.is_set() else Exit.INTERRUPTED)
-
-
-def _say(text: str) -> None:
-    err.print(text, markup=False, highlight=False)
 
 
 def _announce(stack: Stack, as_json: bool) -> None:

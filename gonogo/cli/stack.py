@@ -1,6 +1,7 @@
 """How does `gonogo up` keep everything running? Embedded server, service and one worker.
 
-Guarantees: whichever dies is started again within a second; one `up` per home; when `up` itself is
+Guarantees: whichever dies is started again within a second, or as soon as the host takes one more
+process, and nothing else ends for that; one `up` per home; when `up` itself is
 killed its children get SIGTERM, while runs go on under their keepers. Not guaranteed: order of
 stopping beyond worker, service, server.
 """
@@ -46,6 +47,8 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     restarts: int = 0
+    refused: bool = False
+    """Whether it was said that it cannot be started again just now."""
 
     def start(self) -> None:
         """Start the process in its own session, so that a terminal's Ctrl-C is ours alone."""
@@ -251,10 +254,19 @@ class Stack:
         """Start again what died; call it a few times a second."""
         for child in self.children:
             if child.dead() and time.monotonic() - child.started_at > RESTART_S:
-                code = child.process.returncode if child.process else None
-                child.restarts += 1
-                say(f"{child.name} ended ({code}); started again (log: {child.log})")
-                child.start()
+                self._start_again(child, say)
+
+    def _start_again(self, child: Child, say: Callable[[str], None]) -> None:
+        code = child.process.returncode if child.process else None
+        try:
+            child.start()
+        except (OSError, subprocess.SubprocessError) as error:  # else we would end all runs for it
+            if not child.refused:
+                say(f"{child.name} ended ({code}); it cannot be started just now: {error}")
+            child.refused, child.started_at = True, time.monotonic()
+            return
+        child.refused, child.restarts = False, child.restarts + 1
+        say(f"{child.name} ended ({code}); started again (log: {child.log})")
 
     def child(self, name: str) -> Child:
         """Return a child by name: redis, service or worker."""

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from gonogo.cli.connection import client_of
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Child, Stack, embedded_server, free_port, socket_path
 from gonogo.contract.errors import Conflict, Unavailable
+from gonogo.supervise.processes import find_descendants, load_program
+from tests.supervise.runs import ROOT, wait_until
 
 
 @pytest.fixture
@@ -62,6 +65,57 @@ def test_a_dead_child_is_started_again_and_said(server: Child, tmp_path: Path) -
     assert server.process.pid != old
     assert "started again" in said[0]
     assert ping(tmp_path)
+
+
+def test_a_child_that_cannot_be_started_just_now_is_tried_again_and_ends_nothing(
+    server: Child, tmp_path: Path
+) -> None:
+    assert ping(tmp_path)
+    assert server.process is not None
+    settings = load_settings({"GONOGO_HOME": str(tmp_path), "GONOGO_URL": "http://127.0.0.1:1"})
+    stack = Stack(settings=settings, children=[server])
+    server.log, log = tmp_path / "gone" / "redis.log", server.log
+    server.process.kill()
+    server.process.wait(60)
+    said: list[str] = []
+
+    def tended() -> bool:
+        stack.tend(said.append)
+        return server.restarts == 1
+
+    for _ in range(3):
+        server.started_at = 0.0
+        assert not tended()
+    server.log = log
+    wait_until(tended, "another server")
+    assert ["just now" in text for text in said] == [True, False], "it is said once"
+    assert ping(tmp_path)
+
+
+def test_an_up_whose_words_no_disk_takes_goes_on(tmp_path: Path) -> None:
+    """It ended, and its worker every run, since it could not say that the server had died."""
+    with open("/dev/full", "w") as full:
+        up = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gonogo.cli.main", "up", "--port", "0"],
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "GONOGO_HOME": str(tmp_path)},
+            stdout=full,
+            stderr=full,
+        )
+    try:
+        wait_until((tmp_path / "logs" / "worker.log").exists, "a worker")
+        assert ping(tmp_path)
+        (server,) = (
+            row
+            for row in find_descendants(up.pid).values()
+            if "valkey" in load_program(row.pid) or "redis" in load_program(row.pid)
+        )
+        server.send(signal.SIGKILL)
+        wait_until(lambda: not server.is_alive(), "its end")
+        assert ping(tmp_path)
+        assert up.poll() is None
+    finally:
+        up.terminate()
+        assert up.wait(60) == 0
 
 
 def test_a_home_whose_path_is_too_long_gets_a_socket_elsewhere(tmp_path: Path) -> None:
