@@ -10,6 +10,7 @@ only.
 """
 
 import argparse
+import errno
 import logging
 import os
 import resource
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.exit_record import Ended, lost_a_peer
@@ -40,6 +41,14 @@ from gonogo.supervise.weather import Weather
 _FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
 _WAITED = _FORWARDED | {signal.SIGCHLD}
 _READ_EVERY_S = 0.1
+START_LIMIT_S = 60.0
+"""How long a host may have no process, file or disk for the program: nothing of it has begun."""
+_START_AGAIN_S = 0.5
+_SCARCE = frozenset({
+    errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE,
+})  # fmt: skip
+_T = TypeVar("_T")
 _weather = Weather(logging.getLogger("gonogo.supervise.launch.rank"))
 
 
@@ -50,7 +59,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--keeper", type=int, metavar="PID")
     parser.add_argument("program", nargs="+")
     asked = parser.parse_args(argv)
-    order = load_json(asked.dir / "order.json") or {}
+    order = _at_length("the order", partial(load_json, asked.dir / "order.json")) or {}
     told = os.environ.get("RANK", "0")  # noqa: TID251 - torchrun's word; no settings here
     rank = 0 if order.get("command") else int(told)
     die_with_parent()
@@ -61,7 +70,8 @@ def main(argv: list[str]) -> int:
     # Who starts us blocks SIGTERM where a scheduler sends it to all. What speaks to us leaves when
     # it is asked to; another's program may know of that signal alone.
     shielded = signal.SIGTERM in before and not order.get("command")
-    child = _start(asked.program, asked.dir / f"rank{rank}.log", shielded=shielded)
+    log = asked.dir / f"rank{rank}.log"
+    child = _at_length("the program", partial(_start, asked.program, log, shielded=shielded))
     stat = load_stat(child.pid)
     ref = ProcessRef(pid=child.pid, start_ticks=stat.start_ticks if stat else 0)
 
@@ -84,6 +94,25 @@ def main(argv: list[str]) -> int:
     if number is not None:
         _die_by(number)
     return status
+
+
+def _at_length(what: str, work: Callable[[], _T]) -> _T:
+    """Return what `work` returns; where the host has no room for it just now it is tried again.
+
+    What keeps a program from beginning is no failure of the program's.
+
+    Raises:
+        OSError: it is another's fault, or there was no room for START_LIMIT_S.
+    """
+    give_up = time.monotonic() + START_LIMIT_S
+    while True:
+        try:
+            return work()
+        except OSError as error:
+            if error.errno not in _SCARCE or time.monotonic() >= give_up:
+                raise
+            _weather.note(what, error)
+        time.sleep(_START_AGAIN_S)
 
 
 def _is_orphan(keeper: int, order: dict[str, Any]) -> bool:

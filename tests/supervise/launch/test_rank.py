@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -19,10 +21,18 @@ from tests.supervise.orders import make_order
 from tests.supervise.runs import ROOT, wait_until
 
 
-def start(run_dir: Path, program: str, rank: int = 1) -> subprocess.Popen[bytes]:
+def start(
+    run_dir: Path,
+    program: str,
+    rank: int = 1,
+    *,
+    environ: Mapping[str, str] | None = None,
+    stderr: IO[bytes] | None = None,
+) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "gonogo.supervise.launch.rank", "--dir", str(run_dir), "--"]
-    environ = {**os.environ, "RANK": str(rank), "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen([*command, sys.executable, "-c", program], cwd=ROOT, env=environ)
+    environ = {**os.environ, "RANK": str(rank), "PYTHONUNBUFFERED": "1", **(environ or {})}
+    command += [sys.executable, "-c", program]
+    return subprocess.Popen(command, cwd=ROOT, env=environ, stderr=stderr)
 
 
 def stamp(run_dir: Path, rank: int = 1) -> dict[str, Any]:
@@ -54,6 +64,34 @@ def test_output_of_the_program_goes_to_the_log_of_its_rank(tmp_path: Path) -> No
     program = "import sys; print('out'); print('err', file=sys.stderr)"
     start(tmp_path, program, rank=3).wait(timeout=20)
     assert (tmp_path / "rank3.log").read_text() == "out\nerr\n"
+
+
+@pytest.mark.parametrize("what", ["rank1.log", "order.json"])
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOSPC, errno.ESTALE])
+def test_a_host_without_room_for_a_moment_is_no_failure_of_the_program(
+    tmp_path: Path, what: str, number: int
+) -> None:
+    flag = tmp_path / "weather"
+    flag.write_text(str(number))
+    environ = {
+        "GONOGO_TEST_WEATHER": str(flag),
+        "GONOGO_TEST_SKY": str(tmp_path / what),
+        "PYTHONPATH": str(Path(__file__).parents[1] / "weather"),
+    }
+    said = tmp_path / "said"
+    with said.open("wb") as stream:
+        wrapper = start(tmp_path, "print('hello')", environ=environ, stderr=stream)
+    wait_until(lambda: os.strerror(number) in said.read_text(), "that it cannot start")
+    flag.unlink()
+    assert wrapper.wait(timeout=20) == 0
+    assert (tmp_path / "rank1.log").read_text() == "hello\n"
+    assert stamp(tmp_path)["code"] == 0
+
+
+def test_a_program_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gonogo.supervise.launch.rank", "--dir", str(tmp_path)]
+    done = subprocess.run([*command, "--", "/no/such"], cwd=ROOT, timeout=20, check=False)
+    assert done.returncode == 1
 
 
 def test_when_memory_runs_out_the_program_is_to_go_before_whoever_watches_it(
