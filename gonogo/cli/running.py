@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -289,25 +290,29 @@ def _last_line(path: Path) -> str:
 def _launch(
     run_dir: RunDir, locks: DeviceLocks, environ: dict[str, str], devices: Sequence[str]
 ) -> "subprocess.Popen[bytes]":
-    """Start the keeper.
+    """Start the keeper; one without devices takes none from another launch, and waits for none.
 
     Raises:
         Unavailable: another launch in this home takes for ever.
     """
     home = locks.home
+    start = partial(
+        start_keeper,
+        run_dir.path,
+        home=home,
+        locks=locks,
+        devices=devices,
+        environ=environ,
+        cwd=Path.cwd(),
+        options=("--allow", "any", "--allow-env", "any"),
+    )
+    if not devices:
+        return start()
     give_up = time.monotonic() + LAUNCH_WAIT_S
     while time.monotonic() < give_up:
         with holding(launch_lock(home)) as mine:
             if mine:
-                return start_keeper(
-                    run_dir.path,
-                    home=home,
-                    locks=locks,
-                    devices=devices,
-                    environ=environ,
-                    cwd=Path.cwd(),
-                    options=("--allow", "any", "--allow-env", "any"),
-                )
+                return start()
         time.sleep(_POLL_S)
     raise Unavailable(f"{launch_lock(home)} is held for a minute: another launch hangs")
 

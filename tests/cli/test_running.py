@@ -16,7 +16,7 @@ from gonogo.cli import running
 from gonogo.cli.app import run
 from gonogo.cli.exits import Exit
 from gonogo.supervise.devices.listing import DeviceListed, Listing
-from gonogo.supervise.locks import DeviceLocks, holding
+from gonogo.supervise.locks import DeviceLocks, holding, launch_lock
 from gonogo.supervise.processes import find_process
 from tests.data import make_runs
 from tests.supervise.runs import wait_until
@@ -145,6 +145,14 @@ def test_modules_in_the_folder_of_the_program_are_not_taken_for_those_of_gonogo(
 
 
 @pytest.mark.long
+def test_a_run_without_devices_waits_for_no_other_launch(folder: Path) -> None:
+    """A worker of the home, or the first of many runs at once, may hold the lock for long."""
+    with holding(launch_lock(folder / "home")):
+        ran = Ran(folder, "--steps", "30", "--json", *mute(30))
+    assert ran.code == Exit.INCONCLUSIVE, ran.err
+    assert ran.criteria()["completed"] == "pass"
+
+
 def test_a_program_that_ends_early_is_no_go_and_without_steps_none_is_complete(
     folder: Path,
 ) -> None:
