@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -180,13 +180,17 @@ def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool
     environ = dict(settings.inherited)
     shared = open_host_folder(settings.locks or HOST_FOLDER) if has_devices(order) else None
     locks = DeviceLocks(home=settings.home, shared=shared)
-    devices = _devices_of(order, environ, locks)
-    checked = check_host(order, run_dir, devices=devices, cwd=Path.cwd())
-    for check in checked.checks:
-        if check.outcome != "pass":
-            say(f"preflight {check.id}: {check.outcome}: {check.text}")
-    if checked.passed and devices is not None:
+    keeper = None
+    while keeper is None:
+        devices = _devices_of(order, environ, locks)
+        checked = check_host(order, run_dir, devices=devices, cwd=Path.cwd())
+        for check in checked.checks:
+            if check.outcome != "pass":
+                say(f"preflight {check.id}: {check.outcome}: {check.text}")
+        if not checked.passed or devices is None:
+            break
         keeper = _launch(run_dir, locks, environ, devices)
+    if keeper is not None:
         interrupted = _follow(keeper, run_dir, order, quiet=quiet)
         if keeper.returncode < 0:
             _end_lost(run_dir, order, locks, environ)
@@ -288,9 +292,11 @@ def _last_line(path: Path) -> str:
 
 
 def _launch(
-    run_dir: RunDir, locks: DeviceLocks, environ: dict[str, str], devices: Sequence[str]
-) -> "subprocess.Popen[bytes]":
-    """Start the keeper; one without devices takes none from another launch, and waits for none.
+    run_dir: RunDir, locks: DeviceLocks, environ: dict[str, str], devices: tuple[str, ...]
+) -> "subprocess.Popen[bytes] | None":
+    """Start the keeper; None where somebody has taken one of its devices since they were chosen.
+
+    One without devices takes none from another launch, and waits for none.
 
     Raises:
         Unavailable: another launch in this home takes for ever.
@@ -312,7 +318,7 @@ def _launch(
     while time.monotonic() < give_up:
         with holding(launch_lock(home)) as mine:
             if mine:
-                return start()
+                return start() if locks.free(devices) == devices else None
         time.sleep(_POLL_S)
     raise Unavailable(f"{launch_lock(home)} is held for a minute: another launch hangs")
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ import pytest
 from gonogo.cli import running
 from gonogo.cli.app import run
 from gonogo.cli.exits import Exit
+from gonogo.cli.settings import load_settings
+from gonogo.contract.records import Preflight
+from gonogo.rundir import RunDir
 from gonogo.supervise.devices.listing import DeviceListed, Listing
 from gonogo.supervise.locks import DeviceLocks, holding, launch_lock
 from gonogo.supervise.processes import find_process
@@ -534,3 +538,39 @@ def test_a_run_gets_the_devices_that_are_seen_and_free(
     locks = DeviceLocks(home=tmp_path / "home", shared=tmp_path / "locks")
     with holding(locks.path("GPU-2")):
         assert running._devices_of(order, environ, locks) == devices
+
+
+def test_a_device_that_another_launch_took_meanwhile_is_chosen_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs at once chose the same GPU: the second was refused, beside others that were free."""
+    rows = [DeviceListed(uuid=f"GPU-{n}", index=n, name="H100") for n in range(2)]
+    order = make_runs.order_of().model_copy(update={"profile": "h100", "world_size": 1})
+    settings = load_settings(
+        {"GONOGO_HOME": str(tmp_path), "GONOGO_LOCKS": str(tmp_path / "locks")}
+    )
+    locks = DeviceLocks(home=tmp_path, shared=tmp_path / "locks")
+    looked, started = [], []
+    with ExitStack() as other:
+
+        def look(*_: object, devices: tuple[str, ...], **__: object) -> Preflight:
+            if not looked:
+                assert other.enter_context(holding(locks.path(devices[0])))
+            looked.append(devices)
+            return Preflight(passed=True, checks=[])
+
+        def start(*_: object, devices: tuple[str, ...], **__: object) -> subprocess.Popen[bytes]:
+            started.append(devices)
+            return subprocess.Popen(["true"])
+
+        monkeypatch.setattr(running, "list_host_devices", lambda: Listing(devices=rows))
+        monkeypatch.setattr(running, "check_host", look)
+        monkeypatch.setattr(running, "start_keeper", start)
+        monkeypatch.setattr(running, "interrupt_on_signals", lambda: None)
+        before = signal.getsignal(signal.SIGHUP)
+        try:
+            running._supervise(order, RunDir(tmp_path), settings, quiet=True)
+        finally:
+            signal.signal(signal.SIGHUP, before)
+    assert looked == [("GPU-0",), ("GPU-1",)]
+    assert started == [("GPU-1",)]
