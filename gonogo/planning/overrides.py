@@ -6,7 +6,13 @@ from typing import Any
 from gonogo.contract.canonical import plain_copy
 from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.near_miss import hint
+from gonogo.contract.wire import MAX_DEPTH
 from gonogo.planning.paths import known_steps, locate
+from gonogo.planning.problems import rejected
+
+_SHOWN_CHARS = 60
+"""Of a path that is refused for its length: its beginning says which it is."""
+_TOO_DEEP = f"more than {MAX_DEPTH} levels"
 
 
 def with_overrides(data: Mapping[str, Any], sets: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,16 +26,23 @@ def with_overrides(data: Mapping[str, Any], sets: Mapping[str, Any]) -> dict[str
         sets: dotted path → JSON value, such as `phases.smoke.steps` → 20.
 
     Raises:
-        Rejected: paths that lead through something that is not there.
+        Rejected: paths that lead through something that is not there; more than `MAX_DEPTH` levels
+            of anything, which nobody writes and which would exhaust the stack.
     """
+    _require_shallow([data, sets])
     result: dict[str, Any] = plain_copy(data)
     problems = []
     for path, value in sets.items():
+        if path.count(".") >= MAX_DEPTH:  # before it is looked for, which costs its square
+            shown = path[:_SHOWN_CHARS]
+            problems.append(Problem(path=shown.rpartition(".")[0] or shown, message=_TOO_DEEP))
+            continue
         problem = _set_at(result, path, plain_copy(value))
         if problem:
             problems.append(Problem(path=path, message=problem))
     if problems:
         raise Rejected(f"set {problems[0].path}: {problems[0].message}", problems=tuple(problems))
+    _require_shallow([result])
     return result
 
 
@@ -54,3 +67,17 @@ def _set_at(root: dict[str, Any], path: str, value: Any) -> str | None:
     else:
         node[last] = value
     return None
+
+
+def _require_shallow(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for row in level
+            if isinstance(row, Mapping | list)
+            for inner in (row.values() if isinstance(row, Mapping) else row)
+        ]
+        if not level:
+            return
+    raise rejected([Problem(path="", message=_TOO_DEEP)])

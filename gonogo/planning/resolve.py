@@ -30,8 +30,6 @@ from gonogo.planning.workloads.known import WorkloadSchema, workload_schema
 
 LoadConfig = Callable[[str], Mapping[str, Any]]
 SchemaOf = Callable[[str | None], WorkloadSchema | None]
-_DEEPEST = 64
-"""Levels of a plan; nobody writes more, and a hostile one must not exhaust the stack."""
 
 
 def resolve_plan(
@@ -55,7 +53,6 @@ def resolve_plan(
     """
     sets = dict(sets or {})
     fault = sets.pop("fault", None)
-    _require_shallow([data, sets])
     data = with_overrides(data, sets)
     plan = _parse(data)
     if plan.campaign is not None:
@@ -115,17 +112,3 @@ def _frozen(plan: Plan, train: dict[str, Any], fault: str | None) -> ResolvedPla
     except Corrupt as error:
         raise rejected([Problem(path="", message=error.detail)]) from error
     return resolved
-
-
-def _require_shallow(value: Any) -> None:
-    level = [value]
-    for _ in range(_DEEPEST):
-        level = [
-            inner
-            for row in level
-            if isinstance(row, Mapping | list)
-            for inner in (row.values() if isinstance(row, Mapping) else row)
-        ]
-        if not level:
-            return
-    raise rejected([Problem(path="", message=f"more than {_DEEPEST} levels")])

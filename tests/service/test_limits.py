@@ -154,6 +154,18 @@ def test_a_deeply_nested_submission_is_refused_with_a_sentence(plane: Plane) -> 
     assert plane.call("POST", "/experiments", content=deeper).status_code in (400, 422)
 
 
+@pytest.mark.parametrize("where", ["/experiments", "/experiments/preview", "/campaigns"])
+@pytest.mark.parametrize("levels", [65, 199, 100_000])
+def test_a_path_to_set_that_goes_too_deep_is_refused_with_a_sentence(
+    plane: Plane, where: str, levels: int
+) -> None:
+    path = ".".join(["train", *["a"] * (levels - 1)])
+    answer = plane.call("POST", where, json={"plan": "demo", "set": {path: 1}})
+    assert answer.status_code == 422
+    assert answer.json()["detail"].endswith("more than 64 levels")
+    assert len(answer.content) < 1000
+
+
 @pytest.mark.parametrize(
     "body",
     [

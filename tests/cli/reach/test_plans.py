@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,13 @@ def test_submitting_tells_the_line_of_what_the_service_refuses(
     assert f"{file}:8: train.optim.lr: found 'fast'" in said.err
     assert "--set: train.dtype: found 'fp13'; expected one of bf16, fp16, fp32" in said.err
     assert plane.get("/experiments")["items"] == []
+
+
+def test_a_path_that_is_set_too_deep_is_refused_in_one_line(gonogo: Any, plane: Any) -> None:
+    said = gonogo("submit", "demo", "--dry-run", "--set", f"train.{'a.' * 198}a=1")
+    assert said.code == 2
+    assert re.fullmatch(r".*--set: train[.a]+: more than 64 levels\n", said.err), said.err
+    assert len(said.err) < 120
 
 
 def test_a_numeric_toggle_and_an_exponent_mean_what_they_look_like(gonogo: Any, plane: Any) -> None:
