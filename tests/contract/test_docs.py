@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,29 @@ def test_every_toggle_of_the_trainer_is_documented_with_its_default(toggle: Togg
 def test_nothing_is_documented_that_no_process_reads() -> None:
     named = {name for name in rows_of("docs/settings.md") if name.startswith(("GONOGO_", "NSA_"))}
     assert named == {row.env for row in TABLE if row.env.startswith("GONOGO_")} | TOGGLES.keys()
+
+
+def of_compose() -> tuple[dict[str, str], set[str]]:
+    """What the compose file reads: variable → default, images without digest; and its secrets."""
+    text = (ROOT / "docker-compose.yml").read_text()
+    read = re.findall(r"\$\{(\w+)(?::?-([^}]*))?\}", text)
+    files = re.findall(r"\{file: \./docker/secrets/(\w+)\}", text)
+    return {name: default.split("@")[0] for name, default in read}, set(files)
+
+
+def test_the_variables_of_docker_compose_are_listed_with_their_defaults_and_no_other() -> None:
+    part = (ROOT / "docs/settings.md").read_text().split("## docker-compose.yml")[1]
+    listed = dict(re.findall(r"^\| `([A-Z_]+)` \| (\S+) \| ", part, re.M))
+    read, _ = of_compose()
+    assert {name: default.strip("`–") for name, default in listed.items()} == read
+
+
+def test_the_secrets_of_docker_compose_are_listed_and_made_and_no_other() -> None:
+    part = (ROOT / "docs/settings.md").read_text().split("## docker-compose.yml")[1]
+    _, files = of_compose()
+    assert set(re.findall(r"^\| `([a-z_]+)` \| ", part, re.M)) == files
+    made = runpy.run_path(str(ROOT / "docker/make_secrets.py"))["make"]()
+    assert made.keys() == files
 
 
 def diagram(table: dict[tuple[StrEnum, StrEnum], StrEnum]) -> list[str]:
