@@ -14,7 +14,7 @@ from typing import IO
 from zlib import crc32
 
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
+from gonogo.contract.heartbeat import MAX_LINE_BYTES, Heartbeat, parse_heartbeat
 from gonogo.contract.tick import LinesSeen, Tick
 from gonogo.judge.watch.boots import boots_in_order
 from gonogo.rundir import PIECE_BYTES, RunDir, iter_lines, open_lines
@@ -45,7 +45,11 @@ class ByBytes:
 
 
 class _Tail:
-    """A file read forwards, in whole lines: where an edit moved them, a part waits for its rest."""
+    """A file read forwards, in whole lines: where an edit moved them, a part waits for its rest.
+
+    What outgrew a line while a look of the watcher found no end of it was a line of that look, as
+    `load_lines` has it, and so was its rest; counted otherwise here, findings would differ.
+    """
 
     def __init__(self, path: Path) -> None:
         self._stream: IO[bytes] = io.BytesIO()  # what cannot be opened has no lines
@@ -65,7 +69,10 @@ class _Tail:
             return []
         data = self._stream.read(size)
         self._offset += len(data)
-        return self._whole(data)
+        lines = self._whole(data)
+        if not lines and len(self._torn) > MAX_LINE_BYTES:  # the watcher took it as a line, too
+            lines, self._torn = self._torn.splitlines(), b""
+        return lines
 
     def _measure(self) -> int:
         """Return how many bytes there are to read, whatever a tick says."""
