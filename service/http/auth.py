@@ -26,6 +26,7 @@ from service.context import Context
 from service.db.prepared import Prepared
 from service.db.schema import KeyRow
 from service.db.store import tables_of
+from service.http.connections import show_key
 from service.http.problems import NoKey
 from service.queries.keys import load_living_key
 
@@ -215,6 +216,7 @@ def needs_role(role: Role) -> Callable[..., Principal]:
     """Return a dependency that lets pass whoever holds `role`, and says who it is."""
 
     def check(
+        request: Request,
         context: Annotated[Context, Depends(get_context)],
         credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
     ) -> Principal:
@@ -223,6 +225,7 @@ def needs_role(role: Role) -> Callable[..., Principal]:
         found = context.store.read(lambda session: find_principal(session, credentials.credentials))
         if found is None:
             raise NoKey
+        show_key(request.scope)
         if found.role not in ALLOWS[role]:
             raise NotAllowed(f"this needs a key of role {role}; yours is {found.role}")
         return found

@@ -4,6 +4,10 @@ uvicorn waits for the rest of a request, and for who is to read an answer, for e
 connection there is room for, a request's head of any length and as many requests ahead of their
 answers as are sent: who has no key could use up the files that the database and the run directories
 need, the memory, and the time of all others.
+
+Of connections on which no living key was shown (`show_key`) `STRANGERS` are kept. Who comes then is
+taken, and the one that has waited longest for its caller goes: so strangers shut nobody out, and
+one that is being answered stays.
 """
 
 import asyncio
@@ -15,12 +19,15 @@ import termios
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
     RequestResponseCycle,
 )
+from uvicorn.server import ServerState
 
 REQUEST_S = 120.0
 """From a request's first byte, or a connection's beginning, to the end of its head; and for each
@@ -32,9 +39,16 @@ MOST_HEADERS = 100
 """Of one request: a byte of a short one takes twenty of memory."""
 MOST_WAITING = 64
 """Requests that wait on one connection for the answer to the one before."""
+STRANGERS = 1024
+"""Connections without a living key; each may take a megabyte, with what waits on it."""
+_LOOKS = 64
+"""At strangers, for each that comes while there are too many."""
 SPARE_FILES = 256
 """Of the files that the process may open: not for connections; of few, half."""
 _MOST_FILES = 65_536
+_SHOWN = "key_shown"
+_strangers: WeakKeyDictionary[ServerState, dict["Connection", None]] = WeakKeyDictionary()
+"""Server → its connections without a living key, those that came or were looked at first, first."""
 _own_faults = logging.getLogger("uvicorn.error.own")
 _own_faults.setLevel(logging.ERROR)  # a stranger's nonsense is answered, and fills no log
 
@@ -50,6 +64,11 @@ def raise_file_limit() -> None:
 def most_connections(files: int) -> int:
     """Return how many connections a process may hold that may open so many files."""
     return files - min(SPARE_FILES, files // 2)
+
+
+def show_key(scope: Scope) -> None:
+    """Take note that a request came with a living key: its connection is no stranger's."""
+    scope.setdefault("state", {})[_SHOWN] = True
 
 
 class Connection(HttpToolsProtocol):
@@ -76,6 +95,10 @@ class Connection(HttpToolsProtocol):
         else:
             self._arm()
             self._look = self.loop.call_later(REQUEST_S, self._look_for_reader)
+            strangers = self._strangers()
+            strangers[self] = None
+            if len(strangers) > STRANGERS:
+                _make_room(strangers)
 
     def data_received(self, data: bytes) -> None:
         """Read on, and look whether the request is whole now."""
@@ -107,6 +130,8 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Go on with the next request; nothing more is read while others wait."""
+        if self.has_shown_key():
+            self._strangers().pop(self, None)
         super().on_response_complete()
         if self.pipeline:
             self.flow.pause_reading()
@@ -129,6 +154,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
         self._disarm()
+        self._strangers().pop(self, None)
         if self._look is not None:
             self._look.cancel()
             self._look = None
@@ -137,6 +163,17 @@ class Connection(HttpToolsProtocol):
             self._answered.disconnected = True
             self._answered.message_event.set()
         super().connection_lost(exc)
+
+    def has_shown_key(self) -> bool:
+        """Say whether the request that is being answered came with a living key."""
+        return self._answered is not None and _SHOWN in self._answered.scope["state"]
+
+    def waits_for_caller(self) -> bool:
+        """Say whether it is for its caller to ask, to read, or to wait for fewer answers."""
+        return self._waits() or self.flow.write_paused or bool(self.pipeline)
+
+    def _strangers(self) -> dict["Connection", None]:
+        return _strangers.setdefault(self.server_state, {})
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answered = cycle
@@ -197,3 +234,16 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
             return
         self._look = self.loop.call_later(REQUEST_S, self._look_for_reader)
+
+
+def _make_room(strangers: dict[Connection, None]) -> None:
+    """End the first connection that waits for its caller, of those that nobody showed a key on."""
+    for _ in range(min(_LOOKS, len(strangers))):
+        first = next(iter(strangers))
+        del strangers[first]
+        if first.has_shown_key():
+            continue
+        if first.waits_for_caller():
+            first.transport.abort()
+            return
+        strangers[first] = None

@@ -16,6 +16,7 @@ from gonogo.contract.api import ProblemBody
 from gonogo.contract.errors import GonogoError, NotAllowed
 from service.context import Context
 from service.http.auth import ALLOWS, Principal, Role, bearer_key, find_principal
+from service.http.connections import show_key
 from service.http.problems import NoKey, TooMany, problem_of_error, problem_response
 
 UNKNOWN_BYTES = 64 * 2**10
@@ -86,7 +87,10 @@ class Limits:
         key = bearer_key(request.headers)
         if key is None:
             return None
-        return self._context.store.read(lambda session: find_principal(session, key))
+        found = self._context.store.read(lambda session: find_principal(session, key))
+        if found is not None:
+            show_key(request.scope)
+        return found
 
     async def _serve(
         self, scope: Scope, receive: Receive, send: Send, limit: int, holder: str

@@ -29,6 +29,7 @@ from service.context import Context
 from service.db.store import Session
 from service.experiments.lifecycle import Deed
 from service.http.auth import ALLOWS, Principal, Role, find_principal, hash_key
+from service.http.connections import show_key
 from service.http.problems import ANSWERED, answer_error
 
 
@@ -125,6 +126,8 @@ class ShortWays:
         if message["type"] == "http.request" and not message.get("more_body", False):
             try:
                 response = await self._answer(*found, message.get("body", b""))
+                if response is not None:
+                    show_key(scope)
             except ANSWERED as error:
                 response = answer_error(Request(scope), error)
         if response is not None:

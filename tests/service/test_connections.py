@@ -243,5 +243,95 @@ def test_the_last_files_are_not_for_connections(
             client.settimeout(0.5)
         kept = [client for client in clients if not ended(client)]
         assert 0 < len(kept) <= 3
+        kept[0].settimeout(60)
         kept[0].sendall(HEALTH + b"\r\n")
         assert kept[0].recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def with_key(plane: Plane, path: str) -> bytes:
+    key = plane.key().encode()
+    return (
+        HEALTH.replace(b"/healthz", path.encode()) + b"Authorization: Bearer " + key + b"\r\n\r\n"
+    )
+
+
+def keyed(plane: Plane, client: socket.socket, path: str) -> int:
+    client.sendall(with_key(plane, path))
+    return status_of_whole_answer(client)
+
+
+STREAM = HEALTH.replace(b"/healthz", b"/api/v1/events").strip() + b"\r\nAccept: text/event-stream"
+
+
+@pytest.mark.parametrize(
+    "held", [b"", HEALTH, HEALTH + b"\r\n", BODY], ids=["nothing", "a head", "an answer", "a body"]
+)
+def test_strangers_leave_for_those_who_come_and_shut_nobody_out(
+    still: Plane, monkeypatch: pytest.MonkeyPatch, held: bytes
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 60.0)
+    monkeypatch.setattr(connections, "STRANGERS", 8)
+    with ExitStack() as stack:
+        known, stream = (stack.enter_context(connected(still)) for _ in range(2))
+        assert keyed(still, known, "/api/v1/experiments") == 200
+        stream.sendall(STREAM + b"\r\nAuthorization: Bearer " + still.key().encode() + b"\r\n\r\n")
+        assert stream.recv(15).startswith(b"HTTP/1.1 200")
+        strangers = []
+        for _ in range(40):
+            strangers.append(stack.enter_context(connected(still)))
+            strangers[-1].sendall(held)
+            if held.startswith(b"GET") and held.endswith(b"\r\n\r\n"):
+                assert status_of_whole_answer(strangers[-1]) == 200
+        newcomer = stack.enter_context(connected(still))
+        assert keyed(still, newcomer, "/api/v1/experiments") == 200
+        for client in (*strangers, stream):
+            client.settimeout(0.2)
+        assert all(ended(client) for client in strangers[:30])
+        assert not ended(strangers[-1])
+        assert not ended(stream)
+        assert keyed(still, known, "/api/v1/experiments") == 200
+
+
+def test_a_key_that_does_not_live_makes_nobody_known(
+    still: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 60.0)
+    monkeypatch.setattr(connections, "STRANGERS", 4)
+    ask = b"%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer gonogo_none\r\n\r\n"
+    paths = (b"GET /healthz", b"GET /api/v1/experiments", b"GET /api/v1/nowhere", b"GET /")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connected(still)) for _ in paths]
+        for client, path in zip(clients, paths, strict=True):
+            client.sendall(ask % path)
+            assert status_of_whole_answer(client) in (200, 303, 401, 404)
+        for _ in range(4):
+            stack.enter_context(connected(still))
+        for client in clients:
+            client.settimeout(1)  # a connection is kept for longer than that
+            assert ended(client)
+
+
+def test_a_key_is_shown_by_a_session_and_by_what_goes_the_short_way_too(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "REQUEST_S", 60.0)
+    monkeypatch.setattr(connections, "STRANGERS", 4)
+    form = f"key={plane.key()}".encode()
+    length = b"Content-Length: %d\r\n\r\n"
+    bearer = b"Authorization: Bearer " + plane.key().encode() + b"\r\n"
+    asked = b'{"plan": "demo"}'
+    with ExitStack() as stack:
+        page, short = (stack.enter_context(connected(plane)) for _ in range(2))
+        page.sendall(b"POST /sign-in HTTP/1.1\r\nHost: x\r\n" + length % len(form) + form)
+        signed_in = page.recv(65_536)
+        cookie = signed_in.split(b"set-cookie: ")[1].split(b";")[0]
+        page.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nCookie: " + cookie + b"\r\n\r\n")
+        assert status_of_whole_answer(page) == 200
+        head = b"POST /api/v1/experiments HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        short.sendall(head + bearer + length % len(asked) + asked)
+        assert status_of_whole_answer(short) == 201
+        for _ in range(9):
+            stack.enter_context(connected(plane))
+        for client in (page, short):
+            client.settimeout(0.3)
+            assert not ended(client)
