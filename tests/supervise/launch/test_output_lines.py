@@ -303,9 +303,10 @@ def test_several_chosen_patterns_all_count(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_the_lines_of_a_record_tell_one_step(at_once: bool, tmp_path: Path) -> None:
-    patterns = (r"== step (?P<step>\d+)", r"loss: (?P<loss>\S+)", r"seen: (?P<tokens>\S+)")
+    patterns = (r"== step (?P<step>\d+)", r"loss: (?P<loss>\S+), seen: (?P<tokens>\S+)")
+    assert check_patterns(patterns) is None
     program = Program(tmp_path, *patterns, steps=10)
-    records = [f"== step {n} ==\n  loss: {n}.5\n  seen: 4,096\n" for n in range(1, 10)]
+    records = [f"== step {n} ==\n  loss: {n}.5, seen: 4,096\n" for n in range(1, 10)]
     if at_once:
         program.write("".join(records))
     else:
