@@ -19,6 +19,7 @@ from gonogo.planning.resolve import (
     load_train_config,
     resolve_plan,
 )
+from gonogo.rundir import is_text
 from gonogo.supervise.launch.output_lines import check_patterns
 from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
 
@@ -41,8 +42,13 @@ def order_of(
     """Return the order of a command that no plan knows.
 
     Raises:
-        Rejected: a pattern that cannot be used, or a field that may not differ.
+        Rejected: a pattern that cannot be used, a field that may not differ, or a folder or a word
+            that no record can hold.
     """
+    here = _find_folder()
+    for word in (here, *command):
+        if not is_text(word):
+            raise Rejected(f"{word!a}: no record can hold this: it is no UTF-8")
     for field in allow_drift:
         if field not in DRIFTS:
             raise Rejected(f"--allow-drift: found {field!r}; {hint(field, list(DRIFTS))}")
@@ -56,7 +62,7 @@ def order_of(
         command,
         experiment=new_id(Kind.EXPERIMENT),
         run=new_id(Kind.RUN),
-        cwd=str(Path.cwd()),
+        cwd=here,
         world_size=world_size,
         steps=steps,
         watch=_watch_of(stall_s),
@@ -71,6 +77,18 @@ def order_of(
             "allow_drift": allow_drift,
         }
     )
+
+
+def _find_folder() -> str:
+    """Return the folder that this was typed in.
+
+    Raises:
+        Rejected: it is gone, or may not be looked at.
+    """
+    try:
+        return str(Path.cwd())
+    except OSError as error:
+        raise Rejected(f"the folder that you are in: {error.strerror}") from error
 
 
 def _watch_of(stall_s: float | None) -> Watch:

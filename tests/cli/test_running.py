@@ -447,6 +447,24 @@ def test_what_somebody_may_have_meant_is_suggested(folder: Path, word: str, mean
     assert ran.err == f"gonogo: {word}: no such program can be started here; {meant}\n"
 
 
+def test_a_folder_that_no_record_can_hold_or_that_is_gone_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GONOGO_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    odd = tmp_path / os.fsdecode(b"odd\xe9")
+    odd.mkdir()
+    assert run(["run", "--", "true", str(odd)]) == Exit.BAD_INPUT
+    assert "it is no UTF-8" in capsys.readouterr().err
+    os.chdir(odd)
+    assert run(["run", "--", "true"]) == Exit.BAD_INPUT
+    assert "it is no UTF-8" in capsys.readouterr().err
+    odd.rmdir()
+    assert run(["run", "--", "true"]) == Exit.BAD_INPUT
+    assert "the folder that you are in: No such file" in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
+
+
 def test_a_program_that_is_not_there_says_so(folder: Path) -> None:
     ran = Ran(folder, "--steps", "3", "--", "no-such-program")
     assert ran.code == Exit.BAD_INPUT
