@@ -59,7 +59,7 @@ def percent(share: float) -> str:
 @pytest.mark.parametrize(
     ("page", "phrase"),
     [
-        ("api", f"JSON of at most {BODY_BYTES >> 20} MiB ({BEYOND})"),
+        ("api", f"of at most {BODY_BYTES >> 20} MiB ({BEYOND})"),
         ("api", f"without a valid key at most {UNKNOWN_BYTES >> 10} KiB are read"),
         ("api", f"at once {KEY_BYTES >> 20} MiB are held"),
         ("api", f"without a key {NOBODYS_BYTES >> 20} MiB"),
