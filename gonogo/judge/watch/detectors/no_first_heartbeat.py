@@ -4,11 +4,12 @@ Three clocks: from the watcher's first look to a rank's first line, in the boot 
 first step. A rank that names no sections has the first clock only: how long it boots, or how many
 steps lie between its lines, it does not say. Where nobody watched, nobody knows when a rank without
 a line was started: the first clock stands still, the others go by the lines. It stands still, too,
-for a command that nobody wrote for us, unless the plan sets it. Such a command may attach before it
-loads a model and tokenises its texts: once all of its ranks have spoken, none waits for another to
-begin, and boot may last as long as the longest first step. A rank of another node that no probe has
-seen may not have been started when the first was: it has the time of a boot. An evaluation before
-the first step is D5's, and the step begins when it is over, for those who waited for it, too.
+for a command that nobody wrote for us, unless the plan sets it. A user's program may attach before
+it loads a model and tokenises its texts: once all of its ranks have spoken, none waits for another
+to begin, and boot may last as long as the longest first step. A rank of another node that no probe
+has seen may not have been started when the first was: it has the time of a boot. An evaluation
+before the first step is D5's, and the step begins when it is over, for those who waited for it,
+too.
 
 Whoever waits in boot for a rank without a line is not why; nor need be one in its first step.
 """
@@ -20,7 +21,7 @@ from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, NON_TRAINING_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import ProcessState, Tick
-from gonogo.contract.workload import OURS
+from gonogo.contract.workload import is_ours
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.rank_divergence import (
     MOST_TIED,
@@ -32,9 +33,9 @@ from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
 
 _ENDED = attrgetter("completed_steps")
-COMMAND_BOOT_S = 1800.0
-"""What a command may take in boot whose ranks have all spoken: a callback attaches as it is made,
-and what is prepared then (texts are tokenised) was part of no section before."""
+USERS_BOOT_S = 1800.0
+"""What a user's program may take in boot whose ranks have all spoken: a callback attaches as it is
+made, and what is prepared then (texts are tokenised) was part of no section before."""
 
 
 def _since_exec_s(view: View, tick: Tick) -> float:
@@ -92,7 +93,7 @@ def _never_spoke(view: View, tick: Tick, rank: int, elapsed_s: float) -> Finding
 
 def _advice(run: Run) -> str:
     """Return what may be wrong with a program that is not the bundled one: it knows no gonogo."""
-    if run.order.entry == OURS and run.order.command is None:
+    if is_ours(run.order.entry, run.order.command):
         return ""
     return (
         ": unless it hangs, the script never attached: add gonogo.trainer.attach(), or run it as"
@@ -111,12 +112,13 @@ def first_step_limit(run: Run) -> Limit:
 
 
 def boot_limit(view: View) -> Limit:
-    """Return the limit of the boot section; a command whose ranks have all spoken has longer."""
+    """Return the limit of boot; longer for a user's program whose ranks have all spoken."""
     run = view.run
     seconds, source = run.watch.no_first_heartbeat.boot_s, run.source("no_first_heartbeat.boot_s")
     all_spoke = len(view.streams) >= run.order.world_size
-    if run.order.command is not None and all_spoke and source is Source.DEFAULT:
-        seconds = max(seconds, COMMAND_BOOT_S)
+    of_user = not is_ours(run.order.entry, run.order.command)
+    if of_user and all_spoke and source is Source.DEFAULT:
+        seconds = max(seconds, USERS_BOOT_S)
     return Limit(seconds=seconds, source=source)
 
 
@@ -186,8 +188,8 @@ class NoFirstHeartbeat(Detector[None]):
     sentence = (
         "Halts when a rank has not written a line two minutes after its start (five where it is on"
         " another node and nobody has seen its process), boots for "
-        "over five minutes (half an hour of a command, unless the plan sets `boot_s`: one that "
-        "attaches early prepares its data then, and may once all of its ranks have spoken), or"
+        "over five minutes (half an hour of a program of yours, unless the plan sets `boot_s`: one "
+        "that attaches early prepares its data then, once all of its ranks have spoken), or"
         " takes over fifteen for its first step (thirty when the "
         "model is compiled). A command that never says a line is not halted, unless the plan sets"
         " `exec_s`: nobody knows whether it can."

@@ -100,11 +100,16 @@ def test_who_waits_in_boot_for_a_rank_without_a_line_is_not_the_culprit(
 
 
 @pytest.mark.parametrize("world_size", [1, 4])
-def test_a_command_whose_ranks_have_all_spoken_may_prepare_its_data_for_half_an_hour(
-    world_size: int,
+@pytest.mark.parametrize(
+    "program",
+    [{"command": ["torchrun", "train.py"], "entry": None}, {"entry": "train.py"}],
+    ids=["a command", "an entry"],
+)
+def test_a_program_whose_ranks_have_all_spoken_may_prepare_its_data_for_half_an_hour(
+    program: dict[str, Any], world_size: int
 ) -> None:
     """A callback attaches as it is made: texts are tokenised in boot, before the first step."""
-    order = order_of({}, world_size=world_size, command=["torchrun", "train.py"], entry=None)
+    order = order_of({}, world_size=world_size, **program)
     world = World(order, alive_every_s=5.0).boot()
     for rank in world.ranks:
         rank.enter("boot")
