@@ -25,6 +25,7 @@ HOSTS = {
     "docs.ray.io",
     "docs.skypilot.co",
     "docs.wandb.ai",
+    "download.pytorch.org",
     "dstack.ai",
     "github.com",
     "keepachangelog.com",
