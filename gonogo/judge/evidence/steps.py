@@ -35,7 +35,8 @@ of it."""
 FEWEST_ROUNDS = 3
 """So often steps are told of together where that is a trainer's way; a compilation comes once."""
 LEAST_SHARE = 0.5
-"""Of the usual time of a step that is opened once, what a step that began anew lasts at least."""
+"""Of the usual time of a step that is opened once, or of all of its own, what a step that began
+anew lasts at least."""
 _STEP_MESSAGES = frozenset(msg.value for msg in STEP_MESSAGES)
 
 
@@ -317,8 +318,8 @@ class RankSteps:
         """Return the same, with what of a step lies before it began anew.
 
         An evaluation is no part of the step that it keeps waiting, but what was computed before it
-        is. Where no section tells the two apart, a step that then ends sooner than others of the
-        process do, or of which all begin anew, has no time that anybody knows.
+        is. Where no section tells the two apart, a step has a time that anybody knows if it then
+        lasts as long as others of the process do, or for the larger part of all of its own.
         """
         times, table = self.step_times(), self.steps
         before_s: dict[int, tuple[float, bool]] = {}
@@ -331,7 +332,7 @@ class RankSteps:
         for step, (seconds, known) in before_s.items():
             if known or seconds <= BEFORE_SHARE * times[step]:
                 times[step] += seconds
-            elif times[step] < LEAST_SHARE * usual_s:
+            elif times[step] < LEAST_SHARE * min(usual_s, seconds + times[step]):
                 del times[step]
         return times
 

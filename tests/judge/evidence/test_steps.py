@@ -186,13 +186,17 @@ NAMED = ("section", 9.0, "eval")
         ([START, AGAIN, ("step_end", 46.0, None)], 4, 6.0),
         ([START, AGAIN, ("step_end", 44.0, None)], 4, None),
         ([START, AGAIN, ("step_end", 50.0, None)], 1, None),
+        ([START, AGAIN, ("step_end", 79.0, None)], 1, None),
+        ([START, AGAIN, ("step_end", 81.0, None)], 1, 41.0),
+        ([START, ("step_start", 2.0, None), ("step_end", 5.0, None)], 4, 3.0),
         ([START, ("step_start", 0.5, None), ("step_end", 10.5, None)], 1, 10.5),
         ([START, NAMED, ("step_start", 20.0, None), AGAIN, ("step_end", 41.0, None)], 4, None),
         ([START, NAMED, ("step_end", 41.0, None)], 4, 41.0),
     ],
     ids=[
         "evaluated last", "each of them", "evaluated first", "twice", "not named", "as long",
-        "too short", "none like it", "at once", "named once", "not begun anew",
+        "too short", "none like it", "less than half", "more than half", "short by itself",
+        "at once", "named once", "not begun anew",
     ],
 )  # fmt: skip
 def test_what_was_computed_before_an_evaluation_is_the_steps(
@@ -202,6 +206,21 @@ def test_what_was_computed_before_an_evaluation_is_the_steps(
     found = build_rank_steps(evaluates(*lines, steps=steps)).whole_step_times()
     wanted = dict.fromkeys(range(1, steps), 10.0)
     assert found == wanted | ({} if whole_s is None else {steps: whole_s})
+
+
+def test_a_run_that_evaluates_after_each_step_and_compiles_in_the_first_has_step_times() -> None:
+    """It names no section: all but the first step begin anew, and none is as long as that."""
+    lines, mono = [], 1.0
+    for step in range(1, 11):
+        lines.append(beat(4 * step, "step_start", mono=mono, step=step))
+        mono += 0.3 if step > 1 else 0.0
+        if step > 1:
+            lines.append(beat(4 * step + 1, "eval", mono=mono, step=step - 1, val_loss=5.0))
+            lines.append(beat(4 * step + 2, "step_start", mono=mono, step=step))
+        mono += 1.0 if step > 1 else 20.0
+        lines.append(beat(4 * step + 3, "step_end", mono=mono, step=step))
+    found = build_rank_steps(lines).whole_step_times()
+    assert found == pytest.approx({1: 20.0} | dict.fromkeys(range(2, 11), 1.0))
 
 
 def test_a_step_that_began_anew_is_the_same_in_whatever_order_lines_come() -> None:
