@@ -26,6 +26,9 @@ RISING_SHARE = 0.95
 ANEW_SHARE = 0.6
 """Of many lines so many rise where all that fall begin anew: an epoch, or what a log line tells of,
 may be three steps long."""
+EVEN_LINES = 48
+"""Of fewer lines those that begin anew lie equally far apart, as epochs do: batches of any size
+rise and fall by chance so that a few may look like sums, but not at equal distances."""
 SUM_X = 2.0
 """It is one once it is so many times what was ordered for a step."""
 
@@ -41,12 +44,18 @@ def rise_of_sums(tokens: Sequence[int], first_step: int = 1) -> float | None:
     rises_by = statistics.median(steps)
     rising, falling = sum(step > 0 for step in steps), sum(step < 0 for step in steps)
     most = RISING_SHARE * len(steps)
-    if len(tokens) >= FIRST_LINES and rising >= ANEW_SHARE * len(steps):
+    many = len(tokens) >= FIRST_LINES and rising >= ANEW_SHARE * len(steps)
+    if many and (len(tokens) >= EVEN_LINES or _falls_evenly(steps)):
         rising += falling
     begun = (later for earlier, later in pairwise(tokens) if later < earlier)
     anew = max(begun, default=0) <= FIRST_X * rises_by
     goes_on = tokens[0] <= FIRST_X * rises_by * max(1, first_step)
     return rises_by if rising >= most and anew and goes_on else None
+
+
+def _falls_evenly(steps: Sequence[int]) -> bool:
+    falls = [number for number, step in enumerate(steps) if step < 0]
+    return len({later - earlier for earlier, later in pairwise(falls)}) <= 1
 
 
 def _rises(tokens: Sequence[int]) -> bool:

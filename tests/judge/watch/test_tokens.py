@@ -1,5 +1,7 @@
 """Growth of a step's tokens is held against what the first lines told."""
 
+import math
+import random
 from collections.abc import Iterable, Sequence
 
 import pytest
@@ -76,14 +78,30 @@ def test_a_sum_grows_by_what_it_rises_by(
         ((100, 200) * 9, None),
         ((100, 200, 300, 300) * 5, None),
         ((900, 1000, 1100) * 6, None),
+        ((*(100, 200, 300, 400) * 3, *(100, 200, 300) * 2), None),
+        ((*(100, 200, 300, 400) * 8, *(100, 200, 300) * 6), 100),
+        ((*(300, 400), *(100, 200, 300, 400) * 3, *(100, 200)), 100),
     ],
     ids=[
         *("all", "one left out", "of each epoch", "a fall", "few lines", "too many", "a batch"),
         *("of three steps", "of two steps", "not all rise", "three lengths in turns"),
+        *("few uneven epochs", "many uneven epochs", "within an epoch"),
     ],
 )
 def test_numbers_that_may_be_sums(tokens: tuple[int, ...], rise: float | None) -> None:
     assert rise_of_sums(tokens) == rise
+
+
+@pytest.mark.parametrize("lines", [16, 20, 30, 48, 100])
+@pytest.mark.parametrize("spread", [0.5, 0.8, 1.2, 2.0])
+def test_batches_of_any_size_are_taken_for_sums_hardly_ever(lines: int, spread: float) -> None:
+    """Packed documents, or padded ones: whose numbers are taken for sums have no speed."""
+    chance = random.Random(lines)
+    batches = (
+        [1 + int(512 * math.exp(chance.gauss(0, spread))) for _ in range(lines)]
+        for _ in range(2_000)
+    )
+    assert sum(rise_of_sums(told) is not None for told in batches) <= 3
 
 
 def over_restarts(*boots: Iterable[int]) -> TokenGrowth:
