@@ -25,8 +25,8 @@ class StepPace:
     """Checkpoint and eval time since the last step end."""
     computed_s: float = 0.0
     """Time since then in which the rank computed, or waited for one that did."""
-    computed_times_s: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
-    """The same of the steps of `times_s`, per step: at most what each took."""
+    computed_times_s: dict[int, float] = field(default_factory=dict)
+    """Step → the same, of those of `times_s`, per step: at most what each took."""
     median_s: float | None = None
     sampled_step: int | None = None
     """The step whose end made the last sample."""
@@ -34,7 +34,7 @@ class StepPace:
 
     def __post_init__(self) -> None:
         self.times_s = deque(self.times_s, maxlen=WINDOW_STEPS)
-        self.computed_times_s = deque(self.computed_times_s, maxlen=WINDOW_STEPS)
+        self.computed_times_s = dict(sorted(self.computed_times_s.items()))
         self._ordered = sorted(self.times_s)
 
     @property
@@ -42,10 +42,12 @@ class StepPace:
         """Seconds between the last two step ends that were seen."""
         return self.times_s[-1] * self.stride if self.times_s else 0.0
 
-    @property
-    def longest_s(self) -> float:
-        """Seconds that the longest of the last steps computed; 0 where none is known."""
-        return max(self.computed_times_s, default=0.0)
+    def computed_near_s(self, step: int, steps: int) -> float:
+        """Return what the longest computed of the last steps that are at most so many away."""
+        kept = self.computed_times_s
+        if 2 * steps < len(kept):
+            return max(kept.get(at, 0.0) for at in range(step - steps, step + steps + 1))
+        return max((s for at, s in kept.items() if abs(at - step) <= steps), default=0.0)
 
     def exclude(self, seconds: float) -> None:
         """Take `seconds` since the last step end out."""
@@ -62,10 +64,16 @@ class StepPace:
             if took_s > 0:
                 self.stride = step - self.last_step
                 self._sample(took_s / self.stride)
-                self.computed_times_s.append(min(self.computed_s, took_s) / self.stride)
+                self._keep_computed(step, min(self.computed_s, took_s) / self.stride)
                 self.sampled_step = step
         self.last_step, self.last_mono, self.excluded_s = step, mono, 0.0
         self.computed_s = 0.0
+
+    def _keep_computed(self, step: int, step_s: float) -> None:
+        kept = self.computed_times_s
+        if len(kept) == WINDOW_STEPS:
+            del kept[next(iter(kept))]
+        kept[step] = step_s
 
     def _sample(self, step_s: float) -> None:
         ordered = self._ordered

@@ -64,6 +64,8 @@ UNNAMED_SILENT_X = 4.0
 """The same has so many times as long where a program names no sections, and so speaks little."""
 
 
+LONG_X = 2.0
+"""Times the median step: no longer than that computes what is no long step."""
 LATE_WAY_S = 1800.0
 """Seconds of nothing but late ticks, after which one as late as they may call a deadline missed."""
 _PLACES = frozenset({Section.BOOT, Section.DATA, Section.CHECKPOINT, Section.EVAL})
@@ -263,10 +265,21 @@ class View:
         """Return what the longest of the last steps computed, of the rank that tells the least.
 
         A rank that waits in its backward for a peer's loader or checkpoint has computed for as long
-        as that took; the peer has not.
+        as that took; the peer has not, in that step or in those beside it. A rank may wait there
+        for what a peer computes before that ends the step before. What is no longer than `LONG_X`
+        median steps is no long step.
         """
-        timed = [s.pace.longest_s for s in self.streams.values() if s.pace.median_s is not None]
-        return min(timed, default=0.0)
+        paces = [row.pace for _, row in sorted(self.streams.items())]
+        timed = [pace for pace in paces if pace.median_s is not None]
+        least_s, longest_s = LONG_X * (self.median_step_s() or 0.0), 0.0
+        told = timed[0].computed_times_s.items() if timed else ()
+        for step_s, step in sorted(((s, step) for step, s in told if s > least_s), reverse=True):
+            if step_s <= longest_s:
+                break
+            stride = timed[0].stride
+            of_all = (row.computed_near_s(step, max(stride, row.stride)) for row in timed[1:])
+            longest_s = max(longest_s, min([step_s, *of_all]))
+        return longest_s
 
     def silence_limit_s(self) -> float:
         """Return for how long all ranks may be silent at once before that is their own."""

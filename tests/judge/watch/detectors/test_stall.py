@@ -1085,3 +1085,57 @@ def test_waiting_saving_and_starting_are_no_long_steps(what: str) -> None:
     (halt,) = watch(world.hang(1, "forward", 400.0), interval_s=1.0).halts
     assert (halt.detector, halt.rank) == ("stall", 1)
     assert halt.threshold == 60.0
+
+
+def waiting_in_turns(section: str, ranks: int) -> World:
+    """Each rank stands in a section once, for 110 s, while the others wait in their backward."""
+    world = World(order_of({}, steps=10**4, world_size=ranks), alive_every_s=5.0).boot()
+    world.steps(40, step_s=2.0)
+    for acting in world.ranks:
+        world.open_step()
+        for rank in world.ranks:
+            rank.enter(section if rank is acting else "backward")
+        for rank in world.ranks:
+            rank.spend(110.0)
+        world.compute(step_s=2.0)
+        world.close_step()
+        world.steps(5, step_s=2.0)
+    return world
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("section", ["data", "eval", "checkpoint"])
+def test_what_each_rank_has_waited_for_another_at_another_step_is_no_long_step(
+    section: str, ranks: int
+) -> None:
+    """Of many ranks each waits for some loader now and then; none has computed for so long."""
+    world = waiting_in_turns(section, ranks)
+    world.open_step()
+    (halt,) = watch(world.hang(1, "forward", 400.0), interval_s=1.0).halts
+    assert (halt.detector, halt.rank, halt.threshold) == ("stall", 1, 60.0)
+
+
+def test_a_rank_computes_long_at_the_end_of_a_step_and_the_others_wait_in_the_next() -> None:
+    """It generates answers once the others have ended the step."""
+    world = World(order_of({}, steps=10**4), alive_every_s=5.0).boot()
+    first, other = world.ranks
+    for step in range(1, 80):
+        world.open_step() if step == 1 else None
+        world.compute(step_s=2.0)
+        for rank in (other, first):
+            if rank is first and step % 20 == 0:
+                first.enter("optimizer")
+                first.spend(100.0)
+            rank.say("progress", loss=world.loss(step), grad_norm=1.0)
+            rank.enter(None)
+            rank.say("step_end", tokens=2048)
+            rank.step, rank.in_step = step + 1, True
+            rank.enter("data")
+            rank.say("step_start")
+            rank.spend(0.01)
+            rank.enter("forward")
+        world.meet()
+    assert watch(world, interval_s=1.0).halts == []
+    (halt,) = watch(world.hang(1, "backward", 400.0), interval_s=1.0).halts
+    assert (halt.detector, halt.rank) == ("stall", 1)
+    assert halt.threshold == pytest.approx(152.0, abs=1.0)
