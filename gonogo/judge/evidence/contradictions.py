@@ -294,7 +294,10 @@ def _one_loss(record: RunRecord, rules: Rules) -> Iterator[str]:
     if len(told) == 1 and len(norms) < 2 and steps >= _alike_steps(rules):
         (value,) = told
         if math.isfinite(value) and is_exact(value):
-            yield f"the loss is {value:.9g} at each of {steps} steps: they changed nothing"
+            yield (
+                f"the loss is {value:.9g} at each of {steps} steps: they changed nothing, or told"
+                " again what one of them had"
+            )
 
 
 def _alike_steps(rules: Rules) -> int:
