@@ -19,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -143,7 +144,8 @@ def _start(program: list[str], log: Path, *, shielded: bool) -> subprocess.Popen
         signal.signal(signal.SIGTERM, term)  # whoever started us may ignore it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
 
-    with log.open("ab") as stream:
+    stream = log.open("ab")
+    try:
         return subprocess.Popen(
             program,
             stdin=subprocess.DEVNULL,
@@ -151,6 +153,9 @@ def _start(program: list[str], log: Path, *, shielded: bool) -> subprocess.Popen
             stderr=subprocess.STDOUT,
             preexec_fn=prepare,  # safe: this process has one thread
         )
+    finally:
+        with suppress(OSError):  # a network's, that tells of others' writes: the program has begun
+            stream.close()
 
 
 def _reader(folder: Path, order: dict[str, Any], rank: int, pid: int) -> OutputLines | None:

@@ -88,6 +88,16 @@ def test_a_host_without_room_for_a_moment_is_no_failure_of_the_program(
     assert stamp(tmp_path)["code"] == 0
 
 
+def test_a_program_whose_log_is_refused_at_close_is_started_once(tmp_path: Path) -> None:
+    environ = {
+        "GONOGO_TEST_LATE": str(tmp_path / "rank1.log"),
+        "PYTHONPATH": str(Path(__file__).parents[1] / "weather"),
+    }
+    wrapper = start(tmp_path, "print('hello'); import time; time.sleep(1.5)", environ=environ)
+    assert wrapper.wait(timeout=20) == 0
+    assert (tmp_path / "rank1.log").read_text() == "hello\n"
+
+
 def test_a_program_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gonogo.supervise.launch.rank", "--dir", str(tmp_path)]
     done = subprocess.run([*command, "--", "/no/such"], cwd=ROOT, timeout=20, check=False)

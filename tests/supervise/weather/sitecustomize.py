@@ -3,16 +3,22 @@
 While the file `GONOGO_TEST_WEATHER` names exists, whatever touches a path below the folder
 `GONOGO_TEST_SKY` fails with the error whose number stands in it: opening, looking, renaming,
 linking, removing, and reading and writing what is open already, since files are Python's own.
+
+Closing the file that `GONOGO_TEST_LATE` names fails with EIO, as on a network file system that says
+there what it did not take: it is closed all the same.
 """
 
 import _pyio
 import builtins
+import errno
 import functools
 import io
 import os
 
 _FLAG, _SKY = os.environ.get("GONOGO_TEST_WEATHER"), os.environ.get("GONOGO_TEST_SKY")
+_LATE = os.environ.get("GONOGO_TEST_LATE")
 _stat, _open, _read, _readlink = os.stat, os.open, os.read, os.readlink
+_close = os.close
 
 
 def _number():
@@ -23,7 +29,17 @@ def _number():
     try:
         return int(_read(descriptor, 16) or b"5")
     finally:
-        os.close(descriptor)
+        _close(descriptor)
+
+
+def _close_late(descriptor):
+    try:
+        path = _readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        path = None
+    _close(descriptor)
+    if path == _LATE:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def _is_below(path):
@@ -78,3 +94,6 @@ if _FLAG and _SKY:
     ):
         setattr(os, _name, _failing(getattr(os, _name), _name))
     builtins.open = io.open = _failing(_pyio.open, "open")
+if _LATE:
+    os.close = _close_late
+    builtins.open = io.open = _pyio.open
