@@ -73,17 +73,18 @@ def main(argv: list[str]) -> int:
     shielded = signal.SIGTERM in before and not order.get("command")
     log = asked.dir / f"rank{rank}.log"
     child = _at_length("the program", partial(_start, asked.program, log, shielded=shielded))
-    stat = load_stat(child.pid)
-    ref = ProcessRef(pid=child.pid, start_ticks=stat.start_ticks if stat else 0)
 
     def record() -> bool:
+        stat = load_stat(child.pid)
+        ref = ProcessRef(pid=child.pid, start_ticks=stat.start_ticks if stat else 0)
         save_rank_record(asked.dir, rank, RankRecord(ref=ref, wrapper=os.getpid()), time.time())
         return True
 
     launched = None
     if order.get("command"):
-        launched = Launched(asked.dir, order, child.pid)
-    status = _wait(child, _reader(asked.dir, order, rank, child.pid), launched, record)
+        launched = _at_length("its ranks", partial(Launched, asked.dir, order, child.pid))
+    reader = _at_length("its output", partial(_reader, asked.dir, order, rank, child.pid))
+    status = _wait(child, reader, launched, record)
     code, number = (status, None) if status >= 0 else (None, -status)
     if rank not in _save_ends(launched):
         ended = Ended(code=code, signal=number, at=time.time())
@@ -100,7 +101,7 @@ def main(argv: list[str]) -> int:
 def _at_length(what: str, work: Callable[[], _T]) -> _T:
     """Return what `work` returns; where the host has no room for it just now it is tried again.
 
-    What keeps a program from beginning is no failure of the program's.
+    What keeps a program from beginning, or us from looking after it, is no failure of its own.
 
     Raises:
         OSError: it is another's fault, or there was no room for START_LIMIT_S.

@@ -88,6 +88,27 @@ def test_a_host_without_room_for_a_moment_is_no_failure_of_the_program(
     assert stamp(tmp_path)["code"] == 0
 
 
+def test_a_program_is_not_ended_where_nobody_can_look_at_it_as_it_begins(tmp_path: Path) -> None:
+    """A host whose table of files is full: the program has begun, and we would take it along."""
+    flag, said = tmp_path / "weather", tmp_path / "said"
+    flag.write_text(str(errno.ENFILE))
+    environ = {
+        "GONOGO_TEST_WEATHER": str(flag),
+        "GONOGO_TEST_SKY": "/proc/",
+        "PYTHONPATH": str(Path(__file__).parents[1] / "weather"),
+    }
+    program = "import time; print('hello'); time.sleep(2)"
+    with said.open("wb") as stream:
+        wrapper = start(tmp_path, program, environ=environ, stderr=stream)
+    wait_until(lambda: "which process it is" in said.read_text(), "that nobody can look")
+    assert load_rank_record(tmp_path, 1) is None
+    flag.unlink()
+    found = wait_until(lambda: load_rank_record(tmp_path, 1), "its record")
+    assert found.ref.start_ticks > 0
+    assert wrapper.wait(timeout=20) == 0
+    assert (tmp_path / "rank1.log").read_text() == "hello\n"
+
+
 def test_a_program_whose_log_is_refused_at_close_is_started_once(tmp_path: Path) -> None:
     environ = {
         "GONOGO_TEST_LATE": str(tmp_path / "rank1.log"),
