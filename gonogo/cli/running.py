@@ -13,7 +13,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +20,7 @@ import typer
 
 from gonogo.cli.exits import Exit, exit_of_verdict
 from gonogo.cli.following import Following
-from gonogo.cli.interrupts import interrupt_on_signals
+from gonogo.cli.interrupts import interrupt_on_signals, note_interrupts
 from gonogo.cli.judging import print_judged
 from gonogo.cli.output import print_json, say, shown_if_taken
 from gonogo.cli.reach.completing import complete_plans
@@ -180,7 +179,7 @@ def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool
     environ = dict(settings.inherited)
     shared = open_host_folder(settings.locks or HOST_FOLDER) if has_devices(order) else None
     locks = DeviceLocks(home=settings.home, shared=shared)
-    keeper = None
+    keeper, asked = None, list[int]()
     while keeper is None:
         devices = _devices_of(order, environ, locks)
         checked = check_host(order, run_dir, devices=devices, cwd=Path.cwd())
@@ -189,9 +188,9 @@ def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool
                 say(f"preflight {check.id}: {check.outcome}: {check.text}")
         if not checked.passed or devices is None:
             break
-        keeper = _launch(run_dir, locks, environ, devices)
+        keeper = _launch(run_dir, locks, environ, devices, asked)
     if keeper is not None:
-        interrupted = _follow(keeper, run_dir, order, quiet=quiet)
+        interrupted = _follow(keeper, run_dir, order, asked, quiet=quiet)
         if keeper.returncode < 0:
             _end_lost(run_dir, order, locks, environ)
         return interrupted
@@ -228,24 +227,39 @@ def _devices_of(
 
 
 def _follow(
-    keeper: "subprocess.Popen[bytes]", run_dir: RunDir, order: Order, *, quiet: bool
+    keeper: "subprocess.Popen[bytes]",
+    run_dir: RunDir,
+    order: Order,
+    asked: list[int],
+    *,
+    quiet: bool,
 ) -> bool:
-    """Follow the run to its end; True when it was interrupted here."""
+    """Follow the run to its end; True when it was interrupted here, or while it was started.
+
+    Args:
+        keeper: of the run.
+        run_dir: its directory.
+        order: its order.
+        asked: signals that came while the keeper was started.
+        quiet: whether its output goes to stderr.
+    """
     interrupt_on_signals()
     following = Following(run_dir, order, quiet=quiet)
     interrupts = 0
     while True:
         try:
             ended = keeper.poll() is not None
+            if asked and not ended:
+                raise KeyboardInterrupt(asked.pop(0))
             following.look()
             if ended:
                 if keeper.returncode > 0:
                     say(_last_line(run_dir.path / "keeper.log"))
                 return interrupts > 0
             time.sleep(_POLL_S)
-        except KeyboardInterrupt as asked:
+        except KeyboardInterrupt as told:
             interrupts += 1
-            number = asked.args[0] if asked.args else signal.SIGINT
+            number = told.args[0] if told.args else signal.SIGINT
             keeper.send_signal(number)  # Ctrl-C is a person's, SIGTERM a host that is taken away
             if interrupts == 1 and run_dir.go.exists():
                 say("asked to leave with a checkpoint; Ctrl-C again ends it now")
@@ -292,26 +306,34 @@ def _last_line(path: Path) -> str:
 
 
 def _launch(
-    run_dir: RunDir, locks: DeviceLocks, environ: dict[str, str], devices: tuple[str, ...]
+    run_dir: RunDir,
+    locks: DeviceLocks,
+    environ: dict[str, str],
+    devices: tuple[str, ...],
+    asked: list[int],
 ) -> "subprocess.Popen[bytes] | None":
     """Start the keeper; None where somebody has taken one of its devices since they were chosen.
 
-    One without devices takes none from another launch, and waits for none.
+    One without devices takes none from another launch, and waits for none. From its start on an
+    interrupt is noted in `asked`: to end now would leave the program behind, with nobody to judge.
 
     Raises:
         Unavailable: another launch in this home takes for ever.
     """
     home = locks.home
-    start = partial(
-        start_keeper,
-        run_dir.path,
-        home=home,
-        locks=locks,
-        devices=devices,
-        environ=environ,
-        cwd=Path.cwd(),
-        options=("--allow", "any", "--allow-env", "any"),
-    )
+
+    def start() -> subprocess.Popen[bytes]:
+        note_interrupts(asked)
+        return start_keeper(
+            run_dir.path,
+            home=home,
+            locks=locks,
+            devices=devices,
+            environ=environ,
+            cwd=Path.cwd(),
+            options=("--allow", "any", "--allow-env", "any"),
+        )
+
     if not devices:
         return start()
     give_up = time.monotonic() + LAUNCH_WAIT_S

@@ -275,6 +275,23 @@ def test_an_unchanged_program_is_not_waited_for_when_it_is_to_end(folder: Path) 
     assert ran.returncode == Exit.INTERRUPTED, out
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_asks_while_the_keeper_starts_leaves_no_program_behind(
+    folder: Path, number: signal.Signals
+) -> None:
+    ran = subprocess.Popen(
+        gonogo("run", "--steps", "99999", *mute(99999)),
+        cwd=folder, env=environment(folder), stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_until(lambda: list(folder.glob("home/runs/*/keeper.log")), what="a start of its keeper")
+    ran.send_signal(number)
+    assert ran.wait(timeout=200) == Exit.INTERRUPTED
+    (run_dir,) = (folder / "home" / "runs").iterdir()
+    record = json.loads((run_dir / "exit.json").read_text())
+    assert record["reason"] in ("halted", "preempted")
+    assert list((folder / "home" / "decisions").iterdir()), "it is judged like any other"
+
+
 def test_a_run_whose_keeper_is_killed_has_an_end_and_leaves_nothing(folder: Path) -> None:
     """A shell's child knows nothing of the shell's death: it went on beside its verdict."""
     shell = f"{sys.executable} mute.py 99999 -1 0 & echo $! > pid; wait; true"
@@ -584,11 +601,12 @@ def test_a_device_that_another_launch_took_meanwhile_is_chosen_anew(
         monkeypatch.setattr(running, "list_host_devices", lambda: Listing(devices=rows))
         monkeypatch.setattr(running, "check_host", look)
         monkeypatch.setattr(running, "start_keeper", start)
-        monkeypatch.setattr(running, "interrupt_on_signals", lambda: None)
-        before = signal.getsignal(signal.SIGHUP)
+        numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.getsignal(number) for number in numbers}
         try:
             running._supervise(order, RunDir(tmp_path), settings, quiet=True)
         finally:
-            signal.signal(signal.SIGHUP, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
     assert looked == [("GPU-0",), ("GPU-1",)]
     assert started == [("GPU-1",)]
