@@ -54,6 +54,9 @@ REPEATS = 4
 FEW_DECIMALS = 6
 MOST_WRITERS = 256
 """Ranks that print one step without saying who they are."""
+TOGETHER_S = 600.0
+"""They do so within that time of each other; less than any step has that is not told to be short.
+"""
 _NUMBERS = GROUPS - {"step", "rank", "tokens"}
 _LINE_BYTES = 16_384
 _READ_BYTES = 2**20
@@ -142,6 +145,10 @@ class OutputLines:
         for rank in self._ranks.values():
             rank.flush()
             if code == 0 and not asked and rank.knows_its_end(self._order.get("steps") or 0):
+                if rank.count.by_lines:
+                    rank.begin_anew(self._order)  # lines were counted, and its end is a number's
+                    rank.note(rank.count.step, dict(rank.shown or {}))
+                    rank.flush()
                 rank.say("done")
             rank.close()
 
@@ -250,12 +257,20 @@ class OutputLines:
             rank.numbered = True
         if not rank.follows(beside.of, self._order):
             return
-        failed = self._is_started_anew(rank)
-        changes = rank.count.take(
-            printed, fields, bar=beside.bar, epoch=beside.epoch, failed=failed
-        )
+        failed, late = self._is_started_anew(rank), rank.stands_s() > TOGETHER_S
+        changes = [
+            *rank.count.take(
+                printed, fields, bar=beside.bar, epoch=beside.epoch, failed=failed, late=late
+            )
+        ]
+        if rank.count.by_lines and None not in changes:
+            if changes or _loss(fields) not in (None, _loss(rank.shown or {})):
+                rank.shown = fields
+                self._note(rank, rank.step + 1, fields, of=beside.of)
+            return
         for change in changes:
             if change is None:
+                rank.count.by_lines = False
                 rank.begin_anew(self._order)
             elif not beside.bar or change[0] > rank.step:
                 self._note(rank, *change, of=beside.of)
@@ -322,8 +337,9 @@ class Count:
 
     A number that never goes on names no steps, where its lines tell one loss after the other: after
     `REPEATS` of them each line is a step. Several ranks may print so, too: once the number goes on
-    after all, what its lines were counted for is taken back, and of a later one as many lines as
-    `MOST_WRITERS` ranks print are that step. Of a bar it is still that step, and 0 is none.
+    after all, what its lines were counted for is taken back. Of a later one as many lines as
+    `MOST_WRITERS` ranks print are that step, and whatever comes within `TOGETHER_S`; where more
+    come, it is an epoch, or the like (`by_lines`). Of a bar it is still that step, and 0 is none.
 
     A program that failed and was started again begins its counter anew, too: it has gone back to
     where that began, unless it names a later epoch. After epochs without names nobody knows.
@@ -347,6 +363,12 @@ class Count:
         """The last of them."""
         self._lines = 0
         """Lines of the last number that were counted as steps."""
+        self._goes_on = False
+        """Whether any number has gone on."""
+        self.by_lines = False
+        """Whether one that goes on is told by more lines than ranks print, each with a loss of its
+        own: these show that the program moves, and the numbers only whether it has come to its end.
+        """
         self.step = 0
         """The last step that counted, from 1."""
 
@@ -358,6 +380,7 @@ class Count:
         bar: bool = False,
         epoch: int | None = None,
         failed: bool = False,
+        late: bool = False,
     ) -> Iterator[Held | None]:
         """Take a printed number; yield the steps that now count, and None before a going back.
 
@@ -367,6 +390,7 @@ class Count:
             bar: whether it is how many steps of a progress bar are done.
             epoch: the number of the epoch that its line names.
             failed: whether the program has failed, and begun again, since the last step.
+            late: whether no rank can still be printing that step.
         """
         begin = 0 if bar else 1
         held, self._held = self._held, None
@@ -379,11 +403,11 @@ class Count:
             self._base = begin if self._first == 0 else 0
             if begun:
                 yield self._counted(*begun)
-                self.stride = printed - begun[0]
+                self.stride, self._goes_on = printed - begun[0], True
             yield self._counted(printed, fields)
         elif printed == self._last and (held is None or held[0] > self._first):
             if not bar:
-                yield from self._again(printed, fields, epoch, failed=failed)
+                yield from self._again(printed, fields, epoch, failed=failed, late=late)
         elif self._last < printed <= self._last + JUMP_X * self.stride:
             yield from self._taken_back()
             yield self._next(printed, fields)
@@ -407,7 +431,13 @@ class Count:
         self._epoch = self._epoch if epoch is None else epoch
 
     def _again(
-        self, printed: int, fields: dict[str, Any], epoch: int | None, *, failed: bool
+        self,
+        printed: int,
+        fields: dict[str, Any],
+        epoch: int | None,
+        *,
+        failed: bool,
+        late: bool,
     ) -> Iterator[Held | None]:
         """Take the last number once more; yield what it counts, if anything."""
         later = epoch is not None and self._epoch is not None and epoch > self._epoch
@@ -427,9 +457,9 @@ class Count:
         self._loss = loss
         if len(self._losses) <= MOST_WRITERS:
             self._losses.add(loss)
-        goes_on = self._last != self._first or self.anew > 0
-        limit = MOST_WRITERS if goes_on else REPEATS
-        if self._lines or len(self._losses) > limit:
+        if self._goes_on:
+            self.by_lines = self.by_lines or late or len(self._losses) > MOST_WRITERS
+        elif self._lines or late or len(self._losses) > REPEATS:
             self._lines += 1
             self._base += 1
             self.step += 1
@@ -448,6 +478,7 @@ class Count:
         """Begin the counter anew behind the last step."""
         self._base = self.step + (begin if self._first == 0 else 0)
         self.anew += 1
+        self._goes_on = True
 
     def _taken_back(self) -> Iterator[None]:
         """Take back what lines of the last number were counted for: it has gone on after all."""
@@ -462,7 +493,7 @@ class Count:
         return self._held
 
     def _next(self, printed: int, fields: dict[str, Any]) -> Held:
-        self.stride = max(self.stride, printed - self._last)
+        self.stride, self._goes_on = max(self.stride, printed - self._last), True
         return self._counted(printed, fields)
 
     def _counted(self, printed: int, fields: dict[str, Any]) -> Held:
@@ -542,6 +573,10 @@ class _Rank:
         self._noted.append((step, fields))
         self._noted_at = time.monotonic()
 
+    def stands_s(self) -> float:
+        """Return for how long no further step has been told."""
+        return time.monotonic() - self._noted_at
+
     def complete(self, fields: Mapping[str, Any]) -> bool:
         """Keep what another line of its record tells of the last step, where that still waits.
 
@@ -560,10 +595,12 @@ class _Rank:
         where lines were counted: of how many steps each is, nobody knows. The last steps of each
         epoch may have been printed no more, so less than a stride for each may be uncounted.
         Of loops of different lengths, one may be an evaluation; nor is it where steps may have been
-        counted twice.
+        counted twice. Where each number has many lines, it is the last if it was ordered.
         """
         if len(self._lengths) > 1 or self.count.unsure:
             return False
+        if self.count.by_lines:
+            return self.count.step >= steps
         stride = self.count.stride
         uncounted = self.count.anew * (stride - 1)
         owed = self.numbered and self._shown > 1 and self.step + uncounted + stride <= steps

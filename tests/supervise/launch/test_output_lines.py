@@ -828,7 +828,47 @@ def test_a_number_that_more_lines_tell_than_there_are_ranks_names_no_steps(tmp_p
         f"step {stage} loss {stage}.{look:03}\n" for stage in (1, 2) for look in range(900)
     )
     told = [step for step, _ in Program(tmp_path, STEP).write(stages).steps()]
-    assert told == [*range(1, 898), *range(2, 647)]  # each stage is seen to go on
+    assert told == [*range(1, 898), *range(2, 647)]  # the second stage is seen to go on
+
+
+LINES_OF_EPOCHS = r"Epoch (?P<step>\d+) .* loss (?P<loss>\S+)"
+
+
+def epochs_of(epochs: int, lines: int) -> str:
+    """What a program prints that shows a loss many times in each of its epochs."""
+    return "".join(
+        f"Epoch {epoch} [{look}/{lines}] loss {epoch}.{look:04}\n"
+        for epoch in range(1, epochs + 1)
+        for look in range(lines)
+    )
+
+
+@pytest.mark.parametrize(("made", "verdict"), [(12, ("done", 12)), (5, ("progress", 946))])
+def test_epochs_of_many_lines_move_with_each_and_end_by_their_number(
+    made: int, verdict: tuple[str, int], tmp_path: Path
+) -> None:
+    program = Program(tmp_path, LINES_OF_EPOCHS, steps=12, heartbeat={"alive_every_s": 60})
+    program.write(epochs_of(made, 300))
+    boots: dict[str, list[int]] = {}
+    for line in program.told():
+        boots.setdefault(line.boot, []).append(line.step)
+    first, later = boots.values()
+    assert (first, later[:2]) == ([0, *range(1, 298)], [0, 2])
+    assert later[1:] == list(range(2, 2 + (made - 1) * 300 - 255)), "it has gone back once at most"
+    program.reader.close(0, asked=False)
+    assert (program.told()[-1].msg, program.told()[-1].step) == verdict
+    assert made < 12 or [line.msg for line in program.told()][-3:] == ["boot", "progress", "done"]
+
+
+def test_an_epoch_that_lasts_moves_with_the_lines_that_its_ranks_do_not_print_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(tmp_path, LINES_OF_EPOCHS, steps=12, heartbeat={"alive_every_s": 60})
+    program.write(epochs_of(2, 8))
+    assert program.steps()[-1] == (2, 2.0)
+    monkeypatch.setattr("gonogo.supervise.launch.output_lines.TOGETHER_S", 0.0)
+    program.write("Epoch 2 [8/8] loss 2.7\nEpoch 2 [8/8] loss 2.6\nEpoch 2 [8/8] loss 2.6\n")
+    assert program.steps()[-2:] == [(3, 2.7), (4, 2.6)]
 
 
 @pytest.mark.parametrize("line", ["epoch {} step 1 loss 0.5", "Epoch [{}/9], Step [1/1] loss 0.5"])
