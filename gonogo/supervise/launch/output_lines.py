@@ -60,8 +60,9 @@ TOGETHER_S = 600.0
 _NUMBERS = GROUPS - {"step", "rank", "tokens"}
 _LINE_BYTES = 16_384
 _READ_BYTES = 2**20
-_RECORD_S = 1.0
-"""So long a step waits for the lines of its record that are still to come."""
+_RECORD_S = 10.0
+"""So long a step waits for the lines of its record that are still to come: it may be named as it
+begins, and its loss be told as it ends. What comes later is told of it all the same."""
 _ENDS = ".;:)]}%'\""
 _END = re.compile(rb"[\r\n]")
 _LENGTH = re.compile(r" {0,8}/ {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)\b(?!\.\d)( \[)?")
@@ -513,6 +514,8 @@ class _Rank:
         self._spoke = since
         self._noted: list[Held] = []
         self._noted_at = since
+        self._said: Mapping[str, Any] = {}
+        """What the last line told that was said of a step."""
         self._shown = 0
         self.count = Count()
         self.numbered = True
@@ -578,7 +581,10 @@ class _Rank:
         return time.monotonic() - self._noted_at
 
     def complete(self, fields: Mapping[str, Any]) -> bool:
-        """Keep what another line of its record tells of the last step, where that still waits.
+        """Keep what another line of its record tells of the last step.
+
+        Where that has been said (its number is printed as it begins, its loss as it ends), it is
+        said again, with both.
 
         Returns:
             Whether any step was told before: else such a line is counted.
@@ -586,6 +592,8 @@ class _Rank:
         last = self.count.waiting or (self._noted[-1] if self._noted else None)
         if last is not None:
             last[1].update({**fields, **last[1]})
+        elif self.step and not fields.keys() <= self._said.keys():
+            self._noted, self._noted_at = [(self.step, {**fields, **self._said})], time.monotonic()
         return last is not None or self.step > 0
 
     def knows_its_end(self, steps: int) -> bool:
@@ -619,6 +627,7 @@ class _Rank:
         began = self._spoke
         apart_s = (time.monotonic() - began) / len(noted) if noted else 0.0
         for number, (step, fields) in enumerate(noted, start=1):
+            self._said = fields
             self._say("progress", step, fields, at=began + number * apart_s)
 
     def say(self, msg: str, **fields: Any) -> None:

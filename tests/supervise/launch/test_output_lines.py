@@ -336,7 +336,22 @@ def test_a_step_waits_for_the_rest_of_its_record_and_not_for_ever(
     time.sleep(0.25)
     assert program.write("").steps() == [(1, None), (2, None)]
     program.write("loss: 2\n")
-    assert program.steps() == [(1, None), (2, None)], "too late: it is not of the next one"
+    assert program.steps() == [(1, None), (2, None), (2, 2.0)], "it is not of the next one"
+
+
+def test_what_a_step_tells_long_after_its_number_is_told_of_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gonogo.supervise.launch.output_lines._RECORD_S", 0.0)
+    patterns = (r"step (?P<step>\d+)", r"loss: (?P<loss>\S+)", r"lr: (?P<lr>\S+)")
+    program = Program(tmp_path, *patterns)
+    for line in ("step 1", "lr: 0.5", "loss: nan", "loss: 7", "step 2", "loss: 2", "lr: 0.25"):
+        program.write(line + "\n")
+    told = [(row.step, row.lr, row.loss) for row in program.told() if row.msg == "progress"]
+    assert [(step, lr, str(loss)) for step, lr, loss in told] == [
+        *((1, None, "None"), (1, 0.5, "None"), (1, 0.5, "nan")),
+        *((2, None, "None"), (2, None, "2.0"), (2, 0.25, "2.0")),
+    ]
 
 
 def test_lines_without_a_step_are_counted_until_another_pattern_tells_one(tmp_path: Path) -> None:
