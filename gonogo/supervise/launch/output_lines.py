@@ -334,7 +334,8 @@ class Count:
     no step (`training to step 300`, `best loss at step 40`). Two in a row below the last are
     a counter that begins anew: from the first number ever (an epoch) they are added to what was
     counted; from a later one the program has gone back to a checkpoint. The same number again is
-    the same step, unless it is the first ever and its line names a later epoch.
+    the same step, unless it is the first ever and its line names a later epoch. Where the number
+    goes on as that begins anew (`iteration 2 epoch 1`), the epochs lay within it, and were none.
 
     A number that never goes on names no steps, where its lines tell one loss after the other: after
     `REPEATS` of them each line is a step. Several ranks may print so, too: once the number goes on
@@ -358,6 +359,8 @@ class Count:
         self._base = 0
         self._held: Held | None = None
         self._epoch: int | None = None
+        self._before_epochs: tuple[int, int] | None = None
+        """What was added up, and how often, before epochs of the first number alone."""
         self._losses: set[_Loss] = set()
         """What the lines of the last number have told."""
         self._loss: _Loss | None = None
@@ -410,7 +413,7 @@ class Count:
             if not bar:
                 yield from self._again(printed, fields, epoch, failed=failed, late=late)
         elif self._last < printed <= self._last + JUMP_X * self.stride:
-            yield from self._taken_back()
+            yield from self._taken_back(epoch)
             yield self._next(printed, fields)
         elif held is None or held[0] >= printed or held[0] < self._last < printed:
             self._held = printed, fields
@@ -444,7 +447,9 @@ class Count:
         later = epoch is not None and self._epoch is not None and epoch > self._epoch
         if later and printed == self._first:
             yield from self._taken_back()
+            before = self._before_epochs or (self._base, self.anew)
             self._begin_epoch(1)
+            self._before_epochs = before
             yield self._counted(printed, fields)
             return
         if printed == self._first and self._is_back(epoch, failed=failed):
@@ -478,12 +483,21 @@ class Count:
     def _begin_epoch(self, begin: int) -> None:
         """Begin the counter anew behind the last step."""
         self._base = self.step + (begin if self._first == 0 else 0)
+        self._before_epochs = None
         self.anew += 1
         self._goes_on = True
 
-    def _taken_back(self) -> Iterator[None]:
-        """Take back what lines of the last number were counted for: it has gone on after all."""
-        if self._lines:
+    def _taken_back(self, epoch: int | None = None) -> Iterator[None]:
+        """Take back what was counted for lines of the last number, which has gone on after all.
+
+        Args:
+            epoch: the number of the epoch that it goes on in.
+        """
+        anew = epoch is not None and self._epoch is not None and epoch < self._epoch
+        if self._before_epochs is not None and anew:
+            self._base, self.anew = self._before_epochs
+            yield None
+        elif self._lines:
             self._base -= self._lines
             self.step -= self._lines
             yield None
@@ -495,6 +509,7 @@ class Count:
 
     def _next(self, printed: int, fields: dict[str, Any]) -> Held:
         self.stride, self._goes_on = max(self.stride, printed - self._last), True
+        self._before_epochs = None
         return self._counted(printed, fields)
 
     def _counted(self, printed: int, fields: dict[str, Any]) -> Held:

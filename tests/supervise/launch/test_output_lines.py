@@ -895,6 +895,26 @@ def test_the_first_step_of_a_later_epoch_is_a_further_one(line: str, tmp_path: P
     assert [step for step, _ in program.steps()] == list(range(1, 10))
 
 
+@pytest.mark.parametrize(("first", "told"), [(1, [1, 2, 3]), (0, [1, 2, 3])])
+@pytest.mark.parametrize("batches", [1, 32])
+def test_epochs_that_lie_within_each_number_are_no_further_steps(
+    batches: int, first: int, told: list[int], tmp_path: Path
+) -> None:
+    """As of PPO: it goes over what it has collected in each iteration several times."""
+    program = Program(tmp_path, PATTERNS["plain"], steps=12)
+    for number in range(first, first + 3):
+        for epoch, batch in itertools.product(range(10), range(batches)):
+            loss = f"{number}.{epoch}{batch:02}"
+            program.write(f"iteration {number} epoch {epoch} batch {batch} loss {loss}\n")
+    if batches == 1:
+        last = program.told()[-1].boot
+        rows = [row for row in program.told() if row.boot == last and row.msg == "progress"]
+        assert [row.step for row in rows] == told[1:]
+    program.reader.close(0, asked=False)
+    ends = [row.step for row in program.told() if row.msg == "done"]
+    assert ends in ([], [3]), "three of twelve"
+
+
 def test_a_line_between_epochs_counts_no_step_of_the_whole_run_again(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP)
     for number in range(1, 31):
