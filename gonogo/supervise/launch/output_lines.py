@@ -116,6 +116,8 @@ class OutputLines:
         self._looked_ticks = _now_ticks()
         self._last_text = ""
         self._by_shell = False
+        self._pythons: list[int] | None = None
+        """When the programs below a shell began, where this look has asked."""
 
     def read(self) -> None:
         """Say what has been written since the last call, and who has been silent for long."""
@@ -126,6 +128,7 @@ class OutputLines:
             return
         program = load_program(self._pid)
         self._by_shell = program in SHELLS if program else self._by_shell
+        self._pythons = None
         for text in self._lines():
             self._tell(text)
         self._looked, self._looked_ticks = time.monotonic(), _now_ticks()
@@ -248,7 +251,7 @@ class OutputLines:
         if fields == rank.shown and _is_exact(fields.get("grad_norm")):
             return
         rank.shown = fields
-        rank.count.unsure = rank.count.unsure or self._is_started_anew(rank)
+        rank.count.unsure = rank.count.unsure or self._is_started_anew(rank) is not False
         self._note(rank, rank.step + 1, fields)
 
     def _count(self, rank: "_Rank", printed: int, fields: dict[str, Any], beside: "Around") -> None:
@@ -283,14 +286,23 @@ class OutputLines:
         rank.note(step, fields, of=of)
         rank.failed, rank.before_ticks = False, self._looked_ticks
 
-    def _is_started_anew(self, rank: "_Rank") -> bool:
-        """Say whether a shell may have started the program again since a rank's last step."""
+    def _is_started_anew(self, rank: "_Rank") -> bool | None:
+        """Say whether a shell may have started the program again since a rank's last step.
+
+        None where nobody knows: no program is there any more. It may have failed and begun again,
+        or gone on to its end, and what it printed have come late (by `| grep`).
+        """
         if not (rank.failed and self._by_shell):
             return False
-        return not any(
-            ref.start_ticks < rank.before_ticks and load_program(pid).startswith("python")
-            for pid, ref in find_descendants(self._pid).items()
-        )
+        if self._pythons is None:
+            self._pythons = [
+                ref.start_ticks
+                for pid, ref in find_descendants(self._pid).items()
+                if load_program(pid).startswith("python")
+            ]
+        if not self._pythons:
+            return None
+        return min(self._pythons) >= rank.before_ticks
 
     def _open(self, number: int) -> "_Rank | None":
         """Begin to speak for a rank, unless it speaks for itself: then never again for any."""
@@ -344,7 +356,8 @@ class Count:
     come, it is an epoch, or the like (`by_lines`). Of a bar it is still that step, and 0 is none.
 
     A program that failed and was started again begins its counter anew, too: it has gone back to
-    where that began, unless it names a later epoch. After epochs without names nobody knows.
+    where that began, unless it names a later epoch. After epochs without names nobody knows, nor
+    where nobody knows whether it failed.
     """
 
     def __init__(self) -> None:
@@ -383,7 +396,7 @@ class Count:
         *,
         bar: bool = False,
         epoch: int | None = None,
-        failed: bool = False,
+        failed: bool | None = False,
         late: bool = False,
     ) -> Iterator[Held | None]:
         """Take a printed number; yield the steps that now count, and None before a going back.
@@ -393,7 +406,8 @@ class Count:
             fields: what else its line tells.
             bar: whether it is how many steps of a progress bar are done.
             epoch: the number of the epoch that its line names.
-            failed: whether the program has failed, and begun again, since the last step.
+            failed: whether the program has failed, and begun again, since the last step; None
+                where nobody knows.
             late: whether no rank can still be printing that step.
         """
         begin = 0 if bar else 1
@@ -440,7 +454,7 @@ class Count:
         fields: dict[str, Any],
         epoch: int | None,
         *,
-        failed: bool,
+        failed: bool | None,
         late: bool,
     ) -> Iterator[Held | None]:
         """Take the last number once more; yield what it counts, if anything."""
@@ -471,13 +485,13 @@ class Count:
             self.step += 1
             yield self.step, fields
 
-    def _is_back(self, epoch: int | None, *, failed: bool) -> bool:
+    def _is_back(self, epoch: int | None, *, failed: bool | None) -> bool:
         """Say whether a counter that begins anew has gone back: no later epoch, after a failure."""
         later = epoch is not None and self._epoch is not None and epoch > self._epoch
-        if not failed or later:
+        if failed is False or later:
             return False
         back = self.anew == 0 or (epoch is not None and epoch == self._epoch)
-        self.unsure = self.unsure or not back
+        self.unsure = self.unsure or not back or failed is None
         return back
 
     def _begin_epoch(self, begin: int) -> None:
