@@ -29,12 +29,15 @@ _IS = r"\W{1,4}? {0,12}(?:(?:tensor|np\.float\d\d)\()?"
 _MEASURES = r"acc|auc|err|f1|perp|ppl|score|time|top|\d*\.\d|\d+e-\d|(?:nan|inf|none)\b"
 """What stands behind an evaluation's name where a line tells of one that is over; a whole number
 may be a bar's percentage."""
+_MENTIONS = r"tokens|every|in \d|false\b|n/a\b|info\b|debug\b|cuda|cpu"
+"""What stands behind such a word where it says when the next one is, or is none at all: `eval in 95
+steps`, `eval=False`, `valid tokens`, `test - INFO`, `dev: cuda`."""
 _OF_OTHERS = (
-    rf"(?i:(?<![\w./=-])(?:{'|'.join(_EVALUATIONS)})"
-    rf"(?![\w/-]|\.\w|[ .]loss\b|\W{{0,3}}(?:{_MEASURES})))"
+    rf"(?i:(?<![\w./=-])(?<!\binfo:)(?<!debug:)(?:{'|'.join(_EVALUATIONS)})"
+    rf"(?![\w/-]|\.\w|[ .]loss\b|\W{{0,3}}(?:{_MEASURES}|{_MENTIONS})))"
 )
 """What makes a line one of an evaluation; not so where only a measure of it stands beside, nor the
-name of a file, a folder or a run (`test.py:12`, `exp=test`)."""
+name of a file, a folder, a run or a logger (`test.py:12`, `exp=test`, `INFO:test:`)."""
 _TRAINS = rf"(?:(?!{_OF_OTHERS}).){{0,1000}}?"
 _KIND_OF_OTHERS = (
     rf"(?i:\b(?:split|subset|phase|mode|stage|kind|type)\W{{1,4}}(?:{'|'.join(_EVALUATIONS)})\b)"

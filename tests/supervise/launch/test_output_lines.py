@@ -247,6 +247,27 @@ def test_no_guessed_pattern_takes_an_evaluation_or_a_duration_for_a_step(line: s
     assert [name for name in GUESSED if re.search(PATTERNS[name], line)] == []
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO:test:step {} loss 2.5",
+        "2026-01-01 10:00:00,123 - test - INFO - step {} loss 2.5",
+        "step {} | valid tokens: 4096 | loss 2.5",
+        "step {} | eval in 95 steps | loss 2.5",
+        "step {} (eval every 100) loss 2.5",
+        "step {} eval=False loss 2.5",
+        "step {} | val n/a | loss 2.5",
+        "dev: cuda:0 | step {} | loss 2.5",
+    ],
+)
+def test_a_step_whose_line_mentions_an_evaluation_that_is_none_is_read(
+    line: str, tmp_path: Path
+) -> None:
+    program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
+    program.write(line.format(1) + "\n" + line.format(2) + "\n")
+    assert program.steps() == [(1, 2.5), (2, 2.5)]
+
+
 def test_an_evaluation_whose_loss_is_nan_says_nothing_of_the_training(tmp_path: Path) -> None:
     program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
     for number in range(10, 60, 10):
