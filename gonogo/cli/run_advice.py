@@ -14,7 +14,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.patterns import PATTERNS
 from gonogo.contract.plan import DRIFTS
 from gonogo.contract.tick import parse_rank
-from gonogo.supervise.launch.output_lines import around, number_of
+from gonogo.supervise.launch.output_lines import around, may_be_epochs, number_of
 
 MOST_SHOWN = 40
 """Characters of what a pattern found."""
@@ -223,7 +223,7 @@ def _are_mixed(lengths: Sequence[int], steps: int) -> bool:
     """
     if steps not in lengths:
         return len(lengths) > 1
-    return any(steps % other == 0 for other in lengths[: lengths.index(steps)])
+    return any(may_be_epochs(other, steps) for other in lengths[: lengths.index(steps)])
 
 
 def _is_sparse(row: Mapping[str, Any]) -> bool:

@@ -61,6 +61,7 @@ def advice(
         (advice("completed", lengths=(20, 5)), ["its lines count to 5 and to 20"]),
         (advice("completed", lengths=(30, 5)), []),
         (advice("completed", lengths=(7, 30)), []),
+        (advice("completed", lengths=(0, 3, 30)), []),
         (advice("completed", lengths=(5, 30)), ["its lines count to 5 and to 30"]),
         (advice("completed", lengths=(5,)), []),
         (advice("coverage", waive=("coverage",), lengths=(20, 5)), []),

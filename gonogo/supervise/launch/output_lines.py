@@ -52,6 +52,8 @@ MOST_STEPS = 10**9
 JUMP_X = 10
 REPEATS = 4
 FEW_DECIMALS = 6
+MANY_EPOCHS = 10
+"""An evaluation is not as long as so many epochs, and just as long as the run."""
 MOST_WRITERS = 256
 """Ranks that print one step without saying who they are."""
 TOGETHER_S = 600.0
@@ -588,7 +590,7 @@ class _Rank:
             return True
         if self._of_run:
             return bool(of == steps)
-        if of == steps and all(steps % other for other in self._lengths):
+        if of == steps and not any(may_be_epochs(other, steps) for other in self._lengths):
             self._of_run = True
             if self._lengths:
                 self.count = Count()
@@ -713,6 +715,15 @@ def around(found: re.Match[str]) -> Around:
         epoch=None if epoch is None else int(epoch[1]),
         word=_word_at(found) if numbered else None,
     )
+
+
+def may_be_epochs(length: int, steps: int) -> bool:
+    """Say whether a run of some steps may be made in epochs of a length.
+
+    Then what is counted to its own number may be an evaluation as long as they are together. That
+    is no accident to reckon with where they are many: it was a warm-up, or the shards of a file.
+    """
+    return length > 0 and steps % length == 0 and steps // length < MANY_EPOCHS
 
 
 def check_patterns(patterns: Sequence[str]) -> str | None:

@@ -693,6 +693,17 @@ def test_a_bar_of_the_ordered_length_is_the_run_and_no_other_counts(tmp_path: Pa
     assert (program.told()[-1].msg, program.told()[-1].step) == ("done", 30), "it ended early"
 
 
+@pytest.mark.parametrize(("length", "ends"), [(2, [60]), (6, [60]), (20, [])])
+def test_a_short_loop_before_the_run_is_no_epoch_of_it(
+    length: int, ends: list[int], tmp_path: Path
+) -> None:
+    """As of a warm-up, or of a checkpoint's shards."""
+    program = Program(tmp_path, PATTERNS["tqdm"], steps=60)
+    program.write(all_of(length) + "\n" + all_of(60) + "\n")
+    program.reader.close(0, asked=False)
+    assert [line.step for line in program.told() if line.msg == "done"] == ends
+
+
 @pytest.mark.parametrize(
     "written",
     [
