@@ -1,0 +1,222 @@
+"""What do the step numbers count that a program prints? Of a program that is only read.
+
+`Count` takes one number after the other, with what its line tells, and says which steps have
+ended. It knows no lines, files, clocks or ranks (`output_lines`). Standard library only.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+JUMP_X = 10
+REPEATS = 4
+MOST_WRITERS = 256
+"""Ranks that print one step without saying who they are."""
+TOGETHER_S = 600.0
+"""They do so within that time of each other; less than any step has that is not told to be short.
+"""
+
+Held = tuple[int, dict[str, Any]]
+Loss = tuple[str, str]
+"""Loss and gradient norm, as text: one that is not finite equals itself."""
+
+
+class Count:
+    """What do printed step numbers count?
+
+    A number goes on from the last where it is larger, by at most `JUMP_X` times the largest stride
+    so far. Any other is kept until the next one: does that go on from it, both count; else it was
+    no step (`training to step 300`, `best loss at step 40`). Two in a row below the last are
+    a counter that begins anew: from the first number ever (an epoch) they are added to what was
+    counted; from a later one the program has gone back to a checkpoint. The same number again is
+    the same step, unless it is the first ever and its line names a later epoch. Where the number
+    goes on as that begins anew (`iteration 2 epoch 1`), the epochs lay within it, and were none.
+
+    A number that never goes on names no steps, where its lines tell one loss after the other: after
+    `REPEATS` of them each line is a step. Several ranks may print so, too: once the number goes on
+    after all, what its lines were counted for is taken back. Of a later one as many lines as
+    `MOST_WRITERS` ranks print are that step, and whatever comes within `TOGETHER_S`; where more
+    come, it is an epoch, or the like (`by_lines`). Of a bar it is still that step, and 0 is none.
+
+    A program that failed and was started again begins its counter anew, too: it has gone back to
+    where that began, unless it names a later epoch. After epochs without names nobody knows, nor
+    where nobody knows whether it failed.
+    """
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+        self._last = 0
+        self.stride = 1
+        """The largest so far."""
+        self.anew = 0
+        """How often the counter has begun anew, in another epoch."""
+        self.unsure = False
+        """Whether steps may have been counted twice, of a program that failed in between."""
+        self._base = 0
+        self._held: Held | None = None
+        self._epoch: int | None = None
+        self._before_epochs: tuple[int, int] | None = None
+        """What was added up, and how often, before epochs of the first number alone."""
+        self._losses: set[Loss] = set()
+        """What the lines of the last number have told."""
+        self._loss: Loss | None = None
+        """The last of them."""
+        self._lines = 0
+        """Lines of the last number that were counted as steps."""
+        self._goes_on = False
+        """Whether any number has gone on."""
+        self.by_lines = False
+        """Whether one that goes on is told by more lines than ranks print, each with a loss of its
+        own: these show that the program moves, and the numbers only whether it has come to its end.
+        """
+        self.step = 0
+        """The last step that counted, from 1."""
+
+    def take(
+        self,
+        printed: int,
+        fields: dict[str, Any],
+        *,
+        bar: bool = False,
+        epoch: int | None = None,
+        failed: bool | None = False,
+        late: bool = False,
+    ) -> Iterator[Held | None]:
+        """Take a printed number; yield the steps that now count, and None before a going back.
+
+        Args:
+            printed: the number.
+            fields: what else its line tells.
+            bar: whether it is how many steps of a progress bar are done.
+            epoch: the number of the epoch that its line names.
+            failed: whether the program has failed, and begun again, since the last step; None
+                where nobody knows.
+            late: whether no rank can still be printing that step.
+        """
+        begin = 0 if bar else 1
+        held, self._held = self._held, None
+        if self._first is None:
+            if printed > 1 and (held is None or printed <= held[0]):
+                self._held = printed, fields
+                return
+            begun = held if held is not None and held[0] < printed else None
+            self._first = begun[0] if begun else printed
+            self._base = begin if self._first == 0 else 0
+            if begun:
+                yield self._counted(*begun)
+                self.stride, self._goes_on = printed - begun[0], True
+            yield self._counted(printed, fields)
+        elif printed == self._last and (held is None or held[0] > self._first):
+            if not bar:
+                yield from self._again(printed, fields, epoch, failed=failed, late=late)
+        elif self._last < printed <= self._last + JUMP_X * self.stride:
+            yield from self._taken_back(epoch)
+            yield self._next(printed, fields)
+        elif held is None or held[0] >= printed or held[0] < self._last < printed:
+            self._held = printed, fields
+            return
+        elif held[0] > self._last:  # it had jumped, and goes on from there
+            yield from self._taken_back()
+            yield self._next(*held)
+            yield self._next(printed, fields)
+        elif held[0] <= self._first and not self._is_back(epoch, failed=failed):
+            yield from self._taken_back()
+            self._begin_epoch(begin)
+            yield self._counted(*held)
+            yield self._next(printed, fields)
+        else:
+            self._base -= self._lines
+            yield None
+            yield self._counted(*held)
+            yield self._next(printed, fields)
+        self._epoch = self._epoch if epoch is None else epoch
+
+    def _again(
+        self,
+        printed: int,
+        fields: dict[str, Any],
+        epoch: int | None,
+        *,
+        failed: bool | None,
+        late: bool,
+    ) -> Iterator[Held | None]:
+        """Take the last number once more; yield what it counts, if anything."""
+        later = epoch is not None and self._epoch is not None and epoch > self._epoch
+        if later and printed == self._first:
+            yield from self._taken_back()
+            before = self._before_epochs or (self._base, self.anew)
+            self._begin_epoch(1)
+            self._before_epochs = before
+            yield self._counted(printed, fields)
+            return
+        if printed == self._first and self._is_back(epoch, failed=failed):
+            self._base -= self._lines
+            yield None
+            yield self._counted(printed, fields)
+            return
+        loss = loss_of(fields)
+        if loss is None or (loss == self._loss if self._lines else loss in self._losses):
+            return
+        self._loss = loss
+        if len(self._losses) <= MOST_WRITERS:
+            self._losses.add(loss)
+        if self._goes_on:
+            self.by_lines = self.by_lines or late or len(self._losses) > MOST_WRITERS
+        elif self._lines or late or len(self._losses) > REPEATS:
+            self._lines += 1
+            self._base += 1
+            self.step += 1
+            yield self.step, fields
+
+    def _is_back(self, epoch: int | None, *, failed: bool | None) -> bool:
+        """Say whether a counter that begins anew has gone back: no later epoch, after a failure."""
+        later = epoch is not None and self._epoch is not None and epoch > self._epoch
+        if failed is False or later:
+            return False
+        back = self.anew == 0 or (epoch is not None and epoch == self._epoch)
+        self.unsure = self.unsure or not back or failed is None
+        return back
+
+    def _begin_epoch(self, begin: int) -> None:
+        """Begin the counter anew behind the last step."""
+        self._base = self.step + (begin if self._first == 0 else 0)
+        self._before_epochs = None
+        self.anew += 1
+        self._goes_on = True
+
+    def _taken_back(self, epoch: int | None = None) -> Iterator[None]:
+        """Take back what was counted for lines of the last number, which has gone on after all.
+
+        Args:
+            epoch: the number of the epoch that it goes on in.
+        """
+        anew = epoch is not None and self._epoch is not None and epoch < self._epoch
+        if self._before_epochs is not None and anew:
+            self._base, self.anew = self._before_epochs
+            yield None
+        elif self._lines:
+            self._base -= self._lines
+            self.step -= self._lines
+            yield None
+
+    @property
+    def waiting(self) -> Held | None:
+        """The number that is kept until the next one, and what its line tells."""
+        return self._held
+
+    def _next(self, printed: int, fields: dict[str, Any]) -> Held:
+        self.stride, self._goes_on = max(self.stride, printed - self._last), True
+        self._before_epochs = None
+        return self._counted(printed, fields)
+
+    def _counted(self, printed: int, fields: dict[str, Any]) -> Held:
+        self._loss = loss_of(fields)
+        self._losses = set() if self._loss is None else {self._loss}
+        self._last, self._lines = printed, 0
+        self.step = self._base + printed
+        return self.step, fields
+
+
+def loss_of(fields: Mapping[str, Any]) -> Loss | None:
+    """Return what only a step computes anew; None where a line tells none of it."""
+    told = str(fields.get("loss")), str(fields.get("grad_norm"))
+    return None if told == ("None", "None") else told
