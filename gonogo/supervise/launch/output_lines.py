@@ -73,9 +73,11 @@ _WORD_AFTER = re.compile(r"(?:st|nd|rd|th)?[ _-]{1,2}([a-z]+)", re.IGNORECASE)
 _WORD_CHARS = 64
 """Of the line on either side of the number."""
 _FAILED = re.compile(
-    r"\bTraceback \(most recent call last\)|\b(?:Segmentation fault|Killed|Aborted)\b"
+    r"\bTraceback \(most recent call last\)"
+    r"|\b(?:Segmentation fault|Killed|Aborted)(?: \(core dumped\))?(?: {2,}|$)"
 )
-"""What is printed where a program ends by an error, by itself or by its shell."""
+"""What is printed where a program ends by an error, by itself or by its shell (`12 Killed` alone,
+or far from the command); `Killed 3 stale workers` is no such thing."""
 _IGNORED = "Exception ignored in"
 """The line before a traceback of an error that ends nothing."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

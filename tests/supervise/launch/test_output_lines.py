@@ -978,6 +978,23 @@ def test_a_shell_that_starts_one_program_after_the_other_adds_their_steps_up(
     assert program.told()[-1].msg == "done"
 
 
+@pytest.mark.parametrize(
+    ("said", "steps"),
+    [
+        ("Killed 3 stale workers", [1, 2, 3, 4, 5, 6]),
+        ("Aborted connections: 0", [1, 2, 3, 4, 5, 6]),
+        ("run.sh: line 3:    42 Killed                  python train.py", [1, 2, 3, 1, 2, 3]),
+        ("Segmentation fault (core dumped)", [1, 2, 3, 1, 2, 3]),
+        ("Aborted", [1, 2, 3, 1, 2, 3]),
+    ],
+)
+def test_a_program_is_killed_where_its_shell_says_so_and_not_by_a_word(
+    said: str, steps: list[int], tmp_path: Path
+) -> None:
+    program = read_shell(tmp_path, f"for i in 1 2; do PYTHON; echo '{said}'; done")
+    assert [step for step, _ in program.steps()] == steps
+
+
 def test_a_program_that_tells_of_an_error_and_goes_on_has_not_failed(tmp_path: Path) -> None:
     program = read_shell(tmp_path, "PYTHON; true", epochs=3)
     assert [step for step, _ in program.steps()] == list(range(1, 10))
