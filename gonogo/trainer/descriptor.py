@@ -22,14 +22,12 @@ class Descriptor:
     """
 
     def __init__(self, path: Path, flags: int) -> None:
-        self.number = os.open(path, flags | os.O_CLOEXEC, 0o644)
-        try:
-            found = os.fstat(self.number)
-        except BaseException:
-            os.close(self.number)
-            raise
-        self._place = found.st_dev, found.st_ino
         self._closed = False
+        self.number, self._place = _open(path, flags)
+        if _stands_elsewhere(path, self._place):
+            # A thread of the script's has closed it in between, and the number is another file's;
+            # or this file system says so of any: again, for that happens to nobody twice.
+            self.number, self._place = _open(path, flags)
 
     @property
     def is_ours(self) -> bool:
@@ -40,7 +38,7 @@ class Descriptor:
             found = os.fstat(self.number)
         except OSError as error:
             return error.errno != errno.EBADF
-        return (found.st_dev, found.st_ino) == self._place
+        return _place(found) == self._place
 
     def close(self) -> bool:
         """Close the file, where it is ours still.
@@ -57,3 +55,25 @@ class Descriptor:
         except OSError:
             return True
         return False
+
+
+def _open(path: Path, flags: int) -> tuple[int, tuple[int, int]]:
+    """Return the number of a file that is opened now, and the place of what stands behind it."""
+    number = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        return number, _place(os.fstat(number))
+    except OSError as error:
+        if error.errno != errno.EBADF:  # else it was closed meanwhile, and may be another's now
+            os.close(number)
+        raise
+
+
+def _place(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _stands_elsewhere(path: Path, place: tuple[int, int]) -> bool:
+    try:
+        return _place(os.stat(path)) != place
+    except OSError:
+        return False  # nobody can say

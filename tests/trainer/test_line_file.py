@@ -120,6 +120,29 @@ def test_a_descriptor_that_the_script_has_closed_is_opened_anew(
         assert (tmp_path / "other").read_bytes() == b"the script's"
 
 
+def test_a_number_that_is_lost_while_it_is_opened_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread of the script closes all, and opens a file of its own, right then."""
+    opened, others = os.open, list[int]()
+
+    def lose(path: Path, flags: int, mode: int = 0o777) -> int:
+        number = opened(path, flags, mode)
+        if not others:
+            os.close(number)
+            others.append(opened(tmp_path / "other", os.O_RDWR | os.O_CREAT))
+            assert others == [number]
+        return number
+
+    monkeypatch.setattr(os, "open", lose)
+    file = LineFile(tmp_path / "h")
+    file.append(b"one\n")
+    file.close()
+    assert (tmp_path / "h").read_bytes() == b"one\n"
+    assert (tmp_path / "other").read_bytes() == b""
+    os.close(others[0])
+
+
 def _number(path: Path) -> int:
     """Return the number of the descriptor at which this process has a file open."""
     (found,) = [
