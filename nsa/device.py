@@ -58,7 +58,7 @@ def keep_freed_memory() -> bool:
     """Have glibc keep what tensors of this process free for the next ones, on a CPU.
 
     A step allocates what the step before it freed. Given back to the kernel in between, every page
-    of it is faulted in and zeroed anew, which takes a seventh of a step of `m7c_125m`
+    of it is faulted in and zeroed anew, a twentieth to a seventh of a step of `m7c_125m`
     (`python -m bench.trainer memory`).
 
     Returns:
