@@ -151,7 +151,8 @@ def run(
         said = advise_ranks(order, heard, planned=plan is not None)
         said += advise_loss(order, printed)
         said += advise_drift(rows, planned=plan is not None)
-        if document["verdict"] != Verdict.NO_GO and not interrupted:  # that is what it lacks
+        began = run_dir.go.exists()
+        if began and document["verdict"] != Verdict.NO_GO and not interrupted:  # what it lacks
             planned = plan is not None
             said += advise(
                 order,

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,18 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "mute.py").write_text(MUTE)
     (tmp_path / "attached.py").write_text(ATTACHED)
     return tmp_path
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system without room for a checkpoint."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ("mount", "-t", "tmpfs", "-o", "size=100m", "tmpfs", str(place))
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("mounting takes root and a kernel that lets it")
+    yield place
+    subprocess.run(("umount", str(place)), check=True)
 
 
 def mute(steps: int, *, hang: int = -1, code: int = 0) -> list[str]:
@@ -501,6 +514,15 @@ def test_a_program_that_tells_too_little_is_inconclusive_and_hears_what_to_type(
     assert alone.code == Exit.INCONCLUSIVE
     assert "rank 1 was never heard" in alone.out
     assert "leave --world-size out" in alone.err
+
+
+def test_of_a_program_that_was_not_started_nobody_asks_for_a_pattern(small_disk: Path) -> None:
+    (small_disk / "mute.py").write_text(MUTE)
+    ran = Ran(small_disk, "--steps", "30", *mute(30))
+    assert ran.code == Exit.INCONCLUSIVE
+    assert "preflight disk: fail" in ran.err
+    assert "pattern" not in ran.err
+    assert "attach" not in ran.err
 
 
 @pytest.mark.long
