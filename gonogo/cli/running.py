@@ -39,6 +39,7 @@ from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.order import Order
+from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.patterns import PATTERNS, fitting
 from gonogo.contract.plan import DRIFTS
 from gonogo.judge.directory import judge_directory
@@ -151,8 +152,8 @@ def run(
         said = advise_ranks(order, heard, planned=plan is not None)
         said += advise_loss(order, printed)
         said += advise_drift(rows, planned=plan is not None)
-        began = run_dir.go.exists()
-        if began and document["verdict"] != Verdict.NO_GO and not interrupted:  # what it lacks
+        judged = document["verdict"] != Verdict.NO_GO and not interrupted
+        if judged and not _was_refused(document):  # that is what it lacks
             planned = plan is not None
             said += advise(
                 order,
@@ -172,6 +173,12 @@ def run(
         raise typer.Exit(Exit.INTERRUPTED)
     verdict = document["verdict"]
     raise typer.Exit(exit_of_verdict(Verdict(verdict) if verdict else None))
+
+
+def _was_refused(document: Mapping[str, Any]) -> bool:
+    """Say whether the host was not fit to start the program at all."""
+    outcome = document["facts"]["outcome"] or {}
+    return bool(outcome.get("code") == OutcomeCode.PREFLIGHT_FAILED)
 
 
 def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool) -> bool:
