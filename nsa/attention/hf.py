@@ -146,8 +146,7 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
         Raises:
             ValueError: A mask that hides tokens, or more tokens than the caches have room for.
         """
-        if attention_mask is not None and not bool(attention_mask.all()):
-            raise ValueError("padding is not supported: give texts of one length, or one at a time")
+        _refuse_padding(attention_mask)
         hidden = self.embedding(input_ids)
         caches = past_key_values
         if caches is None and use_cache and self.config.separator is None and labels is None:
@@ -167,6 +166,25 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
             return (logits,) if loss is None else (loss, logits)
         # The class's annotation wants a Cache of transformers; what generate does with it is ours.
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=caches)
+
+    def generate(
+        self, *arguments: Any, attention_mask: Tensor | None = None, **options: Any
+    ) -> Any:
+        """Continue texts: that of `GenerationMixin`, whose arguments these are.
+
+        Tokenizers give a mask with every text. It is looked at once, here, rather than for each
+        token; `generate` itself would make one of every token that equals the padding's.
+
+        Args:
+            arguments: Texts, and what else is given by place.
+            attention_mask: All ones: padding is not supported.
+            options: As there.
+
+        Raises:
+            ValueError: A mask that hides tokens.
+        """
+        _refuse_padding(attention_mask)
+        return super().generate(*arguments, **options)
 
     @torch.no_grad()
     def start_caches(self, B: int, *, like: Tensor | None = None) -> LayerCaches:
@@ -216,6 +234,11 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # caches are the model's own
+
+
+def _refuse_padding(attention_mask: Tensor | None) -> None:
+    if attention_mask is not None and not bool(attention_mask.all()):
+        raise ValueError("padding is not supported: give texts of one length, or one at a time")
 
 
 def _attention(config: NsaConfig) -> NativeSparseAttention:

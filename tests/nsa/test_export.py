@@ -125,6 +125,18 @@ def test_padding_is_refused(tiny: dict[str, Any], tmp_path: Path) -> None:
     mask[0, 0] = 0
     with pytest.raises(ValueError, match="padding"):
         theirs(tokens, attention_mask=mask)
+    with pytest.raises(ValueError, match="padding"):
+        theirs.generate(tokens, attention_mask=mask, max_new_tokens=2)
+
+
+def test_what_a_tokenizer_gives_is_generated_from(tiny: dict[str, Any], tmp_path: Path) -> None:
+    theirs = _exported(tiny, _model(tiny), tmp_path / "exported")
+    tokens = torch.randint(1, 256, (2, 8), generator=torch.Generator().manual_seed(1))
+    tokens[:, 3] = 0  # equals the padding, and is none
+    given = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+    options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    wanted = theirs.generate(tokens, max_new_tokens=9, **options)
+    assert torch.equal(theirs.generate(**given, max_new_tokens=9, **options), wanted)
 
 
 def test_a_runs_newest_checkpoint_is_written_as_safetensors_and_config(
