@@ -7,7 +7,9 @@
 One JSON object: `bits_per_byte` of a text that never changes (`nsa/texts/declaration.txt`, or
 `--text FILE`; its SHA-256 is told); `by_position`, the held-out loss in nats per byte in bands of
 positions, each twice as long as the one before; and `needle` by length, where asked for
-(`nsa.needle`). A model may be asked at lengths beyond those it was trained on: positions go on.
+(`nsa.needle`). Where nothing is held out `by_position` is null, and needles have no text to hide
+in: `--data` names another. A model may be asked at lengths beyond those it was trained on:
+positions go on.
 Exit codes: 0 done, 4 bad arguments or a checkpoint that cannot be used, 5 data failure.
 """
 
@@ -78,13 +80,14 @@ def evaluate(given: argparse.Namespace) -> dict[str, Any]:
 
     Raises:
         BadConfig: nothing usable there.
-        DataFailure: the held-out text cannot be read, or there is none.
+        DataFailure: the held-out text cannot be read, or there is none for needles.
     """
     # torch takes seconds: arguments are refused before it.
     import torch
 
     from nsa.checkpoint import load_checkpoint, newest_checkpoint
     from nsa.data import open_source
+    from nsa.data.held_out import NothingHeldOut
     from nsa.model import build_model
     from nsa.needle import retrieve
 
@@ -109,8 +112,14 @@ def evaluate(given: argparse.Namespace) -> dict[str, Any]:
         "step": snapshot.step,
         "text": {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()},
         "bits_per_byte": round(bits_per_byte(model, text, config.model.seq_len), 6),
-        "by_position": by_position(model, source, config, given.sequences),
+        "by_position": None,
     }
+    try:
+        told["by_position"] = by_position(model, source, config, given.sequences)
+    except NothingHeldOut as nothing:
+        if given.needle:
+            raise
+        print(f"no loss by position: {nothing}; --data names another text", file=sys.stderr)
     if given.needle:
         told["needle"] = [
             retrieve(model, source, length, given.count, config.seed) for length in given.needle

@@ -13,6 +13,8 @@ import torch
 from torch.nn import functional as F
 
 from nsa.config import SEPARATOR, build_config
+from nsa.data.held_out import split_of
+from nsa.data.make_parquet import write_parquet_folder
 from nsa.errors import BadConfig
 from nsa.evaluate import TEXT, band_edges, bits_per_byte, by_position, main
 from nsa.model import LanguageModel, build_model
@@ -135,3 +137,23 @@ def test_a_checkpoint_is_evaluated_beyond_its_length_and_as_one_object(
     assert main([str(tmp_path / "gone")]) == 4
     assert main([run, "--data", "parquet:/no/such/folder"]) == 5
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_where_nothing_is_held_out_the_fixed_text_is_scored_all_the_same(
+    train_here: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = [f"document {number}, of which there are few. " * 40 for number in range(20)]
+    trained_on = [text for text in documents if split_of(text.encode()) == "train"]
+    write_parquet_folder(tmp_path / "corpus", trained_on, files=1, rows_per_group=20)
+    train_here(train={"data": f"parquet:{tmp_path / 'corpus'}"}, checkpoint={"every_steps": 4})
+    capsys.readouterr()
+    run = str(tmp_path / "run")
+    assert main([run]) == 0
+    printed = capsys.readouterr()
+    told = json.loads(printed.out)
+    assert 5 < told["bits_per_byte"] < 9
+    assert told["by_position"] is None
+    assert "is held out; --data names another text" in printed.err
+    assert main([run, "--data", "local_text", "--sequences", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["by_position"]
+    assert main([run, "--needle", "128"]) == 5
