@@ -35,7 +35,7 @@ class DiskSeen(Recorded):
     """What the trainer may still write (the reserve of root is not its own)."""
     total_mb: Megabytes
     free_files: Count | None = None
-    """How many more files it can hold (inodes); null where it counts none."""
+    """How many more files it can hold (inodes); null where it counts none, or has no bound."""
     errors: Count = 0
     """Looks that failed so far."""
     refused: bool = False

@@ -61,7 +61,7 @@ class Disk:
         seen = DiskSeen(
             free_mb=round(found.f_bavail * found.f_frsize / MB, 3),
             total_mb=round(found.f_blocks * found.f_frsize / MB, 3),
-            free_files=found.f_favail if found.f_files else None,
+            free_files=_free_files(found),
             errors=self._errors,
             refused=self._is_refused(now),
             saving=self._is_saving(now),
@@ -122,3 +122,11 @@ class Disk:
         except OSError:
             return False
         return written == TRIED_BYTES
+
+
+def _free_files(found: os.statvfs_result) -> int | None:
+    """Return how many more files there is room for; None where that is not counted or not bounded.
+
+    Btrfs counts none of any; CephFS says -1, which is 2^64 - 1 here.
+    """
+    return found.f_favail if found.f_files and found.f_favail < 2**53 else None
