@@ -13,6 +13,9 @@ from torch import Tensor
 from nsa.attention import selection_rule
 from nsa.attention.plan import Gathered, Plan, Span, causal_spans, piece_size
 
+_WITHOUT_SIGN, _INFINITY = 0x7FFFFFFF, 0x7F800000
+"""Of the bits of a float32."""
+
 
 def prefix_length(S: int, l_sel: int, n_sel: int) -> int:
     """How many leading queries select everything they may see."""
@@ -28,9 +31,10 @@ def _best(scores_BGTJ: Tensor, allowed_TJ: Tensor, count: int) -> Tensor:
     # The bits of a non-negative float order like the float; the id below them settles ties, and
     # makes the selection of the best of many several times faster than a stable sort.
     ids = torch.arange(blocks, device=scores_BGTJ.device)
-    # NaN stands above all, as in that sort: its bits could stand below blocks that do not exist.
-    scores = scores_BGTJ.nan_to_num(nan=torch.inf, posinf=torch.inf)
-    keys = scores.view(torch.int32).to(torch.int64) * blocks + (blocks - 1 - ids)
+    # NaN stands beside infinity, above all, as in that sort: by its sign its bits could stand below
+    # blocks that do not exist.
+    keys = scores_BGTJ.view(torch.int32).to(torch.int64)
+    keys.bitwise_and_(_WITHOUT_SIGN).clamp_(max=_INFINITY).mul_(blocks).add_(blocks - 1 - ids)
     keys.masked_fill_(~allowed_TJ, -1)
     best = keys.topk(count, dim=-1, sorted=False).values
     return blocks - 1 - best.remainder(blocks)
