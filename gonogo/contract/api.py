@@ -15,13 +15,16 @@ from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.wire import Document, Instant, Labels, Number, Recorded, Submitted, Text
 
+Sets = Annotated[dict[str, Any], Field(max_length=1000)]
+"""Dotted path of a plan → value that is laid over it."""
+
 
 class Submission(Document):
     """POST /experiments."""
 
     plan: str | dict[str, Any]
     name: str | None = Field(default=None, max_length=200)
-    set: dict[str, Any] = {}
+    set: Sets = {}
     labels: Labels = {}
     dry_run: bool = False
     origin: str | None = Field(default=None, max_length=200)
@@ -435,7 +438,7 @@ class CampaignSubmission(Document):
 
     plan: str | dict[str, Any]
     name: str | None = Field(default=None, max_length=200)
-    set: dict[str, Any] = {}
+    set: Sets = {}
     repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] | None = None
     """Instead of the plan's."""
     labels: Labels = {}

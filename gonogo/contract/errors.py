@@ -15,6 +15,9 @@ A sick run is not an exception: it is data (a finding, an outcome, a verdict).
 
 from dataclasses import dataclass
 
+MOST_PROBLEMS = 50
+"""Of what is wrong with an input, at most so many are looked for and told."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:

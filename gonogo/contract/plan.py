@@ -4,7 +4,9 @@
 resolved in `planning.resolve`.
 """
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
@@ -13,7 +15,7 @@ from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.canonical import digest
 from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
-from gonogo.contract.errors import NotFound
+from gonogo.contract.errors import MOST_PROBLEMS, NotFound
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.near_miss import hint
 from gonogo.contract.outcome import Detector
@@ -28,6 +30,10 @@ DRIFTS: tuple[Drift, ...] = get_args(Drift)
 
 NEVER_WAIVED = ("completed", "no_halt_finding")
 """Built-in criteria without which nothing is proved: no plan waives them."""
+
+
+MOST_PHASES = 200
+"""Of a plan: each is checked under each patch that may lie over it."""
 
 
 class HeartbeatCadence(Submitted):
@@ -57,7 +63,7 @@ class Confirm(Submitted):
 
     on: list[Detector]
     """Findings whose NO_GO is confirmed; the first rerun changes nothing."""
-    variants: list[Patch] = []
+    variants: Annotated[list[Patch], Field(max_length=20)] = []
     """What is changed in the reruns after that, one by one, while the failure comes again."""
 
 
@@ -172,7 +178,7 @@ class Plan(Submitted):
     """What a foreign workload must report; of ours the configuration says it."""
     campaign: CampaignSpec | None = None
     """What is compared; null: nothing, it is an experiment and no campaign."""
-    phases: Annotated[list[Phase], Field(min_length=1)]
+    phases: Annotated[list[Phase], Field(min_length=1, max_length=MOST_PHASES)]
     """The phases, in order."""
 
     @field_validator("profile")
@@ -185,11 +191,12 @@ class Plan(Submitted):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        problems = [
-            *_problems_of(self),
-            *_problems_of_phases(self),
-            *_problems_of_campaign(self),
-        ]
+        found = chain(
+            _problems_of(self),
+            _problems_of_phases(self),
+            _problems_of_campaign(self),
+        )
+        problems = list(islice(found, MOST_PROBLEMS + 1))
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -272,8 +279,8 @@ def _problems_of_phases(plan: Plan) -> Iterator[str]:
                 f"{where}.init_from: found {phase.init_from!r}; expected an earlier phase"
                 f" ({', '.join(names[:index]) or 'there is none'})"
             )
-        ids = [criterion.id for criterion in phase.gate]
-        for name in {name for name in ids if ids.count(name) > 1}:
+        ids = Counter(criterion.id for criterion in phase.gate)
+        for name in (name for name, times in ids.items() if times > 1):
             yield f"{where}.gate.{name}: two criteria have the same id"
         for criterion in phase.gate:
             problem = _misplaced(names, index, criterion)

@@ -7,6 +7,7 @@ confirmation or a remedy may lay over it.
 
 import difflib
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -38,31 +39,34 @@ _MEANS = (Metric.LOSS, Metric.LOSS_FIRST, Metric.VAL_LOSS)
 
 def problems_in(
     plan: Plan, train: Mapping[str, Any], schema: WorkloadSchema | None
-) -> list[Problem]:
-    """Return everything that would fail once a run is started, each place once.
+) -> Iterator[Problem]:
+    """Yield everything that would fail once a run is started, each place once.
 
     Args:
         plan: a plan of the right shape, overrides included.
         train: its whole training configuration.
         schema: what its workload takes; None = nobody here can say.
     """
-    found = [
-        *unknown_metrics(plan),
-        *_taken_names(plan),
-        *_counted_again(plan),
-        *_unknown_remedies(plan),
-        *_refused_by_plugins(plan),
-        *_said_elsewhere(plan),
-        *_without_weights(plan),
-        *_uneven(plan),
-        *_unlisted(plan),
-        *_in_clear(plan),
-        *late_checkpoints(plan, train),
-        *_unreadable(plan, train),
-    ]
-    if schema is not None:
-        found += _refused_by_workload(plan, train, schema)
-    return list(dict.fromkeys(found))
+    found = chain(
+        unknown_metrics(plan),
+        _taken_names(plan),
+        _counted_again(plan),
+        _unknown_remedies(plan),
+        _refused_by_plugins(plan),
+        _said_elsewhere(plan),
+        _without_weights(plan),
+        _uneven(plan),
+        _unlisted(plan),
+        _in_clear(plan),
+        late_checkpoints(plan, train),
+        _unreadable(plan, train),
+        () if schema is None else _refused_by_workload(plan, train, schema),
+    )
+    told: set[Problem] = set()
+    for row in found:
+        if row not in told:
+            told.add(row)
+            yield row
 
 
 def warnings_of(plan: Plan) -> list[str]:
@@ -263,9 +267,11 @@ def _refused_by_workload(
         trained = str(phase.train), workload.world_size, workload.parallel
         around = tuple(phase.env.items())
         whole = (*trained, phase.data)
-        found = list(_refused(plan, train, schema, phase, own, again=whole in right))
-        yield from found
-        if found:
+        refused = False
+        for row in _refused(plan, train, schema, phase, own, again=whole in right):
+            refused = True
+            yield row
+        if refused:
             continue
         right.add(whole)
         for where, patch in laid:

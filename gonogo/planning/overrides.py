@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from gonogo.contract.canonical import plain_copy
-from gonogo.contract.errors import Problem, Rejected
+from gonogo.contract.errors import MOST_PROBLEMS, Problem
 from gonogo.contract.near_miss import hint
 from gonogo.contract.wire import MAX_DEPTH
 from gonogo.planning.paths import known_steps, locate
-from gonogo.planning.problems import rejected
+from gonogo.planning.problems import refuse, rejected
 
 _SHOWN_CHARS = 60
 """Of a path that is refused for its length: its beginning says which it is."""
@@ -29,21 +29,40 @@ def with_overrides(data: Mapping[str, Any], sets: Mapping[str, Any]) -> dict[str
         Rejected: paths that lead through something that is not there; more than `MAX_DEPTH` levels
             of anything, which nobody writes and which would exhaust the stack.
     """
+    result, wrong = overridden(data, sets)
+    refuse(wrong, "set ")
+    return result
+
+
+def overridden(
+    data: Mapping[str, Any], sets: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the plan data with the overrides that lead somewhere, and what is wrong with others.
+
+    So a wrong path hides nothing else that is wrong.
+
+    Raises:
+        Rejected: more than `MAX_DEPTH` levels of anything in the plan or in a value.
+    """
     _require_shallow([data, sets])
     result: dict[str, Any] = plain_copy(data)
-    problems = []
+    wrong: list[Problem] = []
     for path, value in sets.items():
-        if path.count(".") >= MAX_DEPTH:  # before it is looked for, which costs its square
-            shown = path[:_SHOWN_CHARS]
-            problems.append(Problem(path=shown.rpartition(".")[0] or shown, message=_TOO_DEEP))
-            continue
-        problem = _set_at(result, path, plain_copy(value))
-        if problem:
-            problems.append(Problem(path=path, message=problem))
-    if problems:
-        raise Rejected(f"set {problems[0].path}: {problems[0].message}", problems=tuple(problems))
+        problem = _problem_of_setting(result, path, value)
+        if problem is not None:
+            wrong.append(problem)
+        if len(wrong) > MOST_PROBLEMS:
+            break
     _require_shallow([result])
-    return result
+    return result, wrong
+
+
+def _problem_of_setting(root: dict[str, Any], path: str, value: Any) -> Problem | None:
+    if path.count(".") >= MAX_DEPTH:  # before it is looked for, which costs its square
+        shown = path[:_SHOWN_CHARS]
+        return Problem(path=shown.rpartition(".")[0] or shown, message=_TOO_DEEP)
+    message = _set_at(root, path, plain_copy(value))
+    return None if message is None else Problem(path=path, message=message)
 
 
 def _set_at(root: dict[str, Any], path: str, value: Any) -> str | None:

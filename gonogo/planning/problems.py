@@ -2,12 +2,13 @@
 
 import re
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from gonogo.contract.errors import Problem, Rejected
+from gonogo.contract.errors import MOST_PROBLEMS, Problem, Rejected
 from gonogo.contract.near_miss import choices, hint
 from gonogo.contract.plan import Phase, Plan
 from gonogo.contract.workload import Workload
@@ -17,17 +18,39 @@ _PATH = re.compile(r"(?P<path>[a-z][\w.-]*): (?P<message>.*)", re.DOTALL)
 _QUOTED = re.compile(r"'([^']*)'")
 
 
-def rejected(problems: Sequence[Problem], what: str = "plan") -> Rejected:
-    """Return the error that carries problems; its sentence is the first of them."""
-    first = problems[0]
+def rejected(problems: Iterable[Problem], what: str = "plan: ") -> Rejected:
+    """Return the error that carries problems; its sentence is the first of them.
+
+    No more is asked for than `MOST_PROBLEMS`: what each of a hundred thousand names may have been
+    meant for takes seconds to find, and nobody reads it.
+
+    Args:
+        problems: at least one.
+        what: how the sentence begins.
+    """
+    found = tuple(islice(problems, MOST_PROBLEMS + 1))
+    told, first = found[:MOST_PROBLEMS], found[0]
     where = f"{first.path}: " if first.path else ""
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return Rejected(f"{what}: {where}{first.message}{more}", problems=tuple(problems))
+    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
+    if len(found) > len(told):
+        more = f" (and more than {len(told) - 1} more)"
+    return Rejected(f"{what}{where}{first.message}{more}", problems=told)
 
 
-def problems_of(error: ValidationError, data: Any) -> list[Problem]:
-    """Return what pydantic found wrong with a plan's data."""
-    return [row for found in error.errors(include_url=False) for row in _problems(found, data)]
+def refuse(problems: Iterable[Problem], what: str = "plan: ") -> None:
+    """Pass where there is no problem.
+
+    Raises:
+        Rejected: there is one; see `rejected`.
+    """
+    rows = iter(problems)
+    for first in rows:
+        raise rejected(chain([first], rows), what)
+
+
+def problems_of(error: ValidationError, data: Any) -> Iterator[Problem]:
+    """Yield what pydantic found wrong with a plan's data."""
+    return (row for found in error.errors(include_url=False) for row in _problems(found, data))
 
 
 def _problems(row: Any, data: Any) -> Iterator[Problem]:

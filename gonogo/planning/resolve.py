@@ -4,8 +4,9 @@
 what would fail later, every problem at once. `ordering.build_order` writes one run's order from it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from pydantic import ValidationError
@@ -23,8 +24,8 @@ from gonogo.planning.layers import merged
 from gonogo.planning.ordering import FROZEN as FROZEN
 from gonogo.planning.ordering import build_command_order as build_command_order
 from gonogo.planning.ordering import build_order as build_order
-from gonogo.planning.overrides import with_overrides
-from gonogo.planning.problems import problems_of, rejected
+from gonogo.planning.overrides import overridden
+from gonogo.planning.problems import problems_of, refuse, rejected
 from gonogo.planning.source import bundled_plan, bundled_plan_names
 from gonogo.planning.workloads.known import WorkloadSchema, workload_schema
 
@@ -53,8 +54,8 @@ def resolve_plan(
     """
     sets = dict(sets or {})
     fault = sets.pop("fault", None)
-    data = with_overrides(data, sets)
-    plan = _parse(data)
+    data, wrong = overridden(data, sets)
+    plan = _parse(data, wrong)
     if plan.campaign is not None:
         raise Rejected(
             f"plan {plan.name} is a campaign, which compares several runs:"
@@ -66,9 +67,7 @@ def resolve_plan(
         parse_fault(str(fault), plan)
     schema = schema_of(plan.workload.program)
     train = _whole_configuration(plan, load_config, schema)
-    problems = problems_in(plan, train, schema)
-    if problems:
-        raise rejected(problems)
+    refuse(chain(wrong, problems_in(plan, train, schema)), _beginning(wrong))
     return _frozen(plan, train, None if fault is None else str(fault))
 
 
@@ -82,11 +81,16 @@ def _bundled_frozen(name: str) -> dict[str, Any]:
     return resolve_plan(bundled_plan(name)).plan
 
 
-def _parse(data: Mapping[str, Any]) -> Plan:
+def _parse(data: Mapping[str, Any], wrong: Sequence[Problem]) -> Plan:
     try:
         return Plan.model_validate(data)
     except ValidationError as error:
-        raise rejected(problems_of(error, data)) from error
+        raise rejected(chain(wrong, problems_of(error, data)), _beginning(wrong)) from error
+
+
+def _beginning(wrong: Sequence[Problem]) -> str:
+    """Return how a refusal begins: problems with overrides come first."""
+    return "set " if wrong else "plan: "
 
 
 def _whole_configuration(

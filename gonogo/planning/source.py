@@ -4,7 +4,7 @@
 was expected. What a plan must hold beyond its shape is checked in `checks`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -18,7 +18,7 @@ from gonogo.contract.plan import Plan
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.judge.evidence.metrics import metric_names, metric_row
 from gonogo.planning.overrides import with_overrides as with_overrides
-from gonogo.planning.problems import problems_of, rejected
+from gonogo.planning.problems import problems_of, refuse, rejected
 
 
 @cache
@@ -70,23 +70,19 @@ def parse_plan(data: Mapping[str, Any]) -> Plan:
         Rejected: every problem with its path, what was found and what was expected.
     """
     plan = parse_frozen_plan(data)
-    problems = unknown_metrics(plan)
-    if problems:
-        raise rejected(problems)
+    refuse(unknown_metrics(plan))
     return plan
 
 
-def unknown_metrics(plan: Plan) -> list[Problem]:
-    """Return a problem for each criterion whose metric nothing here knows."""
-    return [
-        Problem(
-            path=f"phases.{phase.name}.gate.{row.id}.metric",
-            message=f"found {row.metric!r}; {hint(str(row.metric), metric_names())}",
-        )
-        for phase in plan.phases
-        for row in phase.gate
-        if metric_row(row.metric) is None
-    ]
+def unknown_metrics(plan: Plan) -> Iterator[Problem]:
+    """Yield a problem for each criterion whose metric nothing here knows."""
+    for phase in plan.phases:
+        for row in phase.gate:
+            if metric_row(row.metric) is None:
+                yield Problem(
+                    path=f"phases.{phase.name}.gate.{row.id}.metric",
+                    message=f"found {row.metric!r}; {hint(str(row.metric), metric_names())}",
+                )
 
 
 def parse_frozen_plan(data: Mapping[str, Any]) -> Plan:

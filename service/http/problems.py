@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from gonogo.contract.api import PROBLEM_URN, ProblemBody
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import (
+    MOST_PROBLEMS,
     Conflict,
     Corrupt,
     GonogoError,
@@ -180,27 +181,32 @@ def problem_of_error(request: Request, error: GonogoError) -> JSONResponse:
 
 def _on_invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
+    whole = error.errors()
+    found = whole[:MOST_PROBLEMS]
     rows = [
         {
             "path": ".".join(str(part) for part in row["loc"][1:]),
             "message": str(row["msg"]).removeprefix("Value error, "),  # of a rule of ours
         }
-        for row in error.errors()
+        for row in found
     ]
     sent_as = request.headers.get("content-type", "").partition(";")[0]
-    is_whole = any(row["loc"] == ("body",) for row in error.errors())
+    is_whole = any(row["loc"] == ("body",) for row in found)
     if is_whole and not sent_as.endswith("json"):  # curl's default is a form
-        found = f"found {sent_as}" if sent_as else "there is none"
-        text = f"the body is not sent as JSON: say Content-Type: application/json ({found})"
+        sent = f"found {sent_as}" if sent_as else "there is none"
+        text = f"the body is not sent as JSON: say Content-Type: application/json ({sent})"
         rows = [{"path": "", "message": text}]
-    unreadable = any(row["type"] == "json_invalid" for row in error.errors())
-    cursor = any(row["loc"][:2] == ("query", "cursor") for row in error.errors())
+    unreadable = any(row["type"] == "json_invalid" for row in found)
+    cursor = any(row["loc"][:2] == ("query", "cursor") for row in found)
     rows = [{**row, "path": ""} for row in rows] if unreadable else rows
     first = rows[0]
+    detail = f"{first['path']}: {first['message']}" if first["path"] else first["message"]
+    if len(whole) > len(found):
+        detail += f" (and {len(whole) - 1} more)"
     body = ProblemBody(
         title="Bad request" if unreadable or cursor else "The request is not valid",
         status=400 if unreadable or cursor else 422,
-        detail=f"{first['path']}: {first['message']}" if first["path"] else first["message"],
+        detail=detail,
         instance=request.url.path,
         code="bad_request" if unreadable or cursor else "rejected",
         errors=rows,

@@ -3,14 +3,15 @@
 gonogo: my.yaml:14: phases.smoke.stepz: unknown key 'stepz'; did you mean steps?
 """
 
-from gonogo.contract.errors import GonogoError, Problem
+from gonogo.contract.errors import MOST_PROBLEMS, GonogoError, Problem
 
 
 def refusal_text(error: GonogoError) -> str:
     """Return the text of an error, without a program's name in front."""
     rows = [_told(row) for row in error.problems]
     if len(rows) > 1:
-        return "\n".join([f"{len(rows)} problems", *(f"  {row}" for row in rows)])
+        first = "the first " if len(rows) == MOST_PROBLEMS else ""
+        return "\n".join([f"{first}{len(rows)} problems", *(f"  {row}" for row in rows)])
     if len(rows) == 1 and error.problems[0].source is not None:
         return rows[0]
     return " ".join(error.detail.split())

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import chain
 from typing import Any
 
 from gonogo.contract.canonical import plain_copy
@@ -25,16 +26,16 @@ class WorkloadSchema:
     ) -> Iterator[Violation]:
         """Yield what the workload would refuse."""
         values = {"train": train, "env": env, "world_size": world_size}
-        found = list(violations(self.document, values))
-        yield from found or _unrelated(self.relations, values)
+        found = violations(self.document, values)
+        yield from _else(found, _unrelated(self.relations, values))
 
     def of_environment(
         self, train: Mapping[str, Any], env: Mapping[str, str]
     ) -> Iterator[Violation]:
         """Yield what the workload would refuse of an environment beside a right configuration."""
-        found = list(violations(self.document["properties"]["env"], env, ("env",)))
+        found = violations(self.document["properties"]["env"], env, ("env",))
         about = (row for row in self.relations if row.left.startswith("env."))
-        yield from found or _unrelated(about, {"train": train, "env": env})
+        yield from _else(found, _unrelated(about, {"train": train, "env": env}))
 
     def section_default(self, path: Path) -> dict[str, Any] | None:
         """Return what the absence of a section of the configuration amounts to, as a copy."""
@@ -43,6 +44,12 @@ class WorkloadSchema:
             found = found.get("properties", {}).get(part, {})
         default = found.get("default")
         return plain_copy(default) if isinstance(default, Mapping) else None
+
+
+def _else(first: Iterator[Violation], then: Iterator[Violation]) -> Iterator[Violation]:
+    """Yield what comes first, one by one; where nothing does, what would come then."""
+    found = next(first, None)
+    yield from then if found is None else chain([found], first)
 
 
 def _unrelated(relations: Iterable[Relation], values: Mapping[str, Any]) -> Iterator[Violation]:

@@ -1,0 +1,81 @@
+"""However much is wrong with a plan: the first problems are told, and no more is looked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gonogo.contract.errors import MOST_PROBLEMS, Rejected
+from gonogo.planning.resolve import resolve_plan
+from gonogo.planning.source import bundled_plan
+
+DEMO = bundled_plan("demo")
+MANY = 40_000
+"""About what a body of 1 MiB holds."""
+
+
+def names(head: str, value: object = 1) -> dict[str, object]:
+    return {f"{head}{number}": value for number in range(MANY)}
+
+
+PLANS: dict[str, Callable[[], dict[str, Any]]] = {
+    "unknown keys": lambda: {**DEMO, **names("k")},
+    "unknown settings": lambda: {**DEMO, "train": {**DEMO["train"], **names("k")}},
+    "unlisted variables": lambda: {
+        **DEMO,
+        "workload": {**DEMO["workload"], "env": names("NCCL_K", "1")},
+    },
+    "unknown remedies": lambda: {**DEMO, "remedies": names("r", {})},
+    "unknown waivers": lambda: {**DEMO, "waive": list(names("w"))},
+    "unknown metrics": lambda: {
+        **DEMO,
+        "phases": [
+            {
+                **DEMO["phases"][0],
+                "gate": [
+                    {"id": f"c{n}", "metric": f"losx{n}", "pass_below": 1} for n in range(MANY)
+                ],
+            }
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_of_very_many_problems_the_first_are_looked_for(plan: Callable[[], dict[str, Any]]) -> None:
+    data = plan()
+    began = time.process_time()
+    with pytest.raises(Rejected, match=r"\(and more than 49 more\)$") as refused:
+        resolve_plan(data)
+    assert time.process_time() - began < 2.0, "what each may have been meant for takes long to find"
+    assert len(refused.value.problems) == MOST_PROBLEMS
+
+
+def test_more_phases_than_anybody_writes_are_refused_as_one_problem() -> None:
+    """Each names what came before it: ten thousand would be answered with hundreds of MB."""
+    phases = [{"name": f"p{n}", "steps": 1, "init_from": "nope"} for n in range(20_000)]
+    began = time.process_time()
+    with pytest.raises(Rejected) as refused:
+        resolve_plan({**DEMO, "phases": phases})
+    assert time.process_time() - began < 2.0
+    (problem,) = refused.value.problems
+    assert problem.path == "phases"
+    assert "at most 200" in problem.message
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        {"phases.nope.steps": 1, "phases.nopf.steps": 2},
+        {"phases.nope.steps": 1, "phases.smoke.stepz": 2},
+        {"phases.nope.steps": 1, "train.nope": 3},
+    ],
+    ids=["paths", "a path and the plan", "a path and the configuration"],
+)
+def test_a_path_that_leads_nowhere_hides_nothing_else(sets: dict[str, Any]) -> None:
+    with pytest.raises(Rejected, match=r"^set phases.nope.steps: .* \(and 1 more\)$") as refused:
+        resolve_plan(DEMO, sets)
+    assert [row.path for row in refused.value.problems] == list(sets)
