@@ -119,6 +119,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
         openapi_url=None,  # would be written anew for whoever asks, while nobody else is served
         docs_url=None,  # both would load scripts from elsewhere into the pages' origin
         redoc_url=None,
+        redirect_slashes=False,  # it would lead to whatever host the request names
         default_response_class=WireResponse,
         telemetry=_UNTRACED,
     )

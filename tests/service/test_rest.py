@@ -503,3 +503,11 @@ def test_a_generated_client_gets_moments_and_enums(plane: Plane) -> None:
     ]
     assert loose == []
     assert schemas["WorkerState"]["enum"] == ["up", "silent", "draining"]
+
+
+@pytest.mark.parametrize("path", ["/alerts/", "/api/v1/experiments/", "/static/style.css/"])
+def test_no_answer_leads_to_the_host_that_a_request_names(plane: Plane, path: str) -> None:
+    """A cache before the service would keep such an answer for whoever asks next."""
+    answer = plane.http.get(path, headers={"Host": "elsewhere.example"})
+    assert answer.status_code == 404
+    assert "elsewhere.example" not in str(answer.headers) + answer.text
