@@ -1,9 +1,10 @@
 """What does Prometheus see of the control plane? A collector over the database, read per scrape.
 
-Nothing is kept here: a restart forgets nothing, and a worker that dies does not silence what is
-known of its runs. A run's series exist from its claim to its end. `/sd/prometheus` lists the
-workers' exporters; the service itself is a target that Prometheus is told once. docs/metrics.md is
-the table that a test holds against what is served here.
+Nothing is kept here but an answer, for a second, since anybody may ask for it: a restart forgets
+nothing, and a worker that dies does not silence what is known of its runs. A run's series exist
+from its claim to its end. `/sd/prometheus` lists the workers' exporters; the service itself is a
+target that Prometheus is told once. docs/metrics.md is the table that a test holds against what is
+served here.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,6 +36,8 @@ FORGOTTEN_S = 86_400.0
 """Seconds after which a silent worker is no target any more."""
 
 _SCHEMES = ("http", "https")
+KEPT_S = 1.0
+"""How old an answer may be: with ten thousand experiments one takes several ms to make."""
 QUICK_S = 5.0
 """Loops of the conductor that turn at least this often tell its last tick."""
 
@@ -53,8 +56,8 @@ class Open:
     """
 
     def __init__(self, app: FastAPI, context: Context) -> None:
-        self.metrics = Shared(lambda: _exposed(context, app.state.conductor))
-        self.targets = Shared(lambda: _targets(context))
+        self.metrics = Shared(lambda: _exposed(context, app.state.conductor), KEPT_S)
+        self.targets = Shared(lambda: _targets(context), KEPT_S)
 
 
 async def _get_open(request: Request) -> Open:

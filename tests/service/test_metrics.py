@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.evidence.gate_now import load_gates_lately
+from service.metrics import control_plane
 from service.metrics.control_plane import last_tick
 from tests.conftest import demand
 from tests.service.conftest import Plane
@@ -17,6 +18,11 @@ from tests.service.fake_worker import BOOT_TS, beats
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 ABBREVIATED = {"gonogo_run_toks_per_s", "gonogo_run_floor_toks_per_s"}
 """Names in our own unit, tokens per second, which promtool takes for an abbreviation."""
+
+
+@pytest.fixture(autouse=True)
+def _each_scrape_is_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_plane, "KEPT_S", 0.0)
 
 
 def scrape(plane: Plane) -> Series:

@@ -12,7 +12,7 @@ import pytest
 from service import app
 from service.http.shared import Shared
 from service.metrics import control_plane
-from tests.service.conftest import Plane
+from tests.service.conftest import Clock, Plane
 
 
 class Making:
@@ -53,6 +53,54 @@ def test_who_waits_gets_the_next_one_and_none_that_is_older_than_the_question() 
     asyncio.run(ask_in_waves())
     assert make.most == 1
     assert make.begun <= 6
+
+
+def test_an_answer_is_given_again_while_it_is_kept(clock: Clock) -> None:
+    make = Making()
+
+    async def ask() -> None:
+        shared = Shared(make, 1.0, clock)
+        assert [await shared.get() for _ in range(3)] == [1, 1, 1]
+        clock.at += 0.9
+        assert await shared.get() == 1
+        clock.at += 0.2
+        assert await shared.get() == 2
+
+    asyncio.run(ask())
+
+
+def test_what_goes_wrong_is_not_kept(clock: Clock) -> None:
+    answers = iter([ValueError("no"), "well"])
+
+    def make() -> str:
+        found = next(answers)
+        if isinstance(found, str):
+            return found
+        raise found
+
+    async def ask() -> None:
+        shared = Shared(make, 1.0, clock)
+        with pytest.raises(ValueError, match="no"):
+            await shared.get()
+        assert await shared.get() == "well"
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("path", "makes"), [("/metrics", "_exposed"), ("/sd/prometheus", "_targets")]
+)
+def test_who_asks_in_a_loop_without_a_key_gets_what_was_made(
+    still: Plane, monkeypatch: pytest.MonkeyPatch, path: str, makes: str
+) -> None:
+    made = []
+    make = getattr(control_plane, makes)
+    monkeypatch.setattr(control_plane, makes, lambda *given: made.append(1) or make(*given))
+    began = time.monotonic()
+    answers = {still.http.get(path).status_code for _ in range(30)}
+    took_s = time.monotonic() - began
+    assert answers == {200}
+    assert len(made) <= 1 + took_s / control_plane.KEPT_S
 
 
 def test_what_goes_wrong_is_told_to_all_who_waited_and_to_nobody_after() -> None:
