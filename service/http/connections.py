@@ -49,8 +49,9 @@ _MOST_FILES = 65_536
 _SHOWN = "key_shown"
 _strangers: WeakKeyDictionary[ServerState, dict["Connection", None]] = WeakKeyDictionary()
 """Server → its connections without a living key, those that came or were looked at first, first."""
-_own_faults = logging.getLogger("uvicorn.error.own")
+_own_faults = logging.getLogger(f"{__name__}.own_faults")
 _own_faults.setLevel(logging.ERROR)  # a stranger's nonsense is answered, and fills no log
+# No child of uvicorn's: as it starts it configures those anew, and the level would be gone.
 
 
 def raise_file_limit() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -204,3 +205,19 @@ def test_an_address_of_redis_is_taken_as_it_is(tmp_path: Path, url: str) -> None
     Redis.from_url(url).close()
     settings = load_settings({"GONOGO_HOME": str(tmp_path), "REDIS_URL": url})
     assert settings.redis_url == url
+
+
+def test_what_a_stranger_sends_that_is_no_request_fills_no_log(process: Process) -> None:
+    upgrade = (
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    )
+    with process.start() as http:
+        for asked in (b"nonsense\r\n\r\n", upgrade, b"GET /healthz HTTP/1.1\r\nX: \x00\r\n\r\n"):
+            where = (http.base_url.host, http.base_url.port or 80)
+            with socket.create_connection(where, 20) as link:
+                link.sendall(asked)
+                assert link.recv(65536).startswith(b"HTTP/1.1 ")
+        assert http.get("/healthz").status_code == 200
+    process.end(signal.SIGTERM)
+    assert "uvicorn" not in (said := (process.home / "service.log").read_text())
+    assert "WARNING" not in said
