@@ -19,6 +19,7 @@ from service.evidence.files import heartbeat_name, load_names, rank_of, unpack
 
 MAX_BOOT_CHARS = 256
 _MSG = re.compile(r'"msg"\s*:\s*"(\w+)"')
+_STEP = re.compile(r'"step"\s*:\s*(\d{1,19})')
 _AT_ONCE = 64
 
 
@@ -26,6 +27,12 @@ def msg_on(text: str) -> str:
     """Return the message that a line seems to carry, without reading the rest of it."""
     found = _MSG.search(text)
     return found.group(1) if found else ""
+
+
+def _step_on(text: str) -> int:
+    """Return the step that a line seems to be at; 0 where it says none."""
+    found = _STEP.search(text)
+    return int(found.group(1)) if found else 0
 
 
 def beat_on(text: str, rank: int) -> Heartbeat | None:
@@ -67,6 +74,19 @@ def load_beats(session: Session, run: str, rank: int, msgs: Collection[Msg]) -> 
     for beat in _beats(load_lines(session, run, rank), rank, msgs):
         if beat.seq > last.get(beat.boot, -1):
             last[beat.boot] = beat.seq
+            yield beat
+
+
+def load_beats_of_steps(
+    session: Session, run: str, rank: int, msgs: Collection[Msg], every: int
+) -> Iterator[Heartbeat]:
+    """Yield a rank's heartbeats of these messages at every so many steps, oldest first.
+
+    The other lines are not read further than to their step; one told twice comes twice.
+    """
+    lines = load_lines(session, run, rank)
+    for beat in _beats((text for text in lines if _step_on(text) % every == 0), rank, msgs):
+        if beat.step % every == 0:
             yield beat
 
 

@@ -1,14 +1,12 @@
-"""What does a page show? Rows of the database as the contract's models, and thinned curves."""
+"""What does a page show? Rows of the database as the contract's models, and curves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, isfinite
 
 from gonogo.contract.api import ArtifactsView, ExperimentView, RunView
 from gonogo.contract.decision import CriterionResult, Decision, Verdict
 from gonogo.contract.finding import Finding
 from gonogo.contract.goodput import ExperimentGoodput
-from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.order import Order
 from gonogo.judge.course.cause import cause_of
@@ -16,9 +14,9 @@ from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.artifacts import list_artifacts
 from service.evidence.gate_now import load_gate_now
-from service.evidence.heartbeats import load_beats, load_ranks
 from service.evidence.logs import load_log_names
 from service.pages.charts import Line
+from service.pages.curves import SHELF
 from service.queries.decisions import load_decisions
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import load_findings
@@ -28,9 +26,6 @@ from service.told.decided import last_judged
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
 from service.views.runs import load_run_view
-
-POINTS = 400
-"""Steps that are read for a curve, at most about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,44 +111,18 @@ def _load_run(
     criteria = decided or (load_gate_now(session, row.id, order) if order else [])
     findings = load_findings(session, row.id)
     bad = view.outcome is not None and view.verdict is not Verdict.GO
-    loss, speed = load_curves(session, row.id, progress.step)
+    curves = SHELF.get(session, row.id, progress.lines, progress.step)
     return RunPage(
         view=view,
         order=order,
         findings=findings,
         criteria=criteria,
         decided=bool(decided),
-        loss=loss,
-        speed=speed,
+        loss=curves.loss,
+        speed=curves.speed,
         cause=cause_of(findings, view.outcome, decided) if bad else None,
         stack=load_stack(session, row, findings),
         logs=load_log_names(session, row.id),
         artifacts=list_artifacts(session, row),
         age_s=None if progress.heartbeat_at is None else max(0.0, now - progress.heartbeat_at),
     )
-
-
-def load_curves(session: Session, run: str, last_step: int) -> tuple[list[Line], list[Line]]:
-    """Return loss and throughput over the steps, every so many steps where there are many."""
-    every = max(1, ceil(last_step / POINTS))
-    told = _load_said(session, run, Msg.PROGRESS, every)
-    evals = _load_said(session, run, Msg.EVAL, 1)
-    loss = [Line(name="loss", points=_points(told, "loss"), kind="a")]
-    val_loss = _points(evals, "val_loss")
-    if val_loss:
-        loss.append(Line(name="validation loss", points=val_loss, kind="b"))
-    return loss, [Line(name="tokens/s", points=_points(told, "toks_per_s"), kind="c")]
-
-
-def _load_said(session: Session, run: str, msg: Msg, every: int) -> list[tuple[int, Heartbeat]]:
-    first = next(iter(load_ranks(session, run)), None)
-    if first is None:
-        return []
-    beats = load_beats(session, run, first, (msg,))
-    rows = {beat.step: beat for beat in beats if beat.step % every == 0}
-    return sorted(rows.items())
-
-
-def _points(rows: Sequence[tuple[int, Heartbeat]], name: str) -> list[tuple[float, float]]:
-    found = [(float(step), getattr(beat, name)) for step, beat in rows]
-    return [(step, value) for step, value in found if value is not None and isfinite(value)]
