@@ -1,7 +1,8 @@
 """How does the watcher ship without ever waiting? In a thread of its own, beside the ticks.
 
 A control plane that is slow, down or gone delays nothing and decides nothing; what it asks comes
-back as a command.
+back as a command. A host that has no thread to give just now has the run watched all the same: each
+look asks for one again.
 """
 
 import logging
@@ -9,10 +10,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gonogo.contract.agent import Command, TelemetryAck
 from gonogo.contract.records import ExitRecord
+from gonogo.supervise.threads import start_thread
+from gonogo.supervise.weather import Weather
 
 if TYPE_CHECKING:  # its imports take a moment, which is the thread's, not the first tick's
     from worker.shipping.shipper import Shipper
@@ -25,7 +29,7 @@ GIVE_UP_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-class ShippingThread(threading.Thread):
+class ShippingThread:
     """Ships one run until the exit record has been acknowledged or `stop` was called.
 
     Args:
@@ -33,8 +37,9 @@ class ShippingThread(threading.Thread):
     """
 
     def __init__(self, connect: Callable[[], "Shipper"]) -> None:
-        super().__init__(name="shipping", daemon=True)
         self._connect = connect
+        self._thread: threading.Thread | None = None
+        self._weather = Weather(_log)
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._exit: ExitRecord | None = None
         self._stopping = False
@@ -45,8 +50,23 @@ class ShippingThread(threading.Thread):
         self.suspect = False
         self.finished = threading.Event()
 
+    def start(self) -> bool:
+        """Start the thread unless it was started; False while the host has none to give."""
+        if self._thread is None:
+            begin = partial(start_thread, self.run, "shipping")
+            self._thread = self._weather.tried("shipping", begin, None)
+        return self._thread is not None
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end; say whether none is left."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
     def take_command(self) -> Command | None:
         """Return what the control plane asks, once."""
+        self.start()
         return None if self._commands.empty() else self._commands.get_nowait()
 
     def silent_s(self) -> float:
@@ -62,7 +82,10 @@ class ShippingThread(threading.Thread):
         """Ship until everything arrived, for at most GIVE_UP_S; the reaper ships what is left."""
         if record is not None:
             self.finish(record)
-            if not self.finished.wait(GIVE_UP_S):
+            give_up = time.monotonic() + GIVE_UP_S
+            while not self.start() and time.monotonic() < give_up:
+                time.sleep(FINISH_PAUSE_S)
+            if not self.finished.wait(max(0.0, give_up - time.monotonic())):
                 _log.warning("left unshipped", extra={"action": "left_unshipped"})
         self.stop()
 

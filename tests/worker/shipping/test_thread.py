@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -53,8 +54,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[ShipperOnPaper]
     yield begin
     for thread in started:
         thread.stop()
-        thread.join(60)
-        assert not thread.is_alive()
+        assert thread.join(60)
 
 
 def test_command_is_handed_over_once(start: Callable[[ShipperOnPaper], ShippingThread]) -> None:
@@ -101,3 +101,40 @@ def test_suspicion_rides_along(start: Callable[[ShipperOnPaper], ShippingThread]
     thread = start(shipper)
     thread.suspect = True
     wait_until(lambda: any(shipper.suspects), "the flag")
+
+
+def test_host_without_a_thread_for_a_moment_is_watched_and_ships_later(
+    start: Callable[[ShipperOnPaper], ShippingThread],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Python raises RuntimeError there, by which the watcher ended before its first look."""
+    asked = Command(kind=CommandKind.HALT)
+    scarce = True
+    begin = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if scarce:
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    thread = start(ShipperOnPaper([TelemetryAck(command=asked)]))
+    assert thread.take_command() is None
+    assert [row.getMessage() for row in caplog.records] == [
+        "shipping: [Errno 11] no thread can be started for shipping"
+    ]
+    scarce = False
+    assert wait_until(thread.take_command, "the command") == asked
+    thread.close(EXIT)
+    assert thread.finished.is_set()
+
+
+def test_end_is_shipped_where_the_thread_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("worker.shipping.thread.FINISH_PAUSE_S", 0.01)
+    thread = ShippingThread(lambda: cast("Any", ShipperOnPaper([])))
+    thread.close(EXIT)
+    assert thread.finished.is_set()
+    assert thread.join(60)
