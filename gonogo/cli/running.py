@@ -187,7 +187,7 @@ def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool
     environ = dict(settings.inherited)
     shared = open_host_folder(settings.locks or HOST_FOLDER) if has_devices(order) else None
     locks = DeviceLocks(home=settings.home, shared=shared)
-    keeper, asked = None, list[int]()
+    keeper, asked, refused = None, list[int](), ""
     while keeper is None:
         devices = _devices_of(order, environ, locks)
         checked = check_host(order, run_dir, devices=devices, cwd=Path.cwd())
@@ -195,17 +195,23 @@ def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool
             if check.outcome != "pass":
                 say(f"preflight {check.id}: {check.outcome}: {check.text}")
         if not checked.passed or devices is None:
+            refused = "; ".join(row.text for row in checked.checks if row.outcome == "fail")
             break
-        keeper = _launch(run_dir, locks, environ, devices, asked)
+        try:
+            keeper = _launch(run_dir, locks, environ, devices, asked)
+        except OSError as error:
+            refused = f"its keeper cannot be started: {error}"
+            say(refused)
+            break
     if keeper is not None:
         interrupted = _follow(keeper, run_dir, order, asked, quiet=quiet)
-        if keeper.returncode < 0:
-            _end_lost(run_dir, order, locks, environ)
+        if keeper.returncode != 0:
+            how = "was killed" if keeper.returncode < 0 else "has failed"
+            _end_lost(run_dir, order, locks, environ, how)
         return interrupted
-    failed = "; ".join(row.text for row in checked.checks if row.outcome == "fail")
     document = order.document()
     refusal = build_refusal(
-        "preflight_failed", "infra", failed, run_dir=run_dir.path, order=document, now=time.time()
+        "preflight_failed", "infra", refused, run_dir=run_dir.path, order=document, now=time.time()
     )
     save_json(run_dir.exit, refusal)
     return False
@@ -278,13 +284,13 @@ def _follow(
 
 
 def _end_lost(
-    run_dir: RunDir, order: Order, locks: DeviceLocks, environ: Mapping[str, str]
+    run_dir: RunDir, order: Order, locks: DeviceLocks, environ: Mapping[str, str], how: str
 ) -> None:
-    """End what is left of a run whose keeper was killed: without a service nobody else does."""
+    """End what is left of a run whose keeper is lost: without a service nobody else does."""
     with holding(keeper_lock(run_dir.path)) as mine:
         if not mine or is_there(run_dir.exit):
             return
-        say("its keeper was killed: what is left of the run is ended")
+        say(f"its keeper {how}: what is left of the run is ended")
         try:
             while end_lost(run_dir, order, time.time()) is None:
                 time.sleep(_POLL_S)  # what outlives SIGKILL is waited for, for a minute

@@ -325,6 +325,60 @@ def test_a_run_whose_keeper_is_killed_has_an_end_and_leaves_nothing(folder: Path
     assert (record["reason"], record["ended_by"]) == ("keeper_lost", "infra")
 
 
+SCARCE = """
+import errno, os, subprocess, sys
+execute = subprocess.Popen._execute_child
+def refuse(self, args, *others):
+    if {who!r} in str(args):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return execute(self, args, *others)
+subprocess.Popen._execute_child = refuse
+"""
+"""A host that has no process to give for one of ours."""
+
+FAILING = """
+import sys
+if "gonogo.supervise.keeper" in sys.orig_argv:
+    import gonogo.supervise.keeper.ending
+    def fail(*args, **named):
+        raise RuntimeError("a bug")
+    gonogo.supervise.keeper.ending.Ending.is_over = fail
+"""
+"""A keeper that ends by an error of its own, once the program runs."""
+
+
+@pytest.mark.parametrize(
+    ("site", "reason", "told"),
+    [
+        pytest.param(
+            SCARCE.format(who="gonogo.supervise.keeper"),
+            "preflight_failed",
+            "its keeper cannot be started: [Errno 11]",
+            id="it cannot be started",
+        ),
+        pytest.param(FAILING, "keeper_lost", "its keeper has failed", id="it fails"),
+    ],
+)
+def test_a_run_that_has_no_keeper_says_how_it_ended(
+    folder: Path, site: str, reason: str, told: str
+) -> None:
+    (folder / "site").mkdir()
+    (folder / "site" / "sitecustomize.py").write_text(site)
+    before = environment(folder)
+    path = os.pathsep.join(filter(None, [str(folder / "site"), before.get("PYTHONPATH")]))
+    ran = subprocess.run(
+        gonogo("run", "--steps", "99999", *mute(99999)),
+        cwd=folder, env={**before, "PYTHONPATH": path}, capture_output=True, text=True,
+        timeout=200, check=False,
+    )  # fmt: skip
+    assert ran.returncode == Exit.INCONCLUSIVE, ran.stderr
+    assert told in ran.stderr
+    (run_dir,) = (folder / "home" / "runs").iterdir()
+    record = json.loads((run_dir / "exit.json").read_text())
+    assert (record["reason"], record["ended_by"]) == (reason, "infra")
+    assert not list(run_dir.glob(".reserve*"))
+
+
 def is_judged(folder: Path, ran: subprocess.Popen[bytes]) -> None:
     """Wait for a mute run that nobody listens to; it has its verdict, and a recorded decision."""
     assert ran.wait(timeout=200) == Exit.INCONCLUSIVE
