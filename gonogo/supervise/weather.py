@@ -7,6 +7,7 @@ file of zeros that is given up when the disk is full, and empty ones beside it, 
 quota) may have room for bytes and take no new file.
 """
 
+import errno
 import logging
 import os
 from collections.abc import Callable
@@ -14,6 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+START_LIMIT_S = 60.0
+"""How long a host may have no process, file or disk for a program: nothing of it has begun."""
+SCARCE = frozenset({
+    errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE,
+})  # fmt: skip
+"""Errors by which a host says that it has no room for a program just now."""
 RESERVE_NAME = ".reserve"
 RESERVE_BYTES = 2**20
 

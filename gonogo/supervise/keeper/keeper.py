@@ -31,7 +31,13 @@ from gonogo.supervise.launch.command import Allowed, build_command, build_enviro
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import NODE_NAME, boot_id, load_stat
 from gonogo.supervise.release import load_release
-from gonogo.supervise.weather import RESERVE_NAME, Reserve, Weather
+from gonogo.supervise.weather import (
+    RESERVE_NAME,
+    SCARCE,
+    START_LIMIT_S,
+    Reserve,
+    Weather,
+)
 
 LAST_WORDS_S = 60.0
 _LOOP_S = 0.05
@@ -113,8 +119,10 @@ class Keeper:
         tried("the reserve", partial(self._reserve.hold, files), None)
         if not self._place.is_whole and not self._meet(wake):
             return
+        agent = self._start_at_length(wake)
+        if agent is None:
+            return
         started = time.monotonic()
-        agent = self._start_agent()
         self._staff.tend(started)
         self._staff.tend_sampler(started)
         while not tried("the end", partial(self._is_over, agent), False):
@@ -230,6 +238,25 @@ class Keeper:
         if self._deadline_s is not None and age_s >= self._deadline_s:
             text = f"the run exceeded {self._deadline_s:g} s"
             self._ending.ask_to_leave("deadline", "watchdog", text)
+
+    def _start_at_length(self, wake: int) -> Child | None:
+        """Start the agent, as soon as the host has a process for it; None when it had none.
+
+        That is told as the end of a run that its host was not fit for.
+        """
+        give_up = time.monotonic() + START_LIMIT_S
+        while not self._stops:
+            try:
+                return self._start_agent()
+            except OSError as error:
+                if error.errno not in SCARCE or time.monotonic() >= give_up:
+                    text = f"the program cannot be started: {error}"
+                    self._refuse("preflight_failed", "infra", text, wake)
+                    return None
+                self._weather.note("the program", error)
+            self._wait(wake)
+        self._refuse(*self._stops.why(), wake)
+        return None
 
     def _start_agent(self) -> Child:
         log = self._dir / self._place.own("torchrun.log")

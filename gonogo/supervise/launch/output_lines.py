@@ -94,9 +94,12 @@ class OutputLines:
             one behind it only before it has fitted twice), `run`, `attempt`, `heartbeat`.
         log: the file that the program writes.
         pid: of the program.
+        begin: bytes that the log had before it.
     """
 
-    def __init__(self, folder: Path, order: Mapping[str, Any], log: Path, pid: int) -> None:
+    def __init__(
+        self, folder: Path, order: Mapping[str, Any], log: Path, pid: int, *, begin: int = 0
+    ) -> None:
         self._folder, self._order, self._log, self._pid = folder, order, log, pid
         self._patterns = [re.compile(text) for text in order.get("patterns") or ()]
         cadence = order.get("heartbeat") or {}
@@ -108,7 +111,7 @@ class OutputLines:
         self._kept: re.Pattern[str] | None = None
         self._rival: _Rival | None = None
         self._ranks: dict[int, _Rank] = {}
-        self._offset = log.stat().st_size if log.exists() else 0
+        self._offset = begin
         self._rest = b""
         self._began = self._looked = time.monotonic()
         self._looked_ticks = _now_ticks()

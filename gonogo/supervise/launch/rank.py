@@ -3,14 +3,14 @@
 `python -m gonogo.supervise.launch.rank --dir RUNDIR --keeper PID -- PROGRAM …` starts the program
 with its output in `rank{N}.log`, dies with torchrun's agent and takes the program along, passes
 SIGTERM, SIGINT and SIGUSR1 on, and writes `exit_rank{N}.json` before it ends as the program ended.
-`.rank{N}.json` names the program's process while it runs, or, where the program is a launcher, the
-processes that it starts (`launched`). Where the order has patterns, what the
+Where the host has none to give for START_LIMIT_S the run ends as the host's failure, not the
+program's. `.rank{N}.json` names the program's process while it runs, or, where the program is a
+launcher, the processes that it starts (`launched`). Where the order has patterns, what the
 program's output tells of its steps goes into its heartbeat file (`output_lines`). Standard library
 only.
 """
 
 import argparse
-import errno
 import logging
 import os
 import resource
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gonogo.supervise.durable import load_json, save_json
+from gonogo.supervise.end_request import EndRequest, ask_kill
 from gonogo.supervise.exit_record import Ended, lost_a_peer
 from gonogo.supervise.launch.launched import Launched
 from gonogo.supervise.launch.output_lines import OutputLines
@@ -37,18 +38,14 @@ from gonogo.supervise.processes import (
     load_stat,
 )
 from gonogo.supervise.rank_record import RankRecord, save_rank_record
-from gonogo.supervise.weather import Weather
+from gonogo.supervise.weather import SCARCE, START_LIMIT_S, Reserve, Weather
 
 _FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
 _WAITED = _FORWARDED | {signal.SIGCHLD}
 _READ_EVERY_S = 0.1
-START_LIMIT_S = 60.0
-"""How long a host may have no process, file or disk for the program: nothing of it has begun."""
 _START_AGAIN_S = 0.5
-_SCARCE = frozenset({
-    errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE,
-})  # fmt: skip
+_UNFIT = 1
+"""Left with where nothing could be started."""
 _T = TypeVar("_T")
 _weather = Weather(logging.getLogger("gonogo.supervise.launch.rank"))
 
@@ -72,7 +69,15 @@ def main(argv: list[str]) -> int:
     # it is asked to; another's program may know of that signal alone.
     shielded = signal.SIGTERM in before and not order.get("command")
     log = asked.dir / f"rank{rank}.log"
-    child = _at_length("the program", partial(_start, asked.program, log, shielded=shielded))
+    begin = _at_length("its log", partial(_size_of, log))
+    try:
+        child = _at_length("the program", partial(_start, asked.program, log, shielded=shielded))
+    except OSError as error:
+        if error.errno not in SCARCE:
+            raise
+        print(f"gonogo: the program cannot be started: {error}", file=sys.stderr)
+        _weather.tried("a request", partial(_ask_for_another_host, asked.dir, error), None)
+        return _UNFIT
 
     def record() -> bool:
         stat = load_stat(child.pid)
@@ -80,11 +85,9 @@ def main(argv: list[str]) -> int:
         save_rank_record(asked.dir, rank, RankRecord(ref=ref, wrapper=os.getpid()), time.time())
         return True
 
-    launched = None
-    if order.get("command"):
-        launched = _at_length("its ranks", partial(Launched, asked.dir, order, child.pid))
-    reader = _at_length("its output", partial(_reader, asked.dir, order, rank, child.pid))
-    status = _wait(child, reader, launched, record)
+    looking = Looking(asked.dir, order, rank, child.pid, begin=begin)
+    status = _wait(child, looking, record)
+    launched = looking.launched
     code, number = (status, None) if status >= 0 else (None, -status)
     if rank not in _save_ends(launched):
         ended = Ended(code=code, signal=number, at=time.time())
@@ -101,7 +104,7 @@ def main(argv: list[str]) -> int:
 def _at_length(what: str, work: Callable[[], _T]) -> _T:
     """Return what `work` returns; where the host has no room for it just now it is tried again.
 
-    What keeps a program from beginning, or us from looking after it, is no failure of its own.
+    What keeps a program from beginning is no failure of its own.
 
     Raises:
         OSError: it is another's fault, or there was no room for START_LIMIT_S.
@@ -111,10 +114,35 @@ def _at_length(what: str, work: Callable[[], _T]) -> _T:
         try:
             return work()
         except OSError as error:
-            if error.errno not in _SCARCE or time.monotonic() >= give_up:
+            if error.errno not in SCARCE or time.monotonic() >= give_up:
                 raise
             _weather.note(what, error)
         time.sleep(_START_AGAIN_S)
+
+
+def _size_of(path: Path) -> int:
+    """Return the bytes of a file; none where it is not there."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _ask_for_another_host(folder: Path, error: OSError) -> None:
+    """Have the run ended as one that its host was not fit for: it is tried again, elsewhere.
+
+    Raises:
+        OSError: no disk takes the request.
+    """
+    request = EndRequest(
+        reason="preflight_failed",
+        ended_by="infra",
+        at=time.time(),
+        text=f"the program could not be started for {START_LIMIT_S:g} s: {error}",
+        grace_s=0.0,
+        dump=False,
+    )
+    Reserve(folder).write(partial(ask_kill, folder, request))
 
 
 def _is_orphan(keeper: int, order: dict[str, Any]) -> bool:
@@ -159,59 +187,92 @@ def _start(program: list[str], log: Path, *, shielded: bool) -> subprocess.Popen
             stream.close()
 
 
-def _reader(folder: Path, order: dict[str, Any], rank: int, pid: int) -> OutputLines | None:
-    """Return who reads the program's output, where the order has patterns for it."""
-    if not order.get("patterns"):
-        return None
-    return OutputLines(folder, order, folder / f"rank{rank}.log", pid)
+class Looking:
+    """Who looks at the program while it runs: at its output, and for the ranks of a launcher.
+
+    What the host refuses is asked for again, for as long as the program runs. Whatever else fails
+    is let go: this process must outlive the program, which nobody else takes along.
+
+    Args:
+        folder: the run directory.
+        order: the order as data.
+        rank: whose output it is.
+        pid: of the program.
+        begin: bytes that the log had before it.
+    """
+
+    def __init__(
+        self, folder: Path, order: dict[str, Any], rank: int, pid: int, *, begin: int
+    ) -> None:
+        self._reader: OutputLines | None = None
+        self.launched: Launched | None = None
+        """The ranks of a launcher; None where it starts none, and where nobody could look."""
+        log = folder / f"rank{rank}.log"
+        self._read_by = partial(OutputLines, folder, order, log, pid, begin=begin)
+        self._look_by = partial(Launched, folder, order, pid)
+        self._reads, self._looks = bool(order.get("patterns")), bool(order.get("command"))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to look at."""
+        return not self._reads and not self._looks
+
+    def look(self) -> None:
+        """Look once."""
+        if self._reads and not _goes_on(self._read, "its output", "is read"):
+            self._reads, self._reader = False, None
+        if self._looks and not _goes_on(self._seek, "its ranks", "are looked for"):
+            self._looks, self.launched = False, None
+
+    def close(self, status: int, *, asked: bool) -> None:
+        """Read what is left.
+
+        Args:
+            status: how the program ended.
+            asked: whether it was told to end.
+        """
+        if self._reads:
+            _goes_on(partial(self._close, status, asked=asked), "its output", "is read")
+
+    def _read(self) -> None:
+        self._reader = self._reader or self._read_by()
+        self._reader.read()
+
+    def _close(self, status: int, *, asked: bool) -> None:
+        self._reader = self._reader or self._read_by()
+        self._reader.close(status, asked=asked)
+
+    def _seek(self) -> None:
+        self.launched = self.launched or self._look_by()
+        self.launched.look(time.monotonic())
 
 
-def _wait(
-    child: subprocess.Popen[bytes],
-    reader: OutputLines | None,
-    launched: Launched | None,
-    record: Callable[[], bool],
-) -> int:
+def _goes_on(look: Callable[[], None], what: str, done: str) -> bool:
+    """Look; say whether to look again: not after a failure that is none of the host's."""
+    try:
+        _weather.tried(what, look, None)
+    except Exception as error:  # noqa: BLE001 - whatever a program does or prints ends no run
+        print(f"gonogo: {what} {done} no more: {error!r}", file=sys.stderr)
+        return False
+    return True
+
+
+def _wait(child: subprocess.Popen[bytes], looking: Looking, record: Callable[[], bool]) -> int:
     """Pass signals on until the program has ended; returns its code, or minus its signal.
 
     Which process it is is written as soon as the disk takes it: the program never waits for that.
     """
     asked = False
-    idle = reader is None and launched is None
     recorded = _weather.tried("which process it is", record, False)
     while (status := child.poll()) is None:
         recorded = recorded or _weather.tried("which process it is", record, False)
-        found = signal.sigtimedwait(_WAITED, 1.0 if idle else _READ_EVERY_S)
+        found = signal.sigtimedwait(_WAITED, 1.0 if looking.is_idle else _READ_EVERY_S)
         if found is not None and found.si_signo in _FORWARDED:
             asked = asked or found.si_signo != signal.SIGUSR1
             child.send_signal(found.si_signo)
-        reader = _read(reader)
-        launched = _look(launched)
-    if reader is not None:
-        reader.close(status, asked=asked)
+        looking.look()
+    looking.close(status, asked=asked)
     return status
-
-
-def _read(reader: OutputLines | None) -> OutputLines | None:
-    """Read on; a reader that fails is let go, for this process must outlive the program."""
-    try:
-        if reader is not None:
-            reader.read()
-    except Exception as error:  # noqa: BLE001 - whatever a program prints ends no run
-        print(f"gonogo: its output is read no more: {error!r}", file=sys.stderr)
-        return None
-    return reader
-
-
-def _look(launched: Launched | None) -> Launched | None:
-    """Look for the ranks of a launcher; looks that fail are let go, as above."""
-    try:
-        if launched is not None:
-            launched.look(time.monotonic())
-    except Exception as error:  # noqa: BLE001 - whatever stands in /proc ends no run
-        print(f"gonogo: its ranks are looked for no more: {error!r}", file=sys.stderr)
-        return None
-    return launched
 
 
 def _save_ends(launched: Launched | None) -> frozenset[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import signal
@@ -12,14 +13,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
 
 from gonogo import rundir
+from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.records import ExitRecord
+from gonogo.rundir import load_record
 from gonogo.supervise import durable
 from gonogo.supervise.weather import RESERVE_NAME, Reserve, Weather
-from tests.supervise.runs import ROOT, NewRun, SupervisedRun, starting, wait_until
+from tests.supervise.runs import (
+    ROOT,
+    NewRun,
+    SupervisedRun,
+    build_test_order,
+    starting,
+    wait_until,
+)
 
 SHIM = Path(__file__).parents[1] / "weather"
 SCRIPT = """
@@ -204,6 +217,71 @@ def test_a_disk_that_the_kernel_makes_read_only_ends_no_run(
         wait_until(lambda: told(tmp_path) == 150, "its last step")
         wait_until(lambda: run.living() == [], "its end")
         assert run.halts() == []
+
+
+def start_where_scarce(
+    run_dir: Path, order: Order, folder: Path, *, start_s: float
+) -> Popen[bytes]:
+    """Start the keeper of a run on a host that has no process to give while `scarce` is there."""
+    (folder / "scarce").touch()
+    run_dir.mkdir()
+    (run_dir / "order.json").write_text(json.dumps(order.document()))
+    environ = {
+        **os.environ,
+        "GONOGO_TEST_SCARCE": str(folder / "scarce"),
+        "GONOGO_TEST_START_S": str(start_s),
+    }
+    module = "gonogo.supervise.keeper.__main__"
+    command = [sys.executable, "-m", "tests.supervise.scarce_host", module, str(run_dir)]
+    with (run_dir / "keeper.log").open("wb") as log:
+        return Popen([*command, "--allow", "any"], cwd=ROOT, env=environ, stdout=log, stderr=log)
+
+
+def order_of_command(run: str, *command: str) -> Order:
+    """Return an order of one program that says nothing."""
+    return build_test_order(
+        run, entry=None, command=list(command), world_size=1, steps=None,
+        identity={"world_size": 1}, watch={},
+    )  # fmt: skip
+
+
+def test_a_host_that_has_no_process_for_a_moment_begins_the_run_later(tmp_path: Path) -> None:
+    """The keeper ended there, without exit.json, and its reserve was left behind."""
+    run_dir = tmp_path / new_id(Kind.RUN)
+    order = order_of_command(run_dir.name, sys.executable, "-c", "print('hello')")
+    keeper = start_where_scarce(run_dir, order, tmp_path, start_s=60.0)
+    log = run_dir / "keeper.log"
+    wait_until(lambda: "the program: [Errno 11]" in log.read_text(), "that it cannot start")
+    (tmp_path / "scarce").unlink()
+    assert keeper.wait(timeout=120) == 0, log.read_text()
+    record = load_record(run_dir / "exit.json", ExitRecord)
+    assert record is not None
+    assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0)
+    assert (run_dir / "rank0.log").read_text() == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        pytest.param(None, OutcomeCode.PREFLIGHT_FAILED, id="for longer"),
+        pytest.param(signal.SIGTERM, OutcomeCode.PREEMPTED, id="and is taken away"),
+    ],
+)
+def test_a_host_that_has_no_process_is_not_fit_for_the_run(
+    tmp_path: Path, number: int | None, reason: OutcomeCode
+) -> None:
+    run_dir = tmp_path / new_id(Kind.RUN)
+    order = order_of_command(run_dir.name, sys.executable, "-c", "print('hello')")
+    keeper = start_where_scarce(run_dir, order, tmp_path, start_s=60.0 if number else 0.5)
+    log = run_dir / "keeper.log"
+    if number is not None:
+        wait_until(lambda: "the program: [Errno 11]" in log.read_text(), "that it cannot start")
+        keeper.send_signal(number)
+    assert keeper.wait(timeout=120) == 0, log.read_text()
+    record = load_record(run_dir / "exit.json", ExitRecord)
+    assert record is not None
+    assert (record.reason, record.ended_by) == (reason, Actor.INFRA)
+    assert not list(run_dir.glob(f"{RESERVE_NAME}*"))
 
 
 WEATHERS = [errno.EIO, errno.ESTALE, errno.EROFS, errno.EDQUOT]

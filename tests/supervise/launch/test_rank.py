@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import pytest
 
+from gonogo.supervise.end_request import KILL_NAME, load_request
 from gonogo.supervise.launch import rank
 from gonogo.supervise.processes import find_process
 from gonogo.supervise.rank_record import load_rank_record
@@ -244,15 +245,73 @@ def test_a_program_dies_of_sigterm_though_whoever_started_it_ignores_that(tmp_pa
     assert wrapper.wait(timeout=60) == -signal.SIGTERM
 
 
-def test_a_reader_that_fails_is_let_go_and_ends_no_program(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("_read_by", "its output is read no more"), ("_look_by", "its ranks are looked for no more")],
+)
+def test_a_look_that_fails_is_let_go_and_ends_no_program(
+    tmp_path: Path, name: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Failing:
-        def read(self) -> None:
-            raise RuntimeError("boom")
+    def fail() -> None:
+        raise RuntimeError("boom")
 
-    assert rank._read(Failing()) is None  # type: ignore[arg-type]
-    assert "read no more: RuntimeError('boom')" in capsys.readouterr().err
+    order = {"run": "run_x", "command": ["x"], "world_size": 1, "patterns": [r"(?P<step>\d+)"]}
+    looking = rank.Looking(tmp_path, order, 0, os.getpid(), begin=0)
+    setattr(looking, name, fail)
+    for _ in range(2):
+        looking.look()
+    looking.close(0, asked=False)
+    assert capsys.readouterr().err.splitlines() == [f"gonogo: {told}: RuntimeError('boom')"]
+
+
+@pytest.mark.parametrize("name", ["_read_by", "_look_by"])
+def test_a_look_that_the_host_refuses_is_tried_for_as_long_as_the_program_runs(
+    tmp_path: Path, name: str
+) -> None:
+    """After a minute of it the wrapper ended, and took a healthy program along."""
+    order = {"run": "run_x", "command": ["x"], "world_size": 1, "patterns": [r"(?P<step>\d+)"]}
+    looking = rank.Looking(tmp_path, order, 0, os.getpid(), begin=0)
+    begin, looks = getattr(looking, name), 0
+
+    def refuse() -> object:
+        nonlocal looks
+        looks += 1
+        if looks < 3:
+            raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+        return begin()
+
+    setattr(looking, name, refuse)
+    for _ in range(4):
+        looking.look()
+    assert looks == 3
+    assert looking.launched is not None
+
+
+def test_what_is_printed_before_anybody_can_look_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text("before\n")
+    order = {"run": "run_x", "world_size": 1, "patterns": [r"step (?P<step>\d+)"]}
+    looking = rank.Looking(tmp_path, order, 0, os.getpid(), begin=log.stat().st_size)
+    with log.open("a") as stream:
+        stream.writelines(f"step {number}\n" for number in range(1, 4))
+    looking.look()
+    looking.close(0, asked=False)
+    lines = (tmp_path / "heartbeat_rank0.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in lines if '"progress"' in row] == [1, 2, 3]
+
+
+def test_a_host_without_a_process_for_long_is_said_to_be_unfit(tmp_path: Path) -> None:
+    """The program has not begun: that it failed (`nonzero_exit`) would be said of it for good."""
+    flag = tmp_path / "scarce"
+    flag.touch()
+    environ = {**os.environ, "GONOGO_TEST_SCARCE": str(flag), "GONOGO_TEST_START_S": "0.5"}
+    command = [sys.executable, "-m", "tests.supervise.scarce_host", "gonogo.supervise.launch.rank"]
+    command += ["--dir", str(tmp_path), "--", sys.executable, "-c", "print('hello')"]
+    assert subprocess.run(command, cwd=ROOT, env=environ, timeout=60, check=False).returncode == 1
+    request = load_request(tmp_path / KILL_NAME)
+    assert request is not None
+    assert (request.reason, request.ended_by) == ("preflight_failed", "infra")
+    assert not (tmp_path / "exit_rank0.json").exists()
 
 
 def test_a_command_is_rank_0_whatever_rank_its_starter_was(tmp_path: Path) -> None:
@@ -279,16 +338,6 @@ def test_a_launcher_s_end_is_not_its_ranks(tmp_path: Path) -> None:
     assert start(tmp_path, LAUNCHER).wait(timeout=60) == 1
     assert stamp(tmp_path, 0)["code"] == 5
     assert load_rank_record(tmp_path, 0).launched  # type: ignore[union-attr]
-
-
-def test_a_look_that_fails_ends_no_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    launched = rank.Launched(tmp_path, {"world_size": 1}, os.getpid())
-    monkeypatch.setattr(launched, "_look_at", "soon")
-    assert rank._look(launched) is None
-    assert "its ranks are looked for no more" in capsys.readouterr().err
-    assert rank._look(None) is None
 
 
 @pytest.mark.parametrize(

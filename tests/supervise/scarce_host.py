@@ -1,0 +1,27 @@
+"""A program of ours on a host that has no process to give while the named file is there.
+
+`python -m tests.supervise.scarce_host MODULE ARGUMENTS…` runs MODULE's `main`; `GONOGO_TEST_SCARCE`
+names the file, `GONOGO_TEST_START_S` for how long a program is waited for.
+"""
+
+import errno
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+flag = Path(os.environ["GONOGO_TEST_SCARCE"])
+execute = subprocess.Popen._execute_child
+
+
+def refuse(self, *args):
+    if flag.exists():
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return execute(self, *args)
+
+
+subprocess.Popen._execute_child = refuse
+for name in ("gonogo.supervise.keeper.keeper", "gonogo.supervise.launch.rank"):
+    importlib.import_module(name).START_LIMIT_S = float(os.environ["GONOGO_TEST_START_S"])
+sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))
