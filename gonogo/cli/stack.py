@@ -2,8 +2,9 @@
 
 Guarantees: whichever dies is started again within a second, or as soon as the host takes one more
 process, and nothing else ends for that; one `up` per home; when `up` itself is
-killed its children get SIGTERM, while runs go on under their keepers. Not guaranteed: order of
-stopping beyond worker, service, server.
+killed its children get SIGTERM, while runs go on under their keepers. An error that ends us is no
+person's word: what runs is told that its host is taken away, and goes on by itself later. Not
+guaranteed: order of stopping beyond worker, service, server.
 """
 
 import fcntl
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import IO, Self
 
 import httpx
+import typer
 
 from gonogo.cli.checkout import application_argv, application_env
 from gonogo.cli.reach.locate import SERVICE_FILE
@@ -184,8 +186,9 @@ class Stack:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop(grace_s=10.0)
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        left = error is None or isinstance(error, typer.Exit | KeyboardInterrupt)
+        self.stop(grace_s=10.0, number=signal.SIGINT if left else signal.SIGTERM)
 
     def _take_home(self) -> None:
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
 """The embedded server is real: it starts from the wheel alone and answers on its socket."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis
+import typer
 
 from gonogo.cli.connection import client_of
 from gonogo.cli.settings import load_settings
@@ -123,6 +125,47 @@ def test_a_home_whose_path_is_too_long_gets_a_socket_elsewhere(tmp_path: Path) -
     assert len(str(socket_path(deep))) < 100
     assert socket_path(deep) == socket_path(deep)
     assert socket_path(tmp_path / "a" / ("x" * 90)) != socket_path(tmp_path / "b" / ("x" * 90))
+
+
+TELLS = """
+import signal, sys, time
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: sys.exit(number))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "number"),
+    [
+        (RuntimeError("a bug"), signal.SIGTERM),
+        (OSError(5, "a disk"), signal.SIGTERM),
+        (KeyboardInterrupt(), signal.SIGINT),
+        (typer.Exit(3), signal.SIGINT),
+        (None, signal.SIGINT),
+    ],
+    ids=["a bug", "a disk", "Ctrl-C", "an exit", "the end"],
+)
+def test_an_error_that_ends_an_up_is_no_word_of_a_person(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException | None,
+    number: signal.Signals,
+) -> None:
+    """A worker that SIGINT ends has its runs wait for a person; else they go on by themselves."""
+    log = tmp_path / "worker.log"
+    worker = Child("worker", [sys.executable, "-c", TELLS], dict(os.environ), log)
+    monkeypatch.setattr(Stack, "_start_all", lambda stack: stack._start(worker))
+    with (
+        contextlib.suppress(RuntimeError, OSError, KeyboardInterrupt),
+        Stack(settings=load_settings({"GONOGO_HOME": str(tmp_path)})),
+    ):
+        wait_until(lambda: "ready" in log.read_text(), "the worker")
+        if error is not None:
+            raise error
+    assert worker.process is not None
+    assert worker.process.returncode == number
 
 
 def test_two_ups_in_one_home_are_refused(tmp_path: Path) -> None:
