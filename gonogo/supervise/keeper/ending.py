@@ -9,6 +9,7 @@ when it knows of all (`nodes`). Stdlib only; called from the keeper's one loop.
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -212,8 +213,13 @@ class Ending:
         return (self._dir / "exit.json").exists() or proof_of_loss(self._dir, 0) is not None
 
     def end_now(self, text: str) -> EndRequest:
-        """Write `.kill`; what was asked before it keeps naming the cause."""
-        request = self._request("halted", "operator", text, None)
+        """Write `.kill`; what was asked before it keeps naming the cause.
+
+        So it says that one's: which was first is told by clocks, and those may have been set back.
+        """
+        request, first = self._request("halted", "operator", text, None), self._asked_first()
+        if first is not None:
+            request = replace(request, reason=first.reason, ended_by=first.ended_by, key=first.key)
         self._put(ask_kill, request)
         return load_request(self._dir / KILL_NAME) or request
 

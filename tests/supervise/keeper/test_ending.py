@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import time
+
 import pytest
 
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.supervise.end_request import KILL_NAME, EndRequest, ask_halt, load_request, until_after
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.ending import _presumed
 from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import RankRecord
+from tests.supervise.runs import NewRun, wait_until
 
 
 @pytest.mark.parametrize(
@@ -22,3 +28,27 @@ def test_a_launcher_vouches_for_its_ranks_and_a_shell_does_not(
     record = RankRecord(ref=ref, wrapper=6, launched=True, by_shell=by_shell)
     ended = _presumed(record, None, Ended(code=agent, signal=None, at=2.0))
     assert (ended.code, ended.signal) == (code, None)
+
+
+def test_a_clock_that_is_set_back_while_ranks_are_to_leave_renames_no_cause(
+    new_run: NewRun,
+) -> None:
+    """The end of their time was told as an operator's, an hour before the watchdog's request."""
+    run = new_run(
+        "--allow", "any", entry=None, world_size=1, identity={"world_size": 1}, watch={},
+        command=[sys.executable, "-c", "import time; time.sleep(300)"],
+    )  # fmt: skip
+    wait_until(lambda: (run.path / ".rank0.json").exists(), "the program")
+    asked = EndRequest(
+        reason="diverged",
+        ended_by="watchdog",
+        at=time.time() + 3600,
+        text="the loss has diverged",
+        until_mono=until_after(1.0),
+    )
+    assert ask_halt(run.path, asked)
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.DIVERGED, Actor.WATCHDOG)
+    kill = load_request(run.path / KILL_NAME)
+    assert kill is not None
+    assert kill.text == "asked to leave, the ranks did not"
