@@ -74,8 +74,8 @@ PATTERNS: dict[str, str] = {
         rf".*?lm loss: (?P<loss>{_NUMBER})(?:.*?grad norm: (?P<grad_norm>{_NUMBER}))?"
     ),
     "llm.c": (
-        rf"step +(?P<step>\d+)/\d+ \| (?:train )?loss (?P<loss>{_NUMBER})"
-        rf"(?:.*?norm (?P<grad_norm>{_NUMBER}))?(?:.*?(?P<toks_per_s>{_NUMBER}) tok/s)?"
+        rf"step +(?P<step>\d+)/\d+ \| (?:train )?loss +(?P<loss>{_NUMBER})"
+        rf"(?:.*?norm +(?P<grad_norm>{_NUMBER}))?(?:.*?(?P<toks_per_s>{_NUMBER}) tok/s)?"
     ),
     "modded-nanogpt": rf"step:(?P<step>\d+)/\d+ train_loss:(?P<loss>{_NUMBER})",
     "nanogpt": rf"iter (?P<step>\d+): loss (?P<loss>{_NUMBER})",
@@ -92,7 +92,7 @@ PATTERNS: dict[str, str] = {
     "epoch": (
         rf"{_NO_KIND_OF_OTHERS}(?:{_TRAINS}(?i:\bepoch\b)(?!{_BETWEEN}{_BAR}){_TRAINS}"
         rf"|{_BETWEEN}(?i:\bepoch\b)(?!{_BETWEEN}{_BAR}){_BETWEEN}(?i:(?=\btrain))"
-        rf"|\[\d+, +\d+\] {_BETWEEN}|(?=loss: \S+ +\[ *\d+/\d+\]))"
+        rf"|\[\d+, +\d+\] {_BETWEEN}|(?=loss: +\S+ +\[ *\d+/ *\d+\]))"
         rf"{_TRAIN_LOSS}{_IS}(?P<loss>{_NUMBER})"
     ),
     "tqdm": (

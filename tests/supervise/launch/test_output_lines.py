@@ -620,6 +620,26 @@ def test_a_loss_that_is_not_finite_is_read_however_it_is_written(
     assert [math.isfinite(float(loss)) for loss in told] == [True, True, False, True]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step {0:4d}/99 | loss {1:7.6f} ({1:+.2f}z)| norm {1:6.4f} ({1:+.2f}z)| lr 1e-4 | 12 ms",
+        "loss: {1:>7f}  [{0:>5d}/{2:>5d}]",
+    ],
+    ids=["llm.c", "PyTorch's quickstart"],
+)
+def test_a_loss_that_is_not_finite_is_read_where_it_is_shorter_than_its_field(
+    line: str, tmp_path: Path
+) -> None:
+    """As many trainers print them: `%7.6f` puts four blanks before a NaN."""
+    program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
+    for number, loss in enumerate([2.5, 2.4, math.nan, math.inf], start=1):
+        program.write(line.format(number, loss, 99) + "\n")
+    told = [(step, float(loss)) for step, loss in program.steps()]
+    assert [step for step, _ in told] == [1, 2, 3, 4]
+    assert [math.isfinite(loss) for _, loss in told] == [True, True, False, False]
+
+
 @pytest.mark.parametrize("line", ["step 2: loss info is saved", "step 2 loss nan_count=0 INFO"])
 def test_a_word_that_begins_like_a_loss_that_is_not_finite_is_none(
     line: str, tmp_path: Path
