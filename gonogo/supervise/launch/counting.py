@@ -199,6 +199,11 @@ class Count:
             yield None
 
     @property
+    def uncounted(self) -> int:
+        """How many steps may have gone by before lines of one number were taken for steps."""
+        return REPEATS - 1 if self._lines else 0
+
+    @property
     def waiting(self) -> Held | None:
         """The number that is kept until the next one, and what its line tells."""
         return self._held

@@ -430,7 +430,8 @@ class _Rank:
 
         It is not where the next line that it owed, a stride later, would be beyond `steps`, nor
         where lines were counted: of how many steps each is, nobody knows. The last steps of each
-        epoch may have been printed no more, so less than a stride for each may be uncounted.
+        epoch may have been printed no more, so less than a stride for each may be uncounted, and so
+        may the first lines of a number that never goes on.
         Of loops of different lengths, one may be an evaluation; nor is it where steps may have been
         counted twice. Where each number has many lines, it is the last if it was ordered.
         """
@@ -439,7 +440,7 @@ class _Rank:
         if self.count.by_lines:
             return self.count.step >= steps
         stride = self.count.stride
-        uncounted = self.count.anew * (stride - 1)
+        uncounted = self.count.anew * (stride - 1) + self.count.uncounted
         owed = self.numbered and self._shown > 1 and self.step + uncounted + stride <= steps
         return self.step >= steps or owed
 

@@ -853,6 +853,17 @@ def test_a_number_that_never_goes_on_names_no_steps_and_its_losses_do(
     assert [step for step, _ in program.steps()] == list(range(1, 38))
 
 
+@pytest.mark.parametrize(("lines", "ends"), [(60, []), (59, [56]), (50, [47])])
+def test_whose_number_never_goes_on_has_made_a_few_steps_more_than_were_counted(
+    lines: int, ends: list[int], tmp_path: Path
+) -> None:
+    """A healthy program of 60 such lines, as of 60 epochs of one batch, did not end early."""
+    program = Program(tmp_path, STEP, steps=60)
+    program.write("".join(f"step 1 loss {look}.5\n" for look in range(lines)))
+    program.reader.close(0, asked=False)
+    assert [line.step for line in program.told() if line.msg == "done"] == ends
+
+
 def test_a_number_that_more_lines_tell_than_there_are_ranks_names_no_steps(tmp_path: Path) -> None:
     stages = "".join(
         f"step {stage} loss {stage}.{look:03}\n" for stage in (1, 2) for look in range(900)
