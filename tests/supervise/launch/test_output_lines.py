@@ -568,6 +568,97 @@ def test_a_pattern_that_cannot_be_used_is_named(pattern: str, said: str) -> None
         ("epoch", "Epoch 3/10: train_loss=0.5, val_loss=0.6", {"loss": "0.5"}),
         ("epoch", "[1,  2000] loss: 2.173", {"loss": "2.173"}),
         ("epoch", "loss: 2.303494  [   64/60000]", {"loss": "2.303494"}),
+        ("epoch", "loss: 2.303494  [   64/ 6400]", {"loss": "2.303494"}),
+        (
+            "epoch",
+            "40/40 - 2s - 50ms/step - accuracy: 0.5 - loss: 2.5 - val_loss: 9.0",
+            {"loss": "2.5"},
+        ),
+        (
+            "keras",
+            " 9/40 ━━━━━━━━ 2s 12ms/step - accuracy: 0.5000 - loss: 2.5 - val_loss: 9.0",
+            {"step": "9", "loss": "2.5"},
+        ),
+        (
+            "keras",
+            " 9/40 [=====>......] - ETA: 2s - loss: nan - accuracy: 0.5",
+            {"step": "9", "loss": "nan"},
+        ),
+        ("keras", "9/Unknown 1s 12ms/step - loss: 2.5", {"step": "9", "loss": "2.5"}),
+        (
+            "timm",
+            "Train: 0 [  50/1251 (  4%)]  Loss: 6.93 (6.94)  Time: 0.3s, 700/s  (0.3s, 700/s) "
+            " LR: 1.000e-05  Data: 0.01 (0.1)",
+            {"step": "50", "loss": "6.93", "lr": "1.000e-05"},
+        ),
+        (
+            "yolo",
+            "        0/2         0G     0.1234    0.05    0.02   30   640:  9%|█ | 9/99 [0:01<",
+            {"step": "9", "loss": "0.1234"},
+        ),
+        (
+            "yolo",
+            "        1/3      1.23G      1.234    2.3    1.1    30    640: 9% ━── 9/100 9.9it/s",
+            {"step": "9", "loss": "1.234"},
+        ),
+        (
+            "dcgan",
+            "[0/5][9/1583]\tLoss_D: 1.7410\tLoss_G: 4.9\tD(x): 0.5\tD(G(z)): 0.5 / 0.02",
+            {"step": "9", "loss": "1.7410"},
+        ),
+        (
+            "espnet",
+            "INFO: 2epoch:train:51-100batch: iter_time=0.1, loss_ctc=9.1, acc=0.1, loss=7.5,"
+            " backward_time=0.1, grad_norm=1.2, clip=100.0, optim0_lr0=1.25e-06, train_time=0.2",
+            {"step": "100", "loss": "7.5", "grad_norm": "1.2", "lr": "1.25e-06"},
+        ),
+        (
+            "opennmt",
+            "INFO] Step 50/ 1000; acc: 4.5; ppl: 9000.1; xent:  9.1; lr: 0.001; sents: 100;",
+            {"step": "50", "loss": "9.1", "lr": "0.001"},
+        ),
+        (
+            "marian",
+            "Ep. 1 : Up. 1,000 : Sen. 9,000 : Cost 9.25 : Time 1.0s : gNorm 1.2 : L.r.",
+            {"step": "1,000", "loss": "9.25", "grad_norm": "1.2"},
+        ),
+        (
+            "verl",
+            "(TaskRunner pid=9) step:7 - actor/entropy:0.5 - actor/pg_loss:np.float64(-0.02) -"
+            " actor/grad_norm:0.7 - critic/score/mean:0.3",
+            {"step": "7", "loss": "-0.02", "grad_norm": "0.7"},
+        ),
+        (
+            "clu",
+            "I0101 00:00:00.1 140 logging_writer.py:48] [10] learning_rate=0.1, train_loss=2.5",
+            {"step": "10", "loss": "2.5"},
+        ),
+        ("darknet", " 9: 2.5, 2.6 avg loss, 0.001 rate, 0.1 seconds", {"step": "9", "loss": "2.5"}),
+        (
+            "fastai",
+            "9         2.512345    2.612345    nan    00:10     ",
+            {"step": "9", "loss": "2.512345"},
+        ),
+        (
+            "plain",
+            "Training epoch 0, iteration 5/299 | lr: 1e-4 | reduced_train_loss: 2.5",
+            {"step": "5", "loss": "2.5"},
+        ),
+        (
+            "loss-at-step",
+            "Training loss (for 1 batch) at step 200: 2.5",
+            {"step": "200", "loss": "2.5"},
+        ),
+        ("loss-at-step", "Cost after iteration 9: 0.69", {"step": "9", "loss": "0.69"}),
+        ("loss-at-step", "Loss at epoch 9 = 0.69", {"step": "9", "loss": "0.69"}),
+        ("counter", "it 9 loss 2.5", {"step": "9", "loss": "2.5"}),
+        ("counter", "[it  9] 3.5 it/s loss=2.5", {"step": "9", "loss": "2.5"}),
+        ("counter", "steps: 9, loss: 2.5", {"step": "9", "loss": "2.5"}),
+        ("counter", "Batch 9/40, Loss: 2.5", {"step": "9", "loss": "2.5"}),
+        ("fraction", "[9/300] loss: 2.5", {"step": "9", "loss": "2.5"}),
+        ("fraction", "training: 9/300 | train_loss 2.5", {"step": "9", "loss": "2.5"}),
+        ("bar", "steps: 3%|▎ | 9/300 [00:01<00:29, avr_loss=2.5]", {"step": "9", "loss": "2.5"}),
+        ("bar", "1|9|Loss: 2.5: 3%|▎ | 9/300 [00:01<00:29]", {"step": "9", "loss": "2.5"}),
     ],
 )
 def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None:
@@ -598,6 +689,28 @@ def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None
         ("epoch", "| end of epoch   1 | time:  1.23s | valid loss  5.5 |"),
         ("epoch", "Epoch 0, loss 3: | 8/80 [00:03<00:07]"),  # a bar shows each step again and again
         ("epoch", "Test set: Average loss: 0.0500, Accuracy: 9840/10000 (98%)"),
+        ("keras", "313/313 ━━━━━━━━ 1s 2ms/step"),
+        ("keras", "40/40 - 2s - 50ms/step - accuracy: 0.5 - loss: 2.5"),  # once an epoch
+        ("timm", "Test: [   4/48]  Time: 0.1 (0.1)  Loss:  6.9 (6.9)  Acc@1:   1.0 (1.0)"),
+        ("yolo", "      Class     Images  Instances      Box(P          R: 100%|██| 9/12 [00:01<"),
+        ("espnet", "INFO: 1epoch results: [train] loss=9.1, time=2 seconds, [valid] loss=8.1"),
+        ("marian", "[valid] Ep. 1 : Up. 100 : cross-entropy : 2.5 : new best"),
+        ("verl", "step:0 - val-core/openai/gsm8k/reward/mean@1:0.5"),
+        ("clu", "logging_writer.py:48] [10] eval_loss=2.5, eval/loss=2.5"),
+        ("fastai", "epoch     train_loss  valid_loss  accuracy  time    "),
+        ("fastai", "12 0.5 0.7 00:10"),
+        ("loss-at-step", "Validation loss at step 10: 2.5"),
+        ("loss-at-step", "validation loss at iteration 100 | lm loss value: 6.4"),
+        ("counter", "Steps:   3%|▎ | 9/300 [00:01<00:29, loss=2.5]"),
+        ("counter", "50.1 it 3 val loss: 2.5"),
+        ("counter", "Epoch 3, batch 32, loss 2.5"),  # its size, perhaps; `epoch` counts them
+        ("counter", "100 steps/s: 3, loss 2.5"),
+        ("fraction", "Test: [0/48] Loss 2.5"),
+        ("fraction", "Epoch [3/10], loss 2.5"),
+        ("fraction", "2025/01/02 loss 2.5"),
+        ("bar", "Validation:  10%|█ | 1/10 [00:00<00:01, loss=2]"),
+        ("bar", " 30%|███ | 30/100 [00:03<00:07,  9.9it/s]"),
+        ("bar", "  57.0/300 [00:01<00:02, 9.9it/s, loss=2.5]"),  # it would stand at 0
     ],
 )
 def test_a_loss_that_is_not_trained_on_is_none(name: str, line: str) -> None:
