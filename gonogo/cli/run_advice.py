@@ -18,6 +18,7 @@ from gonogo.supervise.launch.output_lines import around, may_be_epochs, number_o
 
 MOST_SHOWN = 40
 """Characters of what a pattern found."""
+ABOUT_AS_OFTEN = 0.75
 _EXAMPLE = r"--pattern 'iter (?P<step>\d+): loss (?P<loss>\S+)'"
 
 
@@ -33,6 +34,7 @@ def advise(
     unseen: Collection[str] = (),
     undone: bool = False,
     lengths: Sequence[int] = (),
+    last: int | None = None,
 ) -> list[str]:
     """Return what would tell more, the most useful first.
 
@@ -47,6 +49,7 @@ def advise(
         unseen: ranks of whose end nobody knows, though the command left with 0.
         undone: whether a rank that made every step never said that it was done (`is_undone`).
         lengths: to what numbers its lines count (`lengths_told`).
+        last: the last step that was told; None where nobody looked.
     """
     open_ = {row["id"] for row in criteria if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
     if not open_:
@@ -68,6 +71,8 @@ def advise(
             rf" the training's number in it ('step (?P<step>\d+)/{max(lengths)} .*loss"
             r" (?P<loss>\S+)')",
         )
+    if read and heard and not said and "completed" in open_ and order.steps is not None:
+        said += _advice_on_end(order.steps, last)
     if unseen and "completed" in open_:
         ranks = ", ".join(sorted(unseen, key=int))
         said.append(
@@ -121,10 +126,15 @@ def lengths_told(patterns: Sequence[str], lines: Sequence[str]) -> list[int]:
 
 
 def counts_lines(patterns: Sequence[str], lines: Sequence[str]) -> bool:
-    """Say whether the pattern that fits most of a program's lines tells no step."""
+    """Say whether the pattern that fits most of a program's lines tells no step.
+
+    One before it, which is more exact, counts where it fits about as often.
+    """
     compiled = [re.compile(text) for text in patterns]
     fits = [sum(row.search(line) is not None for line in lines) for row in compiled]
-    return max(fits, default=0) > 0 and "step" not in compiled[fits.index(max(fits))].groupindex
+    least = ABOUT_AS_OFTEN * max(fits, default=0)
+    kept = next((row for row, number in zip(compiled, fits, strict=True) if number >= least), None)
+    return least > 0 and kept is not None and "step" not in kept.groupindex
 
 
 def advise_loss(order: Order, lines: Sequence[str]) -> list[str]:
@@ -211,6 +221,25 @@ def _advice(
         yield (
             f"an unchanged program cannot tell {' and '.join(lacking)}: attach it (three lines,"
             f" docs/your-trainer.md), or go without: {waivers}"
+        )
+
+
+def _advice_on_end(steps: int, last: int | None) -> Iterator[str]:
+    """Yield what keeps the end of a program open that is read, and whose last step is known.
+
+    Args:
+        steps: the last ordered step.
+        last: the last step that was told.
+    """
+    if last == 0:
+        yield (
+            "its lines were read, but no number in them goes on from step to step: give a --pattern"
+            f" for one that does ({_EXAMPLE}), or attach it"
+        )
+    elif last is not None and last < steps:
+        yield (
+            f"step {last} was the last that its lines told, of {steps}: say with --steps what the"
+            " last line of a whole run shows"
         )
 
 

@@ -154,7 +154,7 @@ def run(
         said += advise_drift(rows, planned=plan is not None)
         judged = document["verdict"] != Verdict.NO_GO and not interrupted
         if judged and not _was_refused(document):  # that is what it lacks
-            planned = plan is not None
+            planned, told = plan is not None, document["facts"]["ranks"]
             said += advise(
                 order,
                 rows,
@@ -164,8 +164,9 @@ def run(
                 fits=fits,
                 counted=counted,
                 unseen=unseen_ranks(document["facts"]["exit"]),
-                undone=is_undone(document["facts"]["ranks"], order.steps),
+                undone=is_undone(told, order.steps),
                 lengths=lengths_told(order.patterns, printed) if heard else (),
+                last=max((row["last_step"] for row in told.values()), default=None),
             )
         for text in said:
             say(text)

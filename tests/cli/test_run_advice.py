@@ -28,6 +28,7 @@ def advice(
     guessed: bool = True,
     unseen: tuple[str, ...] = (),
     lengths: tuple[int, ...] = (),
+    last: int | None = None,
     **flags: bool,  # read, planned, counted, undone
 ) -> list[str]:
     order = build_command_order(
@@ -42,6 +43,7 @@ def advice(
         "fits": fits,
         "unseen": unseen,
         "lengths": lengths,
+        "last": last,
         **flags,
     }
     return advise(order, rows, heard, **given)
@@ -64,6 +66,14 @@ def advice(
         (advice("completed", lengths=(0, 3, 30)), []),
         (advice("completed", lengths=(5, 30)), ["its lines count to 5 and to 30"]),
         (advice("completed", lengths=(5,)), []),
+        (advice("completed", last=29), ["step 29 was the last that its lines told, of 30: say"]),
+        (advice("completed", last=30), []),
+        (advice("completed", last=0), ["no number in them goes on"]),
+        (advice("completed", last=29, heard=()), ["give one (--pattern"]),
+        (advice("completed", last=29, read=False), []),
+        (advice("completed", last=3, counted=True), ["--steps must be how many such lines"]),
+        (advice("completed", last=29, steps=None), ["--steps N"]),
+        (advice("coverage", waive=("coverage",), last=29), []),
         (advice("coverage", waive=("coverage",), lengths=(20, 5)), []),
         (advice("coverage", waive=("coverage",), counted=True), []),
         (advice("identity", "coverage"), ["--waive identity --waive coverage"]),
@@ -167,6 +177,7 @@ def test_lines_are_counted_where_the_pattern_that_fits_most_of_them_tells_no_ste
     logged = ["{'loss': 2, 'epoch': 1}", "saved step 9 (loss 2)", "{'loss': 1, 'epoch': 2}"]
     assert counts_lines(patterns, logged)
     assert not counts_lines(patterns, ["Epoch 1: loss 3", "step 1 loss 2", "step 2 loss 2"])
+    assert not counts_lines(patterns, ["epoch 1, step 1, loss 2"] * 9 + ["epoch 1, loss 2"])
     assert not counts_lines(patterns, ["nothing"])
     assert not counts_lines(patterns, [])
 
