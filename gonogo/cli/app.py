@@ -4,6 +4,7 @@ With which code a command ends stands in `screen/exit_words.py`.
 """
 
 import errno
+import sys
 from collections.abc import Sequence
 
 import typer
@@ -28,7 +29,7 @@ from gonogo.cli import (
 )
 from gonogo.cli.exits import Exit, exit_of_error
 from gonogo.cli.look import artifacts, lists, page, status
-from gonogo.cli.output import err
+from gonogo.cli.output import drop_unwritten, err
 from gonogo.cli.reach.naming import Ambiguous
 from gonogo.cli.screen.group import Commands, UsageError, usage_text
 from gonogo.cli.screen.refusals import refusal_text
@@ -51,6 +52,8 @@ _OF_A_PATH = (
     errno.ENOTDIR, errno.EPERM, errno.EROFS,
 )  # fmt: skip
 """What a path that was typed, or a home, may be wrong about."""
+_OF_A_DISK = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
+"""Why a write to what is open already, as stdout is, may fail: none of it is ours."""
 
 MODULES = (
     processes,
@@ -111,6 +114,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         print_error(error)
         return exit_of_error(error)
     except OSError as error:
+        if error.filename is None and error.errno in _OF_A_DISK:
+            if sys.stdout is not None:
+                drop_unwritten(sys.stdout)
+            print_error(Rejected(f"stdout or a file cannot be written: {error.strerror}"))
+            return Exit.UNEXPECTED
         if error.filename is None or isinstance(error, BrokenPipeError):
             raise
         print_error(Rejected(f"{error.filename}: {error.strerror}"))

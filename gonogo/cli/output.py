@@ -140,6 +140,8 @@ def tell(text: str) -> None:
 def shown_if_taken() -> Iterator[None]:
     """Show the body's text on stdout, as far as that is taken: the command goes on all the same.
 
+    That it was not taken is said, unless its readers have gone.
+
     Raises:
         OSError: what was to be shown cannot be read.
     """
@@ -149,6 +151,8 @@ def shown_if_taken() -> Iterator[None]:
         if error.filename is not None:
             raise
         drop_unwritten(sys.stdout)
+        if not isinstance(error, BrokenPipeError):
+            say(f"stdout: {error.strerror}")
 
 
 def drop_unwritten(stream: TextIO) -> None:

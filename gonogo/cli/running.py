@@ -375,11 +375,12 @@ def _judge(run_dir: RunDir, home: Path, as_json: bool) -> dict[str, Any]:
     except OSError:
         say(f"no decision can be recorded; gonogo judge {run_dir.path} shows what it would say")
         raise
-    if as_json:
-        print_json(document)
-    else:
-        with shown_if_taken():
+    with shown_if_taken():
+        if as_json:
+            print_json(document)
+        else:
             print_judged(document, run_dir.path)
+    if not as_json:
         say(
             f"recorded with hash {document['hash']}; gonogo replay {document['id']} derives it"
             " again, gonogo verify --anchor HASH shows later that it is still there"

@@ -29,6 +29,7 @@ sys.argv = ["gonogo", "plans"]
 from gonogo.cli.main import main
 main()
 """
+CANNOT = "stdout or a file cannot be written"
 DEFAULT = "signal.default_int_handler"
 
 
@@ -49,6 +50,16 @@ def test_an_interrupt_that_is_ignored_from_outside_stays_ignored() -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "demo" in done.stdout
+
+
+@pytest.mark.parametrize("words", ["plans --json", "plans", "flags", "--help", "run --help"])
+def test_a_stdout_that_no_disk_takes_is_one_line(words: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "gonogo.cli.main", *words.split()],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, f"gonogo: {CANNOT}: No space left on device\n")
 
 
 def test_an_interrupt_within_a_command_is_one_line(

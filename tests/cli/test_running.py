@@ -423,6 +423,22 @@ def test_where_nobody_takes_what_a_run_shows_it_is_judged_all_the_same(
     assert ("iter 29" in said) == (other == 1)
 
 
+@pytest.mark.parametrize("options", [["--json"], []], ids=["json", "text"])
+def test_a_decision_that_no_disk_takes_from_stdout_is_one_line_and_its_exit_code(
+    folder: Path, options: list[str]
+) -> None:
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(
+            gonogo("run", *options, "--steps", "30", *mute(30)),
+            cwd=folder, env=environment(folder), stdout=full, stderr=subprocess.PIPE, text=True,
+            check=False,
+        )  # fmt: skip
+    assert ran.returncode == Exit.INCONCLUSIVE
+    assert "Traceback" not in ran.stderr
+    assert ran.stderr.count("gonogo: stdout: No space left on device") == 1
+    assert len(list((folder / "home" / "decisions").iterdir())) == 1
+
+
 def test_where_no_disk_takes_the_decision_it_is_said_how_to_see_it(folder: Path) -> None:
     (folder / "home").mkdir()
     (folder / "home" / "decisions").touch()
