@@ -91,7 +91,7 @@ def run(
         typer.Option(min=1, max=10**9, help="Last step of a whole run; without it no run is GO."),
     ] = None,
     stall_s: Annotated[
-        float | None, typer.Option(min=1.0, help="Halt when no step has come for so long.")
+        float | None, typer.Option(min=1.0, max=1e9, help="Halt when no step has come for so long.")
     ] = None,
     plan: Annotated[
         str | None,

@@ -84,6 +84,8 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
         (["judge", str(RUNS / "healthy"), "--now", "inf"], 2, "Unix seconds or RFC 3339"),
         (["list"], 5, "is it running"),
         (["list", "--limit", "0"], 2, "limit"),
+        (["run", "--stall-s", "inf", "--", "true"], 2, "'--stall-s'"),
+        (["run", "--stall-s", "nan", "--", "true"], 2, "'--stall-s'"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
