@@ -47,6 +47,10 @@ class Count:
         self._last = 0
         self.stride = 1
         """The largest so far."""
+        self._strode = False
+        """Whether a number has gone on from another within an epoch."""
+        self._widest = 1
+        """The largest stride that may be: a number that was kept may have been one."""
         self.anew = 0
         """How often the counter has begun anew, in another epoch."""
         self.unsure = False
@@ -103,7 +107,8 @@ class Count:
             self._base = begin if self._first == 0 else 0
             if begun:
                 yield self._counted(*begun)
-                self.stride, self._goes_on = printed - begun[0], True
+                self.stride = self._widest = printed - begun[0]
+                self._strode = self._goes_on = True
             yield self._counted(printed, fields)
         elif printed == self._last and (held is None or held[0] > self._first):
             if not bar:
@@ -113,6 +118,7 @@ class Count:
             yield self._next(printed, fields)
         elif held is None or held[0] >= printed or held[0] < self._last < printed:
             self._held = printed, fields
+            self._widest = max(self._widest, printed - self._last)
             return
         elif held[0] > self._last:  # it had jumped, and goes on from there
             yield from self._taken_back()
@@ -199,9 +205,24 @@ class Count:
             yield None
 
     @property
-    def uncounted(self) -> int:
-        """How many steps may have gone by before lines of one number were taken for steps."""
-        return REPEATS - 1 if self._lines else 0
+    def counts_lines(self) -> bool:
+        """Whether the number does not go on, and each line of it is counted."""
+        return self._lines > 0
+
+    def owes(self, steps: int, length: int | None) -> bool:
+        """Say whether a further line was to come before a run of some steps is at its end.
+
+        Args:
+            steps: of the run.
+            length: to what number its lines count, which may be that of an epoch.
+        """
+        if length is None:
+            knows = self._strode or not self.anew
+            uncounted = self.anew * (self._widest - 1)
+            return knows and self.step + uncounted + self.stride <= steps
+        shown = self._last if self._held is None else max(self._last, self._held[0])
+        in_epoch = self._strode and shown + self._widest <= length - (self._first == 0)
+        return in_epoch or (self.anew + 1) * length < steps
 
     @property
     def waiting(self) -> Held | None:
@@ -209,7 +230,9 @@ class Count:
         return self._held
 
     def _next(self, printed: int, fields: dict[str, Any]) -> Held:
-        self.stride, self._goes_on = max(self.stride, printed - self._last), True
+        self.stride = max(self.stride, printed - self._last)
+        self._widest = max(self._widest, self.stride)
+        self._strode = self._goes_on = True
         self._before_epochs = None
         return self._counted(printed, fields)
 

@@ -430,18 +430,17 @@ class _Rank:
 
         It is not where the next line that it owed, a stride later, would be beyond `steps`, nor
         where lines were counted: of how many steps each is, nobody knows. The last steps of each
-        epoch may have been printed no more, so less than a stride for each may be uncounted, and so
-        may the first lines of a number that never goes on.
+        epoch may have been printed no more, so less than a stride for each may be uncounted; where
+        each epoch shows one line, nobody knows how many, unless it tells of how many it is.
         Of loops of different lengths, one may be an evaluation; nor is it where steps may have been
         counted twice. Where each number has many lines, it is the last if it was ordered.
         """
         if len(self._lengths) > 1 or self.count.unsure:
             return False
-        if self.count.by_lines:
+        if self.count.by_lines or self.count.counts_lines:
             return self.count.step >= steps
-        stride = self.count.stride
-        uncounted = self.count.anew * (stride - 1) + self.count.uncounted
-        owed = self.numbered and self._shown > 1 and self.step + uncounted + stride <= steps
+        length = next(iter(self._lengths), None)
+        owed = self.numbered and self._shown > 1 and self.count.owes(steps, length)
         return self.step >= steps or owed
 
     def flush(self, parts: frozenset[str] = frozenset()) -> None:

@@ -966,15 +966,51 @@ def test_a_number_that_never_goes_on_names_no_steps_and_its_losses_do(
     assert [step for step, _ in program.steps()] == list(range(1, 38))
 
 
-@pytest.mark.parametrize(("lines", "ends"), [(60, []), (59, [56]), (50, [47])])
-def test_whose_number_never_goes_on_has_made_a_few_steps_more_than_were_counted(
-    lines: int, ends: list[int], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("lines", [60, 59, 50])
+def test_whose_number_never_goes_on_tells_no_end(lines: int, tmp_path: Path) -> None:
     """A healthy program of 60 such lines, as of 60 epochs of one batch, did not end early."""
     program = Program(tmp_path, STEP, steps=60)
     program.write("".join(f"step 1 loss {look}.5\n" for look in range(lines)))
     program.reader.close(0, asked=False)
-    assert [line.step for line in program.told() if line.msg == "done"] == ends
+    assert program.told()[-1].msg != "done"
+
+
+def epochs_that_show(numbers: tuple[int, ...], of: str, epochs: int) -> str:
+    """What a program prints that shows a few of the steps of each epoch."""
+    return "".join(
+        f"Epoch {epoch}, step {number}{of} loss {epoch}.{number}\n"
+        for epoch in range(1, epochs + 1)
+        for number in numbers
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        (epochs_that_show((1,), "/90", 60), False),
+        (epochs_that_show((1,), "/90", 59), True),
+        (epochs_that_show((1,), "", 60), False),
+        (epochs_that_show((1, 51), "/90", 59), True),
+        (epochs_that_show((1, 51), "/90", 60), False),
+        (epochs_that_show((0, 50), "/90", 60), False),
+        (epochs_that_show((0, 50), "", 60), False),
+        (epochs_that_show((0, 45), "/90", 60), False),
+        (epochs_that_show((30, 60, 90), "/90", 60), False),
+        (epochs_that_show((30, 60, 90), "/90", 59) + "Epoch 60, step 30/90 loss 2\n", True),
+    ],
+    ids=[
+        "one line each", "an epoch is owed", "of no length", "two lines, an epoch is owed",
+        "two lines", "two from 0", "two of no length", "half of each", "all", "two lines are owed",
+    ],
+)  # fmt: skip
+def test_who_shows_a_few_steps_of_each_epoch_has_ended_early_only_if_a_line_was_owed(
+    text: str, ends: bool, tmp_path: Path
+) -> None:
+    """It was NO_GO after all of its epochs: of their steps those that are shown were counted."""
+    program = Program(tmp_path, PATTERNS["plain"], steps=5400).write(text)
+    program.reader.close(0, asked=False)
+    done = program.told()[-1]
+    assert (done.msg == "done") == (ends or done.step == 5400)
 
 
 def test_a_number_that_more_lines_tell_than_there_are_ranks_names_no_steps(tmp_path: Path) -> None:
