@@ -238,8 +238,8 @@ def _advice_on_end(steps: int, last: int | None) -> Iterator[str]:
         )
     elif last is not None and last < steps:
         yield (
-            f"step {last} was the last that its lines told, of {steps}: say with --steps what the"
-            " last line of a whole run shows"
+            f"step {last} was the last that was counted from its lines, of {steps}: print every"
+            f" step, attach it, or say --steps {last} where that is a whole run"
         )
 
 

@@ -66,7 +66,10 @@ def advice(
         (advice("completed", lengths=(0, 3, 30)), []),
         (advice("completed", lengths=(5, 30)), ["its lines count to 5 and to 30"]),
         (advice("completed", lengths=(5,)), []),
-        (advice("completed", last=29), ["step 29 was the last that its lines told, of 30: say"]),
+        (
+            advice("completed", last=29),
+            ["step 29 was the last that was counted from its lines, of 30"],
+        ),
         (advice("completed", last=30), []),
         (advice("completed", last=0), ["no number in them goes on"]),
         (advice("completed", last=29, heard=()), ["give one (--pattern"]),
