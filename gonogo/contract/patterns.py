@@ -115,10 +115,6 @@ PATTERNS: dict[str, str] = {
     ),
     "clu": rf"logging_writer\.py:\d+\] \[(?P<step>\d+)\] .*?{_TRAIN_LOSS}=(?P<loss>{_NUMBER})",
     "darknet": rf"^ *(?P<step>\d+): (?P<loss>{_NUMBER}), {_NUMBER} avg(?: loss)?, {_NUMBER} rate",
-    "fastai": (
-        r"^(?P<step>\d+) +(?P<loss>\d+\.\d{6}|nan)(?: +(?:\d+\.\d{6}|nan|None))*"
-        r" +[\d:]*\d:\d\d *$"
-    ),
     "nanogpt": rf"iter (?P<step>\d+): loss (?P<loss>{_NUMBER})",
     "plain": (
         rf"{_NO_KIND_OF_OTHERS}"
@@ -127,7 +123,7 @@ PATTERNS: dict[str, str] = {
     ),
     "loss-at-step": (
         rf"{_NO_KIND_OF_OTHERS}{_TRAINS}(?:{_TRAIN_LOSS}|(?i:\bcost\b)).{{0,40}}?"
-        rf" (?:at|after|in|for) (?:{_STEP_WORD}|(?i:\bepoch\b))[ #]{{1,2}}{_STEP} ?[:=] ?"
+        rf" (?:at|after|in|for) {_STEP_WORD}[ #]{{1,2}}{_STEP} ?[:=] ?"
         rf"(?P<loss>{_NUMBER})"
     ),
     "counter": (
@@ -148,6 +144,10 @@ PATTERNS: dict[str, str] = {
         rf"(?:, 'grad_norm': '?(?P<grad_norm>{_NUMBER})'?)?"
         rf"(?:, 'learning_rate': '?(?P<lr>{_NUMBER})'?)?"
     ),
+    "fastai": (
+        r"^\d+ +(?P<loss>\d+\.\d{6}|nan)(?: +(?:\d+\.\d{6}|nan|None))*"
+        r" +[\d:]*\d:\d\d *$"
+    ),
     "epoch": (
         rf"{_NO_KIND_OF_OTHERS}(?:{_TRAINS}(?i:\bepoch\b)(?!{_BETWEEN}{_BAR}){_TRAINS}"
         rf"|{_BETWEEN}(?i:\bepoch\b)(?!{_BETWEEN}{_BAR}){_BETWEEN}(?i:(?=\btrain))"
@@ -162,9 +162,9 @@ PATTERNS: dict[str, str] = {
 """Name → pattern."""
 
 GUESSED = tuple(name for name in PATTERNS if name != "tqdm")
-"""What is tried where nobody names a pattern, the most exact first. `transformers` and `epoch` tell
-no step: their lines are counted, where no line tells one. A bar without a loss may be of anything
-(a download, too)."""
+"""What is tried where nobody names a pattern, the most exact first. The last three tell no step:
+their lines are counted, where no line tells one. A bar without a loss may be of anything (a
+download, too)."""
 
 _FITTING_LINES = 2
 """So many lines are no accident."""

@@ -637,7 +637,7 @@ def test_a_pattern_that_cannot_be_used_is_named(pattern: str, said: str) -> None
         (
             "fastai",
             "9         2.512345    2.612345    nan    00:10     ",
-            {"step": "9", "loss": "2.512345"},
+            {"loss": "2.512345"},
         ),
         (
             "plain",
@@ -650,7 +650,7 @@ def test_a_pattern_that_cannot_be_used_is_named(pattern: str, said: str) -> None
             {"step": "200", "loss": "2.5"},
         ),
         ("loss-at-step", "Cost after iteration 9: 0.69", {"step": "9", "loss": "0.69"}),
-        ("loss-at-step", "Loss at epoch 9 = 0.69", {"step": "9", "loss": "0.69"}),
+        ("loss-at-step", "Loss at step 9 = 0.69", {"step": "9", "loss": "0.69"}),
         ("counter", "it 9 loss 2.5", {"step": "9", "loss": "2.5"}),
         ("counter", "[it  9] 3.5 it/s loss=2.5", {"step": "9", "loss": "2.5"}),
         ("counter", "steps: 9, loss: 2.5", {"step": "9", "loss": "2.5"}),
@@ -700,6 +700,7 @@ def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None
         ("fastai", "epoch     train_loss  valid_loss  accuracy  time    "),
         ("fastai", "12 0.5 0.7 00:10"),
         ("loss-at-step", "Validation loss at step 10: 2.5"),
+        ("loss-at-step", "Loss at epoch 9: 2.5"),  # whoever orders steps has not ended early
         ("loss-at-step", "validation loss at iteration 100 | lm loss value: 6.4"),
         ("counter", "Steps:   3%|▎ | 9/300 [00:01<00:29, loss=2.5]"),
         ("counter", "50.1 it 3 val loss: 2.5"),
