@@ -212,6 +212,9 @@ class Count:
     def owes(self, steps: int, length: int | None) -> bool:
         """Say whether a further line was to come before a run of some steps is at its end.
 
+        A single loop that came to its own end has made all that it meant to: its number may be that
+        of its epochs.
+
         Args:
             steps: of the run.
             length: to what number its lines count, which may be that of an epoch.
@@ -222,7 +225,7 @@ class Count:
             return knows and self.step + uncounted + self.stride <= steps
         shown = self._last if self._held is None else max(self._last, self._held[0])
         in_epoch = self._strode and shown + self._widest <= length - (self._first == 0)
-        return in_epoch or (self.anew + 1) * length < steps
+        return in_epoch or (self.anew > 0 and (self.anew + 1) * length < steps)
 
     @property
     def waiting(self) -> Held | None:

@@ -1014,6 +1014,17 @@ def test_who_shows_a_few_steps_of_each_epoch_has_ended_early_only_if_a_line_was_
     assert (done.msg == "done") == (ends or done.step == 5400)
 
 
+@pytest.mark.parametrize(("made", "ends"), [(60, False), (59, True), (30, True)])
+def test_a_loop_that_came_to_its_own_end_may_be_of_epochs(
+    made: int, ends: bool, tmp_path: Path
+) -> None:
+    """Who orders 300 steps of a program that shows its 60 epochs was told that it ended early."""
+    program = Program(tmp_path, PATTERNS["fraction"], steps=300)
+    program.write("".join(f"[{number}/60] loss: {number}.5\n" for number in range(1, made + 1)))
+    program.reader.close(0, asked=False)
+    assert (program.told()[-1].msg == "done") == ends
+
+
 def test_a_number_that_more_lines_tell_than_there_are_ranks_names_no_steps(tmp_path: Path) -> None:
     stages = "".join(
         f"step {stage} loss {stage}.{look:03}\n" for stage in (1, 2) for look in range(900)
