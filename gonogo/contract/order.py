@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import Criterion
+from gonogo.contract.decision import Verdict
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
 from gonogo.contract.watch import Watch
@@ -72,6 +73,16 @@ class CarriedRemedy(Recorded):
         return f"the remedy of {self.diagnosis} from {self.since}: {self.patch}"
 
 
+class UnpassedRun(Recorded):
+    """A run that went to the last step of its phase and is not GO, and is gone on with."""
+
+    experiment: str
+    run: str
+    steps: int
+    """The last step that it was ordered to."""
+    verdict: Verdict
+
+
 class PhaseAhead(Recorded):
     """A phase of the plan that comes after the ordered one."""
 
@@ -128,6 +139,8 @@ class Order(Recorded):
     carried: list[CarriedRemedy] = Field(default_factory=list)
     """Remedies of earlier phases that lie over the phase, the oldest first; `train`, `env` and
     the rest hold them already."""
+    unpassed: UnpassedRun | None = None
+    """Whose last steps this run goes on from, where a longer phase does (`--from`)."""
     phases_after: list[PhaseAhead] = Field(default_factory=list)
     """What the plan goes on with: conditions name these phases, forecasts count their steps."""
     watch: Watch = Watch()
@@ -181,6 +194,8 @@ class Order(Recorded):
             del document["nodes"]
         if not self.carried:
             del document["carried"]
+        if self.unpassed is None:
+            del document["unpassed"]
         if self.cluster is None:
             del document["cluster"]
         else:

@@ -15,7 +15,7 @@ from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Condition
 from gonogo.contract.facts import SaidIdentity
 from gonogo.contract.finding import Source
-from gonogo.contract.order import CarriedRemedy, LeftOut, PhaseAhead
+from gonogo.contract.order import CarriedRemedy, LeftOut, PhaseAhead, UnpassedRun
 from gonogo.contract.wire import Recorded
 
 
@@ -78,6 +78,8 @@ class Rules(Recorded):
     """The fault that was put in on purpose; left out when null. Version 3."""
     carried: list[CarriedRemedy] = Field(default_factory=list)
     """Remedies of earlier phases under which the run was made; left out when empty."""
+    unpassed: UnpassedRun | None = None
+    """A run that did not pass and is gone on with; left out when null."""
     facts_v: int = 1
 
     @property
@@ -127,7 +129,7 @@ class Rules(Recorded):
     def document(self) -> dict[str, Any]:
         """Return the JSON document that a decision records, in the form of its version."""
         found: dict[str, Any] = wire_value(self.model_dump(mode="json"))
-        for name in ("settles", "waive", "programs", "allow_faults", "fault", "carried"):
+        for name in _LEFT_OUT:
             if not found[name]:
                 del found[name]
         if self.v > 1:
@@ -136,6 +138,8 @@ class Rules(Recorded):
         return {name: found[name] for name in kept}
 
 
+_LEFT_OUT = ("settles", "waive", "programs", "allow_faults", "fault", "carried", "unpassed")
+"""What is not told where it says nothing: rules of before do not have it."""
 _IN_V1_UNKNOWN = ("judge_version", "built_in", "gate", "conditions")
 _IN_V1 = (
     *("judge_version", "plan", "plan_digest", "phase", "profile", "steps", "first_step"),

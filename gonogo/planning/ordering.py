@@ -20,6 +20,7 @@ from gonogo.contract.order import (
     PhaseAhead,
     ResumePoint,
     RunReason,
+    UnpassedRun,
 )
 from gonogo.contract.patch import Patch, RecordedPatch
 from gonogo.contract.patterns import GUESSED, PATTERNS
@@ -53,6 +54,7 @@ def build_order(
     change: Patch | None = None,
     until: int | None = None,
     carried: Sequence[CarriedRemedy] = (),
+    unpassed: UnpassedRun | None = None,
 ) -> Order:
     """Return the order of one run.
 
@@ -69,6 +71,7 @@ def build_order(
         until: last step of a rerun that only answers whether a failure comes again; the phase's
             gate is for the run that goes on. None: the phase's own last step.
         carried: remedies of earlier phases, over the phase's own settings and under `change`.
+        unpassed: the run that did not pass, where a checkpoint of it is gone on from.
 
     Raises:
         NotFound: the plan has no such phase.
@@ -116,6 +119,7 @@ def build_order(
         left_out=left_out,
         waive=list(plan.waive),
         carried=list(carried),
+        unpassed=unpassed,
         phases_after=_phases_after(plan, phase),
         watch=watch,
         watch_from_profile=from_profile,

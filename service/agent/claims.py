@@ -13,11 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.errors import Conflict, NameTaken
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, UnpassedRun
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.planning.resolve import build_order
@@ -26,6 +27,7 @@ from service.agent.fitting import UNREADABLE, fitting
 from service.db.documents import ClaimKept
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
+from service.experiments.checkpoints import find_unpassed
 from service.experiments.course import end_without_worker, resolved_of
 from service.experiments.epochs import EPOCH, is_of_now, next_token
 from service.experiments.lifecycle import (
@@ -200,7 +202,7 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
     token = next_token(experiment.token, deed.session.info[EPOCH], deed.now)
     secret = secrets.token_hex(16)
     try:
-        order = _build_order(experiment, run, token)
+        order = _build_order(deed.session, experiment, run, token)
     except UNREADABLE as error:
         _end_unbuilt(deed, run_id, error)
         return None
@@ -236,7 +238,7 @@ def take_up(deed: Deed, run_id: str, bearer: Bearer) -> None:
     if worker is None:
         return
     try:
-        order = _build_order(experiment, run, bearer.token)
+        order = _build_order(deed.session, experiment, run, bearer.token)
     except UNREADABLE:
         return
     _move(deed, experiment, run, worker.name, bearer.token)
@@ -295,7 +297,7 @@ def _end_unbuilt(deed: Deed, run_id: str, error: Exception) -> None:
     end_without_worker(deed, experiment, run, OutcomeCode.START_FAILED, Actor.INFRA, text)
 
 
-def _build_order(experiment: ExperimentRow, run: RunRow, token: int) -> Order:
+def _build_order(session: Session, experiment: ExperimentRow, run: RunRow, token: int) -> Order:
     return build_order(
         resolved_of(experiment),
         run.phase,
@@ -309,4 +311,20 @@ def _build_order(experiment: ExperimentRow, run: RunRow, token: int) -> Order:
         change=None if run.change is None else RecordedPatch.model_validate(run.change),
         until=run.until,
         carried=run.carried or [],
+        unpassed=_unpassed(session, experiment, run),
+    )
+
+
+def _unpassed(session: Session, experiment: ExperimentRow, run: RunRow) -> UnpassedRun | None:
+    """Return the run that did not pass, where this one goes on from a checkpoint of it."""
+    point = run.resume_from
+    if point is None or not point.step:
+        return None
+    found = find_unpassed(session, experiment, run.phase, point)
+    if found is None or found.verdict is None:
+        return None
+    plan = resolved_of(session.get_one(ExperimentRow, found.experiment)).parsed()
+    steps = plan.phase(found.phase).steps
+    return UnpassedRun(
+        experiment=found.experiment, run=found.id, steps=steps, verdict=found.verdict
     )

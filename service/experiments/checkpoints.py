@@ -27,6 +27,7 @@ from gonogo.rundir import RunDir, is_text, load_record, open_file
 from service.db.schema import ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.evidence.files import load_bytes_backwards
+from service.queries.experiments import runs_of
 from service.told.awaited import has_not_passed
 
 _log = logging.getLogger(__name__)
@@ -100,13 +101,33 @@ def found_missing(attempts: Iterable[RunRow], before: str | None = None) -> set[
     return found
 
 
-def went_to_its_end_unpassed(point: ResumePoint, attempts: Iterable[RunRow]) -> bool:
-    """Say whether a checkpoint is of a run that went to its last step and is not GO.
+def went_to_its_end_unpassed(point: ResumePoint, attempts: Iterable[RunRow]) -> RunRow | None:
+    """Return the run that wrote a checkpoint, went to its last step and is not GO, if one did.
 
     What comes after it is not all that its gate is for.
     """
     holder = _holder(point, attempts)
-    return holder is not None and has_not_passed(holder)
+    return holder if holder is not None and has_not_passed(holder) else None
+
+
+def find_unpassed(
+    session: Session, experiment: ExperimentRow, phase: str, point: ResumePoint
+) -> RunRow | None:
+    """Return the run that wrote a checkpoint, went to its end and is not GO, wherever it was made.
+
+    That may be in one from which `experiment` goes on itself: what was taken over of a run is still
+    of that run, however many experiments lie between.
+    """
+    at: ExperimentRow | None = experiment
+    looked: ResumePoint | None = point
+    while at is not None and looked is not None:
+        runs = runs_of(session, at.id, phase)
+        found = went_to_its_end_unpassed(looked, runs)
+        if found is not None:
+            return found
+        looked = found_elsewhere(looked, runs)
+        at = None if at.origin is None else session.get(ExperimentRow, at.origin.experiment)
+    return None
 
 
 def found_elsewhere(point: ResumePoint, attempts: Sequence[RunRow]) -> ResumePoint | None:

@@ -29,11 +29,10 @@ from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.experiments.checkpoints import (
     durable_checkpoints,
-    found_elsewhere,
+    find_unpassed,
     host_of,
     host_of_origin,
     is_durable,
-    went_to_its_end_unpassed,
     wrote,
 )
 from service.experiments.course import patch_of, resolved_of
@@ -120,7 +119,8 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         raise _rejected(*problems)
     point = _point(session, source, phase, step, resolved)
     if point is not None and point.step:
-        made_in = _ended_unpassed(session, source, phase, point)
+        unpassed = find_unpassed(session, source, phase, point)
+        made_in = None if unpassed is None else load_experiment(session, unpassed.experiment)
         if made_in is not None and plan.phase(phase).steps <= _steps_of(made_in, phase):
             raise _rejected(
                 f"{phase} went to its last step in {made_in.id} and is not GO, and what comes "
@@ -142,25 +142,6 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         frozen=dict(source.frozen),
         host=None if point is None else _host_of(session, source, point),
     )
-
-
-def _ended_unpassed(
-    session: Session, source: ExperimentRow, phase: str, point: ResumePoint
-) -> ExperimentRow | None:
-    """Return the experiment whose run wrote a checkpoint, went to its end, and is not GO.
-
-    That may be one from which `source` goes on itself: what was taken over of a run is still of
-    that run, however many experiments lie between.
-    """
-    at: ExperimentRow | None = source
-    looked: ResumePoint | None = point
-    while at is not None and looked is not None:
-        runs = runs_of(session, at.id, phase)
-        if went_to_its_end_unpassed(looked, runs):
-            return at
-        looked = found_elsewhere(looked, runs)
-        at = None if at.origin is None else session.get(ExperimentRow, at.origin.experiment)
-    return None
 
 
 def _steps_of(experiment: ExperimentRow, phase: str) -> int:

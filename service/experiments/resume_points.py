@@ -64,7 +64,7 @@ def load_resume_points(
             )
         if point is not None and not unpassed:
             runs = runs_of(session, experiment.id, phase)
-            point = None if went_to_its_end_unpassed(point, runs) else point
+            point = point if went_to_its_end_unpassed(point, runs) is None else None
         if point is None:
             point = load_weights(session, experiment, wanted.init_from, without)
         if point is not None:

@@ -533,6 +533,40 @@ def test_a_phase_that_did_not_pass_is_not_gone_on_with_by_way_of_a_longer_one(
     assert plane.experiment(going)["origin"]["step"] == step
 
 
+@pytest.mark.parametrize("retried", [False, True], ids=["at once", "after a failure of its host"])
+def test_a_longer_phase_passes_with_the_condition_that_it_did_not_pass_before(
+    retried: bool, plane: Plane, tmp_path: Path
+) -> None:
+    """One more step alone would be all that the gate sees of a phase that did not pass, and GO."""
+    sets, longer = ({"phases.synthetic.steps": steps} for steps in (30, 31))
+    worker = plane.worker(home=tmp_path / "runs")
+    first = end_unpassed(plane, worker, tmp_path / "runs", sets)
+    second = plane.submit(origin=f"{first}:synthetic@20", set=longer)
+    order = plane.next_order(worker)
+    if retried:
+        save_checkpoint(tmp_path / "runs" / order.run, step=25)
+        fail(worker, order, upto=25, reason="hardware")
+        order = plane.next_order(worker)
+        assert order.resume_from is not None
+        assert order.resume_from.step == 25
+    assert order.unpassed is not None
+    before = order.unpassed
+    assert (before.experiment, before.steps, before.verdict) == (first, 30, "INCONCLUSIVE")
+    assert plane.get(f"/runs/{before.run}")["phase"] == "synthetic"
+    worker.run_through(order)
+    following = plane.next_order(worker)
+    assert (following.phase, following.unpassed) == ("smoke", None)
+    view = plane.experiment(second)
+    assert view["phases"][1]["verdict"] == "CONDITIONAL_GO"
+    told = (
+        f"it goes on with {before.run} of {first}, which went to step 30, the last of the phase"
+        " there, and is INCONCLUSIVE"
+    )
+    (condition,) = view["conditions"]
+    assert (condition["id"], condition["text"]) == ("synthetic:unpassed", told)
+    assert (condition["state"], condition["evidence_from"]) == ("open", None)
+
+
 def test_a_phase_that_never_began_there_begins_though_it_had_begun_before_that(
     plane: Plane, ended: Ended
 ) -> None:

@@ -14,11 +14,12 @@ from gonogo.contract.canonical import canonical_bytes, wire_value
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.facts import Confirmation, Facts, History, Rerun
-from gonogo.contract.order import CarriedRemedy, Order, RunReason
+from gonogo.contract.order import CarriedRemedy, Order, RunReason, UnpassedRun
 
 REPRODUCED = "reproduced"
 REMEDIED = "remedied"
 CARRIED = "remedy_carried"
+UNPASSED = "unpassed"
 WHOLE_PHASE = "whole_phase"
 """Id of the criterion of a rerun that only answers: the phase needs the run that goes on."""
 
@@ -121,6 +122,21 @@ def carried_criteria(carried: Sequence[CarriedRemedy]) -> list[CriterionResult]:
     told = "; ".join(row.told() for row in carried)
     observed = [row.diagnosis for row in carried]
     return [_conditional(CARRIED, CriterionOutcome.FAIL, observed, f"carried on: {told}")]
+
+
+def unpassed_criteria(unpassed: UnpassedRun | None) -> list[CriterionResult]:
+    """Return what it adds to the gate table that a run which did not pass is gone on with.
+
+    The gate sees the steps after its checkpoint, be it one alone: what it had against all of those
+    before, nothing here shows to be well.
+    """
+    if unpassed is None:
+        return []
+    text = (
+        f"it goes on with {unpassed.run} of {unpassed.experiment}, which went to step"
+        f" {unpassed.steps}, the last of the phase there, and is {unpassed.verdict}"
+    )
+    return [_conditional(UNPASSED, CriterionOutcome.FAIL, unpassed.verdict.value, text)]
 
 
 def _rerun_criteria(rerun: Rerun | None) -> Iterator[CriterionResult]:

@@ -119,6 +119,7 @@ def build_rules(
         allow_faults=order.allow_faults and judge_version >= MADE_UP,
         fault=order.fault if judge_version >= MADE_UP else None,
         carried=order.carried,
+        unpassed=order.unpassed,
         facts_v=facts_v,
     )
 

@@ -21,7 +21,12 @@ from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.conditions import build_conditions
 from gonogo.judge.gate.criteria import evaluate, is_unseen
 from gonogo.judge.gate.diagnosis import diagnose, diagnosis_named
-from gonogo.judge.gate.history import carried_criteria, confirmed_verdict, history_criteria
+from gonogo.judge.gate.history import (
+    carried_criteria,
+    confirmed_verdict,
+    history_criteria,
+    unpassed_criteria,
+)
 from gonogo.judge.gate.made_up import evaluate_made_up
 
 FIRST_VERSION = 2
@@ -115,6 +120,7 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
         result = evaluate(criterion, measure, rules.world_size or 0, rules.judge_version)
         results.append(_waived(result) if result.id in unseen else result)
     results.extend(carried_criteria(rules.carried))
+    results.extend(unpassed_criteria(rules.unpassed))
     results.extend(history_criteria(facts.history))
     return results
 
