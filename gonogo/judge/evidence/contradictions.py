@@ -42,6 +42,8 @@ SCALING_STEPS = 8
 """Of so many each may be left out where a loss is scaled: each halves the scale, from 2^16."""
 ALIKE_STEPS = 20
 """Steps of which no model has the bit-equal loss."""
+MOST_TOLD = 4
+"""Losses that a sentence names."""
 HALT = ".HALT"
 """It asks the ranks to leave; what `.kill` asks for leaves nobody time to come to an end."""
 OVERLAP_S = 1.0
@@ -283,21 +285,27 @@ def _one_loss(record: RunRecord, rules: Rules) -> Iterator[str]:
     """Compare that ranks took steps with their loss, which no step of a model leaves as it was.
 
     D9 halts on it after many more steps, for a trainer may hold its loss for a while. What is
-    rounded, of half precision or zero may stay equal, and a gradient norm that moves excuses all.
+    rounded, of half precision or zero may stay equal, and a loss or a gradient norm that moves on
+    one rank excuses all. Ranks may each tell the loss of their own share.
     """
     if rules.facts_v < NOTHING_LEARNT:
         return
     losses = [loss for row in record.ranks.values() if (loss := row.samples("loss"))]
-    told = {value for loss in losses for value in loss.values()}
-    norms = {value for row in record.ranks.values() for value in row.samples("grad_norm").values()}
+    norms = [row.samples("grad_norm") for row in record.ranks.values()]
+    if any(len(set(rows.values())) > 1 for rows in (*losses, *norms)):
+        return
     steps = max(map(len, losses), default=0)
-    if len(told) == 1 and len(norms) < 2 and steps >= _alike_steps(rules):
-        (value,) = told
-        if math.isfinite(value) and is_exact(value):
-            yield (
-                f"the loss is {value:.9g} at each of {steps} steps: they changed nothing, or told"
-                " again what one of them had"
-            )
+    told = sorted({value for loss in losses for value in loss.values()})
+    exact = all(math.isfinite(value) and is_exact(value) for value in told)
+    if exact and steps >= _alike_steps(rules):
+        values = ", ".join(f"{value:.9g}" for value in told[:MOST_TOLD])
+        of = (
+            "the loss is" if len(told) == 1 else f"of {len(losses)} ranks the loss is each its own,"
+        )
+        yield (
+            f"{of} {values} at each of {steps} steps: they changed nothing, or told again what one"
+            " of them had"
+        )
 
 
 def _alike_steps(rules: Rules) -> int:

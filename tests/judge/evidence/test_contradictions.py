@@ -579,6 +579,34 @@ def test_a_loss_that_moves_on_one_rank_moves() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("second", "norms", "named"),
+    [
+        (alike(EXACT / 2, 40), (), True),
+        (alike(EXACT / 2, 40), (1.0, 1.1), True),
+        (alike(0.0, 40), (), False),
+        (alike(2.3125, 40), (), False),  # half precision: it may move
+        (alike(EXACT / 2, 39) + alike(EXACT, 1), (), False),
+        (alike(EXACT / 2, 39, grad_norm=1.0) + alike(EXACT / 2, 1, grad_norm=1.1), (), False),
+    ],
+)
+def test_ranks_that_each_tell_one_loss_of_their_own_have_not_moved_it(
+    second: list[dict[str, Any]], norms: tuple[float, ...], named: bool
+) -> None:
+    says = [alike(EXACT, 40), second]
+    for rank, norm in enumerate(norms):
+        says[rank] = [{**row, "grad_norm": norm} for row in says[rank]]
+    lines = {
+        rank: [row.model_copy(update={"pid": rank, "rank": rank}) for row in steps_that(*rows)]
+        for rank, rows in enumerate(says)
+    }
+    text = (
+        "of 2 ranks the loss is each its own, 1.15129255, 2.30258509 at each of 40 steps: they"
+        " changed nothing, or told again what one of them had"
+    )
+    assert told(lines, order_of(sets={"phases.smoke.steps": 40})) == [text] * named
+
+
 @pytest.mark.parametrize(("limit", "count"), [(2, 1), (20, 1), (41, 0)])
 def test_as_many_steps_have_one_loss_as_the_plan_lets_pass(limit: int, count: int) -> None:
     order = order_of(sets={"phases.smoke.steps": 40, "watch.frozen.loss_steps": limit})
