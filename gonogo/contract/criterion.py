@@ -99,7 +99,7 @@ class Criterion(Submitted):
     aggregate: Aggregate = Aggregate.MEDIAN
     """How a rank's samples become one number."""
     over_ranks: Literal["min", "max", "mean", "sum"] = "min"
-    """How the numbers of the ranks become one."""
+    """How the numbers of the ranks become one; unless a plan says it, `max` for an upper bound."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps left out at the start of each attempt."""
     window: Annotated[int, Field(ge=0)] = 0

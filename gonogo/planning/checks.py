@@ -33,8 +33,6 @@ SURELY_ALIKE = 0.85
 `nsa.trainer` does (0.9), `my.train` does not (0.71)."""
 
 _OF_ALL_RANKS = (Metric.TOKS_PER_S, Metric.COST, Metric.GPU_UTIL_RATIO)
-_MEANS = (Metric.LOSS, Metric.LOSS_FIRST, Metric.VAL_LOSS)
-"""Of which each rank of our workload tells the mean; those of another may tell their own."""
 
 
 def problems_in(
@@ -74,7 +72,6 @@ def warnings_of(plan: Plan) -> list[str]:
     found = []
     if plan.remedies and not plan.max_remedies:
         found.append("remedies: max_remedies is 0, so none is ever tried")
-    found += _by_the_best_rank(plan)
     entry, known = plan.workload.program or "", schema_documents()
     if entry not in known:
         found += [
@@ -82,20 +79,6 @@ def warnings_of(plan: Plan) -> list[str]:
             for name in difflib.get_close_matches(entry, known, n=1, cutoff=SURELY_ALIKE)
         ]
     return found
-
-
-def _by_the_best_rank(plan: Plan) -> Iterator[str]:
-    """Yield the upper bounds that one rank alone meets for all, where the plan does not say so."""
-    alike = (*_OF_ALL_RANKS, *(_MEANS if plan.ours else ()))
-    for phase in plan.phases if plan.workload.world_size > 1 else ():
-        for row in phase.gate:
-            above = row.pass_below is None and row.fail_above is None
-            if above or row.metric in alike or "over_ranks" in row.model_fields_set:
-                continue
-            yield (
-                f"phases.{phase.name}.gate.{row.id}: the smallest {row.metric} of the ranks counts,"
-                " so that one rank meets the bound for all; say over_ranks: max (or min)"
-            )
 
 
 def _taken_names(plan: Plan) -> Iterator[Problem]:

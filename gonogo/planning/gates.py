@@ -3,6 +3,9 @@
 A criterion about devices is left out where there are none, one about the profile's floor where the
 profile has none, and a `fail_*` threshold where the floor itself lies on its failing side: 39
 tokens/s fail nobody whose machine owes 35. What is left out is said in the order.
+
+An upper bound is one of the worst rank, the highest, unless the plan says over which ranks: by the
+lowest, one rank would meet it for all.
 """
 
 from typing import Any
@@ -40,7 +43,7 @@ def gate_of(
             continue
         bound = next((row for row in _AGAINST if getattr(criterion, row) == "profile"), None)
         if bound is None:
-            gate.append(criterion)
+            gate.append(_of_worst_rank(criterion))
             continue
         against = _AGAINST[bound]
         fails = getattr(criterion, against)
@@ -52,8 +55,17 @@ def gate_of(
             del said[against]
             why = f"{fails:g} contradicts the floor of {name}, {profile.floor_tok_s:g}"
             left_out.append(LeftOut(id=f"{criterion.id}.{against}", why=why))
-        gate.append(_criterion(said, f"phases.{phase.name}.gate.{criterion.id}"))
+        filled = _criterion(said, f"phases.{phase.name}.gate.{criterion.id}")
+        gate.append(_of_worst_rank(filled))
     return gate, left_out
+
+
+def _of_worst_rank(criterion: Criterion) -> Criterion:
+    """Return the criterion with the rank that counts; of a lower bound it is the lowest anyway."""
+    below = criterion.pass_below is not None or criterion.fail_above is not None
+    if not below or "over_ranks" in criterion.model_fields_set:
+        return criterion
+    return criterion.model_copy(update={"over_ranks": "max"})
 
 
 def _contradicts(bound: str, floor: float | None, fails: float | None) -> bool:

@@ -28,12 +28,13 @@ def test_what_may_differ_by_a_plan_and_by_the_command_may_differ() -> None:
 def test_what_a_plan_is_warned_of_is_told_of_a_run_under_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody submits it, and one rank that learns would pass for all unseen."""
+    """Nobody submits it."""
     path = tmp_path / "mine.yaml"
     path.write_text(
         "{v: 1, name: mine, profile: cpu, workload: {command: train, world_size: 2},"
+        " remedies: {out_of_memory: {}},"
         " phases: [{name: a, steps: 9, gate: [{id: low, metric: loss, pass_below: 1}]}]}"
     )
     order = order_of(["train"], [], 1, "mine", None, None, [], [])
     assert under_plan(order, str(path), "a").world_size == 2
-    assert "gonogo: warning: phases.a.gate.low: the smallest loss" in capsys.readouterr().err
+    assert "gonogo: warning: remedies: max_remedies is 0" in capsys.readouterr().err

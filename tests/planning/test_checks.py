@@ -218,39 +218,6 @@ def test_what_comes_to_nothing_is_a_warning() -> None:
     assert warnings_of(parse_plan(idle)) == ["remedies: max_remedies is 0, so none is ever tried"]
 
 
-MEMORY = {"id": "memory", "metric": "host_rss_mb", "aggregate": "max", "pass_below": 9000}
-
-
-@pytest.mark.parametrize(
-    ("said", "ranks", "warns"),
-    [
-        ({}, 2, True),
-        ({}, 1, False),
-        ({"over_ranks": "max"}, 2, False),
-        ({"over_ranks": "min"}, 2, False),
-        ({"pass_below": None, "fail_above": 9000}, 2, True),
-        ({"pass_below": None, "pass_above": 9000}, 2, False),
-        ({"metric": "loss"}, 2, False),
-    ],
-)
-def test_an_upper_bound_that_one_rank_meets_for_all_is_a_warning(
-    said: dict[str, Any], ranks: int, warns: bool
-) -> None:
-    gate = [{**MEMORY, **said}]
-    plan = with_overrides(DEMO, {"phases.smoke.gate": gate, "workload.world_size": ranks})
-    heads = [row.partition(":")[0] for row in warnings_of(parse_plan(plan))]
-    assert heads == ["phases.smoke.gate.memory"] * warns
-
-
-@pytest.mark.parametrize(("metric", "warns"), [("loss", True), ("val_loss", True), ("cost", False)])
-def test_a_loss_of_another_program_may_be_its_ranks_own(metric: str, warns: bool) -> None:
-    """One rank that learns passed for all where each trains for itself."""
-    gate = [{**MEMORY, "metric": metric}]
-    plan = with_overrides(FOREIGN, {"phases.try.gate": gate, "workload.world_size": 2})
-    heads = [row.partition(":")[0] for row in warnings_of(parse_plan(plan))]
-    assert heads == ["phases.try.gate.memory"] * warns
-
-
 @pytest.mark.parametrize("name", bundled_plan_names())
 def test_no_bundled_plan_is_warned_of(name: str) -> None:
     assert warnings_of(parse_plan(bundled_plan(name))) == []

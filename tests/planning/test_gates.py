@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gonogo.contract.criterion import Criterion
 from gonogo.contract.errors import Rejected
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.plan import Phase
@@ -79,3 +80,30 @@ def test_a_criterion_that_the_profile_makes_senseless_is_refused_with_its_path()
     plan["phases"][0]["gate"][-1]["pass_above"] = "profile"
     with pytest.raises(Rejected, match=r"phases\.sanity\.gate\.speed"):
         resolve_plan(plan)
+
+
+@pytest.mark.parametrize(
+    ("said", "rank"),
+    [
+        ({"pass_below": 1.0}, "max"),
+        ({"fail_above": 1.0}, "max"),
+        ({"pass_below": 1.0, "over_ranks": "min"}, "min"),
+        ({"pass_below": 1.0, "over_ranks": "mean"}, "mean"),
+        ({"pass_above": 1.0}, "min"),
+        ({"aggregate": "all_finite"}, "min"),
+        ({"metric": "toks_per_s", "pass_below": "profile"}, "max"),
+    ],
+)
+def test_by_default_a_bound_is_of_the_worst_rank(said: dict[str, Any], rank: str) -> None:
+    """One rank whose steps were short passed an upper bound for all."""
+    plan = bundled_plan("demo")
+    plan["profile"] = "a100-pcie-gen4"
+    plan["phases"][0]["gate"] = [{"id": "mine", "metric": "dt_step_s", **said}]
+    order = build_order(resolve_plan(plan), "sanity", experiment="exp_1", run="run_1", token=1)
+    (criterion,) = order.gate
+    assert criterion.over_ranks == rank
+    assert type(order).model_validate_json(order.model_dump_json()).gate == [criterion]
+
+
+def test_a_bound_of_a_recorded_order_stays_of_the_rank_that_it_was() -> None:
+    assert Criterion(id="mine", metric="loss", pass_below=1.0).over_ranks == "min"

@@ -52,12 +52,11 @@ def test_what_only_some_workers_start_is_accepted_with_a_warning(plane: Plane) -
     sets = {"workload.entry": "my.trainer", "train": {"lr": 1}}
     answer = plane.call("POST", "/experiments", json={"plan": "demo", "set": sets})
     assert answer.status_code == 201
-    *others, warning = answer.json()["warnings"]
+    (warning,) = answer.json()["warnings"]
     assert "GONOGO_WORKER_ALLOW with my.trainer (or any)" in warning
-    assert ["over_ranks" in text for text in others] == [True], "the demo asks for a loss"
     assert plane.call("POST", "/experiments", json={"plan": "demo"}).json()["warnings"] == []
     checked = plane.call("POST", "/plans/validate", json={"plan": "demo", "set": sets}).json()
-    assert checked["warnings"] == [*others, warning]
+    assert checked["warnings"] == [warning]
 
 
 def test_gpus_that_no_worker_has_are_said(plane: Plane) -> None:
