@@ -53,6 +53,8 @@ def place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) -> 
     _leave(stream, mono - tail_s, own_mono - own_tail_s)
     if section in NON_TRAINING_SECTIONS and stream.section not in NON_TRAINING_SECTIONS:
         stream.paused_seq = section_seq - 1
+        if section not in stream.pauses:
+            stream.pauses = (*stream.pauses, section)
     if section is not None and section not in stream.places:
         stream.places = (*stream.places[1 - MOST_PLACES :], section)
     stream.section, stream.section_seq = section, section_seq

@@ -803,7 +803,7 @@ def test_who_wakes_later_than_the_one_that_acted_for_all_has_not_stood_meanwhile
 
 @pytest.mark.parametrize("hangs_in", [None, "log", "data", "backward"])
 def test_who_does_not_wake_at_all_has_its_limit_from_then(hangs_in: str | None) -> None:
-    world = world_of().steps(40, step_s=1.0)
+    world = world_of().pause("checkpoint", 0.1).steps(40, step_s=1.0)
     acting, hanging = world.ranks
     acting.enter("eval")
     acting.spend(500.0)
@@ -829,7 +829,7 @@ def test_who_does_not_wake_at_all_has_its_limit_from_then(hangs_in: str | None) 
 
 def waited_for_an_evaluation(seconds: float) -> tuple[World, float]:
     """Rank 0 evaluates while rank 1 waits in no section; half a second later their steps go on."""
-    world = world_of().steps(40, step_s=0.5)
+    world = world_of().pause("checkpoint", 0.1).steps(40, step_s=0.5)
     acting = world.ranks[0]
     acting.enter("eval")
     acting.spend(seconds)
@@ -926,7 +926,7 @@ def test_lines_that_come_late_after_a_long_pause_are_no_deadline_where_a_short_o
 
 def restarted_during_an_evaluation(*, comes_back: bool) -> tuple[World, float]:
     """Rank 0 evaluates, rank 1 waits; all start anew at their step. Rank 1 is read 20 s late."""
-    world = world_of().steps(40, step_s=1.0)
+    world = world_of().pause("checkpoint", 0.1).steps(40, step_s=1.0)
     world.ranks[0].enter("eval")
     world.ranks[0].spend(190.0)
     world.meet()
@@ -1079,6 +1079,62 @@ def test_the_ends_of_steps_alone_tell_how_long_they_take(step_s: float, halts: i
             rank.say("step_end")
     found = halted(world)
     assert [row[0] for row in found] == ["section_deadline"] * halts
+
+
+def names_only_steps(*pauses: str, again: bool = False) -> World:
+    """A script that attached and names its steps alone, and before them what `pauses` says."""
+    world = world_of()
+    for rank in world.ranks:
+        for pause in pauses:
+            rank.enter(pause)
+            rank.enter(None)
+        for _ in range(100):
+            rank.step += 1
+            rank.say("step_start")
+            rank.spend(0.5)
+            rank.say("step_end")
+        if again:
+            rank.boot, rank.seq = f"again{rank.rank}", 0
+            rank.say("boot")
+            rank.enter(None)
+            for _ in range(40):
+                rank.step += 1
+                rank.say("step_start")
+                rank.spend(0.5)
+                rank.say("step_end")
+        rank.step += 1
+        rank.say("step_start")
+    return world
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["throughout", "restarted"])
+@pytest.mark.parametrize(
+    ("pauses", "limit_s"),
+    [((), 300.0), (("eval",), 300.0), (("checkpoint",), 300.0), (("eval", "checkpoint"), 60.0)],
+)
+def test_a_first_evaluation_or_checkpoint_that_nobody_names_has_the_early_limit(
+    pauses: tuple[str, ...], limit_s: float, again: bool
+) -> None:
+    """It comes at step 100, within the step: none of those before has taken as long."""
+    for seconds, due in ((limit_s - 5.0, []), (limit_s + 5.0, [limit_s])):
+        world = names_only_steps(*pauses, again=again)
+        for rank in world.ranks:
+            rank.spend(seconds)
+            rank.say("step_end")
+        found = watch(world, interval_s=1.0).halts
+        assert [row.threshold for row in found] == due
+        assert {row.detector for row in found} <= {"section_deadline"}
+
+
+def test_a_plan_that_says_how_long_a_step_takes_gives_an_unnamed_evaluation_no_more() -> None:
+    order = order_of({"stall": {"halt_s": 90.0}}, steps=400, detectors=versions())
+    world = World(order, alive_every_s=5.0).boot().steps(40, step_s=0.5)
+    for rank in world.ranks:
+        rank.step += 1
+        rank.say("step_start")
+        rank.spend(95.0)
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert halt.threshold == 90.0
 
 
 def test_who_said_done_before_the_others_is_who_they_wait_for() -> None:

@@ -4,13 +4,16 @@ Each section has its own clock, which entering it starts; in no section each ste
 starts it, too, for a program may name none for days. Boot belongs to D2; forward, backward and
 optimizer to D4. Being in no section, or in one with an unknown name, has a deadline too. A rank
 that never names forward, backward or optimizer computes while it is in no section: there its first
-step is D2's, and its later ones may take as long as D4 gives them. The first batch may take as long
-as the first step, unless the plan says less: texts are tokenised, batches skipped on resume. So may
-what stands in no section before the first step has ended; until the second has, what comes between
-them for the first time has the early limit of D4. Later it has eight times what steps usually spend
-there, where that is longer (an agent's episodes, answers that are generated). After the last
-ordered step, being in no section, or in one of a name of its own, has the limit of a checkpoint:
-what is left is to save.
+step is D2's, and its later ones may take as long as D4 gives them. As long as the run has not named
+both an evaluation and a checkpoint, that is the early limit of D4 at least: the first of those may
+come late, and be one that nobody names. The first batch may take as long as the first step, unless
+the plan says less: texts are tokenised, batches skipped on resume. So may what stands in no section
+before the first step has ended; until the second has, what comes between them for the first time
+has the early limit of D4. Later it has eight times what steps usually spend there, where that is
+longer (an agent's episodes, answers that are generated). Where steps take long, logging and what
+stands in no section have three of them, where that is longer. After the last ordered step, being
+in no section, or in one of a name of its own, has the limit of a checkpoint: what is left is to
+save.
 
 Two limits do not begin anew with each section. A rank that goes through sections without ending a
 step (fetching for ever, evaluating again and again) has twice what all its sections together may
@@ -22,7 +25,7 @@ import statistics
 
 from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity, Source
-from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Section
+from gonogo.contract.heartbeat import COMPUTE_SECTIONS, NON_TRAINING_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Deadline
@@ -47,12 +50,16 @@ _NAMES: tuple[str | None, ...] = (
 """One section of each deadline."""
 _MAY_WAIT = frozenset({Section.LOG, None})
 _APART = "out_of_section"
+_SHORT = frozenset({Section.LOG, _APART})
 _FIRST = frozenset({Section.DATA, _APART})
 """Deadlines that a start may miss: texts are tokenised, engines built, episodes played."""
 APART_X = 8.0
 """Times what steps usually spend in no section (or in one of a name of their own) that one may
 stand there: some play episodes or generate answers in every step, and name only the rest. Such
 times spread as steps do, which have as many (D4)."""
+SHORT_X = 3.0
+"""Times the median step that one may stand there, or log, where that is longer: what holds up a run
+for a moment, as a host that stands still, or lines that come late, does so at any step time."""
 FEW_STEPS = 2
 """Before so many have ended nobody knows what lies between two of them."""
 CYCLE_X = 2.0
@@ -100,6 +107,23 @@ def since(stream: RankStream) -> float:
     return max(stream.section_mono, stream.advanced_mono)
 
 
+def _computing_limit(view: View, stream: RankStream, m: float | None) -> Limit:
+    """Return the limit of D4; the early one where the rank may be in a pause that nobody names.
+
+    Who has named an evaluation and a checkpoint names them. Unless the plan says how long a step
+    may take.
+    """
+    run = view.run
+    limit = stall.limits(run, stream, m, view.longest_step_s())[1]
+    early_s = run.watch.stall.early_s
+    if run.source("stall.halt_s") is not Source.DEFAULT or early_s <= limit.seconds:
+        return limit
+    named = {pause for row in view.streams.values() for pause in row.pauses}
+    if named >= NON_TRAINING_SECTIONS:
+        return limit
+    return Limit(seconds=early_s, source=run.source("stall.early_s"))
+
+
 def limit_of(
     view: View, stream: RankStream, name: str, deadline: Deadline, m: float | None
 ) -> Limit:
@@ -118,9 +142,12 @@ def limit_of(
         early_s = run.watch.stall.early_s
         deadline = deadline.model_copy(update={"halt_s": max(early_s, deadline.halt_s)})
     if _may_compute(stream):
-        computing = stall.limits(run, stream, m, view.longest_step_s())[1]
+        computing = _computing_limit(view, stream, m)
         if computing.seconds > deadline.halt_s:
             return computing
+    if name in _SHORT and source is Source.DEFAULT and SHORT_X * (m or 0.0) > deadline.halt_s:
+        deadline = deadline.model_copy(update={"halt_s": SHORT_X * (m or 0.0)})
+        source = Source.ADAPTIVE
     times_s = [took_s for section, took_s in stream.section_times if section == name]
     if name == Section.CHECKPOINT and saved_s:
         times_s = [max(statistics.median(saved_s), statistics.median(times_s or saved_s))]
@@ -254,8 +281,11 @@ class SectionDeadline(Detector[None]):
         "or in no section at all; each has its own limit. In no section, or in one of a name of "
         "its own, it has the time of a start until its first step has ended, the early limit of the"
         " stall rule until its second has, and then eight times what its steps usually spend there,"
-        " where that is longer. In no section, a rank that "
-        "never names its computing has at least the limits of the stall rule. A rank that goes "
+        " where that is longer. Where three median steps are longer than the limit of logging, or"
+        " of being in no section, it is three steps. In no section, a rank that "
+        "never names its computing has at least the limits of the stall rule, the early one as long"
+        " as the run has not named both an evaluation and a checkpoint: it may be in one. A rank"
+        " that goes "
         "from section to section without ending a step is halted after twice what all of them "
         "together may take (eight times after the last step). Where every rank is done and one "
         "does not exit: a warning after the limit of a checkpoint, a halt after that of an "

@@ -15,7 +15,7 @@ from tests.judge.watch.streams import T0, Said, World, order_of, watch
 
 def between(section: str | None, seconds: float, settings: dict[str, Any] | None = None) -> World:
     world = World(order_of(settings or {}, steps=200), alive_every_s=5).boot().steps(40)
-    return world.pause(section, seconds)
+    return world.pause("checkpoint", 0.1).pause("eval", 0.1).pause(section, seconds)
 
 
 @pytest.mark.parametrize(
@@ -209,6 +209,26 @@ def test_the_median_of_a_section_is_its_own(
 ) -> None:
     rank = standing(section, for_s=1e4, section_times=tuple(times_s))
     assert halts(look(SectionDeadline, [rank])) == [limit]
+
+
+@pytest.mark.parametrize("section", ["log", None, "some_new_name"])
+@pytest.mark.parametrize(("step_s", "limit_s"), [(20.0, 60.0), (25.0, 75.0), (60.0, 180.0)])
+def test_where_steps_take_long_what_lies_between_them_has_three(
+    section: str | None, step_s: float, limit_s: float
+) -> None:
+    """A host that stood still for 52 s, and lines that came ten seconds late, halted a run."""
+    for for_s, due in ((limit_s, []), (limit_s + 0.25, [limit_s])):
+        rank = standing(section, for_s=for_s, step_s=step_s)
+        assert halts(look(SectionDeadline, [rank])) == due
+
+
+@pytest.mark.parametrize("name", ["log", "out_of_section"])
+def test_a_limit_of_the_plan_follows_no_steps(name: str) -> None:
+    section = "log" if name == "log" else None
+    rank = standing(section, for_s=61.0, step_s=60.0)
+    assert halts(look(SectionDeadline, [rank], {"section_deadline": {name: {"halt_s": 60}}})) == [
+        60.0
+    ]
 
 
 def test_who_waits_for_a_checkpoint_that_another_rank_writes_has_what_such_a_one_takes() -> None:

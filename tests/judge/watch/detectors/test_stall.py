@@ -79,6 +79,7 @@ def test_a_step_may_compile_anew_for_as_long_as_the_first_one_did(
     named: bool, again_s: float, limit_s: float | None, away: bool
 ) -> None:
     world = World(order_of({}, steps=200), alive_every_s=5.0).boot()
+    world.pause("checkpoint", 0.1).pause("eval", 0.1)
     for compiled_s in (120.0, *[0.0] * 40, again_s, 0.0):
         world.open_step()
         for rank in world.ranks:
