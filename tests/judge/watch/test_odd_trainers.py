@@ -1005,7 +1005,7 @@ def test_who_waited_for_an_evaluation_may_wake_later_where_not_every_step_is_tol
 
 def with_episodes(section: str | None, seconds: float, count: int) -> World:
     """Each step plays episodes first, in no section or in one of its own, and then computes."""
-    world = world_of()
+    world = world_of().pause("checkpoint", 0.1).pause("eval", 0.1)
     for _ in range(count):
         for rank in world.ranks:
             rank.step, rank.in_step = rank.step + 1, True
@@ -1044,6 +1044,7 @@ def test_what_lies_between_boot_and_the_first_step_has_the_time_of_a_first_step(
     for rank in world.ranks:
         rank.spend(800.0)
     assert watch(world.steps(3, step_s=10.0), interval_s=1.0).halted() == []
+    world.pause("checkpoint", 0.1).pause("eval", 0.1)
     for rank in world.ranks:
         rank.enter(None)
         rank.spend(200.0)
@@ -1105,6 +1106,12 @@ def names_only_steps(*pauses: str, again: bool = False) -> World:
         rank.step += 1
         rank.say("step_start")
     return world
+
+
+def test_so_has_one_of_a_script_that_names_its_computing() -> None:
+    world = world_of().steps(100, step_s=4.0)
+    assert halted(world.pause(None, 295.0).steps(5, step_s=4.0)) == []
+    assert halted(world.pause(None, 305.0))[0][0] == "section_deadline"
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["throughout", "restarted"])

@@ -4,13 +4,13 @@ Each section has its own clock, which entering it starts; in no section each ste
 starts it, too, for a program may name none for days. Boot belongs to D2; forward, backward and
 optimizer to D4. Being in no section, or in one with an unknown name, has a deadline too. A rank
 that never names forward, backward or optimizer computes while it is in no section: there its first
-step is D2's, and its later ones may take as long as D4 gives them. As long as the run has not named
-both an evaluation and a checkpoint, that is the early limit of D4 at least: the first of those may
-come late, and be one that nobody names. The first batch may take as long as the first step, unless
-the plan says less: texts are tokenised, batches skipped on resume. So may what stands in no section
-before the first step has ended; until the second has, what comes between them for the first time
-has the early limit of D4. Later it has eight times what steps usually spend there, where that is
-longer (an agent's episodes, answers that are generated). Where steps take long, logging and what
+step is D2's, and its later ones may take as long as D4 gives them. The first batch may take as long
+as the first step, unless the plan says less: texts are tokenised, batches skipped on resume. So may
+what stands in no section before the first step has ended; until the second has, what comes between
+them for the first time has the early limit of D4. So it has as long as the run has not named both
+an evaluation and a checkpoint: the first of those may come late, and be one that nobody names.
+Later it has eight times what steps usually spend there, where that is longer (an agent's episodes,
+answers that are generated). Where steps take long, logging and what
 stands in no section have three of them, where that is longer. After the last ordered step, being
 in no section, or in one of a name of its own, has the limit of a checkpoint: what is left is to
 save.
@@ -107,21 +107,18 @@ def since(stream: RankStream) -> float:
     return max(stream.section_mono, stream.advanced_mono)
 
 
-def _computing_limit(view: View, stream: RankStream, m: float | None) -> Limit:
-    """Return the limit of D4; the early one where the rank may be in a pause that nobody names.
+def _may_pause_unnamed(view: View, stream: RankStream) -> bool:
+    """Whether what stands in no section, or in one of a name of its own, may be new, and no hang.
 
-    Who has named an evaluation and a checkpoint names them. Unless the plan says how long a step
-    may take.
+    Who has named an evaluation and a checkpoint names them. A plan that says how long a step may
+    take says it of those in it, too.
     """
-    run = view.run
-    limit = stall.limits(run, stream, m, view.longest_step_s())[1]
-    early_s = run.watch.stall.early_s
-    if run.source("stall.halt_s") is not Source.DEFAULT or early_s <= limit.seconds:
-        return limit
+    if stream.completed_steps < FEW_STEPS:
+        return True
     named = {pause for row in view.streams.values() for pause in row.pauses}
-    if named >= NON_TRAINING_SECTIONS:
-        return limit
-    return Limit(seconds=early_s, source=run.source("stall.early_s"))
+    return not named >= NON_TRAINING_SECTIONS and (
+        view.run.source("stall.halt_s") is Source.DEFAULT
+    )
 
 
 def limit_of(
@@ -138,11 +135,11 @@ def limit_of(
     if name in _FIRST and not stream.completed_steps and source is Source.DEFAULT:
         first_s = first_step_limit(run).seconds  # it may be in it: some tell only a step's end
         return Limit(seconds=max(first_s, deadline.halt_s), source=source)
-    if name == _APART and stream.completed_steps < FEW_STEPS and source is Source.DEFAULT:
+    if name == _APART and source is Source.DEFAULT and _may_pause_unnamed(view, stream):
         early_s = run.watch.stall.early_s
         deadline = deadline.model_copy(update={"halt_s": max(early_s, deadline.halt_s)})
     if _may_compute(stream):
-        computing = _computing_limit(view, stream, m)
+        computing = stall.limits(run, stream, m, view.longest_step_s())[1]
         if computing.seconds > deadline.halt_s:
             return computing
     if name in _SHORT and source is Source.DEFAULT and SHORT_X * (m or 0.0) > deadline.halt_s:
@@ -280,11 +277,11 @@ class SectionDeadline(Detector[None]):
         "Halts when the rank behind has stood too long in data, checkpoint, evaluation, logging, "
         "or in no section at all; each has its own limit. In no section, or in one of a name of "
         "its own, it has the time of a start until its first step has ended, the early limit of the"
-        " stall rule until its second has, and then eight times what its steps usually spend there,"
-        " where that is longer. Where three median steps are longer than the limit of logging, or"
-        " of being in no section, it is three steps. In no section, a rank that "
-        "never names its computing has at least the limits of the stall rule, the early one as long"
-        " as the run has not named both an evaluation and a checkpoint: it may be in one. A rank"
+        " stall rule until its second has, and as long as the run has not named both an evaluation"
+        " and a checkpoint (it may be in one), and then eight times what its steps usually spend"
+        " there, where that is longer. Where three median steps are longer than the limit of"
+        " logging, or of being in no section, it is three steps. In no section, a rank that "
+        "never names its computing has at least the limits of the stall rule. A rank"
         " that goes "
         "from section to section without ending a step is halted after twice what all of them "
         "together may take (eight times after the last step). Where every rank is done and one "

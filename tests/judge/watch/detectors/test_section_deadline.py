@@ -155,6 +155,11 @@ def test_each_limit_has_to_be_passed(
         ("data", {"steps": 1}, [300.0]),
         ("log", {"steps": 0}, [60.0]),
         (None, {"steps": 5}, [60.0]),
+        (None, {"steps": 500, "pauses": ("eval",)}, [300.0]),
+        (None, {"steps": 500, "pauses": ("checkpoint",)}, [300.0]),
+        ("rollout", {"steps": 500, "pauses": ()}, [300.0]),
+        ("log", {"steps": 500, "pauses": ()}, [60.0]),
+        (None, {"steps": 1000, "pauses": ()}, [600.0]),
         (None, {"steps": 5, "computes": False}, [300.0]),
         (None, {"steps": 1, "computes": False}, [300.0]),
         (None, {"steps": 0, "computes": False}, []),
@@ -181,7 +186,9 @@ def test_each_limit_has_to_be_passed(
         ("data", {"labelled": False}, []),
     ],
     ids=[
-        "the first data", "later data", "the first log", "no section", "no section, may compute",
+        "the first data", "later data", "the first log", "no section", "no checkpoint was named",
+        "no evaluation was named", "a name of its own, and none was named", "log, and none was",
+        "after the last step, and none was", "no section, may compute",
         "the second step, may compute", "the first step, may compute", "no step yet",
         "no section in the first step", "a name of its own in the first step",
         "episodes in every step", "episodes in few steps", "episodes before the first step",
@@ -281,6 +288,7 @@ ALL_S = 300.0 + 600.0 + 1800.0 + 60.0 + 60.0
 def cycle(seconds: float, *sections: str | None, each_s: float = 40.0) -> World:
     """All ranks go from section to section, and no step ends."""
     world = World(order_of({}, steps=200, world_size=1), alive_every_s=20.0).boot().steps(40)
+    world.pause("checkpoint", 0.1).pause("eval", 0.1)
     end = world.mono + seconds
     while world.mono < end:
         for section in sections:
