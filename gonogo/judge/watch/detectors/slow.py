@@ -13,6 +13,10 @@ steps go on filling the window, of which those since the restart have to be as s
 A run that slows down while its baseline is collected is slow by its fastest part alone. That warns
 and ends nothing: batches that were fetched ahead, a cool processor, make a start faster than a run.
 
+A median does not see what happens to fewer than half of the steps. So where the longer third of a
+window, without its few longest, takes far longer than that of the baseline, for as long as a halt
+asks, that warns: every third step takes ten times what it did.
+
 The lines of a program that is only read may come in blocks; each block is timed as a whole. Where
 they call a step an episode, a game, a round, it is of no length of its own: episodes become longer
 as an agent learns. Unless they tell tokens, that it takes longer warns then, and ends nothing.
@@ -30,6 +34,7 @@ from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.watch import Slow as SlowSettings
 from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.mean import mean_of
 from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.tokens import TokenGrowth
@@ -42,6 +47,9 @@ HARD_LEAST_S = 30.0
 neighbour wakes, a checkpoint is copied or a clock dips."""
 PARTS, PART_STEPS = 4, 32
 """Parts of a baseline, and the fewest steps of one."""
+LONGER_FROM, LONGER_TO = 2 / 3, 15 / 16
+"""Shares of a window between which the longer steps lie that are compared; what pauses and stalls
+make longer still is left out."""
 FRESH_STEPS = 8
 """Steps since a restart in place before the window is asked again."""
 _UNEVEN = frozenset(
@@ -73,6 +81,8 @@ class Speed:
     baseline_s: float | None = None
     fastest_s: float | None = None
     """Median of the fastest part of the baseline: the run may have slowed down within it."""
+    longer_s: float | None = None
+    """Mean of the longer third of the baseline, as `_longer_s` has it; None of a short one."""
     after_baseline: int = 0
     trained_s: float = 0.0
     since: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -139,7 +149,16 @@ def _timed(own: Speed, step_s: float, stride: int, count: int, slow: SlowSetting
         baseline=(),
         baseline_s=statistics.median(baseline),
         fastest_s=_fastest_s(baseline),
+        longer_s=_longer_s(baseline),
     )
+
+
+def _longer_s(steps: tuple[float, ...]) -> float | None:
+    """Return the mean of the longer third of some steps, without the longest; None of a few."""
+    if len(steps) < FEW_STEPS:
+        return None
+    part = sorted(steps)[round(LONGER_FROM * len(steps)) : round(LONGER_TO * len(steps))]
+    return mean_of(part)
 
 
 def _fastest_s(baseline: tuple[float, ...]) -> float:
@@ -214,7 +233,31 @@ def _relative(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
             of = "the baseline" if usual_s == baseline_s else "the fastest part of the baseline"
             text = f"steps have taken {ratio:.2f} times {of} for {held_s:.0f} s"
             findings.append(_finding(view, event, severity, began, name, ratio, text))
-    return own, findings
+    own, longer = _longer(own, event, view, within=within)
+    return own, findings + longer
+
+
+def _longer(own: Speed, event: Beat, view: View, *, within: bool) -> tuple[Speed, list[Finding]]:
+    """Warn where fewer than half of the steps take far longer than such did in the baseline.
+
+    Args:
+        own: the speed.
+        event: the line that ended a step.
+        view: what is known.
+        within: whether the median of the window is what it was.
+    """
+    slow = view.run.watch.slow
+    longer_s = _longer_s(own.window[-slow.window_steps :])
+    ratio = longer_s / own.longer_s if longer_s is not None and own.longer_s else 0.0
+    holds = within and ratio > slow.halt_ratio
+    own, held_s, began = _held_s(own, "longer", holds, event.line.step)
+    if not holds or held_s < slow.over_s:
+        return own, []
+    text = (
+        f"the longer third of the steps has taken {ratio:.2f} times what it did for {held_s:.0f} s"
+    )
+    found = _finding(view, event, Severity.WARN, began, "halt_ratio", ratio, text, of="longer")
+    return own, [found]
 
 
 def _over_steps(
@@ -278,14 +321,22 @@ def _is_uneven(view: View, line: Heartbeat) -> bool:
 
 
 def _finding(
-    view: View, event: Beat, severity: Severity, began: int, name: str, ratio: float, text: str
+    view: View,
+    event: Beat,
+    severity: Severity,
+    began: int,
+    name: str,
+    ratio: float,
+    text: str,
+    *,
+    of: str = "baseline",
 ) -> Finding:
     limit: float = getattr(view.run.watch.slow, name)
     return found(
         view,
         Name.SLOW,
         severity,
-        episode=f"baseline/step{began}",
+        episode=f"{of}/step{began}",
         at=event.tick.ts,
         step=event.line.step,
         value=ratio,
@@ -322,7 +373,8 @@ class Slow(Detector[Speed]):
         "minute at least), or when "
         "steps take far longer than they did at the beginning (before a restart in place too), "
         "and longer than the tokens they tell have grown. Where they slowed down within that "
-        "beginning, and take longer than in the fastest quarter of it, it warns. So it does, and "
+        "beginning, and take longer than in the fastest quarter of it, it warns; and where not half"
+        " of the steps, but the longer third of them, takes so much longer. So it does, and "
         "halts nothing, where the lines of an unchanged program call a step an episode, a game or "
         "the like, and tell no tokens: those grow as an agent learns. What lasts goes on"
         " over restarts in place, as soon as eight steps after one are as slow."

@@ -103,6 +103,35 @@ def test_a_slowness_that_recovers_in_time_neither_warns_nor_adds_up() -> None:
     assert watch(world, interval_s=1.0).findings == []
 
 
+def longer(every: int, count: int, times_x: float, *, at: int = 230, step_s: float = 2.0) -> World:
+    """After `at` steps every so many-th takes `times_x` times as long."""
+    world = run_of({}).steps(at, step_s=step_s)
+    for number in range(count):
+        world.steps(1, step_s=step_s * (times_x if number % every == 0 else 1.0))
+    return world
+
+
+@pytest.mark.parametrize("every", [3, 4])
+def test_every_third_step_that_becomes_ten_times_as_long_warns(every: int) -> None:
+    """The median is what it was, and the run takes four times as long."""
+    found = watch(longer(every, 300, 10.0), interval_s=1.0)
+    (warn,) = found.of(Severity.WARN)
+    assert (warn.detector, warn.threshold) == ("slow", 1.67)
+    assert "the longer third of the steps" in warn.text
+    assert found.halts == []
+
+
+@pytest.mark.parametrize(
+    ("every", "count", "times_x", "at"),
+    [(20, 400, 10.0, 230), (3, 30, 10.0, 230), (3, 400, 1.6, 230), (3, 500, 10.0, 0)],
+    ids=["one in twenty", "not for long", "a little", "from the start"],
+)
+def test_such_steps_are_silent_where_they_are_few_or_the_runs_way(
+    every: int, count: int, times_x: float, at: int
+) -> None:
+    assert watch(longer(every, count, times_x, at=at), interval_s=1.0).of(Severity.WARN) == []
+
+
 def test_slow_boiling_is_measured_against_the_frozen_baseline() -> None:
     world = run_of({})
     step_s = 1.0
