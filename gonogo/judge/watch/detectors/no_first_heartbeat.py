@@ -6,7 +6,9 @@ steps lie between its lines, it does not say. Where nobody watched, nobody knows
 a line was started: the first clock stands still, the others go by the lines. It stands still, too,
 for a command that nobody wrote for us, unless the plan sets it. A user's program may attach before
 it loads a model and tokenises its texts: once all of its ranks have spoken, none waits for another
-to begin, and boot may last as long as the longest first step. A rank of another node that no probe
+to begin, and boot may last as long as the longest first step. Or after it, as a callback does that
+is made with its `Trainer`: it has as long for its first line, and is warned of when one of ours
+would be halted. A rank of another node that no probe
 has seen may not have been started when the first was: it has the time of a boot. An evaluation
 before the first step is D5's, and the step begins when it is over, for those who waited for it,
 too.
@@ -57,11 +59,13 @@ def _exec_limit(view: View, rank: int) -> Limit:
     """Return how long a rank may take to its first line.
 
     A rank of another node that nobody has seen yet may be started later than the first of all; it
-    has the time of a boot.
+    has the time of a boot. One of a user's program may prepare its data before it attaches.
     """
     run = view.run
     settings = run.watch.no_first_heartbeat
     source = run.source("no_first_heartbeat.exec_s")
+    if source is Source.DEFAULT and not is_ours(run.order.entry, run.order.command):
+        return Limit(seconds=max(settings.exec_s, USERS_BOOT_S), source=source)
     unseen = run.order.nodes > 1 and view.processes.of(rank).state is ProcessState.UNKNOWN
     if unseen and source is Source.DEFAULT:
         return Limit(seconds=max(settings.exec_s, settings.boot_s), source=source)
@@ -74,12 +78,13 @@ def _may_be_mute(run: Run) -> bool:
     return run.order.command is not None and not said
 
 
-def _never_spoke(view: View, tick: Tick, rank: int, elapsed_s: float) -> Finding:
-    limit = _exec_limit(view, rank)
+def _never_spoke(
+    view: View, tick: Tick, rank: int, elapsed_s: float, severity: Severity, limit: Limit
+) -> Finding:
     return found(
         view,
         Name.NO_FIRST_HEARTBEAT,
-        Severity.HALT,
+        severity,
         episode=f"rank{rank}/exec",
         at=tick.ts,
         rank=rank,
@@ -89,6 +94,26 @@ def _never_spoke(view: View, tick: Tick, rank: int, elapsed_s: float) -> Finding
         text=f"rank {rank} has not written a line {elapsed_s:.0f} s after its start"
         f" (limit {limit.seconds:g} s){_advice(view.run)}",
     )
+
+
+def _unheard(view: View, tick: Tick) -> list[Finding]:
+    """Return what is found of ranks that have not written a line: the first of them stands for all.
+
+    One of a user's program may have as long as its data takes; that it is silent is said meanwhile.
+    """
+    order, settings = view.run.order, view.run.watch.no_first_heartbeat
+    elapsed_s = _since_exec_s(view, tick)
+    if not view.watched or elapsed_s <= settings.exec_s or _may_be_mute(view.run):
+        return []
+    missing = _without_line(view)
+    for rank in missing:
+        limit = _exec_limit(view, rank)
+        if elapsed_s > limit.seconds:
+            return [_never_spoke(view, tick, rank, elapsed_s, Severity.HALT, limit)]
+    if not missing or is_ours(order.entry, order.command):
+        return []
+    usual = Limit(seconds=settings.exec_s, source=Source.DEFAULT)
+    return [_never_spoke(view, tick, missing[0], elapsed_s, Severity.WARN, usual)]
 
 
 def _advice(run: Run) -> str:
@@ -187,7 +212,9 @@ class NoFirstHeartbeat(Detector[None]):
     name = Name.NO_FIRST_HEARTBEAT
     sentence = (
         "Halts when a rank has not written a line two minutes after its start (five where it is on"
-        " another node and nobody has seen its process), boots for "
+        " another node and nobody has seen its process; a program of yours has half an hour, unless"
+        " the plan sets `exec_s`, and is warned of after two minutes: it may prepare its data"
+        " before it attaches), boots for "
         "over five minutes (half an hour of a program of yours, unless the plan sets `boot_s`: one "
         "that attaches early prepares its data then, once all of its ranks have spoken), or"
         " takes over fifteen for its first step (thirty when the "
@@ -208,20 +235,17 @@ class NoFirstHeartbeat(Detector[None]):
         everyone_spoke = view.streams.keys() >= self._ranks
         if everyone_spoke and all(map(_ENDED, view.streams.values())):
             return own, []
-        exec_s = view.run.watch.no_first_heartbeat.exec_s
-        elapsed_s = _since_exec_s(view, tick)
-        if view.watched and elapsed_s > exec_s and not _may_be_mute(view.run):
-            missing = [r for r in _without_line(view) if elapsed_s > _exec_limit(view, r).seconds]
-            if missing:
-                return own, [_never_spoke(view, tick, missing[0], elapsed_s)]
+        unheard = _unheard(view, tick)
+        if any(finding.severity is Severity.HALT for finding in unheard):
+            return own, unheard
         if all(stream.completed_steps for stream in view.streams.values()):
-            return own, []
+            return own, unheard
         running = [stream for stream in view.active() if not stream.halt_seen]
         streams = view.known(running, tick.mono)
         culprit = name_culprit(view, streams, tick.mono)
         if culprit is None or not culprit.stream.labelled or culprit.stream.completed_steps:
-            return own, []
-        return own, _slow_start(view, tick, culprit, streams)
+            return own, unheard
+        return own, unheard + _slow_start(view, tick, culprit, streams)
 
     def armed(self, own: None, view: View) -> bool:
         """Whether a rank has yet to end its first step."""

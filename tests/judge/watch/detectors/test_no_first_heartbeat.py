@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.finding import Source
+from gonogo.contract.finding import Severity, Source
 from gonogo.contract.outcome import Detector
 from gonogo.judge.watch import armed
 from gonogo.judge.watch.detectors.no_first_heartbeat import NoFirstHeartbeat, _missing_text
@@ -316,6 +316,34 @@ def test_who_never_speaks_and_is_not_ours_may_never_have_attached(
     seen = look(NoFirstHeartbeat, [], order=order, started_mono=NOW - 121.0)
     (finding,) = seen
     assert ("add gonogo.trainer.attach(), or run it as `command`" in finding.text) is advised
+
+
+@pytest.mark.parametrize(
+    ("settings", "entry", "silent_s", "found"),
+    [
+        ({}, "nsa.train", 120.25, [(Severity.HALT, 120.0)]),
+        ({}, "train.py", 120.0, []),
+        ({}, "train.py", 120.25, [(Severity.WARN, 120.0)]),
+        ({}, "train.py", 1800.0, [(Severity.WARN, 120.0)]),
+        ({}, "train.py", 1800.25, [(Severity.HALT, 1800.0)]),
+        ({"exec_s": 200.0}, "train.py", 200.0, []),
+        ({"exec_s": 200.0}, "train.py", 200.25, [(Severity.HALT, 200.0)]),
+    ],
+)
+@pytest.mark.parametrize("spoke", [False, True], ids=["none spoke", "one did"])
+def test_a_program_that_prepares_its_data_before_it_attaches_has_half_an_hour(
+    settings: dict[str, float],
+    entry: str,
+    silent_s: float,
+    found: list[tuple[Severity, float]],
+    spoke: bool,
+) -> None:
+    """A callback attaches as it is made, with the trainer: texts are tokenised before that."""
+    order = order_of({"no_first_heartbeat": settings}).model_copy(update={"entry": entry})
+    ranks = [standing("boot", for_s=1.0, steps=0, started_mono=None)] if spoke else []
+    seen = look(NoFirstHeartbeat, ranks, order=order, started_mono=NOW - silent_s)
+    assert [(row.severity, row.threshold) for row in seen] == found
+    assert {row.rank for row in seen} <= {1 if spoke else 0}
 
 
 def evaluated_first(
