@@ -53,7 +53,7 @@ def _follow(booted: RankStream, before: RankStream, beat: Heartbeat, mono: float
     gained = before.completed > before.top_step
     booted.first_s, booted.evaluated_s = before.first_s, before.evaluated_s
     booted.left_mono, booted.left_step = mono, before.step
-    booted.pauses = before.pauses
+    booted.named = before.named
     booted.another = before.done and beat.step == 0 < before.completed
     if not booted.another:
         booted.top_step = max(before.top_step, before.completed)

@@ -20,6 +20,8 @@ MOST_LEFT = 256
 LONG_WAIT_S, LONG_WAITS = 10.0, 8
 """So many are kept of what peers may have waited for that took so long: who waited may be heard
 when the rank has saved, evaluated or fetched again."""
+NAMED_APART = NON_TRAINING_SECTIONS | {Section.DATA}
+"""What takes long now and then, and who does not name it does in no section, or as a step."""
 _NON_TRAINING = frozenset({Msg.CHECKPOINT, Msg.EVAL})
 _COMPUTED = COMPUTE_SECTIONS | {Section.LOG}
 _STEP_END, _DATA, _EVAL = Msg.STEP_END, Section.DATA, Section.EVAL
@@ -53,8 +55,8 @@ def place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) -> 
     _leave(stream, mono - tail_s, own_mono - own_tail_s)
     if section in NON_TRAINING_SECTIONS and stream.section not in NON_TRAINING_SECTIONS:
         stream.paused_seq = section_seq - 1
-        if section not in stream.pauses:
-            stream.pauses = (*stream.pauses, section)
+    if section in NAMED_APART and section not in stream.named:
+        stream.named = (*stream.named, section)
     if section is not None and section not in stream.places:
         stream.places = (*stream.places[1 - MOST_PLACES :], section)
     stream.section, stream.section_seq = section, section_seq

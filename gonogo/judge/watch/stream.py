@@ -51,8 +51,8 @@ class RankStream:
     section: str | None = None
     section_seq: int = 0
     section_mono: float = 0.0
-    pauses: tuple[str, ...] = ()
-    """Of checkpoint and evaluation those that it has named, in earlier boots too."""
+    named: tuple[str, ...] = ()
+    """Of data, checkpoint and evaluation those that it has named, in earlier boots too."""
     left_mono: float = 0.0
     """When it last left a checkpoint or an evaluation, for which its peers may have waited; or was
     started anew, which ends whatever they waited for."""

@@ -54,7 +54,7 @@ def standing(
         "boot": "boot",
         "labelled": True,
         "computes": True,
-        "pauses": ("checkpoint", "eval"),
+        "named": ("data", "checkpoint", "eval"),
         "step": steps + 1,
         "completed": steps,
         "completed_steps": steps,

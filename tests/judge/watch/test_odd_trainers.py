@@ -1108,6 +1108,25 @@ def names_only_steps(*pauses: str, again: bool = False) -> World:
     return world
 
 
+@pytest.mark.parametrize(("seconds", "halts"), [(100.0, 0), (305.0, 1)])
+def test_a_loader_that_stalls_in_a_step_that_names_no_data_has_the_early_limit(
+    seconds: float, halts: int
+) -> None:
+    """Evaluations and checkpoints have their names, and nothing but steps lies between them."""
+    world = world_of()
+    for rank in world.ranks:
+        rank.lines = [said for said in rank.lines if b'"data"' not in said.raw]
+        for pause in ("eval", "checkpoint"):
+            rank.enter(pause)
+            rank.enter(None)
+        for step_s in (*[0.5] * 100, seconds):
+            rank.step += 1
+            rank.say("step_start")
+            rank.spend(step_s)
+            rank.say("step_end")
+    assert len(watch(world, interval_s=1.0).halts) == halts
+
+
 def test_so_has_one_of_a_script_that_names_its_computing() -> None:
     world = world_of().steps(100, step_s=4.0)
     assert halted(world.pause(None, 295.0).steps(5, step_s=4.0)) == []

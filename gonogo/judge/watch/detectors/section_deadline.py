@@ -7,10 +7,10 @@ that never names forward, backward or optimizer computes while it is in no secti
 step is D2's, and its later ones may take as long as D4 gives them. The first batch may take as long
 as the first step, unless the plan says less: texts are tokenised, batches skipped on resume. So may
 what stands in no section before the first step has ended; until the second has, what comes between
-them for the first time has the early limit of D4. So it has as long as the run has not named both
-an evaluation and a checkpoint: the first of those may come late, and be one that nobody names.
-Later it has eight times what steps usually spend there, where that is longer (an agent's episodes,
-answers that are generated). Where steps take long, logging and what
+them for the first time has the early limit of D4. So it has as long as the run has not named data,
+an evaluation and a checkpoint: the first of those may come late, and be one that nobody names, and
+a loader may stall. Later it has eight times what steps usually spend there, where that is longer
+(an agent's episodes, answers that are generated). Where steps take long, logging and what
 stands in no section have three of them, where that is longer. After the last ordered step, being
 in no section, or in one of a name of its own, has the limit of a checkpoint: what is left is to
 save.
@@ -25,7 +25,7 @@ import statistics
 
 from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity, Source
-from gonogo.contract.heartbeat import COMPUTE_SECTIONS, NON_TRAINING_SECTIONS, Section
+from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Deadline
@@ -41,6 +41,7 @@ from gonogo.judge.watch.detectors.rank_divergence import (
     name_culprit,
     went_on_mono,
 )
+from gonogo.judge.watch.sections import NAMED_APART
 from gonogo.judge.watch.stream import NAMED_SECTIONS, RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
 
@@ -110,15 +111,13 @@ def since(stream: RankStream) -> float:
 def _may_pause_unnamed(view: View, stream: RankStream) -> bool:
     """Whether what stands in no section, or in one of a name of its own, may be new, and no hang.
 
-    Who has named an evaluation and a checkpoint names them. A plan that says how long a step may
-    take says it of those in it, too.
+    Who has named data, an evaluation and a checkpoint names them. A plan that says how long a step
+    may take says it of those in it, too.
     """
     if stream.completed_steps < FEW_STEPS:
         return True
-    named = {pause for row in view.streams.values() for pause in row.pauses}
-    return not named >= NON_TRAINING_SECTIONS and (
-        view.run.source("stall.halt_s") is Source.DEFAULT
-    )
+    named = {name for row in view.streams.values() for name in row.named}
+    return not named >= NAMED_APART and view.run.source("stall.halt_s") is Source.DEFAULT
 
 
 def limit_of(
@@ -277,7 +276,7 @@ class SectionDeadline(Detector[None]):
         "Halts when the rank behind has stood too long in data, checkpoint, evaluation, logging, "
         "or in no section at all; each has its own limit. In no section, or in one of a name of "
         "its own, it has the time of a start until its first step has ended, the early limit of the"
-        " stall rule until its second has, and as long as the run has not named both an evaluation"
+        " stall rule until its second has, and as long as the run has not named data, an evaluation"
         " and a checkpoint (it may be in one), and then eight times what its steps usually spend"
         " there, where that is longer. Where three median steps are longer than the limit of"
         " logging, or of being in no section, it is three steps. In no section, a rank that "
