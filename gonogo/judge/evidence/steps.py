@@ -128,20 +128,22 @@ class BootSteps:
         if pauses and beat.msg == Msg.SECTION:
             self._pauses.setdefault(beat.step, {})[beat.seq] = beat.mono
 
-    def before_s(self) -> dict[int, tuple[float, bool]]:
-        """Return step that began anew → seconds of it before that, and whether all were its own.
+    def before_s(self) -> dict[int, tuple[float, float]]:
+        """Return step that began anew → seconds of it before that, and those that nobody knows.
 
         They are its own up to where it names an evaluation or a checkpoint. Where it names none
-        nobody knows what they were.
+        nobody knows what they were; so it is between the end of an evaluation and its line, at
+        which it begins anew once more.
         """
         found = {}
         for step, starts in self._starts.items():
-            pauses, before_s, known = sorted(self._pauses.get(step, {}).items()), 0.0, True
+            pauses, before_s, unknown_s = sorted(self._pauses.get(step, {}).items()), 0.0, 0.0
             for (first, began), (last, anew) in pairwise(sorted(starts.items())):
                 named = next((mono for seq, mono in pauses if first < seq < last), None)
-                before_s += max(0.0, (anew if named is None else named) - began)
-                known = known and named is not None
-            found[step] = before_s, known
+                seconds = max(0.0, (anew if named is None else named) - began)
+                before_s += seconds
+                unknown_s += seconds if named is None else 0.0
+            found[step] = before_s, unknown_s
         return found
 
     def _take_other(self, beat: Heartbeat) -> None:
@@ -322,15 +324,15 @@ class RankSteps:
         lasts as long as others of the process do, or for the larger part of all of its own.
         """
         times, table = self.step_times(), self.steps
-        before_s: dict[int, tuple[float, bool]] = {}
+        before_s: dict[int, tuple[float, float]] = {}
         for number, boot in enumerate(self.boots):
             for step, said in boot.before_s().items():
                 if step in times and table.end_boot[table.rows[step]] == number:
                     before_s[step] = said
         once = [dt_s for step, dt_s in times.items() if step not in before_s]
         usual_s = statistics.median(once) if before_s and once else math.inf
-        for step, (seconds, known) in before_s.items():
-            if known or seconds <= BEFORE_SHARE * times[step]:
+        for step, (seconds, unknown_s) in before_s.items():
+            if unknown_s <= BEFORE_SHARE * (times[step] + seconds - unknown_s):
                 times[step] += seconds
             elif times[step] < LEAST_SHARE * min(usual_s, seconds + times[step]):
                 del times[step]

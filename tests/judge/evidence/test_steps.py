@@ -191,12 +191,16 @@ NAMED = ("section", 9.0, "eval")
         ([START, ("step_start", 2.0, None), ("step_end", 5.0, None)], 4, 3.0),
         ([START, ("step_start", 0.5, None), ("step_end", 10.5, None)], 1, 10.5),
         ([START, NAMED, ("step_start", 20.0, None), AGAIN, ("step_end", 41.0, None)], 4, None),
+        ([START, NAMED, ("step_start", 39.75, None), AGAIN, ("step_end", 41.0, None)], 4, 10.25),
+        ([START, NAMED, ("step_start", 39.75, None), AGAIN, ("step_end", 50.0, None)], 1, 19.25),
+        ([START, NAMED, ("step_start", 39.0, None), AGAIN, ("step_end", 41.0, None)], 4, None),
         ([START, NAMED, ("step_end", 41.0, None)], 4, 41.0),
     ],
     ids=[
         "evaluated last", "each of them", "evaluated first", "twice", "not named", "as long",
         "too short", "none like it", "less than half", "more than half", "short by itself",
-        "at once", "named once", "not begun anew",
+        "at once", "named once", "named, and told of when it is over", "each of them told so",
+        "told of much later", "not begun anew",
     ],
 )  # fmt: skip
 def test_what_was_computed_before_an_evaluation_is_the_steps(
