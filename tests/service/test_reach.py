@@ -195,7 +195,7 @@ def test_who_may_not_is_refused_and_has_changed_nothing(site: Site) -> None:
     site.plane.context.store.write(lambda session: revoke_key(session, "gone", 2.0))
     keys = {role: new_key(site.plane, f"test {role}", role) for role in Role}
     session = site.plane.call("POST", "/sign-in-links").json()["url"]
-    browser = httpx.Client(base_url=site.plane.context.url, trust_env=False)
+    browser = httpx.Client(base_url=site.plane.context.url, timeout=180, trust_env=False)
     assert browser.get(session, follow_redirects=True).status_code == 200
     before = site.everything()
     wrong: list[object] = []
