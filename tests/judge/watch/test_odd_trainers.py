@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,13 @@ from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Run, View
 from tests.judge.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch
 
+USERS = "train.py"
+"""A program of a user's, which may name less than ours does."""
 
-def world_of(steps: int = 400) -> World:
+
+def world_of(steps: int = 400, **fields: Any) -> World:
     """Two ranks under all detectors and the default settings."""
-    order = order_of({}, steps=steps, detectors=versions())
+    order = order_of({}, steps=steps, detectors=versions(), **fields)
     return World(order, alive_every_s=5.0).boot()
 
 
@@ -1084,7 +1088,7 @@ def test_the_ends_of_steps_alone_tell_how_long_they_take(step_s: float, halts: i
 
 def names_only_steps(*pauses: str, again: bool = False) -> World:
     """A script that attached and names its steps alone, and before them what `pauses` says."""
-    world = world_of()
+    world = world_of(entry=USERS)
     for rank in world.ranks:
         for pause in pauses:
             rank.enter(pause)
@@ -1113,7 +1117,7 @@ def test_a_loader_that_stalls_in_a_step_that_names_no_data_has_the_early_limit(
     seconds: float, halts: int
 ) -> None:
     """Evaluations and checkpoints have their names, and nothing but steps lies between them."""
-    world = world_of()
+    world = world_of(entry=USERS)
     for rank in world.ranks:
         rank.lines = [said for said in rank.lines if b'"data"' not in said.raw]
         for pause in ("eval", "checkpoint"):
@@ -1128,7 +1132,7 @@ def test_a_loader_that_stalls_in_a_step_that_names_no_data_has_the_early_limit(
 
 
 def test_so_has_one_of_a_script_that_names_its_computing() -> None:
-    world = world_of().steps(100, step_s=4.0)
+    world = world_of(entry=USERS).steps(100, step_s=4.0)
     assert halted(world.pause(None, 295.0).steps(5, step_s=4.0)) == []
     assert halted(world.pause(None, 305.0))[0][0] == "section_deadline"
 

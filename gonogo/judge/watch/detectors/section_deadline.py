@@ -7,13 +7,13 @@ that never names forward, backward or optimizer computes while it is in no secti
 step is D2's, and its later ones may take as long as D4 gives them. The first batch may take as long
 as the first step, unless the plan says less: texts are tokenised, batches skipped on resume. So may
 what stands in no section before the first step has ended; until the second has, what comes between
-them for the first time has the early limit of D4. So it has as long as the run has not named data,
-an evaluation and a checkpoint: the first of those may come late, and be one that nobody names, and
-a loader may stall. Later it has eight times what steps usually spend there, where that is longer
-(an agent's episodes, answers that are generated). Where steps take long, logging and what
-stands in no section have three of them, where that is longer. After the last ordered step, being
-in no section, or in one of a name of its own, has the limit of a checkpoint: what is left is to
-save.
+them for the first time has the early limit of D4. So it has as long as a user's program has not
+named data, an evaluation and a checkpoint: the first of those may come late, and be one that
+nobody names, and a loader may stall. Later it has eight times what steps usually spend there, where
+that is longer (an agent's episodes, answers that are generated). Where steps take long, logging and
+what stands in no section have three of them, where that is longer. After the last ordered step,
+being in no section, or in one of a name of its own, has the limit of a checkpoint: what is left is
+to save.
 
 Two limits do not begin anew with each section. A rank that goes through sections without ending a
 step (fetching for ever, evaluating again and again) has twice what all its sections together may
@@ -30,6 +30,7 @@ from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Deadline
 from gonogo.contract.watch import SectionDeadline as SectionDeadlineSettings
+from gonogo.contract.workload import is_ours
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors import stall
 from gonogo.judge.watch.detectors.no_first_heartbeat import boot_limit, first_step_limit
@@ -111,11 +112,13 @@ def since(stream: RankStream) -> float:
 def _may_pause_unnamed(view: View, stream: RankStream) -> bool:
     """Whether what stands in no section, or in one of a name of its own, may be new, and no hang.
 
-    Who has named data, an evaluation and a checkpoint names them. A plan that says how long a step
-    may take says it of those in it, too.
+    Who has named data, an evaluation and a checkpoint names them, and our own trainer names all. A
+    plan that says how long a step may take says it of those in it, too.
     """
     if stream.completed_steps < FEW_STEPS:
         return True
+    if is_ours(view.run.order.entry, view.run.order.command):
+        return False
     named = {name for row in view.streams.values() for name in row.named}
     return not named >= NAMED_APART and view.run.source("stall.halt_s") is Source.DEFAULT
 
@@ -275,17 +278,16 @@ class SectionDeadline(Detector[None]):
     sentence = (
         "Halts when the rank behind has stood too long in data, checkpoint, evaluation, logging, "
         "or in no section at all; each has its own limit. In no section, or in one of a name of "
-        "its own, it has the time of a start until its first step has ended, the early limit of the"
-        " stall rule until its second has, and as long as the run has not named data, an evaluation"
-        " and a checkpoint (it may be in one), and then eight times what its steps usually spend"
-        " there, where that is longer. Where three median steps are longer than the limit of"
-        " logging, or of being in no section, it is three steps. In no section, a rank that "
-        "never names its computing has at least the limits of the stall rule. A rank"
-        " that goes "
-        "from section to section without ending a step is halted after twice what all of them "
-        "together may take (eight times after the last step). Where every rank is done and one "
-        "does not exit: a warning after the limit of a checkpoint, a halt after that of an "
-        "evaluation."
+        "its own, it has the time of a start until its first step has ended, the early limit of "
+        "the stall rule until its second has, and as long as a program of yours has not named "
+        "data, an evaluation and a checkpoint (it may be in one), and then eight times what its "
+        "steps usually spend there, where that is longer. Where three median steps are longer "
+        "than the limit of logging, or of being in no section, it is three steps. In no section, "
+        "a rank that never names its computing has at least the limits of the stall rule. A rank "
+        "that goes from section to section without ending a step is halted after twice what all "
+        "of them together may take (eight times after the last step). Where every rank is done "
+        "and one does not exit: a warning after the limit of a checkpoint, a halt after that of "
+        "an evaluation."
     )
     version = 2
     """2: no rank is named where nothing tells them apart; a limit for going round without a step,

@@ -202,7 +202,16 @@ def test_each_limit_has_to_be_passed(
     ],
 )  # fmt: skip
 def test_the_limit_of_a_rank(section: str | None, told: dict[str, Any], limit: list[float]) -> None:
-    assert halts(look(SectionDeadline, [standing(section, for_s=1e4, **told)])) == limit
+    """Where it matters what was named, the program is a user's."""
+    order = order_of({}, steps=1000, world_size=1, entry="train.py") if "named" in told else None
+    found = look(SectionDeadline, [standing(section, for_s=1e4, **told)], order=order)
+    assert halts(found) == limit
+
+
+@pytest.mark.parametrize("section", [None, "rollout"])
+def test_our_own_trainer_names_what_it_does_from_the_first(section: str | None) -> None:
+    rank = standing(section, for_s=1e4, steps=500, named=())
+    assert halts(look(SectionDeadline, [rank])) == [60.0]
 
 
 @pytest.mark.parametrize(
