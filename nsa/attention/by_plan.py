@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from nsa.attention import compressed, pieces, selection_rule
 from nsa.attention.counters import count
 from nsa.attention.cpu import planned
 from nsa.attention.pieces import OutputGradient
-from nsa.attention.plan import Plan, window_plan
+from nsa.attention.plan import Plan, pack_rows, unpacked_view, window_plan
 from nsa.attention.selection import selected_plan
 
 logger = logging.getLogger(__name__)
@@ -32,99 +31,146 @@ def prepare() -> None:
     _kernel()
 
 
-def _serving(q_NPD: Tensor, R: int, factor: float) -> planned.Functions | str:
-    return planned.call_reason(q_NPD, R, factor) or _kernel()
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Who attends in one call.
 
+    Attributes:
+        kernel: The kernel in C, or why PyTorch's operations serve.
+    """
 
-def serves(q_NPD: Tensor, S: int) -> bool:
-    """Whether the kernel takes the pieces of these rows, of S tokens a pair."""
-    return not isinstance(_serving(q_NPD, q_NPD.shape[1] // S, 1.0), str)
+    kernel: planned.Functions | str
 
+    @property
+    def in_c(self) -> bool:
+        """Whether the kernel serves: it reads and writes rows where they lie."""
+        return not isinstance(self.kernel, str)
 
-def attend(
-    q_NPD: Tensor,
-    k_NKD: Tensor,
-    v_NKD: Tensor,
-    plan: Plan,
-    out_NPD: Tensor,
-    *,
-    begin: int = 0,
-    factor: float = 1.0,
-) -> Tensor:
-    """Softmax attention over the pairs of a plan, as `pieces.attend`; all are contiguous."""
-    kernel = _serving(q_NPD, q_NPD.shape[1] // max(1, k_NKD.shape[1]), factor)
-    if isinstance(kernel, str):
-        if q_NPD.device.type == "cpu":
-            count("pieces", "torch", kernel)
-        return pieces.attend(q_NPD, k_NKD, v_NKD, plan, out_NPD, begin=begin, factor=factor)
-    count("pieces", "c")
-    lengths = functools.partial(planned.lengths, kernel)
-    reference, total = pieces.begin_sums(q_NPD, k_NKD, plan, out_NPD, begin, factor, lengths)
-    planned.attend(kernel, q_NPD, k_NKD, v_NKD, plan, reference, out_NPD, total)
-    return pieces.end_sums(out_NPD, total, reference)
+    def lay(self, x_BSHX: Tensor, G: int, exact: torch.dtype) -> Tensor:
+        """Rows [B, G, S, R, X] in a dtype: packed for PyTorch's operations, else where they lie."""
+        if not self.in_c:
+            return _by_pair(pack_rows(x_BSHX, G, exact), x_BSHX, G)
+        x = x_BSHX.to(exact)
+        return unpacked_view(x if x.stride(-1) == 1 else x.contiguous(), G)
 
+    def dots(self, x_BGSRD: Tensor, y_BGSRD: Tensor) -> Tensor:
+        """The product of every row with the same row of another tensor: [N, P]."""
+        if isinstance(self.kernel, str):
+            return torch.linalg.vecdot(_packed(x_BGSRD), _packed(y_BGSRD))
+        return planned.dots(self.kernel, x_BGSRD, y_BGSRD)
 
-def attend_backward(
-    q_NPD: Tensor,
-    k_NKD: Tensor,
-    v_NKD: Tensor,
-    plan: Plan,
-    output: OutputGradient,
-    dq_NPD: Tensor,
-    *,
-    factor: float = 1.0,
-) -> tuple[Tensor, Tensor]:
-    """Gradients as `pieces.attend_backward`; all are contiguous."""
-    kernel = _serving(q_NPD, q_NPD.shape[1] // max(1, k_NKD.shape[1]), factor)
-    read = (q_NPD, k_NKD, v_NKD, plan, output, dq_NPD)
-    if isinstance(kernel, str):
-        return pieces.attend_backward(*read, factor=factor)
-    return planned.attend_backward(kernel, *read)
+    def attend(
+        self,
+        q_BGSRD: Tensor,
+        k_NKD: Tensor,
+        v_NKD: Tensor,
+        plan: Plan,
+        out_BGSRD: Tensor,
+        *,
+        begin: int = 0,
+        factor: float = 1.0,
+    ) -> Tensor:
+        """Softmax attention over the pairs of a plan, as `pieces.attend`."""
+        read, kernel = (q_BGSRD, k_NKD, v_NKD, plan), self.kernel
+        if isinstance(kernel, str):
+            packed = (_packed(q_BGSRD), k_NKD, v_NKD, plan, _to_pack(out_BGSRD))
+            return pieces.attend(*packed, begin=begin, factor=factor)
+        lengths = self.dots(q_BGSRD, q_BGSRD).sqrt_()
+        reference, total = pieces.begin_sums(q_BGSRD, lengths, k_NKD, plan, begin, factor)
+        out_BGSRD[:, :, :begin] = 0
+        planned.attend(kernel, *read, reference, out_BGSRD, total)
+        return pieces.end_sums(out_BGSRD, total, reference)
 
+    def attend_backward(
+        self,
+        q_BGSRD: Tensor,
+        k_NKD: Tensor,
+        v_NKD: Tensor,
+        plan: Plan,
+        output: OutputGradient,
+        dq_BGSRD: Tensor,
+        *,
+        factor: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients as `pieces.attend_backward`."""
+        keys = (k_NKD, v_NKD, plan)
+        if isinstance(self.kernel, str):
+            output = replace(output, grad=_packed(output.grad))
+            read = (_packed(q_BGSRD), *keys, output, _to_pack(dq_BGSRD))
+            return pieces.attend_backward(*read, factor=factor)
+        return planned.attend_backward(self.kernel, q_BGSRD, *keys, output, dq_BGSRD)
 
-def compressed_attend(
-    q_NPD: Tensor,
-    k_NCD: Tensor,
-    v_NCD: Tensor,
-    S: int,
-    out_NPD: Tensor,
-    *,
-    l: int,  # noqa: E741
-    d: int,
-    l_sel: int,
-    start: int,
-    factor: float,
-) -> tuple[Tensor, Tensor]:
-    """Statistics and scores as `compressed.compressed_attend`; all are contiguous."""
-    kernel = _serving(q_NPD, q_NPD.shape[1] // S, 1.0)
-    read = (q_NPD, k_NCD, v_NCD, S, out_NPD)
-    if isinstance(kernel, str):
-        return compressed.compressed_attend(
-            *read, l=l, d=d, l_sel=l_sel, start=start, factor=factor
+    def compressed_attend(
+        self,
+        q_BGSRD: Tensor,
+        k_NCD: Tensor,
+        v_NCD: Tensor,
+        out_BGSRD: Tensor,
+        *,
+        l: int,  # noqa: E741
+        d: int,
+        l_sel: int,
+        start: int,
+        factor: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Statistics and scores as `compressed.compressed_attend`."""
+        if isinstance(self.kernel, str):
+            read = (_packed(q_BGSRD), k_NCD, v_NCD, q_BGSRD.shape[2], _to_pack(out_BGSRD))
+            return compressed.compressed_attend(
+                *read, l=l, d=d, l_sel=l_sel, start=start, factor=factor
+            )
+        return planned.compressed_attend(
+            *(self.kernel, q_BGSRD, k_NCD, v_NCD, out_BGSRD),
+            l=l, d=d, l_sel=l_sel, start=start, factor=factor,
+        )  # fmt: skip
+
+    def compressed_backward(
+        self,
+        q_BGSRD: Tensor,
+        k_NCD: Tensor,
+        v_NCD: Tensor,
+        output: OutputGradient,
+        dq_BGSRD: Tensor,
+        *,
+        l: int,  # noqa: E741
+        d: int,
+        start: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients as `compressed.compressed_backward`."""
+        if isinstance(self.kernel, str):
+            output = replace(output, grad=_packed(output.grad))
+            read = (_packed(q_BGSRD), k_NCD, v_NCD, q_BGSRD.shape[2], output, _to_pack(dq_BGSRD))
+            return compressed.compressed_backward(*read, l=l, d=d, start=start)
+        return planned.compressed_backward(
+            self.kernel, q_BGSRD, k_NCD, v_NCD, output, dq_BGSRD, l=l, d=d
         )
-    return planned.compressed_attend(
-        kernel, *read, l=l, d=d, l_sel=l_sel, start=start, factor=factor
-    )
 
 
-def compressed_backward(
-    q_NPD: Tensor,
-    k_NCD: Tensor,
-    v_NCD: Tensor,
-    S: int,
-    output: OutputGradient,
-    dq_NPD: Tensor,
-    *,
-    l: int,  # noqa: E741
-    d: int,
-    start: int,
-) -> tuple[Tensor, Tensor]:
-    """Gradients as `compressed.compressed_backward`; all are contiguous."""
-    kernel = _serving(q_NPD, q_NPD.shape[1] // S, 1.0)
-    read = (q_NPD, k_NCD, v_NCD, S, output, dq_NPD)
-    if isinstance(kernel, str):
-        return compressed.compressed_backward(*read, l=l, d=d, start=start)
-    return planned.compressed_backward(kernel, *read, l=l, d=d)
+def choose(q_BSHD: Tensor, G: int, exact: torch.dtype) -> Chosen:
+    """Who attends for these queries of G groups, computing in a dtype."""
+    kernel = planned.call_reason(q_BSHD, G, exact) or _kernel()
+    if not isinstance(kernel, str):
+        count("pieces", "c")
+    elif q_BSHD.device.type == "cpu":
+        count("pieces", "torch", kernel)
+    return Chosen(kernel)
+
+
+def _by_pair(x_NPX: Tensor, like_BSHX: Tensor, G: int) -> Tensor:
+    B, S, H, _ = like_BSHX.shape
+    return x_NPX.view(B, G, S, H // G, x_NPX.shape[-1])
+
+
+def _packed(x_BGSRX: Tensor) -> Tensor:
+    """Packed rows [N, P, X] to read: the same memory where `lay` has packed them."""
+    B, G, S, R, X = x_BGSRX.shape
+    return x_BGSRX.reshape(B * G, S * R, X).contiguous()
+
+
+def _to_pack(x_BGSRX: Tensor) -> Tensor:
+    """Packed rows [N, P, X] to write to."""
+    B, G, S, R, X = x_BGSRX.shape
+    return x_BGSRX.view(B * G, S * R, X)
 
 
 @functools.cache
@@ -148,84 +194,75 @@ def _agrees(functions: planned.Functions) -> bool:
     def numbers(*shape: int) -> Tensor:
         return torch.randn(shape, generator=made, dtype=torch.float32, device="cpu")
 
-    q, grad, k, v = (numbers(N, rows, D) for rows in (S * R, S * R, S, S))
+    q, grad = (numbers(1, S, N * R, D) for _ in range(2))
+    k, v = (numbers(N, S, D) for _ in range(2))
     start, rule = n_sel * l_sel, selection_rule.RULE
     own = torch.arange(start, S, device="cpu")[:, None] // l_sel
     free = rule.first + torch.arange(rule.free(n_sel), device="cpu").expand(len(own), -1)
     free = torch.minimum(free, own - rule.recent).expand(1, N, -1, -1)
     plans = (selected_plan(free, S, l_sel), window_plan(S, 40, 64))
-    for whole_rows, plan in enumerate(plans):
-        told = (_branch(each, q, k, v, grad, plan, bool(whole_rows)) for each in (None, functions))
-        if not _are_close(*told):
-            return False
     C = (S - 8) // 4 + 1
-    read = (q, k[:, :C].contiguous(), v[:, :C].contiguous(), grad)
-    told = (_compressed(each, *read, S, l_sel, start) for each in (None, functions))
-    return _are_close(*told)
+    read = (q, k, v, grad)
+    of_blocks = (q, k[:, :C].contiguous(), v[:, :C].contiguous(), grad)
+    by_torch, by_c = (
+        [
+            *_branch(each, *read, plans[0], whole_rows=False),
+            *_branch(each, *read, plans[1], whole_rows=True),
+            *_compressed(each, *of_blocks, l_sel, start),
+        ]
+        for each in (Chosen("it is being tried"), Chosen(functions))
+    )
+    pairs = zip(by_torch, by_c, strict=True)
+    return all(float((a - b).abs().max()) <= _CLOSE * float(a.abs().max()) for a, b in pairs)
 
 
 def _compressed(
-    functions: planned.Functions | None,
-    q_NPD: Tensor,
+    chosen: Chosen,
+    q_BSHD: Tensor,
     k_NCD: Tensor,
     v_NCD: Tensor,
-    grad_NPD: Tensor,
-    S: int,
+    grad_BSHD: Tensor,
     l_sel: int,
     start: int,
-) -> tuple[Tensor, ...]:
+) -> list[Tensor]:
     """As `_branch`, of the compressed branch with l 8 and d 4; and the scores of its blocks."""
-    out, dq, dot = torch.zeros_like(q_NPD), torch.zeros_like(q_NPD), torch.zeros_like(q_NPD[..., 0])
-    attend: Any = compressed.compressed_attend
-    backward: Any = functools.partial(compressed.compressed_backward, start=start)
-    if functions is not None:
-        attend = functools.partial(planned.compressed_attend, functions)
-        backward = functools.partial(planned.compressed_backward, functions)
-    read = (q_NPD, k_NCD, v_NCD, S)
-    lse, scores = attend(*read, out, l=8, d=4, l_sel=l_sel, start=start, factor=1.0)
-    output = OutputGradient(
-        grad_NPD=grad_NPD,
-        gate_NP1=q_NPD[..., :1],
-        minus_lse_NP1=-lse[..., None],
-        dot_NP1=dot[..., None],
-        whole_rows=True,
+    q, grad = (chosen.lay(x, len(k_NCD), x.dtype) for x in (q_BSHD, grad_BSHD))
+    out, dq = torch.zeros_like(q), torch.zeros_like(q)
+    read = (q, k_NCD, v_NCD)
+    lse, scores = chosen.compressed_attend(
+        *read, out, l=8, d=4, l_sel=l_sel, start=start, factor=1.0
     )
-    keys_values = backward(*read, output, dq, l=8, d=4)
-    return (out, lse, scores, dot, dq, *keys_values)
+    output = _output(q, grad, lse, torch.zeros_like(lse), whole_rows=True)
+    keys_values = chosen.compressed_backward(*read, output, dq, l=8, d=4, start=start)
+    return [out, lse, scores, output.dot_NP1, dq, *keys_values]
 
 
 def _branch(
-    functions: planned.Functions | None,
-    q_NPD: Tensor,
+    chosen: Chosen,
+    q_BSHD: Tensor,
     k_NKD: Tensor,
     v_NKD: Tensor,
-    grad_NPD: Tensor,
+    grad_BSHD: Tensor,
     plan: Plan,
+    *,
     whole_rows: bool,
-) -> tuple[Tensor, ...]:
-    """Output, statistics and gradients by the kernel, or by PyTorch's operations."""
-    out, dq = torch.zeros_like(q_NPD), torch.zeros_like(q_NPD)
-    if functions is None:
-        lse = pieces.attend(q_NPD, k_NKD, v_NKD, plan, out)
-    else:
-        reference, total = pieces.begin_sums(q_NPD, k_NKD, plan, out, 0, 1.0)
-        planned.attend(functions, q_NPD, k_NKD, v_NKD, plan, reference, out, total)
-        lse = pieces.end_sums(out, total, reference)
-    output = OutputGradient(
-        grad_NPD=grad_NPD,
-        gate_NP1=q_NPD[..., :1],
-        minus_lse_NP1=-lse[..., None],
-        dot_NP1=torch.linalg.vecdot(grad_NPD, out)[..., None].clone(),
+) -> list[Tensor]:
+    """Output, statistics and gradients."""
+    q, grad = (chosen.lay(x, len(k_NKD), x.dtype) for x in (q_BSHD, grad_BSHD))
+    out, dq = torch.zeros_like(q), torch.zeros_like(q)
+    lse = chosen.attend(q, k_NKD, v_NKD, plan, out)
+    output = _output(q, grad, lse, chosen.dots(grad, out), whole_rows=whole_rows)
+    keys_values = chosen.attend_backward(q, k_NKD, v_NKD, plan, output, dq)
+    return [out, lse, output.dot_NP1, dq, *keys_values]
+
+
+def _output(
+    q_BGSRD: Tensor, grad_BGSRD: Tensor, lse_NP: Tensor, dot_NP: Tensor, *, whole_rows: bool
+) -> OutputGradient:
+    return OutputGradient(
+        grad=grad_BGSRD,
+        gate_NP1=_packed(q_BGSRD)[..., :1],
+        minus_lse_NP1=-lse_NP[..., None],
+        dot_NP1=dot_NP[..., None],
         whole_rows=whole_rows,
     )
-    read = (q_NPD, k_NKD, v_NKD, plan, output, dq)
-    if functions is None:
-        keys_values = pieces.attend_backward(*read)
-    else:
-        keys_values = planned.attend_backward(functions, *read)
-    return (out, lse, output.dot_NP1, dq, *keys_values)
-
-
-def _are_close(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    pairs = zip(some, others, strict=True)
-    return all(float((a - b).abs().max()) <= _CLOSE * float(a.abs().max()) for a, b in pairs)

@@ -100,7 +100,9 @@ def _torch_forward(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
     for operation in ("prefix", "window"):
         count(operation, PIECES, "within a compiled graph")
     out, ids, kept, _ = torch_backend.compute(inputs, _piece_sizes(sizes))
-    return [out, ids, kept.out_sel, *(x for x in kept.lses if x is not None)]
+    # Packed, wherever it lies: graphs that PyTorch's compiler has kept on disk know this shape.
+    out_sel = kept.out_sel.flatten(2, 3).flatten(0, 1)
+    return [out, ids, out_sel, *(x for x in kept.lses if x is not None)]
 
 
 def _torch_like(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
@@ -114,7 +116,8 @@ def _torch_like(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
 
 def _torch_backward(grad: Tensor, inputs: Inputs, kept: list[Tensor], sizes: Sizes) -> list[Tensor]:
     ids, out_sel, lse_cmp, lse_sel, lse_win = kept
-    pieces = _piece_sizes(sizes)
+    (B, S, H, D), G, pieces = inputs[0].shape, inputs[3].shape[2], _piece_sizes(sizes)
+    out_sel = out_sel.view(B, G, S, H // G, D)
     grads = torch_backend.gradients(
         grad,
         inputs,

@@ -18,7 +18,7 @@ keys: fp32, or fp64 for fp64 inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -34,14 +34,14 @@ class OutputGradient:
     """What the backward pass of a branch needs besides its inputs.
 
     Attributes:
-        grad_NPD: Gradient of the sum of the gated branches, contiguous.
+        grad: Gradient of the sum of the gated branches, as the rows of queries lie.
         gate_NP1: The gate of this branch.
         minus_lse_NP1: Minus its log-sum-exp.
         dot_NP1: <grad, branch output>, summed over D, which is the gradient of the gate.
         whole_rows: Whether each row is in one piece: then `dot_NP1` is written, else it is read.
     """
 
-    grad_NPD: Tensor
+    grad: Tensor
     gate_NP1: Tensor
     minus_lse_NP1: Tensor
     dot_NP1: Tensor
@@ -53,13 +53,10 @@ def _lengths(x_NPD: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x_NPD, dim=-1)
 
 
-def _needs_maximum(
-    q_NPD: Tensor, k_NKD: Tensor, factor: float, lengths: Callable[[Tensor], Tensor]
-) -> Tensor:
+def _needs_maximum(lengths_NP: Tensor, k_NKD: Tensor, factor: float) -> Tensor:
     """True for the rows [N, P] whose scores are not known to be small."""
-    largest_key = lengths(k_NKD).mul_(abs(factor)).cummax(1).values
-    R = q_NPD.shape[1] // max(1, k_NKD.shape[1])
-    rows = lengths(q_NPD).view(*largest_key.shape, R)
+    largest_key = _lengths(k_NKD).mul_(abs(factor)).cummax(1).values
+    rows = lengths_NP.view(*largest_key.shape, lengths_NP.shape[1] // max(1, k_NKD.shape[1]))
     # Not known of a row after a key that is NaN, though it may no longer see it.
     return ~(rows * largest_key[..., None] <= _SAFE_SCORE).flatten(1)
 
@@ -133,13 +130,14 @@ def attend(
         v_NKD: Values.
         plan: The pieces; every row of `begin` and later is in one span and has a key there.
         out_NPD: Overwritten with the output.
-        begin: First row that the plan covers; the output of those before is 0.
+        begin: First query that the plan covers; the output of those before is 0.
         factor: scale * log2(e), 1 if the keys have been multiplied by it.
 
     Returns:
         Log-sum-exp [N, P], base 2.
     """
-    reference, total = begin_sums(q_NPD, k_NKD, plan, out_NPD, begin, factor)
+    reference, total = begin_sums(q_NPD, _lengths(q_NPD), k_NKD, plan, begin, factor)
+    out_NPD[:, : begin * (q_NPD.shape[1] // max(1, k_NKD.shape[1]))] = 0
     for span, pairs, rows, keys in _pieces(q_NPD, k_NKD, plan):
         p = _span_scores(q_NPD[pairs, rows], k_NKD[pairs, keys], plan, span, factor)
         if reference is not None:
@@ -153,37 +151,31 @@ def attend(
 
 
 def begin_sums(
-    q_NPD: Tensor,
-    k_NKD: Tensor,
-    plan: Plan,
-    out_NPD: Tensor,
-    begin: int,
-    factor: float,
-    lengths: Callable[[Tensor], Tensor] = _lengths,
+    q_rows: Tensor, lengths_NP: Tensor, k_NKD: Tensor, plan: Plan, begin: int, factor: float
 ) -> tuple[Tensor | None, Tensor]:
     """What is taken from every row's scores (None: nothing), and room for its sum: [N, P].
 
     Args:
-        q_NPD: As `attend`; so are the others.
-        k_NKD: See there.
+        q_rows: Rows of queries, packed or where they lie; these are packed where it must be.
+        lengths_NP: The length of every row.
+        k_NKD: As `attend`; so are the others.
         plan: See there.
-        out_NPD: See there.
         begin: See there.
         factor: See there.
-        lengths: Gives the length of every row.
     """
-    needs = _needs_maximum(q_NPD, k_NKD, factor, lengths)
+    needs = _needs_maximum(lengths_NP, k_NKD, factor)
     reference = None
     if bool(needs.any()):
+        q_NPD = q_rows.reshape(*lengths_NP.shape, -1).contiguous()
         reference = _row_maxima(q_NPD, k_NKD, plan, factor).where(needs, 0.0)
-    total = q_NPD.new_empty(q_NPD.shape[:-1])
-    out_NPD[:, :begin], total[:, :begin] = 0, 1
+    total = torch.empty_like(lengths_NP)
+    total[:, : begin * (total.shape[1] // max(1, k_NKD.shape[1]))] = 1
     return reference, total
 
 
-def end_sums(out_NPD: Tensor, total_NP: Tensor, reference_NP: Tensor | None) -> Tensor:
+def end_sums(out_rows: Tensor, total_NP: Tensor, reference_NP: Tensor | None) -> Tensor:
     """Divide the output by its sums; return the log-sum-exp [N, P], base 2."""
-    out_NPD /= total_NP[..., None]
+    out_rows /= total_NP.view(*out_rows.shape[:-1], 1)
     lse = total_NP.log2_()
     return lse if reference_NP is None else lse.add_(reference_NP)
 
@@ -286,7 +278,7 @@ def span_backward(
         lone: How many rows, from the first, see a single key.
         factor: As for `attend`.
     """
-    grad, gate = output.grad_NPD[pairs, rows], output.gate_NP1[pairs, rows]
+    grad, gate = output.grad[pairs, rows], output.gate_NP1[pairs, rows]
     dot = output.dot_NP1[pairs, rows]
     if not output.whole_rows:
         p *= gate
@@ -327,7 +319,7 @@ def _gathered_backward(
     lines = _by_query(numbers, k_NKD).index_select(0, queries).view(-1, 3)
     offset, gate, dot = lines.split(1, dim=1)
     q = _by_query(q_NPD, k_NKD).index_select(0, queries).view(-1, D)
-    grad = _by_query(output.grad_NPD, k_NKD).index_select(0, queries).view(-1, D)
+    grad = _by_query(output.grad, k_NKD).index_select(0, queries).view(-1, D)
     p = torch.addmm(offset, q, k.t(), alpha=factor).exp2_().mul_(gate)
     dv[place].addmm_(p.t(), grad)
     p *= torch.addmm(dot, grad, v.t(), beta=-1)

@@ -7,8 +7,8 @@ Two kinds of piece cover a branch:
 - *gathered*: all queries of a group that chose a key block, against that block (block-major order:
   the keys are read once, the queries are gathered).
 
-Queries are packed pair by pair, so that the rows of a span are one piece of memory, read and
-written where they lie; keys alike.
+PyTorch's operations have queries packed pair by pair, so that the rows of a span are one piece of
+memory; keys always are.
 
 Shape legend: B batch, G groups, N = B * G pairs of them, S tokens, R = H / G query heads of a
 group, P = S * R rows (all heads of the first query, then of the second), D head width, K keys.

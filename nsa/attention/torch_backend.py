@@ -23,13 +23,7 @@ import torch
 from torch import Tensor
 
 from nsa.attention import selection_rule
-from nsa.attention.by_plan import (
-    attend,
-    attend_backward,
-    compressed_attend,
-    compressed_backward,
-    serves,
-)
+from nsa.attention.by_plan import Chosen, choose
 from nsa.attention.choice import Choice
 from nsa.attention.compression import compress_tokens, exact_dtype
 from nsa.attention.counters import count
@@ -81,16 +75,16 @@ def _factors(scale: float, native: bool) -> tuple[float, float]:
     return (1.0, scale * _LOG2_E) if native else (scale * _LOG2_E, 1.0)
 
 
-def _rounds_to_bf16(q_BSHD: Tensor, q_NPD: Tensor) -> bool:
+def _rounds_to_bf16(q_BSHD: Tensor, chosen: Chosen) -> bool:
     """Whether the selected and the window branch are products of bf16: next best to the kernel."""
-    return native_bf16(q_BSHD.dtype, q_BSHD.device) and not serves(q_NPD, q_BSHD.shape[1])
+    return native_bf16(q_BSHD.dtype, q_BSHD.device) and not chosen.in_c
 
 
 class Kept(NamedTuple):
     """What the backward pass needs of the forward pass; None where foreign kernels serve.
 
     Attributes:
-        out_sel: Output of the selected branch [N, P, D], in fp32 (fp64 for fp64 input).
+        out_sel: Output of the selected branch [B, G, S, R, D], in fp32 (fp64 for fp64 input).
         lses: Base-2 log-sum-exp [N, P] of each branch.
     """
 
@@ -115,39 +109,37 @@ def compute(inputs: Sequence[Tensor], sizes: PieceSizes) -> tuple[Tensor, Tensor
     q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates = inputs
     (B, S, _, _), G, exact = q.shape, k_sel.shape[2], exact_dtype(q.dtype)
     start = prefix_length(S, sizes.l_sel, sizes.n_sel)
-    q_NPD = pack_rows(q, G, exact)
-    native = _rounds_to_bf16(q, q_NPD)
+    chosen = choose(q, G, exact)
+    rows = chosen.lay(q, G, exact)
+    native = _rounds_to_bf16(q, chosen)
     in_keys, factor = _factors(sizes.scale, native)
     rounding: Rounding = "bf16" if native else "ieee"
-    gate = pack_rows(gates, G, exact).split(1, dim=-1)
+    gate = pack_rows(gates, G, exact).view(*rows.shape[:4], 3).split(1, dim=-1)
     out = q.new_empty(q.shape, dtype=exact)  # no view of another: callers may write to it
     mixed = unpacked_view(out, G)
 
-    def by_head(x_NPX: Tensor) -> Tensor:
-        return x_NPX.view(*mixed.shape[:4], x_NPX.shape[-1])
-
     # Only the selected output is kept; large memory first, so that it has no small holes.
-    out_sel, other = torch.empty_like(q_NPD), torch.empty_like(q_NPD)
+    out_sel, other = torch.empty_like(rows), torch.empty_like(rows)
     keys, values = _pack_keys(k_blocks, exact), _pack_keys(v_blocks, exact)
     with products(q.device, "ieee"):
-        lse_cmp, scores = compressed_attend(
-            q_NPD, keys, values, S, other, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, start=start,
+        lse_cmp, scores = chosen.compressed_attend(
+            rows, keys, values, other, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, start=start,
             factor=sizes.scale * _LOG2_E,
         )  # fmt: skip
-    torch.mul(by_head(other), by_head(gate[0]), out=mixed)
+    torch.mul(other, gate[0], out=mixed)
     free = free_blocks(scores.unflatten(0, (B, G)), start, sizes.l_sel, sizes.n_sel)
     plan_sel, plan_win = _plans(free, S, sizes, q.device)
     lse_win = None
     if plan_win is not None:
         keys, values = _pack_keys(k_win, exact, in_keys), _pack_keys(v_win, exact)
         with products(q.device, rounding):
-            lse_win = attend(q_NPD, keys, values, plan_win, other, factor=factor)
-        mixed.addcmul_(by_head(other), by_head(gate[2]))
+            lse_win = chosen.attend(rows, keys, values, plan_win, other, factor=factor)
+        mixed.addcmul_(other, gate[2])
     keys, values = _pack_keys(k_sel, exact, in_keys), _pack_keys(v_sel, exact)
-    begin = 0 if sizes.with_prefix else start * (q_NPD.shape[1] // S)
+    begin = 0 if sizes.with_prefix else start
     with products(q.device, rounding):
-        lse_sel = attend(q_NPD, keys, values, plan_sel, out_sel, begin=begin, factor=factor)
-    mixed.addcmul_(by_head(out_sel), by_head(gate[1]))
+        lse_sel = chosen.attend(rows, keys, values, plan_sel, out_sel, begin=begin, factor=factor)
+    mixed.addcmul_(out_sel, gate[1])
     sel = selected_ids(free, S, sizes.l_sel, sizes.n_sel)
     kept = Kept(out_sel=out_sel, lses=(lse_cmp, lse_sel, lse_win))
     return out.to(q.dtype), sel, kept, (plan_sel, plan_win)
@@ -183,12 +175,14 @@ def gradients(
         sizes: As it took them.
     """
     q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates = inputs
-    (_, S, _, _), G, exact = q.shape, k_sel.shape[2], kept.out_sel.dtype
-    start = prefix_length(S, sizes.l_sel, sizes.n_sel)
-    q_NPD, grad, gate = (pack_rows(x, G, exact) for x in (q, grad_out, gates))
+    G, exact = k_sel.shape[2], kept.out_sel.dtype
+    start = prefix_length(q.shape[1], sizes.l_sel, sizes.n_sel)
+    chosen = choose(q, G, exact)
+    rows, grad = (chosen.lay(x, G, exact) for x in (q, grad_out))
+    gate = pack_rows(gates, G, exact)
     dgate = torch.zeros_like(gate)
-    dgate[..., 1] = torch.linalg.vecdot(grad, kept.out_sel)
-    dq = torch.zeros_like(q_NPD)
+    dgate[..., 1] = chosen.dots(grad, kept.out_sel)
+    dq = torch.zeros_like(rows)
 
     grads: list[Tensor | None] = []
     branches = ((k_blocks, v_blocks), (k_sel, v_sel), (k_win, v_win))
@@ -197,11 +191,11 @@ def gradients(
         if lse is None:
             grads += [None, None]
             continue
-        native = branch > 0 and _rounds_to_bf16(q, q_NPD)
+        native = branch > 0 and _rounds_to_bf16(q, chosen)
         in_keys, factor = _factors(sizes.scale, native)
-        packed = (q_NPD, _pack_keys(k, exact, in_keys), _pack_keys(v, exact))
+        read = (rows, _pack_keys(k, exact, in_keys), _pack_keys(v, exact))
         output = OutputGradient(
-            grad_NPD=grad,
+            grad=grad,
             gate_NP1=gate[..., branch, None],
             minus_lse_NP1=-lse[..., None],
             dot_NP1=dgate[..., branch, None],
@@ -209,21 +203,23 @@ def gradients(
         )
         with products(q.device, "bf16" if native else "ieee"):
             if branch == 0:
-                dk, dv = compressed_backward(
-                    *packed, S, output, dq, l=sizes.l, d=sizes.d, start=start
+                dk, dv = chosen.compressed_backward(
+                    *read, output, dq, l=sizes.l, d=sizes.d, start=start
                 )
             else:
                 plan = plans[branch - 1]
                 assert plan is not None
-                dk, dv = attend_backward(*packed, plan, output, dq, factor=factor)
+                dk, dv = chosen.attend_backward(*read, plan, output, dq, factor=factor)
         grads += [_unpack_keys(dk, k, sizes.scale), _unpack_keys(dv, v)]
-    del q_NPD, grad, packed, output  # their memory serves what is returned
-    dq_out, dgate_out = torch.empty_like(q).contiguous(), torch.empty_like(gates).contiguous()
-    unpacked = unpacked_view(dq_out, G)
-    torch.mul(dq.view(unpacked.shape), 1 / _LOG2_E, out=unpacked)
-    unpacked = unpacked_view(dgate_out, G)
-    unpacked.copy_(dgate.view(unpacked.shape))
-    return (dq_out, *grads, dgate_out)
+    del rows, grad, read, output  # their memory serves what is returned
+    dq_out = _unpack_rows(dq.mul_(1 / _LOG2_E), q)
+    return (dq_out, *grads, _unpack_rows(dgate.view(*dq.shape[:4], 3), gates))
+
+
+def _unpack_rows(x_BGSRX: Tensor, like_BSHX: Tensor) -> Tensor:
+    """[B, G, S, R, X] -> [B, S, H, X], contiguous; the same memory where nothing has to move."""
+    unpacked = x_BGSRX.transpose(1, 2).to(like_BSHX.dtype, memory_format=torch.contiguous_format)
+    return unpacked.contiguous().view(like_BSHX.shape)
 
 
 class _NsaFunction(torch.autograd.Function):

@@ -8,6 +8,7 @@
  *
  * Shapes: a pair has P rows of queries (R of each of its tokens) and K keys, all D wide, D a
  * multiple of 16. A row sees the keys [lo, hi). Scores are powers of two: p = 2^(score - lse).
+ * Rows are read and written where they lie, a tile at a time, so that nobody packs them.
  * Vectors are GCC's and Clang's, as wide as the machine's, and the product's kernel is as large as
  * its registers hold: what spills over takes many times as long.
  */
@@ -154,6 +155,35 @@ typedef struct {
     int64_t k0, k1, count, first; /* keys, and its queries' numbers: `count` from place `first` on */
 } gathered;
 
+/* D numbers a row: so far from a token's to the next one's, and from a head's to the next one's. */
+typedef struct {
+    float *at;
+    int64_t token, head;
+} rows;
+
+INLINE float *row_of(const rows *x, const sizes *s, long r) {
+    return x->at + r / s->R * x->token + r % s->R * x->head;
+}
+
+/* Copy m rows from number r0 on, to or from a tile. */
+INLINE void fetch(float *to, const rows *from, const sizes *s, long r0, long m) {
+    for (long i = 0; i < m; i++)
+        memcpy(to + i * s->D, row_of(from, s, r0 + i), sizeof(float) * s->D);
+}
+
+INLINE void store(const rows *to, const float *from, const sizes *s, long r0, long m) {
+    for (long i = 0; i < m; i++)
+        memcpy(row_of(to, s, r0 + i), from + i * s->D, sizeof(float) * s->D);
+}
+
+INLINE void add_to(const rows *to, const float *from, const sizes *s, long r0, long m) {
+    for (long i = 0; i < m; i++) {
+        float *row = row_of(to, s, r0 + i);
+        for (long d = 0; d < s->D; d += WIDE)
+            write(row + d, read(row + d) + read(from + i * s->D + d));
+    }
+}
+
 /* A number a row: the next row's is `step` further. */
 typedef struct {
     float *at;
@@ -257,14 +287,14 @@ INLINE void numbers(float *to, column from, long r0, long m) {
     for (long i = 0; i < m; i++) to[i] = from.at ? from.at[(r0 + i) * from.step] : 0.0f;
 }
 
-/* Attend for one pair: `out` [P, D] unnormalised and `total` [P], written for the rows of spans,
- * then added to. `room` holds the turned keys and two tiles. */
+/* Attend for one pair: `out` unnormalised and `total` [P], written for the rows of spans, then
+ * added to. `room` holds the turned keys and two tiles. */
 void nsa_attend(const sizes *s, const span *spans, const gathered *groups, const int64_t *queries,
-                int64_t first_query, const float *q, const float *k, const float *v,
-                const float *reference, float *out, float *total, float *room) {
+                int64_t first_query, const rows *q, const float *k, const float *v,
+                const float *reference, const rows *out, float *total, float *room) {
     const long D = s->D, R = s->R, K = s->K, at_once = TILE / R;
     const column offsets = {(float *)reference, 1};
-    float *turned = room, *rows = turned + (K + KEYS - 1) / KEYS * KEYS * D, *made = rows + TILE * D;
+    float *turned = room, *own = turned + (K + KEYS - 1) / KEYS * KEYS * D, *made = own + TILE * D;
     tile t;
     turn(k, K, D, turned);
     for (long n = 0; n < s->spans; n++)
@@ -272,7 +302,9 @@ void nsa_attend(const sizes *s, const span *spans, const gathered *groups, const
             long rest = spans[n].t1 * R - r0, m = rest < TILE ? rest : TILE;
             of_span(&t, s, spans + n, r0, m);
             numbers(t.offset, offsets, r0, m);
-            attend_tile(&t, q + r0 * D, turned, v, K, D, out + r0 * D);
+            fetch(own, q, s, r0, m);
+            attend_tile(&t, own, turned, v, K, D, made);
+            store(out, made, s, r0, m);
             for (long i = 0; i < m; i++) total[r0 + i] = sum(t.sums[i]);
         }
     for (long n = 0; n < s->groups; n++) {
@@ -284,14 +316,13 @@ void nsa_attend(const sizes *s, const span *spans, const gathered *groups, const
             for (long i = 0; i < t.m; i++) t.lo[i] = g->k0, t.hi[i] = g->k1 < K ? g->k1 : K;
             for (long i = 0; i < many; i++) {
                 long r0 = (of[begin + i] - first_query) * R;
-                memcpy(rows + i * R * D, q + r0 * D, sizeof(float) * R * D);
+                fetch(own + i * R * D, q, s, r0, R);
                 numbers(t.offset + i * R, offsets, r0, R);
             }
-            attend_tile(&t, rows, turned, v, K, D, made);
+            attend_tile(&t, own, turned, v, K, D, made);
             for (long i = 0; i < many; i++) {
                 long r0 = (of[begin + i] - first_query) * R;
-                for (long x = 0; x < R * D; x += WIDE)
-                    write(out + r0 * D + x, read(out + r0 * D + x) + read(made + i * R * D + x));
+                add_to(out, made + i * R * D, s, r0, R);
                 for (long h = 0; h < R; h++) total[r0 + h] += sum(t.sums[i * R + h]);
             }
         }
@@ -346,17 +377,18 @@ static void compressed_rows(tile *t, const float *q, const float *turned, long K
     }
 }
 
-/* Attend to compressed keys, of one pair: `out` [P, D] and `lse` [P], from the first query that
- * sees one on; and `scores` [queries from `start` on, blocks] of the selection blocks (eq. 9 and
+/* Attend to compressed keys, of one pair: `out` and `lse` [P], from the first query that sees one
+ * on; and `scores` [queries from `start` on, blocks] of the selection blocks (eq. 9 and
  * 10): `counts` says how much counts each of the `many` compressed blocks from `ahead` before a
  * selection block's first one on; selection blocks are `apart` of them apart. The factor is applied to products, not
  * to keys, and every column is computed alike: blocks of equal keys get equal scores. */
-void nsa_attend_compressed(const sizes *s, const float *q, const float *k, const float *v,
+void nsa_attend_compressed(const sizes *s, const rows *q, const float *k, const float *v,
                            float factor, int64_t start, int64_t queries, int64_t blocks,
                            int64_t apart, int64_t ahead, int64_t many, const float *counts,
-                           float *out, float *lse, float *scores, int64_t row, float *room) {
+                           const rows *out, float *lse, float *scores, int64_t row, float *room) {
     const long D = s->D, R = s->R, K = s->K, at_once = TILE / R;
-    float *turned = room, *p = turned + (K + KEYS - 1) / KEYS * KEYS * D, *heads = p + TILE * row;
+    float *turned = room, *own = turned + (K + KEYS - 1) / KEYS * KEYS * D, *made = own + TILE * D;
+    float *p = made + TILE * D, *heads = p + TILE * row;
     tile t;
     turn(k, K, D, turned);
     for (long t0 = s->l - 1; t0 < queries; t0 += at_once) {
@@ -366,8 +398,10 @@ void nsa_attend_compressed(const sizes *s, const float *q, const float *k, const
             long hi = (t0 + i / R + 1 - s->l) / s->d + 1;
             t.lo[i] = 0, t.hi[i] = hi < K ? hi : K;
         }
-        compressed_rows(&t, q + t0 * R * D, turned, K, D, factor, p, row);
-        multiply(t.m, D / WIDE, p, row, 1, v, D, t.most, out + t0 * R * D, D, 0);
+        fetch(own, q, s, t0 * R, t.m);
+        compressed_rows(&t, own, turned, K, D, factor, p, row);
+        multiply(t.m, D / WIDE, p, row, 1, v, D, t.most, made, D, 0);
+        store(out, made, s, t0 * R, t.m);
         for (long i = 0; i < t.m; i++) lse[t0 * R + i] = log2f(t.dot[i]) + t.offset[i];
         for (long n = t0 < start ? start - t0 : 0; n < here; n++) {
             float *to = scores + (t0 + n - start) * blocks;
@@ -388,12 +422,13 @@ void nsa_attend_compressed(const sizes *s, const float *q, const float *k, const
     }
 }
 
-/* The length of each row of x [rows, D]. */
-void nsa_lengths(const float *x, int64_t rows, int64_t D, float *out) {
-    for (long i = 0; i < rows; i++) {
-        vec squares = {0};
-        for (long d = 0; d < D; d += WIDE) squares += read(x + i * D + d) * read(x + i * D + d);
-        out[i] = sqrtf(sum(squares));
+/* The product of each of P rows of one pair with the same row of another tensor: out [P]. */
+void nsa_dots(const sizes *s, int64_t P, const rows *x, const rows *y, float *out) {
+    for (long r = 0; r < P; r++) {
+        const float *a = row_of(x, s, r), *b = row_of(y, s, r);
+        vec products = {0};
+        for (long d = 0; d < s->D; d += WIDE) products += read(a + d) * read(b + d);
+        out[r] = sum(products);
     }
 }
 
@@ -435,8 +470,9 @@ static void parts_backward(tile *t, const keys *x, const float *q, const float *
     }
 }
 
-/* Gradients of a tile that holds all keys of its rows: `dot` is found. `room` holds its queries and
- * gradients times the gate, dq before it, and shares and what is said of them, `row` apart. */
+/* Gradients of a tile that holds all keys of its rows: `dot` is found, dq [m, D] added to. `room`
+ * holds its queries and gradients times the gate, dq before it, and shares and what is said of them,
+ * `row` apart. */
 static void rows_backward(tile *t, const keys *x, const float *q, const float *grad, float *dq,
                           float *room, long row) {
     const long D = x->D, m = t->m;
@@ -490,18 +526,19 @@ static void rows_backward(tile *t, const keys *x, const float *q, const float *g
             write(dq + i * D + d, read(dq + i * D + d) + read(made + i * D + d) * t->gate[i]);
 }
 
-/* Gradients of one pair; dq [P, D], dk and dv [K, D] are added to. `minus_lse`, `gate` and `dot`
+/* Gradients of one pair; dq, dk [K, D] and dv [K, D] are added to. `minus_lse`, `gate` and `dot`
  * have a number a row; where each row is whole in one span (`row` > 0: the most keys of a tile, in
  * whole blocks) `dot` is written, else read. `lone`: queries of the first that see one key. */
 void nsa_attend_backward(const sizes *s, const span *spans, const gathered *groups,
-                         const int64_t *queries, int64_t first_query, const float *q,
-                         const float *k, const float *v, const float *grad,
-                         const column *minus_lse, const column *gate, const column *dot, float *dq,
-                         float *dk, float *dv, int64_t lone, int64_t row, float *room) {
+                         const int64_t *queries, int64_t first_query, const rows *q,
+                         const float *k, const float *v, const rows *grad,
+                         const column *minus_lse, const column *gate, const column *dot,
+                         const rows *dq, float *dk, float *dv, int64_t lone, int64_t row,
+                         float *room) {
     const long D = s->D, R = s->R, K = s->K, at_once = TILE / R;
     const long turned = (K + KEYS - 1) / KEYS * KEYS * D;
     keys x = {k, v, room, room + turned, dk, dv, K, D};
-    float *rows = room + 2 * turned, *grads = rows + TILE * D, *made = grads + TILE * D;
+    float *own = room + 2 * turned, *grads = own + TILE * D, *made = grads + TILE * D;
     tile t;
     turn(k, K, D, room);
     turn(v, K, D, room + turned);
@@ -512,13 +549,17 @@ void nsa_attend_backward(const sizes *s, const span *spans, const gathered *grou
             numbers(t.offset, *minus_lse, r0, m);
             numbers(t.gate, *gate, r0, m);
             for (long i = 0; i < m; i++) t.lone[i] = (r0 + i) / R < lone;
+            fetch(own, q, s, r0, m);
+            fetch(grads, grad, s, r0, m);
+            fetch(made, dq, s, r0, m);
             if (row) {
-                rows_backward(&t, &x, q + r0 * D, grad + r0 * D, dq + r0 * D, rows, row);
+                rows_backward(&t, &x, own, grads, made, made + TILE * D, row);
                 for (long i = 0; i < m; i++) dot->at[(r0 + i) * dot->step] = t.dot[i];
             } else {
                 numbers(t.dot, *dot, r0, m);
-                parts_backward(&t, &x, q + r0 * D, grad + r0 * D, dq + r0 * D);
+                parts_backward(&t, &x, own, grads, made);
             }
+            store(dq, made, s, r0, m);
         }
     memset(t.lone, 0, sizeof t.lone);
     for (long n = 0; n < s->groups; n++) {
@@ -530,19 +571,16 @@ void nsa_attend_backward(const sizes *s, const span *spans, const gathered *grou
             for (long i = 0; i < t.m; i++) t.lo[i] = g->k0, t.hi[i] = g->k1 < K ? g->k1 : K;
             for (long i = 0; i < many; i++) {
                 long r0 = (of[begin + i] - first_query) * R;
-                memcpy(rows + i * R * D, q + r0 * D, sizeof(float) * R * D);
-                memcpy(grads + i * R * D, grad + r0 * D, sizeof(float) * R * D);
+                fetch(own + i * R * D, q, s, r0, R);
+                fetch(grads + i * R * D, grad, s, r0, R);
                 numbers(t.offset + i * R, *minus_lse, r0, R);
                 numbers(t.gate + i * R, *gate, r0, R);
                 numbers(t.dot + i * R, *dot, r0, R);
             }
             memset(made, 0, sizeof(float) * t.m * D);
-            parts_backward(&t, &x, rows, grads, made);
-            for (long i = 0; i < many; i++) {
-                float *to = dq + (of[begin + i] - first_query) * R * D;
-                for (long d = 0; d < R * D; d += WIDE)
-                    write(to + d, read(to + d) + read(made + i * R * D + d));
-            }
+            parts_backward(&t, &x, own, grads, made);
+            for (long i = 0; i < many; i++)
+                add_to(dq, made + i * R * D, s, (of[begin + i] - first_query) * R, R);
         }
     }
 }

@@ -1,7 +1,10 @@
 """How is the kernel in C asked for the pieces of a plan, and when could it serve?
 
 It computes in fp32, with the factor in the keys, for heads of a multiple of 16 numbers, and a pair
-is one thread's. Shape legend as in plan.py.
+is one thread's. Rows of queries, outputs and gradients are read and written where they lie, which
+may be anywhere as long as a head's numbers are neighbours; all else is contiguous.
+
+Shape legend as in plan.py.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from nsa.attention.pieces import OutputGradient
 from nsa.attention.plan import Gathered, Plan, Span
 
 KERNEL = Kernel.of(
-    "pieces.c", "nsa_attend", "nsa_attend_backward", "nsa_attend_compressed", "nsa_lengths"
+    "pieces.c", "nsa_attend", "nsa_attend_backward", "nsa_attend_compressed", "nsa_dots"
 )
 VECTOR = 16
 """Numbers in one of its vectors."""
@@ -38,6 +41,10 @@ class _Sizes(ctypes.Structure):
     ]
 
 
+class _Rows(ctypes.Structure):
+    _fields_ = [("at", ctypes.c_void_p), ("token", ctypes.c_int64), ("head", ctypes.c_int64)]
+
+
 class _Column(ctypes.Structure):
     _fields_ = [("at", ctypes.c_void_p), ("step", ctypes.c_int64)]
 
@@ -49,24 +56,24 @@ class Functions:
     attend: Callable[..., Any]
     attend_backward: Callable[..., Any]
     attend_compressed: Callable[..., Any]
-    lengths: Callable[..., Any]
+    dots: Callable[..., Any]
 
 
-def call_reason(q_NPD: Tensor, R: int, factor: float) -> str:
-    """Why the kernel cannot serve these rows of queries, empty where it can."""
-    if q_NPD.device.type != "cpu":
-        return f"it needs a CPU, not {q_NPD.device.type}"
-    if type(q_NPD) is not Tensor:
+def call_reason(q_BSHD: Tensor, G: int, exact: torch.dtype) -> str:
+    """Why the kernel cannot serve these queries in such a dtype, empty where it can."""
+    B, _, H, D = q_BSHD.shape
+    if q_BSHD.device.type != "cpu":
+        return f"it needs a CPU, not {q_BSHD.device.type}"
+    if type(q_BSHD) is not Tensor:
         return "these are no plain tensors"
-    if q_NPD.dtype != torch.float32 or factor != 1.0:
-        said = "bf16 products" if factor != 1.0 else str(q_NPD.dtype)
-        return f"it computes in fp32, not {said}"
-    if q_NPD.shape[-1] % VECTOR:
-        return f"its vectors hold {VECTOR} numbers, and a head has {q_NPD.shape[-1]}"
-    if R > TILE:
-        return f"it takes {TILE} heads of a group, not {R}"
-    if torch.get_num_threads() > len(q_NPD):
-        return f"PyTorch has {torch.get_num_threads()} threads for {len(q_NPD)} groups"
+    if exact != torch.float32:
+        return f"it computes in fp32, not {exact}"
+    if D % VECTOR:
+        return f"its vectors hold {VECTOR} numbers, and a head has {D}"
+    if H // G > TILE:
+        return f"it takes {TILE} heads of a group, not {H // G}"
+    if torch.get_num_threads() > B * G:
+        return f"PyTorch has {torch.get_num_threads()} threads for {B * G} groups"
     return ""
 
 
@@ -77,15 +84,16 @@ def load_functions() -> Functions | str:
     if isinstance(library, str):
         return library
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    sizes, column = ctypes.POINTER(_Sizes), ctypes.POINTER(_Column)
+    sizes, column, rows = (ctypes.POINTER(one) for one in (_Sizes, _Column, _Rows))
+    plan, keys = (*[pointer] * 3, number), (pointer, pointer)
     signatures: tuple[list[Any], ...] = (
-        [sizes, *[pointer] * 3, number, *[pointer] * 7],
+        [sizes, *plan, rows, *keys, pointer, rows, pointer, pointer],
+        [sizes, *plan, rows, *keys, rows, *[column] * 3, rows, *keys, number, number, pointer],
         [
-            *(sizes, *[pointer] * 3, number, *[pointer] * 4),
-            *(*[column] * 3, *[pointer] * 3, number, number, pointer),
+            *(sizes, rows, *keys, ctypes.c_float, *[number] * 6, pointer),
+            *(rows, pointer, pointer, number, pointer),
         ],
-        [sizes, *[pointer] * 3, ctypes.c_float, *[number] * 6, *[pointer] * 4, number, pointer],
-        [pointer, number, number, pointer],
+        [sizes, number, rows, rows, pointer],
     )
     found = [getattr(library, name) for name in KERNEL.functions]
     for function, arguments in zip(found, signatures, strict=True):
@@ -155,30 +163,37 @@ def _room(numbers: int) -> Tensor:
     return torch.empty(numbers, dtype=torch.float32, device="cpu")
 
 
+def _rows(x_BGSRD: Tensor, n: int) -> Any:
+    """Where the rows of one pair lie."""
+    x_SRD = x_BGSRD[divmod(n, x_BGSRD.shape[1])]
+    assert x_SRD.stride(-1) == 1
+    return ctypes.byref(_Rows(x_SRD.data_ptr(), x_SRD.stride(0), x_SRD.stride(1)))
+
+
 def attend(
     functions: Functions,
-    q_NPD: Tensor,
+    q_BGSRD: Tensor,
     k_NKD: Tensor,
     v_NKD: Tensor,
     plan: Plan,
     reference_NP: Tensor | None,
-    out_NPD: Tensor,
+    out_BGSRD: Tensor,
     total_NP: Tensor,
 ) -> None:
     """Write the unnormalised output, and the sums that it is to be divided by.
 
     Args:
         functions: Of the kernel.
-        q_NPD: Rows of queries; this and all others contiguous.
+        q_BGSRD: Rows of queries.
         k_NKD: Keys, times the factor.
         v_NKD: Values.
         plan: The pieces.
         reference_NP: What is taken from a row's scores; None: nothing.
-        out_NPD: Overwritten, for the rows that are in a span.
+        out_BGSRD: Overwritten, for the rows that are in a span.
         total_NP: Overwritten, for the same.
     """
-    (N, _, D), K = k_NKD.shape, k_NKD.shape[1]
-    R, spans, groups = q_NPD.shape[1] // K, _spans(plan.spans), _groups(plan.gathered, N)
+    (N, K, D), R = k_NKD.shape, q_BGSRD.shape[3]
+    spans, groups = _spans(plan.spans), _groups(plan.gathered, N)
 
     def work(n: int) -> None:
         own = groups[n]
@@ -187,8 +202,8 @@ def attend(
         reference = None if reference_NP is None else reference_NP[n].data_ptr()
         functions.attend(
             ctypes.byref(sizes), spans.data_ptr(), own.table.data_ptr(), own.queries.data_ptr(),
-            n * K, *(x[n].data_ptr() for x in (q_NPD, k_NKD, v_NKD)), reference,
-            out_NPD[n].data_ptr(), total_NP[n].data_ptr(), room.data_ptr(),
+            n * K, _rows(q_BGSRD, n), k_NKD[n].data_ptr(), v_NKD[n].data_ptr(), reference,
+            _rows(out_BGSRD, n), total_NP[n].data_ptr(), room.data_ptr(),
         )  # fmt: skip
 
     _each_pair(N, work)
@@ -196,11 +211,10 @@ def attend(
 
 def compressed_attend(
     functions: Functions,
-    q_NPD: Tensor,
+    q_BGSRD: Tensor,
     k_NCD: Tensor,
     v_NCD: Tensor,
-    S: int,
-    out_NPD: Tensor,
+    out_BGSRD: Tensor,
     *,
     l: int,  # noqa: E741
     d: int,
@@ -208,22 +222,22 @@ def compressed_attend(
     start: int,
     factor: float,
 ) -> tuple[Tensor, Tensor]:
-    """Output, statistics and scores as `compressed.compressed_attend`, of contiguous tensors."""
-    (N, P, D), C = q_NPD.shape, k_NCD.shape[1]
-    R, blocks, wanted = P // S, -(-S // l_sel), max(0, S - start)
-    lse = torch.zeros(N, P, dtype=torch.float32, device="cpu")
+    """Output, statistics and scores as `compressed.compressed_attend`."""
+    (N, C, D), (S, R) = k_NCD.shape, q_BGSRD.shape[2:4]
+    blocks, wanted = -(-S // l_sel), max(0, S - start)
+    lse = torch.zeros(N, S * R, dtype=torch.float32, device="cpu")
     scores = torch.zeros(N, wanted, blocks, dtype=torch.float32, device="cpu")
-    out_NPD[:, : (l - 1) * R] = 0
+    out_BGSRD[:, :, : l - 1] = 0
     counts = torch.tensor(counts_of_offsets(l, d, l_sel), dtype=torch.float32, device="cpu")
     row = -(-C // KEYS) * KEYS
     sizes = _Sizes(C, R, D, S, l, d, 0, 0)
 
     def work(n: int) -> None:
-        room = _room(row * D + (TILE + 1) * row + 2 * len(counts))
+        room = _room(row * D + 2 * TILE * D + (TILE + 1) * row + 2 * len(counts))
         functions.attend_compressed(
-            ctypes.byref(sizes), *(x[n].data_ptr() for x in (q_NPD, k_NCD, v_NCD)), factor, start,
-            S, blocks, l_sel // d, l // d - 1, len(counts), counts.data_ptr(),
-            out_NPD[n].data_ptr(), lse[n].data_ptr(), scores[n].data_ptr(), row, room.data_ptr(),
+            ctypes.byref(sizes), _rows(q_BGSRD, n), k_NCD[n].data_ptr(), v_NCD[n].data_ptr(),
+            factor, start, S, blocks, l_sel // d, l // d - 1, len(counts), counts.data_ptr(),
+            _rows(out_BGSRD, n), lse[n].data_ptr(), scores[n].data_ptr(), row, room.data_ptr(),
         )  # fmt: skip
 
     if C:
@@ -231,85 +245,86 @@ def compressed_attend(
     return lse, scores
 
 
-def lengths(functions: Functions, x_NPD: Tensor) -> Tensor:
-    """The length of every row of a contiguous tensor: [N, P]."""
-    N, P, D = x_NPD.shape
-    out = torch.empty(N, P, dtype=torch.float32, device="cpu")
-    functions.lengths(x_NPD.data_ptr(), N * P, D, out.data_ptr())
+def dots(functions: Functions, x_BGSRD: Tensor, y_BGSRD: Tensor) -> Tensor:
+    """The product of every row of a tensor with the same row of another: [N, P]."""
+    B, G, S, R, D = x_BGSRD.shape
+    out = torch.empty(B * G, S * R, dtype=torch.float32, device="cpu")
+    sizes = _Sizes(0, R, D, 0, 1, 1, 0, 0)
+    for n in range(B * G):
+        read = (_rows(x_BGSRD, n), _rows(y_BGSRD, n))
+        functions.dots(ctypes.byref(sizes), S * R, *read, out[n].data_ptr())
     return out
 
 
 def attend_backward(
     functions: Functions,
-    q_NPD: Tensor,
+    q_BGSRD: Tensor,
     k_NKD: Tensor,
     v_NKD: Tensor,
     plan: Plan,
     output: OutputGradient,
-    dq_NPD: Tensor,
+    dq_BGSRD: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients as `pieces.attend_backward`, of contiguous tensors."""
+    """Gradients as `pieces.attend_backward`."""
     N, K, _ = k_NKD.shape
     return _backward(
-        functions, q_NPD, k_NKD, v_NKD, plan.spans, _groups(plan.gathered, N), output, dq_NPD,
-        R=q_NPD.shape[1] // K, w=min(plan.w or K, K), lone=K if plan.w == 1 else 1,
+        functions, q_BGSRD, k_NKD, v_NKD, plan.spans, _groups(plan.gathered, N), output, dq_BGSRD,
+        w=min(plan.w or K, K), lone=K if plan.w == 1 else 1,
     )  # fmt: skip
 
 
 def compressed_backward(
     functions: Functions,
-    q_NPD: Tensor,
+    q_BGSRD: Tensor,
     k_NCD: Tensor,
     v_NCD: Tensor,
-    S: int,
     output: OutputGradient,
-    dq_NPD: Tensor,
+    dq_BGSRD: Tensor,
     *,
     l: int,  # noqa: E741
     d: int,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients as `compressed.compressed_backward`, of contiguous tensors."""
-    N, C, _ = k_NCD.shape
+    """Gradients as `compressed.compressed_backward`."""
+    (N, C, _), S = k_NCD.shape, q_BGSRD.shape[2]
     spans = [Span(t0=l - 1, t1=S, k0=0, k1=C)] if C else []
     return _backward(
-        functions, q_NPD, k_NCD, v_NCD, spans, _groups((), N), output, dq_NPD,
-        R=q_NPD.shape[1] // S, w=S, l=l, d=d, lone=l - 1 + d,
+        functions, q_BGSRD, k_NCD, v_NCD, spans, _groups((), N), output, dq_BGSRD,
+        w=S, l=l, d=d, lone=l - 1 + d,
     )  # fmt: skip
 
 
 def _backward(
     functions: Functions,
-    q_NPD: Tensor,
+    q_BGSRD: Tensor,
     k_NKD: Tensor,
     v_NKD: Tensor,
     spans: Sequence[Span],
     groups: Sequence[_Groups],
     output: OutputGradient,
-    dq_NPD: Tensor,
+    dq_BGSRD: Tensor,
     *,
-    R: int,
     w: int,
     l: int = 1,  # noqa: E741
     d: int = 1,
     lone: int,
 ) -> tuple[Tensor, Tensor]:
-    N, K, D = k_NKD.shape
+    (N, K, D), R = k_NKD.shape, q_BGSRD.shape[3]
     dk, dv, table = torch.zeros_like(k_NKD), torch.zeros_like(v_NKD), _spans(spans)
     widest = max((span.k1 - span.k0 for span in spans), default=0)
     # A tile's keys begin and end with whole blocks.
     row = (-(-widest // KEYS) + 1) * KEYS if output.whole_rows else 0
-    read = (q_NPD, k_NKD, v_NKD, output.grad_NPD)
     numbers = (output.minus_lse_NP1, output.gate_NP1, output.dot_NP1)
 
     def work(n: int) -> None:
         own = groups[n]
         sizes = _Sizes(K, R, D, w, l, d, len(table), len(own.table))
-        room = _room(2 * -(-K // KEYS) * KEYS * D + 3 * TILE * D + 2 * TILE * row)
+        room = _room(2 * -(-K // KEYS) * KEYS * D + 6 * TILE * D + 2 * TILE * row)
         columns = [_Column(x[n].data_ptr(), x.stride(1)) for x in numbers]
         functions.attend_backward(
             ctypes.byref(sizes), table.data_ptr(), own.table.data_ptr(), own.queries.data_ptr(),
-            n * K, *(x[n].data_ptr() for x in read), *map(ctypes.byref, columns),
-            *(x[n].data_ptr() for x in (dq_NPD, dk, dv)), lone, row, room.data_ptr(),
+            n * K, _rows(q_BGSRD, n), k_NKD[n].data_ptr(), v_NKD[n].data_ptr(),
+            _rows(output.grad, n), *map(ctypes.byref, columns), _rows(dq_BGSRD, n),
+            dk[n].data_ptr(), dv[n].data_ptr(), lone, row, room.data_ptr(),
         )  # fmt: skip
 
     _each_pair(N, work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -116,6 +117,75 @@ def test_shapes_of_every_kind_are_attended_and_nothing_is_written_beyond_its_roo
     assert "c" in _served()
     assert len(behind) >= 60
     assert all((numbers == 12345.0).all() for numbers in behind)
+
+
+def _laid(x: Tensor, how: str) -> Tensor:
+    """The same numbers, in memory of another order."""
+    if how == "heads first":
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+    if how == "batch last":
+        return x.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2)
+    if how == "part of more":
+        return torch.cat((x, x, x), -1)[..., : x.shape[-1]]
+    if how == "backwards":
+        return x.flip(1).contiguous().flip(1)
+    return x.contiguous()
+
+
+@pytest.mark.parametrize("sizes", [SIZES[0], SIZES[3]], ids=str)
+@pytest.mark.parametrize("q_factor", [1.0, 30.0])
+@pytest.mark.parametrize("how", ["heads first", "batch last", "part of more", "backwards"])
+def test_queries_and_gradients_are_read_where_they_lie(
+    how: str, q_factor: float, sizes: dict[str, int], make_inputs: Made
+) -> None:
+    inputs = make_inputs(150, H=6, D=16, dtype=torch.float32, q_factor=q_factor)
+    given = torch.randn(inputs["q"].shape)
+    results = []
+    for each in ("as made", how):
+        leaves = {name: x.detach().requires_grad_() for name, x in inputs.items()}
+        out = nsa_attention(**{**leaves, "q": _laid(leaves["q"], each)}, **sizes)
+        grads = torch.autograd.grad(out, list(leaves.values()), _laid(given, each))
+        results.append((out, *grads))
+    assert _served() == {"c": ""}
+    for name, plain, other in zip(("out", *inputs), *results, strict=True):
+        assert torch.equal(plain, other), name
+
+
+@pytest.mark.parametrize("threads", [(1, 3), (3, 1)], ids=str)
+def test_another_may_compute_the_gradients_than_the_output(
+    threads: tuple[int, int], make_inputs: Made, run: Ran
+) -> None:
+    """The kernel, which leaves rows where they lie, and PyTorch's operations, which pack them."""
+    inputs = make_inputs(150, B=1, D=16, dtype=torch.float32)
+    _, _, wanted = run({n: x.detach().double() for n, x in inputs.items()}, **SIZES[0])
+    counters.clear()
+    torch.set_num_threads(threads[0])
+    out = nsa_attention(**inputs, **SIZES[0])
+    torch.set_num_threads(threads[1])
+    generator = torch.Generator().manual_seed(99)
+    out.backward(torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out))
+    assert set(_served()) == {"c", "torch"}
+    for name, x in inputs.items():
+        torch.testing.assert_close(x.grad.double(), wanted[name], rtol=1e-4, atol=3e-5)
+
+
+def test_no_copy_of_the_queries_is_made(make_inputs: Made) -> None:
+    """Most memory at once: output, its gradient's queries', the selected output, and one more."""
+    inputs = make_inputs(1024, B=1, H=12, G=2, D=64, dtype=torch.float32)
+    sizes = SIZES[-1]
+
+    def step() -> None:
+        out = nsa_attention(**inputs, **sizes)
+        torch.autograd.grad(out, list(inputs.values()), given)
+
+    given = torch.randn(inputs["q"].shape)
+    step()  # what is made once
+    with torch.profiler.profile(profile_memory=True) as profile:
+        step()
+    events = profile.profiler.kineto_results.events()
+    changes = [event.nbytes() for event in events if event.name() == "[memory]"]
+    of_queries = inputs["q"].numel() * 4
+    assert 3 * of_queries <= max(itertools.accumulate(changes)) <= 4.75 * of_queries
 
 
 def test_large_scores_are_attended_as_softmax_attends_them(make_inputs: Made, run: Ran) -> None:
