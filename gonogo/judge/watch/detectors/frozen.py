@@ -3,10 +3,11 @@
 A model that learns on changing batches never has the bit-equal loss for long. Other things hold a
 number: a trainer refreshes it only now and then, rounds it, or computes an honest zero (a hinge, or
 equal rewards). So the gradient norm is asked: while it moves, the model is not frozen and an equal
-loss is worth a warning at most. Where it says nothing, a loss that never moved, or of few decimals,
-is given five times as long, and every limit grows with the longest run of equal values that ended
-by itself. An equal norm counts only after it has moved, and not where it is cut off: at the order's
-clipping limit, or at the largest ever told where that is round or was reached before.
+loss is worth a warning at most; but our own trainer tells a loss of each step, and none twice.
+Where the norm says nothing, a loss that never moved, or of few decimals, is given five times as
+long, and every limit grows with the longest run of equal values that ended by itself. An equal norm
+counts only after it has moved, and not where it is cut off: at the order's clipping limit, or at
+the largest ever told where that is round or was reached before.
 """
 
 import math
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.order import MOST_STEPS
+from gonogo.contract.workload import is_ours
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.gradients import clip_of
 from gonogo.judge.watch.state import replace
@@ -115,8 +117,9 @@ class Frozen(Detector[Still]):
         " `grad_norm_steps`: suspect; on `halt_x` times as many: halt. Both limits grow with what"
         " the run has shown to be its way: no suspicion below twice, no halt below three times the"
         " longest run of equal values that ended by itself (a trainer that refreshes its loss every"
-        " 50 steps). While the norm moves, no equal loss halts: one of more than six decimals"
-        " warns. A loss of exactly zero never halts. Where no norm that used to move stands still"
+        " 50 steps). While the norm moves, no equal loss halts that another trainer than ours"
+        " tells: one of more than six decimals warns; ours tells none twice, so one of 0.05 or more"
+        " halts. A loss of exactly zero never halts. Where no norm that used to move stands still"
         " as well, five times as many steps are needed of a loss that has never changed or has six"
         " decimals at most, and one that was only ever told in half precision, or is rounded and"
         " below 0.05, does not halt; one that was read from what a program prints halts only with"
@@ -164,7 +167,7 @@ class Frozen(Detector[Still]):
         if not corroborated and not (loss.moved and loss.unrounded):
             halt = max(halt, self._least_halt("loss") * PATIENT_X)
         exact = loss.unrounded and bool(loss.value)
-        if loss.count >= halt and norm.moves(loss, halt):
+        if loss.count >= halt and norm.moves(loss, halt) and self._may_be_told_again(loss):
             if exact and not loss.warned and not view.reads_output():
                 finding = self._finding(loss, "loss", Severity.WARN, halt, step, view)
                 return replace(loss, warned=True), [finding]
@@ -179,6 +182,12 @@ class Frozen(Detector[Still]):
         if loss.count == suspect:
             return loss, [self._finding(loss, "loss", Severity.SUSPECT, suspect, step, view)]
         return loss, []
+
+    def _may_be_told_again(self, loss: EqualValues) -> bool:
+        """Whether an equal loss may be an old one; our own trainer tells one of each step."""
+        ours = is_ours(self.run.order.entry, self.run.order.command)
+        exact = loss.moved and loss.single and loss.unrounded and abs(loss.value or 0.0) >= SMALL
+        return not (ours and exact)
 
     def _norm_grown(
         self, norm: EqualValues, loss: EqualValues, step: Step, view: View

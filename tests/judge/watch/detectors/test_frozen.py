@@ -52,10 +52,21 @@ def test_a_loss_that_never_moved_halts_five_times_later() -> None:
 
 
 def test_while_the_norm_moves_an_equal_loss_warns_and_halts_once_the_norm_stands_too() -> None:
-    ran = with_norms(learning(Ran(), 100), 500, 4.2512345678)
+    ran = with_norms(learning(Ran(order_of({}, entry="train.py")), 100), 500, 4.2512345678)
     assert feed(Frozen, ran).severities == [(SUSPECT, 120), (WARN, 140)]
     fed = feed(Frozen, ran.many(60, loss=4.2512345678, grad_norm=0.4567891))
     assert fed.severities == [(SUSPECT, 120), (WARN, 140), (HALT, 640), (SUSPECT, 650)]
+
+
+@pytest.mark.parametrize(
+    ("loss", "halts"), [(4.2512345678, [140]), (0.0412345678, []), (4.25, [140])]
+)
+def test_our_own_trainer_tells_no_loss_twice_and_halts_though_the_norm_moves(
+    loss: float, halts: list[int]
+) -> None:
+    """What is next to nothing may be all that single precision can tell of it."""
+    ran = with_norms(learning(Ran(), 100), 100, loss)
+    assert [finding.step for finding in feed(Frozen, ran).halts] == halts
 
 
 @pytest.mark.parametrize("norm", [None, 0.0, 1.0], ids=["no norm", "zero norm", "clipped"])
@@ -351,7 +362,7 @@ def test_a_step_that_is_ended_twice_begins_anew() -> None:
 
 def test_a_number_that_is_not_told_is_not_looked_at_again() -> None:
     """Though the other one has come to stand still, which would have told of it."""
-    norm = with_norms(learning(Ran(), 100), 50, 4.2512345678)
+    norm = with_norms(learning(Ran(order_of({}, entry="train.py")), 100), 50, 4.2512345678)
     norm.many(150, grad_norm=0.4567891)
     assert [f.key.split("/")[-2] for f in feed(Frozen, norm).halts] == ["grad_norm"]
     loss = Ran()
