@@ -51,6 +51,7 @@ from gonogo.supervise.devices.choice import has_devices
 from gonogo.supervise.devices.listing import list_host_devices
 from gonogo.supervise.devices.visible import visible_devices
 from gonogo.supervise.exit_record import build_refusal
+from gonogo.supervise.late_look import look_late
 from gonogo.supervise.locks import (
     HOST_FOLDER,
     DeviceLocks,
@@ -289,7 +290,10 @@ def _end_lost(
 ) -> None:
     """End what is left of a run whose keeper is lost: without a service nobody else does."""
     with holding(keeper_lock(run_dir.path)) as mine:
-        if not mine or is_there(run_dir.exit):
+        if not mine:
+            return
+        if is_there(run_dir.exit):
+            look_late(run_dir, environ)
             return
         say(f"its keeper {how}: what is left of the run is ended")
         try:

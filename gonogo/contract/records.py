@@ -29,7 +29,7 @@ class Written(Recorded):
     lines: Count
     """Complete lines."""
     sha256: str | None = None
-    """Of these bytes; only of a rank that was never ordered, whose lines no tick holds."""
+    """Of these bytes; once told only of a rank that was never ordered."""
 
 
 class Unended(Recorded):

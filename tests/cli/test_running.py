@@ -24,7 +24,7 @@ from gonogo.supervise.devices.listing import DeviceListed, Listing
 from gonogo.supervise.locks import DeviceLocks, holding, launch_lock
 from gonogo.supervise.processes import find_process
 from tests.data import make_runs
-from tests.supervise.runs import wait_until
+from tests.supervise.runs import kill_before_the_last_look, wait_until
 
 ROOT = Path(__file__).parents[2]
 MUTE = """
@@ -323,6 +323,24 @@ def test_a_run_whose_keeper_is_killed_has_an_end_and_leaves_nothing(folder: Path
     assert "its keeper was killed" in said
     record = json.loads((run_dir / "exit.json").read_text())
     assert (record["reason"], record["ended_by"]) == ("keeper_lost", "infra")
+
+
+def test_a_run_whose_keeper_is_killed_after_its_end_is_judged_by_what_it_did(folder: Path) -> None:
+    slow = ATTACHED.replace("import gonogo.trainer", "import time, gonogo.trainer").replace(
+        "beat.step(", "time.sleep(0.1); beat.step("
+    )
+    (folder / "slow.py").write_text(slow)
+    command = gonogo("run", "--steps", "30", "--", sys.executable, "slow.py")
+    ran = subprocess.Popen(
+        command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_until(lambda: list(folder.glob("home/runs/*/heartbeat_rank0.jsonl")), what="a heartbeat")
+    (run_dir,) = (folder / "home" / "runs").iterdir()
+    kill_before_the_last_look(run_dir)
+    out, said = ran.communicate(timeout=120)
+    assert ran.returncode == Exit.OK, out + said
+    assert (run_dir / "watcher.log").exists()
 
 
 SCARCE = """

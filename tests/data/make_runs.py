@@ -317,7 +317,7 @@ def save_run(
     parts = save_parts(folder, order, exit_record) if order.nodes > 1 else {}
     whose = {"run": order.run, "attempt": order.attempt, "order_sha256": seals["order.json"].sha256}
     sealed = {**exit_record, **whose, **parts, "watch": seal_of(watch).model_dump(mode="json")}
-    sealed["heartbeats"] = count_heartbeats(folder, order.world_size)
+    sealed["heartbeats"] = count_heartbeats(folder)
     save_json(folder / "exit.json", sealed)
     last = ticks[-1]
     seen = Tick(

@@ -1372,15 +1372,10 @@ def with_rank_7(folder: Path, line: bytes, *, sealed: bool = True) -> Path:
     copy = copied(folder)
     (copy / "heartbeat_rank7.jsonl").write_bytes(line)
     said = json.loads((copy / "exit.json").read_bytes())
-    said["heartbeats"] = count_heartbeats(copy, said_size(copy) if sealed else None)
+    said["heartbeats"] = count_heartbeats(copy, sealed=sealed)
     save_json(copy / "exit.json", said)
     sealed_anew(copy, ticks_in(copy))
     return copy
-
-
-def said_size(folder: Path) -> int:
-    """How many ranks an order asks for."""
-    return Order.model_validate_json((folder / "order.json").read_bytes()).world_size
 
 
 @pytest.mark.parametrize("sealed", [True, False])  # by releases before, it was only counted

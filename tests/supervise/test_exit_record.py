@@ -374,22 +374,20 @@ def test_the_end_says_what_stood_written_and_who_had_asked(tmp_path: Path) -> No
     (tmp_path / "findings.jsonl").write_bytes(b"{}\n")
     (tmp_path / ".HALT").touch()
     found = build_binding(tmp_path, {"run": "r"})
-    assert found["heartbeats"] == {"heartbeat_rank0.jsonl": {"bytes": 6, "lines": 2}}
+    whole = (tmp_path / "heartbeat_rank0.jsonl").read_bytes()[:6]
+    sealed = {"bytes": 6, "lines": 2, "sha256": hashlib.sha256(whole).hexdigest()}
+    assert found["heartbeats"] == {"heartbeat_rank0.jsonl": sealed}
     assert found["findings"] == seal_lines(tmp_path / "findings.jsonl")
     assert found["findings"]["bytes"] == 3
     assert found["requests"] == [".HALT"]
 
 
-def test_the_end_seals_what_ranks_wrote_that_were_never_ordered(tmp_path: Path) -> None:
+def test_the_end_seals_what_ranks_wrote_those_too_that_were_never_ordered(tmp_path: Path) -> None:
     for rank in (0, 1, 7):
         (tmp_path / f"heartbeat_rank{rank}.jsonl").write_bytes(b"{}\n{torn")
     found = build_binding(tmp_path, {"run": "r", "world_size": 2})["heartbeats"]
-    counted = {"bytes": 3, "lines": 1}
-    assert found == {
-        "heartbeat_rank0.jsonl": counted,
-        "heartbeat_rank1.jsonl": counted,
-        "heartbeat_rank7.jsonl": {**counted, "sha256": hashlib.sha256(b"{}\n").hexdigest()},
-    }
+    sealed = {"bytes": 3, "lines": 1, "sha256": hashlib.sha256(b"{}\n").hexdigest()}
+    assert found == {f"heartbeat_rank{rank}.jsonl": sealed for rank in (0, 1, 7)}
 
 
 def test_what_is_counted_of_a_rank_that_was_never_ordered_is_what_is_sealed(tmp_path: Path) -> None:
@@ -405,7 +403,7 @@ def test_what_is_counted_of_a_rank_that_was_never_ordered_is_what_is_sealed(tmp_
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        rows = [count_heartbeats(tmp_path, 2)[path.name] for _ in range(5)]
+        rows = [count_heartbeats(tmp_path)[path.name] for _ in range(5)]
     finally:
         written.set()
         writer.join()
@@ -422,7 +420,7 @@ def test_a_file_of_the_trainer_s_own_that_no_newline_ends_is_not_held_in_memory(
         stream.truncate(64 * 2**20)
     tracemalloc.start()
     try:
-        row = count_heartbeats(tmp_path, 2)["heartbeat_rank7.jsonl"]
+        row = count_heartbeats(tmp_path)["heartbeat_rank7.jsonl"]
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -254,7 +254,8 @@ class Desk:
         """
         was_ended = run.ended
         try:
-            return reap(run, self._shipper, self.wall())
+            environ = keeper_environ(self.settings, None)
+            return reap(run, self._shipper, self.wall(), environ=environ)
         finally:
             if not was_ended and run.ended:
                 none: subprocess.Popen[bytes] | None = None

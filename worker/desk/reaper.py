@@ -1,12 +1,13 @@
 """What becomes of a run whose keeper is gone? Its end is written and shipped, once.
 
 No exit.json: the keeper was lost, and the run is ended (`gonogo.supervise.lost`). With exit.json
-only the rest is shipped. Whoever reaps holds the run's keeper lock meanwhile, so no keeper, and no
-other reaper, works on the directory.
+the rest is shipped, after the watch has seen that end where it had not yet
+(`gonogo.supervise.late_look`). Whoever reaps holds the run's keeper lock meanwhile, so no keeper,
+and no other reaper, works on the directory.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gonogo.contract.errors import Corrupt
@@ -14,6 +15,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.keeper.living import living_keeper
+from gonogo.supervise.late_look import look_late
 from gonogo.supervise.locks import holding, keeper_lock
 from gonogo.supervise.lost import end_lost
 from worker.host.inventory import OpenRun
@@ -31,7 +33,14 @@ ShipperOf = Callable[[RunDir, Order], Shipper | None]
 End = Callable[[RunDir, Order, float], ExitRecord | None]
 
 
-def reap(open_run: OpenRun, ship: ShipperOf, now: float, *, end: End = end_lost) -> bool:
+def reap(
+    open_run: OpenRun,
+    ship: ShipperOf,
+    now: float,
+    *,
+    end: End = end_lost,
+    environ: Mapping[str, str] | None = None,
+) -> bool:
     """End and ship one run without a living keeper; True when nothing is left to do.
 
     Args:
@@ -39,6 +48,8 @@ def reap(open_run: OpenRun, ship: ShipperOf, now: float, *, end: End = end_lost)
         ship: makes the shipper of a directory; None while the control plane cannot be asked.
         now: Unix seconds.
         end: writes the end of a run that has no exit.json.
+        environ: of the watcher that sees an end which nobody saw; None: nobody looks, for keeper
+            and watcher were an engine's.
     """
     if open_run.keeper is not None:
         return False
@@ -52,6 +63,8 @@ def reap(open_run: OpenRun, ship: ShipperOf, now: float, *, end: End = end_lost)
         exit_record = _load_exit(run_dir) or end(run_dir, order, now)
         if exit_record is None:
             return False
+        if environ is not None:
+            look_late(run_dir, environ)
         shipper = ship(run_dir, order)
         return shipper is not None and shipper.finish(exit_record, within_s=SHIP_S)
 

@@ -5,7 +5,7 @@ say (parsed, each once, sorted), so that how they are written, and in which orde
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
@@ -109,15 +109,22 @@ def check_findings_seal(
         unreadable.append("findings.jsonl is not the one that exit.json seals")
 
 
-def find_kept(run_dir: RunDir, exit_record: ExitRecord | None) -> frozenset[int]:
+def find_kept(
+    run_dir: RunDir, exit_record: ExitRecord | None, owed: Container[int]
+) -> frozenset[int]:
     """Return the ranks whose heartbeat file begins with the bytes that exit.json seals.
 
-    It seals those of ranks that were never ordered: what the others wrote the ticks hold.
+    Only those that were never ordered are looked at: what the others wrote the ticks hold.
+
+    Args:
+        run_dir: the run's directory.
+        exit_record: how the run ended.
+        owed: the ranks that were ordered.
     """
     found = set()
     for name, row in ((exit_record.heartbeats if exit_record else None) or {}).items():
         rank = heartbeat_rank(name)
-        if rank is None or row.sha256 is None:
+        if rank is None or rank in owed or row.sha256 is None:
             continue
         if begins_with(run_dir.path / name, FileSeal(bytes=row.bytes, sha256=row.sha256)):
             found.add(rank)

@@ -176,7 +176,7 @@ def load_run(
         devices_gone=devices.gone,
         marks=tuple(name for name in MARKS if lexists(path / name)),
         strays=tuple(rank for rank in run_dir.ended_ranks() if rank not in ranks),
-        kept=find_kept(run_dir, exit_record),
+        kept=find_kept(run_dir, exit_record, range(order.world_size) if order is not None else ()),
         unreadable=tuple(dict.fromkeys(unreadable)),
     )
 

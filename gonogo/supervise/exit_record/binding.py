@@ -32,25 +32,24 @@ def build_binding(run_dir: Path, order: Mapping[str, Any]) -> dict[str, Any]:
         "watch": seal_lines(run_dir / "watch.jsonl"),
         "requests": [name for name in REQUESTS if (run_dir / name).exists()],
         "findings": seal_lines(run_dir / "findings.jsonl"),
-        "heartbeats": count_heartbeats(run_dir, order.get("world_size")),
+        "heartbeats": count_heartbeats(run_dir),
     }
 
 
-def count_heartbeats(run_dir: Path, world_size: object) -> dict[str, dict[str, Any]]:
-    """Return name of each heartbeat file → how many complete lines stand in it.
+def count_heartbeats(run_dir: Path, *, sealed: bool = True) -> dict[str, dict[str, Any]]:
+    """Return name of each heartbeat file → how many complete lines stand in it, and their digest.
 
-    Of a rank that was never ordered with their digest, too: no tick holds what stands there.
+    No tick holds what a rank wrote that was never ordered, or what came behind the last tick.
 
     Args:
         run_dir: the run's directory.
-        world_size: how many ranks were ordered.
+        sealed: whether the digest is told.
     """
     found: dict[str, dict[str, Any]] = {}
     for match in filter(None, map(_HEARTBEATS.fullmatch, sorted(os.listdir(run_dir)))):
-        unordered = isinstance(world_size, int) and int(match[1]) >= world_size
-        read = _read_lines(run_dir / match[0], sealed=unordered)
+        read = _read_lines(run_dir / match[0], sealed=sealed)
         found[match[0]] = {"bytes": read.bytes, "lines": read.lines}
-        if unordered:
+        if sealed:
             found[match[0]]["sha256"] = read.sha256
     return found
 

@@ -20,6 +20,7 @@ from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.locks import holding, keeper_lock
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats, write_finding
+from tests.supervise.runs import kill_before_the_last_look, starting
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.client import ControlPlane
 from worker.desk.reaper import ShipperOf, reap
@@ -97,6 +98,23 @@ def test_an_end_that_is_recorded_is_shipped_as_it_is(
     assert reap(only(tmp_path), ship, now=500.0)
     end = plane.runs[ORDER.run].states[-1]
     assert end.exit == completed()
+
+
+def test_an_end_that_nobody_saw_is_seen_before_it_is_shipped(
+    tmp_path: Path, plane: FakeControlPlane, ship: ShipperOf
+) -> None:
+    with starting(tmp_path) as new_run:
+        run = new_run(steps=15)
+        plane.runs[run.order.run] = RunStore(token=run.order.token)
+        kill_before_the_last_look(run.path)
+        assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
+        give_up = time.monotonic() + 60.0
+        while not reap(only(tmp_path), ship, now=500.0, environ=os.environ):
+            assert time.monotonic() < give_up
+        run.assert_replays()
+        arrived = plane.runs[run.order.run]
+        assert arrived.events()[-1] == "end"
+        assert len(arrived.lines["0"]) == len(run.beats(0))
 
 
 def test_a_run_whose_keeper_lives_is_left_alone(
