@@ -2,12 +2,15 @@
 
 A command may start its ranks itself (torchrun, accelerate, a shell). Until they are known the
 command's own process stands for rank 0; then each rank has a record of its own, marked `launched`,
-which is written anew where a launcher starts a rank again. Standard library only.
+which is written anew where a launcher starts a rank again. Ranks beyond those that were ordered
+(rank 0 prints for all) are kept in `.beyond.json`: only their stacks are asked for. Standard
+library only.
 """
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.processes import ProcessRef
 
 _NAME = re.compile(r"\.rank(0|[1-9][0-9]{0,5})\.json")
+_BEYOND_NAME = ".beyond.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,28 @@ def recorded_ranks(folder: Path) -> Iterator[int]:
     """Yield the numbers of the ranks that have a record, in their order."""
     matches = map(_NAME.fullmatch, os.listdir(folder))
     yield from sorted(int(match[1]) for match in matches if match is not None)
+
+
+def save_beyond(folder: Path, refs: Mapping[int, ProcessRef]) -> None:
+    """Write which processes are ranks beyond those that were ordered.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    ranks = {str(rank): [ref.pid, ref.start_ticks] for rank, ref in refs.items()}
+    save_json(folder / _BEYOND_NAME, {"v": 1, "ranks": ranks})
+
+
+def load_beyond(folder: Path) -> dict[int, ProcessRef]:
+    """Return those of them that live, as far as they can be read."""
+    with suppress(AttributeError, TypeError, ValueError):
+        rows = ((load_json(folder / _BEYOND_NAME) or {}).get("ranks") or {}).items()
+        refs = {
+            int(rank): ProcessRef(pid=int(pid), start_ticks=int(ticks))
+            for rank, (pid, ticks) in rows
+        }
+        return {rank: ref for rank, ref in sorted(refs.items()) if ref.is_alive()}
+    return {}
 
 
 class RankRecords:

@@ -3,8 +3,9 @@
 A round is a folder `evidence/{number}_{detector}/`: the collectives that the ranks stand in, their
 stacks, process state, the last log lines and heartbeats of every rank, nvidia-smi. All collectors
 of a round run at once, each in a thread and capped at 5 s; one that fails leaves its reason in its
-file. Nothing here blocks a tick, and the names of a round's files are known before it has run, so
-that a finding can name them at once, the most telling first.
+file. Of ranks beyond those that were ordered only people are told: no detector knows them. Nothing
+here blocks a tick, and the names of a round's files are known before it has run, so that a finding
+can name them at once, the most telling first.
 """
 
 import logging
@@ -34,6 +35,7 @@ from gonogo.supervise.evidence.of_rank import (
 )
 from gonogo.supervise.evidence.stacks import LIMIT_S, Readers, find_py_spy
 from gonogo.supervise.exit_record import load_tail
+from gonogo.supervise.rank_record import load_beyond
 from gonogo.supervise.threads import start_thread
 
 MAX_ROUNDS = 8
@@ -166,6 +168,11 @@ class Evidence:
         for rank, target in here.items():
             read = partial(read_target, self._readers, self._py_spy, self._probes.put)
             jobs[f"stacks_rank{rank}.txt"] = partial(read, number, target, native)
+        for rank, ref in load_beyond(self._dir.path).items():
+            if rank not in targets:
+                beyond = Target(rank=rank, pid=ref.pid)
+                read = partial(read_target, self._readers, self._py_spy, lambda _: None)
+                jobs[f"stacks_rank{rank}.txt"] = partial(read, number, beyond, native)
         for rank in sorted(targets):
             jobs[f"log_rank{rank}.txt"] = _tail_job(self._dir.rank_log(rank), LOG_LINES)
             beats = _tail_job(self._dir.heartbeat(rank), HEARTBEATS)

@@ -9,8 +9,9 @@ rank, and its stack tells nothing. A rank is, of the command's descendants alone
   That one is asked for its stack, and for nothing else.
 
 Where a launcher starts more ranks than were ordered (`--world-size` was left out, since rank 0
-prints for all), the command stands for all of them: rank 0 may be a victim of one that nobody asks
-for, so how it ended says nothing, and how the command ended is told.
+prints for all), the command stands for all of them: rank 0 may be a victim of one that prints
+nothing, so how it ended says nothing, and how the command ended is told. Where the others stand is
+evidence all the same (`save_beyond`).
 
 How a rank ended only its parent is told. It is read here from what is left of the process in the
 moment before the parent asks. A parent that waits for it may be quicker: then Linux tells from 6.15
@@ -43,7 +44,7 @@ from gonogo.supervise.processes import (
     load_program,
     load_stat,
 )
-from gonogo.supervise.rank_record import RankRecord, save_rank_record
+from gonogo.supervise.rank_record import RankRecord, save_beyond, save_rank_record
 from gonogo.supervise.threads import start_thread
 
 LOOK_EVERY_S = 0.5
@@ -82,6 +83,7 @@ class Launched:
         self._speakers = 0
         self._calm = False
         self._are_more = False
+        self._beyond: dict[int, ProcessRef] = {}
         self._named_by_itself: set[int] = set()
 
     def look(self, now: float) -> None:
@@ -196,11 +198,16 @@ class Launched:
             if parent is not None and names.get(parent.ppid) != said:
                 told.setdefault(int(rank), []).append(pid)
                 self._are_more |= _count_in(environs[pid]) > self._world_size
-        return {
-            rank: pids[0]
-            for rank, pids in told.items()
-            if len(pids) == 1 and rank < self._world_size
-        }
+        only = {rank: pids[0] for rank, pids in told.items() if len(pids) == 1}
+        self._take_beyond({rank: pid for rank, pid in only.items() if rank >= self._world_size})
+        return {rank: pid for rank, pid in only.items() if rank < self._world_size}
+
+    def _take_beyond(self, found: Mapping[int, int]) -> None:
+        """Record the ranks beyond those that were ordered, where they are others than before."""
+        refs = {rank: ref for rank, pid in found.items() if (ref := find_process(pid)) is not None}
+        if refs and refs != self._beyond:
+            save_beyond(self._folder, refs)
+            self._beyond = refs
 
     def _guess(self, below: Collection[int]) -> None:
         """Let the only Python below a command that is none be asked for its stack."""

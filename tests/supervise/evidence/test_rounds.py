@@ -10,6 +10,8 @@ import pytest
 from gonogo.rundir import RunDir
 from gonogo.supervise.evidence.of_rank import Target
 from gonogo.supervise.evidence.rounds import HEARTBEATS, LOG_LINES, Evidence, Round
+from gonogo.supervise.processes import find_process
+from gonogo.supervise.rank_record import save_beyond
 from tests.supervise.runs import no_threads
 
 
@@ -35,6 +37,19 @@ def test_round_names_its_files_beforehand_and_writes_each(tmp_path: Path) -> Non
     assert len((folder / "heartbeats_rank0.jsonl").read_text().splitlines()) == HEARTBEATS
     assert "State:" in (folder / "proc_rank0.txt").read_text()
     assert not (folder / "stacks_rank1.txt").exists()
+
+
+def test_stacks_of_ranks_beyond_those_ordered_are_for_people_alone(tmp_path: Path) -> None:
+    """Where rank 0 prints for all, the one that hangs may be any of them."""
+    mine = find_process(os.getpid())
+    assert mine is not None
+    save_beyond(tmp_path, {0: mine, 1: mine})
+    evidence = Evidence(RunDir(tmp_path))
+    found = finished(evidence.start_round("stall", {0: Target(rank=0, pid=mine.pid)}, 0.0))
+    names = [Path(path).name for path in found.paths]
+    assert names[:3] == ["stacks_rank0.txt", "stacks_rank1.txt", "log_rank0.txt"]
+    assert {probe.rank for probe in evidence.take_probes()} <= {0}
+    assert (tmp_path / found.paths[1]).read_text()
 
 
 @pytest.mark.parametrize("own", ["2026-11-23_profile", "2026_profile", "99_mine", "1a_b", "3_x"])

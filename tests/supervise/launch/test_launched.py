@@ -24,7 +24,7 @@ from gonogo.supervise.processes import (
     load_program,
     load_stat,
 )
-from gonogo.supervise.rank_record import load_rank_record, recorded_ranks
+from gonogo.supervise.rank_record import load_beyond, load_rank_record, recorded_ranks
 from tests.supervise.runs import ROOT, no_threads, wait_until
 
 LAUNCHER = """
@@ -135,11 +135,14 @@ def test_an_end_that_comes_with_the_launcher_s_own_is_waited_for(
 def test_of_more_ranks_than_were_ordered_the_command_tells_the_end(
     tmp_path: Path, launch: Any
 ) -> None:
-    """Rank 0 may be a victim of the one that nobody asks for."""
+    """Rank 0 may be a victim of the one that prints nothing."""
     launcher = launch(sys.executable, "-c", LAUNCHER, SLEEPER, "0:0:2", "1:1:2")
     launched = Launched(tmp_path, {"world_size": 1}, launcher.pid)
     (pid,) = look_until(launched, [0], tmp_path).values()
-    assert pid in children(launcher), "its stack is asked for all the same"
+    wait_until(lambda: launched.look(time.monotonic()) or load_beyond(tmp_path), "the other rank")
+    asked = {0: pid, **{rank: ref.pid for rank, ref in load_beyond(tmp_path).items()}}
+    assert sorted(asked) == [0, 1]
+    assert set(asked.values()) == children(launcher), "their stacks are asked for all the same"
     os.kill(launcher.pid, signal.SIGSTOP)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not find_process(pid), "the end")
