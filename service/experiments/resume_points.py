@@ -47,7 +47,8 @@ def load_resume_points(
         unpassed: whether the phase may go on from a run of it that went to its end and is not GO,
             as it does where it has become longer.
         without: id of a run that was set aside, and whose end is not stored yet.
-        before: only checkpoints of the phase of an earlier step than that; None: any.
+        before: only checkpoints of the phase of an earlier step than that; None: than its last, or
+            any where it may be `unpassed`.
         made_by: says of a run of the phase whether its checkpoints fit; None: all do.
     """
     found: dict[str, ResumePoint] = {}
@@ -59,8 +60,10 @@ def load_resume_points(
             continue
         point = None
         if wanted.name == phase:
+            # What begins at its last step would have none to show; a run may be lost behind that.
+            until = wanted.steps if before is None and not unpassed else before
             point = _lineage_checkpoint(
-                session, experiment, phase, without, before=before, made_by=made_by
+                session, experiment, phase, without, before=until, made_by=made_by
             )
         if point is not None and not unpassed:
             runs = runs_of(session, experiment.id, phase)

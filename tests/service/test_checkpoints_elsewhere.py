@@ -53,7 +53,7 @@ def lost(worker: FakeWorker, order: Order) -> None:
 
 
 def first_order(plane: Plane, worker: FakeWorker) -> Order:
-    plane.submit(set={"retry.infra": 3})
+    plane.submit(set={"retry.infra": 3, "phases.sanity.steps": 20})
     order = worker.claim()
     assert order is not None
     return order

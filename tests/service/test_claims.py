@@ -424,7 +424,7 @@ def test_after_a_reboot_a_run_whose_directory_waits_is_left_to_the_reaper(plane:
 def test_infra_is_retried_from_the_last_durable_checkpoint_until_retries_end(
     plane: Plane, tmp_path: Path
 ) -> None:
-    plane.submit(set={"retry.infra": 1})
+    plane.submit(set={"retry.infra": 1, "phases.sanity.steps": 2})
     worker = plane.worker(home=tmp_path / "runs")
     order = worker.claim()
     assert order is not None
@@ -443,8 +443,32 @@ def test_infra_is_retried_from_the_last_durable_checkpoint_until_retries_end(
     assert view["verdict"] == "INCONCLUSIVE"
 
 
+def test_a_run_that_is_lost_behind_its_last_step_goes_on_before_it(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """From there it would owe no step, and could show none; nor is a run that has begun so."""
+    plane.submit(set={"phases.sanity.steps": 6, "retry.infra": 2})
+    worker = plane.worker(home=tmp_path / "runs")
+    order = worker.claim()
+    assert order is not None
+    for step in (4, 6):
+        save_checkpoint(tmp_path / "runs" / order.run, step=step)
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=6, done=True) for rank in (0, 1)}
+    worker.ship(order, lines)
+    worker.end(order, lines, "keeper_lost", "infra", code=None)
+    again = plane.next_order(worker)
+    assert again.resume_from is not None
+    assert again.resume_from.step == 4
+    save_checkpoint(tmp_path / "runs" / again.run, step=6)
+    worker.start(again)
+    worker.end(again, {}, "hardware", "infra", code=None)
+    last = plane.next_order(worker)
+    assert last.resume_from == again.resume_from
+
+
 def test_a_checkpoint_whose_bytes_changed_is_passed_over(plane: Plane, tmp_path: Path) -> None:
-    plane.submit()
+    plane.submit(set={"phases.sanity.steps": 3})
     worker = plane.worker(home=tmp_path / "runs")
     order = worker.claim()
     assert order is not None

@@ -118,6 +118,7 @@ def test_the_next_phase_takes_no_weights_of_a_remedy_that_its_host_ended(
     """The phase is what it was without it: so is what the next one begins with."""
     plan = bundled_plan("demo")
     plan["phases"] = plan["phases"][:2]
+    plan["phases"][0]["steps"] = 2
     plan["phases"][0]["checkpoint"] = {"every_steps": 1}
     plan["phases"][1]["init_from"] = "sanity"
     experiment = plane.submit(plan)
