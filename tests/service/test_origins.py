@@ -567,6 +567,33 @@ def test_a_longer_phase_passes_with_the_condition_that_it_did_not_pass_before(
     assert (condition["state"], condition["evidence_from"]) == ("open", None)
 
 
+def test_a_run_that_did_not_pass_is_named_through_every_experiment_that_goes_on_with_it(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """Checkpoints made in between, and an attempt whose host failed, hide nothing of it."""
+    home, longer = tmp_path / "runs", {"phases.synthetic.steps": 31}
+    worker = plane.worker(home=home)
+    at = first = end_unpassed(plane, worker, home, {"phases.synthetic.steps": 30})
+    for step in (20, 25):
+        at = plane.submit(origin=f"{at}:synthetic@{step}", set=longer)
+        order = plane.next_order(worker)
+        assert order.unpassed is not None
+        assert order.unpassed.experiment == first
+        save_checkpoint(home / order.run, step={20: 25, 25: 28}[step])
+        if step == 20:
+            worker.start(order)
+            cancel(plane, at, worker, order)
+    fail(worker, order, upto=28, reason="hardware")
+    again = plane.next_order(worker)
+    assert again.resume_from is not None
+    assert (again.resume_from.step, again.unpassed) == (28, order.unpassed)
+    worker.run_through(again)
+    assert plane.next_order(worker).phase == "smoke"
+    view = plane.experiment(at)
+    assert view["phases"][1]["verdict"] == "CONDITIONAL_GO"
+    assert [row["id"] for row in view["conditions"]] == ["synthetic:unpassed"]
+
+
 def test_a_phase_that_never_began_there_begins_though_it_had_begun_before_that(
     plane: Plane, ended: Ended
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from gonogo.contract.canonical import digest
 from gonogo.contract.decision import CriterionResult, Verdict
 from gonogo.contract.errors import Rejected
+from gonogo.contract.facts import ProcessExit
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import JUDGE_VERSION, Order
@@ -422,6 +423,51 @@ def test_every_watcher_watches_this_run_under_this_order(
     starts = [start, start.model_copy(update=changes)]
     other = facts.model_copy(update={"watch": facts.watch.model_copy(update={"starts": starts})})
     found = evaluate_built_in("identity", other, build_rules(order))
+    assert (found.outcome, found.evidence) == ("inconclusive", text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"run": "run_other"}, "exit.json names run run_other, attempt 1, not this one"),
+        ({"run": None, "attempt": None}, "exit.json names no run, not this one"),
+        (
+            {"attempt": 2},
+            "exit.json names run run_01K00000000000000000000000, attempt 2, not this one",
+        ),
+        ({"order_sha256": "0" * 64}, "exit.json was not written under this order.json"),
+        ({"order_sha256": None}, "exit.json was not written under this order.json"),
+    ],
+    ids=["run", "no run", "attempt", "order", "no order"],
+)
+def test_the_end_that_counts_is_of_this_run_under_this_order(
+    changes: dict[str, Any], text: str
+) -> None:
+    order = order_of()
+    facts = facts_of(record_of(order))
+    assert facts.exit is not None
+    other = facts.model_copy(update={"exit": facts.exit.model_copy(update=changes)})
+    found = evaluate_built_in("completed", other, build_rules(order))
+    assert (found.outcome, found.evidence) == ("inconclusive", text)
+
+
+@pytest.mark.parametrize("end", [{"code": 1}, {"signal": 9}], ids=["code", "signal"])
+def test_torchrun_itself_has_to_leave_with_0(end: dict[str, int]) -> None:
+    order = order_of()
+    facts = facts_of(record_of(order))
+    assert facts.exit is not None
+    bad = facts.exit.model_copy(update={"agent": ProcessExit(**end)})
+    found = evaluate_built_in(
+        "completed", facts.model_copy(update={"exit": bad}), build_rules(order)
+    )
+    assert (found.outcome, found.evidence) == ("fail", "torchrun itself did not exit with 0")
+
+
+def test_a_difference_between_the_fold_and_findings_jsonl_does_not_pass() -> None:
+    order = order_of()
+    text = "findings.jsonl lacks stall (suspect) on rank 1"
+    facts = facts_of(record_of(order)).model_copy(update={"unrecorded": [text]})
+    found = evaluate_built_in("no_halt_finding", facts, build_rules(order))
     assert (found.outcome, found.evidence) == ("inconclusive", text)
 
 
