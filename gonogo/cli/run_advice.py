@@ -19,6 +19,7 @@ from gonogo.supervise.launch.output_lines import around, may_be_epochs, number_o
 MOST_SHOWN = 40
 """Characters of what a pattern found."""
 ABOUT_AS_OFTEN = 0.75
+_SOME_LOSSES = re.compile(r"rank [0-9]+ never said loss ")
 _EXAMPLE = r"--pattern 'iter (?P<step>\d+): loss (?P<loss>\S+)'"
 
 
@@ -78,6 +79,14 @@ def advise(
         said.append(
             f"how rank {ranks} ended only the shell knows that started it: write exec before the"
             " trainer's command there, or start it without a shell (docs/run.md)"
+        )
+    if read and any(row["id"] in open_ and _lacks_losses(row) for row in criteria):
+        remedy = (
+            "have every step's line tell it" if order.patterns_guessed else "leave --pattern out"
+        )
+        said.append(
+            "of some steps the lines tell a loss and of others none, which no waiver passes:"
+            f" {remedy}, or attach it (docs/your-trainer.md)"
         )
     if undone and not read and "completed" in open_:
         said.append(
@@ -253,6 +262,11 @@ def _are_mixed(lengths: Sequence[int], steps: int) -> bool:
     if steps not in lengths:
         return len(lengths) > 1
     return any(may_be_epochs(other, steps) for other in lengths[: lengths.index(steps)])
+
+
+def _lacks_losses(row: Mapping[str, Any]) -> bool:
+    """Say whether a rank told losses of some steps alone."""
+    return bool(_SOME_LOSSES.match(row.get("evidence") or ""))
 
 
 def _is_sparse(row: Mapping[str, Any]) -> bool:

@@ -227,3 +227,24 @@ def test_to_what_numbers_lines_count_is_read_where_they_tell_steps() -> None:
     lines = ["step 3/20 loss 2", "step 4/20 loss 2", " step [1/5] loss 9", "epoch 1/3", "1/7 done"]
     assert lengths_told([PATTERNS["plain"]], lines) == [20, 5]
     assert lengths_told([PATTERNS["plain"]], ["step 3 loss 2"]) == []
+
+
+@pytest.mark.parametrize(
+    ("evidence", "said"),
+    [
+        ("rank 0 never said loss 4, loss 8", True),
+        ("waived by name: rank 0 never said loss 4", False),
+        ("rank 0 never said step 4", False),
+        (None, False),
+    ],
+)
+def test_losses_of_some_steps_are_told_from_none(evidence: str | None, said: bool) -> None:
+    order = build_command_order(
+        ["x"], experiment="e", run="r", cwd="/", world_size=1, steps=30,
+        watch=Watch(), waive=["coverage", "identity"], preflight=[],
+    )  # fmt: skip
+    row = {"id": "coverage", "outcome": "inconclusive", "evidence": evidence}
+    for guessed, remedy in ((True, "have every step's line"), (False, "leave --pattern out")):
+        given = order.model_copy(update={"patterns": ["x"], "patterns_guessed": guessed})
+        found = advise(given, [row], {0}, read=True, planned=False)
+        assert [remedy in text for text in found] == [True] * said
