@@ -24,6 +24,9 @@ from nsa.attention.compression import Compression, MeanCompression, compressed_l
 TurnBlocks = Callable[[Tensor, int], Tensor]
 
 
+_NAMES = ("k_cmp", "v_cmp", "k_sel", "v_sel", "k_win", "v_win")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """Block sizes, as the arguments of `nsa_attention`."""
@@ -114,9 +117,13 @@ class NsaCache:
         """Add n >= 1 tokens, [B, n, G, D] each; nothing is kept of the tensors themselves.
 
         Raises:
-            ValueError: More tokens than the capacity.
+            ValueError: Tensors of other shapes, or more tokens than the capacity.
         """
         n = k_sel.shape[1]
+        B, _, G, D = self._of_tokens[0].shape
+        for name, x in zip(_NAMES, (k_cmp, v_cmp, k_sel, v_sel, k_win, v_win), strict=True):
+            if x.shape != (B, n, G, D):
+                raise ValueError(f"{name} is {tuple(x.shape)}; expected {(B, n, G, D)}")
         if self.length + n > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} tokens, not {self.length + n}")
         # One operation for all copies: a token costs as many microseconds as it takes operations.

@@ -151,6 +151,25 @@ def test_a_full_an_empty_and_a_used_cache_are_refused(small, make_inputs):
         prefill(**inputs, cache=cache)
 
 
+@pytest.mark.parametrize("name", ["k_cmp", "v_cmp", "k_sel", "v_sel", "k_win", "v_win"])
+@pytest.mark.parametrize("dim", range(4))
+def test_tokens_of_another_shape_are_refused_and_nothing_of_them_is_kept(
+    small, make_inputs, name, dim
+):
+    inputs = {key: x.detach() for key, x in make_inputs(10).items()}
+    cache = _cache(inputs, small)
+    token = _step(inputs, 0)
+    other = torch.cat([token[name]] * 2, dim=dim)
+    with pytest.raises(ValueError, match=r"expected \("):
+        _append(cache, token | {name: other})
+    one = token | {name: token[name].select(dim, 0).unsqueeze(dim)}
+    if one[name].shape != token[name].shape:  # would have been spread over all
+        with pytest.raises(ValueError, match=r"expected \("):
+            _append(cache, one)
+    assert cache.length == 0
+    assert not cache.k_sel.any()
+
+
 def test_a_cache_keeps_nothing_of_what_it_is_given(small, make_inputs):
     inputs = {name: x.detach() for name, x in make_inputs(60).items()}
     cache, other = _cache(inputs, small), _cache(inputs, small)
