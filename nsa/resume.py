@@ -14,6 +14,8 @@ from nsa.config import AS_IF_ABSENT, TrainConfig, config_mapping
 from nsa.errors import BadConfig
 
 SECTIONS = ("model", "attention", "packing", "data", "seed")
+AS_ABSENT = {"attention.compression": "mean"}
+"""What a key that may be left out says then."""
 FREE = frozenset(("model.gradient_checkpointing", "attention.backend"))
 _HINT = "--weights-only takes its weights alone"
 
@@ -57,8 +59,10 @@ def differences(
         if isinstance(was, Mapping) and isinstance(now, Mapping):
             for key in (*now, *(key for key in was if key not in now)):
                 name = f"{section}.{key}"
-                if was.get(key) != now.get(key) and name not in FREE:
-                    yield name, was.get(key), now.get(key)
+                absent = AS_ABSENT.get(name)
+                before, after = (absent if x.get(key) is None else x[key] for x in (was, now))
+                if before != after and name not in FREE:
+                    yield name, before, after
         elif was != now:
             yield section, was, now
     if there.get("data") == here.get("data") == "fineweb_edu":

@@ -134,6 +134,18 @@ def test_every_key_that_decides_what_is_trained_must_be_what_it_was(tiny: dict[s
         assert [told for told, _, _ in differences(here | {name: value}, here)] == [name]
 
 
+def test_a_compression_that_is_not_named_is_the_mean(tiny: dict[str, Any]) -> None:
+    absent, mean, learned = (
+        config_mapping(build_config(tiny | {"attention": tiny["attention"] | named}))
+        for named in ({}, {"compression": "mean"}, {"compression": "mlp"})
+    )
+    assert not list(differences(absent, mean))
+    assert not list(differences(mean, absent))
+    for silent in (absent, mean):
+        told = list(differences(silent, learned))
+        assert told == [("attention.compression", "mean", "mlp")]
+
+
 def test_the_random_state_goes_on_where_it_was(
     train_here: TrainHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
