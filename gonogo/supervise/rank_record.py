@@ -90,8 +90,8 @@ def save_beyond(folder: Path, refs: Mapping[int, ProcessRef]) -> None:
 
 
 def load_beyond(folder: Path) -> dict[int, ProcessRef]:
-    """Return those of them that live, as far as they can be read."""
-    with suppress(AttributeError, TypeError, ValueError):
+    """Return those of them that live; none where the file cannot be read: a halt waits for none."""
+    with suppress(ArithmeticError, AttributeError, OSError, TypeError, ValueError):
         rows = ((load_json(folder / _BEYOND_NAME) or {}).get("ranks") or {}).items()
         refs = {
             int(rank): ProcessRef(pid=int(pid), start_ticks=int(ticks))
