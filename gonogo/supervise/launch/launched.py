@@ -206,8 +206,9 @@ class Launched:
         """Record the ranks beyond those that were ordered, where they are others than before."""
         refs = {rank: ref for rank, pid in found.items() if (ref := find_process(pid)) is not None}
         if refs and refs != self._beyond:
-            save_beyond(self._folder, refs)
-            self._beyond = refs
+            with suppress(OSError):  # evidence for people: the ranks that were ordered come first
+                save_beyond(self._folder, refs)
+                self._beyond = refs
 
     def _guess(self, below: Collection[int]) -> None:
         """Let the only Python below a command that is none be asked for its stack."""

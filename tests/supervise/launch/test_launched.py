@@ -132,6 +132,17 @@ def test_an_end_that_comes_with_the_launcher_s_own_is_waited_for(
     assert json.loads((tmp_path / "exit_rank1.json").read_text())["signal"] == 9
 
 
+def test_a_disk_that_takes_no_record_of_further_ranks_keeps_no_ordered_one_unknown(
+    tmp_path: Path, launch: Any
+) -> None:
+    (tmp_path / ".beyond.json").mkdir()
+    launcher = launch(sys.executable, "-c", LAUNCHER, SLEEPER, "0:0:2", "1:1:2")
+    launched = Launched(tmp_path, {"world_size": 1}, launcher.pid)
+    (pid,) = look_until(launched, [0], tmp_path).values()
+    wait_until(lambda: launched.look(time.monotonic()) or len(children(launcher)) == 2, "both")
+    assert pid in children(launcher)
+
+
 def test_of_more_ranks_than_were_ordered_the_command_tells_the_end(
     tmp_path: Path, launch: Any
 ) -> None:
