@@ -43,6 +43,8 @@ from worker.shipping.shipper import Shipper
 RETRY = Backoff(first_s=1.0, longest_s=5.0)
 REST = Backoff(first_s=10.0, longest_s=600.0, jitter=0.0)
 """How long a host takes nothing after it was not fit for a run: its own affair, so no jitter."""
+REAP_S = 20.0
+"""After how long of a round no other run is settled: what waits for a claim comes first."""
 TELL_AGAIN_S = 600.0
 """How often a control plane may ask for a run that was shipped to its end."""
 
@@ -195,13 +197,16 @@ class Desk:
     def _reap_all(self) -> None:
         """End and ship what has no keeper; a run that cannot be shipped waits ever longer."""
         now = time.monotonic()
-        for run in self._inventory.open_runs():
-            retry = self._retries.get(run.run, RETRY)
+        due = [(self._retries.get(run.run, RETRY), run) for run in self._inventory.open_runs()]
+        # Whoever was not come to is first in the next round.
+        for retry, run in sorted(due, key=lambda each: each[0].not_before):
             if run.unseen is not None:  # another machine's, perhaps, where it lives
                 self.weather.note(run.run, run.unseen)
                 continue
             if run.keeper is not None or now < retry.not_before:
                 continue
+            if time.monotonic() - now >= REAP_S:
+                return
             unseen: bool | None = False
             reaped = self.weather.tried(run.run, partial(self._settle_alone, run), unseen)
             if reaped:

@@ -31,7 +31,7 @@ from gonogo.supervise.runs_folder import find_missing, take_as_new
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.desk import launching, rounds
-from worker.desk.desk import TELL_AGAIN_S, Desk
+from worker.desk.desk import REAP_S, TELL_AGAIN_S, Desk
 from worker.desk.launching import make_room
 from worker.desk.reaper import reap
 from worker.desk.rounds import Stopping, make_rounds
@@ -132,6 +132,29 @@ def test_a_run_that_cannot_be_shipped_does_not_hold_others_back(
     calls = plane.calls
     desk.run_round()
     assert plane.calls == calls + 1  # the claim; the unknown run waits for its time
+
+
+def test_runs_that_take_long_to_settle_hold_no_claim_back(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each may wait a minute for a watcher that sees its end."""
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    settled = []
+
+    def take_long(run: OpenRun, *_: Any, **__: Any) -> bool:
+        settled.append(run.run)
+        now[0] += REAP_S
+        return False
+
+    monkeypatch.setattr("worker.desk.desk.reap", take_long)
+    orders = sorted((make_order() for _ in range(3)), key=lambda order: order.run)
+    for order in orders:
+        ended(desk, order)
+    for n in range(3):
+        desk.run_round()
+        assert settled == [order.run for order in orders[: n + 1]]
+        assert len(plane.claims) == n + 1
 
 
 def ship(desk: Desk, plane: FakeControlPlane) -> Order:
@@ -533,10 +556,10 @@ def test_a_run_that_cannot_be_looked_after_holds_no_other_back(
     plane.runs[well.run] = RunStore(token=1)
     look_after = reap
 
-    def break_down(run: OpenRun, *rest: Any) -> bool:
+    def break_down(run: OpenRun, *rest: Any, **more: Any) -> bool:
         if run.run == strange.run:
             raise KeyError(run.run)
-        return look_after(run, *rest)
+        return look_after(run, *rest, **more)
 
     monkeypatch.setattr("worker.desk.desk.reap", break_down)
     desk.run_round()
