@@ -1,7 +1,7 @@
 """What did the writer mean? One hint for every word that is not known."""
 
-import difflib
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 _FEW = 4
 
@@ -14,7 +14,7 @@ def near(word: str, known: Iterable[str]) -> list[str]:
     """
     words = sorted(known)
     begun = [row for row in words if word and row.startswith(word)]
-    return begun[:3] or difflib.get_close_matches(word, words, n=1)
+    return begun[:3] or get_close_matches(word, words, n=1)
 
 
 def hint(word: str, known: Iterable[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -111,12 +110,11 @@ def of_levels(levels: int) -> str:
     return ".".join(["train", *["a"] * (levels - 1)])
 
 
-@pytest.mark.parametrize("levels", [65, 199, 5000, 100_000])
+@pytest.mark.parametrize("levels", [65, 199, 5000, 1_000_000])
 def test_a_path_that_goes_too_deep_is_refused_without_being_looked_for(levels: int) -> None:
-    began = time.process_time()
+    """It took 76 s to look for 100 000 parts, and grew with the square."""
     with pytest.raises(Rejected, match=r"^set train[.a]{,60}: more than 64 levels$") as refused:
         with_overrides(DATA, {of_levels(levels): 1})
-    assert time.process_time() - began < 0.5, "it took 76 s to look for 100 000 parts"
     (problem,) = refused.value.problems
     assert of_levels(levels).startswith(f"{problem.path}."), "it begins as what was said"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
+import difflib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from gonogo.contract import near_miss
 from gonogo.contract.errors import MOST_PROBLEMS, Rejected
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
@@ -45,22 +46,29 @@ PLANS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_of_very_many_problems_the_first_are_looked_for(plan: Callable[[], dict[str, Any]]) -> None:
+def test_of_very_many_problems_the_first_are_looked_for(
+    plan: Callable[[], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What each may have been meant for takes long to find."""
+    looked = []
+
+    def look(word: str, known: list[str], **more: Any) -> list[str]:
+        looked.append(word)
+        return difflib.get_close_matches(word, known, **more)
+
     data = plan()
-    began = time.process_time()
+    monkeypatch.setattr(near_miss, "get_close_matches", look)
     with pytest.raises(Rejected, match=r"\(and more than 49 more\)$") as refused:
         resolve_plan(data)
-    assert time.process_time() - began < 2.0, "what each may have been meant for takes long to find"
     assert len(refused.value.problems) == MOST_PROBLEMS
+    assert 0 < len(looked) <= MOST_PROBLEMS + 1
 
 
 def test_more_phases_than_anybody_writes_are_refused_as_one_problem() -> None:
     """Each names what came before it: ten thousand would be answered with hundreds of MB."""
     phases = [{"name": f"p{n}", "steps": 1, "init_from": "nope"} for n in range(20_000)]
-    began = time.process_time()
     with pytest.raises(Rejected) as refused:
         resolve_plan({**DEMO, "phases": phases})
-    assert time.process_time() - began < 2.0
     (problem,) = refused.value.problems
     assert problem.path == "phases"
     assert "at most 200" in problem.message

@@ -1,7 +1,5 @@
 """Equal stacks are one group, whatever differs by chance."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,6 +110,4 @@ def test_any_text_is_grouped(one: str, other: str) -> None:
 
 def test_a_row_of_blanks_holds_up_nobody_who_reads_a_stack() -> None:
     """A run's own code can write to its evidence, which the service reads for a page."""
-    began = time.process_time()
-    assert main_frames(f"MainThread\n    a{' ' * 2**14}b+0x1f\n") == ("a b",)
-    assert time.process_time() - began < 0.5
+    assert main_frames(f"MainThread\n    a{' ' * 2**20}b+0x1f\n") == ("a b",)
