@@ -205,6 +205,8 @@ def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
             if seal_of(place / name) != seal:
                 raise BadConfig(f"checkpoint {place}: {name} is not what its manifest says")
         state = json.loads((place / "state.json").read_text(encoding="utf-8"))
+        if missing := _names(state) - manifest["files"].keys():
+            raise BadConfig(f"checkpoint {place}: its manifest does not name {min(missing)}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadConfig(f"cannot read checkpoint {place}: {error!r}") from error
     if expected_step not in (None, state["step"]):
@@ -256,12 +258,22 @@ def _part_writers(snapshot: Snapshot, rank: int) -> dict[str, Callable[[BinaryIO
     }
 
 
+def _names(state: dict[str, Any]) -> set[str]:
+    """What a checkpoint's files are called."""
+    parts = [name for kind in ("model", "optimizer") for name in _parts(kind, state)]
+    return {"state.json", "rng.pt", *parts}
+
+
+def _parts(kind: str, state: dict[str, Any]) -> list[str]:
+    """The files that hold the model or the optimizer, by rank."""
+    if not state.get("shapes"):
+        return [f"{kind}.pt"]
+    return [shard_name(kind, rank) for rank in range(state["world_size"])]
+
+
 def _load_whole(place: Path, kind: str, state: dict[str, Any]) -> Any:
-    shapes = state.get("shapes", {})
-    if not shapes:
-        return _load(place / f"{kind}.pt")
-    parts = [_load(place / shard_name(kind, rank)) for rank in range(state["world_size"])]
-    return merged(parts, shapes[kind])
+    parts = [_load(place / name) for name in _parts(kind, state)]
+    return merged(parts, state["shapes"][kind]) if state.get("shapes") else parts[0]
 
 
 def _load(file: Path) -> Any:

@@ -72,6 +72,12 @@ OF_A_CONFIGURATION = (
         "train.attention.l",
         "model.seq_len must be at least attention.l: a branch without blocks learns nothing",
     ),
+    Relation(
+        left="train.optim.decay_steps",
+        relation="at_least",
+        terms=(("train.optim.warmup_steps",),),
+        text="optim.decay_steps must be at least optim.warmup_steps: both count from step 1",
+    ),
 )
 """What `nsa.config` refuses."""
 

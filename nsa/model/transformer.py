@@ -13,6 +13,7 @@ from nsa.attention.block import Block, RMSNorm
 from nsa.attention.module import NativeSparseAttention
 from nsa.attention.packing import separated_documents
 from nsa.attention.rotary import rotation_table
+from nsa.attention.selection_rule import RULE
 from nsa.config import SEPARATOR, TrainConfig
 from nsa.model.dense import DenseAttention
 
@@ -22,6 +23,7 @@ def build_attention(config: TrainConfig) -> NativeSparseAttention | DenseAttenti
     model, attention = config.model, config.attention
     if attention.kind == "dense":
         return DenseAttention(model)
+    blocks = -(-model.seq_len // attention.l_sel)
     return NativeSparseAttention(
         model.dim,
         model.heads,
@@ -30,7 +32,7 @@ def build_attention(config: TrainConfig) -> NativeSparseAttention | DenseAttenti
         l=attention.l,
         d=attention.d,
         l_sel=attention.l_sel,
-        n_sel=attention.n_sel,
+        n_sel=max(RULE.least, min(attention.n_sel, blocks)),  # no text has more
         w=attention.w,
         compression=attention.compression or "mean",
         rope_theta=model.rope_theta,

@@ -84,6 +84,16 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: str) -> None:
         load_checkpoint(place)
 
 
+@pytest.mark.parametrize("name", ["model.pt", "optimizer.pt", "rng.pt", "state.json"])
+def test_a_file_that_the_manifest_does_not_name_is_not_read(tmp_path: Path, name: str) -> None:
+    place = save_checkpoint(tmp_path, SNAPSHOT)
+    manifest = json.loads((place / "manifest.json").read_text())
+    del manifest["files"][name]
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BadConfig, match=f"its manifest does not name {name}"):
+        load_checkpoint(place)
+
+
 def test_a_checkpoint_of_another_step_than_the_order_says_is_refused(tmp_path: Path) -> None:
     place = save_checkpoint(tmp_path, SNAPSHOT)
     with pytest.raises(BadConfig, match="step 20, not 40"):

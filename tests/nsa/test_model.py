@@ -159,3 +159,12 @@ def test_the_selection_of_documents_apart_counts_from_their_first_block(
 
 def _health(model: LanguageModel) -> dict[str, float]:
     return gate_health(gate_rows(gate_stats(model).flatten().tolist()))
+
+
+def test_no_more_blocks_are_listed_than_a_text_has(tiny: dict[str, Any]) -> None:
+    """The list of a query is as long as `n_sel`: gigabytes where somebody means "all"."""
+    tokens, losses = _tokens(), []
+    for blocks in (tiny["model"]["seq_len"] // tiny["attention"]["l_sel"], 2**24):
+        model = _model(tiny, attention={**tiny["attention"], "n_sel": blocks})
+        losses.append(next_byte_loss(model(tokens), tokens))
+    assert torch.equal(*losses)

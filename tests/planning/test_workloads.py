@@ -118,6 +118,7 @@ TOLD = [
     (("model", "groups"), 3, "train.model.heads", "must be a multiple of model.groups"),
     (("attention", "d"), 5, "train.attention.l", "attention.d must divide attention.l"),
     (("model", "seq_len"), 16, "train.model.seq_len", "a branch without blocks learns nothing"),
+    (("optim", "warmup_steps"), 401, "train.optim.decay_steps", "at least optim.warmup_steps"),
     (("batch", "global_seqs"), 3, "train.batch.global_seqs", "shared evenly by ranks"),
     (("parallel",), "single", "world_size", "parallel single means one rank"),
     (("model", "dim"), 128, "train.params", "within 2 %, which is 2395920"),
