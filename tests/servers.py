@@ -57,7 +57,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until(ready: Callable[[], bool], *, what: str, limit_s: float = 60.0) -> None:
+def wait_until(ready: Callable[[], bool], *, what: str, limit_s: float = 180.0) -> None:
     """Ask `ready` until it says yes.
 
     Raises:

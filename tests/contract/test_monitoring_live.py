@@ -120,7 +120,7 @@ def started(*command: str, log: Path) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=120)
 
 
 def answers(url: str) -> bool:

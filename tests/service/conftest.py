@@ -79,7 +79,7 @@ class Plane:
             )
         return self.keys[name]
 
-    def wait(self, ready: Callable[[], Any], what: str = "it", limit_s: float = 20.0) -> Any:
+    def wait(self, ready: Callable[[], Any], what: str = "it", limit_s: float = 120.0) -> Any:
         """Ask until the answer is truthy, and return it."""
         deadline = time.monotonic() + limit_s
         while not (found := ready()):

@@ -36,7 +36,7 @@ def test_who_asks_thrice_on_one_connection_and_goes_leaves_no_stream_open(plane:
         with socket.create_connection((place.hostname, place.port)) as caller:
             caller.sendall(asked.encode() * 3)
             time.sleep(0.005)
-    plane.wait(lambda: status(plane, experiment) == 200, "room for a stream", limit_s=5.0)
+    plane.wait(lambda: status(plane, experiment) == 200, "room for a stream")
 
 
 def test_no_more_streams_than_there_is_room_for(plane: Plane) -> None:
@@ -51,4 +51,4 @@ def test_no_more_streams_than_there_is_room_for(plane: Plane) -> None:
     finally:
         for answer in answers:
             answer.close()
-    plane.wait(lambda: status(plane, experiment) == 200, "room for a stream", limit_s=5.0)
+    plane.wait(lambda: status(plane, experiment) == 200, "room for a stream")

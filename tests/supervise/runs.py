@@ -180,7 +180,7 @@ class SupervisedRun:
         if self.keeper is not None and self.keeper.poll() is None:
             self.keeper.kill()
             self.keeper.wait()
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + 120
         while (left := self.living()) and time.monotonic() < give_up:
             for pid in left:
                 send_signal(pid, signal.SIGKILL)

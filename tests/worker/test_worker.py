@@ -90,7 +90,7 @@ def start_worker(home: Path, plane: FakeControlPlane) -> Iterator[StartWorker]:
 
 
 def until(ready: Callable[[], bool], what: str) -> None:
-    wait_until(ready, what=what, limit_s=60.0)
+    wait_until(ready, what=what)
 
 
 def offer(plane: FakeControlPlane, *orders: Order) -> None:

@@ -448,7 +448,7 @@ def test_a_compiler_that_hangs_ends_with_all_that_it_has_started(tmp_path, monke
     compiler.chmod(0o700)
     with pytest.raises(subprocess.TimeoutExpired):
         library.build_library([str(compiler)], tmp_path / "kept", token.KERNEL)
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 120
     while _lives(int(pid.read_text())):
         assert time.monotonic() < deadline
         time.sleep(0.01)

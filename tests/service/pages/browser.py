@@ -19,7 +19,7 @@ FLAGS = (
     "--disable-sync", "--remote-debugging-pipe",
 )  # fmt: skip
 COMPLAINTS = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 
 
 @dataclass

@@ -316,7 +316,7 @@ def test_second_keeper_of_a_directory_changes_nothing(new_run: NewRun) -> None:
     first = run.document()["pid"]
     second = SupervisedRun(path=run.path, order=run.order).start()
     assert second.keeper is not None
-    assert second.keeper.wait(timeout=20) == 75
+    assert second.keeper.wait(timeout=120) == 75
     assert run.document()["pid"] == first
     assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
 
@@ -329,7 +329,7 @@ def test_device_is_held_while_ranks_live_and_free_after_the_end(
     first.wait_for_step(1)
     second = new_run("--lock", str(lock))
     assert second.keeper is not None
-    assert second.keeper.wait(timeout=20) in (0, 75)
+    assert second.keeper.wait(timeout=120) in (0, 75)
     if second.keeper.returncode == 75:
         assert not (second.path / "keeper.json").exists()
     first.wait_for_exit()

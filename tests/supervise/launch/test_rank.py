@@ -55,7 +55,7 @@ def stamp(run_dir: Path, rank: int = 1) -> dict[str, Any]:
 def test_exit_stamp_says_how_the_program_ended(
     tmp_path: Path, program: str, code: int | None, number: int | None
 ) -> None:
-    status = start(tmp_path, program).wait(timeout=20)
+    status = start(tmp_path, program).wait(timeout=120)
     found = stamp(tmp_path)
     assert (found["v"], found["code"], found["signal"]) == (1, code, number)
     assert status == (code if number is None else -number)
@@ -63,7 +63,7 @@ def test_exit_stamp_says_how_the_program_ended(
 
 def test_output_of_the_program_goes_to_the_log_of_its_rank(tmp_path: Path) -> None:
     program = "import sys; print('out'); print('err', file=sys.stderr)"
-    start(tmp_path, program, rank=3).wait(timeout=20)
+    start(tmp_path, program, rank=3).wait(timeout=120)
     assert (tmp_path / "rank3.log").read_text() == "out\nerr\n"
 
 
@@ -84,7 +84,7 @@ def test_a_host_without_room_for_a_moment_is_no_failure_of_the_program(
         wrapper = start(tmp_path, "print('hello')", environ=environ, stderr=stream)
     wait_until(lambda: os.strerror(number) in said.read_text(), "that it cannot start")
     flag.unlink()
-    assert wrapper.wait(timeout=20) == 0
+    assert wrapper.wait(timeout=120) == 0
     assert (tmp_path / "rank1.log").read_text() == "hello\n"
     assert stamp(tmp_path)["code"] == 0
 
@@ -106,7 +106,7 @@ def test_a_program_is_not_ended_where_nobody_can_look_at_it_as_it_begins(tmp_pat
     flag.unlink()
     found = wait_until(lambda: load_rank_record(tmp_path, 1), "its record")
     assert found.ref.start_ticks > 0
-    assert wrapper.wait(timeout=20) == 0
+    assert wrapper.wait(timeout=120) == 0
     assert (tmp_path / "rank1.log").read_text() == "hello\n"
 
 
@@ -116,7 +116,7 @@ def test_a_program_whose_log_is_refused_at_close_is_started_once(tmp_path: Path)
         "PYTHONPATH": str(Path(__file__).parents[1] / "weather"),
     }
     wrapper = start(tmp_path, "print('hello'); import time; time.sleep(1.5)", environ=environ)
-    assert wrapper.wait(timeout=20) == 0
+    assert wrapper.wait(timeout=120) == 0
     assert (tmp_path / "rank1.log").read_text() == "hello\n"
 
 
@@ -130,7 +130,7 @@ def test_when_memory_runs_out_the_program_is_to_go_before_whoever_watches_it(
     tmp_path: Path,
 ) -> None:
     program = "print(open('/proc/self/oom_score_adj').read().strip())"
-    start(tmp_path, program).wait(timeout=20)
+    start(tmp_path, program).wait(timeout=120)
     ours = int(Path("/proc/self/oom_score_adj").read_text())
     assert int((tmp_path / "rank1.log").read_text()) == 500 > ours
 
@@ -141,12 +141,12 @@ def test_signal_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
         "import signal, sys, time\n"
         f"signal.signal({int(number)}, lambda *_: sys.exit(40))\n"
         "print('ready')\n"
-        "time.sleep(60)"
+        "time.sleep(600)"
     )
     wrapper = start(tmp_path, program)
     wait_until(lambda: "ready" in read(tmp_path / "rank1.log"), "the program")
     wrapper.send_signal(number)
-    assert wrapper.wait(timeout=20) == 40
+    assert wrapper.wait(timeout=120) == 40
     assert stamp(tmp_path)["code"] == 40
 
 
@@ -168,21 +168,21 @@ def test_term_of_a_scheduler_ends_no_program_that_leaves_when_asked(
 
 def test_signal_that_comes_before_the_program_is_not_lost(tmp_path: Path) -> None:
     for _ in range(5):
-        wrapper = start(tmp_path, "import time; time.sleep(60)")
+        wrapper = start(tmp_path, "import time; time.sleep(600)")
         wait_until(lambda: (tmp_path / ".rank1.json").exists(), "the program's start")
         wrapper.send_signal(signal.SIGTERM)
-        assert wrapper.wait(timeout=20) == -signal.SIGTERM
+        assert wrapper.wait(timeout=120) == -signal.SIGTERM
         (tmp_path / ".rank1.json").unlink()
 
 
 def test_program_dies_with_a_killed_wrapper(tmp_path: Path) -> None:
-    wrapper = start(tmp_path, "import time; time.sleep(60)")
+    wrapper = start(tmp_path, "import time; time.sleep(600)")
     wait_until(lambda: (tmp_path / ".rank1.json").exists(), "the program's start")
     program = find_process(json.loads((tmp_path / ".rank1.json").read_text())["pid"])
     wrapper.kill()
     wrapper.wait()
     assert program is not None
-    wait_until(lambda: not program.is_alive(), "the program's end", limit_s=20.0)
+    wait_until(lambda: not program.is_alive(), "the program's end", limit_s=120.0)
     assert not (tmp_path / "exit_rank1.json").exists()
 
 
@@ -237,7 +237,7 @@ def test_a_keeper_that_is_process_1_of_its_pod_starts_its_rank(tmp_path: Path) -
 def test_a_program_dies_of_sigterm_though_whoever_started_it_ignores_that(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        wrapper = start(tmp_path, "import time; time.sleep(60)")
+        wrapper = start(tmp_path, "import time; time.sleep(600)")
     finally:
         signal.signal(signal.SIGTERM, before)
     wait_until(lambda: (tmp_path / ".rank1.json").exists(), "the program's start")
@@ -317,7 +317,7 @@ def test_a_host_without_a_process_for_long_is_said_to_be_unfit(tmp_path: Path) -
 def test_a_command_is_rank_0_whatever_rank_its_starter_was(tmp_path: Path) -> None:
     order = {"run": "run_x", "command": ["x"], "world_size": 1}
     (tmp_path / "order.json").write_text(json.dumps(order))
-    assert start(tmp_path, "print('hello')", rank=3).wait(timeout=20) == 0
+    assert start(tmp_path, "print('hello')", rank=3).wait(timeout=120) == 0
     assert stamp(tmp_path, 0)["code"] == 0
     assert (tmp_path / "rank0.log").read_text() == "hello\n"
 
@@ -325,17 +325,26 @@ def test_a_command_is_rank_0_whatever_rank_its_starter_was(tmp_path: Path) -> No
 LAUNCHER = """
 import os, subprocess, sys, time
 environ = {**os.environ, "RANK": "0", "LOCAL_RANK": "0"}
-rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(2); exit(5)"], env=environ)
+rank = subprocess.Popen([sys.executable, "-c", environ["PROGRAM"]], env=environ)
 while rank.poll() is None:
     time.sleep(0.1)
 sys.exit(1)
+"""
+UNTIL_FOUND = """
+import pathlib, time
+record = pathlib.Path({record!r})
+while not record.exists() or '"launched"' not in record.read_text():
+    time.sleep(0.05)
+time.sleep(0.5)
+exit(5)
 """
 
 
 def test_a_launcher_s_end_is_not_its_ranks(tmp_path: Path) -> None:
     order = {"run": "run_x", "command": ["x"], "world_size": 1}
     (tmp_path / "order.json").write_text(json.dumps(order))
-    assert start(tmp_path, LAUNCHER).wait(timeout=60) == 1
+    rank = UNTIL_FOUND.format(record=str(tmp_path / ".rank0.json"))
+    assert start(tmp_path, LAUNCHER, environ={"PROGRAM": rank}).wait(timeout=120) == 1
     assert stamp(tmp_path, 0)["code"] == 5
     assert load_rank_record(tmp_path, 0).launched  # type: ignore[union-attr]
 
@@ -352,5 +361,5 @@ def test_a_launcher_s_end_is_not_its_ranks(tmp_path: Path) -> None:
 def test_a_rank_that_missed_another_says_so(
     error: str, code: int, missed: bool | None, tmp_path: Path
 ) -> None:
-    start(tmp_path, f"print({error!r}); raise SystemExit({code})").wait(timeout=20)
+    start(tmp_path, f"print({error!r}); raise SystemExit({code})").wait(timeout=120)
     assert stamp(tmp_path).get("lost_peer") is missed

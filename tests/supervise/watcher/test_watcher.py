@@ -65,7 +65,7 @@ def test_watcher_killed_between_finding_and_kill_completes_the_halt_once(new_run
         request = wait_until(lambda: load_request(run.path / KILL_NAME), "the halt's completion")
     finally:
         run.dir.exit.write_text(record.model_dump_json())
-        assert watcher.wait(timeout=20) == 0
+        assert watcher.wait(timeout=120) == 0
     assert (request.key, request.reason) == (halts[0].key, "nonzero_exit")
     assert run.dir.findings.read_bytes() == findings
     assert run.dir.watch.read_bytes().startswith(ticks)
