@@ -16,6 +16,9 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#if defined __AVX512F__ || defined __FMA__
+#include <immintrin.h>
+#endif
 
 #if defined __AVX512F__ /* 32 registers */
 #define WIDE 16         /* numbers of a vector */
@@ -47,6 +50,18 @@ INLINE vec read(const float *from) {
 INLINE void write(float *to, vec x) { memcpy(to, &x, sizeof x); }
 
 INLINE vec splat(float x) { return x - (vec){0}; }
+
+/* x y + z in one rounding where the processor can, and not where a compiler likes it: rows of one
+ * tile, and columns of one block, would round differently from others. */
+INLINE vec fused(vec x, vec y, vec z) {
+#if defined __AVX512F__
+    return (vec)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
+#elif defined __FMA__
+    return (vec)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z);
+#else
+    return x * y + z;
+#endif
+}
 
 INLINE vec only(ints where, vec x) {
     ints bits;
@@ -102,7 +117,7 @@ INLINE void small(int m, int wide, const float *a, long row, long column, const 
         for (int j = 0; j < wide; j++) line[j] = read(b + k * b_row + j * WIDE);
         for (int i = 0; i < m; i++) {
             vec x = splat(a[i * row + k * column]);
-            for (int j = 0; j < wide; j++) sums[i][j] += x * line[j];
+            for (int j = 0; j < wide; j++) sums[i][j] = fused(x, line[j], sums[i][j]);
         }
     }
     for (int i = 0; i < m; i++)

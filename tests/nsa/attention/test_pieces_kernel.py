@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nsa.attention import by_plan, counters, nsa_attention, selection_rule
 from nsa.attention.cpu import library, planned
+from nsa.attention.plan import Gathered, Plan
 
 pytestmark = pytest.mark.needs("compiler")
 SIZES: tuple[dict[str, int], ...] = (
@@ -243,6 +244,39 @@ def test_of_equal_blocks_the_lowest_are_selected(sizes: dict[str, int], make_inp
         for block in free:
             earlier = block - apart
             assert earlier <= whole or earlier in chosen, (t, block)
+
+
+@pytest.mark.parametrize("D", [16, 32, 48])
+def test_a_row_computes_alike_among_any_others(D: int) -> None:
+    """Who else chose a block is the future's, and moves no bit."""
+    functions, t = planned.load_functions(), 30
+    assert not isinstance(functions, str)
+    q, k, v = torch.randn(1, 1, 64, 1, D), *torch.randn(2, 1, 64, D)
+    for key, keys in itertools.product((0, 2, 40), (2, 6, 16)):
+        found = []
+        for before, after in itertools.product((0, 2, 5, 11), (0, 1, 3, 4)):
+            among = Gathered(
+                n=0, k0=key, k1=key + keys, queries=torch.arange(t - before, t + after + 1)
+            )
+            out, total = torch.zeros(1, 1, 64, 1, D), torch.zeros(1, 64)
+            plan = Plan(spans=(), gathered=(among,))
+            planned.attend(functions, q, k / D, v, plan, None, out, total)
+            found.append(torch.cat((out[0, 0, t, 0], total[0, t, None])))
+        assert all(torch.equal(one, found[0]) for one in found), (key, keys)
+
+
+@pytest.mark.parametrize("R", [1, 6, 7, 11, 13])
+def test_equal_keys_get_equal_scores_in_every_place(R: int) -> None:
+    functions, S, D = planned.load_functions(), 181, 16
+    assert not isinstance(functions, str)
+    q = torch.randn(1, 1, S, R, D)
+    k = torch.randn(1, 1, D).expand(1, S, D).contiguous()
+    _, scores = planned.compressed_attend(
+        functions, q, k, k, torch.empty_like(q), l=1, d=1, l_sel=1, start=0, factor=1.0
+    )
+    for t in range(S):
+        seen = scores[0, t, : t + 1]
+        assert torch.equal(seen, seen[:1].expand_as(seen)), t
 
 
 def test_threads_change_no_bit(make_inputs: Made, run: Ran) -> None:
