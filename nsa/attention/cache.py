@@ -51,6 +51,7 @@ class NsaCache:
         k_ring: Keys of the last w tokens [B, G, w, D], token t at t % w; v_ring alike.
     """
 
+    @torch.inference_mode(False)  # begun in that mode, filled and read in it and without it
     def __init__(
         self,
         *,

@@ -184,10 +184,12 @@ def test_a_cache_keeps_nothing_of_what_it_is_given(small, make_inputs):
     assert torch.equal(cache.v_blocks, other.v_blocks)
 
 
-def test_a_cache_is_filled_in_inference_mode_and_without_it(small, make_inputs):
+@pytest.mark.parametrize("begun_in_it", [False, True])
+def test_a_cache_is_filled_in_inference_mode_and_without_it(begun_in_it, small, make_inputs):
     inputs = {name: x.detach() for name, x in make_inputs(60).items()}
     out, _ = nsa_attention(**inputs, **small, return_selection=True)
-    cache = _cache(inputs, small)
+    with torch.inference_mode(begun_in_it):
+        cache = _cache(inputs, small)
     for t in range(60):
         token = _step(inputs, t)
         with torch.inference_mode(t % 7 < 3):
