@@ -130,6 +130,7 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
         use_cache: bool | None = None,
         return_dict: bool | None = None,
         logits_to_keep: int = 0,
+        num_items_in_batch: Tensor | int | None = None,
         **_others: Any,
     ) -> CausalLMOutputWithPast | tuple[Tensor, ...]:
         """Read tokens.
@@ -142,6 +143,8 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
             use_cache: Whether to return caches; not where documents are kept apart.
             return_dict: False returns a tuple.
             logits_to_keep: Only those of so many last tokens; 0 = all.
+            num_items_in_batch: What the loss is divided by, where a batch comes in parts; default
+                the labels given here. The Trainer leaves it to the model.
 
         Raises:
             ValueError: A mask that hides tokens, or more tokens than the caches have room for.
@@ -160,8 +163,7 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
         logits = self.head(self.norm(hidden[:, -logits_to_keep:]))
         loss = None
         if labels is not None:
-            pairs = logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten()
-            loss = nn.functional.cross_entropy(*pairs)
+            loss = _loss(logits, labels, num_items_in_batch)
         if return_dict is False:
             return (logits,) if loss is None else (loss, logits)
         # The class's annotation wants a Cache of transformers; what generate does with it is ours.
@@ -239,6 +241,14 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
 def _refuse_padding(attention_mask: Tensor | None) -> None:
     if attention_mask is not None and not bool(attention_mask.all()):
         raise ValueError("padding is not supported: give texts of one length, or one at a time")
+
+
+def _loss(logits: Tensor, labels: Tensor, items: Tensor | int | None) -> Tensor:
+    pairs = logits[:, :-1].float().flatten(0, 1), labels[:, 1:].flatten()
+    if items is None:
+        return nn.functional.cross_entropy(*pairs)
+    total = nn.functional.cross_entropy(*pairs, reduction="sum")
+    return total / (items.to(total.device) if isinstance(items, Tensor) else items)
 
 
 def _attention(config: NsaConfig) -> NativeSparseAttention:

@@ -16,6 +16,8 @@ from nsa.model import LanguageModel, build_model
 from nsa.model.generation import Sampling, generate
 
 pytest.importorskip("transformers")
+from transformers import Trainer, TrainingArguments
+
 from nsa.attention.hf import NsaConfig, NsaForCausalLM
 
 # transformers warns about itself
@@ -117,6 +119,34 @@ def test_it_trains_with_transformers_weights_and_all(tiny: dict[str, Any], tmp_p
     theirs(tokens, labels=tokens).loss.backward()
     for name, parameter in theirs.named_parameters():
         assert parameter.grad is not None, name
+
+
+def test_a_batch_in_parts_trains_as_a_whole_one_does(tiny: dict[str, Any], tmp_path: Path) -> None:
+    """The Trainer leaves the dividing to models that take any keyword."""
+    pytest.importorskip("accelerate")
+    _exported(tiny, _model(tiny), tmp_path / "exported")
+    tokens = torch.randint(1, 256, (8, 40), generator=torch.Generator().manual_seed(1))
+    rows = [{"input_ids": row, "labels": row} for row in tokens]
+
+    def told(parts: int) -> tuple[float, float]:
+        arguments = TrainingArguments(
+            str(tmp_path / f"of{parts}"),
+            per_device_train_batch_size=8 // parts,
+            gradient_accumulation_steps=parts,
+            max_steps=1,
+            logging_steps=1,
+            max_grad_norm=1e9,
+            save_strategy="no",
+            report_to=[],
+            use_cpu=True,
+        )
+        model = NsaForCausalLM.from_pretrained(tmp_path / "exported")
+        trainer = Trainer(model=model, args=arguments, train_dataset=rows)
+        trainer.train()
+        first = trainer.state.log_history[0]
+        return first["loss"], first["grad_norm"]
+
+    assert told(parts=4) == pytest.approx(told(parts=1), rel=1e-2)
 
 
 def test_padding_is_refused(tiny: dict[str, Any], tmp_path: Path) -> None:
