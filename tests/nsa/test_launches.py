@@ -55,6 +55,13 @@ def _dense(tiny: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"attention": attention, "engine": ENGINE, "steps": 3, **more}
 
 
+def _sparse(tiny: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """By the plain equations, which ask for nothing: what is counted is what lies around them."""
+    attention = {**tiny["attention"], "kind": "nsa", "backend": "reference"}
+    return {"attention": attention, "engine": ENGINE, "steps": 3, **more}
+
+
+@pytest.mark.parametrize("kind", [_dense, _sparse])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_step_asks_its_device_for_numbers_once(
@@ -62,11 +69,12 @@ def test_a_step_asks_its_device_for_numbers_once(
     helpers: Any,
     tiny: dict[str, Any],
     asked: Counter[str],
+    kind: Callable[..., dict[str, Any]],
     dtype: str,
     parts: int,
 ) -> None:
     batch = {"global_seqs": 4, "accumulate": parts}
-    trainer = helpers.build_trainer(make_order(train=_dense(tiny, dtype=dtype, batch=batch)))
+    trainer = helpers.build_trainer(make_order(train=kind(tiny, dtype=dtype, batch=batch)))
     real, seen = trainer._train_step, []
 
     def step() -> None:
@@ -76,7 +84,8 @@ def test_a_step_asks_its_device_for_numbers_once(
 
     trainer._train_step = step
     trainer.run()
-    assert seen == [{"tolist": 1}] * 3
+    looked_at = int(kind is _sparse)  # the selection of every tenth step, from the first
+    assert seen == [{"tolist": 1 + looked_at}, {"tolist": 1}, {"tolist": 1}]
 
 
 def test_gates_come_in_the_same_transfer(
