@@ -88,10 +88,13 @@ class NativeSparseAttention(nn.Module):
         """
         super().__init__()
         check_sizes(l, d, l_sel, n_sel, w)
-        if groups < 1 or heads % groups != 0 or head_dim % 2 != 0:
+        if min(dim, heads, groups, head_dim) < 1 or heads % groups != 0 or head_dim % 2 != 0:
             raise ValueError(
-                f"groups must divide heads and head_dim be even, got {heads=} {groups=} {head_dim=}"
+                "all must be at least 1, groups divide heads and head_dim be even, got"
+                f" {dim=} {heads=} {groups=} {head_dim=}"
             )
+        if not rope_theta > 0:
+            raise ValueError(f"rope_theta must be more than 0, got {rope_theta}")
         kv_width = groups * head_dim
         self.sizes = Sizes(l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w)
         self.head_dim, self.rope_theta, self.backend = head_dim, rope_theta, backend
@@ -131,9 +134,11 @@ class NativeSparseAttention(nn.Module):
             [B, S, dim].
 
         Raises:
-            ValueError: Both cache and doc_ids, a cache of other sizes, or more tokens than it has
-                room for.
+            ValueError: Tokens of another shape, both cache and doc_ids, a cache of other sizes, or
+                more tokens than it has room for.
         """
+        if x.dim() != 3:
+            raise ValueError(f"x must be [B, S, dim], got {tuple(x.shape)}")
         B, S, _ = x.shape
         if cache is not None:
             if doc_ids is not None:

@@ -180,7 +180,8 @@ class ParquetText:
         texts = self._texts(piece.path, group)
         if texts is None:
             return None
-        documents = (_document(text.as_py()) for text in texts)
+        with _reading(f"the texts in row group {group} of {piece.path}"):
+            documents = [_document(text.as_py()) for text in texts]
         own = [document for document in documents if document and split_of(document) == split]
         return b"".join(document + SEPARATOR for document in own[piece.start :: piece.stride])
 
@@ -208,6 +209,9 @@ class ParquetText:
             file = pq.ParquetFile(self._files.open(path, "rb"))
         if _COLUMN not in file.schema_arrow.names:
             raise DataFailure(f"{path} has no column {_COLUMN!r}")
+        kind = file.schema_arrow.field(_COLUMN).type
+        if not _is_text(kind):
+            raise DataFailure(f"{path}: column {_COLUMN!r} holds {kind}, no text")
         return file
 
 
@@ -217,6 +221,13 @@ def _reading(what: str) -> Iterator[None]:
         yield
     except Exception as error:  # every file system of fsspec raises its own kinds
         raise DataFailure(f"cannot read {what}: {error!r}") from error
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    of = pa.types
+    values = kind.value_type if of.is_dictionary(kind) else kind
+    texts = (of.is_string, of.is_large_string, of.is_string_view, of.is_null)
+    return any(is_one(values) for is_one in texts)
 
 
 def _document(text: str | None) -> bytes:

@@ -200,6 +200,35 @@ def test_many_files_are_pieces_of_their_own_and_no_footer_is_read_for_the_index(
     assert set(documents[:-1]) <= {text.encode() for text in _documents(120)}
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (pa.array([1, 2]), r"broken\.parquet: column 'text' holds int64, no text"),
+        (pa.array([b"a", b"b"]), r"broken\.parquet: column 'text' holds binary, no text"),
+        (
+            pa.Array.from_buffers(
+                pa.string(),
+                1,
+                [None, pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"\xff\xfe")],
+            ),
+            r"cannot read the texts in row group 0 of .*broken\.parquet: UnicodeDecodeError",
+        ),
+    ],
+    ids=["numbers", "bytes", "not UTF-8"],
+)
+def test_a_column_that_holds_no_text_is_named(tmp_path: Path, rows: pa.Array, said: str) -> None:
+    pq.write_table(pa.table({"text": rows}), tmp_path / "broken.parquet")
+    with pytest.raises(DataFailure, match=said):
+        ParquetText(str(tmp_path), 1, 1).sequence("train", 0, 64)
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_texts_of_any_layout_are_read(tmp_path: Path, kind: pa.DataType) -> None:
+    rows = pa.array(_documents(50)).cast(kind)
+    pq.write_table(pa.table({"text": rows}), tmp_path / "corpus.parquet")
+    assert ParquetText(str(tmp_path), 1, 1).sequence("train", 0, 64).size == 65
+
+
 @pytest.mark.parametrize("case", ["nowhere", "empty", "no column", "not parquet", "no text"])
 def test_a_folder_that_cannot_serve_is_a_data_failure(tmp_path: Path, case: str) -> None:
     file = tmp_path / "a.parquet"

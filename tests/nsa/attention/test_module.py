@@ -182,6 +182,9 @@ def test_a_cache_and_documents_are_not_mixed(small):
     [
         ({"heads": 3}, "heads=3 groups=2"),
         ({"head_dim": 7}, "even"),
+        ({"dim": 0}, "at least 1.*dim=0"),
+        ({"heads": 0}, "at least 1.*heads=0"),
+        ({"rope_theta": 0.0}, "rope_theta must be more than 0"),
         ({"l": 30}, "d must divide l"),
         ({"compression": "max"}, "mean or mlp"),
     ],
@@ -190,6 +193,11 @@ def test_sizes_that_do_not_fit_are_refused(wrong, word):
     sizes = {"dim": DIM, "heads": HEADS, "groups": GROUPS, "head_dim": D}
     with pytest.raises(ValueError, match=word):
         NativeSparseAttention(**(sizes | wrong))
+
+
+def test_tokens_of_another_shape_are_refused(small):
+    with pytest.raises(ValueError, match=r"x must be \[B, S, dim\], got \(5, 16\)"):
+        _layer(small)(torch.randn(5, 16))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
