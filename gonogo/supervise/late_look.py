@@ -3,7 +3,8 @@
 The run has ended by then, and what it did lies there: only that nobody saw its end is missing, so
 that it could never pass. One more watcher sees it, as one does that a keeper has replaced: it goes
 on from what was recorded, its first tick says how late it comes, and its last one seals the end.
-How long nobody may have watched is for the judge to say.
+How long nobody may have watched is for the judge to say. It dies with whoever started it: that
+one's lock is free then, and another looks.
 
 It looks only at what nobody can have written since: the heartbeat lines have to be those, byte by
 byte, that the keeper sealed in exit.json when nothing of the run lived any more. An end that the
@@ -11,6 +12,7 @@ keeper did not write, a clock of another boot, a watcher that still lives: nobod
 """
 
 import logging
+import os
 import subprocess
 import time
 from collections.abc import Mapping
@@ -53,7 +55,7 @@ def look_late(run_dir: RunDir, environ: Mapping[str, str]) -> None:
     try:
         with open_log(run_dir.path / "watcher.log") as log:
             subprocess.run(
-                [*own_module(WATCHER_MODULE), str(run_dir.path)],
+                [*own_module(WATCHER_MODULE), str(run_dir.path), "--parent", str(os.getpid())],
                 env=dict(environ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

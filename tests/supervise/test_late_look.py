@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from gonogo.rundir import RunDir, load_all_lines, save_json
 from gonogo.supervise.late_look import look_late
 from gonogo.supervise.watcher.recording import WATCHED_NAME
 from tests.supervise.runs import (
+    ROOT,
     NewRun,
     SupervisedRun,
     kill_before_the_last_look,
+    wait_until,
 )
 
 
@@ -46,6 +50,28 @@ def test_one_more_watcher_sees_the_end_and_says_how_late_it_comes(unseen: Superv
     assert first["late_s"] == pytest.approx(first["mono"] - last["mono"] - 0.2, abs=0.01)
     look_late(unseen.dir, os.environ)
     assert load_all_lines(unseen.dir.watch) == ticks
+
+
+REAPER = """
+import os, sys
+from pathlib import Path
+from gonogo.rundir import RunDir
+from gonogo.supervise.late_look import look_late
+look_late(RunDir(Path(sys.argv[1])), os.environ)
+"""
+
+
+def test_whoever_is_killed_while_it_looks_leaves_no_watcher_behind(unseen: SupervisedRun) -> None:
+    before = unseen.dir.watch.read_bytes()
+    with subprocess.Popen([sys.executable, "-c", REAPER, unseen.path], cwd=ROOT) as reaper:
+        below = Path(f"/proc/{reaper.pid}/task/{reaper.pid}/children")
+        (child,) = wait_until(lambda: below.read_text().split(), "the watcher")
+        reaper.kill()  # the watcher has not come as far as to ask for its parent's end
+    wait_until(lambda: not Path("/proc", child).exists(), "the watcher's end")
+    assert unseen.dir.watch.read_bytes() == before
+    assert not (unseen.path / WATCHED_NAME).exists()
+    look_late(unseen.dir, os.environ)
+    unseen.assert_replays()
 
 
 def loaded(path: Path) -> Any:

@@ -1,16 +1,18 @@
 """How is a watcher started, and what remains to be done when it has seen the end?
 
-`python -m gonogo.supervise.watcher RUNDIR [--signs FD]` watches and tells nobody. A service's
-worker has an entry of its own, which calls `main` with what makes its `Shipping`. Into the
-descriptor goes a byte now and then: the keeper replaces a watcher that gives no sign. SIGUSR1 has
-it write its stacks to its log.
+`python -m gonogo.supervise.watcher RUNDIR [--signs FD] [--parent PID]` watches and tells nobody. A
+service's worker has an entry of its own, which calls `main` with what makes its `Shipping`. Into
+the descriptor goes a byte now and then: the keeper replaces a watcher that gives no sign. One that
+is told its parent watches nothing where that is gone: another may be started by now, and one at a
+time writes. SIGUSR1 has it write its stacks to its log.
 
-Exit codes: 0 the end was seen · 2 no readable order.
+Exit codes: 0 the end was seen · 1 its parent is gone · 2 no readable order.
 """
 
 import argparse
 import faulthandler
 import logging
+import os
 import signal
 import sys
 import time
@@ -41,9 +43,12 @@ def main(argv: Sequence[str], connect: Connect = lambda _run_dir, _order: Offlin
     parser = argparse.ArgumentParser(prog="gonogo.supervise.watcher")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--signs", type=int, default=None, metavar="FD")
+    parser.add_argument("--parent", type=int, default=None, metavar="PID")
     asked = parser.parse_args(argv)
     run_dir = RunDir(asked.run_dir.absolute())
     die_with_parent()
+    if asked.parent not in (None, os.getppid()):
+        return 1  # it was gone before the line above
     faulthandler.register(signal.SIGUSR1)  # the keeper asks so, of one that hangs
     logging.basicConfig(
         stream=sys.stderr,
