@@ -169,6 +169,7 @@ def serving(context: Context, *, conduct: bool = True) -> Iterator[httpx.Client]
         create_app(context, conduct=conduct),
         port=0,
         log_config=None,
+        timeout_keep_alive=30,  # as `gonogo serve`
         timeout_graceful_shutdown=1,
         http=Connection,
         ws="none",

@@ -32,7 +32,7 @@ from service.http.auth import load_local_keys
 from service.settings import load_settings
 from tests.service.conftest import serving
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "6"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "4"))
 """Requests an operation and way of making them."""
 CHECKS = [
     not_a_server_error,
