@@ -313,6 +313,12 @@ def test_a_cache_on_another_device_is_told_not_read(make_inputs):
 
 
 @pytest.fixture
+def quickly_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its speed is of no matter: a fifth of the time."""
+    monkeypatch.setattr(library, "_FLAGS", ("-O0", *library._FLAGS[1:]))
+
+
+@pytest.fixture
 def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """A machine on which the kernel has not been asked for."""
     from importlib import import_module
@@ -386,6 +392,7 @@ def test_without_a_compiler_or_by_choice_pytorch_serves(
 
 @needs_compiler
 @pytest.mark.parametrize("options", ["-fvisibility=hidden", "-fsanitize=address"])
+@pytest.mark.usefixtures("quickly_compiled")
 def test_what_cannot_be_loaded_or_is_not_the_kernel_ends_no_program(
     options, anew, tmp_path, monkeypatch
 ):
@@ -396,6 +403,7 @@ def test_what_cannot_be_loaded_or_is_not_the_kernel_ends_no_program(
 
 
 @needs_compiler
+@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("links", [True, False])
 def test_a_library_that_another_host_runs_in_is_not_replaced(anew, tmp_path, monkeypatch, links):
     """Two hosts of one home compile at once: what is replaced there is gone under who has it."""
@@ -417,6 +425,7 @@ def test_a_library_that_another_host_runs_in_is_not_replaced(anew, tmp_path, mon
 
 
 @needs_compiler
+@pytest.mark.usefixtures("quickly_compiled")
 def test_a_library_that_is_not_whole_is_made_anew(anew, tmp_path):
     """After a power cut what was renamed last may be cut short, or hold zeros."""
     compiler, folder = [c_compiler() or ""], tmp_path / "gonogo" / "nsa-cpu"
@@ -431,6 +440,7 @@ def test_a_library_that_is_not_whole_is_made_anew(anew, tmp_path):
 
 
 @needs_compiler
+@pytest.mark.usefixtures("quickly_compiled")
 def test_what_a_killed_compilation_left_goes_with_the_next(tmp_path):
     folder = tmp_path / "kept"
     folder.mkdir(mode=0o700)
