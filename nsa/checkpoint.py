@@ -10,7 +10,7 @@ is read back. Sharded ranks write a part each (`nsa.shards`).
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from nsa.checkpoint_form import check_state
 from nsa.errors import BadConfig
 from nsa.sealed_files import seal_of, sync, write_sealed
 from nsa.shards import PEERS_LIMIT_S, await_seals, leave_seal, merged, shard_name
 
 VERSION = 1
 MANIFEST = "manifest.json"
+_RANDOM = ("cpu", "device")
 _NAME = re.compile(r"step_[0-9]{6,}")
 
 
@@ -195,7 +197,7 @@ def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
     """Read a checkpoint after checking its manifest.
 
     Raises:
-        BadConfig: it is missing, torn, changed since, or of another step.
+        BadConfig: it is missing, torn, changed since, of another form or of another step.
     """
     try:
         manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
@@ -205,15 +207,18 @@ def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
             if seal_of(place / name) != seal:
                 raise BadConfig(f"checkpoint {place}: {name} is not what its manifest says")
         state = json.loads((place / "state.json").read_text(encoding="utf-8"))
+        check_state(place, state, manifest["step"])
         if missing := _names(state) - manifest["files"].keys():
             raise BadConfig(f"checkpoint {place}: its manifest does not name {min(missing)}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadConfig(f"cannot read checkpoint {place}: {error!r}") from error
     if expected_step not in (None, state["step"]):
         raise BadConfig(f"checkpoint {place} is of step {state['step']}, not {expected_step}")
-    rng = _load(place / "rng.pt")
+    rng = _tensors(place, "rng.pt", lambda: _load(place / "rng.pt"))
     if isinstance(rng, list):  # as it was written before GPUs had theirs
         rng = {"cpu": rng, "device": []}
+    if not (isinstance(rng, dict) and all(isinstance(rng.get(x), list) for x in _RANDOM)):
+        raise BadConfig(f"checkpoint {place}: rng.pt holds no random states")
     return Snapshot(
         step=state["step"],
         next_sequence=state["next_sequence"],
@@ -272,9 +277,48 @@ def _parts(kind: str, state: dict[str, Any]) -> list[str]:
 
 
 def _load_whole(place: Path, kind: str, state: dict[str, Any]) -> Any:
-    parts = [_load(place / name) for name in _parts(kind, state)]
-    return merged(parts, state["shapes"][kind]) if state.get("shapes") else parts[0]
+    def read() -> Any:
+        parts = [_load(place / name) for name in _parts(kind, state)]
+        return merged(parts, state["shapes"][kind]) if state.get("shapes") else parts[0]
+
+    whole = _tensors(place, f"its {kind}", read)
+    if not isinstance(whole, dict):
+        raise BadConfig(f"checkpoint {place}: its {kind} is no mapping")
+    return whole
+
+
+def _tensors(place: Path, what: str, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except Exception as error:  # what is no file of torch's raises as it pleases
+        first = str(error).partition("\n")[0]
+        raise BadConfig(
+            f"checkpoint {place}: {what} cannot be read: {type(error).__name__}: {first}"
+        ) from error
 
 
 def _load(file: Path) -> Any:
     return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def load_weights(model: nn.Module, place: Path, weights: Mapping[str, Any]) -> None:
+    """Give a model the weights of a checkpoint, which must be its own.
+
+    Raises:
+        BadConfig: the first that is missing, too much, or of another shape or dtype.
+    """
+    own = model.state_dict()
+    for name in (*own, *(name for name in weights if name not in own)):
+        was, now = _shape_of(weights.get(name)), _shape_of(own.get(name))
+        if was != now:
+            raise BadConfig(
+                f"checkpoint {place} does not fit this model: {name} is {was} there, {now} here"
+            )
+    model.load_state_dict(dict(weights))
+
+
+def _shape_of(value: Any) -> str:
+    """What must be equal, in words."""
+    if not isinstance(value, Tensor):
+        return "missing" if value is None else "no tensor"
+    return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"

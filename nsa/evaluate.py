@@ -85,7 +85,7 @@ def evaluate(given: argparse.Namespace) -> dict[str, Any]:
     # torch takes seconds: arguments are refused before it.
     import torch
 
-    from nsa.checkpoint import load_checkpoint, newest_checkpoint
+    from nsa.checkpoint import load_checkpoint, load_weights, newest_checkpoint
     from nsa.data import open_source
     from nsa.data.held_out import NothingHeldOut
     from nsa.model import build_model
@@ -103,7 +103,7 @@ def evaluate(given: argparse.Namespace) -> dict[str, Any]:
     config = build_config(snapshot.config)
     longest = max([config.model.seq_len, *given.needle])
     model = build_model(replace(config, model=replace(config.model, seq_len=longest)))
-    model.load_state_dict(snapshot.model)
+    load_weights(model, given.checkpoint, snapshot.model)
     model.to(device).eval()
     text = _read(given.text)
     source = open_source(given.data or config.data, config.seed, loader=config.loader)

@@ -71,7 +71,7 @@ def export(checkpoint: Path, out: Path) -> int:
     Raises:
         BadConfig: Nothing usable there, a folder that holds something, or a package is missing.
     """
-    from nsa.checkpoint import load_checkpoint, newest_checkpoint
+    from nsa.checkpoint import load_checkpoint, load_weights, newest_checkpoint
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadConfig(f"{out} is there already: name a folder that is not")
@@ -84,10 +84,7 @@ def export(checkpoint: Path, out: Path) -> int:
     except ImportError as error:
         raise BadConfig(f"exporting needs transformers and safetensors: {error}") from error
     model = NsaForCausalLM(NsaConfig(**arguments))
-    try:
-        model.load_state_dict(snapshot.model)
-    except RuntimeError as error:
-        raise BadConfig(f"checkpoint {checkpoint} does not fit its model: {error}") from error
+    load_weights(model, checkpoint, snapshot.model)
     model.save_pretrained(out)
     return snapshot.step
 

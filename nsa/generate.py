@@ -90,7 +90,7 @@ def start_generation(given: argparse.Namespace) -> tuple[bytes, int, Iterator[in
     # torch takes seconds: arguments are refused before it.
     import torch
 
-    from nsa.checkpoint import load_checkpoint, newest_checkpoint
+    from nsa.checkpoint import load_checkpoint, load_weights, newest_checkpoint
     from nsa.model import build_model
     from nsa.model.generation import Sampling, generate
 
@@ -102,10 +102,7 @@ def start_generation(given: argparse.Namespace) -> tuple[bytes, int, Iterator[in
         raise BadConfig("--device cuda: there is no GPU here")
     device = torch.device("cuda" if usable else "cpu")
     model = build_model(build_config(snapshot.config))
-    try:
-        model.load_state_dict(snapshot.model)
-    except RuntimeError as error:
-        raise BadConfig(f"checkpoint {given.checkpoint} does not fit its model: {error}") from error
+    load_weights(model, given.checkpoint, snapshot.model)
     model.to(device).eval()
     tokens = torch.tensor([list(prompt or SEPARATOR)], device=device)
     if given.bytes < 1 or tokens.shape[1] + given.bytes > model.rotation.shape[1]:

@@ -2,17 +2,17 @@
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nsa.attention import by_plan
 from nsa.attention.backends import BackendUnavailableError, choose_backend
 from nsa.attention.kernels import asked_kernels
-from nsa.checkpoint import Snapshot, load_checkpoint, newest_checkpoint
+from nsa.checkpoint import Snapshot, load_checkpoint, load_weights, newest_checkpoint
 from nsa.config import TrainConfig, config_mapping
 from nsa.data import BatchPlan
 from nsa.device import choose_device, prepare_torch
@@ -149,10 +149,7 @@ def _open_checkpoint(launch: Launch, config: TrainConfig, model: nn.Module) -> S
         print(f"weights alone of {path}, step {snapshot.step}", *told, sep="; ", file=sys.stderr)
     else:
         check_same_run(str(path), snapshot, config)
-    try:
-        model.load_state_dict(snapshot.model)
-    except RuntimeError as error:
-        raise BadConfig(f"checkpoint {path} does not fit this model: {error}") from error
+    load_weights(model, path, snapshot.model)
     return snapshot
 
 
@@ -172,15 +169,38 @@ def _go_on(
             group["params"] for group in groups
         ]:
             raise ValueError("other parameters")
+        _check_moments(snapshot.optimizer["state"], parameters)
         moments = {**snapshot.optimizer, "param_groups": groups}
         optimizer.load_state_dict(ranks.cut(moments, parameters))
-    except (RuntimeError, ValueError, KeyError, IndexError) as error:
+    except (RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise BadConfig(f"the checkpoint does not fit this optimizer: {error}") from error
-    loss_scale.load(snapshot.loss_scale)
-    if ranks.rank < len(snapshot.rng):
-        torch.set_rng_state(snapshot.rng[ranks.rank])
-    if device.type == "cuda" and ranks.rank < len(snapshot.device_rng):
-        torch.cuda.set_rng_state(snapshot.device_rng[ranks.rank], device)
+    try:
+        loss_scale.load(snapshot.loss_scale)
+        if ranks.rank < len(snapshot.rng):
+            torch.set_rng_state(snapshot.rng[ranks.rank])
+        if device.type == "cuda" and ranks.rank < len(snapshot.device_rng):
+            torch.cuda.set_rng_state(snapshot.device_rng[ranks.rank], device)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadConfig(f"the checkpoint's loss scale or random state is none: {error}") from error
+
+
+def _check_moments(state: Mapping[int, Mapping[str, Any]], parameters: Sequence[Tensor]) -> None:
+    """Refuse moments that are not those of these parameters; AdamW would take any.
+
+    Raises:
+        ValueError: the first that does not fit.
+        IndexError: there is no such parameter.
+    """
+    for number, moments in state.items():
+        like = parameters[number]
+        for name in ("exp_avg", "exp_avg_sq"):
+            found = moments[name]
+            if (found.shape, found.dtype) != (like.shape, like.dtype):
+                raise ValueError(
+                    f"{name} of parameter {number} is {list(found.shape)} {found.dtype}, "
+                    f"which is {list(like.shape)} {like.dtype}"
+                )
+        float(moments["step"])
 
 
 def _changed(snapshot: Snapshot, config: TrainConfig) -> Iterator[tuple[str, Any, Any]]:

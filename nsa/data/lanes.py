@@ -104,7 +104,13 @@ class Lane:
         return mark
 
     def seek(self, mark: Mark) -> None:
-        """Know where a sequence begins without having read what lies before it."""
+        """Know where a sequence begins without having read what lies before it.
+
+        Raises:
+            DataFailure: there is no such piece.
+        """
+        if mark.piece >= len(self._pieces):
+            raise DataFailure(f"{mark} is beyond the {len(self._pieces)} pieces of its lane")
         self._keep(mark)
 
     def _keep(self, mark: Mark) -> None:

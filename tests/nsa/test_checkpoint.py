@@ -1,6 +1,8 @@
 import dataclasses
 import errno
+import hashlib
 import json
+import re
 import resource
 import shutil
 import subprocess
@@ -19,12 +21,13 @@ from nsa.checkpoint import (
     keep_newest,
     later_checkpoints,
     load_checkpoint,
+    load_weights,
     newest_checkpoint,
     save_checkpoint,
     sweep,
 )
 from nsa.errors import BadConfig
-from nsa.sealed_files import write_sealed
+from nsa.sealed_files import seal_of, write_sealed
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,6 +95,92 @@ def test_a_file_that_the_manifest_does_not_name_is_not_read(tmp_path: Path, name
     (place / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(BadConfig, match=f"its manifest does not name {name}"):
         load_checkpoint(place)
+
+
+def _seal_anew(place: Path) -> None:
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["files"] = {name: seal_of(place / name) for name in manifest["files"]}
+    (place / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("step", None, "step in state.json must be a whole number, not None"),
+        ("step", 10, "is of step 20 by its manifest, 10 by state.json"),
+        ("next_sequence", "80", "next_sequence in state.json must be a whole number, not '80'"),
+        ("config_digest", 3, "config_digest in state.json must be a text"),
+        ("config_digest", "x", "config_digest is not that of its config"),
+        ("world_size", 0, "world_size in state.json must be a whole number from 1"),
+        ("corpus", None, "corpus in state.json must be a text"),
+        ("marks", [[1, -1]], "marks in state.json must be rows of whole numbers"),
+        ("loss_scale", 3, "loss_scale in state.json must be an object"),
+        ("config", {"seed": 8}, "config_digest is not that of its config"),
+        ("shapes", [], "shapes in state.json must be an object"),
+        ("shapes", {"model": {}, "optimizer": {}}, "its manifest does not name model_rank0.pt"),
+        *((name, ..., f"lacks {name}") for name in ("step", "next_sequence", "world_size")),
+    ],
+)
+def test_a_field_that_no_run_can_have_written_is_told_by_name(
+    tmp_path: Path, name: str, value: Any, said: str
+) -> None:
+    config = {"seed": 7}
+    digest = hashlib.sha256(b'{"seed":7}').hexdigest()
+    place = save_checkpoint(
+        tmp_path, dataclasses.replace(SNAPSHOT, config=config, config_digest=digest)
+    )
+    assert load_checkpoint(place).config == config
+    state = json.loads((place / "state.json").read_text())
+    if value is ...:
+        del state[name]
+    else:
+        state[name] = value
+    (place / "state.json").write_text(json.dumps(state))
+    _seal_anew(place)
+    with pytest.raises(BadConfig, match=re.escape(said)) as refused:
+        load_checkpoint(place)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no archive", "truncated", "list", "number"])
+@pytest.mark.parametrize("name", ["model.pt", "optimizer.pt", "rng.pt"])
+def test_a_file_that_holds_no_tensors_is_told_in_one_line(
+    tmp_path: Path, name: str, damage: Any
+) -> None:
+    place = save_checkpoint(tmp_path, SNAPSHOT)
+    if isinstance(damage, bytes):
+        (place / name).write_bytes(damage)
+    elif damage == "truncated":
+        (place / name).write_bytes((place / name).read_bytes()[:-200])
+    else:
+        torch.save([[1]] if damage == "list" and name != "rng.pt" else 3, place / name)
+    _seal_anew(place)
+    with pytest.raises(BadConfig, match=rf"step_000020: (its )?{name[:-3]}") as refused:
+        load_checkpoint(place)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ({}, "weight is missing there, [2, 3] float32 here"),
+        ({"weight": torch.zeros(3, 2)}, "weight is [3, 2] float32 there, [2, 3] float32 here"),
+        ({"weight": torch.zeros(2, 3).bfloat16()}, "weight is [2, 3] bfloat16 there"),
+        ({"weight": 3}, "weight is no tensor there"),
+        ({"weight": torch.zeros(2, 3), "x": torch.zeros(1)}, "x is [1] float32 there, missing"),
+    ],
+)
+def test_weights_of_another_model_are_told_by_their_first_difference(
+    weights: dict[str, Any], said: str
+) -> None:
+    model = torch.nn.Linear(3, 2, bias=False)
+    before = model.weight.clone()
+    with pytest.raises(BadConfig, match=re.escape(said)) as refused:
+        load_weights(model, Path("there"), weights)
+    assert "\n" not in str(refused.value)
+    assert torch.equal(model.weight, before)
+    load_weights(model, Path("there"), {"weight": torch.ones(2, 3)})
+    assert bool((model.weight == 1).all())
 
 
 def test_a_checkpoint_of_another_step_than_the_order_says_is_refused(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ import nsa.trainer
 from nsa.checkpoint import load_checkpoint, save_checkpoint
 from nsa.config import AS_IF_ABSENT, build_config, config_mapping
 from nsa.data.make_parquet import write_parquet_folder
-from nsa.errors import BadConfig
+from nsa.errors import BadConfig, DataFailure
 from nsa.model.transformer import next_byte_loss
 from nsa.resume import FREE, differences
+from nsa.sealed_files import seal_of
 from nsa.train import main
 
 TrainHere = Callable[..., list[dict[str, Any]]]
@@ -162,3 +163,58 @@ def test_the_random_state_goes_on_where_it_was(
     train_here("rest", resume_from=_resume(tmp_path))
     assert len(set(whole)) == 4
     assert drawn == whole[2:]
+
+
+def _damage(name: str, change: str) -> Callable[[Any], None]:
+    """What makes a checkpoint's file one that no run of this model can go on with."""
+    moments = {
+        "shape": lambda held: held["state"][0].update(exp_avg=torch.zeros(1)),
+        "dtype": lambda held: held["state"][0].update(exp_avg=held["state"][0]["exp_avg"].half()),
+        "gone": lambda held: held["state"][0].pop("exp_avg_sq"),
+        "beyond": lambda held: held["state"].update({999: held["state"][0]}),
+        "list": lambda held: held.update(state=[1]),
+        "step": lambda held: held["state"][0].update(step="x"),
+    }
+    random = {
+        "short": lambda held: held.update(cpu=[torch.zeros(3, dtype=torch.uint8)]),
+        "number": lambda held: held.update(cpu=[3]),
+    }
+    return {"optimizer.pt": moments, "rng.pt": random}[name][change]
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        *(("optimizer.pt", x) for x in ("shape", "dtype", "gone", "beyond", "list", "step")),
+        *(("rng.pt", x) for x in ("short", "number")),
+    ],
+)
+def test_moments_and_random_states_that_do_not_fit_are_told_and_not_taken(
+    train_here: TrainHere, tmp_path: Path, name: str, change: str
+) -> None:
+    train_here("whole", checkpoint=HALF)
+    place = tmp_path / "whole" / "checkpoints" / "step_000002"
+    held = torch.load(place / name, weights_only=True)
+    _damage(name, change)(held)
+    torch.save(held, place / name)
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["files"][name] = seal_of(place / name)
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BadConfig, match="the checkpoint"):
+        train_here("rest", resume_from=_resume(tmp_path))
+
+
+@pytest.mark.parametrize("change", ["short row", "beyond"])
+def test_marks_of_another_stream_are_told_and_not_taken(
+    train_here: TrainHere, tmp_path: Path, change: str
+) -> None:
+    folder = tmp_path / "corpus"
+    write_parquet_folder(folder, _documents(80), files=2, rows_per_group=20)
+    train = {"data": f"parquet:{folder}"}
+    train_here("whole", train=train, checkpoint=HALF)
+    place = tmp_path / "whole" / "checkpoints" / "step_000002"
+    saved = load_checkpoint(place)
+    marks = [row[:3] if change == "short row" else [*row[:2], 999, *row[3:]] for row in saved.marks]
+    other = save_checkpoint(tmp_path / "other", replace(saved, marks=marks))
+    with pytest.raises(DataFailure, match=r"is no mark of|is beyond the \d+ pieces"):
+        train_here("rest", train=train, resume_from={"path": str(other), "step": 2})
