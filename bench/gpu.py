@@ -20,8 +20,8 @@ trainer at 2 and 32 sequences; tiles around those of the table; and the proofs t
 with what failed and what there was no time for.
 
 The exit code is about correctness alone: 0 when every planned comparison held, 1 when one did not
-or was not made, 3 when there is no GPU: then nothing was measured. Without the stage `correctness`
-it says nothing.
+or was not made, 2 for bad arguments, 3 when there is no GPU: then nothing was measured. Without
+the stage `correctness` it says nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.on_gpu.plan import (
+    BAD_ARGUMENTS,
     GRACE_S,
     NO_GPU,
     STAGES,
@@ -139,10 +140,16 @@ def _planned(device: str) -> list[str]:
 
 
 def _stages(only: str | None, device: str) -> list[Stage]:
+    """Those that were asked for, in order.
+
+    Raises:
+        SystemExit: there is none of that name.
+    """
     names = {stage.name for stage in STAGES} if only is None else set(only.split(","))
     if unknown := names - {stage.name for stage in STAGES}:
         known = ", ".join(stage.name for stage in STAGES)
-        raise SystemExit(f"no stage {', '.join(sorted(unknown))}; there are {known}")
+        print(f"no stage {', '.join(sorted(unknown))}; there are {known}", file=sys.stderr)
+        raise SystemExit(BAD_ARGUMENTS)
     return [s for s in STAGES if s.name in names and (device != "cpu" or s.without_gpu)]
 
 
@@ -176,8 +183,13 @@ def main(arguments: list[str] | None = None) -> int:
     if given.device != "cpu" and not torch.cuda.is_available():
         print("No CUDA device here: nothing was measured, and no GPU figure is claimed.")
         return NO_GPU
-    given.out.mkdir(parents=True, exist_ok=True)
     stages = _stages(given.only, given.device)
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)
+        file.open("ab").close()
+    except OSError as error:
+        print(f"Nothing was measured: no row can be written to {file}: {error}", file=sys.stderr)
+        return BAD_ARGUMENTS
     compared = any(stage.name == "correctness" for stage in stages)
     planned = _planned(given.device) if compared else []
     text = "Nothing was measured."

@@ -80,12 +80,18 @@ def export(checkpoint: Path, out: Path) -> int:
         raise BadConfig(f"checkpoint {checkpoint} does not hold its configuration")
     arguments = exported_config(build_config(snapshot.config))
     try:
+        from safetensors import SafetensorError
+
         from nsa.attention.hf import NsaConfig, NsaForCausalLM
     except ImportError as error:
         raise BadConfig(f"exporting needs transformers and safetensors: {error}") from error
     model = NsaForCausalLM(NsaConfig(**arguments))
     load_weights(model, checkpoint, snapshot.model)
-    model.save_pretrained(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        model.save_pretrained(out)
+    except (OSError, SafetensorError) as error:
+        raise BadConfig(f"cannot write to {out}: {error}") from error
     return snapshot.step
 
 

@@ -11,6 +11,7 @@ Exit codes: 0 done, 4 bad arguments or a checkpoint that cannot be used.
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -42,6 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BadConfig as error:
         print(f"BadConfig: {error}", file=sys.stderr)
         return error.code
+    except BrokenPipeError:  # who reads has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed when Python ends
+        return 0
     spent_s = time.monotonic() - began
     if given.json:
         told = {
@@ -74,10 +78,16 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=0.8, help="0 = likeliest (default .8)")
     parser.add_argument("--top-k", type=int, help="draw from the k likeliest bytes")
     parser.add_argument("--top-p", type=float, help="draw from the likeliest of this probability")
-    parser.add_argument("--seed", type=int, default=0, help="same seed, same text (default 0)")
+    parser.add_argument("--seed", type=_seed, default=0, help="same seed, same text (default 0)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--json", action="store_true", help="one JSON object, no streaming")
     return parser.parse_args(arguments)
+
+
+def _seed(text: str) -> int:
+    if not (text.isdecimal() and int(text) < 2**63):
+        raise argparse.ArgumentTypeError(f"expected a whole number below 2^63, found {text!r}")
+    return int(text)
 
 
 def start_generation(given: argparse.Namespace) -> tuple[bytes, int, Iterator[int]]:

@@ -19,7 +19,7 @@ GRACE_S = 5.0
 ROW_LIMIT_S = 45.0
 """One thing that is measured takes a few seconds; what takes so long hangs, and is ended."""
 
-RIGHT, WRONG, NO_GPU = 0, 1, 3
+RIGHT, WRONG, BAD_ARGUMENTS, NO_GPU = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

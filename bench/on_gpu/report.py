@@ -95,26 +95,8 @@ def _failures(rows: Sequence[Row]) -> Iterator[str]:
             at = f" at: {row['broke_at']}" if row.get("broke_at") else ""
             lines.append(f"- stage {row['stage']} {how}{at}")
     for row in rows:
-        if row.get("error") and row["row"] in (
-            "attention",
-            "kernels",
-            "packed",
-            "trainer",
-            "proof",
-        ):
-            known = (
-                "kernel",
-                "direction",
-                "mixture",
-                "way",
-                "kind",
-                "sequences",
-                "compiled",
-                "B",
-                "S",
-                "dtype",
-            )
-            what = " ".join(str(row[name]) for name in known if name in row)
+        if row.get("error") and row["row"] in _MAY_FAIL:
+            what = " ".join(str(row[name]) for name in _KNOWN if name in row)
             lines.append(f"- {row['row']} {what}: {row['error']}")
     if lines:
         yield from ("", "## What failed", "", *lines)

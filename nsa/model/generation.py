@@ -50,7 +50,8 @@ def next_probabilities(logits_BV: Tensor, sampling: Sampling) -> Tensor:
         best = logits.argmax(-1, keepdim=True)
         return torch.zeros_like(logits).scatter_(-1, best, 1.0)
     # Only differences count: from the largest, however small the temperature, nothing overflows.
-    logits = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature
+    temperature = max(sampling.temperature, torch.finfo(logits.dtype).tiny)  # in fp32 not 0
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperature
     order = logits.sort(dim=-1, descending=True, stable=True)
     ranked = order.values
     if sampling.top_k is not None:

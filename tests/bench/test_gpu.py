@@ -296,9 +296,21 @@ def test_the_report_tells_what_was_measured_what_failed_and_what_was_left_out() 
     assert report([], []).endswith("Nothing was compared.")
 
 
-def test_a_stage_that_there_is_not_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="no stage speed; there are machine, compiling"):
+def test_a_stage_that_there_is_not_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
         gpu.main(["--device", "cpu", "--out", str(tmp_path), "--only", "speed"])
+    assert ended.value.code == 2  # 1 would say that a comparison did not hold
+    assert "no stage speed; there are machine, compiling" in capsys.readouterr().err
+
+
+def test_a_folder_that_takes_no_rows_is_told_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert gpu.main(["--device", "cpu", "--out", str(tmp_path / "file" / "out")]) == 2
+    assert "no row can be written to" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

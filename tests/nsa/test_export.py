@@ -183,6 +183,9 @@ def test_a_runs_newest_checkpoint_is_written_as_safetensors_and_config(
     assert (out / "model.safetensors").stat().st_size > 10_000
     assert main([str(tmp_path / "trained"), str(out)]) == 4
     assert "there already" in capsys.readouterr().err
+    assert main([str(tmp_path / "trained"), str(out / "config.json" / "in a file")]) == 4
+    told = capsys.readouterr().err.splitlines()
+    assert "cannot write to" in told[-1]
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,18 @@ def test_bytes_are_written_to_standard_output(run_dir: Path, tmp_path: Path) -> 
     assert ended.stdout.endswith(b"\n")
 
 
+def test_who_reads_no_further_ends_it_without_a_word(run_dir: Path) -> None:
+    command = [sys.executable, "-m", "nsa.generate", str(run_dir), "--bytes", "60"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stderr is not None
+        writer.stdout.close()
+        assert writer.stderr.read() == b""
+    assert writer.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -60,6 +72,8 @@ def test_bytes_are_written_to_standard_output(run_dir: Path, tmp_path: Path) -> 
         (["--prompt-file", "/nowhere/at/all"], "cannot read the prompt"),
         (["--bytes", "9", "--top-p", "2"], "top_p"),
         (["--bytes", "many"], "--bytes"),
+        (["--seed", "-1"], "--seed: expected a whole number"),
+        (["--seed", "9" * 30], "--seed: expected a whole number"),
         (["--colour", "red"], "--colour"),
     ],
     ids=lambda value: " ".join(value)[:20] if isinstance(value, list) else "",

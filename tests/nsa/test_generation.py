@@ -154,6 +154,13 @@ def test_filters_leave_the_likeliest_bytes_in_proportion(
         assert whole[kept].sum() - whole[kept].min() < top_p + 1e-4
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-40, 1e-38])
+def test_a_temperature_of_almost_nothing_takes_the_likeliest(temperature: float) -> None:
+    row = torch.tensor([[0.0, 3.0, 2.9, -50.0]])
+    drawn = next_probabilities(row, Sampling(temperature=temperature))
+    assert drawn.tolist() == [[0.0, 1.0, 0.0, 0.0]]
+
+
 @pytest.mark.parametrize(
     "numbers",
     [
