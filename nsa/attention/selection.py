@@ -15,6 +15,8 @@ from nsa.attention.plan import Gathered, Plan, Span, causal_spans, piece_size
 
 _WITHOUT_SIGN, _INFINITY = 0x7FFFFFFF, 0x7F800000
 """Of the bits of a float32."""
+_KEYS_AT_ONCE = 2**21
+"""Scores that are ranked at once: their keys take twice the room of them, 1 GB at 64k in one."""
 
 
 def prefix_length(S: int, l_sel: int, n_sel: int) -> int:
@@ -56,10 +58,16 @@ def free_blocks(scores_BGTJ: Tensor, start: int, l_sel: int, n_sel: int) -> Tens
     rule = selection_rule.RULE
     if T == 0:
         return torch.zeros(B, G, 0, rule.free(n_sel), dtype=torch.int64, device=scores_BGTJ.device)
-    current = torch.arange(start, start + T, device=scores_BGTJ.device)[:, None] // l_sel
     ids = torch.arange(blocks, device=scores_BGTJ.device)
-    allowed = (ids >= rule.first) & (ids <= current - rule.recent)
-    return _best(scores_BGTJ, allowed, rule.free(n_sel))
+    at_once = max(1, _KEYS_AT_ONCE // max(1, B * G * blocks))
+    chosen = []
+    for some in scores_BGTJ.split(at_once, dim=2):
+        end = start + some.shape[2]
+        current = torch.arange(start, end, device=scores_BGTJ.device)[:, None] // l_sel
+        allowed = (ids >= rule.first) & (ids <= current - rule.recent)
+        chosen.append(_best(some, allowed, rule.free(n_sel)))
+        start = end
+    return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=2)
 
 
 def selected_ids(free_BGTF: Tensor, S: int, l_sel: int, n_sel: int) -> Tensor:
