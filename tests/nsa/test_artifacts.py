@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,8 @@ def test_memory_of_the_process_grows_by_what_it_holds() -> None:
     held = torch.ones(16 * 2**20)  # 64 MB of fp32
     after = memory_report(CPU)
     assert 55 < after["host_rss_mb"] - before["host_rss_mb"] < 80
+    (peak_kib,) = re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+    assert after["host_peak_rss_mb"] == pytest.approx(int(peak_kib) / 1024, rel=0.1)
     assert after["host_peak_rss_mb"] >= after["host_rss_mb"] - 1
     assert held.sum() > 0
     assert after["gpu_mem_reserved"] == 0
