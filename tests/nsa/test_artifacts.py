@@ -65,3 +65,10 @@ def test_memory_of_the_process_grows_by_what_it_holds() -> None:
     assert after["host_peak_rss_mb"] >= after["host_rss_mb"] - 1
     assert held.sum() > 0
     assert after["gpu_mem_reserved"] == 0
+
+
+def test_a_row_of_a_layer_bears_that_layers_number(tmp_path: Path) -> None:
+    artifacts = RunArtifacts(tmp_path, load_settings({"NSA_TB_DISABLE": "1"}), CPU)
+    artifacts.log_step(FIELDS, [(1.0, 0.4), (0.5, 0.6)])
+    rows = (tmp_path / "gate_health.csv").read_text().splitlines()
+    assert rows == ["step,layer,entropy,max_share", "1,0,1.0,0.4", "1,1,0.5,0.6"]
