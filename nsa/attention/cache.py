@@ -125,8 +125,7 @@ class NsaCache:
         for name, x in zip(_NAMES, (k_cmp, v_cmp, k_sel, v_sel, k_win, v_win), strict=True):
             if x.shape != (B, n, G, D):
                 raise ValueError(f"{name} is {tuple(x.shape)}; expected {(B, n, G, D)}")
-        if self.length + n > self.capacity:
-            raise ValueError(f"the cache holds {self.capacity} tokens, not {self.length + n}")
+        self.check_room(n)
         # One operation for all copies: a token costs as many microseconds as it takes operations.
         *selected, k_ring, v_ring = self._of_tokens
         to, new = [x.narrow(1, self.length, n) for x in selected], [k_sel, v_sel]
@@ -156,6 +155,15 @@ class NsaCache:
         self._open_tokens += n
         if self._open_tokens == self.sizes.l:
             self._complete_blocks(*self._open)
+
+    def check_room(self, n: int) -> None:
+        """Refuse n tokens more that there is no room for.
+
+        Raises:
+            ValueError: They are more than the capacity.
+        """
+        if self.length + n > self.capacity:
+            raise ValueError(f"the cache holds {self.capacity} tokens, not {self.length + n}")
 
     def _open_like(self, k_cmp: Tensor, v_cmp: Tensor) -> tuple[Tensor, ...]:
         """Room for l open tokens of these dtypes, [B, l, G, D]."""

@@ -243,6 +243,7 @@ class NativeSparseAttention(nn.Module):
     def _extend(self, x: Tensor, cache: NsaCache, table: Tensor | None) -> Tensor:
         """Attend for the tokens after those in the cache."""
         S = x.shape[1]
+        cache.check_room(S)  # before any of them is kept
         first = cache.length
         here = self._rotations(first, S, x) if table is None else table[:, first : first + S]
         tensors = _rotated(self._project(x), here)

@@ -137,6 +137,17 @@ def test_token_after_token_gives_what_the_whole_sequence_gives(prompt, compressi
         layer(x[:, :1], cache)
 
 
+def test_of_tokens_that_a_cache_has_no_room_for_none_is_kept(small):
+    layer, x = _layer(small), _tokens(30)
+    cache = layer.start_cache(2, capacity=20)
+    layer(x[:, :15], cache)
+    with pytest.raises(ValueError, match="holds 20 tokens, not 25"):
+        layer(x[:, 15:25], cache)
+    assert cache.length == 15
+    fitting = layer(x[:, 15:20], cache)
+    torch.testing.assert_close(fitting, layer(x[:, :20])[:, 15:], rtol=1e-10, atol=1e-11)
+
+
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_documents_are_each_as_if_alone(compression, small):
     layer, x = _layer(small, compression), _tokens(90)
