@@ -89,7 +89,9 @@ class NsaConfig(PretrainedConfig):
 
 
 class LayerCaches(list[NsaCache]):
-    """One cache a layer, as `generate` carries them from token to token."""
+    """One cache a layer, as `generate` carries them from token to token, and returns them."""
+
+    is_compileable = False  # asked of caches that it is given to go on from
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens so far."""
@@ -208,8 +210,17 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
         use_cache: bool = True,
         **_others: Any,
     ) -> dict[str, Any]:
-        """What `forward` is given for the next token: that which the caches do not hold."""
+        """What `forward` is given for the next token: that which the caches do not hold.
+
+        Raises:
+            ValueError: They hold all of it: an earlier call's go on with a text that begins as its.
+        """
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if seen >= input_ids.shape[1] > 0:
+            raise ValueError(
+                f"past_key_values hold {seen} tokens and the text has {input_ids.shape[1]}: give a"
+                " text that goes on from those, or no past_key_values"
+            )
         return {
             "input_ids": input_ids[:, seen:],
             "past_key_values": past_key_values,

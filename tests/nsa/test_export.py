@@ -169,6 +169,21 @@ def test_what_a_tokenizer_gives_is_generated_from(tiny: dict[str, Any], tmp_path
     assert torch.equal(theirs.generate(**given, max_new_tokens=9, **options), wanted)
 
 
+def test_what_generate_returns_is_gone_on_from(tiny: dict[str, Any], tmp_path: Path) -> None:
+    theirs = _exported(tiny, _model(tiny), tmp_path / "exported")
+    drawn = torch.Generator().manual_seed(1)
+    text, more = (torch.randint(1, 256, (2, n), generator=drawn) for n in (9, 5))
+    options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    first = theirs.generate(text, max_new_tokens=4, return_dict_in_generate=True, **options)
+    caches, longer = first.past_key_values, torch.cat((first.sequences, more), dim=1)
+    wanted = theirs.generate(longer, max_new_tokens=6, use_cache=False, **options)
+    gone_on = theirs.generate(longer, max_new_tokens=6, past_key_values=caches, **options)
+    assert torch.equal(gone_on, wanted)
+    held = wanted.shape[1] - 1
+    with pytest.raises(ValueError, match=f"hold {held} tokens and the text has 9"):
+        theirs.generate(text, max_new_tokens=1, past_key_values=caches, **options)
+
+
 def test_a_runs_newest_checkpoint_is_written_as_safetensors_and_config(
     train_here: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
