@@ -23,7 +23,8 @@ from service.http.short import ShortWays
 from service.http.streams import Streams
 from service.metrics import control_plane
 from service.pages import sign_in
-from service.pages.routes import add_pages
+from service.pages.route import add_missing_page
+from service.pages.routes import PAGES
 from service.report import routes as report
 from service.rest import (
     agent,
@@ -92,8 +93,21 @@ def openapi(request: Request) -> Response:
 
 
 _WRITE_S = 3.0
-OPEN = (open_routes, control_plane.router)
-"""Routers outside /api: no key."""
+OPEN = (open_routes, control_plane.router, *PAGES)
+"""Routers outside /api; pages ask for a session of their own."""
+
+
+def _all_routes() -> APIRouter:
+    table = APIRouter(default_response_class=WireResponse)
+    for router in API:
+        table.include_router(router, prefix="/api/v1", responses=DOCUMENTED)
+    for router in OPEN:
+        table.include_router(router)
+    return table
+
+
+ROUTES = _all_routes().routes
+"""Every route once: what the framework finds out about each at its first request is kept by it."""
 
 
 def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
@@ -121,6 +135,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,  # it would lead to whatever host the request names
         default_response_class=WireResponse,
+        routes=ROUTES,
         telemetry=_UNTRACED,
     )
     app.state.context = context
@@ -133,11 +148,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
     app.add_middleware(Limits, context=context)
     app.add_middleware(Rates, load_living=living_keys_of(context))
     add_handlers(app)
-    for router in API:
-        app.include_router(router, prefix="/api/v1", responses=DOCUMENTED)
-    for router in OPEN:
-        app.include_router(router)
-    add_pages(app)
+    add_missing_page(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own idiom
     app.state.described = cache(
         lambda: json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, FastAPI, Query, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
 from gonogo.contract.api import CampaignState
@@ -20,7 +20,7 @@ from service.pages.goodput import goodput_bar, goodput_rows
 from service.pages.intervals import interval_chart, ratio_text
 from service.pages.load import load_experiment_page
 from service.pages.render import STATIC, load_static, render
-from service.pages.route import PageRoute, Visitor, add_missing_page
+from service.pages.route import PageRoute, Visitor
 from service.queries.alerts import load_alerts
 from service.queries.campaigns import load_campaign, load_campaigns
 from service.queries.experiments import load_experiments
@@ -187,8 +187,5 @@ def static(name: str) -> Response:
     return Response(load_static(name), media_type=STATIC[name], headers=headers)
 
 
-def add_pages(app: FastAPI) -> None:
-    """Add every page to the application, and one for where there is none."""
-    app.include_router(sign_in.router)
-    app.include_router(router)
-    add_missing_page(app)
+PAGES = (sign_in.router, router)
+"""Routers of every page; `route.add_missing_page` adds the one for where there is none."""

@@ -14,10 +14,9 @@ import pytest
 
 from gonogo.cli.app import run
 from service.context import open_context
-from service.db.migrate import migrate
 from service.http.auth import load_local_keys
 from service.settings import Settings
-from tests.service.conftest import Plane, serving
+from tests.service.conftest import Plane, judges, migrated, serving
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +34,7 @@ class Said:
 
 
 Gonogo = Callable[..., Said]
-
-
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite database without a row, to be copied."""
-    path = tmp_path_factory.mktemp("migrated") / "gonogo.db"
-    migrate(f"sqlite:///{path}")
-    return path
+__all__ = ["judges", "migrated"]  # fixtures of its neighbour's
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from service.db.migrate import migrate
 from service.db.schema import Table
 from service.http.auth import Role, create_key, load_local_keys
 from service.http.connections import Connection
+from service.judging.assessors import Assessors
 from service.settings import Settings
 from tests.service.fake_worker import FakeWorker
 
@@ -84,7 +86,7 @@ class Plane:
         deadline = time.monotonic() + limit_s
         while not (found := ready()):
             assert time.monotonic() < deadline, f"{what} did not happen within {limit_s:g} s"
-            time.sleep(0.01)
+            time.sleep(0.05)
         return found
 
     def wait_state(self, experiment: str, *states: str) -> dict[str, Any]:
@@ -113,6 +115,38 @@ BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgres"))]
 
 
 @pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite database without a row, to be copied: to migrate one takes longer than a test."""
+    path = tmp_path_factory.mktemp("migrated") / "gonogo.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+_waiting: list[Any] = []
+"""Judge's processes that no service has at present."""
+
+
+class PassedOn(Assessors):
+    """Its children stay for the next service: to start one takes longer than most tests."""
+
+    def __init__(self) -> None:
+        super().__init__(_idle=_waiting)
+
+    def close(self) -> None:
+        self._idle = []
+        super().close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def judges() -> Iterator[None]:
+    """Judge's processes of the whole session, passed on from one service to the next."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("service.conductor.judge.Assessors", PassedOn)
+        yield
+    Assessors(_idle=_waiting).close()
+
+
+@pytest.fixture(scope="session")
 def cleared_postgres(request: pytest.FixtureRequest) -> Callable[[], str]:
     """One migrated PostgreSQL database for the session; each call empties it first."""
     made: list[str] = []
@@ -131,12 +165,18 @@ def cleared_postgres(request: pytest.FixtureRequest) -> Callable[[], str]:
     return clear
 
 
+@pytest.fixture
+def sqlite_url(tmp_path: Path, migrated: Path) -> str:
+    """A migrated SQLite database in the test's home, without a row in it."""
+    return f"sqlite:///{shutil.copy(migrated, tmp_path / 'gonogo.db')}"
+
+
 @pytest.fixture(params=BOTH)
-def database_url(
-    request: pytest.FixtureRequest, tmp_path: Path, cleared_postgres: Callable[[], str]
-) -> str:
-    """A database of each kind, without a row in it."""
-    return f"sqlite:///{tmp_path}/gonogo.db" if request.param == "sqlite" else cleared_postgres()
+def database_url(request: pytest.FixtureRequest, cleared_postgres: Callable[[], str]) -> str:
+    """A migrated database of each kind, without a row in it."""
+    if request.param == "postgres":
+        return cleared_postgres()
+    return str(request.getfixturevalue("sqlite_url"))
 
 
 @pytest.fixture(params=BOTH)
@@ -155,7 +195,6 @@ def settings(tmp_path: Path, database_url: str) -> Settings:
 @pytest.fixture
 def plane(settings: Settings) -> Iterator[Plane]:
     """A control plane that conducts."""
-    migrate(settings.database_url)
     context = open_context(settings)
     load_local_keys(context)
     with serving(context) as http:
@@ -206,7 +245,6 @@ def clock() -> Clock:
 @pytest.fixture
 def still(settings: Settings, clock: Clock) -> Iterator[Plane]:
     """A control plane that does nothing by itself; its monotonic clock is the test's."""
-    migrate(settings.database_url)
     context = open_context(settings, mono=clock)
     load_local_keys(context)
     with serving(context, conduct=False) as http:

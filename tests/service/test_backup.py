@@ -45,8 +45,8 @@ def home_at(path: Path) -> Settings:
 
 
 @pytest.fixture
-def database_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/gonogo.db"
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
 
 
 def passed(view: dict[str, Any]) -> int:

@@ -228,7 +228,6 @@ def test_redis_may_be_down_and_forget_everything(
 def test_one_of_two_services_conducts_and_the_other_takes_over(
     settings: Settings, tmp_path: Path
 ) -> None:
-    migrate(settings.database_url)
     contexts = [open_context(settings) for _ in range(2)]
     leaders = [Leader(context.store, tmp_path / "conductor.lock") for context in contexts]
     assert [leader.leads(0.0) for leader in leaders] == [True, False]

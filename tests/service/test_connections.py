@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPResponse
-from pathlib import Path
 
 import pytest
 
@@ -28,8 +27,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def database_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/gonogo.db"
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
 
 
 @contextmanager

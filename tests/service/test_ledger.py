@@ -18,7 +18,6 @@ from gonogo.judge.ledger.sign import trusting
 from gonogo.judge.ledger.verify import verify_folder
 from gonogo.signing import load_public_key, load_signing_key
 from service.context import open_context
-from service.db.migrate import migrate
 from service.db.schema import DecisionRow
 from service.experiments.adoption import find_heads
 from service.settings import Settings
@@ -98,7 +97,6 @@ def test_the_word_of_a_person_is_signed_too(plane: Plane) -> None:
 
 def upgraded(settings: Settings) -> None:
     """A home as release 0.1 left it: decisions as files, and as rows without a signature."""
-    migrate(settings.database_url)
     shutil.copytree(RELEASE / "go" / "decisions", settings.decisions)
 
 
@@ -124,7 +122,6 @@ def test_an_upgrade_adopts_every_chain_once_and_nothing_later(settings: Settings
 
 
 def test_a_home_without_old_decisions_adopts_nothing(settings: Settings) -> None:
-    migrate(settings.database_url)
     open_context(settings).store.close()
     assert not (settings.decisions / "adopted.json").exists()
     mode = stat.S_IMODE((settings.home / "signing.key").stat().st_mode)
@@ -186,7 +183,6 @@ def test_a_chain_that_is_not_whole_is_not_adopted(settings: Settings) -> None:
 
 
 def test_a_home_whose_key_was_tampered_with_does_not_start(settings: Settings) -> None:
-    migrate(settings.database_url)
     open_context(settings).store.close()
     (settings.home / "signing.key").chmod(0o644)
     with pytest.raises(Rejected, match="chmod 600"):

@@ -89,20 +89,18 @@ def text_of(html: str) -> str:
 
 
 @pytest.fixture
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request: pytest.FixtureRequest) -> str:
     """SQLite alone, but for the test that asks for both."""
-    if "both" in request.fixturenames:
-        url: str = request.getfixturevalue("both")
-        return url
-    return f"sqlite:///{tmp_path}/gonogo.db"
+    wanted = "both" if "both" in request.fixturenames else "sqlite_url"
+    return str(request.getfixturevalue(wanted))
 
 
 @pytest.fixture(params=BOTH)
-def both(
-    request: pytest.FixtureRequest, tmp_path: Path, cleared_postgres: Callable[[], str]
-) -> str:
+def both(request: pytest.FixtureRequest, cleared_postgres: Callable[[], str]) -> str:
     """A database of each kind."""
-    return f"sqlite:///{tmp_path}/gonogo.db" if request.param == "sqlite" else cleared_postgres()
+    if request.param == "postgres":
+        return cleared_postgres()
+    return str(request.getfixturevalue("sqlite_url"))
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from sqlalchemy import Table, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from service.db.migrate import migrate
 from service.db.prepared import Prepared
 from service.db.schema import ExperimentRow, KeyRow
 from service.db.store import Store, tables_of
@@ -21,7 +20,6 @@ EXPERIMENTS, KEYS = (cast(Table, row.__table__) for row in (ExperimentRow, KeyRo
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[Store]:
-    migrate(database_url)
     opened = Store(database_url)
     yield opened
     opened.close()

@@ -36,7 +36,6 @@ from tests.servers import wait_until
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[Store]:
-    migrate(database_url)
     opened = Store(database_url)
     yield opened
     opened.close()
@@ -213,7 +212,6 @@ def test_read_modify_write_loses_nothing(store: Store) -> None:
 
 
 def test_what_was_written_is_there_after_a_reopening(database_url: str) -> None:
-    migrate(database_url)
     store = Store(database_url)
     store.write(lambda session: add_key(session, "kept"))
     store.close()
@@ -243,7 +241,6 @@ def connections() -> Iterator[set[int]]:
 def test_closing_waits_for_a_reader_and_leaves_no_connection(
     database_url: str, connections: set[int]
 ) -> None:
-    migrate(database_url)
     store = Store(database_url)
     reading, go_on = threading.Event(), threading.Event()
 
@@ -266,7 +263,6 @@ def test_closing_waits_for_a_reader_and_leaves_no_connection(
 
 
 def test_a_commit_tells_only_what_was_rung_for(database_url: str) -> None:
-    migrate(database_url)
     told: list[frozenset[Topic]] = []
     store = Store(database_url, after_commit=told.append)
 

@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 from gonogo.contract.errors import NotAllowed, StaleToken
 from service.agent.fence import Bearer, bind_key, check_bearer, hash_claim, home_of_worker
 from service.context import open_context
-from service.db.migrate import migrate
 from service.db.schema import KeyRow, RunRow
 from service.db.store import Store
 from service.experiments.epochs import begin_epoch, next_epoch, next_token
@@ -267,7 +266,6 @@ def test_a_restored_database_gives_out_no_number_that_is_living(
     database_url: str, tmp_path: Path
 ) -> None:
     """Its tokens are those of the backup; an attempt of after it holds a later one."""
-    migrate(database_url)
     settings = Settings(home=tmp_path / "home", database_url=database_url)
     backup = open_context(settings, now=lambda: 1.8e9)
     before = backup.store._info["epoch"]
@@ -285,7 +283,6 @@ def test_a_restored_database_gives_out_no_number_that_is_living(
 def test_services_that_start_at_once_on_one_database_have_an_epoch_each(
     database_url: str,
 ) -> None:
-    migrate(database_url)
     store = Store(database_url)
     with ThreadPoolExecutor(4) as pool:
         found = list(
@@ -296,7 +293,6 @@ def test_services_that_start_at_once_on_one_database_have_an_epoch_each(
 
 
 def test_a_second_home_on_the_database_locks_nobody_out(database_url: str, tmp_path: Path) -> None:
-    migrate(database_url)
     keys = {}
     for name in ("one", "two", "one"):
         context = open_context(Settings(home=tmp_path / name, database_url=database_url))

@@ -320,17 +320,20 @@ class Watched:
 def _linked(seen: Watched, tick: Tick, beats: Mapping[int, object]) -> Tick:
     """Return a tick as it is recorded: with its lines' digests, and the tick before it."""
     last = seen.ticks[-1] if seen.ticks else None
-    order = seen.state.run.order
-    raw = json.dumps(wire_value(order.document()), indent=1, ensure_ascii=False) + "\n"
-    sha256 = hashlib.sha256(raw.encode()).hexdigest()
-    start = WatchStart(run=order.run, attempt=order.attempt, order_sha256=sha256)
     return tick.model_copy(
         update={
             "lines": lines_seen(seen.state, beats),
             "prev": tick_digest(last) if last else None,
-            "start": None if last else start,
+            "start": None if last else _first(seen.state.run.order),
         }
     )
+
+
+def _first(order: Order) -> WatchStart:
+    """Return what a watcher's first tick says of the run it looks at."""
+    raw = json.dumps(wire_value(order.document()), indent=1, ensure_ascii=False) + "\n"
+    sha256 = hashlib.sha256(raw.encode()).hexdigest()
+    return WatchStart(run=order.run, attempt=order.attempt, order_sha256=sha256)
 
 
 Ticking = Callable[[float], Iterable[tuple[float, float]]]

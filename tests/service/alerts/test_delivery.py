@@ -18,7 +18,6 @@ from gonogo.contract.ids import Kind, new_id
 from service.alerts.delivery import Deliveries
 from service.alerts.outbox import SETTINGS_WEBHOOK, subscribe_settings
 from service.context import Context, open_context
-from service.db.migrate import migrate
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow
 from service.settings import Settings
 from tests.service.conftest import Plane, serving
@@ -142,7 +141,6 @@ class Outbox:
 
 @pytest.fixture
 def outbox(settings: Settings) -> Iterator[Outbox]:
-    migrate(settings.database_url)
     clock = [1_800_000_000.0]
     context = open_context(settings, now=lambda: clock[0])
     deliveries = Deliveries(context, timeout_s=0.3)
@@ -286,7 +284,6 @@ def test_the_environments_subscription_follows_the_environment(outbox: Outbox) -
 def test_a_service_that_is_started_again_delivers_what_is_left(
     settings: Settings, receiver: Receiver
 ) -> None:
-    migrate(settings.database_url)
     context = open_context(settings)
     box = Outbox(context, Deliveries(context), [0.0])
     box.subscribe(receiver.url)

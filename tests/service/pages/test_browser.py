@@ -17,9 +17,9 @@ pytestmark = pytest.mark.needs("chromium")
 
 
 @pytest.fixture
-def database_url(tmp_path: Path) -> str:
+def database_url(sqlite_url: str) -> str:
     """SQLite alone: a browser sees no database."""
-    return f"sqlite:///{tmp_path}/gonogo.db"
+    return sqlite_url
 
 
 @pytest.fixture

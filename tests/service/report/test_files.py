@@ -26,9 +26,9 @@ from tests.service.report.views import decision, report_view, run_report
 
 
 @pytest.fixture
-def database_url(tmp_path: Path) -> str:
+def database_url(sqlite_url: str) -> str:
     """SQLite alone: the statements are plain."""
-    return f"sqlite:///{tmp_path}/gonogo.db"
+    return sqlite_url
 
 
 def row_of(text: str, name: str) -> str:
