@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +19,8 @@ from nsa.attention import compressed, pieces, selection_rule
 from nsa.attention.counters import count
 from nsa.attention.cpu import planned
 from nsa.attention.pieces import OutputGradient
-from nsa.attention.plan import Plan, pack_rows, unpacked_view, window_plan
-from nsa.attention.selection import selected_plan
+from nsa.attention.plan import Plan, pack_rows, piece_size, unpacked_view, window_plan
+from nsa.attention.selection import selected_plan, stretches
 
 logger = logging.getLogger(__name__)
 
@@ -112,17 +114,34 @@ class Chosen:
         l_sel: int,
         start: int,
         factor: float,
+        choose: Callable[[Tensor, int], Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """Statistics and scores as `compressed.compressed_attend`."""
-        if isinstance(self.kernel, str):
-            read = (_packed(q_BGSRD), k_NCD, v_NCD, q_BGSRD.shape[2], _to_pack(out_BGSRD))
-            return compressed.compressed_attend(
-                *read, l=l, d=d, l_sel=l_sel, start=start, factor=factor
-            )
-        return planned.compressed_attend(
-            *(self.kernel, q_BGSRD, k_NCD, v_NCD, out_BGSRD),
-            l=l, d=d, l_sel=l_sel, start=start, factor=factor,
-        )  # fmt: skip
+        """Attention over the visible compressed blocks, and what is chosen by the block scores.
+
+        Args:
+            q_BGSRD, k_NCD, v_NCD, out_BGSRD, l, d, l_sel, start, factor: As of
+                `compressed.compressed_attend`, of all queries.
+            choose: Takes block scores [N, T, J] and the first of their T neighbouring queries; of
+                a long sequence they are never all in memory.
+
+        Returns:
+            Base-2 log-sum-exp [N, P] (0 where nothing is visible), and what `choose` gave of all
+            queries from `start` on, [N, max(0, S - start), ...].
+        """
+        N, (S, R), chosen = len(k_NCD), q_BGSRD.shape[2:4], []
+        lse = q_BGSRD.new_zeros(N, S * R)
+        length = piece_size(q_BGSRD.device).span_queries
+        for stretch in stretches(S, start, N * -(-S // l_sel), length):
+            sizes: dict[str, Any] = {"l": l, "d": d, "l_sel": l_sel, "factor": factor}
+            sizes |= {"start": start, "stretch": stretch}
+            if isinstance(self.kernel, str):
+                read = (_packed(q_BGSRD), k_NCD, v_NCD, S, _to_pack(out_BGSRD), lse)
+                scores = compressed.compressed_attend(*read, **sizes)
+            else:
+                read_c = (self.kernel, q_BGSRD, k_NCD, v_NCD, out_BGSRD, lse)
+                scores = planned.compressed_attend(*read_c, **sizes)
+            chosen.append(choose(scores, max(start, stretch[0])))
+        return lse, chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=1)
 
     def compressed_backward(
         self,
@@ -230,7 +249,7 @@ def _compressed(
     out, dq = torch.zeros_like(q), torch.zeros_like(q)
     read = (q, k_NCD, v_NCD)
     lse, scores = chosen.compressed_attend(
-        *read, out, l=8, d=4, l_sel=l_sel, start=start, factor=1.0
+        *read, out, l=8, d=4, l_sel=l_sel, start=start, factor=1.0, choose=lambda scores, _: scores
     )
     output = _output(q, grad, lse, torch.zeros_like(lse), whole_rows=True)
     keys_values = chosen.compressed_backward(*read, output, dq, l=8, d=4, start=start)

@@ -37,11 +37,19 @@ class _Tile:
     pairs: slice
 
 
-def _tiles(q_NPD: Tensor, S: int, l: int, d: int, start: int) -> Iterator[_Tile]:  # noqa: E741
+def _tiles(
+    q_NPD: Tensor,
+    S: int,
+    l: int,  # noqa: E741
+    d: int,
+    start: int,
+    stretch: tuple[int, int],
+) -> Iterator[_Tile]:
     R = q_NPD.shape[1] // S
     length = piece_size(q_NPD.device).span_queries
+    begin, end = max(l - 1, stretch[0]), stretch[1]
     # Tiles break at `start`, the first query whose block scores are wanted.
-    edges = [*range(l - 1, min(start, S), length), *range(max(l - 1, start), S, length), S]
+    edges = [*range(begin, min(start, end), length), *range(max(begin, start), end, length), end]
     for t0, t1 in itertools.pairwise(edges):
         seen = (t1 - l) // d + 1
         for pairs in pairs_at_once(q_NPD, (t1 - t0) * R * seen):
@@ -131,37 +139,40 @@ def compressed_attend(
     v_NCD: Tensor,
     S: int,
     out_NPD: Tensor,
+    lse_NP: Tensor,
     *,
     l: int,  # noqa: E741
     d: int,
     l_sel: int,
     start: int,
+    stretch: tuple[int, int],
     factor: float,
-) -> tuple[Tensor, Tensor]:
-    """Attention over the visible compressed blocks, and block scores from query `start` on.
+) -> Tensor:
+    """Attention of a stretch of queries over the compressed blocks they see, and block scores.
 
     Args:
         q_NPD: Rows of queries.
         k_NCD: Compressed keys, not scaled.
         v_NCD: Compressed values.
         S: Queries of a pair.
-        out_NPD: Overwritten with the output.
+        out_NPD: Overwritten with the output, in the stretch.
+        lse_NP: So with the base-2 log-sum-exp, where anything is visible.
         l: Tokens in a compression block.
         d: Tokens between the starts of two compression blocks.
         l_sel: Tokens in a selection block.
         start: First query whose block scores are wanted (S for none).
+        stretch: Queries [begin, end).
         factor: scale * log2(e).
 
     Returns:
-        Base-2 log-sum-exp [N, P] (0 where nothing is visible) and the scores of the selection
-        blocks [N, max(0, S - start), J].
+        The scores of the selection blocks [N, T, J] of the stretch's last T queries, from `start`.
     """
     N, P, _ = q_NPD.shape
-    R, blocks = P // S, -(-S // l_sel)
-    lse = q_NPD.new_zeros(N, P)
-    out_NPD[:, : (l - 1) * R] = 0
-    scores = q_NPD.new_zeros(N, max(0, S - start), blocks)
-    for tile in _tiles(q_NPD, S, l, d, start):
+    R, blocks, (begin, end) = P // S, -(-S // l_sel), stretch
+    first = max(start, begin)
+    out_NPD[:, begin * R : max(begin, min(end, l - 1)) * R] = 0
+    scores = q_NPD.new_zeros(N, max(0, end - first), blocks)
+    for tile in _tiles(q_NPD, S, l, d, start, stretch):
         pairs, rows, seen = tile.pairs, slice(tile.t0 * R, tile.t1 * R), slice(tile.seen)
         p = compressed_logits(q_NPD[pairs, rows], k_NCD[pairs, seen], factor)
         _hide(p, tile, l, d)
@@ -169,13 +180,13 @@ def compressed_attend(
         exp2_alike_(p.sub_(top))
         total = p.sum(-1, keepdim=True)
         p /= total
-        torch.add(total.log2_(), top, out=lse[pairs, rows, None])
+        torch.add(total.log2_(), top, out=lse_NP[pairs, rows, None])
         torch.bmm(p, v_NCD[pairs, seen], out=out_NPD[pairs, rows])
         if tile.t0 >= start:
             per_head = p.view(-1, tile.t1 - tile.t0, R, tile.seen)
-            wanted = scores[pairs, tile.t0 - start : tile.t1 - start]
+            wanted = scores[pairs, tile.t0 - first : tile.t1 - first]
             wanted.copy_(block_scores(per_head, blocks, l, d, l_sel))
-    return lse, scores
+    return scores
 
 
 def compressed_backward(
@@ -197,7 +208,7 @@ def compressed_backward(
     """
     dk, dv = torch.zeros_like(k_NCD), torch.zeros_like(v_NCD)
     R = q_NPD.shape[1] // S
-    for tile in _tiles(q_NPD, S, l, d, start):
+    for tile in _tiles(q_NPD, S, l, d, start, (0, S)):
         pairs, rows, seen = tile.pairs, slice(tile.t0 * R, tile.t1 * R), slice(tile.seen)
         q, k, v = q_NPD[pairs, rows], k_NCD[pairs, seen], v_NCD[pairs, seen]
         p = torch.baddbmm(output.minus_lse_NP1[pairs, rows], q, k.transpose(1, 2))

@@ -7,6 +7,9 @@ chosen by score, ties to the lower id. Shape legend as in plan.py, and J selecti
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -15,8 +18,11 @@ from nsa.attention.plan import Gathered, Plan, Span, causal_spans, piece_size
 
 _WITHOUT_SIGN, _INFINITY = 0x7FFFFFFF, 0x7F800000
 """Of the bits of a float32."""
-_KEYS_AT_ONCE = 2**21
-"""Scores that are ranked at once: their keys take twice the room of them, 1 GB at 64k in one."""
+_SCORES_AT_ONCE = 2**21
+"""Block scores in memory together: all of them take 0.5 GB at 64k, and the keys they are ranked by
+twice that."""
+_MARKS_AT_ONCE = 2**23
+"""Marks of who has chosen which block, in memory together: all of them take 0.13 GB at 64k."""
 
 
 def prefix_length(S: int, l_sel: int, n_sel: int) -> int:
@@ -24,50 +30,57 @@ def prefix_length(S: int, l_sel: int, n_sel: int) -> int:
     return min(S, n_sel * l_sel)
 
 
-def _best(scores_BGTJ: Tensor, allowed_TJ: Tensor, count: int) -> Tensor:
-    """Ids of the `count` best allowed blocks, ties to the lower id: [B, G, T, count]."""
-    blocks = scores_BGTJ.shape[-1]
-    if scores_BGTJ.dtype == torch.float64:
-        ranked = scores_BGTJ.masked_fill(~allowed_TJ, -1.0)
+def stretches(S: int, start: int, scores: int, length: int) -> Iterator[tuple[int, int]]:
+    """Queries [t0, t1) whose block scores are in memory together: not those of the whole sequence.
+
+    Args:
+        S: Queries.
+        start: First query that has scores.
+        scores: How many such a query has, over all pairs.
+        length: Queries that are computed together; a stretch ends with them.
+    """
+    step = max(length, _SCORES_AT_ONCE // max(1, scores) // length * length)
+    return itertools.pairwise((0, *range(start + step, S, step), S))
+
+
+def _best(scores_NTJ: Tensor, allowed_TJ: Tensor, count: int) -> Tensor:
+    """Ids of the `count` best allowed blocks, ties to the lower id: [N, T, count]."""
+    blocks = scores_NTJ.shape[-1]
+    if scores_NTJ.dtype == torch.float64:
+        ranked = scores_NTJ.masked_fill(~allowed_TJ, -1.0)
         return ranked.sort(dim=-1, descending=True, stable=True).indices[..., :count]
     # The bits of a non-negative float order like the float; the id below them settles ties, and
     # makes the selection of the best of many several times faster than a stable sort.
-    ids = torch.arange(blocks, device=scores_BGTJ.device)
+    ids = torch.arange(blocks, device=scores_NTJ.device)
     # NaN stands beside infinity, above all, as in that sort: by its sign its bits could stand below
     # blocks that do not exist.
-    keys = scores_BGTJ.view(torch.int32).to(torch.int64)
+    keys = scores_NTJ.view(torch.int32).to(torch.int64)
     keys.bitwise_and_(_WITHOUT_SIGN).clamp_(max=_INFINITY).mul_(blocks).add_(blocks - 1 - ids)
     keys.masked_fill_(~allowed_TJ, -1)
     best = keys.topk(count, dim=-1, sorted=False).values
     return blocks - 1 - best.remainder(blocks)
 
 
-def free_blocks(scores_BGTJ: Tensor, start: int, l_sel: int, n_sel: int) -> Tensor:
-    """The blocks chosen by score for the queries from `start` on.
+def free_blocks(scores_NTJ: Tensor, first: int, l_sel: int, n_sel: int) -> Tensor:
+    """The blocks chosen by score for queries beyond the dense prefix.
 
     Args:
-        scores_BGTJ: Block scores of the queries start .. S - 1, all >= 0.
-        start: First query beyond the dense prefix.
+        scores_NTJ: Block scores of neighbouring queries, all >= 0.
+        first: The first of these queries.
         l_sel: Tokens in a selection block.
         n_sel: Blocks each query selects.
 
     Returns:
-        Ids [B, G, S - start, F] in no particular order, F as many as the rule leaves free.
+        Ids [N, T, F] in no particular order, F as many as the rule leaves free.
     """
-    B, G, T, blocks = scores_BGTJ.shape
-    rule = selection_rule.RULE
+    N, T, blocks = scores_NTJ.shape
+    rule, device = selection_rule.RULE, scores_NTJ.device
     if T == 0:
-        return torch.zeros(B, G, 0, rule.free(n_sel), dtype=torch.int64, device=scores_BGTJ.device)
-    ids = torch.arange(blocks, device=scores_BGTJ.device)
-    at_once = max(1, _KEYS_AT_ONCE // max(1, B * G * blocks))
-    chosen = []
-    for some in scores_BGTJ.split(at_once, dim=2):
-        end = start + some.shape[2]
-        current = torch.arange(start, end, device=scores_BGTJ.device)[:, None] // l_sel
-        allowed = (ids >= rule.first) & (ids <= current - rule.recent)
-        chosen.append(_best(some, allowed, rule.free(n_sel)))
-        start = end
-    return chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=2)
+        return torch.zeros(N, 0, rule.free(n_sel), dtype=torch.int64, device=device)
+    current = torch.arange(first, first + T, device=device)[:, None] // l_sel
+    ids = torch.arange(blocks, device=device)
+    allowed = (ids >= rule.first) & (ids <= current - rule.recent)
+    return _best(scores_NTJ, allowed, rule.free(n_sel))
 
 
 def selected_ids(free_BGTF: Tensor, S: int, l_sel: int, n_sel: int) -> Tensor:
@@ -112,19 +125,34 @@ def _gathered(free_BGTF: Tensor, S: int, l_sel: int, blocks: int) -> tuple[Gathe
     """Invert "query chose block" into "block meets these queries", the first meeting all."""
     free_NTF = free_BGTF.flatten(0, 1)
     N, T, _ = free_NTF.shape
-    chosen = torch.zeros(N, T, blocks, dtype=torch.bool, device=free_NTF.device)
-    chosen.scatter_(-1, free_NTF, True)
-    chosen[..., : selection_rule.RULE.first] = True
+    of_pair: list[list[Gathered]] = [[] for _ in range(N)]
+    length = piece_size(free_NTF.device).gathered_queries
+    at_once = max(1, _MARKS_AT_ONCE // max(1, N * T))
+    for first in range(0, blocks, at_once):
+        width = min(at_once, blocks - first)
+        for number, queries in enumerate(_meeting(free_NTF - first, S, first, width)):
+            pair, block = divmod(number, width)
+            keys = {"k0": (first + block) * l_sel, "k1": (first + block + 1) * l_sel}
+            of_pair[pair] += [
+                Gathered(n=pair, queries=part, **keys)
+                for part in queries.split(length)
+                if len(part)
+            ]
+    return tuple(one for gathered in of_pair for one in gathered)
+
+
+def _meeting(free_NTF: Tensor, S: int, first: int, width: int) -> tuple[Tensor, ...]:
+    """The queries that meet each of `width` blocks from `first` on, which are counted from it."""
+    N, T, _ = free_NTF.shape
+    # The last column is of all other blocks.
+    chosen = torch.zeros(N, T, width + 1, dtype=torch.bool, device=free_NTF.device)
+    elsewhere = (free_NTF < 0) | (free_NTF >= width)
+    chosen.scatter_(-1, free_NTF.masked_fill(elsewhere, width), True)
+    chosen = chosen[..., :width]
+    chosen[..., : max(0, selection_rule.RULE.first - first)] = True
     n, j, t = chosen.transpose(1, 2).nonzero(as_tuple=True)
-    counts = torch.bincount(n * blocks + j, minlength=N * blocks).tolist()
-    gathered = []
-    for number, queries in enumerate((n * S + (S - T) + t).split(counts)):
-        pair, block = divmod(number, blocks)
-        for part in queries.split(piece_size(queries.device).gathered_queries):
-            if len(part):
-                keys = {"k0": block * l_sel, "k1": (block + 1) * l_sel}
-                gathered.append(Gathered(n=pair, queries=part, **keys))
-    return tuple(gathered)
+    counts = torch.bincount(n * width + j, minlength=N * width).tolist()
+    return (n * S + (S - T) + t).split(counts)
 
 
 def selected_plan(free_BGTF: Tensor, S: int, l_sel: int, *, with_prefix: bool = True) -> Plan:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -122,12 +123,13 @@ def compute(inputs: Sequence[Tensor], sizes: PieceSizes) -> tuple[Tensor, Tensor
     out_sel, other = torch.empty_like(rows), torch.empty_like(rows)
     keys, values = _pack_keys(k_blocks, exact), _pack_keys(v_blocks, exact)
     with products(q.device, "ieee"):
-        lse_cmp, scores = chosen.compressed_attend(
+        lse_cmp, free = chosen.compressed_attend(
             rows, keys, values, other, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, start=start,
             factor=sizes.scale * _LOG2_E,
+            choose=partial(free_blocks, l_sel=sizes.l_sel, n_sel=sizes.n_sel),
         )  # fmt: skip
+        free = free.unflatten(0, (B, G))
     torch.mul(other, gate[0], out=mixed)
-    free = free_blocks(scores.unflatten(0, (B, G)), start, sizes.l_sel, sizes.n_sel)
     plan_sel, plan_win = _plans(free, S, sizes, q.device)
     lse_win = None
     if plan_win is not None:

@@ -392,22 +392,23 @@ static void compressed_rows(tile *t, const float *q, const float *turned, long K
     }
 }
 
-/* Attend to compressed keys, of one pair: `out` and `lse` [P], from the first query that sees one
- * on; and `scores` [queries from `start` on, blocks] of the selection blocks (eq. 9 and
- * 10): `counts` says how much counts each of the `many` compressed blocks from `ahead` before a
+/* Attend to compressed keys, of one pair: `out` and `lse` [P] of the queries `begin` to `end`, from
+ * the first that sees one on; and `scores` [those from `start` on, blocks] of the selection blocks
+ * (eq. 9 and 10): `counts` says how much counts each of the `many` compressed blocks from `ahead` before a
  * selection block's first one on; selection blocks are `apart` of them apart. The factor is applied to products, not
  * to keys, and every column is computed alike: blocks of equal keys get equal scores. */
 void nsa_attend_compressed(const sizes *s, const rows *q, const float *k, const float *v,
-                           float factor, int64_t start, int64_t queries, int64_t blocks,
-                           int64_t apart, int64_t ahead, int64_t many, const float *counts,
+                           float factor, int64_t start, int64_t begin, int64_t end,
+                           int64_t blocks, int64_t apart, int64_t ahead, int64_t many, const float *counts,
                            const rows *out, float *lse, float *scores, int64_t row, float *room) {
     const long D = s->D, R = s->R, K = s->K, at_once = TILE / R;
+    const long first = start > begin ? start : begin;
     float *turned = room, *own = turned + (K + KEYS - 1) / KEYS * KEYS * D, *made = own + TILE * D;
     float *p = made + TILE * D, *heads = p + TILE * row;
     tile t;
     turn(k, K, D, turned);
-    for (long t0 = s->l - 1; t0 < queries; t0 += at_once) {
-        const long here = queries - t0 < at_once ? queries - t0 : at_once;
+    for (long t0 = begin < s->l - 1 ? s->l - 1 : begin; t0 < end; t0 += at_once) {
+        const long here = end - t0 < at_once ? end - t0 : at_once;
         t.m = here * R;
         for (long i = 0; i < t.m; i++) {
             long hi = (t0 + i / R + 1 - s->l) / s->d + 1;
@@ -418,8 +419,8 @@ void nsa_attend_compressed(const sizes *s, const rows *q, const float *k, const 
         multiply(t.m, D / WIDE, p, row, 1, v, D, t.most, made, D, 0);
         store(out, made, s, t0 * R, t.m);
         for (long i = 0; i < t.m; i++) lse[t0 * R + i] = log2f(t.dot[i]) + t.offset[i];
-        for (long n = t0 < start ? start - t0 : 0; n < here; n++) {
-            float *to = scores + (t0 + n - start) * blocks;
+        for (long n = t0 < first ? first - t0 : 0; n < here; n++) {
+            float *to = scores + (t0 + n - first) * blocks;
             const long seen = (t.hi[n * R] + WIDE - 1) / WIDE * WIDE;
             for (long c = 0; c < seen; c += WIDE) {
                 vec all = {0};

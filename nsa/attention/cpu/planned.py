@@ -90,7 +90,7 @@ def load_functions() -> Functions | str:
         [sizes, *plan, rows, *keys, pointer, rows, pointer, pointer],
         [sizes, *plan, rows, *keys, rows, *[column] * 3, rows, *keys, number, number, pointer],
         [
-            *(sizes, rows, *keys, ctypes.c_float, *[number] * 6, pointer),
+            *(sizes, rows, *keys, ctypes.c_float, *[number] * 7, pointer),
             *(rows, pointer, pointer, number, pointer),
         ],
         [sizes, number, rows, rows, pointer],
@@ -215,19 +215,20 @@ def compressed_attend(
     k_NCD: Tensor,
     v_NCD: Tensor,
     out_BGSRD: Tensor,
+    lse_NP: Tensor,
     *,
     l: int,  # noqa: E741
     d: int,
     l_sel: int,
     start: int,
+    stretch: tuple[int, int],
     factor: float,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Output, statistics and scores as `compressed.compressed_attend`."""
-    (N, C, D), (S, R) = k_NCD.shape, q_BGSRD.shape[2:4]
-    blocks, wanted = -(-S // l_sel), max(0, S - start)
-    lse = torch.zeros(N, S * R, dtype=torch.float32, device="cpu")
+    (N, C, D), (S, R), (begin, end) = k_NCD.shape, q_BGSRD.shape[2:4], stretch
+    blocks, wanted = -(-S // l_sel), max(0, end - max(start, begin))
     scores = torch.zeros(N, wanted, blocks, dtype=torch.float32, device="cpu")
-    out_BGSRD[:, :, : l - 1] = 0
+    out_BGSRD[:, :, begin : max(begin, min(end, l - 1))] = 0
     counts = torch.tensor(counts_of_offsets(l, d, l_sel), dtype=torch.float32, device="cpu")
     row = -(-C // KEYS) * KEYS
     sizes = _Sizes(C, R, D, S, l, d, 0, 0)
@@ -236,13 +237,14 @@ def compressed_attend(
         room = _room(row * D + 2 * TILE * D + (TILE + 1) * row + 2 * len(counts))
         functions.attend_compressed(
             ctypes.byref(sizes), _rows(q_BGSRD, n), k_NCD[n].data_ptr(), v_NCD[n].data_ptr(),
-            factor, start, S, blocks, l_sel // d, l // d - 1, len(counts), counts.data_ptr(),
-            _rows(out_BGSRD, n), lse[n].data_ptr(), scores[n].data_ptr(), row, room.data_ptr(),
+            factor, start, begin, end, blocks, l_sel // d, l // d - 1, len(counts),
+            counts.data_ptr(), _rows(out_BGSRD, n), lse_NP[n].data_ptr(), scores[n].data_ptr(), row,
+            room.data_ptr(),
         )  # fmt: skip
 
     if C:
         _each_pair(N, work)
-    return lse, scores
+    return scores
 
 
 def dots(functions: Functions, x_BGSRD: Tensor, y_BGSRD: Tensor) -> Tensor:

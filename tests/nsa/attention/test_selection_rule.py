@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import pytest
 import torch
 
-from nsa.attention import NsaCache, Sizes, decode, nsa_attention, selection, selection_rule
+from nsa.attention import NsaCache, Sizes, decode, nsa_attention, selection_rule
 from nsa.attention.checks import check_sizes
 from nsa.attention.selection_rule import RULE, SelectionRule
 from nsa.config import AttentionConfig
@@ -68,22 +68,3 @@ def test_sizes_and_configuration_want_room_for_what_is_forced(monkeypatch, make_
     check_sizes(8, 4, 8, 5, 20)
     with pytest.raises(ValueError, match="n_sel must be at least 5: so many are forced"):
         nsa_attention(**make_inputs(20), **{**SIZES, "n_sel": 4})
-
-
-def test_scores_are_ranked_in_parts_that_do_not_grow_with_the_sequence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.rand(1, 2, 700, 60, generator=generator).round(decimals=1)  # with ties
-    whole = selection.free_blocks(scores, 64, 16, 6).sort(-1).values
-    ranked, best = [], selection._best
-
-    def rank_and_tell(some: torch.Tensor, *rest: Any) -> torch.Tensor:
-        ranked.append(some.numel())
-        return best(some, *rest)
-
-    monkeypatch.setattr(selection, "_best", rank_and_tell)
-    monkeypatch.setattr(selection, "_KEYS_AT_ONCE", 5000)
-    assert torch.equal(selection.free_blocks(scores, 64, 16, 6).sort(-1).values, whole)
-    assert max(ranked) <= 5000
-    assert sum(ranked) == scores.numel()
