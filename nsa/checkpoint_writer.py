@@ -79,6 +79,10 @@ class CheckpointWriter:
         every = self._cadence.every_steps
         return (last and bool(self._cadence)) or (every is not None and step % every == 0)
 
+    def lacks_last(self, step: int) -> bool:
+        """Whether the last step was to be saved, and could not be; known on every rank alike."""
+        return bool(self._cadence) and self._saved_step != step
+
     @property
     def lacks_room(self) -> bool:
         """Whether the host's memory does not hold the copy yet, and could."""

@@ -4,7 +4,8 @@ TrainerStop
 ├── Halted        3  `.HALT` was seen; left at a step boundary, with a checkpoint
 ├── BadConfig     4  the order, configuration, environment or arguments are wrong
 ├── DataFailure   5  the data source cannot serve
-└── NonFinite     6  loss or gradient norm is NaN or infinite, for good
+├── NonFinite     6  loss or gradient norm is NaN or infinite, for good
+└── NotSaved      1  trained to the last step, and the weights of it could not be written
 """
 
 from typing import ClassVar
@@ -38,3 +39,7 @@ class NonFinite(TrainerStop):
     """The loss or the gradient norm is not finite, and nothing will mend it."""
 
     code = 6
+
+
+class NotSaved(TrainerStop):
+    """A run by hand has nothing to show for its last steps: their checkpoint was not written."""

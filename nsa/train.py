@@ -7,7 +7,8 @@
 
 With `--order` the run directory is the order's folder, and it waits for `.GO`. A `.HALT` in the run
 directory ends it at the next step, with a checkpoint; one from before `--config` is forgotten.
-Exit codes: 0 done, 3 halted, 4 bad configuration, 5 data failure, 6 non-finite, 1 anything else.
+Exit codes: 0 done, 3 halted, 4 bad configuration, 5 data failure, 6 non-finite, 1 anything else
+(by hand also where the checkpoint of the last step could not be written).
 """
 
 import argparse

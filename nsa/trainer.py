@@ -21,7 +21,7 @@ from nsa.checkpoint_writer import CheckpointWriter
 from nsa.console import LOG_EVERY_S, Console, write_log
 from nsa.data import Batches, BatchPlan, open_source
 from nsa.data.held_out import NothingHeldOut
-from nsa.errors import DataFailure, Halted, NonFinite
+from nsa.errors import DataFailure, Halted, NonFinite, NotSaved
 from nsa.evaluation import held_out_loss
 from nsa.faults import fault_of, toy_instead_of
 from nsa.flight_recorder import FlightRecorder
@@ -99,6 +99,8 @@ class Trainer:
                 self._train_step()
                 self._between_steps()
             self.rig.ranks.leave_together()
+            if not self.launch.supervised and self.writer.lacks_last(self.step):
+                raise NotSaved(f"trained to step {self.step}, whose checkpoint was not written")
             self.heart.beat("done")
         except Halted:
             raise

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import yaml
 from nsa.errors import BadConfig
 from nsa.launch import launch_from_order
 from nsa.settings import load_settings
-from nsa.train import parse_launch
+from nsa.train import main, parse_launch
 
 
 @pytest.mark.parametrize(
@@ -164,6 +166,31 @@ def test_training_by_hand_is_told_line_by_line_and_goes_on_from_a_runs_folder(
         if line["msg"] == "progress"
     ]
     assert steps == [5, 6]
+
+
+def test_by_hand_nothing_is_done_whose_last_checkpoint_was_not_written(
+    tmp_path: Path,
+    tiny: dict[str, Any],
+    helpers: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file, out = tmp_path / "tiny.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(tiny))
+    arguments = ["--config", str(file), "--steps", "2", "--checkpoint-every", "1"]
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("nsa.checkpoint_writer.begin_draft", refuse)
+    assert main([*arguments, "--out", str(out)]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1] == "NotSaved: trained to step 2, whose checkpoint was not written"
+    lines = helpers.told(helpers.read_lines(out))
+    assert [line["msg"] for line in lines[-2:]] == ["error", "error"]
+    assert lines[-1]["type"] == "NotSaved"
+    monkeypatch.undo()
+    assert main([*arguments, "--out", str(tmp_path / "again")]) == 0
 
 
 @pytest.mark.long
