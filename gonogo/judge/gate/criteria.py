@@ -137,6 +137,14 @@ def _read(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> R
     if any(row is UNKNOWN for row in known):
         text = f"{what}: one sample says nothing of it"
         return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text, zone=Zone.NOWHERE)
+    return _weigh(criterion, value, what)
+
+
+def _weigh(criterion: Criterion, value: float | None, what: str) -> Reading:
+    """Return what enough samples say; what they come to may still be no number."""
+    if value is not None and not math.isfinite(value):
+        text = f"{what}: of the numbers of some rank it is none that a double holds"
+        return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
     if criterion.aggregate is Aggregate.ALL_FINITE:
         text = f"{what}: every sample is finite"
         return Reading(outcome=PASS, observed=value, evidence=text)
@@ -221,9 +229,6 @@ def _shortfall(criterion: Criterion, rows: list[MeasureRow]) -> tuple[CriterionO
 
 
 def _compare(criterion: Criterion, value: float, what: str) -> Reading:
-    if math.isnan(value):
-        text = f"{what}: of the numbers of some rank it is none that a double holds"
-        return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
     floor, ceiling = _fail_bounds(criterion)
     if floor is not None:
         pass_at = _number(criterion.pass_above)

@@ -268,6 +268,22 @@ def test_the_one_sample_of_one_step_is_all_there_is() -> None:
     assert said({0: flat(5.0, 1)}, steps=1, pass_below=9.0).outcome == "pass"
 
 
+@pytest.mark.parametrize(
+    ("made", "bound"),
+    [
+        (math.inf, {"aggregate": "mean", "pass_above": 0.5}),
+        (-math.inf, {"aggregate": "mean", "pass_below": 0.5}),
+        *((bad, {"aggregate": "all_finite"}) for bad in (math.nan, math.inf, -math.inf)),
+    ],
+)
+def test_a_number_that_none_is_passes_nothing(made: float, bound: dict[str, Any]) -> None:
+    """Another package's statistic may divide by zero: its samples are well, and it is not."""
+    row = MeasureRow(samples=10, owed=10, value=made, low=made, high=made)
+    criterion = Criterion.model_validate({"id": "c", "metric": "step_cv", **bound})
+    found = evaluate(criterion, Measure(window="1..10", ranks={"0": row}), 1)
+    assert (found.outcome, found.observed) == ("inconclusive", None)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("on_nan", ["fail", "error"])
 def test_a_value_that_is_not_finite_is_what_on_nan_says(bad: float, on_nan: str) -> None:
