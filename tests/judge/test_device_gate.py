@@ -14,6 +14,7 @@ from gonogo.contract.order import Order
 from gonogo.judge.directory import judge_directory
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
+from tests.data import make_runs
 from tests.data.make_runs import EXPERIMENT, Rank, exit_of, save_run
 
 RUN = "run_01K00000000000000000000001"
@@ -76,8 +77,34 @@ def test_a_device_that_nobody_heard_is_inconclusive_never_well(
     said = outcomes(found)
     assert (said["utilisation"], said["balance"]) == ("inconclusive", "inconclusive")
     assert found["verdict"] != "GO"
-    named = [text for text in found["not_observed"] if text.startswith("gpu_util")]
-    assert bool(named) == (util is None)
+    assert [text for text in found["not_observed"] if text.startswith("gpu_util")]
+
+
+def test_a_device_that_falls_silent_or_is_never_heard_is_listed_whatever_the_gate_asks(
+    tmp_path: Path, order: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor did anybody see a fault of it meanwhile."""
+    gate = [row for row in order.gate if not row.metric.startswith("gpu_util")]
+    order = order.model_copy(update={"gate": gate})
+
+    def listed(name: str, util: Mapping[int, float]) -> list[str]:
+        found = judged(tmp_path / name, order, util)
+        assert found["verdict"] == "GO"
+        return [text for text in found["not_observed"] if text.startswith("gpu_util")]
+
+    assert listed("both", {0: 95.0, 1: 93.0}) == []
+    never = f"gpu_util: of rank 1 ticks tell it of 0 of {order.steps} steps"
+    assert listed("one", {0: 95.0}) == [never]
+    told = make_runs.device_row
+
+    def silent(rank: int, util: float, mono: float) -> dict[str, Any]:
+        mute = rank == 1 and mono > make_runs.BOOT_MONO + 50.0
+        return {**told(rank, util, mono), **({"util": None} if mute else {})}
+
+    monkeypatch.setattr(make_runs, "device_row", silent)
+    (text,) = listed("later", {0: 95.0, 1: 93.0})
+    assert text.startswith("gpu_util: of rank 1 ticks tell it of ")
+    assert text not in (never, never.replace(" 0 ", f" {order.steps} "))
 
 
 Lines = list[bytes]

@@ -27,7 +27,7 @@ from gonogo.contract.records import CheckOutcome, Preflight
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.contradictions import find_contradictions
 from gonogo.judge.evidence.files import UNWATCHED
-from gonogo.judge.evidence.measure import build_measure
+from gonogo.judge.evidence.measure import PARTIAL_SHARE, build_measure
 from gonogo.judge.evidence.metrics import METRICS
 from gonogo.judge.evidence.rank_facts import build_pace, build_rank_facts
 from gonogo.judge.evidence.record import RunRecord
@@ -39,6 +39,8 @@ from gonogo.rundir import preflight_name
 
 FULL_DISKS = 4
 """Version of the facts since which a disk without room is its host's failure."""
+SILENT_DEVICES = 4
+"""Version of the facts since which a device that fell silent, or one of several, is listed."""
 
 
 def build_facts(record: RunRecord, rules: Rules) -> Facts:
@@ -304,10 +306,17 @@ def _without_source(
     """Yield what nothing told: devices, statistics of gates and selection, metrics of the gate."""
     ordered = {} if record.predecessor else rules.identity.nsa_env or {}
     is_off = ordered.get("NSA_DISABLE_AUX_STATS") == "1"
+    ranks = sorted(record.ranks.items())
     off = "the auxiliary statistics are switched off" if is_off else None
-    if not any(METRICS[Metric.GPU_UTIL].samples(row, rules) for row in record.ranks.values()):
+    told = {rank: len(METRICS[Metric.GPU_UTIL].samples(row, rules)) for rank, row in ranks}
+    if not any(told.values()):
         there = record.devices is not None
         yield f"gpu_util: {'no tick tells it of a step' if there else _NO_DEVICES}"
+    elif rules.facts_v >= SILENT_DEVICES:
+        owed = len(rules.owed_steps())
+        for rank, count in told.items():
+            if count < PARTIAL_SHARE * owed:
+                yield f"gpu_util: of rank {rank} ticks tell it of {count} of {owed} steps"
     if not any(steps.samples("gate_entropy") for steps in record.ranks.values()):
         yield f"gate statistics: {off or 'no line tells them'}"
     yield f"selection: {off or 'no line tells which blocks attention selects'}"
