@@ -65,7 +65,8 @@ def bind_key(session: Session, key_id: str, worker: str) -> None:
     """Make a worker's key the one of the worker that claims with it; the first one has it.
 
     And the worker has it: where a key of it lives already, what claims under its name with another
-    is not it, whatever host and machine it says.
+    is not it, whatever host and machine it says. Only local keys, made
+    for a home at this place and that, may be the same worker's.
 
     Raises:
         NotAllowed: another worker has it, or the worker has another.
@@ -76,7 +77,7 @@ def bind_key(session: Session, key_id: str, worker: str) -> None:
         lock_living_keys(session)  # two that claim at once under one name: one of them has it
     if row.worker is None:
         held = load_living_key_of(session, home)
-        if held is not None:
+        if held is not None and (held.home is None or row.home is None):
             raise NotAllowed(
                 f"worker {home} has a key already, {held.name!r}; if this one is to replace it: "
                 f"`gonogo keys revoke {shlex.quote(held.name)}`"

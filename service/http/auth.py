@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -162,25 +163,46 @@ def load_local_keys(context: Context) -> None:
     """Make sure that the local keys exist, in their files as well as in the database.
 
     Only an older key of this very home is revoked: other services, each with a home of its own,
-    may share the database.
+    may share the database. A home that was restored, moved or copied holds the key of the worker of
+    the place where it was, and its own worker has another name: it gets a key of its own, and that
+    one stays valid for what runs there.
     """
     home = _name_of(context.settings.home)
     for file_name, role in LOCAL_KEYS:
-        key = _load_or_create(context.settings.home / file_name)
+        path = context.settings.home / file_name
+        key = _load_or_create(path)
+        exchanged = context.store.read(partial(_is_of_another_place, key=key, home=home))
+        if exchanged:
+            key = _create(path)
 
-        def register(session: Session, key: str = key, role: Role = role) -> None:
+        def register(
+            session: Session, key: str = key, role: Role = role, exchanged: bool = exchanged
+        ) -> None:
             if find_principal(session, key) is not None:
                 return
             ours = select(KeyRow).where(KeyRow.home == home, KeyRow.role == role.value)
-            for row in session.scalars(ours):
+            for row in () if exchanged else session.scalars(ours):
                 row.revoked_at = row.revoked_at or context.now()
             session.flush()
-            name = f"local {role}"
-            if load_living_key(session, name) is not None:  # another home's, on this database
-                name = f"{name} of {socket.gethostname()} {home}"
+            name = _free_name(session, f"local {role}", home)
             create_key(session, name, role, context.now(), key, home=home)
 
         context.store.write(register)
+
+
+def _is_of_another_place(session: Session, *, key: str, home: str) -> bool:
+    """Say whether a worker claims with this key whose home is, or was, elsewhere."""
+    row = session.scalars(select(KeyRow).where(KeyRow.hash == hash_key(key))).first()
+    return row is not None and row.worker is not None and row.home not in (None, home)
+
+
+def _free_name(session: Session, name: str, home: str) -> str:
+    """Return a name for a local key that no living one has."""
+    longer = f"{name} of {socket.gethostname()} {home}"  # beside another home's on this database
+    for free in (name, longer):
+        if load_living_key(session, free) is None:
+            return free
+    return f"{longer} {secrets.token_hex(3)}"
 
 
 def _name_of(home: Path) -> str:
@@ -197,6 +219,11 @@ def _load_or_create(path: Path) -> str:
             return found
     except FileNotFoundError:
         pass
+    return _create(path)
+
+
+def _create(path: Path) -> str:
+    """Return a fresh key, which the file holds in place of what it held."""
     key = f"gonogo_{secrets.token_urlsafe(32)}"
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

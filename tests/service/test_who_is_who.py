@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -357,3 +358,29 @@ def test_a_queued_run_is_taken_up_by_nobody_but_who_has_it(plane: Plane) -> None
     assert say(other, token) == 403
     found = plane.get(f"/runs/{run}")
     assert (found["state"], found["worker"], found["host"]) == ("claimed", "w1", owner.host)
+
+
+def test_a_home_that_is_elsewhere_now_has_a_worker_and_the_old_one_goes_on(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Restored to a new place, copied beside itself, moved to a larger disk and back again."""
+    migrate(database_url)
+    old, new = tmp_path / "old", tmp_path / "new"
+    keys: dict[str, str] = {}
+    for worker, place in [("gpu-00000a", old), ("gpu-00000b", new)] * 3:
+        context = open_context(Settings(home=place, database_url=database_url))
+        load_local_keys(context)
+        key = (place / "worker_key").read_text().strip()
+        principal = context.store.read(partial(find_principal, key=key))
+        assert principal is not None
+        context.store.write(partial(bind_key, key_id=principal.key_id, worker=worker))
+        keys[key] = worker
+        found = [context.store.read(partial(find_principal, key=each)) for each in keys]
+        assert [each and each.worker for each in found] == list(keys.values())
+        load_local_keys(context)
+        assert (place / "worker_key").read_text().strip() == key, "a restart exchanges nothing"
+        assert (place / "worker_key").stat().st_mode & 0o777 == 0o600
+        context.store.close()
+        other = old if place == new else new
+        other.mkdir(exist_ok=True)
+        shutil.copytree(place, other, dirs_exist_ok=True)
