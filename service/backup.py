@@ -41,7 +41,8 @@ V = 1
 LIST = "backup.json"
 DATABASE = "gonogo.db"
 KEYS = (*(name for name, _ in LOCAL_KEYS), KEY_FILE, PUBLIC_FILE)
-FOLDERS = ("decisions", "runs")
+RUNS = "runs"
+FOLDERS = ("decisions", RUNS)
 _SHRINKS = 5
 """How often a file is begun anew that grows shorter while it is read."""
 

@@ -2,10 +2,11 @@
 
 Guarantees: every member's size and SHA-256 is looked at before anything is put into the home, and
 only one that has no database yet, nor the log of one that was (SQLite would play it into the
-restored one), is restored into. A restore that fails leaves the home as it found it. The database
-comes last, so where it lies in the backup a restore that was killed is done again as if it had
-never begun. A service that starts on a restored home begins a new epoch, so that it hands out no
-token that an attempt of after the backup already has.
+restored one), is restored into; its `runs/` stays where the backup brings none, for runs go on
+there. A restore that fails leaves the home as it found it. The database comes last, so where it
+lies in the backup a restore that was killed is done again as if it had never begun. A service that
+starts on a restored home begins a new epoch, so that it hands out no token that an attempt of after
+the backup already has.
 """
 
 import errno
@@ -15,7 +16,7 @@ import json
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -25,7 +26,7 @@ from sqlalchemy import make_url
 
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
 from gonogo.rundir import save_json, sync_folder
-from service.backup import DATABASE, FOLDERS, KEYS, LIST, V, summary
+from service.backup import DATABASE, FOLDERS, KEYS, LIST, RUNS, V, summary
 from service.db.engine import is_sqlite
 from service.db.migrate import build_config
 from service.settings import Settings
@@ -80,10 +81,7 @@ def _restore(settings: Settings, source: Path) -> dict[str, Any]:
     home = settings.home
     waiting = home / ".restore"
     _take_back(home, waiting)
-    brought = (DATABASE, *_LOGS, *KEYS, *FOLDERS)
-    taken = [name for name in brought if _is_taken(home / name)]
-    if taken:
-        raise Conflict(f"{home} has {', '.join(taken)}; restore into a GONOGO_HOME without them")
+    _check_room(home, (DATABASE, *_LOGS, *KEYS, *(name for name in FOLDERS if name != RUNS)))
     shutil.rmtree(waiting, ignore_errors=True)
     waiting.mkdir(mode=0o700)
     try:
@@ -93,6 +91,7 @@ def _restore(settings: Settings, source: Path) -> dict[str, Any]:
             sync_folder(folder)
         # The database last: a home that has one is whole.
         names = sorted({Path(name).parts[0] for name in listed["files"]}, key=_is_database)
+        _check_room(home, names)
         save_json(waiting / _MOVED, names)
     except BaseException:
         shutil.rmtree(waiting, ignore_errors=True)
@@ -145,6 +144,17 @@ def _take_out(home: Path, waiting: Path, names: list[str]) -> None:
 
 def _is_database(name: str) -> bool:
     return name == DATABASE
+
+
+def _check_room(home: Path, names: Iterable[str]) -> None:
+    """Refuse a home that has what a backup would bring.
+
+    Raises:
+        Conflict: it has.
+    """
+    taken = [name for name in names if _is_taken(home / name)]
+    if taken:
+        raise Conflict(f"{home} has {', '.join(taken)}; restore into a GONOGO_HOME without them")
 
 
 def _is_taken(path: Path) -> bool:

@@ -336,6 +336,27 @@ def test_nothing_is_written_over(first: Settings, kept: Path) -> None:
         restore_backup(first, kept)
 
 
+def test_runs_that_go_on_in_a_home_stay_in_it_where_the_backup_brings_none(
+    first: Settings, tmp_path: Path
+) -> None:
+    """To put them aside would take a living run's directory from under it."""
+    home, there = home_at(tmp_path / "home"), home_at(tmp_path / "there")
+    shutil.copytree(first.home, home.home)
+    folder = home.home / "runs" / "run_1"
+    folder.mkdir(parents=True)
+    (folder / "order.json").write_text("{}")
+    for runs in (False, True):
+        make_backup(home, tmp_path / f"{runs}.tar", 0.0, runs=runs)
+    shutil.copytree(home.home / "runs", there.home / "runs")
+    (there.home / "runs" / "run_1" / "order.json").write_text("its own")
+    with pytest.raises(Conflict, match=r"has runs; restore into"):
+        restore_backup(there, tmp_path / "True.tar")
+    assert not (there.home / ".restore").exists()
+    restore_backup(there, tmp_path / "False.tar")
+    assert (there.home / "runs" / "run_1" / "order.json").read_text() == "its own"
+    assert (there.home / "gonogo.db").exists()
+
+
 def test_the_log_of_a_database_that_is_gone_is_not_played_into_a_restored_one(
     first: Settings, kept: Path, tmp_path: Path
 ) -> None:
