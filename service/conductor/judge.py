@@ -52,6 +52,7 @@ class Judging:
         self._open: dict[str, Future[None]] = {}
         self._failures: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
+        self._tidied = False
 
     def run_once(self) -> None:
         """Start to judge every run whose evidence is complete, and wait a moment for it.
@@ -59,6 +60,9 @@ class Judging:
         Raises:
             Exception: what kept a run from being judged; it is tried again later.
         """
+        if not self._tidied:  # what a service left that was killed may be of a run that is judged
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._tidied = True
         for run in self._context.store.read(find_unjudged):
             now_mono = self._context.mono()
             if run not in self._open and now_mono >= self._not_before.get(run, now_mono):

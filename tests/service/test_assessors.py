@@ -117,3 +117,13 @@ def test_judgement_that_fails_is_told_and_made_after_a_pause(still: Plane, clock
     judging.close()
     assert still.get(f"/runs/{order.run}")["verdict"] == "GO"
     assert not any((still.home / "judging").iterdir())
+
+
+def test_what_a_killed_service_left_of_a_judged_run_is_removed(still: Plane) -> None:
+    left = still.home / "judging" / "run_of_before"
+    left.mkdir(parents=True)
+    (left / "heartbeat_rank0.jsonl").write_text("much")
+    judging = Judging(still.context)
+    judging.run_once()
+    judging.close()
+    assert not left.exists()
