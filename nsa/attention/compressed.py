@@ -5,10 +5,10 @@ block (t = l - 1), so no row is empty; the rows before it are zero.
 
 Ties between blocks are real (repeated text gives equal keys), and go to the lower block only if
 equal products get equal probabilities to the last bit, wherever they stand. BLAS does not promise
-that: its fp64 products, and fp32 ones of fewer than 12 columns, differ by a rounding from column to
-column, and so do sums over many heads. These are added up here in one order for all columns; the
-scale is multiplied to the products, since keys that are scaled, and so rounded, first may lose
-products that were equal; and powers are taken by one implementation (`exp2_alike_`).
+that: its fp64 products, and fp32 ones of fewer than 12 columns or 4 rows, differ by a rounding from
+column to column, and so do sums over many heads. These are added up here in one order for all
+columns; the scale is multiplied to the products, since keys that are scaled, and so rounded, first
+may lose products that were equal; and powers are taken by one implementation (`exp2_alike_`).
 
 Shape legend as in plan.py, and C compressed blocks, J selection blocks.
 """
@@ -56,7 +56,7 @@ def _tiles(
             yield _Tile(t0=t0, t1=t1, sure=(t0 + 1 - l) // d + 1, seen=seen, pairs=pairs)
 
 
-_FEWEST_COLUMNS_OF_BLAS = 16
+_FEWEST_COLUMNS_OF_BLAS, _FEWEST_ROWS_OF_BLAS = 16, 4
 
 
 def compressed_logits(q: Tensor, k: Tensor, factor: float) -> Tensor:
@@ -67,7 +67,8 @@ def compressed_logits(q: Tensor, k: Tensor, factor: float) -> Tensor:
         k: Compressed keys [n, K, D], not scaled.
         factor: scale * log2(e).
     """
-    if k.dtype != torch.float64 and k.shape[1] >= _FEWEST_COLUMNS_OF_BLAS:
+    many = q.shape[1] >= _FEWEST_ROWS_OF_BLAS and k.shape[1] >= _FEWEST_COLUMNS_OF_BLAS
+    if k.dtype != torch.float64 and many:
         return torch.bmm(q, k.transpose(1, 2)).mul_(factor)
     logits = q.new_zeros(q.shape[0], q.shape[1], k.shape[1])
     for x in range(q.shape[-1]):

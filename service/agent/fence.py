@@ -65,8 +65,8 @@ def bind_key(session: Session, key_id: str, worker: str) -> None:
     """Make a worker's key the one of the worker that claims with it; the first one has it.
 
     And the worker has it: where a key of it lives already, what claims under its name with another
-    is not it, whatever host and machine it says. Only local keys, made
-    for a home at this place and that, may be the same worker's.
+    is not it, whatever host and machine it says. Two local keys may be one worker's: a home gets
+    another where it is moved.
 
     Raises:
         NotAllowed: another worker has it, or the worker has another.

@@ -364,7 +364,6 @@ def test_a_home_that_is_elsewhere_now_has_a_worker_and_the_old_one_goes_on(
     database_url: str, tmp_path: Path
 ) -> None:
     """Restored to a new place, copied beside itself, moved to a larger disk and back again."""
-    migrate(database_url)
     old, new = tmp_path / "old", tmp_path / "new"
     keys: dict[str, str] = {}
     for worker, place in [("gpu-00000a", old), ("gpu-00000b", new)] * 3:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nsa.attention import NsaCache, Sizes, decode, nsa_attention
-from nsa.attention.compressed import exp2_alike_
+from nsa.attention.compressed import compressed_logits, exp2_alike_
 
 FINE = {"l": 2, "d": 2, "l_sel": 2, "n_sel": 8, "w": 20}
 
@@ -115,3 +115,13 @@ def test_compiled_around_it_is_the_same_operation(make_inputs):
     grads = torch.autograd.grad(compiled.sum(), leaves)
     for x, y in zip(grads, torch.autograd.grad(plain.sum(), leaves), strict=True):
         assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 6, 13])
+@pytest.mark.parametrize("D", [16, 24, 64])
+def test_equal_keys_get_equal_logits_whatever_their_number(rows: int, D: int) -> None:
+    generator = torch.Generator().manual_seed(rows * D)
+    q, k = (torch.randn(2, n, D, generator=generator) for n in (rows, 1))
+    for keys in (1, 5, 15, 16, 17, 25, 31, 40, 100, 129):
+        logits = compressed_logits(q, k.expand(2, keys, D).contiguous(), 0.3)
+        assert torch.equal(logits, logits[..., :1].expand_as(logits)), keys
