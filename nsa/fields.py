@@ -57,7 +57,7 @@ class Bounds:
             "maximum": self.at_most,
             "exclusiveMaximum": self.below,
             "multipleOf": self.multiple_of,
-            "pattern": None if self.pattern is None else f"^(?:{self.pattern})$",
+            "pattern": None if self.pattern is None else f"^(?:{self.pattern})$(?!\\n)",
             "title": self.words,
         }
         return {name: value for name, value in found.items() if value is not None}

@@ -70,5 +70,5 @@ def _variable(toggle: Toggle) -> dict[str, Any]:
         said["default"] = toggle.default
     if isinstance(toggle.allowed, tuple):
         return {"enum": list(toggle.allowed), **said}
-    pattern = f"^(?:{NUMBERS[toggle.allowed]})$"
+    pattern = f"^(?:{NUMBERS[toggle.allowed]})$(?!\\n)"
     return {"type": "string", "title": toggle.allowed, "pattern": pattern, **said}

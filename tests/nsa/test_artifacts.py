@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from nsa.artifacts import RunArtifacts, memory_report
+from nsa.model.selection_stats import COLUMNS
 from nsa.settings import load_settings
 
 CPU = torch.device("cpu")
@@ -69,6 +70,9 @@ def test_memory_of_the_process_grows_by_what_it_holds() -> None:
 
 def test_a_row_of_a_layer_bears_that_layers_number(tmp_path: Path) -> None:
     artifacts = RunArtifacts(tmp_path, load_settings({"NSA_TB_DISABLE": "1"}), CPU)
-    artifacts.log_step(FIELDS, [(1.0, 0.4), (0.5, 0.6)])
+    of_layers = [[float(layer)] * len(COLUMNS) for layer in range(2)]
+    artifacts.log_step(FIELDS, [(1.0, 0.4), (0.5, 0.6)], of_layers)
     rows = (tmp_path / "gate_health.csv").read_text().splitlines()
     assert rows == ["step,layer,entropy,max_share", "1,0,1.0,0.4", "1,1,0.5,0.6"]
+    _, *rows = (tmp_path / "k_stats.csv").read_text().splitlines()
+    assert [row.split(",")[:3] for row in rows] == [["1", "0", "0.0"], ["1", "1", "1.0"]]

@@ -79,6 +79,7 @@ def test_bundled_configurations_fit(file: Path) -> None:
 @example(changes={("model", "gradient_checkpointing"): 1})
 @example(changes={("engine", "fused_adamw"): True})
 @example(changes={("attention", "kind"): "dense", ("attention", "l"): 17})
+@example(changes={("data",): "synthetic\n"})
 def test_the_trainer_takes_what_fits_and_refuses_what_does_not(
     changes: dict[tuple[str, ...], Any],
 ) -> None:
@@ -123,6 +124,7 @@ TEXTS = st.one_of(
 @example(env={"NSA_SDPA_NO_FLASH": "1", "NSA_SDPA_FLASH_ONLY": "1"})
 @example(env={"NSA_SDPA_NO_FLASH": "1", "NSA_SDPA_FLASH_ONLY": "0"})
 @example(env={"NSA_LR": "2e-4", "NSA_SCALER_GROWTH_FACTOR": "1.0"})
+@example(env={"NSA_LR": "2e-4\n"})
 def test_the_trainer_takes_the_environment_that_fits(env: dict[str, str]) -> None:
     try:
         load_settings(env)

@@ -418,6 +418,35 @@ def test_the_trial_finds_kernels_that_are_slightly_wrong(sabotage):
     assert json.loads(done.stdout)["right"] is False
 
 
+@needs_triton
+@pytest.mark.parametrize("wrong", ["output", "gradient"])
+def test_one_wrong_row_of_many_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the norm of all rows it is less than what is allowed."""
+    from nsa.attention.gpu import cases, trial
+
+    case = cases.Case(B=3, S=800, H=6, G=2, D=8, l=8, d=4, l_sel=16, n_sel=4, w=20)
+    attend = trial.attend
+
+    def spoil(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x[0, 700, 3] = 0.0
+        return x
+
+    def attend_wrongly(case, leaves, backend, **options):
+        if backend != "torch":
+            return attend(case, leaves, backend, **options)
+        if wrong == "gradient":
+            leaves[0].register_hook(spoil)
+        out, ids = attend(case, leaves, backend, **options)
+        return (spoil(out) if wrong == "output" else out), ids
+
+    monkeypatch.setattr(trial, "attend", attend_wrongly)
+    found = trial.compare(case, torch.bfloat16, torch.device("cpu"), ours="torch")
+    assert found["out"] < trial.TOLERANCES[torch.bfloat16][0]
+    assert found["gradients"] < trial.TOLERANCES[torch.bfloat16][1]
+    assert found["right"] is False
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_the_command_says_that_nothing_can_be_proven(capsys):
     assert proofs.main([]) == 3
