@@ -290,7 +290,7 @@ def _load_whole(place: Path, kind: str, state: dict[str, Any]) -> Any:
 def _tensors(place: Path, what: str, read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except Exception as error:  # what is no file of torch's raises as it pleases
+    except Exception as error:  # a damaged file: of zip, pickle, struct or torch, as it happens
         first = str(error).partition("\n")[0]
         raise BadConfig(
             f"checkpoint {place}: {what} cannot be read: {type(error).__name__}: {first}"

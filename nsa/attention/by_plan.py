@@ -130,17 +130,16 @@ class Chosen:
         """
         N, (S, R), chosen = len(k_NCD), q_BGSRD.shape[2:4], []
         lse = q_BGSRD.new_zeros(N, S * R)
+        sizes: dict[str, Any] = {"l": l, "d": d, "l_sel": l_sel, "start": start, "factor": factor}
+        if isinstance(self.kernel, str):
+            read = (_packed(q_BGSRD), k_NCD, v_NCD, S, _to_pack(out_BGSRD), lse)
+            attend = functools.partial(compressed.compressed_attend, *read, **sizes)
+        else:
+            read_c = (self.kernel, q_BGSRD, k_NCD, v_NCD, out_BGSRD, lse)
+            attend = functools.partial(planned.compressed_attend, *read_c, **sizes)
         length = piece_size(q_BGSRD.device).span_queries
         for stretch in stretches(S, start, N * -(-S // l_sel), length):
-            sizes: dict[str, Any] = {"l": l, "d": d, "l_sel": l_sel, "factor": factor}
-            sizes |= {"start": start, "stretch": stretch}
-            if isinstance(self.kernel, str):
-                read = (_packed(q_BGSRD), k_NCD, v_NCD, S, _to_pack(out_BGSRD), lse)
-                scores = compressed.compressed_attend(*read, **sizes)
-            else:
-                read_c = (self.kernel, q_BGSRD, k_NCD, v_NCD, out_BGSRD, lse)
-                scores = planned.compressed_attend(*read_c, **sizes)
-            chosen.append(choose(scores, max(start, stretch[0])))
+            chosen.append(choose(attend(stretch=stretch), max(start, stretch[0])))
         return lse, chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=1)
 
     def compressed_backward(

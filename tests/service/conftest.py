@@ -86,7 +86,7 @@ class Plane:
         deadline = time.monotonic() + limit_s
         while not (found := ready()):
             assert time.monotonic() < deadline, f"{what} did not happen within {limit_s:g} s"
-            time.sleep(0.05)
+            time.sleep(0.05)  # each question costs the service it waits for
         return found
 
     def wait_state(self, experiment: str, *states: str) -> dict[str, Any]:
