@@ -10,8 +10,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := server,worker,postgres,nsa,cpu,dev
-# One thread a process on CPU: the tests start several ranks on few cores.
-TEST_ENV := OMP_NUM_THREADS=1
+# One thread a process on CPU: the tests start several ranks on few cores. And bytecode is kept, also
+# where the environment forbids it (as images do): they start thousands of processes.
+TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 # Most tests wait for processes they start, so a few sessions at once are quicker than one.
 WORKERS ?= 4
 ARGS ?=
