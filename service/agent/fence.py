@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.agent import CLAIM_HEADER
 from gonogo.contract.errors import NotAllowed, StaleToken
 from service.db.schema import KeyRow
-from service.queries.keys import load_living_key_of, lock_living_keys
+from service.queries.keys import load_living_keys_of, lock_living_keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +65,8 @@ def bind_key(session: Session, key_id: str, worker: str) -> None:
     """Make a worker's key the one of the worker that claims with it; the first one has it.
 
     And the worker has it: where a key of it lives already, what claims under its name with another
-    is not it, whatever host and machine it says. Two local keys may be one worker's: a home gets
-    another where it is moved.
+    is not it, whatever host and machine it says. Two local keys are one worker's where one was made
+    in place of the other, or both for one home.
 
     Raises:
         NotAllowed: another worker has it, or the worker has another.
@@ -76,11 +76,11 @@ def bind_key(session: Session, key_id: str, worker: str) -> None:
     if row.worker is None:
         lock_living_keys(session)  # two that claim at once under one name: one of them has it
     if row.worker is None:
-        held = load_living_key_of(session, home)
-        if held is not None and (held.home is None or row.home is None):
+        held = load_living_keys_of(session, home)
+        if held and not any(_is_of_one_home(row, other) for other in held):
             raise NotAllowed(
-                f"worker {home} has a key already, {held.name!r}; if this one is to replace it: "
-                f"`gonogo keys revoke {shlex.quote(held.name)}`"
+                f"worker {home} has a key already, {held[-1].name!r}; if this one is to replace "
+                f"it: `gonogo keys revoke {shlex.quote(held[-1].name)}`"
             )
         row.worker = home
     elif row.worker != home:
@@ -88,6 +88,11 @@ def bind_key(session: Session, key_id: str, worker: str) -> None:
             f"this key belongs to worker {row.worker}; each has its own: "
             f"`gonogo keys create {worker} --role worker`"
         )
+
+
+def _is_of_one_home(key: KeyRow, other: KeyRow) -> bool:
+    """Say whether who holds a local key holds, or held, another one: the service put it there."""
+    return key.home is not None and (key.home == other.home or key.in_place_of == other.id)
 
 
 def hash_claim(secret: str) -> str:

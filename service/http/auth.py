@@ -106,6 +106,7 @@ def create_key(
     key: str | None = None,
     *,
     home: str | None = None,
+    in_place_of: str | None = None,
 ) -> str:
     """Store a key (a fresh one when none is given) and return it; it is never shown again.
 
@@ -124,6 +125,7 @@ def create_key(
             created_at=now,
             revoked_at=None,
             home=home,
+            in_place_of=in_place_of,
         )
     )
     return key
@@ -171,29 +173,31 @@ def load_local_keys(context: Context) -> None:
     for file_name, role in LOCAL_KEYS:
         path = context.settings.home / file_name
         key = _load_or_create(path)
-        exchanged = context.store.read(partial(_is_of_another_place, key=key, home=home))
-        if exchanged:
+        before = context.store.read(partial(_load_of_another_place, key=key, home=home))
+        if before is not None:
             key = _create(path)
 
         def register(
-            session: Session, key: str = key, role: Role = role, exchanged: bool = exchanged
+            session: Session, key: str = key, role: Role = role, before: str | None = before
         ) -> None:
             if find_principal(session, key) is not None:
                 return
             ours = select(KeyRow).where(KeyRow.home == home, KeyRow.role == role.value)
-            for row in () if exchanged else session.scalars(ours):
+            for row in () if before is not None else session.scalars(ours):
                 row.revoked_at = row.revoked_at or context.now()
             session.flush()
             name = _free_name(session, f"local {role}", home)
-            create_key(session, name, role, context.now(), key, home=home)
+            create_key(session, name, role, context.now(), key, home=home, in_place_of=before)
 
         context.store.write(register)
 
 
-def _is_of_another_place(session: Session, *, key: str, home: str) -> bool:
-    """Say whether a worker claims with this key whose home is, or was, elsewhere."""
+def _load_of_another_place(session: Session, *, key: str, home: str) -> str | None:
+    """Return the id of a key with which a worker claims whose home is, or was, elsewhere."""
     row = session.scalars(select(KeyRow).where(KeyRow.hash == hash_key(key))).first()
-    return row is not None and row.worker is not None and row.home not in (None, home)
+    if row is None or row.worker is None or row.home in (None, home):
+        return None
+    return row.id
 
 
 def _free_name(session: Session, name: str, home: str) -> str:

@@ -25,10 +25,10 @@ def lock_living_keys(session: Session) -> None:
     session.scalars(query.with_for_update().execution_options(populate_existing=True)).all()
 
 
-def load_living_key_of(session: Session, worker: str) -> KeyRow | None:
-    """Return a key that belongs to a worker and is not revoked, if any."""
+def load_living_keys_of(session: Session, worker: str) -> Sequence[KeyRow]:
+    """Return the keys that belong to a worker and are not revoked, oldest first."""
     query = select(KeyRow).where(KeyRow.worker == worker, KeyRow.revoked_at.is_(None))
-    return session.scalars(query.limit(1)).first()
+    return session.scalars(query.order_by(KeyRow.created_at, KeyRow.id)).all()
 
 
 def load_living_ids(session: Session, keys: Sequence[str]) -> frozenset[str]:

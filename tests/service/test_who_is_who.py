@@ -383,3 +383,45 @@ def test_a_home_that_is_elsewhere_now_has_a_worker_and_the_old_one_goes_on(
         other = old if place == new else new
         other.mkdir(exist_ok=True)
         shutil.copytree(place, other, dirs_exist_ok=True)
+
+
+def test_a_second_homes_unused_key_buries_nothing_of_the_first_homes_worker(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """Both are local keys of one database; whose worker is called what can be known."""
+    plane.submit()
+    owner = plane.worker(boot_id="boot-1")
+    owner.key = (plane.home / "worker_key").read_text().strip()
+    order = owner.claim(machine_id=HERE)
+    assert order is not None
+    owner.start(order)
+    other = Settings(home=tmp_path / "other", database_url=plane.context.settings.database_url)
+    context = open_context(other)
+    load_local_keys(context)
+    context.store.close()
+    thief = plane.worker(name="w9", boot_id="forged")
+    thief.key, thief.name = (other.home / "worker_key").read_text().strip(), owner.name
+    for machine in (None, HERE):
+        answer = thief.post("/claims", {**claim_of(thief, HERE), "machine_id": machine})
+        assert answer.status_code == 403, answer.text
+    assert plane.get(f"/runs/{order.run}")["state"] == "running"
+    assert owner.claim(machine_id=HERE, active=[order.run]) is None
+
+
+def test_a_worker_whose_service_gets_another_host_name_goes_on(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service is a container that is made anew again and again; they share a home."""
+    settings = Settings(home=tmp_path / "home", database_url=database_url)
+    ids: list[str] = []
+    for name in ("c1", "c2", "c2", "c3"):
+        monkeypatch.setattr("socket.gethostname", lambda name=name: name)
+        context = open_context(settings)
+        load_local_keys(context)
+        key = (settings.home / "worker_key").read_text().strip()
+        principal = context.store.read(partial(find_principal, key=key))
+        assert principal is not None
+        context.store.write(partial(bind_key, key_id=principal.key_id, worker="gpu-00000a"))
+        ids.append(principal.key_id)
+        context.store.close()
+    assert len(set(ids)) == 3

@@ -37,6 +37,8 @@ class KeyRow(Table):
     """Of a local key: whose it is; several services may share one database."""
     worker: Mapped[str | None] = mapped_column(String(128))
     """Of a worker's key: who claimed first with it; nobody else may."""
+    in_place_of: Mapped[str | None] = mapped_column(Id)
+    """Of a local worker's key: the one that lay in its home before, where that is elsewhere now."""
 
 
 class SessionRow(Table):
