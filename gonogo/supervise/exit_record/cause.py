@@ -29,6 +29,7 @@ FULL_BYTES = 64 * 2**20
 FULL_FILES = 16
 """Nor does it take a checkpoint with fewer inodes (`f_files` is 0 where none are counted)."""
 _UNWATCHED = "watcher_failed"
+_UNHELD = "keeper_lost"
 
 
 def first_failed(run_dir: Path, ranks: Mapping[int, Ended]) -> int | None:
@@ -62,10 +63,12 @@ def why(
     ranks: Mapping[int, Ended],
     cause: int | None,
     oom_at: float | None = None,
+    unheld: frozenset[int] = frozenset(),
 ) -> tuple[str, str, str]:
     """Return reason, actor and text.
 
     Where a command left with 0, a rank of whose end nobody knows failed no run: nor did it pass.
+    A program that its wrapper's death took along did not end by itself.
     """
     whole = len(ranks) >= count_programs(order)
     left = bool(order.get("command")) and agent is not None and agent.code == 0
@@ -85,6 +88,9 @@ def why(
     if cause is not None and was_killed_for_memory(ranks[cause], oom_at):
         text = f"{_who(order, cause, ranks)} was killed by the kernel: out of memory"
         return OOM, "trainer", text
+    if unheld and (cause is None or cause in unheld):
+        who = _who(order, min(unheld) if cause is None else cause, ranks)
+        return _UNHELD, "infra", f"the wrapper of {who} was killed, and the program with it"
     if cause is not None and was_not_let_begin(run_dir, order, cause):
         text = f"{_who(order, cause, ranks)} was ready, and nobody let it begin (no .GO came)"
         return _UNWATCHED, "infra", text
@@ -164,7 +170,7 @@ def _is_full(path: Path) -> bool:
 
 
 def _who(order: Mapping[str, Any], cause: int, ranks: Mapping[int, Ended]) -> str:
-    alone = bool(order.get("command")) and len(ranks) == 1
+    alone = bool(order.get("command")) and len(ranks) <= 1
     return "the command" if alone else f"rank {cause}"
 
 

@@ -2,10 +2,11 @@
 
 Who asked first names the cause; a trainer that nobody asked ended by itself: completed when every
 rank left with 0 and had reached the last ordered step, else nonzero_exit (oom where its own words
-say so). A program that is only read, and left with 0, completed too: what it did and did not print
-nobody knows, and the gate misses the steps. Every end says whose it is: the run, the attempt, the
-digest of the order, and how much of watch.jsonl and of every heartbeat file stood written when the
-run ended, so that no other run's file can stand in for it, and nothing can be added to it.
+say so; keeper_lost where its wrapper was killed, which takes it along). A program that is only
+read, and left with 0, completed too: what it did and did not print nobody knows, and the gate
+misses the steps. Every end says whose it is: the run, the attempt, the digest of the order, and how
+much of watch.jsonl and of every heartbeat file stood written when the run ended, so that no other
+run's file can stand in for it, and nothing can be added to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ def build_exit(
     now: float,
     left: Sequence[Mapping[str, Any]] = (),
     oom_at: float | None = None,
+    unheld: frozenset[int] = frozenset(),
 ) -> dict[str, Any]:
     """Return exit.json.
 
@@ -41,9 +43,10 @@ def build_exit(
         now: Unix seconds.
         left: what of the run could not be ended: pid, state and the kernel's function of each.
         oom_at: Unix seconds at which the kernel was seen to have killed for want of memory.
+        unheld: ranks whose wrapper was gone before its program.
     """
     cause = first_failed(run_dir, ranks)
-    reason, ended_by, text = why(run_dir, order, request, agent, ranks, cause, oom_at)
+    reason, ended_by, text = why(run_dir, order, request, agent, ranks, cause, oom_at, unheld)
     seen = [ended for ended in ranks.values() if ended.is_known]
     shown = ranks[cause] if cause is not None else None
     if shown is None or not shown.is_known:

@@ -70,6 +70,8 @@ class Ending:
         self._memory = memory
         self._unwritten: EndRequest | None = None
         """The first request that no disk took; it is obeyed all the same."""
+        self._unheld: frozenset[int] = frozenset()
+        """Ranks whose wrapper was gone first: once their stamps are completed nothing tells it."""
         self._programs = place.programs(order)
         self._launches = bool(order.get("command"))
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
@@ -135,6 +137,7 @@ class Ending:
             statuses: pid → how it ended, of all that the keeper reaped.
         """
         self._memory.look(time.monotonic(), at_once=True)
+        self._unheld |= self._find_unheld(statuses, agent.ended)
         stamps = self._complete_stamps(statuses, agent.ended)
         if not self._place.is_whole:
             save_part(
@@ -155,6 +158,7 @@ class Ending:
             ranks=stamps,
             left=self.left(),
             oom_at=self._memory.at,
+            unheld=self._unheld,
             now=time.time(),
         )
         save_json(self._dir / "exit.json", record)
@@ -266,6 +270,25 @@ class Ending:
         ranks = recorded_ranks(self._dir) if self._launches else self._programs
         records = {rank: load_rank_record(self._dir, rank) for rank in ranks}
         return {rank: record for rank, record in records.items() if record is not None}
+
+    def _find_unheld(self, statuses: Mapping[int, Ended], agent: Ended | None) -> frozenset[int]:
+        """Return the ranks whose wrapper was killed: nobody but it would have reaped its program.
+
+        That of a command is the agent; it may have been killed before it wrote what it started. A
+        torchrun that was killed takes all wrappers along, and is no process of ours. What a
+        launcher started the keeper reaps, too, where the launcher is killed: that tells nothing.
+        """
+        records = self._rank_records()
+        killed = agent is not None and agent.signal == signal.SIGKILL
+        if killed is not self._launches:
+            return frozenset()
+        if self._launches and not records:
+            return frozenset() if self._stamp(0).exists() else frozenset({0})
+        return frozenset(
+            rank
+            for rank, record in records.items()
+            if record.ref.pid in statuses and not record.launched and not self._stamp(rank).exists()
+        )
 
     def _complete_stamps(
         self, statuses: Mapping[int, Ended], agent: Ended | None

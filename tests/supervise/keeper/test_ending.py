@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 
@@ -12,7 +14,7 @@ from gonogo.supervise.end_request import KILL_NAME, EndRequest, ask_halt, load_r
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.ending import _presumed
 from gonogo.supervise.processes import ProcessRef
-from gonogo.supervise.rank_record import RankRecord
+from gonogo.supervise.rank_record import RankRecord, load_rank_record
 from tests.supervise.runs import NewRun, wait_until
 
 
@@ -52,3 +54,33 @@ def test_a_clock_that_is_set_back_while_ranks_are_to_leave_renames_no_cause(
     kill = load_request(run.path / KILL_NAME)
     assert kill is not None
     assert kill.text == "asked to leave, the ranks did not"
+
+
+@pytest.mark.parametrize("whose", ["wrapper", "program"])
+def test_who_is_killed_tells_whether_a_command_ended_by_itself(new_run: NewRun, whose: str) -> None:
+    """The wrapper takes its program along; it is a part of the supervision, as the keeper is."""
+    run = new_run(
+        "--allow", "any", entry=None, world_size=1, identity={"world_size": 1}, watch={},
+        command=[sys.executable, "-c", "import time; time.sleep(300)"],
+    )  # fmt: skip
+    record = wait_until(lambda: load_rank_record(run.path, 0), "the program")
+    os.kill(record.wrapper if whose == "wrapper" else record.ref.pid, signal.SIGKILL)
+    told = run.wait_for_exit()
+    if whose == "wrapper":
+        assert (told.reason, told.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA)
+        assert told.text == "the wrapper of the command was killed, and the program with it"
+    else:
+        assert (told.reason, told.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
+    assert run.living() == []
+
+
+def test_a_wrapper_below_torchrun_that_is_killed_is_no_rank_that_failed(new_run: NewRun) -> None:
+    run = new_run(steps=2000)
+    run.wait_for_step(3)
+    record = load_rank_record(run.path, 1)
+    assert record is not None
+    os.kill(record.wrapper, signal.SIGKILL)
+    told = run.wait_for_exit()
+    assert (told.reason, told.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA)
+    assert told.text == "the wrapper of rank 1 was killed, and the program with it"
+    assert run.living() == []
