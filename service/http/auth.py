@@ -167,14 +167,14 @@ def load_local_keys(context: Context) -> None:
     Only an older key of this very home is revoked: other services, each with a home of its own,
     may share the database. A home that was restored, moved or copied holds the key of the worker of
     the place where it was, and its own worker has another name: it gets a key of its own, and that
-    one stays valid for what runs there.
+    one stays valid for what runs there. One that was revoked is followed by another.
     """
     home = _name_of(context.settings.home)
     for file_name, role in LOCAL_KEYS:
         path = context.settings.home / file_name
         key = _load_or_create(path)
         before = context.store.read(partial(_load_of_another_place, key=key, home=home))
-        if before is not None:
+        if before is not None or context.store.read(partial(_is_revoked, key=key)):
             key = _create(path)
 
         def register(
@@ -195,9 +195,15 @@ def load_local_keys(context: Context) -> None:
 def _load_of_another_place(session: Session, *, key: str, home: str) -> str | None:
     """Return the id of a key with which a worker claims whose home is, or was, elsewhere."""
     row = session.scalars(select(KeyRow).where(KeyRow.hash == hash_key(key))).first()
-    if row is None or row.worker is None or row.home in (None, home):
+    if row is None or row.revoked_at is not None:
         return None
-    return row.id
+    return None if row.worker is None or row.home in (None, home) else row.id
+
+
+def _is_revoked(session: Session, *, key: str) -> bool:
+    """Say whether nobody signs in with this key any more."""
+    row = session.scalars(select(KeyRow).where(KeyRow.hash == hash_key(key))).first()
+    return row is not None and row.revoked_at is not None
 
 
 def _free_name(session: Session, name: str, home: str) -> str:

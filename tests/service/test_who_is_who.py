@@ -425,3 +425,24 @@ def test_a_worker_whose_service_gets_another_host_name_goes_on(
         ids.append(principal.key_id)
         context.store.close()
     assert len(set(ids)) == 3
+
+
+@pytest.mark.parametrize("file", ["key", "worker_key"])
+def test_a_local_key_that_was_revoked_is_followed_by_another_at_the_next_start(
+    database_url: str, tmp_path: Path, file: str
+) -> None:
+    """It leaked, and was revoked as anybody's is."""
+    settings = Settings(home=tmp_path / "home", database_url=database_url)
+    context = open_context(settings)
+    load_local_keys(context)
+    files = {name: (settings.home / name).read_text().strip() for name in ("key", "worker_key")}
+    principal = context.store.read(partial(find_principal, key=files[file]))
+    assert principal is not None
+    context.store.write(lambda session: revoke_key(session, principal.name, 1.0))
+    load_local_keys(context)
+    for name, key in files.items():
+        fresh = (settings.home / name).read_text().strip()
+        assert (fresh == key) is (name != file)
+        assert context.store.read(partial(find_principal, key=fresh)) is not None
+    assert context.store.read(partial(find_principal, key=files[file])) is None
+    context.store.close()
