@@ -20,6 +20,7 @@ import time
 
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.machine import load_machine_id
 from gonogo.planning.resolve import checkout_root
 from worker.desk.desk import Desk
 from worker.desk.job import REQUESTS
@@ -30,7 +31,6 @@ from worker.engine.choice import build_engine
 from worker.engine.engine import Engine
 from worker.host.claim_book import ClaimBook
 from worker.host.host_probe import ProbeStore
-from worker.host.machine import load_machine_id
 from worker.host.slots import Slots, find_places, find_slots
 from worker.host.worker_number import take_worker_number
 from worker.metrics.exporter import announce_exporter

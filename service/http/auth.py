@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Conflict, NotAllowed, NotFound
 from gonogo.contract.ids import Kind, new_id
+from gonogo.machine import load_machine_id
 from service.context import Context
 from service.db.prepared import Prepared
 from service.db.schema import KeyRow
@@ -216,8 +217,14 @@ def _free_name(session: Session, name: str, home: str) -> str:
 
 
 def _name_of(home: Path) -> str:
-    """Return a short name for a home on its host, the same at every start."""
-    whole = f"{socket.gethostname()}:{home.resolve()}"
+    """Return a short name for a home on its machine, the same at every start.
+
+    Hosts may be called alike, and have their homes at one path.
+
+    Raises:
+        OSError: the machine has no id and none can be kept in the home.
+    """
+    whole = f"{load_machine_id(home)}:{socket.gethostname()}:{home.resolve()}"
     return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:12]
 
 

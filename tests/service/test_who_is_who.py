@@ -446,3 +446,25 @@ def test_a_local_key_that_was_revoked_is_followed_by_another_at_the_next_start(
         assert context.store.read(partial(find_principal, key=fresh)) is not None
     assert context.store.read(partial(find_principal, key=files[file])) is None
     context.store.close()
+
+
+def test_hosts_that_are_called_alike_revoke_no_keys_of_each_other(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their homes lie at one path, each on a disk of its own, and they share a database."""
+    settings = Settings(home=tmp_path / "home", database_url=database_url)
+    disks = {HERE: tmp_path / "here", THERE: tmp_path / "there"}
+    for machine in (HERE, THERE, HERE, THERE):
+        monkeypatch.setattr("service.http.auth.load_machine_id", lambda _, at=machine: at)
+        if disks[machine].exists():
+            disks[machine].rename(settings.home)
+        context = open_context(settings)
+        load_local_keys(context)
+        context.store.close()
+        settings.home.rename(disks[machine])
+    context = open_context(settings)
+    for disk in disks.values():
+        for file in ("key", "worker_key"):
+            key = (disk / file).read_text().strip()
+            assert context.store.read(partial(find_principal, key=key)) is not None, (disk, file)
+    context.store.close()

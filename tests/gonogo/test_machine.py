@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.host.machine import load_machine_id
+from gonogo.machine import load_machine_id
 
 SYSTEM = "0123456789abcdef0123456789abcdef"
 PLAIN = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
