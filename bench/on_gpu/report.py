@@ -75,8 +75,8 @@ def _correctness(rows: Sequence[Row], planned: Sequence[str]) -> Iterator[str]:
         f"{len(wrong)} did not, {len(missing)} were not made."
     )
     for row in wrong:
-        figures = ("same_selection", "out", "worst_row", "gradients", "worst_gradient")
-        figures += ("gradients_alike",)
+        figures = ("same_selection", "lost_score", "out", "worst_row", "gradients")
+        figures += ("worst_gradient", "gradients_alike")
         told = ", ".join(f"{name} {row[name]}" for name in figures if name in row)
         yield f"- WRONG {row['name']}: {row.get('error') or told}"
     for name in missing:

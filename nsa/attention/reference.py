@@ -63,6 +63,25 @@ def block_scores(p_BSHC: Tensor, groups: int, blocks: int, l: int, d: int, l_sel
     return scores
 
 
+def scores_of_blocks(
+    q_BQHD: Tensor,
+    k_BCHD: Tensor,
+    positions_Q: Tensor,
+    groups: int,
+    blocks: int,
+    *,
+    l: int,  # noqa: E741
+    d: int,
+    l_sel: int,
+    scale: float,
+) -> Tensor:
+    """`block_scores` of queries at some positions, from their compressed keys, one a head."""
+    ends = torch.arange(k_BCHD.shape[1], device=q_BQHD.device) * d + l - 1
+    seen = (ends[None, :] <= positions_Q[:, None])[:, None]
+    p_cmp = _softmax_where(scale * _logits(q_BQHD, k_BCHD), seen)
+    return block_scores(p_cmp, groups, blocks, l, d, l_sel)
+
+
 def select(scores_BSGJ: Tensor, l_sel: int, n_sel: int, rows: Tensor | None = None) -> Tensor:
     """The blocks each query attends to: those of the rule, then the best, ties to the lower id.
 
@@ -139,8 +158,10 @@ def nsa_attention_reference(
 
     blocks = (S + l_sel - 1) // l_sel
     with torch.no_grad():
-        p_cmp = _softmax_where(scale * _logits(queries, k_blocks), seen)
-        sel = select(block_scores(p_cmp, G, blocks, l, d, l_sel), l_sel, n_sel, rows)
+        scores = scores_of_blocks(
+            queries, k_blocks, positions, G, blocks, l=l, d=d, l_sel=l_sel, scale=scale
+        )
+        sel = select(scores, l_sel, n_sel, rows)
 
     # A padding id -1 marks the extra column J, which no token belongs to.
     none = torch.zeros(B, len(positions), G, blocks + 1, dtype=torch.bool, device=q.device)

@@ -4,9 +4,11 @@
 table of odd shapes that reaches every kernel in both forms of the selected branch and with several
 (batch item, group) pairs; at a long sequence against the torch backend, and against the reference
 at sampled queries. A query that stands between two blocks of nearly equal score may choose either;
-its row is left out on both sides, and such rows must be few. Memory is handed out full of NaN and
-of huge integers, so a kernel that reads what nobody wrote is found out. *Faster*: forward +
-backward at the shapes of the 125M model against the torch backend, medians of CUDA-event timings.
+its row is left out on both sides, and such rows must be few. What it chose must be what the rule
+allows, and score nearly as much as what was wanted: one query of each block that errs is few, too.
+Memory is handed out full of NaN and of huge integers, so a kernel that reads what nobody wrote is
+found out. *Faster*: forward + backward at the shapes of the 125M model against the torch backend,
+medians of CUDA-event timings.
 
 Under TRITON_INTERPRET=1 on a CPU the first part runs on tiny shapes; nothing is timed there.
 """
@@ -14,7 +16,7 @@ Under TRITON_INTERPRET=1 on a CPU the first part runs on tiny shapes; nothing is
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -22,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nsa.attention.compression import compressed_length
 from nsa.attention.gpu.cases import (
     INTERPRETED,
     LONG,
@@ -33,6 +36,7 @@ from nsa.attention.gpu.cases import (
     forward_backward,
 )
 from nsa.attention.gpu.compilation import compile_together, rehearse
+from nsa.attention.reference import scores_of_blocks, select
 
 # Largest relative error of the output and of gradients.
 TOLERANCES = {
@@ -43,6 +47,8 @@ TOLERANCES = {
 WORST_ROW_X = 5.0
 """Times these, of a single head of a single token: a few wrong ones of many drown in the whole."""
 FEWEST_SAME = 0.98
+MOST_LOST = 1e-3
+"""Of the score of the blocks that a query should have chosen: by so much may others score less."""
 SAMPLED_ROWS = 64
 _WARM_UP, _REPEATS = 5, 20
 
@@ -70,6 +76,59 @@ def worst_row_error(got: Tensor, wanted: Tensor) -> float:
     usual = norms.square().mean().sqrt() + 1e-3 * wanted.shape[-1] ** 0.5
     worst = (got.float() - wanted).norm(dim=-1).div_(norms + usual)
     return float(worst.max())  # NaN where one is
+
+
+@torch.no_grad()
+def lost_score(
+    case: Case, inputs: Sequence[Tensor], ids: Tensor, wanted: Tensor, rows: Tensor | None = None
+) -> float:
+    """How much less the chosen blocks of a query score than those that were wanted, as a share.
+
+    Args:
+        case: Shapes and sizes.
+        inputs: As `draw_inputs` gives them.
+        ids: Block ids that were chosen [B, S, G, n_sel], or those of `rows`.
+        wanted: Those that should have been.
+        rows: Positions of the queries that are compared; all unless given.
+
+    Returns:
+        The most of all queries; infinity where one chose what no scores would have it choose.
+    """
+    q, k_blocks, G = inputs[0].float(), inputs[-2].float(), case.G
+    differ_BQ, most = (ids != wanted).any(-1).any(-1), 0.0
+    begin = block = 0
+    for length in case.lengths or (case.S,):
+        compressed = compressed_length(length, case.l, case.d)
+        here = slice(begin, begin + length) if rows is None else slice(None)
+        at = differ_BQ[:, here].any(0).nonzero()[:, 0]
+        if len(at):
+            positions = at if rows is None else rows[at]
+            keys = k_blocks[:, block : block + compressed].repeat_interleave(case.H // G, dim=2)
+            sizes = {"l": case.l, "d": case.d, "l_sel": case.l_sel, "scale": case.D**-0.5}
+            scores = scores_of_blocks(
+                q[:, begin + positions], keys, positions, G, -(-length // case.l_sel), **sizes
+            )
+            each = [x[:, here][:, at] for x in (ids, wanted)]
+            most = max(most, _lost(case, scores, positions, *each))
+        begin, block = begin + length, block + compressed
+    return most
+
+
+def _lost(case: Case, scores: Tensor, positions: Tensor, ids: Tensor, wanted: Tensor) -> float:
+    """As `lost_score`, of queries at some positions of one sequence and their block scores."""
+
+    def marked(chosen: Tensor) -> Tensor:
+        # The last column is of what is no block.
+        none = scores.new_zeros(*scores.shape[:-1], scores.shape[-1] + 1)
+        there = chosen.where((chosen >= 0) & (chosen < scores.shape[-1]), scores.shape[-1])
+        return none.scatter(-1, there, 1.0)[..., :-1]
+
+    # By the rule, and what is left by these marks alone: it is that choice, if it can be one.
+    if not torch.equal(select(marked(ids), case.l_sel, case.n_sel, positions), ids):
+        return float("inf")
+    least = torch.finfo(scores.dtype).tiny
+    of_ids, of_wanted = ((scores * marked(x)).sum(-1) for x in (ids, wanted))
+    return float(((of_wanted - of_ids) / of_wanted.clamp_min(least)).clamp_min(0).max())
 
 
 def compare(
@@ -124,6 +183,10 @@ def compare(
     out_limit, limit = TOLERANCES[dtype]
     complete = len(gradients) == sum(x.numel() > 0 for x in inputs) - 2  # k_cmp, v_cmp: not read
     right = complete and out_error < out_limit and all(error < limit for error in gradients)
+    # Of many that differ nothing has to be explained, nor would its scores have room.
+    lost = float("inf") if same < FEWEST_SAME else lost_score(
+        case, inputs, ids[:, here], expected_ids[:, there], rows
+    )  # fmt: skip
     right = right and out_worst < WORST_ROW_X * out_limit and grad_worst < WORST_ROW_X * limit
     return {
         **asdict(case), "lengths": list(case.lengths), "against": against,
@@ -131,7 +194,7 @@ def compare(
         "rows": None if rows is None else len(rows), "same_selection": same, "out": out_error,
         "gradients": max(gradients, key=_of_nan_first),
         "worst_row": out_worst, "worst_gradient": grad_worst,
-        "right": right and same >= FEWEST_SAME,
+        "lost_score": lost, "right": right and same >= FEWEST_SAME and lost <= MOST_LOST,
     }  # fmt: skip
 
 

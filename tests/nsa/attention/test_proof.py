@@ -447,6 +447,71 @@ def test_one_wrong_row_of_many_is_found(wrong: str, monkeypatch: pytest.MonkeyPa
     assert found["right"] is False
 
 
+def _of_later(ids, _):
+    return ids[..., -1] + 1
+
+
+def _of_another(ids, c):
+    """A free block for another one, which is allowed as well."""
+    return ids[..., 1] % (c[:, None] - 2) + 1
+
+
+@needs_triton
+@pytest.mark.parametrize("rows", [None, torch.tensor([0, 64, 320, 599])], ids=["all", "some"])
+@pytest.mark.parametrize(
+    ("slot", "instead"), [(-1, _of_later), (1, _of_another)], ids=["the future", "another block"]
+)
+def test_a_wrong_choice_of_one_query_of_each_block_is_found(
+    slot, instead, rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are fewer than may stand between blocks of equal score."""
+    from nsa.attention.gpu import cases, trial
+
+    case = cases.Case(S=600, H=4, G=2, D=8, n_sel=4, w=20)
+    wrong = torch.arange(320, 600, 64)
+    attend = trial.attend
+
+    def attend_wrongly(case, leaves, backend, **options):
+        out, ids = attend(case, leaves, backend, **options)
+        if backend == "torch":
+            of_wrong = ids[:, wrong]
+            of_wrong[..., slot] = instead(of_wrong, wrong // case.l_sel)
+            ids = ids.index_copy(1, wrong, of_wrong)
+        return out, ids
+
+    def compare():
+        single = {"ours": "torch"} if rows is None else {"ours": "torch", "rows": rows}
+        return trial.compare(case, torch.float32, torch.device("cpu"), **single)
+
+    if rows is not None:  # of few queries one is a large part
+        monkeypatch.setattr(trial, "FEWEST_SAME", 0.7)
+    assert compare()["right"] is True
+    monkeypatch.setattr(trial, "attend", attend_wrongly)
+    found = compare()
+    assert trial.FEWEST_SAME <= found["same_selection"] < 1.0
+    assert found["right"] is False
+
+
+@needs_triton
+def test_either_of_two_blocks_of_equal_score_may_be_chosen() -> None:
+    from nsa.attention.gpu import cases, trial
+
+    case = cases.packed(40, 600, 7, H=4, G=2, D=8, n_sel=4, w=20)
+    inputs = cases.draw_inputs(case, torch.float32, torch.device("cpu"))
+    inputs[-2][:] = inputs[-2][:, :1]
+    _, wanted = trial.attend(case, inputs, "reference")
+    at = torch.arange(40 + 520, 40 + 600)
+    ids = wanted.clone()
+    ids[:, at, :, 1] = 3  # not 1, in blocks 8 and 9
+    assert not torch.equal(ids, wanted)
+    assert trial.lost_score(case, inputs, ids, wanted) < 1e-5
+    inputs[0][:] = 1.0
+    inputs[-2][:, 1 + 4 : 1 + 4 + 4] += 1.0  # those of its block 1
+    assert trial.lost_score(case, inputs, ids, wanted) > trial.MOST_LOST
+    ids[:, at, :, 1] = -1
+    assert trial.lost_score(case, inputs, ids, wanted) == float("inf")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_the_command_says_that_nothing_can_be_proven(capsys):
     assert proofs.main([]) == 3
