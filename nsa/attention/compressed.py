@@ -7,8 +7,10 @@ Ties between blocks are real (repeated text gives equal keys), and go to the low
 equal products get equal probabilities to the last bit, wherever they stand. BLAS does not promise
 that: its fp64 products, and fp32 ones of fewer than 12 columns or 4 rows, differ by a rounding from
 column to column, and so do sums over many heads. These are added up here in one order for all
-columns; the scale is multiplied to the products, since keys that are scaled, and so rounded, first
-may lose products that were equal; and powers are taken by one implementation (`exp2_alike_`).
+columns. Where threads share the columns of an fp32 product, those that fill no whole vector differ,
+so there are none. The scale is multiplied to the products, since keys that are scaled, and so
+rounded, first may lose products that were equal; and powers are taken by one implementation
+(`exp2_alike_`).
 
 Shape legend as in plan.py, and C compressed blocks, J selection blocks.
 """
@@ -57,6 +59,8 @@ def _tiles(
 
 
 _FEWEST_COLUMNS_OF_BLAS, _FEWEST_ROWS_OF_BLAS = 16, 4
+_COLUMNS_TOGETHER = 32
+"""Whole vectors of every BLAS: in a multiple of them no thread of it is left with less."""
 
 
 def compressed_logits(q: Tensor, k: Tensor, factor: float) -> Tensor:
@@ -69,7 +73,11 @@ def compressed_logits(q: Tensor, k: Tensor, factor: float) -> Tensor:
     """
     many = q.shape[1] >= _FEWEST_ROWS_OF_BLAS and k.shape[1] >= _FEWEST_COLUMNS_OF_BLAS
     if k.dtype != torch.float64 and many:
-        return torch.bmm(q, k.transpose(1, 2)).mul_(factor)
+        spare = -k.shape[1] % _COLUMNS_TOGETHER if k.device.type == "cpu" else 0
+        if not spare:
+            return torch.bmm(q, k.transpose(1, 2)).mul_(factor)
+        whole = torch.nn.functional.pad(k, (0, 0, 0, spare))
+        return torch.bmm(q, whole.transpose(1, 2))[..., : k.shape[1]].mul(factor)
     logits = q.new_zeros(q.shape[0], q.shape[1], k.shape[1])
     for x in range(q.shape[-1]):
         logits += q[..., x, None] * k[:, None, :, x]

@@ -117,11 +117,15 @@ def test_compiled_around_it_is_the_same_operation(make_inputs):
         assert torch.equal(x, y)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 6, 13])
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 6, 13, 64])
 @pytest.mark.parametrize("D", [16, 24, 64])
-def test_equal_keys_get_equal_logits_whatever_their_number(rows: int, D: int) -> None:
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_equal_keys_get_equal_logits_whatever_their_number(rows: int, D: int, threads: int) -> None:
+    torch.set_num_threads(threads)  # put back by a fixture
     generator = torch.Generator().manual_seed(rows * D)
-    q, k = (torch.randn(2, n, D, generator=generator) for n in (rows, 1))
-    for keys in (1, 5, 15, 16, 17, 25, 31, 40, 100, 129):
-        logits = compressed_logits(q, k.expand(2, keys, D).contiguous(), 0.3)
-        assert torch.equal(logits, logits[..., :1].expand_as(logits)), keys
+    for pairs in (1, 2):
+        q, k = (torch.randn(pairs, n, D, generator=generator) for n in (rows, 1))
+        for keys in (1, 5, 15, 16, 17, 25, 31, 40, 100, 129):
+            logits = compressed_logits(q, k.expand(pairs, keys, D).contiguous(), 0.3)
+            assert logits.is_contiguous()
+            assert torch.equal(logits, logits[..., :1].expand_as(logits)), (pairs, keys)
