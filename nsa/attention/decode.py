@@ -27,7 +27,7 @@ from nsa.attention.compressed import compressed_logits
 from nsa.attention.counters import count
 from nsa.attention.cpu import token as on_cpu
 from nsa.attention.operation import nsa_attention
-from nsa.attention.precision import native_bf16
+from nsa.attention.precision import native_bf16, products
 from nsa.attention.ranges import positions_in, ranges_v1, ranges_v2
 from nsa.attention.tensors import Tensors
 
@@ -205,11 +205,12 @@ def _agree(functions: on_cpu.Functions, dtype: torch.dtype, length: int, close: 
 def _by_operations(
     q: Tensor, gates: Tensor, cache: NsaCache, factor: float, reading: Reading
 ) -> tuple[Tensor, Tensor]:
-    if not torch.is_autocast_enabled(q.device.type):
-        return _decode(q, gates, cache, factor, reading)
-    # Scores and statistics keep their precision: autocast would round them.
-    with torch.autocast(q.device.type, enabled=False):
-        return _decode(q, gates, cache, factor, reading)
+    # Scores and statistics keep their precision: TF32 and autocast would round them.
+    with products(q.device, "ieee"):
+        if not torch.is_autocast_enabled(q.device.type):
+            return _decode(q, gates, cache, factor, reading)
+        with torch.autocast(q.device.type, enabled=False):
+            return _decode(q, gates, cache, factor, reading)
 
 
 def _decode(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 import torch
 
-from nsa.attention import precision
+from nsa.attention import NsaCache, Sizes, decode, precision
+from nsa.attention.compressed import compressed_logits
 from nsa.attention.precision import native_bf16, products
 
 CPU = torch.device("cpu")
@@ -60,6 +63,24 @@ def test_what_the_process_has_set_for_its_products_changes_nothing(make_inputs, 
     assert torch.equal(sel, other_sel)
     for name in inputs:
         assert torch.equal(grads[name], other_grads[name]), name
+
+
+@needs_bf16
+def test_a_token_is_not_rounded_either_by_what_the_process_has_set(monkeypatch):
+    module = import_module("nsa.attention.decode")
+    seen = []
+
+    def logits(*read):
+        seen.append(torch.backends.mkldnn.matmul.fp32_precision)
+        return compressed_logits(*read)
+
+    monkeypatch.setattr(module, "compressed_logits", logits)
+    monkeypatch.setattr(module, "_kernel", lambda: "operations are asked for")
+    cache = NsaCache(B=1, G=1, D=16, capacity=3, sizes=Sizes(l=2, d=1, l_sel=2, n_sel=3, w=2))
+    cache.append(*torch.randn(6, 1, 3, 1, 16))
+    with products(CPU, "bf16"):
+        decode(torch.randn(1, 1, 2, 16), torch.rand(1, 1, 2, 3), cache)
+    assert seen == ["ieee"]
 
 
 @pytest.mark.parametrize("native", [True, False])
