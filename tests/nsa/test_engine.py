@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -78,6 +79,8 @@ def test_a_run_that_skips_every_step_is_not_good_for_ever(
     lines = helpers.read_lines(order.parent)
     assert [line["skipped_steps"] for line in _of(lines, "progress")] == list(range(1, 65))
     assert all(line["skipped"] for line in _of(lines, "progress"))
+    scales = [line["loss_scale"] for line in _of(lines, "progress")]
+    assert scales == pytest.approx([1e38 * 0.9 ** (n + 1) for n in range(64)], rel=1e-4)
     assert [int(line["path"][-6:]) for line in _of(lines, "checkpoint")] == [20, 40, 60]
 
 
@@ -295,15 +298,34 @@ def test_aux_stats_switched_off_leave_no_selection_file(
 
 @pytest.mark.parametrize("version", ["0", "1"])
 def test_evaluation_token_by_token_gives_what_the_batched_one_gives(
-    make_order: Callable[..., Path], helpers: Any, train_here: TrainHere, version: str
+    make_order: Callable[..., Path],
+    helpers: Any,
+    train_here: TrainHere,
+    version: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     train = {"steps": 2, "eval": {"every_steps": 2, "batches": 1}}
     batched = train_here("batched", train=train)
+    asked = set()
+    decoding = import_module("nsa.attention.decode")
+
+    def note(name: str) -> None:
+        merge = getattr(decoding, name)
+
+        def merge_and_tell(*arguments: Any) -> Any:
+            asked.add(name)
+            return merge(*arguments)
+
+        monkeypatch.setattr(decoding, name, merge_and_tell)
+
+    note("ranges_v1")
+    note("ranges_v2")
     order = make_order("sequential", train=train)
     environ = {"NSA_PREFILL_BATCHED": "0", "NSA_SEL_RANGES_V2": version}
     helpers.build_trainer(order, environ).run()
     sequential = helpers.read_lines(order.parent)
     assert _losses(sequential) == _losses(batched)
+    assert asked == {"ranges_v2" if version == "1" else "ranges_v1"}
     expected = _of(batched, "eval")[0]["val_loss"]
     assert _of(sequential, "eval")[0]["val_loss"] == pytest.approx(expected, rel=1e-5)
 
