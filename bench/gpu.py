@@ -39,6 +39,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+if not __package__:  # named as a file
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 from bench.on_gpu.plan import (
     BAD_ARGUMENTS,
     GRACE_S,

@@ -149,9 +149,11 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
                 the labels given here. The Trainer leaves it to the model.
 
         Raises:
-            ValueError: A mask that hides tokens, or more tokens than the caches have room for.
+            ValueError: A mask that hides tokens, caches of another kind, or more tokens than the
+                caches have room for.
         """
         _refuse_padding(attention_mask)
+        _refuse_others(past_key_values)
         hidden = self.embedding(input_ids)
         caches = past_key_values
         if caches is None and use_cache and self.config.separator is None and labels is None:
@@ -185,9 +187,10 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
             options: As there.
 
         Raises:
-            ValueError: A mask that hides tokens.
+            ValueError: A mask that hides tokens, or caches of another kind.
         """
         _refuse_padding(attention_mask)
+        _refuse_others(options.get("past_key_values"))
         return super().generate(*arguments, **options)
 
     @torch.no_grad()
@@ -247,6 +250,14 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # caches are the model's own
+
+
+def _refuse_others(caches: object) -> None:
+    if caches is not None and not isinstance(caches, LayerCaches):
+        raise ValueError(
+            f"past_key_values are a {type(caches).__name__}: this model goes on from its own, which"
+            " an earlier call or start_caches gives (LayerCaches)"
+        )
 
 
 def _refuse_padding(attention_mask: Tensor | None) -> None:

@@ -313,6 +313,13 @@ def test_a_folder_that_takes_no_rows_is_told_before_anything_is_measured(
     assert "no row can be written to" in capsys.readouterr().err
 
 
+def test_it_may_be_named_as_a_file_from_anywhere(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "bench" / "gpu.py"), "--help"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--only" in done.stdout
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_nothing_is_claimed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

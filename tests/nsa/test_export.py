@@ -16,7 +16,7 @@ from nsa.model import LanguageModel, build_model
 from nsa.model.generation import Sampling, generate
 
 pytest.importorskip("transformers")
-from transformers import Trainer, TrainingArguments
+from transformers import DynamicCache, Trainer, TrainingArguments
 
 from nsa.attention.hf import NsaConfig, NsaForCausalLM
 
@@ -182,6 +182,14 @@ def test_what_generate_returns_is_gone_on_from(tiny: dict[str, Any], tmp_path: P
     held = wanted.shape[1] - 1
     with pytest.raises(ValueError, match=f"hold {held} tokens and the text has 9"):
         theirs.generate(text, max_new_tokens=1, past_key_values=caches, **options)
+
+
+def test_caches_of_another_kind_are_refused_by_name(tiny: dict[str, Any], tmp_path: Path) -> None:
+    theirs = _exported(tiny, _model(tiny), tmp_path / "exported")
+    text = torch.ones(1, 8, dtype=torch.int64)
+    for call in (theirs, theirs.generate):
+        with pytest.raises(ValueError, match=r"past_key_values are a DynamicCache: .*LayerCaches"):
+            call(text, past_key_values=DynamicCache())
 
 
 def test_a_runs_newest_checkpoint_is_written_as_safetensors_and_config(

@@ -135,6 +135,13 @@ def test_files_added_later_and_copies_under_other_names_move_nothing(
         assert not side["train"] & side["val"]
 
 
+def test_no_release_moves_a_document_from_one_side_to_the_other() -> None:
+    """A run that an earlier one began would train on what that held out."""
+    documents = [b"document %d" % number for number in range(200)]
+    held_out = [number for number, text in enumerate(documents) if split_of(text) == "val"]
+    assert held_out == [3, 33, 48, 53, 74, 87, 92, 135, 158, 190]
+
+
 @pytest.mark.parametrize("count", [1, 2, 5, 12, 30])
 @pytest.mark.parametrize("lanes", [1, 8, 40])
 def test_a_small_corpus_trains_and_says_where_it_holds_nothing_out(
