@@ -31,6 +31,9 @@ _NAMES_RERUNS = 3
 """Version of the judge since which the history of a rerun that is judged by itself is told."""
 
 _END = ("outcome", "exit", "rank_exits")
+_END_FILE = "exit.json"
+_END_UNSEEN = "end: "
+"""How what was not observed of an end begins."""
 
 
 def names_a_directory(run: str) -> bool:
@@ -48,10 +51,23 @@ def reported_only(recorded: Json, again: Again) -> tuple[Json, Json, str | None]
     code = outcome.get("code")
     if again.ended and code not in _NEVER_IN_A_DIRECTORY:
         return recorded, found, None
-    left, right = ({k: v for k, v in row.items() if k not in _END} for row in (recorded, found))
+    left, right = (_without_end(row) for row in (recorded, found))
     other = "another end" if again.ended else "no exit.json"
     text = f"its end ({code}) is the control plane's word: the run directory has {other}"
     return left, right, text
+
+
+def _without_end(facts: Json) -> dict[str, Any]:
+    """Return facts without the end, and without which bytes told it and what they sealed."""
+    kept = {name: row for name, row in facts.items() if name not in _END}
+    files, unseen, watch = kept.get("files"), kept.get("not_observed"), kept.get("watch")
+    if isinstance(files, Mapping):
+        kept["files"] = {name: row for name, row in files.items() if name != _END_FILE}
+    if isinstance(unseen, list):
+        kept["not_observed"] = [row for row in unseen if not str(row).startswith(_END_UNSEEN)]
+    if isinstance(watch, Mapping):
+        kept["watch"] = {name: row for name, row in watch.items() if name != "sealed"}
+    return kept
 
 
 def check_open_conditions(

@@ -478,6 +478,36 @@ def test_an_end_that_only_the_control_plane_knew_does_not_differ_and_is_said(
     assert any("the control plane's word" in text for text in found.not_verified)
 
 
+@pytest.mark.parametrize("code", ["worker_lost", "superseded"])
+@pytest.mark.parametrize("later", ["none", "another"])
+def test_of_the_present_release_an_end_of_the_control_plane_does_not_differ_either(
+    code: str, later: str, copy_run: CopyRun
+) -> None:
+    recorded, folder, own = ended_by_service(copy_run("healthy"), code)
+    if later == "another":  # its host was not dead, and its keeper wrote an end
+        (folder / "exit.json").write_bytes(own)
+    found = replay_decision(recorded, Surroundings(run_dir=folder))
+    assert found.equal, found.text
+    assert any("the control plane's word" in text for text in found.not_verified)
+    (folder / "heartbeat_rank1.jsonl").unlink()
+    assert not replay_decision(recorded, Surroundings(run_dir=folder)).equal
+
+
+def ended_by_service(folder: Path, code: str) -> tuple[RecordedDecision, Path, bytes]:
+    """The decision about a run whose end the control plane wrote; no exit.json is left there."""
+    path, ticks = folder / "exit.json", folder / "watch.jsonl"
+    own, order = path.read_bytes(), json.loads((folder / "order.json").read_bytes())
+    lines = ticks.read_text().splitlines(keepends=True)
+    ticks.write_text("".join(line for line in lines if "exit.json" not in line))
+    actor = {"worker_lost": "infra", "superseded": "operator"}.get(code, "watchdog")
+    end = {name: json.loads(own)[name] for name in ("v", "ended_at", "run", "attempt")}
+    assert end["run"] == order["run"]
+    save_json(path, {**end, "ended_by": actor, "reason": code})
+    recorded = record_of(judge_directory(folder))
+    path.unlink()
+    return recorded, folder, own
+
+
 def test_an_end_of_infrastructure_that_the_directory_contradicts_is_named(copied: Copied) -> None:
     recorded, folder = copied("hang", 2)
     ended = {"code": "keeper_lost", "actor": "infra", "class": "infra"}
