@@ -297,7 +297,7 @@ def test_without_its_package_a_detector_s_settings_are_refused() -> None:
         resolve_plan(plan)
 
 
-WAYS_TO_FAIL = ("begin", "line", "answer", "finding", "step", "tick", "exits", "mute")
+WAYS_TO_FAIL = ("begin", "line", "answer", "finding", "step", "tick", "exits", "mute", "panics")
 FAULTY = """
 from dataclasses import dataclass
 
@@ -325,6 +325,10 @@ class Moody:
 class Mute(Exception):
     def __str__(self):
         raise RuntimeError("no word")
+
+
+class PanicException(BaseException):
+    pass  # as pyo3 has it: what a library in Rust ends with is no `Exception`
 
 
 class Faulty(Detector):
@@ -356,6 +360,8 @@ class Faulty(Detector):
             raise SystemExit(3)
         if self.name == "mute":
             raise Mute
+        if self.name == "panics":
+            raise PanicException("index out of bounds")
         if self.name == "ends" and step.step == 5:
             return own, [found(view, self.name, Severity.HALT, episode="5", at=1.0, text="so")]
         return own, []
@@ -369,7 +375,7 @@ class Faulty(Detector):
         return True
 
 
-names = "begin line answer finding step tick exits mute armed dump ends load"
+names = "begin line answer finding step tick exits mute panics armed dump ends load"
 for name in names.split():
     state = Moody if name == "load" else Kept
     globals()[name] = type(name, (Faulty,), {"name": name, "State": state})

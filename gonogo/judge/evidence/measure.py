@@ -171,8 +171,9 @@ def build_measure(
     except ERRORS as error:
         if criterion.metric in METRICS:
             raise
+        text = failed_text(criterion.metric, error)
         if failures is not None:
-            failures.append(failed_text(criterion.metric, error))
+            failures.append(text)
         measured = {}
     return Measure(window=said, ranks=measured)
 

@@ -1,7 +1,7 @@
 """What do installed packages bring, and what if it does not work? One answer for all their parts.
 
-Whatever they do wrong (an import that fails, an error, `sys.exit`) is caught and said: no run ends
-by it.
+Whatever they do wrong (an import that fails, an error, `sys.exit`, a panic of their Rust) is caught
+and said: no run ends by it.
 """
 
 import re
@@ -9,15 +9,21 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from typing import Any
 
-ERRORS = (Exception, SystemExit)
-"""What foreign code may raise, and a watcher lives through."""
+ERRORS = BaseException
+"""What foreign code may raise, and a watcher lives through; an interrupt goes on (`failure`)."""
 _ADDRESS = re.compile("0x[0-9a-f]+")
 _MOST = 200
 """Characters of an error that are told."""
 
 
 def failure(error: BaseException) -> str:
-    """Return an error in words that are the same on every host: one line, without an address."""
+    """Return an error in words that are the same on every host: one line, without an address.
+
+    Raises:
+        KeyboardInterrupt: it is one: a person's, not the package's.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        raise error
     try:
         said = str(error)
     except ERRORS:  # it is foreign, too
