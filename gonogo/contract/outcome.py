@@ -138,6 +138,13 @@ CODE_OF_DETECTOR: dict[Detector, OutcomeCode] = {
 }
 """Cause of a halt by the detector whose halt finding latched (D1 names what the rank did)."""
 
+SHOWN_BY_LINES = frozenset(
+    {OutcomeCode.NON_FINITE, OutcomeCode.DIVERGED, OutcomeCode.CONFIG_MISMATCH}
+)
+"""Causes that a run's own lines show. Once the watchdog has halted a run by one of them it has
+failed, whatever becomes of its keeper or its host before the end is written. (A host that goes down
+kills ranks, and lets others wait: of those causes nobody knows which was first.)"""
+
 
 def code_of(detector: str) -> OutcomeCode:
     """Return the cause that a halt of `detector` names; a plug-in's halt is a policy's."""

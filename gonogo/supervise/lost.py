@@ -2,7 +2,8 @@
 
 Every process of the run is ended first, those that its records name and those that carry its token,
 and that is proved (or, where something outlives SIGKILL for a minute, told); then exit.json says
-`keeper_lost` (infra), so that the run may resume. Whoever does this holds the run's keeper lock
+`keeper_lost` (infra), so that the run may resume; or the cause for which the watchdog had asked it
+to end, where the run's own lines show that one. Whoever does this holds the run's keeper lock
 meanwhile, so no keeper works on the directory.
 """
 
@@ -15,10 +16,11 @@ from typing import Any
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.order import Order
-from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.outcome import SHOWN_BY_LINES, Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord, RankExit, Unended
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.durable import load_json
+from gonogo.supervise.end_request import asked_by
 from gonogo.supervise.exit_record import build_binding
 from gonogo.supervise.keeper.kill import UNKILLABLE_S, describe, end_marked
 from gonogo.supervise.keeper.log_cap import LogCap
@@ -50,8 +52,12 @@ def end_lost(
     launched = (run_dir.path / "keeper.json").exists()
     text = "the keeper was lost" if launched else "the worker was lost before the launch"
     text = text if proof is None else f"{text}: {proof}"
-    reason = OutcomeCode.KEEPER_LOST
-    record = build_infra_exit(run_dir, order, reason=reason, text=text, now=now, left=left)
+    reason, by = OutcomeCode.KEEPER_LOST, Actor.INFRA
+    asked = asked_by(run_dir.path)
+    if asked is not None and asked.ended_by == Actor.WATCHDOG and asked.reason in SHOWN_BY_LINES:
+        reason, by = OutcomeCode(asked.reason), Actor.WATCHDOG
+        text = f"{asked.text}; then {text}" if asked.text else text
+    record = build_infra_exit(run_dir, order, reason=reason, by=by, text=text, now=now, left=left)
     Reserve(run_dir.path).write(partial(save_json, run_dir.exit, record.wire()))
     Reserve(run_dir.path).free()  # the keeper held it for these very words
     with suppress(OSError):
@@ -90,6 +96,7 @@ def build_infra_exit(
     reason: OutcomeCode,
     text: str,
     now: float,
+    by: Actor = Actor.INFRA,
     left: Sequence[Mapping[str, Any]] = (),
 ) -> ExitRecord:
     """Return the end of a run that infrastructure ended, with what its ranks left.
@@ -100,6 +107,7 @@ def build_infra_exit(
         reason: why it ended.
         text: the same in a sentence.
         now: Unix seconds.
+        by: who had asked it to end before that.
         left: processes that could not be ended.
     """
     stamps = {
@@ -109,7 +117,7 @@ def build_infra_exit(
     }
     return ExitRecord(
         ended_at=now,
-        ended_by=Actor.INFRA,
+        ended_by=by,
         reason=reason,
         text=text,
         ranks=stamps,

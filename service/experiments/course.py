@@ -13,6 +13,7 @@ from typing import Any
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Conflict
+from gonogo.contract.finding import Act, Severity
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import (
@@ -24,7 +25,7 @@ from gonogo.contract.lifecycle import (
     RunState,
 )
 from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
-from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
+from gonogo.contract.outcome import SHOWN_BY_LINES, Actor, Outcome, OutcomeCode, code_of
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.carrying import left_by
@@ -36,6 +37,7 @@ from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.experiments.lifecycle import Deed, move_experiment, move_phase, move_run, record_event
 from service.queries.experiments import phases_of, runs_of
+from service.queries.findings import load_findings
 from service.queries.runs import load_attempts
 from service.told.awaited import is_owed
 
@@ -262,20 +264,52 @@ def finish(
 
 def end_without_worker(
     deed: Deed, experiment: ExperimentRow, run: RunRow, code: OutcomeCode, actor: Actor, text: str
-) -> None:
-    """End a run for which no worker will ever report the end."""
+) -> Outcome:
+    """End a run for which no worker will ever report the end, and return why it ended.
+
+    That is not the reason given where its watcher had halted it for what its own lines show.
+    """
     outcome = Outcome(code=code, actor=actor, text=text)
+    failed = _failed_by(deed, run)
+    if failed is not None:
+        outcome = failed.model_copy(update={"text": f"{failed.text}; then {text}"})
     run.outcome = outcome
     end = ServiceEnd(
         ended_at=deed.now,
-        ended_by=actor,
-        reason=code,
-        text=text,
+        ended_by=outcome.actor,
+        reason=outcome.code,
+        text=outcome.text,
         run=run.id,
         attempt=run.attempt,
     )
     run.exit = end.wire()
-    move_run(deed, experiment, run, RunEvent.END, token=run.token, outcome=code.value, text=text)
+    move_run(
+        deed,
+        experiment,
+        run,
+        RunEvent.END,
+        token=run.token,
+        outcome=outcome.code.value,
+        text=outcome.text,
+    )
+    return outcome
+
+
+_FOUND_CHARS = 400
+
+
+def _failed_by(deed: Deed, run: RunRow) -> Outcome | None:
+    """Return how its watcher's first halt ends a run, where the run's own lines show that."""
+    halts = (
+        row
+        for row in load_findings(deed.session, run.id)
+        if row.severity is Severity.HALT and row.act is not Act.PAGE
+    )
+    first = next(halts, None)
+    if first is None or code_of(first.detector) not in SHOWN_BY_LINES:
+        return None
+    text = first.text[:_FOUND_CHARS]
+    return Outcome(code=code_of(first.detector), actor=Actor.WATCHDOG, text=text)
 
 
 def is_over(experiment: ExperimentRow) -> bool:

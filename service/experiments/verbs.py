@@ -268,12 +268,16 @@ def replace_run(
     """End an attempt that is known to be dead; unless a stop was asked, queue the next.
 
     A confirmation stays one, and a remedy keeps its patch: the failure before it is not forgotten.
+    Nor is that of the attempt itself, where its watcher had halted it for what its own lines show:
+    it is judged by what is here.
     """
     stop = _stop_of(experiment)
     if stop is not None:
         end_without_worker(deed, experiment, run, _ENDS_AS[stop], Actor.OPERATOR, text)
         return  # the judgement that follows does what the stop asked for
-    end_without_worker(deed, experiment, run, code, actor, text)
+    ended = end_without_worker(deed, experiment, run, code, actor, text)
+    if ended.code is not code:
+        return
     run.judged = True
     queue_run(
         deed,

@@ -165,6 +165,39 @@ def test_takeover_fences_the_old_attempt_and_starts_the_next(plane: Plane) -> No
     assert plane.get(f"/experiments/{experiment}/decisions")["items"] == []
 
 
+@pytest.mark.parametrize("detector", ["non_finite", "stall"])
+@pytest.mark.parametrize("lost", ["takeover", "reboot", "given up"])
+def test_a_run_that_failed_by_its_own_lines_is_not_forgotten_because_its_end_is_lost(
+    plane: Plane, lost: str, detector: str
+) -> None:
+    """Its next attempt could pass, and nothing would say that it had failed."""
+    worker = plane.worker()
+    experiment, order = running(plane, worker)
+    worker.report(
+        order,
+        {"detector": "alive_lost", "severity": "suspect", "at": 1.0, "key": "a", "text": "silent"},
+        {"detector": detector, "severity": "halt", "at": 1.0, "key": "b", "text": "it is NaN"},
+    )
+    if lost == "takeover":
+        assert verb(plane, experiment, "takeover").status_code == 202
+    elif lost == "reboot":
+        worker.boot_id = "boot-2"
+        worker.claim()
+    else:
+        worker.claim(given_up={order.run: "its disk is gone"})
+    if detector == "stall":  # which a host that goes down may make
+        assert plane.next_order(worker).attempt == 2
+        return
+    view = plane.wait_state(experiment, "finished")
+    assert view["verdict"] == "NO_GO"
+    outcome = plane.get(f"/runs/{order.run}")["outcome"]
+    assert (outcome["code"], outcome["actor"]) == ("non_finite", "watchdog")
+    assert outcome["text"].startswith("it is NaN; then ")
+    (decision,) = plane.get(f"/experiments/{experiment}/decisions")["items"]
+    assert (decision["verdict"], decision["run"]) == ("NO_GO", order.run)
+    assert worker.telemetry(order).json()["command"]["kind"] == "supersede"
+
+
 @pytest.mark.parametrize("own", [False, True], ids=["none of its own", "its own"])
 def test_a_rerun_that_is_taken_over_goes_on_from_no_run_before_it(
     plane: Plane, tmp_path: Path, own: bool

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.errors import Corrupt, NotFound
+from gonogo.contract.outcome import SHOWN_BY_LINES
 from gonogo.judge.gate.conditions import conditions_of, open_for
 from gonogo.judge.ledger.again import Again, is_v1, judge_again, read_again
 from gonogo.judge.ledger.chain import shortened
@@ -46,10 +47,12 @@ def reported_only(recorded: Json, again: Again) -> tuple[Json, Json, str | None]
     """Return both facts, without the end where only the control plane could say it; and say so."""
     found = again.facts
     outcome = recorded.get("outcome")
-    if not isinstance(outcome, Mapping) or outcome.get("class") not in _REPORTED:
+    reported = isinstance(outcome, Mapping) and outcome.get("class") in _REPORTED
+    failed = isinstance(outcome, Mapping) and _failed_before(outcome, recorded.get("exit"))
+    if not isinstance(outcome, Mapping) or not (reported or failed):
         return recorded, found, None
     code = outcome.get("code")
-    if again.ended and code not in _NEVER_IN_A_DIRECTORY:
+    if again.ended and not failed and code not in _NEVER_IN_A_DIRECTORY:
         return recorded, found, None
     left, right = (_without_end(row) for row in (recorded, found))
     other = "another end" if again.ended else "no exit.json"
@@ -68,6 +71,15 @@ def _without_end(facts: Json) -> dict[str, Any]:
     if isinstance(watch, Mapping):
         kept["watch"] = {name: row for name, row in watch.items() if name != "sealed"}
     return kept
+
+
+def _failed_before(outcome: Json, ended: Any) -> bool:
+    """Say whether the control plane wrote down the end of a run that its watcher had halted.
+
+    It knows no bytes of order.json, by which every end that a keeper writes is bound to its order.
+    """
+    written = isinstance(ended, Mapping) and ended.get("run") and not ended.get("order_sha256")
+    return bool(written) and outcome.get("code") in SHOWN_BY_LINES
 
 
 def check_open_conditions(

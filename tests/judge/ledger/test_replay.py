@@ -493,6 +493,17 @@ def test_of_the_present_release_an_end_of_the_control_plane_does_not_differ_eith
     assert not replay_decision(recorded, Surroundings(run_dir=folder)).equal
 
 
+@pytest.mark.parametrize(("code", "equal"), [("non_finite", True), ("stalled", False)])
+def test_nor_does_the_end_that_it_wrote_of_a_run_which_had_failed_by_its_own_lines(
+    code: str, equal: bool, copy_run: CopyRun
+) -> None:
+    recorded, folder, _ = ended_by_service(copy_run("non_finite"), code)
+    assert recorded.verdict is Verdict.NO_GO
+    found = replay_decision(recorded, Surroundings(run_dir=folder))
+    assert found.equal is equal
+    assert any("the control plane's word" in text for text in found.not_verified) is equal
+
+
 def ended_by_service(folder: Path, code: str) -> tuple[RecordedDecision, Path, bytes]:
     """The decision about a run whose end the control plane wrote; no exit.json is left there."""
     path, ticks = folder / "exit.json", folder / "watch.jsonl"

@@ -18,6 +18,7 @@ from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import ExitRecord, Unended
 from gonogo.rundir import RunDir
+from gonogo.supervise.end_request import EndRequest, ask_halt, ask_kill
 from gonogo.supervise.keeper.kill import UNKILLABLE_S, Killer, end_marked
 from gonogo.supervise.keeper.log_cap import ROOM_BYTES, LogCap
 from gonogo.supervise.keeper.marked import Environs, Swept
@@ -226,6 +227,34 @@ def test_a_lost_run_of_which_something_cannot_be_killed_has_an_end_after_a_minut
     assert [(row.pid, row.state) for row in record.left] == [(marked.pid, "D")]
     assert ExitRecord.model_validate_json(run_dir.exit.read_bytes()) == record
     thaw()
+
+
+@pytest.mark.parametrize(
+    ("reason", "by", "ended"),
+    [
+        ("non_finite", "watchdog", ("non_finite", "watchdog")),
+        ("diverged", "watchdog", ("diverged", "watchdog")),
+        ("stalled", "watchdog", ("keeper_lost", "infra")),  # of a host that went down, perhaps
+        ("halted", "operator", ("keeper_lost", "infra")),
+    ],
+)
+def test_a_lost_run_had_failed_where_its_own_lines_showed_it_before(
+    reason: str, by: str, ended: tuple[str, str], tmp_path: Path
+) -> None:
+    token = new_id(Kind.RUN)
+    run_dir = RunDir(tmp_path / token)
+    run_dir.path.mkdir()
+    ask_halt(run_dir.path, EndRequest(reason=reason, ended_by=by, at=1.0, text="the loss is NaN"))
+    late = EndRequest(reason="halted", ended_by="operator", at=2.0)
+    ask_kill(run_dir.path, late)
+    record = end_lost(run_dir, build_test_order(token), time.time())
+    assert record is not None
+    assert (record.reason, record.ended_by) == ended
+    assert record.text == (
+        "the worker was lost before the launch"
+        if ended[0] == "keeper_lost"
+        else "the loss is NaN; then the worker was lost before the launch"
+    )
 
 
 def test_the_end_of_a_lost_run_gives_up_what_its_keeper_held_of_the_disk(tmp_path: Path) -> None:
