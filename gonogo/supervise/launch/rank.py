@@ -180,6 +180,7 @@ def _start(program: list[str], log: Path, *, shielded: bool) -> subprocess.Popen
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
+            process_group=0,  # one that ends its own group (`kill -9 0`) leaves us to tell of it
             preexec_fn=prepare,  # safe: this process has one thread
         )
     finally:

@@ -84,3 +84,15 @@ def test_a_wrapper_below_torchrun_that_is_killed_is_no_rank_that_failed(new_run:
     assert (told.reason, told.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA)
     assert told.text == "the wrapper of rank 1 was killed, and the program with it"
     assert run.living() == []
+
+
+def test_a_program_that_kills_its_process_group_has_ended_by_itself(new_run: NewRun) -> None:
+    """As launch scripts do that leave nothing behind; its wrapper, in the group, went first."""
+    script = "import os, signal; os.killpg(0, signal.SIGKILL)"
+    run = new_run(
+        "--allow", "any", entry=None, world_size=1, identity={"world_size": 1}, watch={},
+        command=[sys.executable, "-c", script],
+    )  # fmt: skip
+    told = run.wait_for_exit()
+    assert (told.reason, told.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
+    assert told.text == "the command ended by signal 9"
