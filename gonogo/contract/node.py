@@ -59,4 +59,6 @@ class NodeExit(Recorded):
     """What could not be ended there."""
     oom_at: float | None = None
     """When its kernel was seen to have killed for want of memory, in Unix seconds."""
+    unheld: list[Count] = Field(default_factory=list)
+    """Ranks whose wrapper was killed, which took the program along."""
     refused: Refusal | None = None

@@ -6,9 +6,10 @@ several nodes each keeper ends its own part (`exit_node{K}.json`), and node 0's 
 when it knows of all (`nodes`). Stdlib only; called from the keeper's one loop.
 """
 
+import math
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,9 @@ from gonogo.supervise.weather import Reserve
 from gonogo.trainer.line_file import READ
 
 LEAD_EVERY_S = 1.0
+AFTERMATH_S = 10.0
+"""Who is killed so long after a rank has failed, or was asked to end, is killed for that: torchrun
+waits 30 s for one that does not leave."""
 DEAF_LIMIT_S = 30.0
 """How long ranks get to leave that cannot know of it, or have nothing to save: none has spoken."""
 
@@ -148,6 +152,7 @@ class Ending:
                 ranks=stamps,
                 left=self.left(),
                 oom_at=self._memory.at,
+                unheld=self._unheld,
             )
             return
         record = build_exit(
@@ -173,6 +178,7 @@ class Ending:
             ranks=nodes.stamps(),
             left=nodes.left(),
             oom_at=nodes.oom_at(),
+            unheld=nodes.unheld(),
             now=time.time(),
         )
         told = {"unheard": nodes.unheard, "nodes": nodes.seals()}
@@ -277,8 +283,10 @@ class Ending:
         That of a command is the agent; it may have been killed before it wrote what it started. A
         torchrun that was killed takes all wrappers along, and is no process of ours. What a
         launcher started the keeper reaps, too, where the launcher is killed: that tells nothing.
+        Nor does a wrapper that was killed when the run was ending already.
         """
         records = self._rank_records()
+        until = self._first_bad_end(records) + AFTERMATH_S
         killed = agent is not None and agent.signal == signal.SIGKILL
         if killed is not self._launches:
             return frozenset()
@@ -287,8 +295,17 @@ class Ending:
         return frozenset(
             rank
             for rank, record in records.items()
-            if record.ref.pid in statuses and not record.launched and not self._stamp(rank).exists()
+            if (ended := statuses.get(record.ref.pid)) is not None
+            and ended.at < until
+            and not (record.launched or self._stamp(rank).exists())
         )
+
+    def _first_bad_end(self, ranks: Iterable[int]) -> float:
+        """Return when the first rank told of its failure, or the run was asked to end."""
+        told = [ended_of(row) for rank in ranks if (row := load_json(self._stamp(rank)))]
+        asked = self._asked_first()
+        ends = [ended.at for ended in told if ended.code or ended.signal]
+        return min([*ends, *([asked.at] if asked is not None else [])], default=math.inf)
 
     def _complete_stamps(
         self, statuses: Mapping[int, Ended], agent: Ended | None

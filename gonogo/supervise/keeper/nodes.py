@@ -131,6 +131,10 @@ class Nodes:
         told = [end["oom_at"] for end in self.ends.values() if end.get("oom_at") is not None]
         return min(told, default=None)
 
+    def unheld(self) -> frozenset[int]:
+        """Return the ranks of any node whose wrapper was gone before its program."""
+        return frozenset(rank for end in self.ends.values() for rank in end.get("unheld") or ())
+
     def _has_failed(self) -> bool:
         parts = [row.get("agent") or {} for row in self.ends.values()]
         return bool(self.lost) or any(part.get("code") != 0 for part in parts)

@@ -5,7 +5,7 @@ Why a run ended is one question, answered once, in exit.json by node 0's keeper.
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ def save_part(
     ranks: Mapping[int, Ended] | None = None,
     left: Sequence[Mapping[str, Any]] = (),
     oom_at: float | None = None,
+    unheld: Iterable[int] = (),
     refused: Mapping[str, str] | None = None,
 ) -> None:
     """Write how a node's part ended.
@@ -37,6 +38,7 @@ def save_part(
         ranks: how each of its ranks ended.
         left: what could not be ended there.
         oom_at: Unix seconds at which its kernel was seen to have killed for want of memory.
+        unheld: ranks whose wrapper was gone before its program.
         refused: reason, who and why, where nothing was started.
 
     Raises:
@@ -55,6 +57,7 @@ def save_part(
         "ranks": {str(rank): ended.document() for rank, ended in sorted(ends.items())},
         "left": list(left),
         "oom_at": oom_at,
+        "unheld": sorted(unheld),
         "refused": dict(refused) if refused is not None else None,
     }
     save_json(exit_path(run_dir, place.node), record)

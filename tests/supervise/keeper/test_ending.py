@@ -6,16 +6,22 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.end_request import KILL_NAME, EndRequest, ask_halt, load_request, until_after
 from gonogo.supervise.exit_record import Ended
-from gonogo.supervise.keeper.ending import _presumed
+from gonogo.supervise.keeper.children import Child
+from gonogo.supervise.keeper.ending import Ending, _presumed
+from gonogo.supervise.keeper.oom import OutOfMemory
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import ProcessRef
-from gonogo.supervise.rank_record import RankRecord, load_rank_record
-from tests.supervise.runs import NewRun, wait_until
+from gonogo.supervise.rank_record import RankRecord, load_rank_record, save_rank_record
+from gonogo.supervise.weather import Reserve
+from tests.supervise.runs import NewRun, build_test_order, wait_until
 
 
 @pytest.mark.parametrize(
@@ -96,3 +102,34 @@ def test_a_program_that_kills_its_process_group_has_ended_by_itself(new_run: New
     told = run.wait_for_exit()
     assert (told.reason, told.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
     assert told.text == "the command ended by signal 9"
+
+
+@pytest.mark.parametrize("first", ["its wrapper", "another rank", "a request"])
+def test_a_wrapper_that_torchrun_kills_at_last_is_not_what_ended_the_run(
+    tmp_path: Path, first: str
+) -> None:
+    """A rank that hangs outlives SIGTERM by 30 s where the plan's grace is longer than that."""
+    order = build_test_order("run_1").document()
+    killed = Ended(code=None, signal=9, at=1000.0)
+    pids = {0: os.getpid(), 1: 2**22 + 1}
+    for rank, pid in pids.items():
+        ref = ProcessRef(pid=pid, start_ticks=1)
+        save_rank_record(tmp_path, rank, RankRecord(ref=ref, wrapper=2**22 + 2), 900.0)
+    at = 969.0 if first == "another rank" else 1001.0
+    missed = Ended(code=1, signal=None, at=at, lost_peer=True)
+    save_json(tmp_path / "exit_rank0.json", missed.document())
+    if first == "a request":
+        text = "rank 0 ended with exit code 1"
+        asked = EndRequest(reason="nonzero_exit", ended_by="trainer", at=969.0, text=text)
+        assert ask_halt(tmp_path, asked)
+    place, memory = Place.of(order), OutOfMemory(lambda: 0)
+    ending = Ending(tmp_path, order, place, frozenset, Reserve(tmp_path), memory)
+    agent = Child(
+        ref=ProcessRef(pid=2**22 + 3, start_ticks=1),
+        at=900.0,
+        ended=Ended(code=1, signal=None, at=1002.0),
+    )
+    ending.save_exit(agent, {pids[1]: killed})
+    told = load_json(tmp_path / "exit.json")
+    assert told is not None
+    assert told["reason"] == ("keeper_lost" if first == "its wrapper" else "nonzero_exit")

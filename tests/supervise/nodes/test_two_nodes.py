@@ -15,6 +15,7 @@ from gonogo.rundir import load_all_lines
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.node_record import alive_path, gone_path, watch_path
 from gonogo.supervise.processes import ProcessRef, load_stat, send_signal
+from gonogo.supervise.rank_record import load_rank_record
 from tests.supervise.nodes.cluster import ClusterRun, NewCluster
 from tests.supervise.runs import wait_until
 
@@ -75,6 +76,22 @@ def test_dead_rank_ends_the_run_on_both_nodes(new_cluster: NewCluster, rank: int
     assert set(record.ranks) == {"0", "1"}
     assert run.living() == []
     run.assert_replays()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1], ids=["on the first node", "on the second node"])
+def test_a_wrapper_that_is_killed_on_any_node_is_no_rank_that_failed(
+    new_cluster: NewCluster, rank: int
+) -> None:
+    run = new_cluster(steps=4000)
+    run.wait_for_step(3)
+    record = load_rank_record(run.path, rank)
+    assert record is not None
+    assert send_signal(record.wrapper, signal.SIGKILL)
+    told = run.wait_for_all()
+    assert (told.reason, told.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA), told.text
+    assert run.part(rank).unheld == [rank]
+    assert run.living() == []
 
 
 @pytest.mark.long
