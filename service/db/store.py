@@ -9,7 +9,8 @@ fail-over that left its connections open) is left for whichever a new connection
 may be run again after a serialization failure, so it touches nothing but its session; one that
 nobody waits for any more is not begun, and not held either. SQLite's file stays where it was:
 nothing is written to one that was moved, and none is opened in its place, into which SQLite would
-play the log of the one that was.
+play the log of the one that was. Where its log (`-wal`) was removed, what that held is put into the
+file from what the writer still has open, before anything more is written.
 """
 
 import asyncio
@@ -122,6 +123,8 @@ class Store:
         self._path = make_url(url).database or ":memory:"
         self._place: tuple[int, ...] = ()
         """Inode and device of SQLite's file when it was first seen."""
+        self._log_place: tuple[int, ...] = ()
+        """The same of its log, as the writer's connection has it open."""
         self._readers = build_engine(url, before_connect=self._check_opening)
         self._writers = (
             build_engine(url, writes=True, before_connect=self._check_opening)
@@ -313,6 +316,7 @@ class Store:
         if self._writing is not None:
             self._writing.close()
             self._writing = None
+            self._log_place = ()
 
     def _commit_groups(self) -> None:
         """Commit whatever waits, group by group, until told to end."""
@@ -339,6 +343,7 @@ class Store:
         results: list[tuple[_Job[Any], Any]] = []
         try:
             self._check_place()
+            self._save_log()
             connection = self._writing = self._writing or self._writers.connect()
             with connection.begin():
                 for job in group:
@@ -352,6 +357,7 @@ class Store:
                 if not job.done.done():
                     job.done.set_exception(told)
             return
+        self._log_place = self._log_place or _place_of(f"{self._path}-wal")
         for job, result in results:
             job.done.set_result(result)
         self._tell(frozenset().union(*(job.topics for job, _ in results)))
@@ -375,6 +381,25 @@ class Store:
                 f"{self._path} was moved, removed or replaced while the service runs: nothing is"
                 " written; stop gonogo, put the database back and start it again"
             )
+
+    def _save_log(self) -> None:
+        """Put what a log holds that was removed into the database, and have a new one begun.
+
+        What is written to it is lost with the last process that has it open.
+
+        Raises:
+            Unavailable: somebody reads it for too long; it is tried again with the next write.
+        """
+        if self._writing is None or self._log_place in ((), _place_of(f"{self._path}-wal")):
+            return
+        raw: Any = self._writing.connection.dbapi_connection
+        busy, *_ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise Unavailable(f"{self._path}-wal was removed while the service runs; it is saved")
+        _log.error("%s-wal was removed; what it held is saved", self._path)
+        self._let_go()
+        for engine in (self._writers, self._readers):
+            engine.dispose()
 
     def _check_opening(self) -> None:
         """Keep SQLite from opening a file that is not the one whose log lies beside it.
@@ -439,6 +464,15 @@ class _OwnFailure(Exception):
     def __init__(self, failure: Exception) -> None:
         super().__init__(str(failure))
         self.failure = failure
+
+
+def _place_of(path: str) -> tuple[int, ...]:
+    """Return inode and device of a file; nothing where it cannot be seen."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_ino, found.st_dev
 
 
 def _gave_up(done: "Future[Any]") -> Unavailable:

@@ -91,6 +91,32 @@ def test_nothing_is_written_to_a_database_that_was_moved(tmp_path: Path, instead
     assert names == {"before", "after"}
 
 
+@pytest.mark.parametrize("what", ["-wal", "-wal -shm", "another"])
+def test_a_log_that_is_removed_under_a_service_costs_nothing(tmp_path: Path, what: str) -> None:
+    """What was acknowledged before and after it is there when the service was killed."""
+    path, kept = tmp_path / "gonogo.db", tmp_path / "kept.db"
+    migrate(f"sqlite:///{path}")
+    store = Store(f"sqlite:///{path}")
+    try:
+        store.write(lambda session: add_key(session, "before"))
+        store.read(lambda session: session.scalars(select(KeyRow.name)).all())
+        for end in what.split() if what != "another" else ("-wal",):
+            Path(f"{path}{end}").unlink()
+        if what == "another":
+            Path(f"{path}-wal").write_bytes(b"")
+        for name in ("after", "later"):
+            store.write(lambda session, name=name: add_key(session, name))
+        names = store.read(lambda session: set(session.scalars(select(KeyRow.name))))
+        for end in ("", "-wal"):  # what a kill leaves
+            Path(f"{kept}{end}").write_bytes(Path(f"{path}{end}").read_bytes())
+    finally:
+        store.close()
+    again = Store(f"sqlite:///{kept}")
+    found = again.read(lambda session: set(session.scalars(select(KeyRow.name))))
+    again.close()
+    assert names == found == {"before", "after", "later"}
+
+
 @pytest.mark.parametrize("instead", ["nothing", "another"])
 def test_who_reads_while_a_database_is_moved_costs_none_of_its_log(
     tmp_path: Path, instead: str
