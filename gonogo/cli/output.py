@@ -37,6 +37,21 @@ def harmless(text: str) -> str:
     return _COMMANDS.sub("", text)
 
 
+_COLOURS = re.compile("\x1b\\[[0-9;:]*m")
+"""Sequences that colour what follows, and do nothing else."""
+
+
+def harmless_log(text: str) -> str:
+    """Return a program's own output without what a terminal would obey, but for colours.
+
+    Those, and the carriage returns of bars, are how it is meant to be read; what moves the cursor,
+    names windows, fills the clipboard or has the terminal answer is not.
+    """
+    rows = ("\r".join(map(harmless, row.split("\r"))) for row in _COLOURS.split(text))
+    colours = [*_COLOURS.findall(text), ""]
+    return "".join(f"{row}{colour}" for row, colour in zip(rows, colours, strict=True))
+
+
 class _Console(Console):
     """Shows what others wrote, and obeys only ourselves."""
 

@@ -4,6 +4,7 @@ On a terminal one block is redrawn; elsewhere one line is printed whenever somet
 that logs stay readable. Ctrl-C ends the watching, never the run.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,15 @@ from rich.text import Text
 from gonogo.cli.client import Client
 from gonogo.cli.connection import connect
 from gonogo.cli.exits import Exit, exit_of_experiment
-from gonogo.cli.output import duration, err, out, print_json, print_lines, standing_text
+from gonogo.cli.output import (
+    duration,
+    err,
+    harmless_log,
+    out,
+    print_json,
+    print_lines,
+    standing_text,
+)
 from gonogo.cli.reach.completing import complete_experiments, complete_runs
 from gonogo.cli.reach.following import EventStream
 from gonogo.cli.reach.naming import resolve_run
@@ -380,7 +389,8 @@ def logs(
                 if as_json:
                     print_json(page)
                 else:
-                    print(page["text"], end="", flush=True)
+                    shown = harmless_log(page["text"]) if sys.stdout.isatty() else page["text"]
+                    print(shown, end="", flush=True)
                 ended = client.run(run).state is RunState.ENDED
                 if not follow or (ended and not page["text"]):
                     return
