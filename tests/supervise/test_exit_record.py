@@ -286,6 +286,34 @@ def test_a_disk_that_is_full_is_not_the_programs(
 
 
 @pytest.mark.parametrize(
+    ("log", "free_kb", "end", "reason"),
+    [
+        ("", 0, ended(1, at=1.0), OutcomeCode.DISK_FULL),
+        ("step 3 loss 2.5\n", 900, ended(1, at=1.0), OutcomeCode.DISK_FULL),
+        ("Traceback (most recent call la", 0, ended(1, at=1.0), OutcomeCode.DISK_FULL),
+        ("ValueError: no such word\n", 0, ended(1, at=1.0), OutcomeCode.NONZERO_EXIT),
+        ("", 1024, ended(1, at=1.0), OutcomeCode.NONZERO_EXIT),
+        ("", 0, ended(signal=11, at=1.0), OutcomeCode.NONZERO_EXIT),
+    ],
+    ids=["no word", "none of why", "cut short", "another error", "with room", "by a signal"],
+)
+def test_what_a_full_disk_kept_from_saying_why_is_not_the_programs(
+    log: str,
+    free_kb: int,
+    end: Ended,
+    reason: OutcomeCode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The traceback of `No space left on device` needs room itself."""
+    room = SimpleNamespace(f_bavail=free_kb, f_frsize=1024, f_files=0, f_favail=0)
+    monkeypatch.setattr(os, "statvfs", lambda path: room)
+    (tmp_path / "rank1.log").write_text(log)
+    record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: end})
+    assert record.reason is reason
+
+
+@pytest.mark.parametrize(
     ("log", "go", "by"),
     [
         ("gonogo: no .GO within 120 s\n", False, Actor.INFRA),

@@ -14,6 +14,7 @@ from gonogo.supervise.exit_record.last_lines import (
     is_read,
     last_error_line,
     left_early,
+    said_why,
     signs_of_cause,
     was_not_let_begin,
 )
@@ -26,6 +27,9 @@ OOM = "oom"
 DISK_FULL = "disk_full"
 FULL_BYTES = 64 * 2**20
 """With less room than this a disk is full for everybody: what D19 says, too."""
+SPEECHLESS_BYTES = 2**20
+"""With less than this it may have refused what a rank said at its end: some of the room held for
+our own last words may have been given up by then."""
 FULL_FILES = 16
 """Nor does it take a checkpoint with fewer inodes (`f_files` is 0 where none are counted)."""
 _UNWATCHED = "watcher_failed"
@@ -97,11 +101,27 @@ def why(
     text = (
         request.text if request is not None and request.text else _say(order, cause, ranks, agent)
     )
+    return _by_itself(run_dir, order, ranks, cause, text)
+
+
+def _by_itself(
+    run_dir: Path,
+    order: Mapping[str, Any],
+    ranks: Mapping[int, Ended],
+    cause: int | None,
+    text: str,
+) -> tuple[str, str, str]:
+    """Return reason, actor and text where nobody asked: what the program itself ran out of, if so.
+
+    A disk that is full may have kept it from saying so.
+    """
     signs = signs_of_cause(run_dir, order, ranks, cause)
     if "out_of_memory" in signs:
         return OOM, "trainer", text
     if "no_space" in signs and _is_full(run_dir):
         return DISK_FULL, "trainer", text
+    if cause is not None and ranks[cause].code and _kept_silent(run_dir, order, cause):
+        return DISK_FULL, "trainer", f"{text}; the disk was full, and took no word of why"
     return ENDED_BY_ITSELF, "trainer", text
 
 
@@ -159,14 +179,25 @@ def was_killed_for_memory(ended: Ended, oom_at: float | None) -> bool:
     return killed and oom_at is not None and abs(oom_at - ended.at) <= OOM_WITHIN_S
 
 
+def _kept_silent(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
+    """Say whether a rank that failed does not say why, and the disk has no room for that."""
+    room = _free(run_dir)
+    return room is not None and room[0] < SPEECHLESS_BYTES and not said_why(run_dir, order, rank)
+
+
 def _is_full(path: Path) -> bool:
     """Say whether the disk itself has no room or no inodes, and not a quota on it."""
+    room = _free(path)
+    return room is not None and (room[0] < FULL_BYTES or room[1] < FULL_FILES)
+
+
+def _free(path: Path) -> tuple[float, float] | None:
+    """Return how many bytes and inodes are free on a disk; None where nobody can tell."""
     try:
         found = os.statvfs(path)
     except OSError:
-        return False
-    no_room = found.f_bavail * found.f_frsize < FULL_BYTES
-    return no_room or (found.f_files > 0 and found.f_favail < FULL_FILES)
+        return None
+    return found.f_bavail * found.f_frsize, found.f_favail if found.f_files > 0 else math.inf
 
 
 def _who(order: Mapping[str, Any], cause: int, ranks: Mapping[int, Ended]) -> str:

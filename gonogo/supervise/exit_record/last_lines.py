@@ -16,6 +16,8 @@ from gonogo.trainer.permission import NOT_LET_BEGIN, UNTOLD
 _TAIL_BYTES = 65_536
 _SIGNS_BYTES = 16_384
 """Of the end of a log in which known words are looked for: the last traceback, not the story."""
+_ERROR = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.M)
+"""How the last line of a traceback begins."""
 _FROM_OUTSIDE = frozenset({9, 15})
 """Signals that no error of a program's own ends it by."""
 
@@ -106,6 +108,15 @@ def _signs_of(
     steps = [re.compile(text) for text in order.get("patterns") or ()]
     said = last_error(log, rank if shared and not alone else None, steps)
     return signs_in(f"{told}\n{said}") & UNMISTAKABLE
+
+
+def said_why(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
+    """Say whether a rank that failed says so itself: by its last line, or an error in its log."""
+    if last_error_line(run_dir, rank) is not None:
+        return True
+    shared = bool(order.get("command"))
+    log = _text(run_dir / f"rank{0 if shared else rank}.log", _SIGNS_BYTES)
+    return _ERROR.search(last_error(log)) is not None
 
 
 def was_not_let_begin(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
