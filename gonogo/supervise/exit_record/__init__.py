@@ -7,12 +7,13 @@ from gonogo.supervise.exit_record.binding import (
     seal_file,
     seal_lines,
 )
-from gonogo.supervise.exit_record.cause import count_programs
+from gonogo.supervise.exit_record.cause import ENDED_BY_ITSELF, count_programs
 from gonogo.supervise.exit_record.ended import HALTED_CODE, Ended, ended_of
 from gonogo.supervise.exit_record.last_lines import load_tail, lost_a_peer
 from gonogo.supervise.exit_record.record import build_exit, build_refusal
 
 __all__ = [
+    "ENDED_BY_ITSELF",
     "HALTED_CODE",
     "Ended",
     "build_binding",

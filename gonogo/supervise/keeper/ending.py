@@ -7,6 +7,7 @@ when it knows of all (`nodes`). Stdlib only; called from the keeper's one loop.
 """
 
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +28,7 @@ from gonogo.supervise.end_request import (
     load_request,
     until_after,
 )
-from gonogo.supervise.exit_record import Ended, build_exit, ended_of
+from gonogo.supervise.exit_record import ENDED_BY_ITSELF, Ended, build_exit, ended_of
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.kill import Killer
 from gonogo.supervise.keeper.marked import environs_of
@@ -46,6 +47,9 @@ AFTERMATH_S = 10.0
 waits 30 s for one that does not leave."""
 DEAF_LIMIT_S = 30.0
 """How long ranks get to leave that cannot know of it, or have nothing to save: none has spoken."""
+
+
+_GONE = "the run's directory was moved, removed or unmounted while it ran"
 
 
 class Ending:
@@ -72,6 +76,7 @@ class Ending:
         self._dir, self._order, self._spare, self._reserve = run_dir, order, spare, reserve
         self._place = place
         self._memory = memory
+        self._at = _inode(run_dir)
         self._unwritten: EndRequest | None = None
         """The first request that no disk took; it is obeyed all the same."""
         self._unheld: frozenset[int] = frozenset()
@@ -166,6 +171,13 @@ class Ending:
             unheld=self._unheld,
             now=time.time(),
         )
+        if record["reason"] == ENDED_BY_ITSELF and _inode(self._dir) != self._at:
+            record |= {
+                "reason": "keeper_lost",
+                "ended_by": "infra",
+                "text": _GONE,
+                "signs": [],
+            }
         save_json(self._dir / "exit.json", record)
 
     def save_end_of_all(self, agent: Child, nodes: Nodes) -> None:
@@ -324,6 +336,15 @@ class Ending:
                 ended = ended_of(document)
             exits[rank] = ended
         return exits
+
+
+def _inode(folder: Path) -> tuple[int, int] | None:
+    """Return what tells a folder from another of its name; None where it cannot be seen."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _presumed(record: RankRecord, wrapper: Ended | None, agent: Ended | None) -> Ended:

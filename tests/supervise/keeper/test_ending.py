@@ -133,3 +133,20 @@ def test_a_wrapper_that_torchrun_kills_at_last_is_not_what_ended_the_run(
     told = load_json(tmp_path / "exit.json")
     assert told is not None
     assert told["reason"] == ("keeper_lost" if first == "its wrapper" else "nonzero_exit")
+
+
+def test_a_run_whose_directory_was_moved_away_has_not_ended_by_itself(new_run: NewRun) -> None:
+    """A mount that went, a folder that was tidied up: its lines are where nobody looks."""
+    run = new_run(
+        "--allow", "any", entry=None, world_size=1, identity={"world_size": 1}, watch={},
+        command=[sys.executable, "-c", "import time; time.sleep(3)"],
+    )  # fmt: skip
+    wait_until(lambda: load_rank_record(run.path, 0), "the program")
+    gone = run.path.with_name("gone")
+    run.path.rename(gone)
+    run.path.mkdir()
+    (run.path / "order.json").write_bytes((gone / "order.json").read_bytes())
+    told = run.wait_for_exit()
+    assert (told.reason, told.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA), told.text
+    assert "moved" in told.text
+    assert run.living() == []
