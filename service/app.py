@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
@@ -9,6 +10,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy import text
+from sqlalchemy.exc import ProgrammingError
 
 from gonogo import __version__
 from gonogo.contract.api import ProblemBody
@@ -74,16 +76,29 @@ async def healthz() -> dict[str, str]:
 
 @open_routes.get("/readyz", operation_id="show_readiness", responses={503: DOCUMENTED[503]})
 async def readyz(request: Request) -> dict[str, str]:
-    """Say that the database answers, and that it takes writes."""
-    ready: Shared[None] = request.app.state.ready
-    await ready.get()
-    return {"status": "ready"}
+    """Say that the database answers, and that it takes writes; `room`, that it soon takes none."""
+    ready: Shared[dict[str, str]] = request.app.state.ready
+    return await ready.get()
 
 
-def _check_ready(context: Context) -> None:
-    context.store.read(lambda session: session.execute(text("SELECT 1")).scalar())
+def _check_ready(context: Context) -> dict[str, str]:
+    """Return what is said where the database takes writes.
+
+    Where the disk is full small writes may be taken and large ones not. That is told, and whoever
+    reads is still served: no second service would have more room.
+
+    Raises:
+        Unavailable: it takes none, or is not ours.
+    """
+    try:
+        context.store.read(lambda session: session.execute(_REVISION).scalar())
+    except ProgrammingError as error:  # a fail-over to an empty one, say
+        raise Unavailable("the database holds no tables of ours") from error
     if not context.store.can_write(_WRITE_S):
         raise Unavailable(f"the database took no write within {_WRITE_S:.0f} s")
+    free = shutil.disk_usage(context.settings.home).free
+    low = {"room": f"low: {free >> 20} MB are free where the service writes"}
+    return {"status": "ready", **(low if free < _ROOM_BYTES else {})}
 
 
 @open_routes.api_route("/openapi.json", methods=["GET", "HEAD"], include_in_schema=False)
@@ -92,7 +107,9 @@ def openapi(request: Request) -> Response:
     return Response(request.app.state.described(), media_type="application/json")
 
 
+_REVISION = text("SELECT version_num FROM alembic_version")
 _WRITE_S = 3.0
+_ROOM_BYTES = 64 * 2**20
 OPEN = (open_routes, control_plane.router, *PAGES)
 """Routers outside /api; pages ask for a session of their own."""
 

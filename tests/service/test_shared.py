@@ -6,8 +6,10 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
+from sqlalchemy import text
 
 from service import app
 from service.http.shared import Shared
@@ -146,9 +148,10 @@ def test_who_asks_whether_it_is_ready_holds_nobody_up(
     """A database that hangs is asked once for all strangers, and not in every thread there is."""
     asked, go_on = threading.Event(), threading.Event()
 
-    def hang(_: object) -> None:
+    def hang(_: object) -> dict[str, str]:
         asked.set()
         assert go_on.wait(60)
+        return {"status": "ready"}
 
     monkeypatch.setattr(app, "_check_ready", hang)
     with ThreadPoolExecutor(60) as pool:
@@ -160,3 +163,25 @@ def test_who_asks_whether_it_is_ready_holds_nobody_up(
         finally:
             go_on.set()
         assert {answer.result().status_code for answer in answers} == {200}
+
+
+@pytest.mark.parametrize(("free_mb", "is_told"), [(63, True), (64, False)])
+def test_a_service_that_is_ready_says_when_it_has_little_room(
+    still: Plane, monkeypatch: pytest.MonkeyPatch, *, free_mb: int, is_told: bool
+) -> None:
+    """Submissions are refused on a full disk, while the smallest writes may be taken."""
+    usage = SimpleNamespace(free=free_mb * 2**20)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    answer = still.http.get("/readyz")
+    assert answer.status_code == 200
+    told = {"room": "low: 63 MB are free where the service writes"} if is_told else {}
+    assert answer.json() == {"status": "ready", **told}
+
+
+def test_a_service_on_a_database_without_our_tables_is_not_ready(still: Plane) -> None:
+    """A fail-over may lead to an empty one: it answers, and every other call fails."""
+    assert still.http.get("/readyz").status_code == 200
+    move = text("ALTER TABLE alembic_version RENAME TO gone")
+    still.context.store.write(lambda session: session.execute(move) and None)
+    answer = still.http.get("/readyz")
+    assert answer.status_code == 503, answer.text
