@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from gonogo.contract.api import NextStep
 from gonogo.contract.decision import Cause, Condition, ConditionState
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.plan import DRIFTS
 from gonogo.judge.course.decide import asks_approval
 from gonogo.judge.gate.approval import is_approval
 from gonogo.judge.gate.history import CARRIED, REMEDIED, REPRODUCED
@@ -67,6 +69,8 @@ class Place:
     """Of one whose last run hung: the file of its evidence that says most of where it stood."""
     unread: str | None = None
     """Its last run, where that left well and no step was read of what it printed."""
+    drifts: Sequence[str] = ()
+    """What `allow_drift` must name before it could go on, where it ended since that differed."""
 
 
 def place_of(
@@ -120,7 +124,23 @@ def place_of(
         settings=settings or {},
         stood=stood,
         unread=next((run.id for run in reversed(runs) if run.id in mute), None),
+        drifts=_drifts(experiment, runs, cause),
     )
+
+
+def _drifts(
+    experiment: ExperimentRow, runs: Sequence[RunRow], cause: Cause | None
+) -> Sequence[str]:
+    """Return what its plan lets differ, and what its last run ended for, where one may allow it."""
+    last = last_tried(runs)
+    ended = None if last is None else last.outcome
+    if cause is None or ended is None or ended.code is not OutcomeCode.CONFIG_MISMATCH:
+        return []
+    differed = [name for name in DRIFTS if f" runs {name} " in cause.text]
+    if not differed or not has_plan(experiment):
+        return differed
+    allowed = experiment.resolved["plan"].get("allow_drift", [])
+    return [name for name in DRIFTS if name in differed or name in allowed]
 
 
 def _plan_of(experiment: ExperimentRow) -> str:
@@ -283,7 +303,12 @@ def _finished(place: Place) -> Iterator[NextStep]:
         anew = begins_anew([run for run in place.runs if run.phase == place.begins])
         goes, start = ("begins {} anew", "@0") if anew else ("goes on with {}", "")
         text = f"once the cause is mended: a new experiment that {goes.format(place.begins)}"
-        yield NextStep(command=f"{again} {place.experiment}:{place.begins}{start}", text=text)
+        command = f"{again} {place.experiment}:{place.begins}{start}"
+        yield NextStep(command=command, text=text)
+        if place.drifts:
+            allow = shlex.quote(f"allow_drift=[{','.join(place.drifts)}]")
+            text = "the same, where that differs as it should (code that was mended, another host)"
+            yield NextStep(command=f"{command} --set {allow}", text=text)
     if place.last_decision is not None:
         check = f"gonogo replay {place.last_decision}"
         yield NextStep(command=check, text="derive the last decision again from its files")

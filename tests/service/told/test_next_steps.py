@@ -14,6 +14,7 @@ from gonogo.contract.decision import Cause, Condition, ConditionState, Verdict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.gate.approval import approval_condition
+from gonogo.judge.watch.detectors.identity import Mismatch, _text
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from service.db.documents import Awaited, AwaitedKind
@@ -160,6 +161,40 @@ def test_what_goes_on_is_submitted_with_the_plan_that_failed(
     assert [row.command for row in found if "--from" in row.command] == [
         f"gonogo submit {word} --from {EXPERIMENT}:smoke"
     ]
+
+
+@pytest.mark.parametrize(
+    ("differed", "allowed", "code", "named"),
+    [
+        ("git_sha", [], OutcomeCode.CONFIG_MISMATCH, "git_sha"),
+        ("git_sha", ["torch"], OutcomeCode.CONFIG_MISMATCH, "git_sha,torch"),
+        ("params", [], OutcomeCode.CONFIG_MISMATCH, None),  # nothing lets that differ
+        ("git_sha", [], OutcomeCode.STALLED, None),
+    ],
+)
+def test_code_that_was_mended_goes_on_by_the_command_that_lets_it_differ(
+    differed: str, allowed: list[str], code: OutcomeCode, named: str | None
+) -> None:
+    """Else every submission that goes on ends for the same difference, with the same advice."""
+    row = Mismatch(rank=0, name=differed, said="b" * 40, expected="a" * 40, by="the order")
+    text = f"identity: {_text(row)}"
+    experiment = ExperimentRow(
+        id=EXPERIMENT, plan="mine", state=ExperimentState.FINISHED,
+        resolved={**DEMO, "plan": {**DEMO["plan"], "allow_drift": allowed}},
+    )  # fmt: skip
+    phases = [PhaseRow(name="smoke", state=PhaseState.FAILED, steps=1)]
+    ended = Outcome(code=code, actor=Actor.WATCHDOG)
+    run = RunRow(
+        id=RUN, phase="smoke", state=RunState.ENDED, lost=False, outcome=ended, started_at=1.0
+    )
+    found = next_steps(place_of(experiment, phases, [run], (), Cause(text=text), None))
+    goes_on = f"gonogo submit PLAN --from {EXPERIMENT}:smoke"
+    drifting = [] if named is None else [f"{goes_on} --set 'allow_drift=[{named}]'"]
+    commands = [row.command for row in found if "--from" in row.command]
+    assert [row.removesuffix("@0") for row in commands[:1]] == [goes_on]
+    assert [row.replace("@0", "") for row in commands[1:]] == drifting
+    for command in commands:
+        parses(command)
 
 
 def test_every_state_of_an_experiment_is_in_the_table() -> None:
