@@ -82,7 +82,9 @@ def advise(
         )
     if read and any(row["id"] in open_ and _lacks_losses(row) for row in criteria):
         remedy = (
-            "have every step's line tell it" if order.patterns_guessed else "leave --pattern out"
+            "have every step's line tell it"
+            if order.patterns_guessed
+            else "take loss out of --pattern (its losses are not watched then)"
         )
         said.append(
             "of some steps the lines tell a loss and of others none, which no waiver passes:"

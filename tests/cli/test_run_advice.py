@@ -244,7 +244,8 @@ def test_losses_of_some_steps_are_told_from_none(evidence: str | None, said: boo
         watch=Watch(), waive=["coverage", "identity"], preflight=[],
     )  # fmt: skip
     row = {"id": "coverage", "outcome": "inconclusive", "evidence": evidence}
-    for guessed, remedy in ((True, "have every step's line"), (False, "leave --pattern out")):
+    remedies = ((True, "have every step's line"), (False, "take loss out of --pattern"))
+    for guessed, remedy in remedies:
         given = order.model_copy(update={"patterns": ["x"], "patterns_guessed": guessed})
         found = advise(given, [row], {0}, read=True, planned=False)
         assert [remedy in text for text in found] == [True] * said

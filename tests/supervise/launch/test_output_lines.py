@@ -1277,5 +1277,47 @@ def test_the_patterns_of_the_docs_read_their_trainers(
     assert program.steps() == [(1, 1.5), (2, 2.5), (10, 10.5)]
 
 
+RECORDS = {
+    "PPO": [
+        "| time/              |          |\n|    iterations      | 1        |\n"
+        "|    total_timesteps | 2048     |\n----------------------------------",
+        *(
+            f"| time/                   |              |\n|    iterations           | {n + 1}  |\n"
+            f"|    total_timesteps      | {(n + 1) * 2048} |\n| train/                  |    |\n"
+            f"|    entropy_loss         | -0.686       |\n|    loss                 | {n}.25   |\n"
+            f"|    n_updates            | {n * 10}     |\n|    policy_gradient_loss | -0.01   |\n"
+            f"|    value_loss           | {n}.5        |\n-----------------------------------------"
+            for n in (1, 2, 3)
+        ),
+    ],
+    "Composer": [
+        f"[batch={n * 10}/30]:\n\t Train time/batch: {n * 10 - 1}\n\t Train loss/train/total: {n}.5"
+        for n in (1, 2, 3)
+    ],
+    "OLMo": [
+        f"2024-05-06 12:00:00.1\thost:0\tolmo.train:887\tINFO\t[step={n * 10}/30,epoch=0]\n"
+        f"    train/CrossEntropyLoss={n}.5\n    train/Perplexity=65,123"
+        for n in (1, 2, 3)
+    ],
+}
+"""What prints a table or a record of several lines; the first table of PPO tells no loss."""
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_patterns_of_the_docs_read_tables_and_tell_a_loss_of_every_step(
+    name: str, tmp_path: Path
+) -> None:
+    """What tells a loss of some steps and not of others is inconclusive, and no waiver helps."""
+    page = (Path(__file__).parents[3] / "docs/run.md").read_text()
+    of = re.search(rf"{name}\b[^`]* `--pattern '([^']+)' --pattern '([^']+)'`", page)
+    assert of is not None
+    program = Program(tmp_path, *of.groups(), steps=30)
+    for line in "\n".join(RECORDS[name]).splitlines():
+        program.write(line + "\n")
+    program.reader.close(0, asked=False)
+    assert program.steps() == [(10, 1.5), (20, 2.5), (30, 3.5)]
+    assert program.told()[-1].msg == "done"
+
+
 def test_every_trainer_of_the_docs_has_its_lines() -> None:
     assert {name for name, _ in ROWS} == {"Keras", "timm", "detectron2"}
