@@ -118,6 +118,14 @@ def print_judged(document: dict[str, Any], directory: Path) -> None:
     print_lines([f"next     {_next_of(document, directory)}"])
 
 
+def _comparable(document: dict[str, Any]) -> str | None:
+    """Return the option by which `compare` finds a number in a run; None where it tells none."""
+    ranks = document["facts"]["ranks"].values()
+    if any(row.get("tokens") for row in ranks):
+        return ""
+    return " --metric loss" if any(row.get("with_loss") for row in ranks) else None
+
+
 def _next_of(document: dict[str, Any], directory: Path) -> str:
     """Return what to type next, with what it shows."""
     place = shlex.quote(str(directory))
@@ -129,8 +137,9 @@ def _next_of(document: dict[str, Any], directory: Path) -> str:
     log = cause.get("log")
     if log is not None:
         return f"tail -n 50 {place}/{log}  # what it said last"
-    if document["verdict"] in (Verdict.GO, Verdict.CONDITIONAL_GO):
-        return f"gonogo compare OTHER {place}  # is it better than another run?"
+    passed = document["verdict"] in (Verdict.GO, Verdict.CONDITIONAL_GO)
+    if passed and (metric := _comparable(document)) is not None:
+        return f"gonogo compare OTHER {place}{metric}  # is it better than another run?"
     return f"gonogo judge {place} --json  # every criterion with its measure"
 
 

@@ -199,6 +199,16 @@ def test_a_program_that_fails_keeps_its_exit_code_and_last_line(folder: Path) ->
     assert "iter 29" in ran.decision()["cause"]["line"]
 
 
+def test_what_is_typed_next_compares_by_what_the_program_tells(folder: Path) -> None:
+    """An unchanged program tells no tokens: by them, no run of it counts."""
+    waived = ("--waive", "identity", "--waive", "coverage")
+    ran = Ran(folder, "--steps", "30", *waived, *mute(30))
+    assert ran.code == Exit.CONDITIONAL_GO, ran.err
+    (run_dir,) = (folder / "home" / "runs").iterdir()
+    following = ran.out.rstrip().splitlines()[-1]
+    assert following.startswith(f"next     gonogo compare OTHER {run_dir} --metric loss  # ")
+
+
 def test_an_attached_program_can_be_go(folder: Path) -> None:
     ran = Ran(folder, "--steps", "30", "--", sys.executable, "attached.py")
     assert ran.code == Exit.OK, ran.err
