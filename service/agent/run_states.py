@@ -31,6 +31,7 @@ from service.agent.fence import Bearer, check_bearer
 from service.db.documents import Promised
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
+from service.experiments.course import recall_failure
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
 from service.queries.findings import load_halts, load_known
 from service.told.causes import load_last_line
@@ -150,6 +151,9 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
         known[told.key] = finding.severity
         _store_finding(deed, experiment, run, finding, told, len(known))
         taken += 1
+        if first_halt:
+            deed.session.flush()
+            recall_failure(deed, experiment, run)
         if finding.act is Act.PAGE:
             _alert(deed, experiment, run, told, AlertType.FINDING_PAGE)
         elif first_halt:

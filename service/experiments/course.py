@@ -31,7 +31,7 @@ from gonogo.contract.plan import Plan
 from gonogo.judge.course.carrying import left_by
 from gonogo.judge.course.reruns import laid_over
 from gonogo.planning.resolve import ResolvedPlan
-from service.db.documents import Awaited, ServiceEnd
+from service.db.documents import Awaited, ServiceEnd, is_by_service
 from service.db.insert import insert_new
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
@@ -273,16 +273,7 @@ def end_without_worker(
     failed = _failed_by(deed, run)
     if failed is not None:
         outcome = failed.model_copy(update={"text": f"{failed.text}; then {text}"})
-    run.outcome = outcome
-    end = ServiceEnd(
-        ended_at=deed.now,
-        ended_by=outcome.actor,
-        reason=outcome.code,
-        text=outcome.text,
-        run=run.id,
-        attempt=run.attempt,
-    )
-    run.exit = end.wire()
+    _note_end(deed, run, outcome)
     move_run(
         deed,
         experiment,
@@ -293,6 +284,40 @@ def end_without_worker(
         text=outcome.text,
     )
     return outcome
+
+
+def recall_failure(deed: Deed, experiment: ExperimentRow, run: RunRow) -> None:
+    """Have a run judged again that was given up before the halt came by which it had failed.
+
+    Its host was cut off meanwhile: an attempt that was queued instead is one more run of what has
+    failed. What has passed since stands.
+    """
+    if run.state != RunState.ENDED or not is_by_service(run.exit) or run.outcome is None:
+        return
+    phase = active_phase(deed, experiment)
+    if is_over(experiment) or phase is None or phase.name != run.phase:
+        return
+    failed = _failed_by(deed, run)
+    if failed is None or run.outcome.code in SHOWN_BY_LINES:
+        return
+    text = f"{failed.text}; it was told after: {run.outcome.text or run.outcome.code}"
+    _note_end(deed, run, failed.model_copy(update={"text": text}))
+    run.judged = False
+    ring(deed.session, Topic.ENDED)
+    record_event(deed, experiment, "run.recalled", run=run.id, phase=run.phase, text=text)
+
+
+def _note_end(deed: Deed, run: RunRow, outcome: Outcome) -> None:
+    run.outcome = outcome
+    end = ServiceEnd(
+        ended_at=deed.now,
+        ended_by=outcome.actor,
+        reason=outcome.code,
+        text=outcome.text,
+        run=run.id,
+        attempt=run.attempt,
+    )
+    run.exit = end.wire()
 
 
 _FOUND_CHARS = 400

@@ -18,7 +18,7 @@ from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.facts import Facts
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import Order, ResumePoint, RunReason
-from gonogo.contract.outcome import OutcomeClass
+from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
 from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
 from gonogo.judge.course.met import met_by
@@ -43,7 +43,7 @@ from service.experiments.lifecycle import Deed, lock_run, record_event
 from service.experiments.resume_points import checkpoints_before, load_resume_points
 from service.experiments.speeds import note_speed
 from service.judging.materialise import save_run
-from service.queries.experiments import load_experiment
+from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import count_findings
 from service.queries.runs import load_attempts, load_run, load_unjudged
 from service.told.causes import load_cause
@@ -59,6 +59,7 @@ class Case:
     """The experiment's decisions that were known."""
     rules: Rules
     reason: RunReason
+    ended_as: OutcomeCode
     launched: bool
     started_at: float | None
     durable_step: int
@@ -74,6 +75,8 @@ class Assessment:
     run: str
     decision_seq: int
     """The experiment's decisions that were known; the conclusion holds for these only."""
+    ended_as: OutcomeCode
+    """Nor does it hold for another end: a run may be recalled meanwhile."""
     rules: Rules
     facts: Facts
     attempt: Attempt
@@ -125,6 +128,7 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
         decision_seq=experiment.decision_seq,
         rules=build_rules(order, conditions),
         reason=run.reason,
+        ended_as=outcome.code,
         launched=run.started_at is not None,
         started_at=run.started_at,
         durable_step=point.step if point else 0,
@@ -150,6 +154,7 @@ def assess(case: Case, facts: Facts) -> Assessment:
     return Assessment(
         run=case.run,
         decision_seq=case.decision_seq,
+        ended_as=case.ended_as,
         rules=case.rules,
         facts=facts,
         attempt=attempt,
@@ -191,12 +196,14 @@ def find_beginning(session: Session, assessment: Assessment, now: float) -> Asse
 def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | None:
     """Record what the assessment leads to and act on it; return the decisions made.
 
-    None: something else was decided in between; assess again.
+    None: something else was decided in between, or the run was recalled; assess again.
     """
     experiment, run = lock_run(deed, assessment.run)
     if run.judged:
         return []
     if experiment.decision_seq != assessment.decision_seq:
+        return None
+    if run.outcome is None or run.outcome.code is not assessment.ended_as:
         return None
     run.judged, run.lost = True, False
     run.verdict = assessment.attempt.verdict
@@ -204,6 +211,9 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
     note_speed(deed.session, run, assessment.facts)
     if experiment.state == ExperimentState.FINISHED:
         return []
+    later = runs_of(deed.session, experiment.id, run.phase)[-1]
+    if later.attempt > run.attempt:
+        return []  # it was recalled: what it came to counts once the attempt after it has ended
     attempts = load_attempts(deed.session, experiment.id, run.phase)
     plan = resolved_of(experiment).parsed()
     made: list[RecordedDecision] = []

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from gonogo.contract.lifecycle import EXPERIMENT_TRANSITIONS, ExperimentState
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.record import load_run
 from gonogo.rundir import save_json
 from service.experiments import verbs
+from service.judging.ended import assess, conclude, prepare
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
@@ -196,6 +199,57 @@ def test_a_run_that_failed_by_its_own_lines_is_not_forgotten_because_its_end_is_
     (decision,) = plane.get(f"/experiments/{experiment}/decisions")["items"]
     assert (decision["verdict"], decision["run"]) == ("NO_GO", order.run)
     assert worker.telemetry(order).json()["command"]["kind"] == "supersede"
+
+
+@pytest.mark.parametrize("detector", ["non_finite", "stall"])
+@pytest.mark.parametrize("lost", ["takeover", "given up"])
+def test_nor_is_it_where_the_halt_is_told_after_the_run_was_given_up(
+    plane: Plane, lost: str, detector: str
+) -> None:
+    """A host that was cut off halts its run by itself, and tells of it once it is heard again."""
+    worker, other = plane.worker(), plane.worker(name="w2", host="host-2")
+    experiment, order = running(plane, worker)
+    if lost == "takeover":
+        assert verb(plane, experiment, "takeover").status_code == 202
+    else:
+        worker.claim(given_up={order.run: "its disk is gone"}, free=[])
+    again = plane.next_order(other)
+    assert again.attempt == 2
+    told = {"detector": detector, "severity": "halt", "at": 1.0, "key": "b", "text": "it is NaN"}
+    for _ in range(2):
+        assert worker.report(order, told).status_code == 200
+    failed = detector == "non_finite"
+    if failed:
+        plane.wait(lambda: plane.get(f"/runs/{order.run}")["verdict"] == "NO_GO")
+        outcome = plane.get(f"/runs/{order.run}")["outcome"]
+        assert (outcome["code"], outcome["actor"]) == ("non_finite", "watchdog")
+        assert outcome["text"].startswith("it is NaN; it was told after: ")
+    assert worker.telemetry(order).json()["command"]["kind"] == "supersede"
+    other.run_through(again)
+    assert plane.next_order(other).phase == "synthetic"
+    (phase, *_) = plane.experiment(experiment)["phases"]
+    assert phase["verdict"] == ("CONDITIONAL_GO" if failed else "GO")
+    (decision,) = plane.get(f"/experiments/{experiment}/decisions")["items"]
+    assert decision["run"] == (order.run if failed else again.run)
+    assert ("not reproduced: failed in 1 of 2" in str(decision["criteria"])) is failed
+
+
+def test_a_halt_that_is_told_while_the_run_is_judged_is_not_forgotten(still: Plane) -> None:
+    worker = still.worker()
+    experiment, order = running(still, worker)
+    worker.claim(given_up={order.run: "its disk is gone"}, free=[])
+    store, folder = still.context.store, still.home / "judged"
+    case = store.read(lambda session: prepare(session, order.run, folder))
+    early = assess(case, build_facts(load_run(folder), case.rules))
+    told = {"detector": "non_finite", "severity": "halt", "at": 1.0, "key": "b", "text": "NaN"}
+    assert worker.report(order, told).status_code == 200
+    assert still.context.write("test", conclude, early) is None
+    case = store.read(lambda session: prepare(session, order.run, folder))
+    late = assess(case, build_facts(load_run(folder), case.rules))
+    made = still.context.write("test", conclude, late)
+    assert made is not None
+    assert [row.verdict for row in made] == ["NO_GO"]
+    assert still.experiment(experiment)["verdict"] == "NO_GO"
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["none of its own", "its own"])
