@@ -194,6 +194,11 @@ def _not_shown(
             unmet = condition.state in (ConditionState.OPEN, ConditionState.MISSED)
             if unmet and condition.id.partition(":")[0] == phase:
                 yield f"condition {condition.id} is {condition.state} in {source.id}; {again}"
+    taken = [row for row in before if row in there and there[row].state == PhaseState.INHERITED]
+    if taken and source.origin is not None:  # it may have been decided anew there since
+        first = load_experiment(session, source.origin.experiment)
+        known = {row.name: row for row in phases_of(session, first.id)}
+        yield from _not_shown(session, first, taken, known)
 
 
 def _again(session: Session, source: ExperimentRow, phase: str) -> str:

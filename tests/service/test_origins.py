@@ -15,7 +15,7 @@ from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
 from tests.service.test_judging import stalled
-from tests.service.test_verbs import fail_halted
+from tests.service.test_verbs import fail_halted, running, verb
 
 NAMES = ["sanity", "synthetic", "smoke", "extended", "production"]
 
@@ -390,6 +390,24 @@ def test_a_phase_that_went_on_by_hand_is_not_taken_over(plane: Plane) -> None:
     said = refused(plane, f"{experiment}:synthetic")
     assert f"sanity was decided by hand in {experiment}" in said
     assert offered(plane, experiment, set=sets) == f"{experiment}:sanity@0"
+
+
+def test_a_phase_that_was_called_no_go_after_it_was_taken_over_is_not_taken_over_again(
+    plane: Plane,
+) -> None:
+    worker = plane.worker()
+    first, order = running(plane, worker)
+    verb(plane, first, "halt")
+    worker.run_through(order)
+    plane.wait_state(first, "awaiting_decision")
+    verb(plane, first, "cancel")
+    second = plane.submit(origin=f"{first}:synthetic")
+    verb(plane, second, "cancel")
+    plane.wait_state(second, "finished")
+    body = {"verdict": "NO_GO", "reason": "it was wrong"}
+    assert plane.call("POST", f"/experiments/{first}/decisions", json=body).status_code == 201
+    said = refused(plane, f"{second}:synthetic")
+    assert f"sanity was decided by hand in {first}" in said
 
 
 def test_a_phase_that_waits_for_its_approval_is_not_gone_on_with(plane: Plane) -> None:
