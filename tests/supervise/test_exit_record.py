@@ -289,10 +289,10 @@ def test_a_disk_that_is_full_is_not_the_programs(
     ("log", "free_kb", "end", "reason"),
     [
         ("", 0, ended(1, at=1.0), OutcomeCode.DISK_FULL),
-        ("step 3 loss 2.5\n", 900, ended(1, at=1.0), OutcomeCode.DISK_FULL),
+        ("step 3 loss 2.5\n", 2100, ended(1, at=1.0), OutcomeCode.DISK_FULL),
         ("Traceback (most recent call la", 0, ended(1, at=1.0), OutcomeCode.DISK_FULL),
         ("ValueError: no such word\n", 0, ended(1, at=1.0), OutcomeCode.NONZERO_EXIT),
-        ("", 1024, ended(1, at=1.0), OutcomeCode.NONZERO_EXIT),
+        ("", 16 * 1024, ended(1, at=1.0), OutcomeCode.NONZERO_EXIT),
         ("", 0, ended(signal=11, at=1.0), OutcomeCode.NONZERO_EXIT),
     ],
     ids=["no word", "none of why", "cut short", "another error", "with room", "by a signal"],

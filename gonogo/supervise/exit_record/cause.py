@@ -27,9 +27,9 @@ OOM = "oom"
 DISK_FULL = "disk_full"
 FULL_BYTES = 64 * 2**20
 """With less room than this a disk is full for everybody: what D19 says, too."""
-SPEECHLESS_BYTES = 2**20
-"""With less than this it may have refused what a rank said at its end: some of the room held for
-our own last words may have been given up by then."""
+SPEECHLESS_BYTES = 16 * 2**20
+"""With less than this it may have refused what a rank said at its end: the room that runs hold for
+their last words, 1 MiB each, may have been given up by then."""
 FULL_FILES = 16
 """Nor does it take a checkpoint with fewer inodes (`f_files` is 0 where none are counted)."""
 _UNWATCHED = "watcher_failed"
