@@ -24,8 +24,18 @@ _METADATA = frozenset(
     )
 )
 """Where clouds answer their hosts beside link-local addresses."""
-_NAT64 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
-"""RFC 6052 and RFC 8215; the IPv4 address is taken from the last four bytes."""
+_HOLD_IPV4 = tuple(
+    map(
+        ipaddress.IPv6Network,
+        (
+            "64:ff9b::/96",  # RFC 6052
+            "64:ff9b:1::/48",  # RFC 8215
+            "::ffff:0:0:0/96",  # RFC 7915
+            "::/96",  # RFC 4291 2.5.5.1
+        ),
+    )
+)
+"""Of translators and tunnels; the IPv4 address is taken from the last four bytes."""
 
 
 def check_reach(url: str) -> None:
@@ -53,7 +63,7 @@ def _inside(address: _Address) -> list[_Address]:
     if isinstance(address, ipaddress.IPv4Address):
         return []
     found = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
-    if any(address in network for network in _NAT64):
+    if any(address in network for network in _HOLD_IPV4):
         found.append(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
     return [row for row in found if row is not None]
 
