@@ -73,7 +73,8 @@ def compressed_logits(q: Tensor, k: Tensor, factor: float) -> Tensor:
     """
     many = q.shape[1] >= _FEWEST_ROWS_OF_BLAS and k.shape[1] >= _FEWEST_COLUMNS_OF_BLAS
     if k.dtype != torch.float64 and many:
-        spare = -k.shape[1] % _COLUMNS_TOGETHER if k.device.type == "cpu" else 0
+        shared = k.device.type == "cpu" and torch.get_num_threads() > 1
+        spare = -k.shape[1] % _COLUMNS_TOGETHER if shared else 0
         if not spare:
             return torch.bmm(q, k.transpose(1, 2)).mul_(factor)
         whole = torch.nn.functional.pad(k, (0, 0, 0, spare))

@@ -63,10 +63,16 @@ def block_scores(p_BSHC: Tensor, groups: int, blocks: int, l: int, d: int, l_sel
     return scores
 
 
+def seen_blocks(positions_Q: Tensor, compressed: int, l: int, d: int) -> Tensor:  # noqa: E741
+    """Which compressed blocks have ended by each position: bool [Q, 1, C]."""
+    ends = torch.arange(compressed, device=positions_Q.device) * d + l - 1
+    return (ends[None, :] <= positions_Q[:, None])[:, None]
+
+
 def scores_of_blocks(
     q_BQHD: Tensor,
     k_BCHD: Tensor,
-    positions_Q: Tensor,
+    seen_Q1C: Tensor,
     groups: int,
     blocks: int,
     *,
@@ -75,10 +81,8 @@ def scores_of_blocks(
     l_sel: int,
     scale: float,
 ) -> Tensor:
-    """`block_scores` of queries at some positions, from their compressed keys, one a head."""
-    ends = torch.arange(k_BCHD.shape[1], device=q_BQHD.device) * d + l - 1
-    seen = (ends[None, :] <= positions_Q[:, None])[:, None]
-    p_cmp = _softmax_where(scale * _logits(q_BQHD, k_BCHD), seen)
+    """`block_scores` of queries at some positions, from compressed keys, one a head."""
+    p_cmp = _softmax_where(scale * _logits(q_BQHD, k_BCHD), seen_Q1C)
     return block_scores(p_cmp, groups, blocks, l, d, l_sel)
 
 
@@ -152,14 +156,13 @@ def nsa_attention_reference(
         k_means, v_means = (compress(x.to(exact), l, d).to(q.dtype) for x in (k_cmp, v_cmp))
         compressed = (k_means, v_means)
     k_blocks, v_blocks = per_head(compressed[0]), per_head(compressed[1])
-    ends = torch.arange(k_blocks.shape[1], device=q.device) * d + l - 1
-    seen = (ends[None, :] <= t)[:, None]
+    seen = seen_blocks(positions, k_blocks.shape[1], l, d)
     out_cmp = mix(_softmax_where(logits(k_blocks), seen), v_blocks)
 
     blocks = (S + l_sel - 1) // l_sel
     with torch.no_grad():
         scores = scores_of_blocks(
-            queries, k_blocks, positions, G, blocks, l=l, d=d, l_sel=l_sel, scale=scale
+            queries, k_blocks, seen, G, blocks, l=l, d=d, l_sel=l_sel, scale=scale
         )
         sel = select(scores, l_sel, n_sel, rows)
 

@@ -36,7 +36,7 @@ from nsa.attention.gpu.cases import (
     forward_backward,
 )
 from nsa.attention.gpu.compilation import compile_together, rehearse
-from nsa.attention.reference import scores_of_blocks, select
+from nsa.attention.reference import scores_of_blocks, seen_blocks, select
 
 # Largest relative error of the output and of gradients.
 TOLERANCES = {
@@ -104,9 +104,10 @@ def lost_score(
         if len(at):
             positions = at if rows is None else rows[at]
             keys = k_blocks[:, block : block + compressed].repeat_interleave(case.H // G, dim=2)
+            seen = seen_blocks(positions, compressed, case.l, case.d)
             sizes = {"l": case.l, "d": case.d, "l_sel": case.l_sel, "scale": case.D**-0.5}
             scores = scores_of_blocks(
-                q[:, begin + positions], keys, positions, G, -(-length // case.l_sel), **sizes
+                q[:, begin + positions], keys, seen, G, -(-length // case.l_sel), **sizes
             )
             each = [x[:, here][:, at] for x in (ids, wanted)]
             most = max(most, _lost(case, scores, positions, *each))
