@@ -213,7 +213,7 @@ def test_a_reader_that_breaks_in_its_thread_ends_the_process_with_code_5_and_its
     assert done.returncode == 5
     assert "in _packed" in done.stderr
     assert "UnicodeDecodeError" in done.stderr.splitlines()[-1]
-    assert done.stderr.splitlines()[-1].startswith("DataFailure: train batch 0: ")
+    assert done.stderr.splitlines()[-1].startswith("DataFailure: cannot read the texts in row ")
     lines = helpers.told(helpers.read_lines(out))
     assert [line["msg"] for line in lines[-2:]] == ["loader_error", "error"]
     assert lines[-1]["type"] == "DataFailure"
