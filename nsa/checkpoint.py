@@ -290,6 +290,8 @@ def _load_whole(place: Path, kind: str, state: dict[str, Any]) -> Any:
 def _tensors(place: Path, what: str, read: Callable[[], Any]) -> Any:
     try:
         return read()
+    except (MemoryError, torch.OutOfMemoryError):
+        raise  # the host's trouble, and not the file's
     except Exception as error:  # a damaged file: of zip, pickle, struct or torch, as it happens
         first = str(error).partition("\n")[0]
         raise BadConfig(

@@ -174,37 +174,47 @@ def load_local_keys(context: Context) -> None:
     for file_name, role in LOCAL_KEYS:
         path = context.settings.home / file_name
         key = _load_or_create(path)
-        before = context.store.read(partial(_load_of_another_place, key=key, home=home))
-        if before is not None or context.store.read(partial(_is_revoked, key=key)):
+        former = context.store.read(partial(_load_former, key=key, home=home))
+        if former is not None:
             key = _create(path)
 
         def register(
-            session: Session, key: str = key, role: Role = role, before: str | None = before
+            session: Session, key: str = key, role: Role = role, former: _Former | None = former
         ) -> None:
             if find_principal(session, key) is not None:
                 return
             ours = select(KeyRow).where(KeyRow.home == home, KeyRow.role == role.value)
-            for row in () if before is not None else session.scalars(ours):
+            for row in () if former is not None and former.stays else session.scalars(ours):
                 row.revoked_at = row.revoked_at or context.now()
             session.flush()
             name = _free_name(session, f"local {role}", home)
+            before = None if former is None else former.in_place_of
             create_key(session, name, role, context.now(), key, home=home, in_place_of=before)
 
         context.store.write(register)
 
 
-def _load_of_another_place(session: Session, *, key: str, home: str) -> str | None:
-    """Return the id of a key with which a worker claims whose home is, or was, elsewhere."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Former:
+    """The key of a file that is followed by another."""
+
+    in_place_of: str | None
+    """Whose worker the next one may have, too."""
+    stays: bool
+    """Whether it is valid on."""
+
+
+def _load_former(session: Session, *, key: str, home: str) -> _Former | None:
+    """Return a key that is followed by another: one that was revoked, or one with which a worker
+    claims whose home is, or was, elsewhere; None where it is kept."""
     row = session.scalars(select(KeyRow).where(KeyRow.hash == hash_key(key))).first()
-    if row is None or row.revoked_at is not None:
+    if row is None:
         return None
-    return None if row.worker is None or row.home in (None, home) else row.id
-
-
-def _is_revoked(session: Session, *, key: str) -> bool:
-    """Say whether nobody signs in with this key any more."""
-    row = session.scalars(select(KeyRow).where(KeyRow.hash == hash_key(key))).first()
-    return row is not None and row.revoked_at is not None
+    if row.revoked_at is not None:
+        return _Former(in_place_of=row.in_place_of, stays=False)
+    if row.worker is None or row.home in (None, home):
+        return None
+    return _Former(in_place_of=row.id, stays=True)
 
 
 def _free_name(session: Session, name: str, home: str) -> str:

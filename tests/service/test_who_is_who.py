@@ -468,3 +468,21 @@ def test_hosts_that_are_called_alike_revoke_no_keys_of_each_other(
             key = (disk / file).read_text().strip()
             assert context.store.read(partial(find_principal, key=key)) is not None, (disk, file)
     context.store.close()
+
+
+def test_a_worker_goes_on_where_the_key_is_revoked_that_its_moved_home_had_got(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one of the old place is valid still; neither of the other two replaces another's."""
+    settings = Settings(home=tmp_path / "home", database_url=database_url)
+    for name, leaks in (("c1", False), ("c2", True), ("c2", False)):
+        monkeypatch.setattr("socket.gethostname", lambda name=name: name)
+        context = open_context(settings)
+        load_local_keys(context)
+        key = (settings.home / "worker_key").read_text().strip()
+        principal = context.store.read(partial(find_principal, key=key))
+        assert principal is not None
+        context.store.write(partial(bind_key, key_id=principal.key_id, worker="gpu-00000a"))
+        if leaks:
+            context.store.write(partial(revoke_key, name=principal.name, now=1.0))
+        context.store.close()
