@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -490,6 +491,37 @@ def test_a_wrong_choice_of_one_query_of_each_block_is_found(
     found = compare()
     assert trial.FEWEST_SAME <= found["same_selection"] < 1.0
     assert found["right"] is False
+
+
+@needs_triton
+def test_the_next_best_block_for_the_last_one_is_found() -> None:
+    """For the last query alone: of sixteen blocks the last one scores little."""
+    from nsa.attention.gpu import cases, trial
+
+    case = cases.Case(S=1500)
+    inputs = cases.draw_inputs(case, torch.float16, torch.device("cpu"))
+    _, wanted = trial.attend(case, inputs, "reference")
+    fewer, more = (
+        trial.attend(replace(case, n_sel=case.n_sel + by), inputs, "reference")[1][:, -1]
+        for by in (-1, 1)
+    )
+    next_best = more[(more[..., None] != wanted[:, -1][..., None, :]).all(-1)]
+    ids = wanted.clone()
+    ids[:, -1] = torch.cat((fewer, next_best.reshape(1, case.G, 1)), dim=-1).sort(-1).values
+    assert trial.MOST_LOST < trial.lost_score(case, inputs, ids, wanted) < 1e-3
+
+
+@needs_triton
+def test_a_score_that_is_no_number_is_no_reason_to_choose() -> None:
+    from nsa.attention.gpu import cases, trial
+
+    case = cases.Case(S=600, H=4, G=2, D=8, n_sel=4, w=20)
+    inputs = cases.draw_inputs(case, torch.float32, torch.device("cpu"))
+    _, wanted = trial.attend(case, inputs, "reference")
+    ids = wanted.clone()
+    ids[:, -1, :, 1] = wanted[:, -1, :, 1] % 7 + 1
+    inputs[0][:, -1] = float("nan")
+    assert trial.lost_score(case, inputs, ids, wanted) == float("inf")
 
 
 @needs_triton
