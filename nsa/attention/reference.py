@@ -123,11 +123,13 @@ def nsa_attention_reference(
     scale: float,
     compressed: tuple[Tensor, Tensor] | None = None,
     rows: Tensor | None = None,
+    selected: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """NSA by its equations; arguments and shapes as `nsa.attention.nsa_attention`.
 
     `rows` [Q] attends for the queries at these positions alone, so that long sequences can be
-    looked at in samples: memory is Q x S then.
+    looked at in samples: memory is Q x S then. `selected` [B, S or Q, G, n_sel] are block ids to
+    attend to instead of those that the scores choose: what another choice would have to give.
 
     Returns:
         `out` [B, S or Q, H, D] in the dtype of q, and the selected block ids [B, S or Q, G, n_sel].
@@ -164,7 +166,7 @@ def nsa_attention_reference(
         scores = scores_of_blocks(
             queries, k_blocks, seen, G, blocks, l=l, d=d, l_sel=l_sel, scale=scale
         )
-        sel = select(scores, l_sel, n_sel, rows)
+        sel = select(scores, l_sel, n_sel, rows) if selected is None else selected
 
     # A padding id -1 marks the extra column J, which no token belongs to.
     none = torch.zeros(B, len(positions), G, blocks + 1, dtype=torch.bool, device=q.device)

@@ -126,16 +126,28 @@ def _each(x: Tensor, case: Case) -> tuple[Tensor, ...]:
 def attend(
     case: Case, leaves: Sequence[Tensor], backend: str, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    """Output and block ids of one backend, from what `draw_inputs` gives."""
+    """Output and block ids of one backend, from what `draw_inputs` gives.
+
+    Args:
+        case: Shapes and sizes.
+        leaves: Inputs.
+        backend: Who attends.
+        options: `rows` and `selected` of the reference, positions in all S tokens.
+    """
     *tensors, k_blocks, v_blocks = leaves
     if case.lengths:
-        return _attend_lengths(case, tensors, (k_blocks, v_blocks), backend)
+        return _attend_lengths(case, tensors, (k_blocks, v_blocks), backend, **options)
     given = {**case.options(), "compressed": (k_blocks, v_blocks), **options}
     return BACKENDS[backend](Tensors(*tensors), **given)
 
 
 def _attend_lengths(
-    case: Case, tensors: Sequence[Tensor], blocks: tuple[Tensor, Tensor], backend: str
+    case: Case,
+    tensors: Sequence[Tensor],
+    blocks: tuple[Tensor, Tensor],
+    backend: str,
+    rows: Tensor | None = None,
+    selected: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Triton takes all sequences in one pass; what it is compared with attends each alone."""
     if backend == "triton":
@@ -147,13 +159,16 @@ def _attend_lengths(
     counts = [compressed_length(length, case.l, case.d) for length in case.lengths]
     compressed = zip(*(x.split(counts, 1) for x in blocks), strict=True)
     each = zip(*(_each(x, case) for x in tensors), strict=True)
-    outs, ids_of_each = zip(
-        *(
-            BACKENDS[backend](Tensors(*parts), compressed=pair, **case.options())
-            for parts, pair in zip(each, compressed, strict=True)
-        ),
-        strict=True,
-    )
+    found, begin = [], 0
+    for parts, pair, length in zip(each, compressed, case.lengths, strict=True):
+        options = case.options() | {"compressed": pair}
+        if rows is not None:
+            here = (rows >= begin) & (rows < begin + length)
+            options |= {"rows": rows[here] - begin}
+            options |= {} if selected is None else {"selected": selected[:, here]}
+        found.append(BACKENDS[backend](Tensors(*parts), **options))
+        begin += length
+    outs, ids_of_each = zip(*found, strict=True)
     return torch.cat(outs, 1), torch.cat(ids_of_each, 1)
 
 

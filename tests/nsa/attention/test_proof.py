@@ -544,6 +544,76 @@ def test_either_of_two_blocks_of_equal_score_may_be_chosen() -> None:
     assert trial.lost_score(case, inputs, ids, wanted) == float("inf")
 
 
+@needs_triton
+@pytest.mark.parametrize("rows", [None, torch.tensor([0, 39, 300, 570, 600, 646])])
+@pytest.mark.parametrize("lengths", [(), (40, 600, 7)], ids=["one", "packed"])
+@pytest.mark.parametrize("wrong", [None, "output", "query", "key"])
+def test_what_another_choice_of_equal_score_gives_is_compared(
+    wrong, lengths, rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel could be wrong wherever it chose otherwise, and nowhere else."""
+    from nsa.attention.gpu import cases, trial
+
+    case = cases.Case(S=647, H=4, G=2, D=8, n_sel=4, w=20, lengths=lengths)
+    at = torch.tensor([570, 600])
+    attend, draw_inputs = trial.attend, trial.draw_inputs
+
+    def draw_equal_blocks(case, dtype, device):
+        inputs = draw_inputs(case, dtype, device)
+        inputs[-2][:] = inputs[-2][:, :1]
+        return inputs
+
+    def spoil(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x[0, at] *= 1.1
+        return x
+
+    def spoil_keys(grad: torch.Tensor) -> torch.Tensor:  # of a block that only the others chose
+        grad = grad.clone()
+        begin = 40 if lengths else 0
+        grad[0, begin + 4 * case.l_sel : begin + 5 * case.l_sel] *= 1.1
+        return grad
+
+    def attend_otherwise(case, leaves, backend, **options):
+        if backend == "torch":
+            _, ids = attend(case, leaves, "reference")
+            ids[:, at, :, 1] = torch.where(ids[:, at, :, 1] == 3, 5, 4)
+            assert (ids[:, at].diff(dim=-1) > 0).all()
+            if wrong == "query":
+                leaves[0].register_hook(spoil)
+            if wrong == "key":
+                leaves[3].register_hook(spoil_keys)
+            everywhere = torch.arange(case.S)
+            out, ids = attend(case, leaves, "reference", rows=everywhere, selected=ids)
+            return (spoil(out) if wrong == "output" else out), ids
+        return attend(case, leaves, backend, **options)
+
+    monkeypatch.setattr(trial, "draw_inputs", draw_equal_blocks)
+    monkeypatch.setattr(trial, "attend", attend_otherwise)
+    if rows is not None:  # of few queries two are a large part
+        monkeypatch.setattr(trial, "FEWEST_SAME", 0.5)
+    found = trial.compare(case, torch.float32, torch.device("cpu"), ours="torch", rows=rows)
+    assert found["same_selection"] < 1.0
+    assert found["lost_score"] < trial.MOST_LOST
+    assert found["right"] is (wrong is None)
+
+
+@needs_triton
+def test_a_choice_is_looked_at_in_samples_of_packed_sequences() -> None:
+    from nsa.attention.gpu import cases, trial
+
+    case = cases.packed(40, 600, 7, H=4, G=2, D=8, n_sel=4, w=20)
+    inputs = cases.draw_inputs(case, torch.float32, torch.device("cpu"))
+    _, wanted = trial.attend(case, inputs, "reference")
+    ids = wanted.clone()
+    ids[:, 630, :, 1] = wanted[:, 630, :, 1] % 6 + 1
+    lost = trial.lost_score(case, inputs, ids, wanted)
+    assert lost > trial.MOST_LOST
+    for rows in (torch.tensor([3, 39, 41, 630, 645]), torch.tensor([630])):
+        assert trial.lost_score(case, inputs, ids[:, rows], wanted[:, rows], rows) == lost
+    assert trial.lost_score(case, inputs, ids[:, :630], wanted[:, :630], torch.arange(630)) == 0.0
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_the_command_says_that_nothing_can_be_proven(capsys):
     assert proofs.main([]) == 3
