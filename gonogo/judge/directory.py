@@ -133,9 +133,11 @@ def _history_of(order: Order | None) -> History | None:
 
 
 def _outcome_of(record: RunRecord, judged: Outcome | None) -> Outcome | None:
-    """Return why the run ended, in the words of exit.json where it is there."""
+    """Return why the run ended, in the words of exit.json where it is there and counts."""
     row = record.exit
-    return judged if row is None else Outcome(code=row.reason, actor=row.ended_by, text=row.text)
+    if row is None or judged is None or judged.code is not row.reason:
+        return judged
+    return Outcome(code=row.reason, actor=row.ended_by, text=row.text)
 
 
 def _recorded_order(run_dir: RunDir) -> Order | None:

@@ -18,7 +18,7 @@ from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.facts import Facts
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import Order, ResumePoint, RunReason
-from gonogo.contract.outcome import OutcomeClass, OutcomeCode
+from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
 from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
 from gonogo.judge.course.met import met_by
@@ -158,7 +158,8 @@ def assess(case: Case, facts: Facts) -> Assessment:
         rules=case.rules,
         facts=facts,
         attempt=attempt,
-        resume=case.resume,
+        # What is found to have failed goes on from nowhere, as what ended so at once.
+        resume=case.resume if attempt.outcome.code is case.ended_as else {},
     )
 
 
@@ -207,6 +208,7 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
         return None
     run.judged, run.lost = True, False
     run.verdict = assessment.attempt.verdict
+    run.outcome = _outcome_found(run.outcome, assessment)
     _store(deed.session, assessment)
     note_speed(deed.session, run, assessment.facts)
     if experiment.state == ExperimentState.FINISHED:
@@ -240,6 +242,15 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
         text=action.text,
     )
     return made + act(deed, experiment, run.phase, action, assessment.resume, run.outcome)
+
+
+def _outcome_found(told: Outcome, assessment: Assessment) -> Outcome:
+    """Return why a run ended: not by an accident that came after its lines had shown it to fail."""
+    found, halt = assessment.attempt.outcome, assessment.facts.latched()
+    if found.code is told.code or halt is None:
+        return told
+    text = f"{halt.detector} had found that at step {halt.step}; then {told.code}"
+    return found.model_copy(update={"text": f"{text}: {told.text}" if told.text else text})
 
 
 def _conditions_after(

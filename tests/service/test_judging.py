@@ -309,6 +309,48 @@ def stalled(plane: Plane, worker: FakeWorker, order: Any) -> None:
     worker.end(order, lines, "stalled", "watchdog", findings=1, code=None)
 
 
+@pytest.mark.parametrize(
+    ("detector", "reason", "failed"),
+    [("divergence", "preempted", True), ("non_finite", "keeper_lost", True),
+     ("slow", "preempted", False)],
+)  # fmt: skip
+def test_what_its_lines_had_shown_fails_a_run_though_an_accident_ended_it(
+    plane: Plane, tmp_path: Path, detector: str, reason: str, failed: bool
+) -> None:
+    """Its halt waited for a checkpoint: the next attempt passed, as if nothing had been found."""
+    experiment = plane.submit()
+    worker = plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    worker.start(order)
+    finding = {
+        "detector": detector, "severity": "halt", "act": "at_checkpoint", "step": 1, "at": 1.0,
+        "key": f"{order.run}:{detector}", "text": "the loss rises, and goes on rising",
+    }  # fmt: skip
+    worker.report(order, finding)
+    lines = {rank: beats(order, rank, upto=0, done=False) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    worker.end(order, lines, reason, "infra", findings=1, code=None)
+    if not failed:
+        assert plane.next_order(worker).reason == "resume"
+        return
+    view = plane.wait_state(experiment, "finished")
+    code = {"divergence": "diverged"}.get(detector, detector)
+    assert (view["verdict"], view["outcome"]["code"]) == ("NO_GO", code)
+    assert reason in view["outcome"]["text"]
+    assert plane.get(f"/runs/{order.run}")["outcome"]["code"] == code
+    decision = plane.get(f"/experiments/{experiment}/decisions")["items"][0]
+    assert decision["facts"]["outcome"]["code"] == code
+    assert detector in decision["cause"]["text"]
+    key = load_public_key(plane.home / "signing.pub")
+    recorded = load_decision(plane.home / "decisions" / f"{decision['id']}.json")
+    trust = trusting([key])
+    checked = replay_decision(
+        recorded, Surroundings(authority=Authority(trust=trust)), facts_only=True
+    )
+    assert checked.equal, checked
+    assert plane.worker().claim() is None
+
+
 @pytest.mark.long
 def test_a_stall_is_confirmed_unchanged_and_then_under_variants_before_no_go(
     plane: Plane,

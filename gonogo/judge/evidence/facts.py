@@ -21,8 +21,8 @@ from gonogo.contract.facts import (
     SaidIdentity,
     WatchFacts,
 )
-from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.outcome import SHOWN_BY_LINES, Actor, OutcomeClass, OutcomeCode
 from gonogo.contract.records import CheckOutcome, Preflight
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.contradictions import find_contradictions
@@ -34,13 +34,15 @@ from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.samples import may_be_sums
 from gonogo.judge.evidence.signs import signs_at_end
 from gonogo.judge.evidence.steps import BootSteps, RankSteps
-from gonogo.judge.watch.registry import cause_of, cause_of_any
+from gonogo.judge.watch.registry import cause_of, cause_of_any, is_ours
 from gonogo.rundir import preflight_name
 
 FULL_DISKS = 4
 """Version of the facts since which a disk without room is its host's failure."""
 SILENT_DEVICES = 4
 """Version of the facts since which a device that fell silent, or one of several, is listed."""
+FAILED_BEFORE = 4
+"""Version of the facts since which an accident does not excuse what the lines had shown before."""
 
 
 def build_facts(record: RunRecord, rules: Rules) -> Facts:
@@ -92,11 +94,16 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
 def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
     """Return why the run ended, or None when nothing says that it did.
 
-    exit.json says it. Without one, a halt finding or every rank's `done` stands for it.
+    exit.json says it, unless that is an accident of a run that its own lines had shown to fail: it
+    waited for a checkpoint, or for its keeper, when its host was taken. Without one, a halt finding
+    or every rank's `done` stands for it.
     """
-    if record.exit is not None:
-        return OutcomeFacts(code=record.exit.reason, actor=record.exit.ended_by)
     halt = next((row for row in record.findings if row.severity is Severity.HALT), None)
+    if record.exit is not None:
+        ended = OutcomeFacts(code=record.exit.reason, actor=record.exit.ended_by)
+        excused = ended.klass is OutcomeClass.INFRA and rules.facts_v >= FAILED_BEFORE
+        failed = _shown_by_lines(halt) if halt is not None and excused else None
+        return failed or ended
     if halt is not None:
         told = rules.facts_v >= FULL_DISKS
         code = cause_of(halt) if told else cause_of_any(halt.detector)
@@ -107,6 +114,13 @@ def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
     if done and all(done):
         return OutcomeFacts(code=OutcomeCode.COMPLETED, actor=Actor.TRAINER)
     return None
+
+
+def _shown_by_lines(halt: Finding) -> OutcomeFacts | None:
+    """Return how a halt of ours ends a run, where the run's own lines show that."""
+    code = cause_of(halt)
+    shown = is_ours(halt.detector) and halt.act is not Act.PAGE and code in SHOWN_BY_LINES
+    return OutcomeFacts(code=code, actor=Actor.WATCHDOG) if shown else None
 
 
 def _exit_facts(record: RunRecord) -> ExitFacts | None:

@@ -13,11 +13,11 @@ import pytest
 from gonogo.contract.canonical import canonical_bytes, digest
 from gonogo.contract.decision import Decision
 from gonogo.contract.facts import Facts
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, StepSections, parse_heartbeat
 from gonogo.contract.order import Order, RunReason
-from gonogo.contract.outcome import Detector
-from gonogo.contract.records import Check, CheckOutcome, Preflight
+from gonogo.contract.outcome import Actor, Detector, OutcomeCode
+from gonogo.contract.records import Check, CheckOutcome, ExitRecord, Preflight
 from gonogo.contract.rules import Rules
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.evidence.facts import build_facts, outcome_of
@@ -207,6 +207,35 @@ def test_without_exit_json_a_halt_or_every_ranks_done_says_how_it_ended(
     found = outcome_of(record, build_rules(record.order))
     assert (None if found is None else (found.code, found.actor)) == outcome
     assert outcome_of(replace(record, findings=()), build_rules(None)) is None, "how many ranks?"
+
+
+@pytest.mark.parametrize(
+    ("detector", "act", "reason", "facts_v", "code"),
+    [
+        (Detector.NON_FINITE, Act.NOW, OutcomeCode.KEEPER_LOST, 4, "non_finite"),
+        (Detector.DIVERGENCE, Act.AT_CHECKPOINT, OutcomeCode.PREEMPTED, 4, "diverged"),
+        (Detector.DIVERGENCE, Act.AT_CHECKPOINT, OutcomeCode.PREEMPTED, 3, "preempted"),
+        (Detector.NON_FINITE, Act.PAGE, OutcomeCode.KEEPER_LOST, 4, "keeper_lost"),
+        (Detector.STALL, Act.NOW, OutcomeCode.KEEPER_LOST, 4, "keeper_lost"),
+        (Detector.SLOW, Act.AT_CHECKPOINT, OutcomeCode.PREEMPTED, 4, "preempted"),
+        ("one of theirs", Act.NOW, OutcomeCode.PREEMPTED, 4, "preempted"),
+        (Detector.NON_FINITE, Act.NOW, OutcomeCode.NONZERO_EXIT, 4, "nonzero_exit"),
+        (Detector.NON_FINITE, Act.NOW, OutcomeCode.HALTED, 4, "halted"),
+    ],
+)
+def test_an_accident_does_not_excuse_what_the_lines_had_shown_before(
+    detector: str, act: Act, reason: OutcomeCode, facts_v: int, code: str
+) -> None:
+    """A halt waits for a checkpoint or for its keeper, and meanwhile the host may be taken."""
+    halts = [finding(name).model_copy(update={"act": act}) for name in (detector, "stall")]
+    told = ExitRecord(run="run_1", attempt=1, ended_at=2.0, ended_by=Actor.INFRA, reason=reason)
+    record = RunRecord(order=order_of(), ranks={}, findings=tuple(halts), exit=told)
+    rules = build_rules(record.order).model_copy(update={"facts_v": facts_v})
+    found = outcome_of(record, rules)
+    assert found is not None
+    assert found.code == code
+    later = replace(record, findings=(finding("stall"), *halts))
+    assert outcome_of(later, rules) == outcome_of(replace(record, findings=()), rules)
 
 
 @pytest.mark.parametrize(("facts_v", "code"), [(3, "resource_limit"), (4, "disk_full")])
