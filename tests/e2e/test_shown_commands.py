@@ -80,6 +80,7 @@ TYPED = {
     "gonogo override EXP VERDICT --reason WHY": "gonogo override {broken} GO --reason seen",
     "gonogo run -- …": "gonogo run -- python train.py",
     "gonogo run -- COMMAND": "gonogo run -- python train.py",
+    "gonogo run --stall-s S": "gonogo run --stall-s 20 -- python train.py",
     "gonogo simulate": "gonogo simulate --hours 1",
     "gonogo simulate --hours 10 --runs DIR": (
         f"gonogo simulate --hours 1 --runs {ROOT}/tests/data/runs"
