@@ -448,6 +448,34 @@ def test_one_wrong_row_of_many_is_found(wrong: str, monkeypatch: pytest.MonkeyPa
     assert found["right"] is False
 
 
+@needs_triton
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+@pytest.mark.parametrize("leaf", [5, 6, 8, 9], ids=["k_win", "v_win", "k of blocks", "v of blocks"])
+def test_a_wrong_gradient_of_the_last_keys_is_found(
+    leaf, dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few queries see them, so it is small beside those of all keys."""
+    from nsa.attention.gpu import cases, trial
+
+    case = cases.Case(B=2, S=300, H=4, G=2, D=16, l=8, d=4, l_sel=16, n_sel=5, w=32)
+    attend = trial.attend
+
+    def spoil(grad: torch.Tensor) -> torch.Tensor:
+        grad = grad.clone()
+        grad[1, -1, 0] = 0.0
+        return grad
+
+    def attend_wrongly(case, leaves, backend, **options):
+        if backend == "torch":
+            leaves[leaf].register_hook(spoil)
+        return attend(case, leaves, backend, **options)
+
+    monkeypatch.setattr(trial, "attend", attend_wrongly)
+    found = trial.compare(case, dtype, torch.device("cpu"), ours="torch")
+    assert found["gradients"] < trial.TOLERANCES[dtype][1]
+    assert found["right"] is False
+
+
 def _of_later(ids, _):
     return ids[..., -1] + 1
 
