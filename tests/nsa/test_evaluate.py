@@ -77,6 +77,28 @@ def test_bands_double_and_cover_every_position(model: LanguageModel, tiny: dict[
     assert band["loss"] == pytest.approx(math.log(256), abs=1e-5)
 
 
+def test_the_loss_of_a_band_is_that_of_its_positions_over_all_sequences(
+    tiny: dict[str, Any],
+) -> None:
+    torch.manual_seed(0)
+    longer = {**tiny, "model": {**tiny["model"], "seq_len": 150, "init_std": 0.5}}
+    config = build_config(longer)
+    model, source = build_model(config).eval(), Noise()
+    nats: list[list[float]] = [[] for _ in range(150)]
+    for index in range(3):
+        tokens = torch.from_numpy(source.sequence("val", index, 150)).long()
+        with torch.no_grad():
+            chances = model(tokens[None, :-1])[0].double().log_softmax(-1)
+        for at in range(150):
+            nats[at].append(-chances[at, tokens[at + 1]].item())
+    assert [
+        (band["from"], band["to"], band["loss"]) for band in by_position(model, source, config, 3)
+    ] == [
+        (begin, end, pytest.approx(float(np.mean(nats[begin:end])), rel=1e-5))
+        for begin, end in ((0, 64), (64, 128), (128, 150))
+    ]
+
+
 @pytest.mark.parametrize("depth", [0.0, 0.3, 0.999])
 def test_a_needle_stands_once_and_is_asked_for_at_the_end(depth: float) -> None:
     text = bytes(range(97, 123)) * 20
@@ -93,27 +115,67 @@ def test_a_needle_stands_once_and_is_asked_for_at_the_end(depth: float) -> None:
         build_needle(text[:60], depth, random.Random(3))
 
 
-def test_what_copies_finds_needles_and_the_control_does_not(tiny: dict[str, Any]) -> None:
-    class Copies(torch.nn.Module):
-        """Goes on as the same twelve bytes went on before; else with zero."""
+class Copies(torch.nn.Module):
+    """Goes on as the same twelve bytes went on before; else with zero.
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.rotation = torch.zeros(2, 4096, 1)
+    Args:
+        sight: How many bytes it looks back, at most.
+        digits: How many of the five it knows.
+    """
 
-        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            text = bytes(tokens[0].tolist())
-            logits = torch.zeros(1, len(text), 256)
-            for at in range(len(text) - 6, len(text)):
-                found = text[:at].find(text[at - 11 : at + 1])
-                following = text[found + 12] if found >= 0 else 0
-                logits[0, at, following] = 1.0
-            return logits
+    def __init__(self, *, sight: int = 40_000, digits: int = 5) -> None:
+        super().__init__()
+        self.rotation = torch.zeros(2, 40_000, 1)
+        self.sight, self.digits = sight, digits
+        self.lengths: set[int] = set()
 
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        text = bytes(tokens[0].tolist())
+        self.lengths.add(len(text))
+        logits = torch.zeros(1, len(text), 256)
+        for at in range(len(text) - 5, len(text) - 5 + self.digits):
+            begin = max(0, at - self.sight)
+            found = text.find(text[at - 11 : at + 1], begin, at)
+            logits[0, at, text[found + 12] if found >= 0 else 0] = 1.0
+        return logits
+
+
+@pytest.mark.parametrize("length", [2048, 4096, 32768])
+def test_what_copies_finds_needles_and_the_control_does_not(length: int) -> None:
     copies: Any = Copies()
-    told = retrieve(copies, Noise(), 2048, 8, seed=1)
+    told = retrieve(copies, Noise(), length, 8, seed=1)
     assert (told["found"], told["whole"], told["control"]) == (1.0, 1.0, 0.0)
     assert told["found_by_depth"] == [1.0] * 4
+    assert copies.lengths == {length - 1}  # all but the byte that is asked for last
+
+
+def test_what_looks_back_half_a_text_finds_what_lies_in_its_later_half() -> None:
+    short_sighted: Any = Copies(sight=1024 + 64)
+    told = retrieve(short_sighted, Noise(), 2048, 12, seed=1)
+    assert told["found_by_depth"] == [0.0, 0.0, 1.0, 1.0]
+    assert (told["found"], told["whole"], told["control"]) == (0.5, 0.5, 0.0)
+
+
+def test_a_needle_of_which_a_digit_is_missing_is_not_found_whole() -> None:
+    forgetful: Any = Copies(digits=4)
+    told = retrieve(forgetful, Noise(), 2048, 8, seed=1)
+    assert (told["found"], told["whole"]) == (0.8, 0.0)
+
+
+def test_every_needle_hides_in_a_text_of_its_own() -> None:
+    asked = []
+
+    class Counted(Noise):
+        def sequence(self, split: str, index: int, length: int) -> Any:
+            asked.append(index)
+            return super().sequence(split, index, length)
+
+    copies: Any = Copies()
+    retrieve(copies, Counted(), 256, 5, seed=1)
+    assert asked == [0, 1, 2, 3, 4]
+
+
+def test_what_was_taught_nothing_finds_no_needle(tiny: dict[str, Any]) -> None:
     long = {**tiny, "model": {**tiny["model"], "seq_len": 128}}
     untaught = build_model(build_config(long)).eval()
     assert retrieve(untaught, Noise(), 128, 2, seed=1)["found"] < 1.0
@@ -132,6 +194,9 @@ def test_a_checkpoint_is_evaluated_beyond_its_length_and_as_one_object(
     assert 5 < told["bits_per_byte"] < 9
     assert [row["length"] for row in told["needle"]] == [128, 256]
     assert 4 < told["by_position"][0]["loss"] < 7
+    assert main([run, "--sequences", "2"]) == 0
+    without = json.loads(capsys.readouterr().out)
+    assert without == {name: told[name] for name in told if name != "needle"}
     assert main([run, "--count", "0"]) == 4
     assert main([run, "--text", str(tmp_path / "gone")]) == 4
     assert main([str(tmp_path / "gone")]) == 4
