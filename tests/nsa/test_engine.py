@@ -195,6 +195,21 @@ def test_the_profile_names_the_hot_spots_of_the_steps_it_was_asked_for(
     assert "aten::" in (tmp_path / "run" / "profile.txt").read_text()
 
 
+def test_a_profile_holds_no_step_after_those_it_was_asked_for(
+    train_here: TrainHere, tmp_path: Path
+) -> None:
+    calls = []
+    for steps in (4, 7):
+        train_here(str(steps), train={"engine": {**ENGINE, "profile_steps": 2}, "steps": steps})
+        told = json.loads((tmp_path / str(steps) / "profile.json").read_text())
+        assert told["steps"] == [3, 4]
+        spots = told["hot_spots"]
+        calls.append({x["name"]: x["calls"] for x in spots if x["name"].startswith("aten::")})
+    both = calls[0].keys() & calls[1].keys()
+    assert len(both) > 5
+    assert {name: calls[1][name] for name in both} == {name: calls[0][name] for name in both}
+
+
 @pytest.mark.long
 def test_a_run_that_ends_before_its_profile_does_still_writes_what_it_has(
     train_here: TrainHere, tmp_path: Path
