@@ -161,6 +161,15 @@ def test_speeds_are_averaged_by_what_they_cost() -> None:
     assert found.value == pytest.approx(2 / (1 / 100 + 1 / 50))
 
 
+def test_per_device_is_what_each_of_the_ranks_brings() -> None:
+    alone = unit_of([100.0, 50.0], ask(warmup_steps=0, per_device=True))
+    together = unit_of([100.0, 50.0], ask(warmup_steps=0))
+    assert isinstance(alone, Unit)
+    assert isinstance(together, Unit)
+    assert len(RULES.ranks()) == 2
+    assert alone.value == pytest.approx(together.value / 2)
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0])
 def test_a_ratio_needs_values_above_zero(value: float) -> None:
     found = unit_of([value] * 10, ask("loss", warmup_steps=0))
