@@ -8,8 +8,8 @@ and such queries must be few. What it chose must be what the rule allows, and sc
 as what was wanted: one query of each block that errs is few, too. Its row is compared with what the
 reference makes of that choice.
 Memory is handed out full of NaN and of huge integers, so a kernel that reads what nobody wrote is
-found out. *Faster*: forward + backward at the shapes of the 125M model against the torch backend,
-medians of CUDA-event timings.
+found out, and so is one that writes to its inputs. *Faster*: forward + backward at the shapes of
+the 125M model against the torch backend, medians of CUDA-event timings.
 
 Under TRITON_INTERPRET=1 on a CPU the first part runs on tiny shapes; nothing is timed there.
 """
@@ -184,11 +184,12 @@ def compare(
     same_BSG = (ids[:, here] == expected_ids[:, there]).all(-1)
     same = float(same_BSG.float().mean())
     found = _errors(case, (got, out, here), (wanted, expected, there), same_BSG)
+    untouched = all(torch.equal(x, y) for x, y in zip(got, inputs, strict=True))
     # Of many that differ nothing has to be explained, nor would their scores have room.
     lost = float("inf") if same < FEWEST_SAME else lost_score(
         case, inputs, ids[:, here], expected_ids[:, there], rows
     )  # fmt: skip
-    right = _right(found, dtype) and same >= FEWEST_SAME and lost <= MOST_LOST
+    right = untouched and _right(found, dtype) and same >= FEWEST_SAME and lost <= MOST_LOST
     if right and same < 1.0:
         places = torch.arange(case.S, device=device) if rows is None else rows
         others = _compare_choices(case, inputs, ours, places[~same_BSG.all(-1).all(0)])

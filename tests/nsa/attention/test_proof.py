@@ -449,6 +449,25 @@ def test_one_wrong_row_of_many_is_found(wrong: str, monkeypatch: pytest.MonkeyPa
 
 
 @needs_triton
+def test_a_kernel_that_writes_to_its_inputs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nsa.attention.gpu import cases, trial
+
+    case = cases.Case(S=100, H=2, G=1, D=8, l=8, d=4, l_sel=16, n_sel=4, w=20)
+    attend = trial.attend
+
+    def attend_wrongly(case, leaves, backend, **options):
+        out, ids = attend(case, leaves, backend, **options)
+        if backend == "torch":
+            with torch.no_grad():  # a value that nobody reads any more
+                leaves[1].flatten()[-1] = 0.0
+        return out, ids
+
+    assert trial.compare(case, torch.float32, torch.device("cpu"), ours="torch")["right"] is True
+    monkeypatch.setattr(trial, "attend", attend_wrongly)
+    assert trial.compare(case, torch.float32, torch.device("cpu"), ours="torch")["right"] is False
+
+
+@needs_triton
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
 @pytest.mark.parametrize("leaf", [5, 6, 8, 9], ids=["k_win", "v_win", "k of blocks", "v of blocks"])
 def test_a_wrong_gradient_of_the_last_keys_is_found(
