@@ -72,6 +72,10 @@ def warnings_of(plan: Plan) -> list[str]:
     found = []
     if plan.remedies and not plan.max_remedies:
         found.append("remedies: max_remedies is 0, so none is ever tried")
+    last = plan.phases[-1]
+    if last.approve == "always":
+        where = f"phases.{last.name}.approve"
+        found.append(f"{where}: no phase follows that a person could let begin: nobody is asked")
     entry, known = plan.workload.program or "", schema_documents()
     if entry not in known:
         found += [

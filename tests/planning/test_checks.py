@@ -216,6 +216,11 @@ def test_what_comes_to_nothing_is_a_warning() -> None:
     assert warnings_of(parse_plan(FOREIGN)) == []
     idle = with_overrides(DEMO, {"remedies": {"out_of_memory": {}}})
     assert warnings_of(parse_plan(idle)) == ["remedies: max_remedies is 0, so none is ever tried"]
+    asking = with_overrides(DEMO, {"phases.extended.approve": "always"})
+    assert warnings_of(parse_plan(asking)) == []
+    asking = with_overrides(DEMO, {"phases.production.approve": "always"})
+    (told,) = warnings_of(parse_plan(asking))
+    assert told.startswith("phases.production.approve: no phase follows")
 
 
 @pytest.mark.parametrize("name", bundled_plan_names())
