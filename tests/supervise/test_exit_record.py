@@ -29,7 +29,7 @@ from gonogo.supervise.exit_record import (
     count_heartbeats,
     seal_lines,
 )
-from gonogo.supervise.exit_record.cause import FULL_BYTES, FULL_FILES
+from gonogo.supervise.exit_record.cause import FULL_BYTES, FULL_FILES, SPEECHLESS_BYTES
 
 ORDER = {"world_size": 2, "steps": 10}
 
@@ -310,6 +310,34 @@ def test_what_a_full_disk_kept_from_saying_why_is_not_the_programs(
     monkeypatch.setattr(os, "statvfs", lambda path: room)
     (tmp_path / "rank1.log").write_text(log)
     record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: end})
+    assert record.reason is reason
+
+
+@pytest.mark.parametrize(
+    ("last", "free_kb", "reason"),
+    [
+        ({"msg": "step_end", "step": 7}, 0, OutcomeCode.DISK_FULL),
+        ({"msg": "step_end", "step": 7}, SPEECHLESS_BYTES // 1024, OutcomeCode.NONZERO_EXIT),
+        ({"msg": "done", "step": 7}, 0, OutcomeCode.NONZERO_EXIT),
+        ({"msg": "error", "step": 7}, 0, OutcomeCode.NONZERO_EXIT),
+        ({"msg": "step_end", "step": 10}, 0, OutcomeCode.COMPLETED),
+    ],
+    ids=["fell silent", "with room", "done early", "an error", "all steps"],
+)
+def test_what_a_full_disk_kept_from_showing_its_last_steps_did_not_end_early(
+    last: dict[str, Any],
+    free_kb: int,
+    reason: OutcomeCode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lines that wait in its memory went with it, and a whole run was NO_GO."""
+    room = SimpleNamespace(f_bavail=free_kb, f_frsize=1024, f_files=0, f_favail=0)
+    monkeypatch.setattr(os, "statvfs", lambda path: room)
+    for rank in range(2):
+        line = json.dumps(last, separators=(",", ":"))
+        (tmp_path / f"heartbeat_rank{rank}.jsonl").write_text(line + "\n")
+    record = build(tmp_path, {0: ended(0), 1: ended(0)}, agent=ended(0))
     assert record.reason is reason
 
 

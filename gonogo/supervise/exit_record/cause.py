@@ -88,7 +88,7 @@ def why(
     if request is not None and asked and not _died_on_the_way(run_dir, request, ranks):
         return request.reason, request.ended_by, _told(run_dir, request)
     if clean:
-        return ENDED_BY_ITSELF, "trainer", "every rank ended with 0 before the last ordered step"
+        return _ended_with_0(run_dir, order, ranks)
     if cause is not None and was_killed_for_memory(ranks[cause], oom_at):
         text = f"{_who(order, cause, ranks)} was killed by the kernel: out of memory"
         return OOM, "trainer", text
@@ -102,6 +102,20 @@ def why(
         request.text if request is not None and request.text else _say(order, cause, ranks, agent)
     )
     return _by_itself(run_dir, order, ranks, cause, text)
+
+
+def _ended_with_0(
+    run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended]
+) -> tuple[str, str, str]:
+    """Return reason, actor and text where every rank left with 0, and the last step is not shown.
+
+    One that had come to its end says so, unless a full disk took neither that nor its last steps.
+    """
+    silent = all(_kept_silent(run_dir, order, rank) for rank in ranks)
+    if silent and not left_early(run_dir, order):
+        text = "every rank ended with 0; the disk was full, and took no word of the last steps"
+        return DISK_FULL, "trainer", text
+    return ENDED_BY_ITSELF, "trainer", "every rank ended with 0 before the last ordered step"
 
 
 def _by_itself(
@@ -180,7 +194,7 @@ def was_killed_for_memory(ended: Ended, oom_at: float | None) -> bool:
 
 
 def _kept_silent(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
-    """Say whether a rank that failed does not say why, and the disk has no room for that."""
+    """Say whether a rank tells of no error, and the disk has no room for that."""
     room = _free(run_dir)
     return room is not None and room[0] < SPEECHLESS_BYTES and not said_why(run_dir, order, rank)
 
