@@ -71,10 +71,11 @@ class Reserve:
     Args:
         run_dir: the run's directory.
         name: of the file; each node of a run has its own.
+        size: bytes of room.
     """
 
-    def __init__(self, run_dir: Path, name: str = RESERVE_NAME) -> None:
-        self._path = run_dir / name
+    def __init__(self, run_dir: Path, name: str = RESERVE_NAME, size: int = RESERVE_BYTES) -> None:
+        self._path, self._size = run_dir / name, size
 
     def hold(self, files: int = 0) -> None:
         """Take the room.
@@ -86,7 +87,7 @@ class Reserve:
             OSError: there is none.
         """
         with self._path.open("wb") as stream:
-            os.posix_fallocate(stream.fileno(), 0, RESERVE_BYTES)
+            os.posix_fallocate(stream.fileno(), 0, self._size)
         for number in range(files):
             self._path.with_name(f"{self._path.name}.{number}").touch()
 

@@ -351,9 +351,10 @@ def _presumed(record: RankRecord, wrapper: Ended | None, agent: Ended | None) ->
     """Return what is to be said of an end that nobody saw.
 
     A launcher that left with 0 says that its ranks did; how else they ended it keeps to itself. A
-    shell says nothing of what it started: behind `&` and `|` it leaves with 0 all the same.
+    shell says nothing of what it started: behind `&` and `|` it leaves with 0 all the same. What
+    torchrun started behind a wrapper that told nothing was killed, unless torchrun left with 0.
     """
-    if not record.launched:
-        return wrapper or Ended(code=None, signal=int(signal.SIGKILL), at=time.time())
     clean = agent is not None and agent.code == 0 and not record.by_shell
+    if not record.launched and not clean:
+        return wrapper or Ended(code=None, signal=int(signal.SIGKILL), at=time.time())
     return Ended(code=0 if clean else None, signal=None, at=agent.at if agent else time.time())

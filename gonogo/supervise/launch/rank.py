@@ -38,7 +38,7 @@ from gonogo.supervise.processes import (
     load_stat,
 )
 from gonogo.supervise.rank_record import RankRecord, save_rank_record
-from gonogo.supervise.weather import SCARCE, START_LIMIT_S, Reserve, Weather
+from gonogo.supervise.weather import RESERVE_NAME, SCARCE, START_LIMIT_S, Reserve, Weather
 
 _FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
 _WAITED = _FORWARDED | {signal.SIGCHLD}
@@ -46,6 +46,10 @@ _READ_EVERY_S = 0.1
 _START_AGAIN_S = 0.5
 _UNFIT = 1
 """Left with where nothing could be started."""
+LAST_WORDS_S = 10.0
+"""How long a disk has to take how the program ended."""
+_STAMP_BYTES = 2**14
+"""Room held for how the program ended: on a full disk nobody else below torchrun can tell it."""
 _T = TypeVar("_T")
 _weather = Weather(logging.getLogger("gonogo.supervise.launch.rank"))
 
@@ -68,6 +72,8 @@ def main(argv: list[str]) -> int:
     # Who starts us blocks SIGTERM where a scheduler sends it to all. What speaks to us leaves when
     # it is asked to; another's program may know of that signal alone.
     shielded = signal.SIGTERM in before and not order.get("command")
+    reserve = Reserve(asked.dir, f"{RESERVE_NAME}.rank{rank}", _STAMP_BYTES)
+    _weather.tried("the reserve", reserve.hold, None)
     log = asked.dir / f"rank{rank}.log"
     begin = _at_length("its log", partial(_size_of, log))
     try:
@@ -77,6 +83,7 @@ def main(argv: list[str]) -> int:
             raise
         print(f"gonogo: the program cannot be started: {error}", file=sys.stderr)
         _weather.tried("a request", partial(_ask_for_another_host, asked.dir, error), None)
+        _weather.tried("the reserve", reserve.free, None)
         return _UNFIT
 
     def record() -> bool:
@@ -95,21 +102,23 @@ def main(argv: list[str]) -> int:
             ended, lost_peer=launched is None and _missed(asked.dir, order, rank, ended)
         )
         save = partial(save_json, asked.dir / f"exit_rank{rank}.json", stamp.document())
-        _weather.tried("how it ended", save, None)
+        tell = partial(_at_length, "the stamp", partial(reserve.write, save), LAST_WORDS_S)
+        _weather.tried("how it ended", tell, None)
+    _weather.tried("the reserve", reserve.free, None)
     if number is not None:
         _die_by(number)
     return status
 
 
-def _at_length(what: str, work: Callable[[], _T]) -> _T:
+def _at_length(what: str, work: Callable[[], _T], limit_s: float | None = None) -> _T:
     """Return what `work` returns; where the host has no room for it just now it is tried again.
 
     What keeps a program from beginning is no failure of its own.
 
     Raises:
-        OSError: it is another's fault, or there was no room for START_LIMIT_S.
+        OSError: it is another's fault, or there was no room for `limit_s` (START_LIMIT_S).
     """
-    give_up = time.monotonic() + START_LIMIT_S
+    give_up = time.monotonic() + (START_LIMIT_S if limit_s is None else limit_s)
     while True:
         try:
             return work()

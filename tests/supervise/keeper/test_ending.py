@@ -38,6 +38,18 @@ def test_a_launcher_vouches_for_its_ranks_and_a_shell_does_not(
     assert (ended.code, ended.signal) == (code, None)
 
 
+@pytest.mark.parametrize(
+    ("agent", "end"), [(0, (0, None)), (1, (None, signal.SIGKILL))], ids=["0", "1"]
+)
+def test_a_rank_of_a_torchrun_that_left_with_0_was_not_killed(
+    agent: int, end: tuple[int | None, int | None]
+) -> None:
+    """Where a disk that failed for a moment took no word of its wrapper."""
+    record = RankRecord(ref=ProcessRef(pid=7, start_ticks=1), wrapper=6)
+    ended = _presumed(record, None, Ended(code=agent, signal=None, at=2.0))
+    assert (ended.code, ended.signal) == end
+
+
 def test_a_clock_that_is_set_back_while_ranks_are_to_leave_renames_no_cause(
     new_run: NewRun,
 ) -> None:

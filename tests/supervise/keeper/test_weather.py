@@ -47,6 +47,18 @@ with gonogo.trainer.attach() as beat:
             stream.write(str(step))
 """
 
+LEAVING = """
+import os, time
+import gonogo.trainer
+with gonogo.trainer.attach() as beat:
+    while not os.path.exists(os.environ["NSA_FULL"]):
+        time.sleep(0.05)
+        beat.step(loss=1.0, tokens=10)
+    for _ in range(10):
+        beat.step(loss=1.0, tokens=10)
+    os._exit(int(os.environ["NSA_CODE"]))
+"""
+
 
 def start_script(
     new_run: NewRun, folder: Path, *, steps: int, watch: object = None, **environ: str
@@ -166,6 +178,29 @@ def test_a_run_that_ends_on_a_full_disk_says_how(tmp_path: Path, small_disk: Pat
         assert told(tmp_path) == 80
         assert record.code == 0
         assert run.living() == []
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_how_a_rank_below_torchrun_ended_is_told_on_a_full_disk(
+    tmp_path: Path, small_disk: Path, code: int
+) -> None:
+    """Nobody but its wrapper sees it; it was told as killed, and as the program's own failure."""
+    script, full = tmp_path / "script.py", tmp_path / "full"
+    script.write_text(LEAVING)
+    with starting(small_disk) as new_run:
+        run = new_run(
+            "--allow", "any", entry=str(script), world_size=1, steps=100, train={}, watch={},
+            identity={"world_size": 1}, env={"NSA_FULL": str(full), "NSA_CODE": str(code)},
+            environ={"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        run.wait_for_step(10)
+        fill(small_disk)
+        full.touch()
+        record = run.wait_for_exit()
+        assert record.ranks["0"].code == code
+        assert (record.reason, record.signal) == (OutcomeCode.DISK_FULL, None), record.text
+        assert run.living() == []
+        assert not list(run.path.glob(f"{RESERVE_NAME}*"))
 
 
 def test_a_run_on_a_full_disk_can_be_ended(tmp_path: Path, small_disk: Path) -> None:

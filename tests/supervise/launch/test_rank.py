@@ -120,6 +120,25 @@ def test_a_program_whose_log_is_refused_at_close_is_started_once(tmp_path: Path)
     assert (tmp_path / "rank1.log").read_text() == "hello\n"
 
 
+def test_how_a_program_ended_is_told_when_the_disk_takes_it_again(tmp_path: Path) -> None:
+    """Below torchrun nobody else sees it: it was told as killed by signal 9."""
+    flag = tmp_path / "weather"
+    environ = {
+        "PYTHONPATH": f"{ROOT / 'tests/supervise/weather'}:{ROOT}",
+        "GONOGO_TEST_WEATHER": str(flag),
+        "GONOGO_TEST_SKY": f"{tmp_path}/exit_rank",
+    }
+    (tmp_path / "order.json").write_text("{}")
+    fail = f"open({str(flag)!r}, 'w').write('{errno.EIO}'); raise SystemExit(7)"
+    log = tmp_path / "wrapper.log"
+    with log.open("wb") as stream:
+        wrapper = start(tmp_path, fail, environ=environ, stderr=stream)
+        wait_until(lambda: "the stamp: [Errno 5]" in log.read_text(), "that it cannot be told")
+        flag.unlink()
+        assert wrapper.wait(timeout=120) == 7
+    assert stamp(tmp_path)["code"] == 7
+
+
 def test_a_program_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gonogo.supervise.launch.rank", "--dir", str(tmp_path)]
     done = subprocess.run([*command, "--", "/no/such"], cwd=ROOT, timeout=20, check=False)
