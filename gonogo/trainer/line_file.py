@@ -2,9 +2,10 @@
 
 Guarantees: `append`, `show` and `close` never raise; lines stand in the file in the order given,
 whole; what the file system refuses (a full disk) is kept, up to KEPT_BYTES, and written before the
-next line, so that a disk that was full for a while costs nothing. Beyond that the oldest are lost:
-the gap in `seq` then tells it. A descriptor that the script has closed behind our back is opened
-anew. Not guaranteed: durability, nor that another host sees a line before `show`.
+next line, so that a disk that was full for a while costs nothing; who leaves waits LAST_S for it.
+Beyond that the oldest are lost: the gap in `seq` then tells it. A descriptor that the script has
+closed behind our back is opened anew. Not guaranteed: durability, nor that another host sees a line
+before `show`.
 """
 
 import fcntl
@@ -15,6 +16,8 @@ from pathlib import Path
 from gonogo.trainer.descriptor import Descriptor
 
 KEPT_BYTES = 2**20
+LAST_S = 10.0
+"""How long a program that is leaving waits for a disk to take its last lines."""
 ATTACHED = ".attached"
 """File of a run directory: the program speaks for itself, whoever read its output falls silent."""
 READ = ".read"
@@ -83,6 +86,14 @@ class LineFile:
             os.fdatasync(file.number)
         except OSError:
             self.failures += 1
+
+    def finish(self) -> None:
+        """Have what still waits written, where the disk takes it in time; then let the file go."""
+        give_up = time.monotonic() + LAST_S
+        while self._unwritten and time.monotonic() < give_up:
+            time.sleep(_POLL_S)
+            self.append(b"")
+        self.close()
 
     def close(self) -> None:
         """Let the file go."""

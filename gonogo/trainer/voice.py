@@ -74,7 +74,7 @@ class Voice:
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
         self._stacks.close()
-        self._file.close()
+        self._file.finish()
 
     def forget(self) -> None:
         """Let go of what a forked child has inherited."""

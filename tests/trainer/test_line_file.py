@@ -55,6 +55,33 @@ def test_what_a_full_disk_refused_stands_there_once_it_has_room(
     assert (tmp_path / "h").read_bytes() == b"one\ntwo\nthree\n"
 
 
+@pytest.mark.parametrize(
+    ("last_s", "found"), [(60.0, b"one\ntwo\n"), (0.2, b"one\nt")], ids=["in time", "for longer"]
+)
+def test_a_program_that_leaves_waits_a_moment_for_a_disk_that_refuses_its_last_lines(
+    tmp_path: Path, disk: Disk, last_s: float, found: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They went with it: a whole run whose disk failed in its last second had ended early."""
+    monkeypatch.setattr(line_file, "LAST_S", last_s)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        disk.room = 10**9 if last_s > 1 and len(waits) == 3 else disk.room
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    file = LineFile(tmp_path / "h")
+    disk.room = 5
+    file.append(b"one\n")
+    file.append(b"two\n")
+    file.finish()
+    assert (tmp_path / "h").read_bytes() == found
+    assert len(waits) >= 3
+    waits.clear()
+    LineFile(tmp_path / "none").finish()
+    assert not waits
+
+
 @pytest.mark.parametrize("room", [0, 2], ids=["between lines", "within a line"])
 def test_a_disk_that_stays_full_costs_the_oldest_lines_and_never_half_of_one(
     tmp_path: Path, disk: Disk, room: int, monkeypatch: pytest.MonkeyPatch

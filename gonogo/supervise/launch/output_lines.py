@@ -485,7 +485,7 @@ class _Rank:
             self.say("alive")
 
     def close(self) -> None:
-        self._file.close()
+        self._file.finish()
 
 
 @dataclass(frozen=True, slots=True)
