@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from gonogo.contract.errors import Corrupt, Unavailable
@@ -114,7 +115,8 @@ def current_revision(url: str) -> tuple[str | None, str]:
     """Return the revision of the database and the newest one; None: there is no database.
 
     Raises:
-        Unavailable: SQLite's file is gone and its log is not: it would be played into a new one.
+        Unavailable: it cannot be opened; or SQLite's file is gone and its log is not, which would
+            be played into a new one.
     """
     file = make_url(url).database if is_sqlite(url) else None
     if file and not _size_of(file) and _size_of(f"{file}-wal"):
@@ -125,9 +127,13 @@ def current_revision(url: str) -> tuple[str | None, str]:
     if file and not Path(file).exists():
         return None, HEAD  # SQLite would make it
     engine = _connecting(url)
-    with engine.connect() as connection:
-        found = None
-        if inspect(connection).has_table("alembic_version"):
-            found = connection.scalar(text("SELECT version_num FROM alembic_version"))
-    engine.dispose()
+    try:
+        with engine.connect() as connection:
+            found = None
+            if inspect(connection).has_table("alembic_version"):
+                found = connection.scalar(text("SELECT version_num FROM alembic_version"))
+    except OperationalError as error:
+        raise Unavailable(f"the database cannot be opened: {error.orig}") from error
+    finally:
+        engine.dispose()
     return found, HEAD

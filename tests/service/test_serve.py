@@ -130,6 +130,19 @@ def test_a_start_that_finds_an_older_schema_says_so_in_a_line(process: Process) 
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "url", ["sqlite:///{home}", "postgresql+psycopg://nobody@127.0.0.1:1/none"]
+)
+def test_a_database_that_cannot_be_opened_is_said_in_a_sentence(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder that is read-only, a server that is not there: sixty lines of a traceback."""
+    monkeypatch.setenv("GONOGO_HOME", str(tmp_path))
+    monkeypatch.setenv("GONOGO_DATABASE_URL", url.format(home=tmp_path))
+    assert main(["db", "upgrade"]) == 5
+    assert capsys.readouterr().err.startswith("error: the database cannot be opened: ")
+
+
 def test_a_stop_does_not_wait_for_those_who_follow_events(process: Process) -> None:
     unit = UnitSocket(process.home / "notify")
     with unit, process.start(**unit.environ(watchdog_s=0.4)) as http:
