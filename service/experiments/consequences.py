@@ -99,12 +99,15 @@ def _queue(
     action: Action,
     resume: dict[str, ResumePoint],
 ) -> None:
+    point = resume.get(phase)
+    if point is not None and point.step and not action.resume:
+        point = None  # from its first step: with the weights of another phase at most
     queue_run(
         deed,
         experiment,
         phase,
         action.reason or RunReason.RERUN,
-        resume_from=resume.get(phase) if action.resume else None,
+        resume_from=point,
         change=action.change,
         until=action.until,
     )

@@ -80,7 +80,8 @@ def load_weights(
 ) -> ResumePoint | None:
     """Return the weights that a phase begins with, those that the phase `init_from` left, if any.
 
-    Step 0: weights alone; the phase's own steps, optimizer and data begin anew.
+    Every run of it that goes on from no checkpoint does. Step 0: weights alone; the phase's own
+    steps, optimizer and data begin anew.
     """
     if init_from is None:
         return None
@@ -138,7 +139,8 @@ def _lineage_checkpoint(
         if began is not None and early and began.step and is_durable(began, attempts, taken_over):
             return began  # a rerun may have begun before the newest of the run before it
         held = run.dir is not None or run.state not in (RunState.QUEUED, RunState.ENDED)
-        if began is None and (held or run.reason in ANSWERS):
+        anew = began is None or not began.step
+        if anew and (held or run.reason in ANSWERS):
             return None  # it begins anew on purpose, and so does the next attempt of it
     return None
 

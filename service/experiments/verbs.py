@@ -144,7 +144,7 @@ def rerun(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) ->
     if _is_again(deed, experiment, RunReason.RERUN):
         return False
     require(deed, experiment, "rerun")
-    return _start_again(deed, experiment, RunReason.RERUN, reason, {})
+    return _start_again(deed, experiment, RunReason.RERUN, reason, points)
 
 
 def _is_again(deed: Deed, experiment: ExperimentRow, reason: RunReason) -> bool:
@@ -198,7 +198,7 @@ def _go_on(deed: Deed, experiment: ExperimentRow, run: RunRow, point: ResumePoin
     """
     over = _ended_as(deed, run, OutcomeClass.SUCCESS)
     if over and is_isolating(run.change):
-        queue_run(deed, experiment, run.phase, RunReason.RESUME)
+        queue_run(deed, experiment, run.phase, RunReason.RESUME, resume_from=run.resume_from)
         return
     queue_run(
         deed,

@@ -40,7 +40,7 @@ from service.experiments.consequences import act
 from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
 from service.experiments.lifecycle import Deed, lock_run, record_event
-from service.experiments.resume_points import checkpoints_before, load_resume_points
+from service.experiments.resume_points import checkpoints_before, load_resume_points, load_weights
 from service.experiments.speeds import note_speed
 from service.judging.materialise import save_run
 from service.queries.experiments import load_experiment, runs_of
@@ -189,6 +189,8 @@ def find_beginning(session: Session, assessment: Assessment, now: float) -> Asse
         return assessment
     before = checkpoints_before(session, action.resume_of, action.before)
     point = next(before, None) if action.resume else None
+    if point is None:
+        point = load_weights(session, experiment, plan.phase(run.phase).init_from)
     others = {name: row for name, row in assessment.resume.items() if name != run.phase}
     found = others if point is None else {**others, run.phase: point}
     return replace(assessment, resume=found)

@@ -12,10 +12,11 @@ from gonogo.judge.ledger.recorded import record_of
 from service.context import Context
 from service.db.schema import ExperimentRow
 from service.db.store import Session
+from service.experiments.course import resolved_of
 from service.experiments.decisions import save_decision
 from service.experiments.lifecycle import Deed, lock_experiment
 from service.experiments.overrides import override
-from service.experiments.resume_points import load_resume_points
+from service.experiments.resume_points import load_resume_points, load_weights
 from service.experiments.verbs import VERBS, Points
 from service.http.auth import Operator, Service
 from service.http.etag import ETAG_HEADER, IfMatch, check_if_match, etag_of
@@ -27,7 +28,6 @@ from service.views.experiments import view_experiment
 
 router = APIRouter(tags=["actions"])
 _BEGAN = (PhaseState.ACTIVE, PhaseState.PASSED, PhaseState.FAILED)
-_NEEDS_POINTS = ("resume", "promote", "takeover")
 Said = Annotated[VerbBody | None, Body()]
 
 
@@ -57,6 +57,30 @@ def _resume_points(context: Context, experiment: str) -> Points:
     return context.store.read(load)
 
 
+def _weights(context: Context, experiment: str) -> Points:
+    """Return the weights with which the phase begins when it is run again from its start."""
+
+    def load(session: Session) -> Points:
+        row = load_experiment(session, experiment)
+        phase = _phase_at(session, row)
+        if phase is None:
+            return {}
+        init_from = resolved_of(row).parsed().phase(phase).init_from
+        weights = load_weights(session, row, init_from)
+        return {} if weights is None else {phase: weights}
+
+    return context.store.read(load)
+
+
+_LOADS = {
+    "resume": _resume_points,
+    "promote": _resume_points,
+    "takeover": _resume_points,
+    "rerun": _weights,
+}
+"""What has a checkpoint to begin with looked up."""
+
+
 def _phase_at(session: Session, row: ExperimentRow) -> str | None:
     """Return the phase at which an experiment stands: the last one that began."""
     began = [phase.name for phase in phases_of(session, row.id) if phase.state in _BEGAN]
@@ -73,7 +97,8 @@ def _add_verb(verb: str, summary: str) -> None:
         action: Said = None,
         if_match: IfMatch = None,
     ) -> ExperimentView:
-        points = _resume_points(context, experiment) if verb in _NEEDS_POINTS else {}
+        load = _LOADS.get(verb)
+        points = load(context, experiment) if load is not None else {}
         reason = action.reason if action else ""
         changed, etag, view = write(caller.actor, _do, verb, experiment, reason, points, if_match)
         response.status_code = 202 if changed else 200

@@ -16,6 +16,7 @@ from service.judging.ended import assess, conclude, prepare
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
+from tests.service.test_judging import stalled
 
 
 def verb(plane: Plane, experiment: str, name: str, **more: Any) -> Any:
@@ -277,6 +278,48 @@ def test_a_rerun_that_is_taken_over_goes_on_from_no_run_before_it(
     assert verb(plane, experiment, "takeover").status_code == 202
     point = plane.next_order(worker).resume_from
     assert (point and point.step) == (10 if own else None)
+
+
+@pytest.mark.parametrize("how", ["rerun", "takeover", "confirm", "remedy"])
+def test_a_phase_run_again_from_its_start_begins_with_the_weights_it_began_with(
+    plane: Plane, tmp_path: Path, how: str
+) -> None:
+    """It began with none, and passed: another training than the plan says."""
+    home = tmp_path / "runs"
+    sets: dict[str, Any] = {
+        "phases.sanity.checkpoint": {"every_steps": 1},
+        "phases.synthetic.init_from": "sanity",
+        "phases.synthetic.steps": 30,
+    }
+    if how == "confirm":
+        sets["confirm"] = {"on": ["stall"], "variants": []}
+    if how == "remedy":  # no checkpoint goes on with another seed
+        sets |= {"remedies": {"hang_in_compute": {"train": {"seed": 8}}}, "max_remedies": 1}
+    experiment = plane.submit(set=sets)
+    worker = plane.worker(home=home)
+    first = plane.next_order(worker)
+    save_checkpoint(home / first.run, step=1)
+    worker.run_through(first)
+    order = plane.next_order(worker)
+    weights = order.resume_from
+    assert weights is not None
+    assert (weights.step, Path(weights.path).parent.parent.name) == (0, first.run)
+    if how in ("confirm", "remedy"):
+        stalled(plane, worker, order)
+    else:
+        worker.start(order)
+        save_checkpoint(home / order.run, step=20)
+        verb(plane, experiment, "halt")
+        fail_halted(worker, order)
+        plane.wait_state(experiment, "awaiting_decision")
+        verb(plane, experiment, "rerun")
+    again = plane.next_order(worker)
+    assert (again.phase, again.resume_from) == ("synthetic", weights)
+    if how == "takeover":
+        worker.state(again, "check", dir=str(home / again.run))
+        worker.start(again)
+        assert verb(plane, experiment, "takeover").status_code == 202
+        assert plane.next_order(worker).resume_from == weights
 
 
 def test_nothing_can_be_asked_of_a_finished_experiment_but_an_override(plane: Plane) -> None:
