@@ -209,8 +209,15 @@ def living_tokens() -> set[str]:
 
 
 def check_resume(order: Order) -> Result:
-    """The checkpoint to go on from is here and whole by its manifest's sizes."""
+    """The checkpoint to go on from is here and whole by its manifest's sizes.
+
+    A phase that is to begin with another's weights does not begin without them.
+    """
     if order.resume_from is None:
+        if order.init_from is not None:
+            return CheckOutcome.FAIL, (
+                f"{order.init_from} left no durable checkpoint whose weights it begins with"
+            )
         return CheckOutcome.PASS, "starts from scratch"
     folder = Path(order.resume_from.path)
     try:
@@ -224,6 +231,13 @@ def check_resume(order: Order) -> Result:
         if not path.is_file() or path.stat().st_size != entry.bytes:
             return CheckOutcome.FAIL, f"{path} is not the file of the manifest"
     return CheckOutcome.PASS, f"step {manifest.step} in {folder}"
+
+
+def check_start(order: Order) -> Result:
+    """As `check_resume`, of a run that nobody hands weights to: the program may have its own."""
+    if order.resume_from is None and order.init_from is not None:
+        return CheckOutcome.WARN, f"without a service nobody hands it {order.init_from}'s weights"
+    return check_resume(order)
 
 
 def load_nvidia_smi() -> bytes | None:

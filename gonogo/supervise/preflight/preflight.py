@@ -43,7 +43,7 @@ def check_host(
             "shm": lambda: checks.check_shm(),
             "orphans": lambda: checks.check_orphans(order.run, run_dir.path.parent),
             "code": lambda: check_code(cwd, folder, order.files),
-            "resume": lambda: checks.check_resume(order),
+            "resume": lambda: checks.check_start(order),
             "store": lambda: check_store(order, run_dir),
         }
     )

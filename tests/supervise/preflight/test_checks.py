@@ -272,6 +272,15 @@ def test_a_checkpoint_to_go_on_from_must_be_whole(tmp_path: Path, broken: str) -
     assert checks.check_resume(order)[0] is (FAIL if broken else PASS)
 
 
+def test_a_phase_that_begins_with_weights_does_not_begin_without_them() -> None:
+    """It was trained from nothing, and passed."""
+    order = make_order(init_from="smoke")
+    outcome, text = checks.check_resume(order)
+    assert (outcome, "smoke left no durable checkpoint" in text) == (FAIL, True)
+    assert checks.check_start(order)[0] is WARN
+    assert checks.check_start(make_order())[0] is PASS
+
+
 def store_with(home: Path, monkeypatch: pytest.MonkeyPatch, probe: Probe) -> ProbeStore:
     store = ProbeStore(home, home, {})
     monkeypatch.setattr(ProbeStore, "result", lambda self, _: probe)
