@@ -173,14 +173,23 @@ class ReportView:
 
     @property
     def culprit(self) -> RunReport | None:
-        """The run to look at first: the last that is not GO and was not made good, if any."""
+        """The run to look at first: the last that is not GO and was not made good, if any.
+
+        In the place of a confirmation stands the run that it was made of: it is judged.
+        """
         for run in reversed(self.runs):
             outcome = run.view.outcome
             bad = outcome is not None and outcome.code != "completed"
             bad = bad or (run.view.verdict is not None and not self._counts_as_go(run))
             if bad and not self._made_good(run):
-                return run
+                return self._confirmed_by(run)
         return None
+
+    def _confirmed_by(self, run: RunReport) -> RunReport:
+        """Return the run that a confirmation was made of; any other run is its own."""
+        rows = [row for row in self.runs_of(run.view.phase) if row.view.attempt <= run.view.attempt]
+        judged = (row for row in reversed(rows) if row.view.reason != RunReason.CONFIRM)
+        return next(judged, run)
 
     def is_met(self, phase: str) -> bool:
         """Say whether all that a phase left open was met since: then its word counts as GO."""

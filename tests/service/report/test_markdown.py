@@ -105,6 +105,20 @@ def test_a_halt_that_a_later_attempt_made_good_is_no_cause(reason: str, made_goo
     assert ("### Look here first: smoke `run_1`" in text) is not made_good
 
 
+def test_a_confirmation_that_failed_is_no_cause_but_the_run_that_it_was_made_of() -> None:
+    """It had no decision: the report of a NO_GO named it, as completed, and showed nothing."""
+    first = attempt(1, upto=20)
+    sick = {"code": "non_finite", "actor": "watchdog", "text": "loss is nan"}
+    bad = first.view.model_validate({**first.view.wire(), "outcome": sick, "verdict": "NO_GO"})
+    second = attempt(2, after="run_1", step=20, reason="confirm")
+    worse = second.view.model_copy(update={"verdict": Verdict.NO_GO})
+    runs = replace(first, view=bad, findings=(halt_finding(),)), replace(second, view=worse)
+    view = report_view(*runs, verdict=Verdict.NO_GO)
+    text = build_report(view)
+    assert "### Look here first: smoke `run_1`" in text
+    assert view.culprit is runs[0]
+
+
 def test_the_numbers_are_those_of_the_heartbeats() -> None:
     text = build_report(report_view(run_report()))
     # fake_worker: loss 5.5 − 2.5·(step − 1)/40, steps of 0.2 s, backward 0.1 s of 0.171 s
