@@ -68,6 +68,15 @@ def last_tried(runs: Sequence[RunRow]) -> RunRow | None:
     return next((run for run in reversed(runs) if run.outcome and run.started_at is not None), None)
 
 
+def last_judged(runs: Sequence[RunRow]) -> RunRow | None:
+    """Return the last tried run, or the one that it confirms: that is judged, and not it."""
+    last = last_tried(runs)
+    if last is None or last.reason != RunReason.CONFIRM:
+        return last
+    before = [row for row in runs if row.phase == last.phase and row.reason != RunReason.CONFIRM]
+    return last_tried(before) or last
+
+
 def begins_anew(runs: Sequence[RunRow]) -> bool:
     """Say whether a phase with these runs begins anew in an experiment that goes on with it.
 

@@ -30,6 +30,7 @@ from service.told.awaited import (
     expires_at,
     has_not_passed,
     is_owed,
+    last_judged,
     last_tried,
     open_approval,
 )
@@ -170,8 +171,8 @@ def _unread(row: ExperimentRow, runs: Mapping[str, Sequence[RunRow]]) -> list[Ru
 
 
 def _stood(session: Session, runs: list[RunRow], cause: Cause) -> str | None:
-    """Return the file of the last run's evidence that says where it hung, if it did."""
-    run = last_tried(runs)
+    """Return the file of the judged run's evidence that says where it hung, if it did."""
+    run = last_judged(runs)
     if run is None:
         return None
     return where_it_stood([row for _, row in load_halts(session, [run.id])], cause.rank)

@@ -20,7 +20,7 @@ from gonogo.judge.gate.history import CARRIED, REMEDIED, REPRODUCED
 from gonogo.planning.resolve import ResolvedPlan, is_bundled
 from service.db.schema import ExperimentRow, RunRow
 from service.queries.experiments import AnyPhase, has_plan
-from service.told.awaited import begins_anew, is_owed, last_tried, verbs_of
+from service.told.awaited import begins_anew, is_owed, last_judged, last_tried, verbs_of
 
 MOST_STEPS = 6
 _RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
@@ -316,7 +316,7 @@ def _finished(place: Place) -> Iterator[NextStep]:
 
 def _evidence(place: Place, cause: Cause) -> Iterator[NextStep]:
     """Yield what says most: of a hang where it stood, of anything else a log."""
-    run = last_tried(place.runs)
+    run = last_judged(place.runs)
     if run is not None and place.stood is not None:
         command = shlex.join(["gonogo", "artifacts", run.id, place.stood])
         yield NextStep(command=command, text="where it stood")

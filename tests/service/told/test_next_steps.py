@@ -12,6 +12,7 @@ from gonogo.cli.app import app
 from gonogo.contract.api import NextStep
 from gonogo.contract.decision import Cause, Condition, ConditionState, Verdict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.gate.approval import approval_condition
 from gonogo.judge.watch.detectors.identity import Mismatch, _text
@@ -70,6 +71,26 @@ def steps(
     for name, value in flags.items():
         setattr(runs[0], name, value)
     return next_steps(place_of(experiment, phases, runs, conditions, cause, DECISION, stood=stood))
+
+
+def test_the_log_that_is_named_is_of_the_run_that_is_judged_and_not_of_its_confirmation() -> None:
+    """It was that of a variant which had come to its end: it said nothing of the failure."""
+    experiment = ExperimentRow(id=EXPERIMENT, state=ExperimentState.FINISHED, resolved=DEMO)
+    ends = [
+        (RUN, RunReason.FIRST, OutcomeCode.NON_FINITE),
+        ("run_2", RunReason.CONFIRM, OutcomeCode.NON_FINITE),
+        ("run_3", RunReason.CONFIRM, OutcomeCode.COMPLETED),
+    ]
+    runs = [
+        RunRow(
+            id=run, phase="smoke", reason=reason, state=RunState.ENDED, lost=False, started_at=1.0,
+            outcome=Outcome(code=code, actor=Actor.WATCHDOG),
+        )
+        for run, reason, code in ends
+    ]  # fmt: skip
+    phases = [PhaseRow(name="smoke", state=PhaseState.FAILED, steps=1)]
+    found = next_steps(place_of(experiment, phases, runs, (), CAUSE, DECISION))
+    assert found[0].command == f"gonogo logs {RUN} --rank 1"
 
 
 STATES: dict[str, tuple[dict[str, Any], str]] = {
