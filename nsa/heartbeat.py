@@ -1,8 +1,10 @@
 """What is this rank doing? One JSON line per event, appended to `heartbeat_rank{N}.jsonl`.
 
 Guarantees: a line is one `write` to a file opened for appending, so a reader sees whole lines (a
-torn last one at worst); `seq` is 1, 2, 3, … in file order; a line that cannot be written is
-counted, leaves a gap in `seq`, and never stops training. Not guaranteed: durability (no fsync).
+torn last one at worst); `seq` is 1, 2, 3, … in file order; a line that the disk refuses is counted,
+never stops training, and is written before the next one: it waits in memory, and `close` waits a
+while for it. Beyond a megabyte the oldest are lost, which the gap in `seq` tells. Not guaranteed:
+durability (no fsync).
 
 A thread speaks when the trainer does not: an `alive` line after `alive_every_s` of silence and a
 `section` line when one section has lasted more than a second. Neither means progress.
@@ -22,6 +24,9 @@ from typing import Any
 VERSION = 1
 _ANNOUNCE_AFTER_S = 1.0
 _POLL_S = 0.1
+_KEPT_BYTES = 2**20
+_LAST_S = 10.0
+"""How long a rank that is leaving waits for a disk to take its last lines."""
 
 
 def plain(value: Any) -> Any:
@@ -59,7 +64,9 @@ class Heartbeat:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._seq = 0
+        self._waiting = b""
         self._torn = False
+        """Whether what waits begins in the middle of a line."""
         self.step = 0
         self.in_step = False
         self.section: str | None = None
@@ -100,10 +107,14 @@ class Heartbeat:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread and close the file."""
+        """Stop the thread, have what still waits written if the disk takes it, close the file."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
+        give_up = time.monotonic() + _LAST_S
+        while self._waiting and time.monotonic() < give_up:
+            time.sleep(_POLL_S)
+            self._append(b"")
         os.close(self._fd)
 
     def _speak(self) -> None:
@@ -141,13 +152,26 @@ class Heartbeat:
         if self.write_failures:
             line["write_failures"] = self.write_failures
         data = (json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n").encode()
-        if self._torn:
-            data = b"\n" + data
         self._last_write = mono
+        self._append(data)
+
+    def _append(self, lines: bytes) -> None:
+        """Append whole lines, after those that wait."""
+        self._waiting += lines
         try:
-            written = os.write(self._fd, data)
+            written = os.write(self._fd, self._waiting)
         except OSError:
             self.write_failures += 1
+            self._forget_oldest()
             return
-        self._torn = written < len(data)
-        self.write_failures += self._torn
+        self.write_failures += written < len(self._waiting)
+        if written:
+            self._torn = self._waiting[written - 1 : written] != b"\n"
+        self._waiting = self._waiting[written:]
+
+    def _forget_oldest(self) -> None:
+        """Keep so much; a line of which a part is written stays whole."""
+        if len(self._waiting) > _KEPT_BYTES:
+            head = self._waiting.find(b"\n") + 1 if self._torn else 0
+            cut = self._waiting.find(b"\n", len(self._waiting) - _KEPT_BYTES) + 1
+            self._waiting = self._waiting[:head] + self._waiting[max(cut, head) :]

@@ -14,6 +14,7 @@ import yaml
 
 import nsa.go
 import nsa.trainer
+from nsa import heartbeat
 from nsa.attention import by_plan
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, DataFailure, Halted, NonFinite
@@ -512,8 +513,9 @@ def test_the_first_step_does_not_wait_for_a_kernel_of_ours(
 
 
 def test_a_disk_that_is_full_from_the_start_does_not_stop_training(
-    make_order: Callable[..., Path], helpers: Any
+    make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(heartbeat, "_LAST_S", 0.2)
     order = make_order()
     (order.parent / "heartbeat_rank0.jsonl").symlink_to("/dev/full")
     trainer = helpers.build_trainer(order)
