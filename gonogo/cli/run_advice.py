@@ -224,7 +224,9 @@ def _advice(
             " --world-size out"
         )
     if order.steps is None:
-        yield "nobody knows what a whole run is: say its last step with --steps N"
+        own = "--steps" in (order.command or ())
+        place = " before the --; behind it that is the program's own" if own else ""
+        yield f"nobody knows what a whole run is: say its last step with --steps N{place}"
     untold = [name for name in ("identity", "coverage") if name in open_ and heard]
     lacking = [name for name in untold if name not in order.waive]
     if read and lacking:

@@ -308,6 +308,8 @@ def _meant(word: str) -> str:
     """Return what somebody may have meant whose command cannot be started."""
     if word.endswith(".py") and Path(word).is_file():
         return f"; did you mean python {word}?"
+    if Path(word).is_file():
+        return "; it is there, and no program: did you mean chmod +x, or its interpreter before it?"
     if " " in word:
         return "; did you mean it without quotes?"
     is_setting = re.match(r"[A-Za-z_]\w*=", word) is not None

@@ -29,10 +29,11 @@ def advice(
     unseen: tuple[str, ...] = (),
     lengths: tuple[int, ...] = (),
     last: int | None = None,
+    command: tuple[str, ...] = ("x",),
     **flags: bool,  # read, planned, counted, undone
 ) -> list[str]:
     order = build_command_order(
-        ["x"], experiment="e", run="r", cwd="/", world_size=ranks, steps=steps,
+        list(command), experiment="e", run="r", cwd="/", world_size=ranks, steps=steps,
         watch=Watch(), waive=waive, preflight=[],
     ).model_copy(update={"patterns": ["x"], "patterns_guessed": guessed})  # fmt: skip
     rows: list[dict[str, Any]] = [{"id": name, "outcome": "inconclusive"} for name in open_]
@@ -57,6 +58,10 @@ def advice(
         (advice("completed", heard=(), fits=("tqdm", "epoch")), ["--pattern tqdm does"]),
         (advice("completed", "identity", ranks=2), ["--world-size", "--waive identity"]),
         (advice("completed", steps=None), ["--steps N"]),
+        (
+            advice("completed", steps=None, command=("x", "--steps", "9")),
+            ["--steps N before the --; behind it"],
+        ),
         (advice("completed", counted=True), ["--steps must be how many such lines"]),
         (advice("completed", counted=True, planned=True), ["steps in the plan must be"]),
         (advice("completed", steps=None, counted=True), ["--steps N"]),

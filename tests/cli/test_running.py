@@ -566,10 +566,13 @@ def test_an_identity_that_a_plan_orders_counts(folder: Path) -> None:
     ("word", "meant"),
     [("train.py", "did you mean python train.py?"),
      ("python train.py", "did you mean it without quotes?"),
+     ("./plan.yaml", "it is there, and no program: did you mean chmod +x, or its interpreter"
+      " before it?"),
      ("LR=3", "no shell reads this: did you mean env LR=3 …?")],
 )  # fmt: skip
 def test_what_somebody_may_have_meant_is_suggested(folder: Path, word: str, meant: str) -> None:
     (folder / "train.py").touch()
+    (folder / "plan.yaml").touch()
     ran = Ran(folder, "--", word)
     assert ran.code == Exit.BAD_INPUT
     assert ran.err == f"gonogo: {word}: no such program can be started here; {meant}\n"

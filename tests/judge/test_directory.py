@@ -13,7 +13,7 @@ from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.facts import History
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.order import RunReason
+from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import load_run
@@ -338,3 +338,18 @@ def test_what_an_order_by_hand_leaves_open_is_said(
     told = [row for row in found["not_observed"] if row.startswith("identity: ")]
     assert told == [f"identity: {row}" for row in said]
     assert found["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("init_from", "handed", "told"),
+    [("smoke", False, True), ("smoke", True, False), (None, False, False)],
+)
+def test_weights_that_nobody_handed_to_a_run_are_said(
+    init_from: str | None, handed: bool, told: bool, tmp_path: Path
+) -> None:
+    weights = ResumePoint(path="/elsewhere/step_000100", step=0) if handed else None
+    order = make_runs.order_of().model_copy(update={"init_from": init_from, "resume_from": weights})
+    ranks = make_runs.healthy_ranks(order)
+    make_runs.save_run(tmp_path / "run", order, ranks, make_runs.exit_of(ranks))
+    found = judge_directory(tmp_path / "run")
+    assert any(row.startswith("init_from: ") for row in found["not_observed"]) is told
