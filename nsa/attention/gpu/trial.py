@@ -71,7 +71,9 @@ def relative_error(got: Tensor, wanted: Tensor, share: float = 1.0) -> float:
     return float((got.float() - wanted.float()).norm() / wanted.float().norm().clamp_min(least))
 
 
-def worst_row_error(got: Tensor, wanted: Tensor, near: int | None = None) -> float:
+def worst_row_error(
+    got: Tensor, wanted: Tensor, near: int | None = None, lengths: Sequence[int] = ()
+) -> float:
     """Largest norm of the difference of one row (the last dimension), over what rows are like.
 
     That is its own norm and the root mean square of others: rows of which nearly nothing is left by
@@ -86,17 +88,20 @@ def worst_row_error(got: Tensor, wanted: Tensor, near: int | None = None) -> flo
     wanted = wanted.float()
     norms = wanted.norm(dim=-1)
     squares = norms.square().mean((0, 2))
-    squares = squares.mean() if near is None else _mean_nearby(squares, near)[:, None]
+    squares = squares.mean() if near is None else _mean_nearby(squares, near, lengths)[:, None]
     usual = squares.sqrt() + 1e-3 * wanted.shape[-1] ** 0.5
     worst = (got.float() - wanted).norm(dim=-1).div_(norms + usual)
     return float(worst.max())  # NaN where one is
 
 
-def _mean_nearby(x_S: Tensor, near: int) -> Tensor:
-    """Mean of those up to `near` places away, each its own."""
-    return avg_pool1d(
-        x_S[None, None], 2 * near + 1, stride=1, padding=near, count_include_pad=False
-    )[0, 0]
+def _mean_nearby(x_S: Tensor, near: int, lengths: Sequence[int]) -> Tensor:
+    """Mean of those up to `near` places away in the same sequence, each its own."""
+    means = [
+        avg_pool1d(x[None, None], 2 * near + 1, stride=1, padding=near, count_include_pad=False)
+        for x in x_S.split(list(lengths) or len(x_S))
+        if len(x)
+    ]
+    return torch.cat(means, -1)[0, 0]
 
 
 @torch.no_grad()
@@ -250,21 +255,23 @@ def _errors(case: Case, got: Side, wanted: Side, kept_BSG: Tensor) -> dict[str, 
     with _spoilt_memory():
         out.backward(of_all(out, here))
     expected.backward(of_all(expected, there))
+    blocks = [compressed_length(length, case.l, case.d) for length in case.lengths]
+    lengths_of = [case.lengths] * (len(leaves) - 2) + [blocks] * 2
     grads = [
-        (x.grad, y.grad)
-        for x, y in zip(leaves, believed, strict=True)
+        (x.grad, y.grad, lengths)
+        for x, y, lengths in zip(leaves, believed, lengths_of, strict=True)
         if x.grad is not None and y.grad is not None and x.numel()
     ]
     complete = len(grads) == sum(x.numel() > 0 for x in leaves) - 2  # k_cmp, v_cmp: not read
-    gradients = [relative_error(*pair, shape[1] / case.S) for pair in grads]
+    gradients = [relative_error(x, y, shape[1] / case.S) for x, y, _ in grads]
     # Of queries in samples those nearby have no gradient.
     near = NEAR if shape[1] == case.S else None
-    worst = [worst_row_error(*pair, near) for pair in grads]
+    worst = [worst_row_error(x, y, near, lengths) for x, y, lengths in grads]
     outs = (out.detach()[:, here] * kept, expected.detach()[:, there] * kept)
     return {
         "out": relative_error(*outs),
         "gradients": max(gradients, key=_of_nan_first) if complete else float("inf"),
-        "worst_row": worst_row_error(*outs, near),
+        "worst_row": worst_row_error(*outs, near, case.lengths),
         "worst_gradient": max(worst, key=_of_nan_first) if complete else float("inf"),
     }
 

@@ -22,6 +22,7 @@ from nsa.attention import BackendUnavailableError, backends
 from nsa.attention import proof as proofs
 from nsa.attention.backends import choose_backend, choose_for_call, judge_device
 from nsa.attention.choice import Proof, build_proof, choose_by_proof
+from nsa.attention.compression import compressed_length
 from nsa.attention.kernels import Kernels
 from nsa.attention.proof import (
     describe_machine,
@@ -469,19 +470,22 @@ def test_a_kernel_that_writes_to_its_inputs_is_found(monkeypatch: pytest.MonkeyP
 
 @needs_triton
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+@pytest.mark.parametrize("lengths", [(), (300, 100)], ids=["one", "packed"])
 @pytest.mark.parametrize("leaf", [5, 6, 8, 9], ids=["k_win", "v_win", "k of blocks", "v of blocks"])
 def test_a_wrong_gradient_of_the_last_keys_is_found(
-    leaf, dtype, monkeypatch: pytest.MonkeyPatch
+    leaf, lengths, dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few queries see them, so it is small beside those of all keys."""
+    """Few queries see them: it is small beside those of all keys, or of a next sequence's first."""
     from nsa.attention.gpu import cases, trial
 
-    case = cases.Case(B=2, S=300, H=4, G=2, D=16, l=8, d=4, l_sel=16, n_sel=5, w=32)
+    sizes = {"H": 4, "G": 2, "D": 16, "l": 8, "d": 4, "l_sel": 16, "n_sel": 5, "w": 32}
+    case = cases.packed(*lengths, **sizes) if lengths else cases.Case(B=2, S=300, **sizes)
+    last = compressed_length(300, case.l, case.d) - 1 if leaf in (8, 9) else 299
     attend = trial.attend
 
     def spoil(grad: torch.Tensor) -> torch.Tensor:
         grad = grad.clone()
-        grad[1, -1, 0] = 0.0
+        grad[-1, last, 0] = 0.0
         return grad
 
     def attend_wrongly(case, leaves, backend, **options):
