@@ -1,10 +1,10 @@
 """What is this rank doing? One JSON line per event, appended to `heartbeat_rank{N}.jsonl`.
 
 Guarantees: a line is one `write` to a file opened for appending, so a reader sees whole lines (a
-torn last one at worst); `seq` is 1, 2, 3, … in file order; a line that the disk refuses is counted,
-never stops training, and is written before the next one: it waits in memory, and `close` waits a
-while for it. Beyond a megabyte the oldest are lost, which the gap in `seq` tells. Not guaranteed:
-durability (no fsync).
+torn last one at worst, whose end the next process writes); `seq` is 1, 2, 3, … in file order; a
+line that the disk refuses is counted, never stops training, and is written before the next one: it
+waits in memory, and `close` waits a while for it. Beyond a megabyte the oldest are lost, which the
+gap in `seq` tells. Not guaranteed: durability (no fsync).
 
 A thread speaks when the trainer does not: an `alive` line after `alive_every_s` of silence and a
 `section` line when one section has lasted more than a second. Neither means progress.
@@ -58,15 +58,15 @@ class Heartbeat:
         boot: str,
         alive_every_s: float,
     ) -> None:
-        self._fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._rank, self._boot, self._alive_every_s = rank, boot, alive_every_s
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._seq = 0
-        self._waiting = b""
-        self._torn = False
+        self._torn = _ends_torn(self._fd)
         """Whether what waits begins in the middle of a line."""
+        self._waiting = b"\n" if self._torn else b""
         self.step = 0
         self.in_step = False
         self.section: str | None = None
@@ -175,3 +175,9 @@ class Heartbeat:
             head = self._waiting.find(b"\n") + 1 if self._torn else 0
             cut = self._waiting.find(b"\n", len(self._waiting) - _KEPT_BYTES) + 1
             self._waiting = self._waiting[:head] + self._waiting[max(cut, head) :]
+
+
+def _ends_torn(fd: int) -> bool:
+    """Whether an earlier process left a line without its end."""
+    size = os.fstat(fd).st_size
+    return size > 0 and os.pread(fd, 1, size - 1) != b"\n"

@@ -204,3 +204,24 @@ def test_a_line_of_which_the_disk_took_a_part_is_whole_in_the_end(
     heart.close()
     one, two = _lines(tmp_path / "h")
     assert (one["msg"], two["msg"], two["write_failures"]) == ("one", "two", 1)
+
+
+@pytest.mark.parametrize("refused", [0, 20], ids=["a disk with room", "a full disk at first"])
+def test_a_line_that_an_earlier_process_left_torn_does_not_spoil_the_next(
+    refused: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The boot line of a restart stood behind it, and was read as no line at all."""
+    monkeypatch.setattr(heartbeat, "_KEPT_BYTES", 2_000)
+    (tmp_path / "h").write_text('{"seq":1}\n{"seq":2,"ms')
+    heart = _heart(tmp_path / "h")
+    real = os.write
+    monkeypatch.setattr(os, "write", _refuse)
+    for _ in range(refused):
+        heart.beat("x")
+    monkeypatch.setattr(os, "write", real)
+    heart.beat("boot")
+    heart.close()
+    first, torn, *ours = (tmp_path / "h").read_text().splitlines()
+    assert (first, torn) == ('{"seq":1}', '{"seq":2,"ms')
+    assert json.loads(ours[-1])["msg"] == "boot"
+    assert {json.loads(line)["boot"] for line in ours} == {json.loads(ours[-1])["boot"]}
