@@ -10,7 +10,8 @@ from typing import Any
 import nsa.attention
 from nsa.attention import NativeSparseAttention, nsa_attention, nsa_attention_varlen
 
-PAGE = (Path(__file__).parents[2] / "docs" / "nsa-attention.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "nsa-attention.md").read_text(encoding="utf-8")
 
 
 def test_every_block_runs_after_those_before_it() -> None:
@@ -41,3 +42,11 @@ def test_every_argument_and_name_it_lists_exists() -> None:
     for name in ("NsaCache", "prefill", "decode", "MlpCompression"):
         assert name in nsa.attention.__all__
         assert f"`{name}" in PAGE
+
+
+def test_the_distributions_readme_names_the_page_that_has_its_arguments_and_the_paper() -> None:
+    readme = (ROOT / "distributions" / "nsa-attention" / "README.md").read_text(encoding="utf-8")
+    (named,) = re.findall(r"all arguments, and measured speed: `(docs/\S+)`", readme)
+    page = (ROOT / named).read_text(encoding="utf-8")
+    assert "| argument | meaning |" in page
+    assert "## Paper / here" in page
