@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,17 @@ def test_caches_of_another_kind_are_refused_by_name(tiny: dict[str, Any], tmp_pa
     for call in (theirs, theirs.generate):
         with pytest.raises(ValueError, match=r"past_key_values are a DynamicCache: .*LayerCaches"):
             call(text, past_key_values=DynamicCache())
+
+
+def test_what_the_page_shows_of_transformers_runs_as_it_stands(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "nsa-attention.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    tiny["model"]["seq_len"] = 128
+    _exported(tiny, _model(tiny), tmp_path / "exported")
+    monkeypatch.chdir(tmp_path)
+    exec(block.replace("nsa_attention.hf", "nsa.attention.hf"), {})
 
 
 def test_a_runs_newest_checkpoint_is_written_as_safetensors_and_config(
