@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from nsa.attention import counters
+from nsa.heartbeat import ends_torn
 from nsa.model.selection_stats import COLUMNS as SELECTION_COLUMNS
 from nsa.settings import Settings
 from nsa.tensorboard import TensorBoard
@@ -99,8 +100,10 @@ class RunArtifacts:
             self._append(name, ("step", "layer", *header), numbered)
 
     def _append(self, name: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        with (self._run_dir / name).open("a", encoding="utf-8", newline="") as file:
+        with (self._run_dir / name).open("a+", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
+            if ends_torn(file.fileno()):  # a full disk: this row would go on with a number
+                file.write("\n")
             if file.tell() == 0:
                 writer.writerow(header)
             writer.writerows(rows)

@@ -64,7 +64,7 @@ class Heartbeat:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._seq = 0
-        self._torn = _ends_torn(self._fd)
+        self._torn = ends_torn(self._fd)
         """Whether what waits begins in the middle of a line."""
         self._waiting = b"\n" if self._torn else b""
         self.step = 0
@@ -177,7 +177,7 @@ class Heartbeat:
             self._waiting = self._waiting[:head] + self._waiting[max(cut, head) :]
 
 
-def _ends_torn(fd: int) -> bool:
+def ends_torn(fd: int) -> bool:
     """Whether an earlier process left a line without its end."""
     size = os.fstat(fd).st_size
     return size > 0 and os.pread(fd, 1, size - 1) != b"\n"

@@ -27,6 +27,19 @@ def test_files_that_cannot_be_written_are_told_and_end_nothing(
     assert told.count("CSV files end here") == 1
 
 
+def test_a_row_that_a_full_disk_tore_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Its last number and the next step made one that nobody had measured."""
+    file = tmp_path / "training.csv"
+    for _ in range(2):
+        RunArtifacts(tmp_path, load_settings({"NSA_TB_DISABLE": "1"}), CPU).log_step(FIELDS, [])
+        if file.read_bytes().count(b"\n") == 2:
+            file.write_bytes(file.read_bytes()[:-5])
+    header, torn, whole = file.read_text().splitlines()
+    assert header.startswith("step,loss")
+    assert torn == "1,1.5,0.1,2.0,9."
+    assert whole == "1,1.5,0.1,2.0,9.0,0"
+
+
 def test_environment_model_and_dtypes_are_written_down(tmp_path: Path) -> None:
     artifacts = RunArtifacts(tmp_path, load_settings({"NSA_TB_DISABLE": "1"}), CPU)
     identity = {"dtype": "bf16", "params": 6}
