@@ -116,6 +116,7 @@ class LineFile:
             _lock(file.number, wait_s)
             if _ends_torn(file.number) and not self._torn:
                 self._unwritten = b"\n" + self._unwritten
+                self._torn = True
         except BaseException:
             file.close()
             raise

@@ -235,6 +235,25 @@ def test_a_line_that_a_killed_process_left_torn_does_not_spoil_ours(tmp_path: Pa
     assert (tmp_path / "h").read_bytes().splitlines()[-1] == b"ours"
 
 
+def test_a_torn_line_is_ended_also_where_the_oldest_of_what_waits_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_file, "KEPT_BYTES", 10)
+    (tmp_path / "h").write_bytes(b"torn")
+    file, real = LineFile(tmp_path / "h"), os.write
+
+    def refuse(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", refuse)
+    for number in range(5):
+        file.append(b"line %d\n" % number)
+    monkeypatch.setattr(os, "write", real)
+    file.append(b"last\n")
+    file.close()
+    assert (tmp_path / "h").read_bytes().splitlines() == [b"torn", b"line 4", b"last"]
+
+
 def test_a_file_that_another_process_writes_is_taken_until_that_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
