@@ -11,6 +11,7 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.node_record import exit_path, load_keeping
 from gonogo.supervise.processes import find_process, send_signal
+from gonogo.supervise.watcher.recording import WATCHED_NAME
 from tests.slurm_lab import Lab, can_run
 from tests.supervise.nodes.cluster import ClusterRun
 from tests.supervise.runs import wait_until
@@ -167,6 +168,7 @@ def test_head_watcher_that_is_killed_goes_on_where_it_was(submitted: Submit) -> 
     run.wait_for_step(3, LIMIT_S)
     send_signal(pid_of_child(run, 0, "watcher"), signal.SIGKILL)
     wait_for_end(run)
+    wait_until((run.path / WATCHED_NAME).exists, "the last tick", LIMIT_S)
     assert run.record().reason is OutcomeCode.COMPLETED
     assert run.findings() == []
     run.assert_replays()
