@@ -5,6 +5,7 @@ told in the log and does not end it.
 """
 
 import csv
+import io
 import json
 import platform
 import resource
@@ -17,8 +18,8 @@ import torch
 from torch import nn
 
 from nsa.attention import counters
-from nsa.heartbeat import ends_torn
 from nsa.model.selection_stats import COLUMNS as SELECTION_COLUMNS
+from nsa.patient_file import PatientFile
 from nsa.settings import Settings
 from nsa.tensorboard import TensorBoard
 
@@ -33,6 +34,7 @@ class RunArtifacts:
         self._leads = settings.rank == 0
         self._memory_every = int(settings.value("NSA_MEM_DUMP_EVERY"))
         self._csv_on = self._leads and not settings.on("NSA_DISABLE_CSV_LOGS")
+        self._tables: dict[str, PatientFile] = {}
         board_on = self._leads and not settings.on("NSA_TB_DISABLE")
         self._board = TensorBoard(run_dir / "tb", on=board_on)
 
@@ -60,8 +62,6 @@ class RunArtifacts:
     ) -> None:
         """A row of `training.csv`, one a layer of `gate_health.csv` and `k_stats.csv`, and curves.
 
-        The first refusal ends the files, not the run.
-
         Args:
             fields: those of the progress line, and `step`.
             gates: normalised entropy and largest share of every layer's gates; may be empty.
@@ -71,13 +71,9 @@ class RunArtifacts:
         self._board.log(step, fields)
         if not self._csv_on:
             return
-        try:
-            self._append("training.csv", _COLUMNS, [[fields[name] for name in _COLUMNS]])
-            self._append_layers("gate_health.csv", ("entropy", "max_share"), step, gates)
-            self._append_layers("k_stats.csv", SELECTION_COLUMNS, step, selection)
-        except OSError as error:
-            print(f"the CSV files end here: {error}", file=sys.stderr)
-            self._csv_on = False
+        self._append("training.csv", _COLUMNS, [[fields[name] for name in _COLUMNS]])
+        self._append_layers("gate_health.csv", ("entropy", "max_share"), step, gates)
+        self._append_layers("k_stats.csv", SELECTION_COLUMNS, step, selection)
 
     def log_evaluation(self, step: int, val_loss: float) -> None:
         """A point of the held-out curve."""
@@ -87,10 +83,9 @@ class RunArtifacts:
         """Write what is known only at the end: which attention path served how often, and why."""
         self._board.close()
         if self._csv_on and (served := counters.snapshot()):
-            try:
-                self._append("fallback_counters.csv", served[0]._fields, served)
-            except OSError as error:
-                print(f"no fallback_counters.csv: {error}", file=sys.stderr)
+            self._append("fallback_counters.csv", served[0]._fields, served)
+        for table in self._tables.values():
+            table.close()
 
     def _append_layers(
         self, name: str, header: Sequence[str], step: int, rows: Sequence[Sequence[float]]
@@ -100,13 +95,9 @@ class RunArtifacts:
             self._append(name, ("step", "layer", *header), numbered)
 
     def _append(self, name: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        with (self._run_dir / name).open("a+", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            if ends_torn(file.fileno()):  # a full disk: this row would go on with a number
-                file.write("\n")
-            if file.tell() == 0:
-                writer.writerow(header)
-            writer.writerows(rows)
+        if name not in self._tables:
+            self._tables[name] = PatientFile(self._run_dir / name, _as_csv([header]))
+        self._tables[name].append(_as_csv(rows))
 
     def dump_memory(self, when: str, step: int) -> None:
         """Write `mem_{when}_step{N}.json` and `.txt` where NSA_MEM_DUMP_EVERY says so."""
@@ -143,6 +134,12 @@ class RunArtifacts:
             draft.replace(self._run_dir / name)  # a reader sees the whole file or none
         except OSError as error:
             print(f"no {name}: {error}", file=sys.stderr)
+
+
+def _as_csv(rows: Sequence[Sequence[Any]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    return text.getvalue().encode()
 
 
 def memory_report(device: torch.device) -> dict[str, float]:

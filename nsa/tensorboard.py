@@ -3,8 +3,7 @@
 An event file is a list of records (length, CRC of it, data, CRC of that; CRC-32C, masked), each a
 protobuf message `Event`. Of that message scalars need five fields, so they are written by hand:
 the packages that can do it take longer to import than many a run to start, and write from a thread
-that blocks training once a disk is full. Here a write that is refused ends the curves and nothing
-else.
+that blocks training once a disk is full. Here what a disk refuses waits (`nsa.patient_file`).
 """
 
 import os
@@ -14,7 +13,9 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
+
+from nsa.patient_file import PatientFile
 
 _TAGS = {
     "loss": "train/loss",
@@ -45,16 +46,16 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, *, on: bool) -> None:
-        self._file: BinaryIO | None = None
+        self._file: PatientFile | None = None
         if not on:
             return
         name = f"events.out.tfevents.{int(time.time())}.{platform.node()}.{os.getpid()}"
         try:
             folder.mkdir(exist_ok=True)
-            self._file = (folder / name).open("ab", buffering=0)
         except OSError as error:
             print(f"no TensorBoard files: {error}", file=sys.stderr)
             return
+        self._file = PatientFile(folder / name)
         self._write(_double(1, time.time()) + _bytes(3, b"brain.Event:2"))
 
     def log(self, step: int, fields: Mapping[str, Any]) -> None:
@@ -76,13 +77,8 @@ class TensorBoard:
 
     def _write(self, event: bytes) -> None:
         length = struct.pack("<Q", len(event))
-        record = length + _masked_crc(length) + event + _masked_crc(event)
-        try:
-            if self._file is not None:
-                self._file.write(record)
-        except OSError as error:
-            print(f"the TensorBoard files end here: {error}", file=sys.stderr)
-            self.close()
+        if self._file is not None:
+            self._file.append(length + _masked_crc(length) + event + _masked_crc(event))
 
 
 def _masked_crc(data: bytes) -> bytes:
