@@ -156,7 +156,7 @@ class Heartbeat:
         self._append(data)
 
     def _append(self, lines: bytes) -> None:
-        """Append whole lines, after those that wait."""
+        """Append whole lines, after those that wait (`gonogo.trainer` has its own: no import)."""
         self._waiting += lines
         try:
             written = os.write(self._fd, self._waiting)

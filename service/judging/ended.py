@@ -251,7 +251,8 @@ def _outcome_found(told: Outcome, assessment: Assessment) -> Outcome:
     found, halt = assessment.attempt.outcome, assessment.facts.latched()
     if found.code is told.code or halt is None:
         return told
-    text = f"{halt.detector} had found that at step {halt.step}; then {told.code}"
+    at = "" if halt.step is None else f" at step {halt.step}"
+    text = f"{halt.detector} had found that{at}; then {told.code}"
     return found.model_copy(update={"text": f"{text}: {told.text}" if told.text else text})
 
 

@@ -310,12 +310,12 @@ def stalled(plane: Plane, worker: FakeWorker, order: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("detector", "reason", "failed"),
-    [("divergence", "preempted", True), ("non_finite", "keeper_lost", True),
-     ("slow", "preempted", False)],
+    ("detector", "step", "reason", "failed"),
+    [("divergence", 1, "preempted", True), ("non_finite", None, "keeper_lost", True),
+     ("slow", 1, "preempted", False)],
 )  # fmt: skip
 def test_what_its_lines_had_shown_fails_a_run_though_an_accident_ended_it(
-    plane: Plane, tmp_path: Path, detector: str, reason: str, failed: bool
+    plane: Plane, tmp_path: Path, detector: str, step: int | None, reason: str, failed: bool
 ) -> None:
     """Its halt waited for a checkpoint: the next attempt passed, as if nothing had been found."""
     experiment = plane.submit()
@@ -323,7 +323,7 @@ def test_what_its_lines_had_shown_fails_a_run_though_an_accident_ended_it(
     order = plane.next_order(worker)
     worker.start(order)
     finding = {
-        "detector": detector, "severity": "halt", "act": "at_checkpoint", "step": 1, "at": 1.0,
+        "detector": detector, "severity": "halt", "act": "at_checkpoint", "step": step, "at": 1.0,
         "key": f"{order.run}:{detector}", "text": "the loss rises, and goes on rising",
     }  # fmt: skip
     worker.report(order, finding)
@@ -336,7 +336,8 @@ def test_what_its_lines_had_shown_fails_a_run_though_an_accident_ended_it(
     view = plane.wait_state(experiment, "finished")
     code = {"divergence": "diverged"}.get(detector, detector)
     assert (view["verdict"], view["outcome"]["code"]) == ("NO_GO", code)
-    assert reason in view["outcome"]["text"]
+    at = " at step 1" if step else ""
+    assert view["outcome"]["text"].startswith(f"{detector} had found that{at}; then {reason}")
     assert plane.get(f"/runs/{order.run}")["outcome"]["code"] == code
     decision = plane.get(f"/experiments/{experiment}/decisions")["items"][0]
     assert decision["facts"]["outcome"]["code"] == code

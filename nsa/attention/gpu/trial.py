@@ -84,6 +84,7 @@ def worst_row_error(
         wanted: What is believed.
         near: How far away the others are, in positions: few queries see the last keys, whose
             gradients would be small beside those of all. All unless given.
+        lengths: Of the sequences that lie end to end: those nearby are of the same one.
     """
     wanted = wanted.float()
     norms = wanted.norm(dim=-1)
