@@ -136,6 +136,7 @@ class Keeper:
             obey = partial(self._ending.obey, now, agent, at_once=self._stops.is_told_twice())
             tried("requests", obey, None)
         self._staff.stop_sampler()
+        self._reap()  # a program that ended since is as dead as what it was killed with
         self._save(wake, partial(self._ending.save_exit, agent, self._statuses))
         self._staff.see_part_end()
         if not self._place.is_whole and self._place.leads:
@@ -272,16 +273,19 @@ class Keeper:
         """Sleep until a child ends or a moment has passed; take note of what ended."""
         if select.select([wake], [], [], _LOOP_S)[0]:
             os.read(wake, 4096)
+        self._reap()
+        if self._agent is not None:
+            self._staff.tend(time.monotonic())
+
+    def _reap(self) -> None:
+        """Take note of what ended."""
         for pid, ended in reap_all():
             self._statuses[pid] = ended
-            now = time.monotonic()
             if self._agent is not None and self._agent.ref.pid == pid:
                 self._agent.ended = self._agent.ended or ended
                 self._save_state()
             else:
-                self._staff.note(pid, ended, now)
-        if self._agent is not None:
-            self._staff.tend(time.monotonic())
+                self._staff.note(pid, ended, time.monotonic())
 
     def _see_off(self, wake: int) -> None:
         """Let the devices go when nothing of the run is left, and the watcher ship the rest.

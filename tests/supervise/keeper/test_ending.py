@@ -21,7 +21,7 @@ from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, save_rank_record
 from gonogo.supervise.weather import Reserve
-from tests.supervise.runs import NewRun, build_test_order, wait_until
+from tests.supervise.runs import NewRun, build_test_order, starting, wait_until
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,19 @@ def test_who_is_killed_tells_whether_a_command_ended_by_itself(new_run: NewRun, 
     else:
         assert (told.reason, told.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
     assert run.living() == []
+
+
+def test_a_program_that_dies_just_after_its_wrapper_was_noted_is_noted_too(tmp_path: Path) -> None:
+    """Nothing of the run lives then: that the command had ended by itself was said at once."""
+    with starting(tmp_path, "tests.supervise.keeper.one_at_a_time") as new_run:
+        run = new_run(
+            "--allow", "any", entry=None, world_size=1, identity={"world_size": 1}, watch={},
+            command=[sys.executable, "-c", "import time; time.sleep(300)"],
+        )  # fmt: skip
+        record = wait_until(lambda: load_rank_record(run.path, 0), "the program")
+        os.kill(record.wrapper, signal.SIGKILL)
+        told = run.wait_for_exit()
+    assert (told.reason, told.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA)
 
 
 def test_a_wrapper_below_torchrun_that_is_killed_is_no_rank_that_failed(new_run: NewRun) -> None:
