@@ -7,20 +7,20 @@ nor pay one fsync each; where the group's transaction is lost (a full disk), eve
 so. On PostgreSQL writers run side by side and take row locks; a server that takes writes no more (a
 fail-over that left its connections open) is left for whichever a new connection finds. A function
 may be run again after a serialization failure, so it touches nothing but its session; one that
-nobody waits for any more is not begun, and not held either. SQLite's file stays where it was:
-nothing is written to one that was moved, and none is opened in its place, into which SQLite would
-play the log of the one that was. Where its log (`-wal`) was removed, what that held is put into the
-file from what the writer still has open, before anything more is written.
+nobody waits for any more is not begun, and not held either. SQLite's file stays what it was
+(`sqlite_file`): nothing is written to one that was moved or replaced, and none is opened in its
+place, into which SQLite would play the log of the one that was. Where its log (`-wal`) was removed,
+what that held is put into the file from what the writer still has open.
 """
 
 import asyncio
 import logging
-import os
 import queue
 import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
@@ -33,6 +33,7 @@ from sqlalchemy.orm.session import JoinTransactionMode
 
 from gonogo.contract.errors import Unavailable
 from service.db.engine import build_engine, dispose, is_sqlite
+from service.db.sqlite_file import SqliteFile, count_up
 
 _T = TypeVar("_T")
 
@@ -120,11 +121,7 @@ class Store:
         self._info: dict[Any, Any] = info if info is not None else {}
         self.sqlite = is_sqlite(url)
         self._after_commit = after_commit or (lambda topics: None)
-        self._path = make_url(url).database or ":memory:"
-        self._place: tuple[int, ...] = ()
-        """Inode and device of SQLite's file when it was first seen."""
-        self._log_place: tuple[int, ...] = ()
-        """The same of its log, as the writer's connection has it open."""
+        self._file = SqliteFile(make_url(url).database or ":memory:")
         self._readers = build_engine(url, before_connect=self._check_opening)
         self._writers = (
             build_engine(url, writes=True, before_connect=self._check_opening)
@@ -155,6 +152,7 @@ class Store:
             self._pool.shutdown()
         for engine in (self._readers, self._writers):
             dispose(engine)
+        self._file.close()
 
     @property
     def waiting(self) -> int:
@@ -309,6 +307,8 @@ class Store:
 
     def _run(self) -> None:
         self._commit_groups()
+        with suppress(Unavailable):
+            self._file.check_content()  # who closes it last plays its log into it
         self._let_go()
 
     def _let_go(self) -> None:
@@ -316,7 +316,7 @@ class Store:
         if self._writing is not None:
             self._writing.close()
             self._writing = None
-            self._log_place = ()
+            self._file.let_go()
 
     def _commit_groups(self) -> None:
         """Commit whatever waits, group by group, until told to end."""
@@ -342,12 +342,18 @@ class Store:
         group = [job for job in group if job.done.set_running_or_notify_cancel()]
         results: list[tuple[_Job[Any], Any]] = []
         try:
-            self._check_place()
+            self._file.check_place()
             self._save_log()
             connection = self._writing = self._writing or self._writers.connect()
+            self._file.check_content()
+            raw: Any = connection.connection.dbapi_connection
             with connection.begin():
+                before = raw.total_changes
                 for job in group:
                     self._run_job(connection, job, results, alone=len(group) == 1)
+                if raw.total_changes != before:
+                    count_up(raw)
+            self._file.note_commit()
         except Exception as error:  # noqa: BLE001 - the writer outlives whatever happens to a group
             told = error.failure if isinstance(error, _OwnFailure) else error
             if told is error:
@@ -357,30 +363,9 @@ class Store:
                 if not job.done.done():
                     job.done.set_exception(told)
             return
-        self._log_place = self._log_place or _place_of(f"{self._path}-wal")
         for job, result in results:
             job.done.set_result(result)
         self._tell(frozenset().union(*(job.topics for job, _ in results)))
-
-    def _check_place(self) -> None:
-        """Refuse to write to a file that was moved or replaced: at the next start it is not there.
-
-        Raises:
-            Unavailable: it was.
-        """
-        try:
-            here = os.stat(self._path)
-            found: tuple[int, ...] = (here.st_ino, here.st_dev)
-        except FileNotFoundError:
-            found = ()
-        except OSError:  # the database itself will say what ails the disk
-            return
-        self._place = self._place or found
-        if found != self._place:
-            raise Unavailable(
-                f"{self._path} was moved, removed or replaced while the service runs: nothing is"
-                " written; stop gonogo, put the database back and start it again"
-            )
 
     def _save_log(self) -> None:
         """Put what a log holds that was removed into the database, and have a new one begun.
@@ -390,13 +375,13 @@ class Store:
         Raises:
             Unavailable: somebody reads it for too long; it is tried again with the next write.
         """
-        if self._writing is None or self._log_place in ((), _place_of(f"{self._path}-wal")):
+        if self._writing is None or not self._file.has_lost_its_log():
             return
         raw: Any = self._writing.connection.dbapi_connection
         busy, *_ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
-            raise Unavailable(f"{self._path}-wal was removed while the service runs; it is saved")
-        _log.error("%s-wal was removed; what it held is saved", self._path)
+            raise Unavailable("the database's -wal was removed while the service runs; it is saved")
+        _log.error("the database's -wal was removed; what it held is saved")
         self._let_go()
         for engine in (self._writers, self._readers):
             engine.dispose()
@@ -408,7 +393,7 @@ class Store:
             sqlite3.OperationalError: so it is; to whoever asks, the database does not answer.
         """
         try:
-            self._check_place()
+            self._file.check_place()
         except Unavailable as error:
             raise sqlite3.OperationalError(str(error)) from error
 
@@ -464,15 +449,6 @@ class _OwnFailure(Exception):
     def __init__(self, failure: Exception) -> None:
         super().__init__(str(failure))
         self.failure = failure
-
-
-def _place_of(path: str) -> tuple[int, ...]:
-    """Return inode and device of a file; nothing where it cannot be seen."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ()
-    return found.st_ino, found.st_dev
 
 
 def _gave_up(done: "Future[Any]") -> Unavailable:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import socket
+import sqlite3
 import subprocess
 import threading
 import time
@@ -29,7 +30,7 @@ from gonogo.contract.errors import Corrupt, Unavailable
 from service.db import store as db_store
 from service.db.engine import NEARBY, build_engine
 from service.db.migrate import _connecting, build_config, current_revision, migrate
-from service.db.schema import KeyRow, Table
+from service.db.schema import EpochRow, KeyRow, Table
 from service.db.store import Store, Topic, ring
 from tests.servers import wait_until
 
@@ -89,6 +90,122 @@ def test_nothing_is_written_to_a_database_that_was_moved(tmp_path: Path, instead
     finally:
         store.close()
     assert names == {"before", "after"}
+
+
+@pytest.mark.parametrize("seen", ["by a write", "at the end"])
+def test_a_database_that_is_replaced_in_place_is_written_to_no_more(
+    tmp_path: Path, seen: str
+) -> None:
+    """`cp older.db gonogo.db`: who submitted since was told of nothing, and it was a mixture."""
+    path = tmp_path / "gonogo.db"
+    migrate(f"sqlite:///{path}")
+    store = Store(f"sqlite:///{path}")
+    try:
+        store.write(lambda session: add_key(session, "before"))
+        checkpoint(path)
+        older = content_of(path)
+        store.write(lambda session: add_key(session, "since"))
+        checkpoint(path)
+        store.write(lambda session: session.add(EpochRow(id=7, n=1)))
+        overwrite(path, older)
+        if seen == "by a write":
+            for _ in range(2):
+                with pytest.raises(Unavailable, match="was replaced while the service runs"):
+                    store.write(lambda session: add_key(session, "lost"))
+            assert not store.can_write(60)
+    finally:
+        store.close()
+    assert Path(f"{path}-wal.aside").stat().st_size > 0
+    assert read_keys(path) == {"before"}
+
+
+def test_a_write_that_is_committed_while_a_database_is_replaced_is_not_acknowledged(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "gonogo.db"
+    migrate(f"sqlite:///{path}")
+    older = content_of(path)
+    store = Store(f"sqlite:///{path}")
+    try:
+        store.write(lambda session: add_key(session, "before"))
+        checkpoint(path)
+
+        def replace(session: Session) -> None:
+            add_key(session, "lost")
+            overwrite(path, older)
+
+        with pytest.raises(Unavailable, match="was replaced while the service runs"):
+            store.write(replace)
+    finally:
+        store.close()
+    assert read_keys(path) == set()
+
+
+def test_a_copy_of_what_is_in_the_file_loses_nothing(tmp_path: Path) -> None:
+    """All that was committed since lies in the log."""
+    path = tmp_path / "gonogo.db"
+    migrate(f"sqlite:///{path}")
+    store = Store(f"sqlite:///{path}")
+    try:
+        store.write(lambda session: add_key(session, "before"))
+        checkpoint(path)
+        older = content_of(path)
+        store.write(lambda session: add_key(session, "since"))
+        overwrite(path, older)
+        store.write(lambda session: add_key(session, "after"))
+    finally:
+        store.close()
+    assert read_keys(path) == {"before", "since", "after"}
+
+
+@pytest.mark.parametrize("what", ["touched", "another's checkpoint", "another's writes"])
+def test_a_database_that_others_use_goes_on(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "gonogo.db"
+    migrate(f"sqlite:///{path}")
+    store = Store(f"sqlite:///{path}")
+    other = Store(f"sqlite:///{path}")
+    try:
+        for name in ("first", "second"):
+            store.write(lambda session, name=name: add_key(session, name))
+            if what == "touched":
+                path.touch()
+            elif what == "another's writes":
+                other.write(lambda session, name=name: add_key(session, f"another {name}"))
+            checkpoint(path)
+        store.write(lambda session: add_key(session, "third"))
+    finally:
+        store.close()
+        other.close()
+    assert read_keys(path) >= {"first", "second", "third"}
+    assert not Path(f"{path}-wal.aside").exists()
+
+
+def content_of(path: Path) -> bytes:
+    """Read a file in a process of its own: who closes it lets go of SQLite's locks."""
+    return subprocess.run(["cat", str(path)], capture_output=True, check=True).stdout
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Do what `cp` does, in a process of its own as well."""
+    subprocess.run(["tee", str(path)], input=content, stdout=subprocess.DEVNULL, check=True)
+
+
+def read_keys(path: Path) -> set[str]:
+    """Return what a service that starts next finds."""
+    again = Store(f"sqlite:///{path}")
+    try:
+        whole = again.read(lambda session: session.scalar(text("PRAGMA integrity_check")))
+        assert whole == "ok"
+        return again.read(lambda session: set(session.scalars(select(KeyRow.name))))
+    finally:
+        again.close()
+
+
+def checkpoint(path: Path) -> None:
+    """Play the log into the file, as another process does that has it open."""
+    with closing(sqlite3.connect(path)) as other:
+        busy, *_ = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    assert not busy
 
 
 @pytest.mark.parametrize("what", ["-wal", "-wal -shm", "another"])
