@@ -32,9 +32,9 @@ from worker.engine.engine import Engine
 from worker.host.claim_book import ClaimBook
 from worker.host.host_probe import ProbeStore
 from worker.host.slots import Slots, find_places, find_slots
-from worker.host.worker_number import take_worker_number
+from worker.host.worker_number import take_worker_number, worker_name
 from worker.metrics.exporter import announce_exporter
-from worker.settings import OnStop, Settings, load_settings, worker_name
+from worker.settings import OnStop, Settings, load_settings
 
 _log = logging.getLogger("worker")
 
@@ -64,7 +64,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopping.on_signal)
     submitting = _submitting(settings, engine, machine)
-    name = worker_name(settings, machine, taken[0])
+    name = worker_name(settings.home, settings.host, machine, taken[0])
     work(settings, slots, submitting, machine, name, stopping)
     return 0
 

@@ -1,8 +1,6 @@
 """What does a worker (and its keepers) read from the environment? Here, and only here."""
 
-import hashlib
 import os
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -99,16 +97,6 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         notifier=load_notifier(source, os.getpid()),
         inherited=source,
     )
-
-
-def worker_name(settings: Settings, machine: str, number: int) -> str:
-    """Return the worker's stable name: host, home, and its number among the workers there.
-
-    Hosts of one name (containers are called alike) have different machines, so different names.
-    """
-    host = re.sub(r"[^A-Za-z0-9_.-]", "-", settings.host)[:96]
-    home = hashlib.sha256(f"{machine}:{settings.home}".encode()).hexdigest()[:6]
-    return f"{host}-{home}" if number == 0 else f"{host}-{home}-{number}"
 
 
 def parse_port(text: str) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected
-from worker.settings import OnStop, keeper_environ, load_settings, worker_name
+from worker.settings import OnStop, keeper_environ, load_settings
 
 
 def environ(tmp_path: Path, **more: str) -> dict[str, str]:
@@ -84,11 +84,3 @@ def test_a_keeper_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
     assert found["HOME"] == "/root"
     taken = {"REDIS_URL", "GONOGO_WORKER_LABELS", "GONOGO_API_KEY_FILE", "NOTIFY_SOCKET"}
     assert not taken & found.keys()
-
-
-def test_a_workers_name_is_one_that_the_control_plane_takes(tmp_path: Path) -> None:
-    settings = load_settings(environ(tmp_path))
-    assert worker_name(settings, "a", 0) != worker_name(settings, "a", 1)
-    assert worker_name(settings, "a", 0) != worker_name(settings, "b", 0)
-    other = load_settings(environ(tmp_path / "b"))
-    assert worker_name(settings, "a", 0) != worker_name(other, "a", 0)
