@@ -1,5 +1,7 @@
 """A file that waits for a full disk: what it refuses goes before what comes next, torn nowhere."""
 
+import os
+import stat
 import sys
 from pathlib import Path
 
@@ -14,7 +16,7 @@ class PatientFile:
     They wait in memory; beyond a megabyte the file ends. Both are told once on standard error.
 
     Args:
-        path: The file, made by the first of them.
+        path: The file, made by the first of them, or a pipe that somebody reads.
         header: What a new file begins with.
     """
 
@@ -29,10 +31,11 @@ class PatientFile:
             return
         self._waiting += data
         try:
-            with self._path.open("ab+", buffering=0) as file:
-                if file.tell() == 0:
+            with self._path.open("ab", buffering=0) as file:
+                found = os.fstat(file.fileno())
+                if found.st_size == 0 and (stat.S_ISREG(found.st_mode) or not self._begun):
                     self._waiting = self._header + self._waiting.removeprefix(self._header)
-                elif not self._begun and ends_torn(file.fileno()):
+                elif not self._begun and self._is_torn():
                     self._waiting = b"\n" + self._waiting  # else an earlier process's row goes on
                 self._begun = True
                 self._waiting = self._waiting[file.write(self._waiting) :]
@@ -44,6 +47,10 @@ class PatientFile:
             self._told = True
             if self._ended:
                 self._waiting = b""
+
+    def _is_torn(self) -> bool:
+        with self._path.open("rb", buffering=0) as file:
+            return ends_torn(file.fileno())
 
     def close(self) -> None:
         """Write what waits, if the disk takes it now."""

@@ -2,6 +2,7 @@ import errno
 import io
 import json
 import mmap
+import os
 import re
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def test_rows_and_curves_that_a_full_disk_refuses_are_written_when_it_takes_them
             return taken
 
     with monkeypatch.context() as full:
-        full.setattr(Path, "open", lambda path, *_, **__: Filling(path, "ab+"))
+        full.setattr(Path, "open", lambda path, *_, **__: Filling(path, "ab"))
         artifacts.log_step(FIELDS | {"step": 2}, [(0.5, 0.25)])
         artifacts.log_step(FIELDS | {"step": 3}, [(0.5, 0.25)])
     artifacts.log_step(FIELDS | {"step": 4}, [])
@@ -91,6 +92,19 @@ def test_a_disk_that_stays_full_ends_a_file_and_takes_no_more_memory(
     lost.append(b"row")
     lost.close()
     assert "the end of rows.csv is lost" in capsys.readouterr().err
+
+
+def test_rows_go_into_a_pipe_that_somebody_reads(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        file = PatientFile(path, b"header\n")
+        for row in (b"1\n", b"2\n"):
+            file.append(row)
+        assert os.read(reader, 100) == b"header\n1\n2\n"
+    finally:
+        os.close(reader)
 
 
 def test_environment_model_and_dtypes_are_written_down(tmp_path: Path) -> None:
