@@ -65,3 +65,4 @@ def test_who_is_done_leaves_gloo_before_python_ends(tmp_path: Path) -> None:
 def test_under_no_supervisor_the_same_script_trains_to_its_end() -> None:
     done = run_loop("ddp", None, ranks=2)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.count("still talks: True") == 2, done.stdout
