@@ -76,6 +76,7 @@ def warnings_of(plan: Plan) -> list[str]:
     if last.approve == "always":
         where = f"phases.{last.name}.approve"
         found.append(f"{where}: no phase follows that a person could let begin: nobody is asked")
+    found += _owed_by_a_script(plan)
     entry, known = plan.workload.program or "", schema_documents()
     if entry not in known:
         found += [
@@ -83,6 +84,18 @@ def warnings_of(plan: Plan) -> list[str]:
             for name in difflib.get_close_matches(entry, known, n=1, cutoff=SURELY_ALIKE)
         ]
     return found
+
+
+def _owed_by_a_script(plan: Plan) -> Iterator[str]:
+    """Yield what a phase's `data` asks of a program of somebody's own, which may not know it."""
+    if plan.ours or (plan.identity is not None and plan.identity.dataset is not None):
+        return
+    for phase in plan.phases:
+        if phase.data is not None:
+            yield (
+                f"phases.{phase.name}.data: a script that is attached begins only where it tells"
+                f" attach(identity={{'dataset': {phase.data!r}}}); leave data out where it does not"
+            )
 
 
 def _taken_names(plan: Plan) -> Iterator[Problem]:

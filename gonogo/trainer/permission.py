@@ -19,19 +19,24 @@ UNTOLD = "which this script does not tell"
 _GO_POLL_S = 0.05
 
 
-def say_untold(run_dir: RunDir, identity: Mapping[str, Any]) -> None:
-    """Tell the log why there will be no `.GO`: it is not given where something is unknown."""
+def why_never(run_dir: RunDir, identity: Mapping[str, Any]) -> str | None:
+    """Say why there will be no `.GO`: it is not given where something is unknown."""
     untold = [name for name in run_dir.checked if identity.get(name) is None]
-    if untold:
-        print(
-            f"gonogo: the order checks {', '.join(untold)}, {UNTOLD}"
-            " (attach(identity={…})); it will not be let begin",
-            file=sys.stderr,
-        )
+    if not untold:
+        return None
+    return f"the order checks {', '.join(untold)}, {UNTOLD} (attach(identity={{…}}))"
 
 
-def await_go(run_dir: RunDir) -> int | None:
-    """Wait until the run may begin; where it may not, return the code to end with."""
+def await_go(run_dir: RunDir, identity: Mapping[str, Any]) -> int | None:
+    """Wait until the run may begin; where it may not, return the code to end with.
+
+    Args:
+        run_dir: of the run.
+        identity: what this rank has told of itself.
+    """
+    why = why_never(run_dir, identity)
+    if why is not None:
+        print(f"gonogo: {why}; it will not be let begin", file=sys.stderr)
     give_up, alone = time.monotonic() + RANKS_LIMIT_S, True
     while not run_dir.says("GO"):
         if run_dir.says("HALT") and not run_dir.says("GO"):
@@ -39,7 +44,8 @@ def await_go(run_dir: RunDir) -> int | None:
         if alone and run_dir.all_have_spoken():
             give_up, alone = time.monotonic() + GO_LIMIT_S, False
         if time.monotonic() > give_up:
-            print(f"gonogo: {NOT_LET_BEGIN} {GO_LIMIT_S:.0f} s", file=sys.stderr)
+            late = f"gonogo: {NOT_LET_BEGIN} {GO_LIMIT_S:.0f} s"
+            print(late if why is None else f"{late}: {why}", file=sys.stderr)
             return NO_GO_CODE
         time.sleep(_GO_POLL_S)
     return None

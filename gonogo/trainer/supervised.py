@@ -22,7 +22,7 @@ from typing import Any, SupportsFloat, SupportsInt, TypeVar
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat, Section, check_section
 from gonogo.trainer.identity import count_model, model_device
-from gonogo.trainer.permission import HALTED_CODE, await_go, say_untold
+from gonogo.trainer.permission import HALTED_CODE, await_go
 from gonogo.trainer.plain import plain
 from gonogo.trainer.position import PAUSES
 from gonogo.trainer.saving import Saving
@@ -135,7 +135,6 @@ class SupervisedBeat(Beat):
             return
         self._booted = True
         if self.order:
-            say_untold(self._run, self._identity)
             self._wait_for_go()
         self._open()
 
@@ -323,7 +322,7 @@ class SupervisedBeat(Beat):
             self.finite = False
 
     def _wait_for_go(self) -> None:
-        code = await_go(self._run)
+        code = await_go(self._run, self._identity)
         if code is None:
             return
         if code == HALTED_CODE:

@@ -223,6 +223,15 @@ def test_what_comes_to_nothing_is_a_warning() -> None:
     assert told.startswith("phases.production.approve: no phase follows")
 
 
+def test_data_of_a_phase_that_a_script_of_ones_own_must_tell_is_a_warning() -> None:
+    asking = with_overrides(FOREIGN, {"phases.try.data": "synthetic"})
+    (told,) = warnings_of(parse_plan(asking))
+    assert told.startswith("phases.try.data: ")
+    assert "attach(identity={'dataset': 'synthetic'})" in told
+    declared = with_overrides(asking, {"identity.dataset": "synthetic"})
+    assert warnings_of(parse_plan(declared)) == [], "its author knows"
+
+
 @pytest.mark.parametrize("name", bundled_plan_names())
 def test_no_bundled_plan_is_warned_of(name: str) -> None:
     assert warnings_of(parse_plan(bundled_plan(name))) == []

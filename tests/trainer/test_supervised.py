@@ -541,6 +541,19 @@ def test_without_go_it_ends_with_4(
     assert not said(lines_of(run), "step_start")
 
 
+def test_its_last_words_say_what_it_did_not_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(permission, "GO_LIMIT_S", 0.2)
+    run = write_order(tmp_path / "run", go=False, identity={"dataset": "synthetic"})
+    with pytest.raises(SystemExit):
+        gonogo.trainer.attach(run)
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.endswith("it will not be let begin")
+    assert "no .GO" in last
+    assert "dataset, which this script does not tell" in last
+
+
 def test_the_limit_begins_when_every_rank_has_spoken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
