@@ -24,7 +24,10 @@ _BANNER = re.compile(
     r"=+|-+|.* FAILED|Failures:|Root Cause .*|\[\d+\]:|  (?:time|host|rank|exitcode|error_file"
     r"|traceback) *:.*|  <NO_OTHER_FAILURES>|\s*"
 )
-_REMARK = re.compile(r"\[?[EWIF]\d{4} \d{2}:\d{2}:\d{2}\S* .*\belastic/")
+_REMARK = re.compile(
+    r"\[?[EWIF]\d{4} \d{2}:\d{2}:\d{2}\S* .*\b(?:elastic/|torch/distributed/run\.py:)"
+)
+"""Also its notice about OMP_NUM_THREADS, which is all there is where a script prints nothing."""
 _STEP = re.compile(r"\b(?:step|iter|iteration)\b\W{0,3} {0,12}\d.{0,400}?\bloss\b", re.IGNORECASE)
 """Bounded as in `contract.patterns`: a line may be as long as a log's end, and hold its first word
 thousands of times."""

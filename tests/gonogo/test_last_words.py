@@ -42,6 +42,13 @@ Root Cause (first observed failure):
 BAR = " 50%|#####     | {}/12 [00:02<00:02,  2.52it/s]"
 
 
+def test_a_launcher_s_notice_of_threads_is_no_word_of_a_script() -> None:
+    begin = "W1126 07:54:08.853000 19783 /venv/torch/distributed/run.py:874] "
+    notice = "".join(f"{begin}{line}\n" for line in ("", "*****", "Setting OMP_NUM_THREADS", "***"))
+    assert own_lines(notice) == []
+    assert own_lines(f"{notice}batch 3 read\n") == ["batch 3 read"]
+
+
 @pytest.mark.parametrize("before", ["", "step 3 loss 2.5\n", f"\r{BAR.format(5)}"])
 def test_a_bar_that_is_shown_once_more_is_no_last_word_and_no_step(before: str) -> None:
     ended = f"{before}{OOM}\r{BAR.format(6)}\n"
