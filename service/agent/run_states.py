@@ -34,6 +34,7 @@ from service.db.store import Topic, ring
 from service.experiments.course import recall_failure
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
 from service.queries.findings import load_halts, load_known
+from service.told.alert_text import finding_text
 from service.told.causes import load_last_line
 
 _PROGRESS = list(RunState)
@@ -235,10 +236,8 @@ def _alert(
     """Tell a person of a finding, unless the run has been judged since."""
     if run.judged:
         return
-    text = f"{experiment.name}, {run.phase}: {finding.text}"
-    line = None if finding.rank is None else load_last_line(deed.session, run.id, finding.rank)
-    if line is not None:
-        text += f"; last line of rank{finding.rank}.log so far: {line}"
+    said = None if finding.rank is None else load_last_line(deed.session, run, finding.rank)
+    text = finding_text(experiment.id, f"{experiment.name}, {run.phase}", finding, said)
     queue_alert(
         deed,
         experiment,

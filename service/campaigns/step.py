@@ -22,6 +22,7 @@ from service.experiments.lifecycle import Deed, lock_experiment, queue_alert, re
 from service.experiments.submission import create_experiment
 from service.experiments.verbs import VERBS
 from service.queries.experiments import load_experiments_of
+from service.told.alert_text import with_next
 
 ENDED = AlertType.CAMPAIGN_ENDED
 
@@ -115,4 +116,5 @@ def _end(deed: Deed, row: CampaignRow, state: CampaignState, text: str) -> None:
     last = lock_experiment(deed, experiments[-1].id)
     record_event(deed, last, ENDED.value, campaign=row.id, state=state.value, text=text)
     if state is CampaignState.FINISHED:
-        queue_alert(deed, last, ENDED, f"campaign {row.name}: {text}")
+        alert = with_next(f"campaign {row.name}: {text}", f"campaign show {row.id}")
+        queue_alert(deed, last, ENDED, alert)

@@ -16,6 +16,7 @@ from service.experiments.forecasts import load_forecast
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
 from service.queries.events import was_told
 from service.queries.experiments import phases_of, runs_of
+from service.told.alert_text import with_next
 
 LATE = AlertType.RUN_LATE
 
@@ -61,7 +62,7 @@ def tell_late(deed: Deed, run: str) -> None:
     if text is None:
         return
     record_event(deed, experiment, LATE.value, run=row.id, phase=row.phase, text=text)
-    queue_alert(deed, experiment, LATE, text, run=row)
+    queue_alert(deed, experiment, LATE, with_next(text, f"forecast {experiment.id}"), run=row)
 
 
 class Deadlines:

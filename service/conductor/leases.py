@@ -30,6 +30,7 @@ from service.experiments.verbs import Points, replace_run
 from service.judging.ended import is_complete
 from service.queries.experiments import load_experiment
 from service.queries.runs import load_run
+from service.told.alert_text import with_next
 
 LEASE_S = 30.0
 TAKEOVER_AFTER_S = 360.0
@@ -206,7 +207,8 @@ def mark_lost(deed: Deed, run_id: str, heard: int) -> None:
         f" for {LEASE_S:g} s; {what}"
     )
     record_event(deed, experiment, "run.lost", run=run.id, phase=run.phase, text=text)
-    queue_alert(deed, experiment, AlertType.RUN_LOST, text, run=run)
+    alert = with_next(text, f"show {experiment.id}")
+    queue_alert(deed, experiment, AlertType.RUN_LOST, alert, run=run)
 
 
 def give_up_silent(deed: Deed, run_id: str, heard: int) -> None:

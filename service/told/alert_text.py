@@ -1,11 +1,12 @@
-"""What does an alert say? Of a decision verdict, cause, last log line, and what to type; of an
-approval what is asked, and until when.
+"""What does an alert say? Of a decision verdict, cause and last log line, of a finding its text and
+that line, of an approval what is asked, and until when; and each what to type.
 """
 
 from collections.abc import Sequence
 
 from gonogo.contract.api import OverrideView
 from gonogo.contract.decision import Decision, DecisionKind
+from gonogo.contract.finding import Finding
 from gonogo.judge.course.summary import joined
 from gonogo.judge.ledger.seal import SERVICE_ACTOR
 from service.db.documents import Awaited
@@ -30,8 +31,27 @@ def decision_text(
     others = [row.phase for row in overrides if row.decision != decision.id]
     if others:
         parts.append(f"Decided by hand before: {joined(others)}")
-    parts.append(f"Next: gonogo show {experiment}")
-    return ". ".join(part.rstrip(".") for part in parts)
+    return with_next(". ".join(part.rstrip(".") for part in parts), f"show {experiment}")
+
+
+def finding_text(
+    experiment: str, place: str, finding: Finding, said: tuple[str, str] | None
+) -> str:
+    """Return the text of the alert that a finding ends a run, or asks for a person.
+
+    Args:
+        experiment: its id.
+        place: its name, and the phase.
+        finding: as it is told.
+        said: a log and the last line of the rank that it names; None: it has said nothing.
+    """
+    line = "" if said is None else f"; last line of {said[0]} so far: {said[1]}"
+    return with_next(f"{place}: {finding.text}{line}", f"show {experiment}")
+
+
+def with_next(text: str, command: str) -> str:
+    """Return a text with the command of `gonogo` to type."""
+    return f"{text.rstrip('.')}. Next: gonogo {command}"
 
 
 def approval_text(experiment: str, name: str, awaited: Awaited) -> str:
@@ -39,8 +59,7 @@ def approval_text(experiment: str, name: str, awaited: Awaited) -> str:
     parts = [f"{name}, {awaited.phase}: waits for {awaited.text}"]
     if awaited.expires_s is not None and awaited.asked_at is not None:
         parts.append(f"It is taken until {stamp(awaited.asked_at + awaited.expires_s)}")
-    parts.append(f"Next: gonogo promote {experiment} --reason WHY")
-    return ". ".join(parts)
+    return with_next(". ".join(parts), f"promote {experiment} --reason WHY")
 
 
 def _why(decision: Decision, overrides: Sequence[OverrideView]) -> list[str]:

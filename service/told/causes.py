@@ -2,7 +2,7 @@
 
 from gonogo.contract.decision import Cause
 from gonogo.contract.records import ExitRecord
-from gonogo.judge.course.cause import TORCHRUN_LOG, describe_cause, last_line
+from gonogo.judge.course.cause import SHARED_LOG, TORCHRUN_LOG, describe_cause, last_line
 from gonogo.judge.gate.verdict import Judgement
 from gonogo.rundir import TAIL_BYTES
 from service.db.schema import RunRow
@@ -28,9 +28,13 @@ def load_cause(session: Session, run: RunRow, judgement: Judgement) -> Cause | N
     )
 
 
-def load_last_line(session: Session, run: str, rank: int | None) -> str | None:
-    """Return the last line that a rank's log holds so far, if any."""
-    return last_line(_load_end(session, run, rank))
+def load_last_line(session: Session, run: RunRow, rank: int) -> tuple[str, str] | None:
+    """Return the log that holds what a rank has said so far and its last line, if there is one."""
+    own = f"rank{rank}.log"
+    line = last_line(_load_end(session, run.id, rank))
+    if line is None and (run.order or {}).get("command"):  # all its ranks write into one
+        own, line = SHARED_LOG, last_line(_load_end(session, run.id, 0), rank)
+    return None if line is None else (own, line)
 
 
 def _load_tail(session: Session, run: str, name: str) -> str:

@@ -102,7 +102,9 @@ def test_runs_are_made_in_turns_and_compared(plane: Plane) -> None:
     assert "finished" in late.json()["detail"]
     assert view(plane, began["id"])["state"] == "finished"
     alerts = [row for row in plane.get("/alerts")["items"] if row["type"] == "campaign.ended"]
+    typed = f"Next: gonogo campaign show {began['id']}"
     assert [found.text in row["data"]["text"] for row in alerts] == [True]
+    assert alerts[0]["data"]["text"].endswith(typed)
 
 
 def assert_again(plane: Plane, done: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gonogo.rundir import TAIL_BYTES
+from service.db.schema import RunRow
 from service.told.causes import load_last_line
 from tests.service.conftest import Plane
 
@@ -38,5 +39,35 @@ def test_a_launcher_s_long_report_hides_no_error_before_it(still: Plane) -> None
     assert len(said) < TAIL_BYTES
     log = {"name": "rank0.log", "start": 0, "end": len(said), "text": said}
     assert worker.telemetry(order, logs=[log]).status_code == 200
-    line = still.context.store.read(lambda session: load_last_line(session, order.run, 0))
-    assert line == "ValueError: a bad sample"
+    said_so_far = still.context.store.read(
+        lambda session: load_last_line(session, session.get_one(RunRow, order.run), 0)
+    )
+    assert said_so_far == ("rank0.log", "ValueError: a bad sample")
+
+
+def test_a_halt_of_a_command_quotes_the_rank_in_the_log_that_all_write_into(still: Plane) -> None:
+    plan = {
+        "v": 1,
+        "name": "mine",
+        "profile": "cpu",
+        "workload": {"command": "torchrun train.py", "world_size": 2},
+        "phases": [{"name": "try", "steps": 10}],
+    }
+    experiment = still.submit(plan, name="mine")
+    worker = still.worker()
+    order = worker.claim(allow=["any"])
+    assert order is not None
+    worker.start(order)
+    said = "[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: a bad sample\n"
+    log = {"name": "rank0.log", "start": 0, "end": len(said), "text": said}
+    assert worker.telemetry(order, logs=[log]).status_code == 200
+    found = {
+        "detector": "process_death", "severity": "halt", "rank": 1, "at": 1.0,
+        "key": f"{order.run}:1", "text": "rank 1 ended with exit code 1",
+    }  # fmt: skip
+    worker.post(f"/runs/{order.run}/findings", {"token": order.token, "findings": [found]})
+    (alert,) = still.get("/alerts")["items"]
+    assert alert["text"] == (
+        "mine, try: rank 1 ended with exit code 1; last line of rank0.log so far:"
+        f" ValueError: a bad sample. Next: gonogo show {experiment}"
+    )

@@ -176,6 +176,7 @@ def test_a_deadline_that_cannot_be_met_is_told_once_while_the_run_is_on(
     assert len(told) == late
     if late:
         assert "of 20 s for what comes after this phase cannot be met" in told[0]["text"]
+        assert told[0]["text"].endswith(f"Next: gonogo forecast {experiment}")
     assert plane.get(f"/runs/{order.run}")["state"] == "running"  # nothing is halted for it
 
 

@@ -130,6 +130,7 @@ def test_only_the_first_halt_finding_of_a_run_alerts(plane: Plane) -> None:
     assert (data["rank"], data["run"], data["phase"]) == (1, order.run, "sanity")
     assert data["finding"]["key"] == f"{order.run}:1"
     assert data["url"].endswith(f"/experiments/{order.experiment}")
+    assert data["text"].endswith(f"rank 1 stands in backward. Next: gonogo show {order.experiment}")
     assert [row["key"] for row in plane.get(path)["items"]] == [row["key"] for row in found]
 
 
