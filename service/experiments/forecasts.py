@@ -90,6 +90,11 @@ def check_labels(labels: dict[str, str]) -> None:
             raise Rejected(f"label {name}: found {labels[name]!r}; expected a positive number")
 
 
+def claimed_s(experiment: ExperimentRow) -> float | None:
+    """Return how long somebody said that the whole experiment takes; None: nobody did."""
+    return _number(experiment.labels, CLAIMED_LABEL)
+
+
 def load_forecast(
     session: Session,
     experiment: ExperimentRow,
@@ -107,7 +112,7 @@ def load_forecast(
         runs: its runs, oldest first.
         whole: with the time to the next checkpoint, for which all lines may have to be looked at.
     """
-    claimed = _number(experiment.labels, CLAIMED_LABEL)
+    claimed = claimed_s(experiment)
     if experiment.state == ExperimentState.STOPPING:  # its ranks leave: nobody makes these steps
         return Forecast(basis="it is being stopped", claimed_seconds=claimed)
     living = _load_living(session, runs)

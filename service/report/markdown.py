@@ -228,7 +228,9 @@ def _forecast(view: ReportView) -> str:
             f" {inline(now.basis)}."
         )
     if now.claimed_seconds is not None:
-        parts.append(f"Claimed: {duration(now.claimed_seconds)}.")
+        took = took_s(view.experiment)
+        measured = "" if took is None else f"; it took {duration(took)}"
+        parts.append(f"Claimed: {duration(now.claimed_seconds)}{measured}.")
     else:
         parts.append("Nobody claimed a duration (label `claimed_seconds`).")
     return "\n\n".join(parts)
@@ -236,7 +238,7 @@ def _forecast(view: ReportView) -> str:
 
 def _really_s(view: ReportView, number: int) -> str:
     """Return how long the runs after one took, when every phase went through."""
-    rest = [took_s(run) for run in view.runs[number + 1 :]]
+    rest = [took_s(run.view) for run in view.runs[number + 1 :]]
     through = (PhaseState.PASSED, PhaseState.INHERITED)
     whole = all(phase.state in through for phase in view.experiment.phases)
     return duration(sum(took or 0.0 for took in rest)) if whole and rest else NONE

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
+from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.heartbeat import Identity
 from service.report.field import CLAIM, FIELD_PLANS, expected_of
 from service.report.files import SealedFile
@@ -43,7 +44,7 @@ def _phase_row(run: RunReport) -> tuple[str, ...]:
         duration(run.worst("median_step_s")),
         slowest_section(run) or NONE,
         _memory(run),
-        duration(took_s(run)),
+        duration(took_s(run.view)),
         code(run.view.id),
     )
 
@@ -58,11 +59,11 @@ def _memory(run: RunReport) -> str:
     return NONE if host is None else f"{host / 1000:.2f} GB host"
 
 
-def took_s(run: RunReport) -> float | None:
-    """Return the seconds from a run's launch to its end."""
-    if run.view.started_at is None or run.view.ended_at is None:
+def took_s(view: RunView | ExperimentView) -> float | None:
+    """Return the seconds from the beginning of a run or an experiment to its end."""
+    if view.started_at is None or view.ended_at is None:
         return None
-    start, end = map(datetime.fromisoformat, (run.view.started_at, run.view.ended_at))
+    start, end = map(datetime.fromisoformat, (view.started_at, view.ended_at))
     return (end - start).total_seconds()
 
 

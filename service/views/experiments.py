@@ -14,7 +14,7 @@ from service.db.schema import ConditionRow, ExperimentRow, RunRow
 from service.db.store import Session
 from service.experiments.checkpoints import host_of, host_of_origin
 from service.experiments.course import resolved_of
-from service.experiments.forecasts import load_forecast
+from service.experiments.forecasts import claimed_s, load_forecast
 from service.experiments.submission import Created
 from service.experiments.takers import load_taker, load_waits
 from service.instants import instant, stamp
@@ -214,7 +214,7 @@ def _forecast(
     whole: bool,
 ) -> Forecast:
     if row.state == ExperimentState.FINISHED:
-        return _OVER
+        return _OVER.model_copy(update={"claimed_seconds": claimed_s(row)})
     goes_on = any(run.state not in (RunState.QUEUED, RunState.ENDED) for run in runs)
     if not (whole or goes_on):
         return _UNASKED

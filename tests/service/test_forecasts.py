@@ -229,3 +229,13 @@ def test_when_all_is_over_nothing_is_left(plane: Plane) -> None:
     worker.end(order, {0: []}, "cancelled", "operator", code=3)
     plane.wait_state(experiment, "finished")
     assert forecast(plane, experiment)["basis"] == "nothing is left"
+
+
+def test_what_was_claimed_is_told_when_all_is_over(plane: Plane) -> None:
+    experiment = plane.submit(labels={"claimed_seconds": "60"})
+    assert plane.call("POST", f"/experiments/{experiment}/cancel", json={}).is_success
+    plane.wait_state(experiment, "finished")
+    assert forecast(plane, experiment)["claimed_seconds"] == 60.0
+    report = plane.call("GET", f"/experiments/{experiment}/report").text
+    assert "Claimed: 1 min 0 s." in report
+    assert "Nobody claimed" not in report

@@ -229,6 +229,15 @@ def test_a_claim_stands_beside_the_forecast() -> None:
     assert "Claimed: 40.0 h." in text
 
 
+def test_a_claim_stands_beside_what_was_measured_when_it_is_over() -> None:
+    began = "2026-01-01T00:00:00.000+00:00"
+    over = {"started_at": began, "ended_at": began.replace("T00", "T02")}
+    text = build_report(
+        report_view(run_report(), forecast=Forecast(claimed_seconds=3_600.0), **over)
+    )
+    assert "Claimed: 1.0 h; it took 2.0 h." in text
+
+
 @pytest.mark.parametrize(("plan", "there"), [("m7c-125m", True), ("demo", False)])
 def test_the_fields_figures_stand_beside_the_125m_plan_only(plan: str, there: bool) -> None:
     text = build_report(report_view(run_report(order_of("smoke", plan)), plan=plan))
