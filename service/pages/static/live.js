@@ -1,5 +1,6 @@
-// Keeps a page fresh: fetches it again and swaps the parts marked data-live that have changed.
-// Without scripts the page reloads itself every ten seconds instead.
+// Shows times as the reader's own, and keeps a page of what goes on fresh: fetches it again and swaps
+// the parts marked data-live that have changed. Without scripts such a page reloads itself every ten
+// seconds instead.
 "use strict";
 
 (function () {
@@ -56,5 +57,5 @@
   }
 
   localize(document);
-  setTimeout(loop, everyMs);
+  if (everyMs > 0) setTimeout(loop, everyMs);  // what is over stays as it is
 })();

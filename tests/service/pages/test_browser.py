@@ -132,3 +132,7 @@ def test_times_are_the_reader_s_own_and_tell_utc_too(plane: Plane, tab: Browser)
     same = "new Date(document.querySelector('time').innerText.replace(' ', 'T')).toISOString()"
     assert "UTC" not in shown
     assert tab.eval(same)[:19] == at[:19]
+    assert plane.call("POST", f"/experiments/{experiment}/cancel", json={}).is_success
+    plane.wait_state(experiment, "finished")
+    tab.visit(f"{plane.context.url}/experiments/{experiment}", f"/experiments/{experiment}")
+    assert tab.eval("document.querySelector('time').innerText") == shown, "also of what is over"
