@@ -63,6 +63,15 @@ def test_the_page_of_a_campaign_shows_its_answer_when_it_ends(plane: Plane, tab:
     tab.wait("document.querySelector('.headline').innerText.includes('finished')")
     tab.wait("document.querySelectorAll('section[aria-label=Comparison] tbody tr').length === 2")
     assert tab.eval("window.loadedOnce") is True
+    tab.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=400,
+        height=800,
+        deviceScaleFactor=1,
+        mobile=True,
+    )
+    cut = "[...document.querySelectorAll('.scroll')].filter(r => r.scrollWidth > r.clientWidth)"
+    assert tab.eval(f"{cut}.length") == 0, "its answers can be read on a telephone"
 
 
 def test_a_page_fits_a_telephone(plane: Plane, tab: Browser) -> None:
