@@ -14,6 +14,7 @@ from gonogo.cli.evidence import describe_directory
 from gonogo.cli.exits import exit_of_verdict
 from gonogo.cli.output import (
     duration,
+    err,
     out,
     print_fields,
     print_json,
@@ -53,6 +54,13 @@ def judge(
     if (plan is None) != (phase is None):
         raise Rejected("--plan and --phase go together")
     rules = read_plan(plan) if plan else None
+    if rules is not None and (directory / "order.json").exists():
+        err.print(
+            "warning: judged by its own order.json: --plan and --phase are not looked at",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     clock = None if now is None else parse_time(now)
     try:
         with placed(rules) if rules is not None else nullcontext():

@@ -77,3 +77,12 @@ def test_evidence_that_cannot_be_read_says_nothing(stalled: Path, tmp_path: Path
 
 def test_without_evidence_nothing_is_said(tmp_path: Path) -> None:
     assert describe_directory(tmp_path, HALT) == []
+
+
+def test_rules_that_are_given_beside_an_order_are_said_to_count_for_nothing(stalled: Path) -> None:
+    given = ["--plan", "demo", "--phase", "smoke"]
+    said = CliRunner().invoke(app, ["judge", str(stalled), *given])
+    assert "judged by its own order.json: --plan and --phase are not looked at" in said.stderr
+    assert said.stdout == CliRunner().invoke(app, ["judge", str(stalled)]).stdout
+    (stalled / "order.json").unlink()
+    assert "order.json" not in CliRunner().invoke(app, ["judge", str(stalled), *given]).stderr
