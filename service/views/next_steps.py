@@ -263,7 +263,10 @@ def _awaiting(place: Place) -> Iterator[NextStep]:
     if "promote" in place.verbs:
         yield _why(place, f"approve: go on with {following}", "promote")
     if "resume" in place.verbs:
-        yield _step(place, f"go on with {place.phase} from its last checkpoint", "resume")
+        text = (
+            f"go on with {place.phase} from its last checkpoint, or its start where it saved none"
+        )
+        yield _step(place, text, "resume")
     if "rerun" in place.verbs:
         yield _step(place, f"run {place.phase} again from its start", "rerun")
     for row in place.conditions:
@@ -272,7 +275,8 @@ def _awaiting(place: Place) -> Iterator[NextStep]:
     if "promote" in place.verbs:
         yield _why(place, f"refuse: {place.phase} is NO_GO by hand", "override", "NO_GO")
     else:
-        yield _why(place, f"go on with {following}, by hand", "override", "GO")
+        ended = "end it as GO" if place.following is None else f"go on with {following}"
+        yield _why(place, f"{ended}, by hand", "override", "GO")
         yield _why(place, "end it as NO_GO, by hand", "override", "NO_GO")
     yield _why(place, "end it without a verdict", "cancel")
 

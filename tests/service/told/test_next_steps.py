@@ -40,9 +40,14 @@ def steps(
     conditions: tuple[Condition, ...] = (),
     cause: Cause | None = None,
     stood: str | None = None,
+    last: bool = False,
     **flags: Any,
 ) -> list[NextStep]:
-    """What can be typed of an experiment that stands at smoke, which comes before extended."""
+    """What can be typed of an experiment that stands at smoke, which comes before extended.
+
+    Args:
+        last: nothing comes after smoke instead.
+    """
     asked = None
     if awaiting == "approval":
         kind = AwaitedKind.APPROVAL
@@ -60,7 +65,7 @@ def steps(
     phases = [
         PhaseRow(name="smoke", state=PhaseState(smoke), steps=1),
         PhaseRow(name="extended", state=PhaseState.PENDING, steps=1),
-    ]
+    ][: 1 if last else 2]
     stalled = Outcome(code=OutcomeCode.STALLED, actor=Actor.WATCHDOG)
     outcome = stalled if run == "ended" else None
     runs = [] if run is None else [
@@ -260,6 +265,21 @@ def test_conditions_that_say_the_same_are_waived_by_one_command() -> None:
     assert first.command == f"gonogo override {EXPERIMENT} CONDITIONAL_GO {named} --reason WHY"
     assert "--condition production:remedy_carried --reason" in second.command
     parses(first.command)
+
+
+def test_what_a_halted_phase_goes_on_from_and_what_a_word_on_the_last_one_does_are_said() -> None:
+    of = {"awaiting": "decision", "verdict": "INCONCLUSIVE"}
+    texts = {row.command.split()[1]: row.text for row in steps("awaiting_decision", **of)}
+    assert (
+        texts["resume"]
+        == "go on with smoke from its last checkpoint, or its start where it saved none"
+    )
+    words = [row.text for row in steps("awaiting_decision", **of) if " GO " in row.command]
+    assert words == ["go on with extended, by hand"]
+    words = [
+        row.text for row in steps("awaiting_decision", last=True, **of) if " GO " in row.command
+    ]
+    assert words == ["end it as GO, by hand"]
 
 
 def test_a_decision_can_be_checked() -> None:
