@@ -382,6 +382,13 @@ class AlertType(StrEnum):
     CAMPAIGN_ENDED = "campaign.ended"
 
 
+SUBSCRIPTIONS = (
+    *(row.value for row in AlertType),
+    *(f"{AlertType.DECISION_MADE}:{row.value.lower()}" for row in Verdict),
+)
+"""What a webhook may ask for: every alert of a type, or decisions of one verdict alone."""
+
+
 class AlertData(Recorded):
     """`data` of an alert."""
 

@@ -85,9 +85,7 @@ def spread_alerts(session: Session, now: float) -> int:
     for alert in session.scalars(waiting.limit(BATCH)).all():
         alert.spread = True
         for webhook in webhooks:
-            if webhook.created_at <= alert.at and (
-                not webhook.types or alert.type in webhook.types
-            ):
+            if webhook.created_at <= alert.at and is_wanted(alert, webhook.types):
                 row = DeliveryRow(
                     alert=alert.id,
                     webhook=webhook.id,
@@ -98,6 +96,12 @@ def spread_alerts(session: Session, now: float) -> int:
                 session.add(row)
                 made += 1
     return made
+
+
+def is_wanted(alert: AlertRow, types: Collection[str]) -> bool:
+    """Say whether a subscription to these types is told: by its type, or a decision's verdict."""
+    verdict = (alert.data.get("decision") or {}).get("verdict") or ""
+    return not types or not {alert.type, f"{alert.type}:{verdict.lower()}"}.isdisjoint(types)
 
 
 def load_due(session: Session, now: float, url: str, skip: Collection[str] = ()) -> list[Parcel]:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, field_validator
 
-from gonogo.contract.api import AlertBody, AlertType
+from gonogo.contract.api import SUBSCRIPTIONS, AlertBody
 from gonogo.contract.errors import Rejected
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.near_miss import hint
@@ -28,14 +28,15 @@ from service.webhook_secret import check_secret
 router = APIRouter(tags=["overview"])
 
 
+_Subscription = Annotated[str, Field(pattern=r"^[a-z]+\.[a-z_]+(:[a-z_]+)?$", max_length=40)]
+
+
 class WebhookBody(Submitted):
     """POST /webhooks."""
 
     url: Annotated[str, Field(max_length=2000)]
-    types: list[Annotated[str, Field(pattern=r"^[a-z]+\.[a-z_]+$", max_length=40)]] = Field(
-        default_factory=list
-    )
-    """Alert types; empty = every type."""
+    types: list[_Subscription] = Field(default_factory=list)
+    """Alert types; empty = every type. `decision.made:no_go` asks for decisions of one verdict."""
     secret: Annotated[str, Field(pattern=r"^whsec_[A-Za-z0-9+/=]{32,120}$")] | None = None
     """Standard Webhooks secret; one is made when none is given."""
 
@@ -50,10 +51,9 @@ class WebhookBody(Submitted):
     @field_validator("types")
     @classmethod
     def _are_sent(cls, types: list[str]) -> list[str]:
-        known = [row.value for row in AlertType]
         for text in types:
-            if text not in known:
-                raise ValueError(f"found {text!r}; {hint(text, known)}")
+            if text not in SUBSCRIPTIONS:
+                raise ValueError(f"found {text!r}; {hint(text, SUBSCRIPTIONS)}")
         return types
 
     @field_validator("secret")

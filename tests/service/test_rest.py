@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.api import AlertType
+from gonogo.contract.api import SUBSCRIPTIONS
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.output import DryRun
@@ -380,12 +380,16 @@ def test_webhooks_show_their_secret_once(plane: Plane) -> None:
 
 
 def test_a_webhook_of_a_type_that_is_never_sent_is_refused(plane: Plane) -> None:
-    body = {"url": "http://127.0.0.1:1/hook", "types": ["decision.mad"]}
-    refused = plane.call("POST", "/webhooks", json=body)
-    assert refused.status_code == 422
-    assert "did you mean decision.made?" in refused.json()["detail"]
+    body = {"url": "http://127.0.0.1:1/hook"}
+    for typo, meant in (
+        ("decision.mad", "decision.made"),
+        ("decision.made:nogo", "decision.made:no_go"),
+    ):
+        refused = plane.call("POST", "/webhooks", json={**body, "types": [typo]})
+        assert refused.status_code == 422
+        assert meant in refused.json()["detail"]
     assert plane.get("/webhooks")["items"] == []
-    every = {**body, "types": [row.value for row in AlertType]}
+    every = {**body, "types": list(SUBSCRIPTIONS)}
     assert plane.call("POST", "/webhooks", json=every).status_code == 201
 
 

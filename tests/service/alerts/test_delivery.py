@@ -16,7 +16,7 @@ from standardwebhooks import Webhook
 
 from gonogo.contract.ids import Kind, new_id
 from service.alerts.delivery import Deliveries
-from service.alerts.outbox import SETTINGS_WEBHOOK, subscribe_settings
+from service.alerts.outbox import SETTINGS_WEBHOOK, is_wanted, subscribe_settings
 from service.context import Context, open_context
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow
 from service.settings import Settings
@@ -169,6 +169,26 @@ def test_an_alert_arrives_signed_with_its_id(plane: Plane, receiver: Receiver) -
         "the mark",
     )[-1]
     assert alert["id"] == headers["webhook-id"]
+
+
+@pytest.mark.parametrize(
+    ("types", "verdict", "wanted"),
+    [
+        ([], "GO", True),
+        (["decision.made"], "GO", True),
+        (["decision.made:no_go"], "GO", False),
+        (["decision.made:no_go"], "NO_GO", True),
+        (["decision.made:no_go", "run.lost"], None, False),
+        (["run.lost"], "NO_GO", False),
+        (["decision.made:go"], "CONDITIONAL_GO", False),
+    ],
+)
+def test_a_subscription_may_ask_for_decisions_of_one_verdict(
+    types: list[str], verdict: str | None, wanted: bool
+) -> None:
+    """Who is to be woken only when it matters was woken by every GO."""
+    alert = AlertRow(type="decision.made", data={"decision": {"verdict": verdict}})
+    assert is_wanted(alert, types) is wanted
 
 
 @pytest.mark.parametrize(
