@@ -119,9 +119,10 @@ def current_revision(url: str) -> tuple[str | None, str]:
             be played into a new one.
     """
     file = make_url(url).database if is_sqlite(url) else None
-    if file and not _size_of(file) and _size_of(f"{file}-wal"):
+    logs = (f"{file}-wal", f"{file}-wal.aside") if file and not _size_of(file) else ()
+    for log in filter(_size_of, logs):
         raise Unavailable(
-            f"{file} is gone or empty, and what was last written to it is not ({file}-wal): put the"
+            f"{file} is gone or empty, and what was last written to it is not ({log}): put the"
             " database back, or move its log away"
         )
     if file and not Path(file).exists():

@@ -3,29 +3,38 @@
 Guarantees: nothing is written to a file that was moved, or whose content somebody replaced
 (`cp older.db gonogo.db` under a living service): what had been committed since is not in it, and
 its log (`-wal`), which belongs to the content of before, would make a mixture of the two. So that
-log is put aside (`-wal.aside`) where the content was replaced: a service that starts next finds the
-copy as it was put there. Where the log was removed, what it held is put into the file from what the
-writer still has open, before anything more is written.
+log is put aside (`-wal.aside`), and a lock keeps SQLite from playing it into the copy when the last
+connection is closed: a service that starts next finds the copy as it was put there. Where the log
+was removed, what it held is put into the file from what the writer still has open, before anything
+more is written.
 
 Every transaction that changes something counts `user_version` up, which lies in the file's first
 page; so a checkpoint, whoever's, brings a larger count into the file, and an older copy a smaller
-one. What has the same has lost nothing: all that was committed since lies in the log. Where another
-than the writer changed the file, it must also be no mixture. The file is looked at through one
-descriptor that stays open: to close one lets go of SQLite's locks in this process.
+one. Where another than the writer changed the file, a new connection must also find the writer's
+last commit and no mixture, and then every connection is had anew: those of before keep pages of a
+file that may be laid out otherwise. A file that is empty is not opened: SQLite takes it for a new
+database, and removes its log. The file is looked at through one descriptor that stays open: to
+close one lets go of SQLite's locks in this process.
 """
 
+import fcntl
 import logging
 import os
-import shutil
 import sqlite3
+import struct
 from contextlib import closing
+from typing import NoReturn
 
 from gonogo.contract.errors import Unavailable
 
-_USER_VERSION_AT = 60
-"""Where in SQLite's file its `user_version` lies, big-endian (https://sqlite.org/fileformat.html)."""
+_MAGIC = b"SQLite format 3\0"
+"""What SQLite's file begins with (https://sqlite.org/fileformat.html)."""
+_USER_VERSION = slice(60, 64)
+"""Where in it its `user_version` lies, big-endian."""
 _LARGEST = 2**31 - 1
 """What that counts to; then it begins anew."""
+_SHARED_AT, _SHARED_BYTES = 2**30 + 2, 510
+"""What SQLite locks for itself alone before it plays a log in with its last connection."""
 _log = logging.getLogger(__name__)
 
 
@@ -45,9 +54,11 @@ class SqliteFile:
         self._log_place: tuple[int, ...] = ()
         """The same of its log, as the writer's connection has it open."""
         self._stamp: tuple[int, ...] = ()
-        """Size and last change of the file when it was last known to be the writer's."""
+        """Size and last changes of the file when it was last known to be the writer's."""
         self._count = 0
         """How far the file itself, without its log, had counted then."""
+        self._committed: int | None = None
+        """How far the writer's last commit had counted."""
         self._descriptor: int | None = None
         self._refusal = ""
         """Why nothing is written any more."""
@@ -74,8 +85,15 @@ class SqliteFile:
                 " written; stop gonogo, put the database back and start it again"
             )
 
-    def check_content(self, *, own: bool = False) -> None:
-        """Refuse a file whose content somebody replaced.
+    @property
+    def is_refused(self) -> bool:
+        """Whether nothing is written any more."""
+        return bool(self._refusal)
+
+    def check_content(self, *, own: bool = False) -> bool:
+        """Refuse a file whose content somebody replaced; say whether another changed it.
+
+        One whose log was removed is looked at again when that is saved.
 
         Args:
             own: whether the writer has just committed, which may have changed the file.
@@ -89,24 +107,52 @@ class SqliteFile:
             if self._descriptor is None:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             here = os.fstat(self._descriptor)
-            stamp = here.st_size, here.st_mtime_ns
+            stamp = here.st_size, here.st_mtime_ns, here.st_ctime_ns  # `cp -p` sets the second
             if stamp == self._stamp:
-                return
-            count = int.from_bytes(os.pread(self._descriptor, 4, _USER_VERSION_AT))
+                return False
+            head = os.pread(self._descriptor, _USER_VERSION.stop, 0)
         except OSError:  # the database itself will say what ails the disk
-            return
-        if self._stamp and (count < self._count or not (own or self._is_whole())):
-            self._refuse()
+            return False
+        count = int.from_bytes(head[_USER_VERSION])
+        another = bool(self._stamp) and not own
+        if self._stamp:
+            if not head.startswith(_MAGIC) or _is_before(count, self._count):
+                self._put_log_aside()
+                self._refuse()
+            if another and self.has_lost_its_log():
+                return True
+            if another and not self._is_whole(count):
+                self._put_log_aside()
+                self._refuse()
         self._stamp, self._count = stamp, count
+        return another
 
-    def note_commit(self) -> None:
+    def count_up(self, connection: sqlite3.Connection) -> int:
+        """Count a transaction that changed something; return how far that is.
+
+        Raises:
+            Unavailable: what the writer had committed is not there: somebody replaced it by way of
+                SQLite (`.restore`).
+        """
+        (last,) = connection.execute("PRAGMA user_version").fetchone()
+        if self._committed is not None and _is_before(last, self._committed):
+            self._refuse()  # the log is that of what is there now
+        count = int(last) % _LARGEST + 1
+        connection.execute(f"PRAGMA user_version = {count}")
+        return count
+
+    def note_commit(self, count: int | None) -> None:
         """Take note of a commit.
+
+        Args:
+            count: how far it counted; None where it changed nothing.
 
         Raises:
             Unavailable: the file is not the writer's any more: what was committed is not in it.
         """
         self._log_place = self._log_place or _place_of(self._log_path)
         self.check_content(own=True)
+        self._committed = self._committed if count is None else count
 
     def close(self) -> None:
         """Let the file go, when every connection is closed."""
@@ -122,22 +168,41 @@ class SqliteFile:
         """Take note that the writer's connection is closed, and its log with it."""
         self._log_place = ()
 
-    def _is_whole(self) -> bool:
-        """Say whether what is on the disk is no mixture.
+    def _is_whole(self, count: int) -> bool:
+        """Say whether what is on the disk holds the writer's last commit, and is no mixture.
+
+        Args:
+            count: how far the file itself has counted; its log has counted as far, or further.
 
         Raises:
             Unavailable: it cannot be read just now.
         """
         try:
             with closing(sqlite3.connect(self._path)) as fresh:  # others keep pages of before
-                return bool(fresh.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
+                (seen,) = fresh.execute("PRAGMA user_version").fetchone()
+                if any(_is_before(seen, known) for known in (count, self._committed or count)):
+                    return False
+                return bool(fresh.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",))
         except sqlite3.OperationalError as error:
             raise Unavailable(f"the database cannot be read: {error}") from error
         except sqlite3.DatabaseError:
             return False
 
-    def _refuse(self) -> None:
-        """Write nothing from now on, and keep the log out of what is not its own.
+    def _put_log_aside(self) -> None:
+        """Keep the log out of what is not its own, until this process has let the file go."""
+        lock = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, _SHARED_AT, _SHARED_BYTES, 0)
+        aside = f"{self._log_path}.aside"
+        try:
+            if self._descriptor is not None:
+                fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, lock)
+            os.replace(self._log_path, aside)
+        except OSError as error:
+            _log.error("%s cannot be put aside: %s", self._log_path, error)
+        else:
+            _log.error("%s is put aside", self._log_path, extra={"aside": aside})
+
+    def _refuse(self) -> NoReturn:
+        """Write nothing from now on.
 
         Raises:
             Unavailable: always.
@@ -147,20 +212,13 @@ class SqliteFile:
             " committed since that copy is not in it: nothing is written; stop gonogo, and start it"
             " again to go on with the copy"
         )
-        aside = f"{self._log_path}.aside"
-        try:
-            shutil.copyfile(self._log_path, aside)
-            os.truncate(self._log_path, 0)
-        except OSError as error:
-            _log.error("%s cannot be put aside: %s", self._log_path, error)
-        _log.error(self._refusal, extra={"action": "database_replaced", "aside": aside})
+        _log.error(self._refusal, extra={"action": "database_replaced"})
         raise Unavailable(self._refusal)
 
 
-def count_up(connection: sqlite3.Connection) -> None:
-    """Count a transaction that changed something."""
-    (last,) = connection.execute("PRAGMA user_version").fetchone()
-    connection.execute(f"PRAGMA user_version = {int(last) % _LARGEST + 1}")
+def _is_before(count: int, known: int) -> bool:
+    """Say whether a count is one of before another."""
+    return 0 < (known - count) % _LARGEST <= _LARGEST // 2
 
 
 def _place_of(path: str) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ from sqlalchemy.orm.session import JoinTransactionMode
 
 from gonogo.contract.errors import Unavailable
 from service.db.engine import build_engine, dispose, is_sqlite
-from service.db.sqlite_file import SqliteFile, count_up
+from service.db.sqlite_file import SqliteFile
 
 _T = TypeVar("_T")
 
@@ -342,23 +342,24 @@ class Store:
         group = [job for job in group if job.done.set_running_or_notify_cancel()]
         results: list[tuple[_Job[Any], Any]] = []
         try:
-            self._file.check_place()
-            self._save_log()
+            self._check_file()
             connection = self._writing = self._writing or self._writers.connect()
-            self._file.check_content()
+            count: int | None = None
             raw: Any = connection.connection.dbapi_connection
             with connection.begin():
                 before = raw.total_changes
                 for job in group:
                     self._run_job(connection, job, results, alone=len(group) == 1)
                 if raw.total_changes != before:
-                    count_up(raw)
-            self._file.note_commit()
+                    count = self._file.count_up(raw)
+            self._file.note_commit(count)
         except Exception as error:  # noqa: BLE001 - the writer outlives whatever happens to a group
             told = error.failure if isinstance(error, _OwnFailure) else error
             if told is error:
                 _log.error("commit failed: %s", error, extra={"action": "commit_failed"})
                 self._let_go()
+            if self._file.is_refused:  # what is read would be a mixture
+                self._reconnect()
             for job in group:
                 if not job.done.done():
                     job.done.set_exception(told)
@@ -367,7 +368,20 @@ class Store:
             job.done.set_result(result)
         self._tell(frozenset().union(*(job.topics for job, _ in results)))
 
-    def _save_log(self) -> None:
+    def _check_file(self) -> None:
+        """Refuse a file that is another's; have connections anew where another changed it.
+
+        Raises:
+            Unavailable: nothing is to be written to it.
+        """
+        self._file.check_place()
+        changed = self._file.check_content()
+        if self._save_log():
+            changed = self._file.check_content() or changed
+        if changed:
+            self._reconnect()
+
+    def _save_log(self) -> bool:
         """Put what a log holds that was removed into the database, and have a new one begun.
 
         What is written to it is lost with the last process that has it open.
@@ -376,12 +390,17 @@ class Store:
             Unavailable: somebody reads it for too long; it is tried again with the next write.
         """
         if self._writing is None or not self._file.has_lost_its_log():
-            return
+            return False
         raw: Any = self._writing.connection.dbapi_connection
         busy, *_ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if busy:
             raise Unavailable("the database's -wal was removed while the service runs; it is saved")
         _log.error("the database's -wal was removed; what it held is saved")
+        self._reconnect()
+        return True
+
+    def _reconnect(self) -> None:
+        """Have every connection anew: those that are there keep pages, and a log, of before."""
         self._let_go()
         for engine in (self._writers, self._readers):
             engine.dispose()

@@ -21,7 +21,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import event, select, text
+from sqlalchemy import delete, event, select, text
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool
@@ -178,6 +178,72 @@ def test_a_database_that_others_use_goes_on(tmp_path: Path, what: str) -> None:
         other.close()
     assert read_keys(path) >= {"first", "second", "third"}
     assert not Path(f"{path}-wal.aside").exists()
+
+
+@pytest.mark.parametrize("how", ["cp", "cp -p", "truncate", "restore", "of another"])
+def test_a_database_that_is_replaced_before_anybody_looked_is_written_to_no_more(
+    tmp_path: Path, how: str
+) -> None:
+    """Another had just played the log in: the copy had counted as far as the writer knew of."""
+    path, older = tmp_path / "gonogo.db", tmp_path / "older.db"
+    migrate(f"sqlite:///{path}")
+    store = Store(f"sqlite:///{path}")
+    if how == "of another":
+        migrate(f"sqlite:///{older}")
+        with closing(sqlite3.connect(older)) as other:
+            other.execute("PRAGMA user_version = 1000")
+    try:
+        store.write(lambda session: add_key(session, "before"))
+        checkpoint(path)
+        if how != "of another":
+            subprocess.run(["cp", "-p", str(path), str(older)], check=True)
+        store.write(lambda session: add_key(session, "since"))
+        if how == "restore":
+            with closing(sqlite3.connect(older)) as kept, closing(sqlite3.connect(path)) as here:
+                kept.backup(here)
+        else:
+            if how != "of another":
+                checkpoint(path)
+            command = {"truncate": ["truncate", "-s", "0"], "cp -p": ["cp", "-p", str(older)]}
+            subprocess.run([*command.get(how, ["cp", str(older)]), str(path)], check=True)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="was replaced while the service runs"):
+                store.write(lambda session: add_key(session, "lost"))
+        with pytest.raises(Unavailable):
+            store.read(lambda session: list(session.scalars(select(KeyRow.name))))
+    finally:
+        store.close()
+    aside = Path(f"{path}-wal.aside")
+    if how != "restore":
+        assert aside.stat().st_mode & 0o077 == 0
+    if how == "truncate":
+        with pytest.raises(Unavailable, match="gone or empty"):
+            current_revision(f"sqlite:///{path}")
+    else:
+        assert read_keys(path) == ({"before"} if how != "of another" else set())
+
+
+def test_a_copy_that_is_laid_out_otherwise_and_lacks_nothing_is_taken(tmp_path: Path) -> None:
+    """The connections that were there wrote their pages of before into it."""
+    path, copy = tmp_path / "gonogo.db", tmp_path / "copy.db"
+    migrate(f"sqlite:///{path}")
+    store = Store(f"sqlite:///{path}")
+    try:
+        for n in range(300):
+            store.write(lambda session, n=n: add_key(session, f"{n * 37 % 300}"))
+        store.write(lambda session: session.execute(delete(KeyRow).where(KeyRow.name != "7")))
+        checkpoint(path)
+        with closing(sqlite3.connect(path)) as other:
+            other.execute(f"VACUUM INTO '{copy}'")
+        subprocess.run(["cp", str(copy), str(path)], check=True)
+        store.write(lambda session: add_key(session, "after"))
+        assert store.read(lambda session: set(session.scalars(select(KeyRow.name)))) == {
+            "7",
+            "after",
+        }
+    finally:
+        store.close()
+    assert read_keys(path) == {"7", "after"}
 
 
 def content_of(path: Path) -> bytes:
