@@ -109,11 +109,11 @@ def _ended_with_0(
 ) -> tuple[str, str, str]:
     """Return reason, actor and text where every rank left with 0, and the last step is not shown.
 
-    One that had come to its end says so, unless a full disk took neither that nor its last steps.
+    One that had come to its end says so, unless the disk took neither that nor its last steps.
     """
-    silent = all(_kept_silent(run_dir, order, rank) for rank in ranks)
+    silent = all(_kept_silent(run_dir, order, rank, ended) for rank, ended in ranks.items())
     if silent and not left_early(run_dir, order):
-        text = "every rank ended with 0; the disk was full, and took no word of the last steps"
+        text = "every rank ended with 0; the disk took no word of the last steps"
         return DISK_FULL, "trainer", text
     return ENDED_BY_ITSELF, "trainer", "every rank ended with 0 before the last ordered step"
 
@@ -127,15 +127,16 @@ def _by_itself(
 ) -> tuple[str, str, str]:
     """Return reason, actor and text where nobody asked: what the program itself ran out of, if so.
 
-    A disk that is full may have kept it from saying so.
+    A disk that is full, or refused all for a while, may have kept it from saying so.
     """
     signs = signs_of_cause(run_dir, order, ranks, cause)
     if "out_of_memory" in signs:
         return OOM, "trainer", text
     if "no_space" in signs and _is_full(run_dir):
         return DISK_FULL, "trainer", text
-    if cause is not None and ranks[cause].code and _kept_silent(run_dir, order, cause):
-        return DISK_FULL, "trainer", f"{text}; the disk was full, and took no word of why"
+    ended = ranks[cause] if cause is not None else None
+    if cause is not None and ended and ended.code and _kept_silent(run_dir, order, cause, ended):
+        return DISK_FULL, "trainer", f"{text}; the disk took no word of why"
     return ENDED_BY_ITSELF, "trainer", text
 
 
@@ -193,10 +194,11 @@ def was_killed_for_memory(ended: Ended, oom_at: float | None) -> bool:
     return killed and oom_at is not None and abs(oom_at - ended.at) <= OOM_WITHIN_S
 
 
-def _kept_silent(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
-    """Say whether a rank tells of no error, and the disk has no room for that."""
+def _kept_silent(run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended) -> bool:
+    """Say whether a rank tells of no error, and the disk took or takes no word of that."""
     room = _free(run_dir)
-    return room is not None and room[0] < SPEECHLESS_BYTES and not said_why(run_dir, order, rank)
+    full = room is not None and room[0] < SPEECHLESS_BYTES
+    return (full or ended.disk_refused) and not said_why(run_dir, order, rank)
 
 
 def _is_full(path: Path) -> bool:

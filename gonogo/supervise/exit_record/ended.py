@@ -20,6 +20,8 @@ class Ended:
     at: float
     lost_peer: bool = False
     """Whether its own last error was that another rank was gone."""
+    disk_refused: bool = False
+    """Whether the disk refused this at first: it may have taken none of its last lines either."""
 
     @property
     def is_known(self) -> bool:
@@ -29,7 +31,8 @@ class Ended:
     def document(self) -> dict[str, Any]:
         """Return the JSON form."""
         document = {"v": 1, "code": self.code, "signal": self.signal, "at": self.at}
-        return {**document, "lost_peer": True} if self.lost_peer else document
+        told = {"lost_peer": self.lost_peer, "disk_refused": self.disk_refused}
+        return {**document, **{name: True for name, holds in told.items() if holds}}
 
 
 def ended_of(document: Mapping[str, Any]) -> Ended:
@@ -39,4 +42,5 @@ def ended_of(document: Mapping[str, Any]) -> Ended:
         signal=document.get("signal"),
         at=document["at"],
         lost_peer=document.get("lost_peer") is True,
+        disk_refused=document.get("disk_refused") is True,
     )

@@ -87,6 +87,8 @@ class Ending:
         self._killer: Killer | None = None
         self._halt_until: float | None = None
         self._lead_at = float("-inf")
+        self.disk_refused = False
+        """Whether the disk refused at first how the run ended."""
 
     def ask_to_leave(self, reason: str, ended_by: str, text: str) -> None:
         """Ask the ranks to leave with a checkpoint, unless the run is ending already."""
@@ -148,6 +150,8 @@ class Ending:
         self._memory.look(time.monotonic(), at_once=True)
         self._unheld |= self._find_unheld(statuses, agent.ended)
         stamps = self._complete_stamps(statuses, agent.ended)
+        if self.disk_refused:
+            stamps = {rank: replace(ended, disk_refused=True) for rank, ended in stamps.items()}
         if not self._place.is_whole:
             save_part(
                 self._dir,

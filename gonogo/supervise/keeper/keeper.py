@@ -228,6 +228,7 @@ class Keeper:
                 if time.monotonic() >= give_up:
                     raise
                 self._weather.note("exit.json", error)
+                self._ending.disk_refused = True
             self._wait(wake)
 
     def _limit(self, age_s: float) -> None:

@@ -101,8 +101,7 @@ def main(argv: list[str]) -> int:
         stamp = replace(
             ended, lost_peer=launched is None and _missed(asked.dir, order, rank, ended)
         )
-        save = partial(save_json, asked.dir / f"exit_rank{rank}.json", stamp.document())
-        tell = partial(_at_length, "the stamp", partial(reserve.write, save), LAST_WORDS_S)
+        tell = partial(_tell_end, asked.dir / f"exit_rank{rank}.json", stamp, reserve)
         _weather.tried("how it ended", tell, None)
     _weather.tried("the reserve", reserve.free, None)
     if number is not None:
@@ -127,6 +126,21 @@ def _at_length(what: str, work: Callable[[], _T], limit_s: float | None = None) 
                 raise
             _weather.note(what, error)
         time.sleep(_START_AGAIN_S)
+
+
+def _tell_end(path: Path, stamp: Ended, reserve: Reserve) -> None:
+    """Write how the program ended, and that the disk refused it at first, if it did.
+
+    Raises:
+        OSError: it has not been taken for LAST_WORDS_S.
+    """
+    try:
+        reserve.write(partial(save_json, path, stamp.document()))
+    except OSError as error:
+        if error.errno not in SCARCE:
+            raise
+        save = partial(save_json, path, replace(stamp, disk_refused=True).document())
+        _at_length("the stamp", partial(reserve.write, save), LAST_WORDS_S)
 
 
 def _size_of(path: Path) -> int:

@@ -14,10 +14,13 @@ from typing import IO, Any
 
 import pytest
 
+from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import KILL_NAME, load_request
+from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.launch import rank
 from gonogo.supervise.processes import find_process
 from gonogo.supervise.rank_record import load_rank_record
+from gonogo.supervise.weather import Reserve
 from tests.supervise.orders import make_order
 from tests.supervise.runs import ROOT, wait_until
 
@@ -382,3 +385,22 @@ def test_a_rank_that_missed_another_says_so(
 ) -> None:
     start(tmp_path, f"print({error!r}); raise SystemExit({code})").wait(timeout=120)
     assert stamp(tmp_path).get("lost_peer") is missed
+
+
+@pytest.mark.parametrize("refusals", [0, 2])
+def test_a_stamp_that_the_disk_refused_at_first_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int
+) -> None:
+    """Then it may have taken none of the program's last lines, either."""
+    left = [OSError(errno.EROFS, "read-only")] * refusals
+
+    def save(path: Path, document: Mapping[str, Any]) -> None:
+        if left:
+            raise left.pop()
+        save_json(path, document)
+
+    monkeypatch.setattr(rank, "save_json", save)
+    monkeypatch.setattr(rank, "_START_AGAIN_S", 0.0)
+    ended = Ended(code=0, signal=None, at=1.0)
+    rank._tell_end(tmp_path / "exit_rank1.json", ended, Reserve(tmp_path))
+    assert stamp(tmp_path).get("disk_refused", False) is bool(refusals)

@@ -6,8 +6,9 @@ anything else, the first of them was ended by somebody else, and is the cause. E
 ended early unless the rank said `done` or reached the last step (what a program that is only read
 did and did not print nobody knows: there the gate misses the steps); so that a normal end cannot
 race with a tick, it is judged `settle_s` later, when what it wrote has been read (never on a late
-tick). Deaths after a halt that acts now are no finding: they follow from it. While one waits for a
-checkpoint they are.
+tick). While the disk refuses a small write nobody can say how a process ended, nor what its last
+steps were: the keeper tells that of the run. Deaths after a halt that acts now are no finding: they
+follow from it. While one waits for a checkpoint they are.
 """
 
 import math
@@ -136,6 +137,8 @@ def _may_launch(view: View) -> bool:
 def _ripe(view: View, tick: Tick, death: Death) -> bool:
     """Whether nothing that may still be read could change what this death means."""
     process = death.process
+    if not process.code and process.signal is None and _is_refused(view):
+        return False
     if death.rank == AGENT:
         certain = process.signal is not None and not death.victim
     else:
@@ -147,6 +150,12 @@ def _ripe(view: View, tick: Tick, death: Death) -> bool:
     if process.code == 0 and view.watched:  # else all lines are there
         settle_s = settles_s(view.run.order)
     return tick.mono - dead_mono >= settle_s
+
+
+def _is_refused(view: View) -> bool:
+    """Whether what was written in the last minute may be missing."""
+    disk = view.disk()
+    return disk is not None and disk.refused
 
 
 def settles_s(order: Order) -> float:
@@ -235,8 +244,8 @@ class ProcessDeath(Detector[None]):
     sentence = (
         "Halts within a second when a rank or the launcher is gone without having "
         "finished; exit code 0 before the last step counts as ended early, but where a "
-        "program is only read. Names the first death, not its victims; of nothing but victims, the"
-        " first."
+        "program is only read, or the disk refuses what a rank writes. Names the first death, not "
+        "its victims; of nothing but victims, the first."
     )
     version = 2
     """2: `done` before the last ordered step is an end too early; a command that is its only rank

@@ -8,6 +8,7 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector
 from gonogo.judge.watch import armed, not_observed, start
+from tests.judge.watch.detectors.host import disk, host_order, tell
 from tests.judge.watch.streams import EPOCH, T0, World, every, order_of, watch
 
 
@@ -433,3 +434,14 @@ def test_who_was_asked_to_end_is_no_cause_where_a_rank_vanished_or_no_time_is_to
     world.probe(1, "dead", signal=15, exit_at=EPOCH + 10.0)
     world.ranks[0].mono += 2.0
     assert [finding.rank for finding in watch(world).halts] == [0]
+
+
+@pytest.mark.parametrize("end", [{}, {"code": 0}, {"code": 1}], ids=["untold", "0", "1"])
+def test_what_a_disk_refuses_to_take_tells_of_no_end(end: dict[str, int]) -> None:
+    """The wrapper waits to write how the program ended, and its last lines went with it."""
+    world = World(host_order()).boot().steps(7)
+    tell(world, disk={**disk(50_000.0), "refused": True})
+    world.ranks[0].mono += 1.0
+    world.probe(1, "dead", **end)
+    world.ranks[0].mono += 20.0
+    assert bool(watch(world).halts) is (end == {"code": 1})
