@@ -341,15 +341,15 @@ def test_what_a_full_disk_kept_from_showing_its_last_steps_did_not_end_early(
     assert record.reason is reason
 
 
-@pytest.mark.parametrize("code", [0, 7])
+@pytest.mark.parametrize("code", [0, 7, None])
 @pytest.mark.parametrize("refused", [True, False])
 def test_a_disk_that_refused_how_a_rank_ended_may_have_refused_its_last_steps(
-    tmp_path: Path, code: int, *, refused: bool
+    tmp_path: Path, code: int | None, *, refused: bool
 ) -> None:
     """Read-only for half a minute while a whole run ended: it was NO_GO."""
     write_last_step(tmp_path, 7)
     stamps = {rank: replace(ended(code), disk_refused=refused) for rank in range(2)}
-    record = build(tmp_path, stamps, agent=ended(code))
+    record = build(tmp_path, stamps, agent=ended(1 if code is None else code))
     assert record.reason is (OutcomeCode.DISK_FULL if refused else OutcomeCode.NONZERO_EXIT)
     assert record.ranks["0"].disk_refused is refused
 

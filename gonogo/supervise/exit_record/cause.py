@@ -134,10 +134,16 @@ def _by_itself(
         return OOM, "trainer", text
     if "no_space" in signs and _is_full(run_dir):
         return DISK_FULL, "trainer", text
-    ended = ranks[cause] if cause is not None else None
-    if cause is not None and ended and ended.code and _kept_silent(run_dir, order, cause, ended):
+    ends = ranks if cause is None else {cause: ranks[cause]}
+    untold = _is_untold(ranks) if cause is None else bool(ranks[cause].code)
+    if untold and all(_kept_silent(run_dir, order, rank, ended) for rank, ended in ends.items()):
         return DISK_FULL, "trainer", f"{text}; the disk took no word of why"
     return ENDED_BY_ITSELF, "trainer", text
+
+
+def _is_untold(ranks: Mapping[int, Ended]) -> bool:
+    """Say whether nobody could tell of any rank how it ended, for the disk refused that."""
+    return bool(ranks) and all(e.disk_refused and not e.is_known for e in ranks.values())
 
 
 def _told(run_dir: Path, request: EndRequest) -> str:

@@ -334,7 +334,9 @@ class Ending:
                 ended = Ended(code=None, signal=None, at=time.time())  # it cannot be killed
             elif document is None:
                 known = statuses.get(record.ref.pid)
-                ended = known or _presumed(record, statuses.get(record.wrapper), agent)
+                wrapper = statuses.get(record.wrapper)
+                ended = known or _presumed(record, wrapper, agent, refused=self.disk_refused)
+                ended = replace(ended, disk_refused=self.disk_refused)
                 save_json(self._stamp(rank), ended.document())
             else:
                 ended = ended_of(document)
@@ -351,14 +353,18 @@ def _inode(folder: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _presumed(record: RankRecord, wrapper: Ended | None, agent: Ended | None) -> Ended:
+def _presumed(
+    record: RankRecord, wrapper: Ended | None, agent: Ended | None, *, refused: bool = False
+) -> Ended:
     """Return what is to be said of an end that nobody saw.
 
     A launcher that left with 0 says that its ranks did; how else they ended it keeps to itself. A
     shell says nothing of what it started: behind `&` and `|` it leaves with 0 all the same. What
-    torchrun started behind a wrapper that told nothing was killed, unless torchrun left with 0.
+    torchrun started behind a wrapper that told nothing was killed, unless torchrun left with 0, or
+    the disk refused what was told.
     """
     clean = agent is not None and agent.code == 0 and not record.by_shell
     if not record.launched and not clean:
-        return wrapper or Ended(code=None, signal=int(signal.SIGKILL), at=time.time())
+        number = None if refused else int(signal.SIGKILL)
+        return wrapper or Ended(code=None, signal=number, at=time.time())
     return Ended(code=0 if clean else None, signal=None, at=agent.at if agent else time.time())

@@ -50,6 +50,13 @@ def test_a_rank_of_a_torchrun_that_left_with_0_was_not_killed(
     assert (ended.code, ended.signal) == end
 
 
+def test_nobody_is_said_to_be_killed_of_whom_the_disk_took_no_word() -> None:
+    """Its wrapper had waited ten seconds to tell it, and left: the program's own NO_GO."""
+    record = RankRecord(ref=ProcessRef(pid=7, start_ticks=1), wrapper=6)
+    ended = _presumed(record, None, Ended(code=1, signal=None, at=2.0), refused=True)
+    assert not ended.is_known
+
+
 def test_a_clock_that_is_set_back_while_ranks_are_to_leave_renames_no_cause(
     new_run: NewRun,
 ) -> None:
