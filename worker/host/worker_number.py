@@ -52,7 +52,8 @@ def _load_part(home: Path, machine: str) -> str:
     found = _read_part(kept)
     if found is not None:
         return found
-    part = _hash(machine, home)
+    known = (home / "claims").is_dir()  # by its path, before names were kept
+    part = _hash(machine, home if known else home.resolve())
     spare = kept.with_name(f".{kept.name}.{uuid.uuid4().hex}")
     try:
         spare.write_text(f"{part}\n")

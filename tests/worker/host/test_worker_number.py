@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -54,6 +55,31 @@ def test_a_home_that_another_path_leads_to_has_the_same_workers(tmp_path: Path, 
     paths = [home, link] if first == "home" else [link, home]
     names = [worker_name(path, "node", "machine", 0) for path in (*paths, *paths)]
     assert len(set(names)) == 1
+
+
+def test_a_link_that_is_pointed_at_another_home_gives_it_no_name_of_the_first(
+    tmp_path: Path,
+) -> None:
+    """Two living workers had one name, and each was given what the other had claimed."""
+    first, second, link = new_home(tmp_path / "a"), new_home(tmp_path / "b"), tmp_path / "link"
+    link.symlink_to(first)
+    name = worker_name(link, "node", "machine", 0)
+    link.unlink()
+    link.symlink_to(second)
+    assert (
+        worker_name(link, "node", "machine", 0) != name == worker_name(first, "node", "machine", 0)
+    )
+
+
+def test_a_home_that_claimed_before_names_were_kept_has_the_one_that_its_key_knows(
+    tmp_path: Path,
+) -> None:
+    home, link = new_home(tmp_path / "home"), tmp_path / "link"
+    link.symlink_to(home)
+    (home / "claims").mkdir()
+    part = hashlib.sha256(f"machine:{link}".encode()).hexdigest()[:6]
+    for path in (link, home):
+        assert worker_name(path, "node", "machine", 0) == f"node-{part}"
 
 
 def test_a_home_that_was_copied_or_moved_has_workers_of_its_own(tmp_path: Path) -> None:
