@@ -34,6 +34,7 @@ from gonogo.judge.ledger.recorded import RecordedDecision, load_decision, record
 from gonogo.judge.ledger.replay import ReplayResult, Surroundings, replay_decision
 from gonogo.judge.ledger.seal import Place, append, by_person, judged, settled
 from gonogo.judge.watch.detectors.non_finite import NonFinite
+from gonogo.judge.watch.detectors.process_death import ProcessDeath
 from gonogo.judge.watch.detectors.stall import Stall
 from gonogo.judge.watch.registry import REGISTRY, RELEASE_0_1
 from gonogo.rundir import save_json
@@ -458,6 +459,7 @@ def test_beside_a_changed_rule_another_detectors_findings_are_still_compared(
 ) -> None:
     recorded = present("non_finite")
     monkeypatch.setattr(Stall, "version", Stall.version + 1)
+    monkeypatch.setattr(ProcessDeath, "version", 2)  # the example's: it halts where none else does
     assert replay_decision(recorded, around_run("non_finite")).equal
     monkeypatch.setattr(NonFinite, "observe_line", lambda self, own, beat, view: (own, []))
     found = replay_decision(recorded, around_run("non_finite"))
