@@ -54,7 +54,8 @@ class Count:
         self.anew = 0
         """How often the counter has begun anew, in another epoch."""
         self.unsure = False
-        """Whether steps may have been counted twice, of a program that failed in between."""
+        """Whether steps may have been counted twice: of a program that failed in between, or of a
+        count of the whole run that began anew before its end."""
         self._base = 0
         self._held: Held | None = None
         self._epoch: int | None = None

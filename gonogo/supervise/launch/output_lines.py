@@ -262,12 +262,17 @@ class OutputLines:
             rank.numbered = True
         if not rank.follows(beside.of, self._order):
             return
+        within = printed < rank.step and rank.is_within(self._order.get("steps"))
+        rank.failed = rank.failed or within  # it broke off, whatever it says of that
         failed, late = self._is_started_anew(rank), rank.stands_s() > TOGETHER_S
+        anew = rank.count.anew
         changes = [
             *rank.count.take(
                 printed, fields, bar=beside.bar, epoch=beside.epoch, failed=failed, late=late
             )
         ]
+        if within and rank.count.anew > anew:  # no epoch either, and nobody started it again
+            rank.count.unsure = True
         if rank.count.by_lines and None not in changes:
             if changes or loss_of(fields) not in (None, loss_of(rank.shown or {})):
                 rank.shown = fields
@@ -395,6 +400,10 @@ class _Rank:
                 self._lengths.clear()
                 self.begin_anew(order)  # what was counted so far were no steps
         return True
+
+    def is_within(self, steps: int | None) -> bool:
+        """Say whether its lines count the steps of the whole run, and have not come to its end."""
+        return self._of_run and steps is not None and self.count.owes(steps, steps)
 
     def note(self, step: int, fields: dict[str, Any], *, of: int | None = None) -> None:
         """Keep a step that has ended since the last look; `of` how many, where its line tells."""

@@ -855,6 +855,28 @@ def test_who_counts_to_two_numbers_does_not_know_its_end(written: str, tmp_path:
     assert "done" not in [line.msg for line in program.told()]
 
 
+@pytest.mark.parametrize(
+    ("counts", "length", "steps", "ends"),
+    [
+        ([5, 5], 10, 10, False),
+        ([5, 5, 10], 10, 10, False),
+        ([10, 10], 10, 10, True),
+        ([10, 4], 10, 10, True),
+        ([5, 5], 5, 10, True),
+        ([10], 10, 10, True),
+    ],
+)
+def test_a_count_of_the_whole_run_that_breaks_off_is_no_part_of_another(
+    counts: list[int], length: int, steps: int, ends: bool, tmp_path: Path
+) -> None:
+    """Two halves are no whole, and what one process counts twice nobody knows."""
+    program = Program(tmp_path, r"step (?P<step>\d+)/\d+ loss (?P<loss>\S+)", steps=steps)
+    for last in counts:
+        program.write("".join(f"step {n}/{length} loss {n}.5\n" for n in range(1, last + 1)))
+    program.reader.close(0, asked=False)
+    assert ("done" in [line.msg for line in program.told()]) is ends
+
+
 def test_an_evaluation_that_says_of_how_many_it_counts_is_no_step(tmp_path: Path) -> None:
     program = Program(tmp_path, PATTERNS["plain"], steps=1000)
     for number in range(100, 1001, 100):
@@ -1140,7 +1162,7 @@ def read_shell(folder: Path, loop: str, **says: Any) -> Program:
             ["bash", "-c", loop.replace("PYTHON", python)], stdout=stream, stderr=stream
         )
     program = Program(
-        folder, r"step (?P<step>\d+) loss (?P<loss>\S+)", r"(?P<loss>\d+) lost", steps=9
+        folder, r"step (?P<step>\d+)(?:/\d+)? loss (?P<loss>\S+)", r"(?P<loss>\d+) lost", steps=9
     )
     program.reader = OutputLines(folder, program.order, log, shell.pid)
     while shell.poll() is None:
@@ -1168,6 +1190,16 @@ def test_a_shell_that_starts_one_program_after_the_other_adds_their_steps_up(
     program = read_shell(tmp_path, "for i in 1 2 3; do PYTHON; done")
     assert [step for step, _ in program.steps()] == list(range(1, 10))
     assert program.told()[-1].msg == "done"
+
+
+def test_a_shell_that_starts_a_count_of_the_whole_run_again_adds_no_steps_up(
+    tmp_path: Path,
+) -> None:
+    """It left with an error that it told in words of its own."""
+    loop, line = "for i in 1 2 3; do PYTHON; done; true", "step {number}/9 loss {number}.5"
+    program = read_shell(tmp_path, loop, end="sys.exit('boom')", line=line)
+    assert [step for step, _ in program.steps()] == [1, 2, 3] * 3
+    assert (program.told()[-1].msg, program.told()[-1].step) == ("done", 3), "it ended early"
 
 
 @pytest.mark.parametrize(
