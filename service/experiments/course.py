@@ -324,11 +324,15 @@ _FOUND_CHARS = 400
 
 
 def _failed_by(deed: Deed, run: RunRow) -> Outcome | None:
-    """Return how its watcher's first halt ends a run, where the run's own lines show that."""
+    """Return how its watcher's first halt ends a run, where the run's own lines show that.
+
+    One of another cause that waits for a checkpoint hides none that was found meanwhile.
+    """
     halts = (
         row
         for row in load_findings(deed.session, run.id)
         if row.severity is Severity.HALT and row.act is not Act.PAGE
+        if row.act is not Act.AT_CHECKPOINT or code_of(row.detector) in SHOWN_BY_LINES
     )
     first = next(halts, None)
     if first is None or code_of(first.detector) not in SHOWN_BY_LINES:

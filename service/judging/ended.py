@@ -16,9 +16,10 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.facts import Facts
+from gonogo.contract.finding import Severity
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import Order, ResumePoint, RunReason
-from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
+from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode, code_of
 from gonogo.contract.rules import Rules
 from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
 from gonogo.judge.course.met import met_by
@@ -248,7 +249,9 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
 
 def _outcome_found(told: Outcome, assessment: Assessment) -> Outcome:
     """Return why a run ended: not by an accident that came after its lines had shown it to fail."""
-    found, halt = assessment.attempt.outcome, assessment.facts.latched()
+    found = assessment.attempt.outcome
+    halts = (row for row in assessment.facts.findings if row.severity is Severity.HALT)
+    halt = next((row for row in halts if code_of(row.detector) is found.code), None)
     if found.code is told.code or halt is None:
         return told
     at = "" if halt.step is None else f" at step {halt.step}"

@@ -180,6 +180,14 @@ def test_a_run_that_failed_by_its_own_lines_is_not_forgotten_because_its_end_is_
     worker.report(
         order,
         {"detector": "alive_lost", "severity": "suspect", "at": 1.0, "key": "a", "text": "silent"},
+        {
+            "detector": "memory_leak",
+            "severity": "halt",
+            "act": "at_checkpoint",
+            "at": 1.0,
+            "key": "waits",
+            "text": "it hits its limit in about 50 min",
+        },
         {"detector": detector, "severity": "halt", "at": 1.0, "key": "b", "text": "it is NaN"},
     )
     if lost == "takeover":

@@ -4,7 +4,7 @@ Facts say what was seen and never what it means: that is the gate's. The same re
 the same facts, byte for byte, on any machine and in whatever order lines came.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gonogo.contract.canonical import digest, rounded
 from gonogo.contract.criterion import Criterion, Metric
@@ -102,7 +102,7 @@ def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
     if record.exit is not None:
         ended = OutcomeFacts(code=record.exit.reason, actor=record.exit.ended_by)
         excused = ended.klass is OutcomeClass.INFRA and rules.facts_v >= FAILED_BEFORE
-        failed = _shown_by_lines(halt) if halt is not None and excused else None
+        failed = _shown_by_lines(record.findings) if excused else None
         return failed or ended
     if halt is not None:
         told = rules.facts_v >= FULL_DISKS
@@ -116,11 +116,20 @@ def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
     return None
 
 
-def _shown_by_lines(halt: Finding) -> OutcomeFacts | None:
-    """Return how a halt of ours ends a run, where the run's own lines show that."""
-    code = cause_of(halt)
-    shown = is_ours(halt.detector) and halt.act is not Act.PAGE and code in SHOWN_BY_LINES
-    return OutcomeFacts(code=code, actor=Actor.WATCHDOG) if shown else None
+def _shown_by_lines(findings: Iterable[Finding]) -> OutcomeFacts | None:
+    """Return how a halt of ours had ended a run, where the run's own lines show that.
+
+    One of another cause that waits for a checkpoint, or ends nothing, hides none found meanwhile.
+    """
+    for halt in findings:
+        if halt.severity is not Severity.HALT or halt.act is Act.PAGE:
+            continue
+        code = cause_of(halt)
+        if is_ours(halt.detector) and code in SHOWN_BY_LINES:
+            return OutcomeFacts(code=code, actor=Actor.WATCHDOG)
+        if halt.act is not Act.AT_CHECKPOINT:
+            return None
+    return None
 
 
 def _exit_facts(record: RunRecord) -> ExitFacts | None:

@@ -238,6 +238,29 @@ def test_an_accident_does_not_excuse_what_the_lines_had_shown_before(
     assert outcome_of(later, rules) == outcome_of(replace(record, findings=()), rules)
 
 
+@pytest.mark.parametrize(
+    ("detector", "act", "code"),
+    [
+        (Detector.MEMORY_LEAK, Act.AT_CHECKPOINT, "non_finite"),
+        ("one of theirs", Act.PAGE, "non_finite"),
+        (Detector.MEMORY_LEAK, Act.NOW, "preempted"),
+    ],
+)
+def test_a_halt_that_waits_hides_none_that_is_found_meanwhile(
+    detector: str, act: Act, code: str
+) -> None:
+    """That one would have ended the run, had its host not been taken away."""
+    waits = finding(detector).model_copy(update={"act": act})
+    shown = finding(Detector.NON_FINITE).model_copy(update={"act": Act.NOW})
+    told = ExitRecord(
+        run="run_1", attempt=1, ended_at=2.0, ended_by=Actor.INFRA, reason=OutcomeCode.PREEMPTED
+    )
+    record = RunRecord(order=order_of(), ranks={}, findings=(waits, shown), exit=told)
+    found = outcome_of(record, build_rules(record.order))
+    assert found is not None
+    assert found.code == code
+
+
 @pytest.mark.parametrize(("facts_v", "code"), [(3, "resource_limit"), (4, "disk_full")])
 def test_a_halt_for_want_of_room_means_what_it_meant_when_the_facts_were_made(
     facts_v: int, code: str
