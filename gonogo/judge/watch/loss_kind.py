@@ -24,8 +24,8 @@ where it began, which is `BEGAN_LEAST` or more."""
 BEGAN_LEAST, FELL_SIGMAS = 1.0, 3.0
 NOISY_SHARE = 0.35
 """Noise of up to this share of the best is no play, if the loss fell; its rise has to be a large
-one, and that of the gradients too. Where there is more noise it also has to stay, and the gradients
-have to be told."""
+one, and that of the gradients too. A value's of growing returns has more, and rises with them, its
+gradients too, while all is well."""
 SWING_STEPS, SWINGS = 25, 2
 """A loss that was up for so many steps and came back has swung; a language model's may once."""
 BLOW_UP_X, GRADIENTS_X = 10.0, 3.0
@@ -110,9 +110,8 @@ class LossKind:
                 return rise.won_back
             return resumed or BEGAN_LEAST <= rise.start <= rise.smooth / BEGAN_X
         far = rise.smooth >= max(BEST_X * rise.best, BEGAN_X * rise.start)
-        if not (fell or resumed) or not far or not self._gradients_grew():
-            return False
-        return rise.noise <= NOISY_SHARE * rise.best or (rise.stays and bool(self.usual_gradient))
+        noisy = rise.noise > NOISY_SHARE * rise.best
+        return not noisy and (fell or resumed) and far and self._gradients_grew()
 
     def blows_up(self, smooth: float) -> bool:
         """Whether it is far beyond all that was before; the gradients too, where they are told."""
@@ -144,10 +143,8 @@ class Rise:
     """Whether it is above where it began, by more than the limit."""
     mild: bool
     """Whether it is no more than a few times the limit that noise does not widen."""
-    stays: bool
-    """Whether it has not come down from one block of steps to the next."""
     long: bool
-    """Whether it still stays after many such blocks."""
+    """Whether it has not come down from one block of steps to the next, after many of them."""
 
     @property
     def start(self) -> float:

@@ -87,8 +87,8 @@ class Divergence(Detector[Trend]):
         " three times its best; to 1.25 times where it began, 1 or more, where it never fell; at"
         " once where the run was resumed. One of more noise that fell: at three times its best"
         " and 1.25 times where it began (one that comes back to that warns),"
-        " with three times the gradient norm (and of much more: where it stays so). All others (a"
-        " policy's, a reward's, that of two networks against each other) halt only where they blow"
+        " with three times the gradient norm. All others (of much more noise, a policy's, a"
+        " value's, a reward's, that of two networks against each other) halt only where they blow"
         " up: ten times the largest before, with three times the gradient norm; else a rise warns."
         " Where the learning rate comes back"
         " up (by a quarter, after it had fallen; the mean of twelve), losses are counted anew,"
@@ -101,6 +101,8 @@ class Divergence(Detector[Trend]):
         " high as those that warned before."
     )
     State = Trend
+    version = 2
+    """2: a noisy loss that rises with its gradients, as a value's does, only warns."""
     steps = True
 
     def observe_step(self, own: Trend, step: Step, view: View) -> Seen[Trend]:
@@ -217,7 +219,6 @@ class Divergence(Detector[Trend]):
             jitter=own.jitter,
             worse=own.smooth > first + above,
             mild=mild,
-            stays=stays,
             long=stays
             and own.up >= LONG_BLOCKS * LASTS_X * self.settings.over_steps
             and own.heights[-1] >= WINS_BACK * max(own.heights),
