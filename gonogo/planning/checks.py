@@ -87,15 +87,15 @@ def warnings_of(plan: Plan) -> list[str]:
 
 
 def _owed_by_a_script(plan: Plan) -> Iterator[str]:
-    """Yield what a phase's `data` asks of a program of somebody's own, which may not know it."""
-    if plan.ours or (plan.identity is not None and plan.identity.dataset is not None):
-        return
-    for phase in plan.phases:
-        if phase.data is not None:
-            yield (
-                f"phases.{phase.name}.data: a script that is attached begins only where it tells"
-                f" attach(identity={{'dataset': {phase.data!r}}}); leave data out where it does not"
-            )
+    """Yield what its phases' `data` ask of a program of somebody's own, which may not know it."""
+    owed = [phase for phase in plan.phases if phase.data is not None]
+    told = plan.ours or (plan.identity is not None and plan.identity.dataset is not None)
+    if owed and not told:
+        yield (
+            f"{', '.join(f'phases.{phase.name}.data' for phase in owed)}: a script that is attached"
+            f" begins only where it tells attach(identity={{'dataset': {owed[0].data!r}}}); leave"
+            " data out where it does not"
+        )
 
 
 def _taken_names(plan: Plan) -> Iterator[Problem]:
