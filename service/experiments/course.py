@@ -13,7 +13,6 @@ from typing import Any
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Conflict
-from gonogo.contract.finding import Act, Severity
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import (
@@ -25,11 +24,12 @@ from gonogo.contract.lifecycle import (
     RunState,
 )
 from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
-from gonogo.contract.outcome import SHOWN_BY_LINES, Actor, Outcome, OutcomeCode, code_of
+from gonogo.contract.outcome import SHOWN_BY_LINES, Actor, Outcome, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.carrying import left_by
 from gonogo.judge.course.reruns import laid_over
+from gonogo.judge.watch.registry import cause_of, shown_by_lines
 from gonogo.planning.resolve import ResolvedPlan
 from service.db.documents import Awaited, ServiceEnd, is_by_service
 from service.db.insert import insert_new
@@ -324,21 +324,12 @@ _FOUND_CHARS = 400
 
 
 def _failed_by(deed: Deed, run: RunRow) -> Outcome | None:
-    """Return how its watcher's first halt ends a run, where the run's own lines show that.
-
-    One of another cause that waits for a checkpoint hides none that was found meanwhile.
-    """
-    halts = (
-        row
-        for row in load_findings(deed.session, run.id)
-        if row.severity is Severity.HALT and row.act is not Act.PAGE
-        if row.act is not Act.AT_CHECKPOINT or code_of(row.detector) in SHOWN_BY_LINES
-    )
-    first = next(halts, None)
-    if first is None or code_of(first.detector) not in SHOWN_BY_LINES:
+    """Return how its watcher's halt had ended a run, where the run's own lines show that."""
+    failed = shown_by_lines(load_findings(deed.session, run.id))
+    if failed is None:
         return None
-    text = first.text[:_FOUND_CHARS]
-    return Outcome(code=code_of(first.detector), actor=Actor.WATCHDOG, text=text)
+    text = failed.text[:_FOUND_CHARS]
+    return Outcome(code=cause_of(failed), actor=Actor.WATCHDOG, text=text)
 
 
 def is_over(experiment: ExperimentRow) -> bool:

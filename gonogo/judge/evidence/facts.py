@@ -4,7 +4,7 @@ Facts say what was seen and never what it means: that is the gate's. The same re
 the same facts, byte for byte, on any machine and in whatever order lines came.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from gonogo.contract.canonical import digest, rounded
 from gonogo.contract.criterion import Criterion, Metric
@@ -21,8 +21,8 @@ from gonogo.contract.facts import (
     SaidIdentity,
     WatchFacts,
 )
-from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.outcome import SHOWN_BY_LINES, Actor, OutcomeClass, OutcomeCode
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.outcome import Actor, OutcomeClass, OutcomeCode
 from gonogo.contract.records import CheckOutcome, Preflight
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.contradictions import find_contradictions
@@ -34,7 +34,7 @@ from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.samples import may_be_sums
 from gonogo.judge.evidence.signs import signs_at_end
 from gonogo.judge.evidence.steps import BootSteps, RankSteps
-from gonogo.judge.watch.registry import cause_of, cause_of_any, is_ours
+from gonogo.judge.watch.registry import cause_of, cause_of_any, shown_by_lines
 from gonogo.rundir import preflight_name
 
 FULL_DISKS = 4
@@ -102,8 +102,10 @@ def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
     if record.exit is not None:
         ended = OutcomeFacts(code=record.exit.reason, actor=record.exit.ended_by)
         excused = ended.klass is OutcomeClass.INFRA and rules.facts_v >= FAILED_BEFORE
-        failed = _shown_by_lines(record.findings) if excused else None
-        return failed or ended
+        failed = shown_by_lines(record.findings) if excused else None
+        if failed is None:
+            return ended
+        return OutcomeFacts(code=cause_of(failed), actor=Actor.WATCHDOG)
     if halt is not None:
         told = rules.facts_v >= FULL_DISKS
         code = cause_of(halt) if told else cause_of_any(halt.detector)
@@ -113,22 +115,6 @@ def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
     ]
     if done and all(done):
         return OutcomeFacts(code=OutcomeCode.COMPLETED, actor=Actor.TRAINER)
-    return None
-
-
-def _shown_by_lines(findings: Iterable[Finding]) -> OutcomeFacts | None:
-    """Return how a halt of ours had ended a run, where the run's own lines show that.
-
-    One of another cause that waits for a checkpoint, or ends nothing, hides none found meanwhile.
-    """
-    for halt in findings:
-        if halt.severity is not Severity.HALT or halt.act is Act.PAGE:
-            continue
-        code = cause_of(halt)
-        if is_ours(halt.detector) and code in SHOWN_BY_LINES:
-            return OutcomeFacts(code=code, actor=Actor.WATCHDOG)
-        if halt.act is not Act.AT_CHECKPOINT:
-            return None
     return None
 
 

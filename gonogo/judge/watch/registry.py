@@ -5,14 +5,14 @@ entry point `gonogo.detectors`, whose value is a subclass of `Detector`. One tha
 refuses every new order here, and harms no run that is watched or judged: it is not installed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
 from gonogo.contract.errors import Rejected
-from gonogo.contract.finding import Finding
+from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode, code_of
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.outcome import OutcomeCode, code_of
 from gonogo.judge.watch.detector import Detector
 from gonogo.judge.watch.detectors.alive_lost import AliveLost
 from gonogo.judge.watch.detectors.checkpoint_overdue import CheckpointOverdue
@@ -131,6 +131,24 @@ def all_detectors() -> tuple[Kind, ...]:
 def is_ours(name: str) -> bool:
     """Say whether a detector is one of D1 to D26."""
     return any(row.name == name for row in REGISTRY)
+
+
+def shown_by_lines(findings: Iterable[Finding]) -> Finding | None:
+    """Return the halt of ours by which a run had failed, where its own lines show that.
+
+    One of another cause that waits for a checkpoint, or ends nothing, hides none found meanwhile.
+
+    Args:
+        findings: of the run, in the order in which they were made.
+    """
+    for halt in findings:
+        if halt.severity is not Severity.HALT or halt.act is Act.PAGE:
+            continue
+        if is_ours(halt.detector) and cause_of(halt) in SHOWN_BY_LINES:
+            return halt
+        if halt.act is not Act.AT_CHECKPOINT:
+            return None
+    return None
 
 
 def cause_of(halt: Finding) -> OutcomeCode:

@@ -63,6 +63,13 @@ def test_the_page_of_a_campaign_shows_its_answer_when_it_ends(plane: Plane, tab:
     tab.wait("document.querySelector('.headline').innerText.includes('finished')")
     tab.wait("document.querySelectorAll('section[aria-label=Comparison] tbody tr').length === 2")
     assert tab.eval("window.loadedOnce") is True
+    become_telephone(tab)
+    cut = "[...document.querySelectorAll('.scroll')].filter(r => r.scrollWidth > r.clientWidth)"
+    assert tab.eval(f"{cut}.length") == 0, "its answers can be read on a telephone"
+
+
+def become_telephone(tab: Browser) -> None:
+    """Show pages as on a screen of 400 × 800 pixels."""
     tab.call(
         "Emulation.setDeviceMetricsOverride",
         width=400,
@@ -70,8 +77,6 @@ def test_the_page_of_a_campaign_shows_its_answer_when_it_ends(plane: Plane, tab:
         deviceScaleFactor=1,
         mobile=True,
     )
-    cut = "[...document.querySelectorAll('.scroll')].filter(r => r.scrollWidth > r.clientWidth)"
-    assert tab.eval(f"{cut}.length") == 0, "its answers can be read on a telephone"
 
 
 def test_a_page_fits_a_telephone(plane: Plane, tab: Browser) -> None:
@@ -80,13 +85,7 @@ def test_a_page_fits_a_telephone(plane: Plane, tab: Browser) -> None:
     worker.run_through(plane.next_order(worker))
     plane.wait(lambda: plane.experiment(experiment)["phases"][0]["verdict"], "a verdict")
     plane.submit(name="with-a-name-that-is-longer-than-a-line-2026-11-21", labels={"owner": "me"})
-    tab.call(
-        "Emulation.setDeviceMetricsOverride",
-        width=400,
-        height=800,
-        deviceScaleFactor=1,
-        mobile=True,
-    )
+    become_telephone(tab)
     run = plane.experiment(experiment)["phases"][0]["runs"][0]
     for path in ("/", f"/experiments/{experiment}?run={run}", "/alerts", "/workers", "/sign-in"):
         tab.visit(f"{plane.context.url}{path}", path.split("?")[0])

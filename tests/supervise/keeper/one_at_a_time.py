@@ -15,5 +15,5 @@ def reap_one() -> Iterator[tuple[int, Ended]]:
 
 
 if __name__ == "__main__":
-    keeper.reap_all = reap_one  # type: ignore[attr-defined]
+    keeper.reap_all = reap_one  # type: ignore[attr-defined]  # imported there, not exported
     sys.exit(__main__.main(sys.argv[1:]))
