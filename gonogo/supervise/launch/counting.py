@@ -210,6 +210,10 @@ class Count:
         """Whether the number does not go on, and each line of it is counted."""
         return self._lines > 0
 
+    def shown_whole(self, length: int) -> bool:
+        """Say whether the last number was that of a loop of some length, but for a stride."""
+        return self._last + self._widest > length - (self._first == 0)
+
     def owes(self, steps: int, length: int | None) -> bool:
         """Say whether a further line was to come before a run of some steps is at its end.
 

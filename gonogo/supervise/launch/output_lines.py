@@ -39,7 +39,13 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.launch.counting import TOGETHER_S, Count, Held, loss_of
-from gonogo.supervise.processes import SHELLS, TICKS_PER_S, find_descendants, load_program
+from gonogo.supervise.processes import (
+    SHELLS,
+    TICKS_PER_S,
+    ProcessRef,
+    find_descendants,
+    load_program,
+)
 from gonogo.trainer.line import build_line
 from gonogo.trainer.line_file import ATTACHED, READ, LineFile, Taken
 
@@ -59,6 +65,8 @@ _READ_BYTES = 2**20
 _RECORD_S = 10.0
 """So long a step waits for the lines of its record that are still to come: it may be named as it
 begins, and its loss be told as it ends. What comes later is told of it all the same."""
+_ASK_EVERY_S = 1.0
+"""Who prints steps is asked that often: each time all processes are looked at."""
 _ENDS = ".;:)]}%'\""
 _END = re.compile(rb"[\r\n]")
 _LENGTH = re.compile(r" {0,8}/ {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)\b(?!\.\d)( \[)?")
@@ -117,8 +125,13 @@ class OutputLines:
         self._looked_ticks = _now_ticks()
         self._last_text = ""
         self._by_shell = False
-        self._pythons: list[int] | None = None
-        """When the programs below a shell began, where this look has asked."""
+        self._pythons: frozenset[ProcessRef] | None = None
+        """What runs below a shell, where this look has asked."""
+        self._printing: frozenset[ProcessRef] = frozenset()
+        """What ran there when it last was asked who prints steps; empty where nobody knows."""
+        self._programs = 0
+        """How often nothing of that was there any more the next time, and something else was."""
+        self._asked = -math.inf
 
     def read(self) -> None:
         """Say what has been written since the last call, and who has been silent for long."""
@@ -252,7 +265,10 @@ class OutputLines:
         if fields == rank.shown and _is_exact(fields.get("grad_norm")):
             return
         rank.shown = fields
-        rank.count.unsure = rank.count.unsure or self._is_started_anew(rank) is not False
+        self._ask_who_prints()
+        another = rank.program not in (None, self._programs)
+        again = another or self._is_started_anew(rank) is not False
+        rank.count.unsure = rank.count.unsure or again
         self._note(rank, rank.step + 1, fields)
 
     def _count(self, rank: "_Rank", printed: int, fields: dict[str, Any], beside: "Around") -> None:
@@ -265,14 +281,16 @@ class OutputLines:
         within = printed < rank.step and rank.is_within(self._order.get("steps"))
         rank.failed = rank.failed or within  # it broke off, whatever it says of that
         failed, late = self._is_started_anew(rank), rank.stands_s() > TOGETHER_S
-        anew = rank.count.anew
+        anew, came_to_its_end = rank.count.anew, rank.came_to_its_end
         changes = [
             *rank.count.take(
                 printed, fields, bar=beside.bar, epoch=beside.epoch, failed=failed, late=late
             )
         ]
-        if within and rank.count.anew > anew:  # no epoch either, and nobody started it again
-            rank.count.unsure = True
+        begins = rank.count.anew > anew
+        if begins and (within or not (came_to_its_end or self._is_one_program(rank))):
+            rank.count.unsure = True  # no epoch either, or of a program whose end nobody saw
+        self._ask_who_prints(now=begins)
         if rank.count.by_lines and None not in changes:
             if changes or loss_of(fields) not in (None, loss_of(rank.shown or {})):
                 rank.shown = fields
@@ -291,6 +309,7 @@ class OutputLines:
         """Keep a step that has ended, and when it was not there yet."""
         rank.note(step, fields, of=of)
         rank.failed, rank.before_ticks = False, self._looked_ticks
+        rank.program = self._programs
 
     def _is_started_anew(self, rank: "_Rank") -> bool | None:
         """Say whether a shell may have started the program again since a rank's last step.
@@ -300,15 +319,39 @@ class OutputLines:
         """
         if not (rank.failed and self._by_shell):
             return False
+        pythons = self._find_pythons()
+        if not pythons:
+            return None
+        return min(ref.start_ticks for ref in pythons) >= rank.before_ticks
+
+    def _is_one_program(self, rank: "_Rank") -> bool:
+        """Say whether it is still the program below a shell that printed a rank's last step.
+
+        How one has ended that its shell starts nobody sees but the shell: a counter that another
+        one begins anew may go on from what failed without a word.
+        """
+        if not self._by_shell:
+            return True
+        self._ask_who_prints(now=True)
+        return self._programs > 0 and rank.program == self._programs
+
+    def _ask_who_prints(self, *, now: bool = False) -> None:
+        """Look at what runs below a shell while steps are printed: now, or if it is long ago."""
+        if not self._by_shell or (not now and time.monotonic() - self._asked < _ASK_EVERY_S):
+            return
+        self._asked = time.monotonic()
+        if pythons := self._find_pythons():
+            self._programs += not self._printing & pythons
+            self._printing = pythons
+
+    def _find_pythons(self) -> frozenset[ProcessRef]:
         if self._pythons is None:
-            self._pythons = [
-                ref.start_ticks
+            self._pythons = frozenset(
+                ref
                 for pid, ref in find_descendants(self._pid).items()
                 if load_program(pid).startswith("python")
-            ]
-        if not self._pythons:
-            return None
-        return min(self._pythons) >= rank.before_ticks
+            )
+        return self._pythons
 
     def _open(self, number: int) -> "_Rank | None":
         """Begin to speak for a rank, unless it speaks for itself: then never again for any."""
@@ -363,6 +406,8 @@ class _Rank:
         """What the last line told, where lines are counted."""
         self.failed = False
         """Whether something was printed since the last step that says so of the program."""
+        self.program: int | None = None
+        """Which of a shell's programs was there as that step was noted."""
         self.before_ticks = 0
         """When that step was not there yet; processes that began later have not printed it."""
 
@@ -400,6 +445,11 @@ class _Rank:
                 self._lengths.clear()
                 self.begin_anew(order)  # what was counted so far were no steps
         return True
+
+    @property
+    def came_to_its_end(self) -> bool:
+        """Whether its last line told a number, and of how many, and was the last of these."""
+        return self.count.shown_whole(next(iter(self._lengths))) if self._lengths else False
 
     def is_within(self, steps: int | None) -> bool:
         """Say whether its lines count the steps of the whole run, and have not come to its end."""

@@ -1187,7 +1187,35 @@ def test_a_shell_that_starts_a_failed_program_again_adds_no_steps_up(tmp_path: P
 def test_a_shell_that_starts_one_program_after_the_other_adds_their_steps_up(
     tmp_path: Path,
 ) -> None:
-    program = read_shell(tmp_path, "for i in 1 2 3; do PYTHON; done")
+    line = "step {number}/3 loss {number}.5"
+    program = read_shell(tmp_path, "for i in 1 2 3; do PYTHON; done", line=line)
+    assert [step for step, _ in program.steps()] == list(range(1, 10))
+    assert program.told()[-1].msg == "done"
+
+
+@pytest.mark.parametrize("line", ["step {number} loss {number}.5", "{number} lost"])
+@pytest.mark.parametrize("end", ["", "sys.exit('boom')"])
+def test_how_each_of_a_shells_programs_has_ended_is_not_known_without_their_length(
+    line: str, end: str, tmp_path: Path
+) -> None:
+    """It may have failed, and what is added up be counted twice."""
+    wait = "import time; time.sleep(1.2)\n" if "lost" in line else ""
+    program = read_shell(tmp_path, "for i in 1 2 3; do PYTHON; done", end=wait + end, line=line)
+    assert [step for step, _ in program.steps()] == list(range(1, 10))
+    assert program.told()[-1].msg != "done"
+
+
+def test_a_program_that_broke_off_in_its_own_count_is_not_added_to_the_next(
+    tmp_path: Path,
+) -> None:
+    line, loop = "step {number}/4 loss {number}.5", "for i in 1 2 3; do PYTHON; done"
+    program = read_shell(tmp_path, loop, end="sys.exit('boom')", line=line)
+    assert program.told()[-1].msg != "done"
+
+
+@pytest.mark.parametrize("beside", ["sleep 60 &", "(while :; do sleep 0.05; done) &"])
+def test_epochs_of_one_program_below_a_shell_are_added_up(beside: str, tmp_path: Path) -> None:
+    program = read_shell(tmp_path, f"{beside} PYTHON; kill $!", epochs=3)
     assert [step for step, _ in program.steps()] == list(range(1, 10))
     assert program.told()[-1].msg == "done"
 
@@ -1243,7 +1271,8 @@ def test_who_prints_late_what_it_did_before_and_after_an_error_does_not_fail(
 
 def test_an_error_that_python_ignores_fails_no_program(tmp_path: Path) -> None:
     end = "print('Exception ignored in: <f>'); print('Traceback (most recent call last):')"
-    program = read_shell(tmp_path, "for i in 1 2 3; do PYTHON; done", end=end)
+    line = "step {number}/3 loss {number}.5"
+    program = read_shell(tmp_path, "for i in 1 2 3; do PYTHON; done", end=end, line=line)
     assert [step for step, _ in program.steps()] == list(range(1, 10))
     assert program.told()[-1].msg == "done"
 
