@@ -94,15 +94,16 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
 def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
     """Return why the run ended, or None when nothing says that it did.
 
-    exit.json says it, unless that is an accident of a run that its own lines had shown to fail: it
-    waited for a checkpoint, or for its keeper, when its host was taken. Without one, a halt finding
-    or every rank's `done` stands for it.
+    exit.json says it, unless that is an accident, or an operator's halt, of a run that its own
+    lines had shown to fail: it waited for a checkpoint, or for its keeper, when its host was taken.
+    Without one, a halt finding or every rank's `done` stands for it.
     """
     halt = next((row for row in record.findings if row.severity is Severity.HALT), None)
     if record.exit is not None:
         ended = OutcomeFacts(code=record.exit.reason, actor=record.exit.ended_by)
-        excused = ended.klass is OutcomeClass.INFRA and rules.facts_v >= FAILED_BEFORE
-        failed = shown_by_lines(record.findings) if excused else None
+        excuses = ended.klass is OutcomeClass.INFRA or ended.code is OutcomeCode.HALTED
+        excuses = excuses and rules.facts_v >= FAILED_BEFORE
+        failed = shown_by_lines(record.findings) if excuses else None
         if failed is None:
             return ended
         return OutcomeFacts(code=cause_of(failed), actor=Actor.WATCHDOG)

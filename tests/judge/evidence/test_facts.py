@@ -220,7 +220,9 @@ def test_without_exit_json_a_halt_or_every_ranks_done_says_how_it_ended(
         (Detector.SLOW, Act.AT_CHECKPOINT, OutcomeCode.PREEMPTED, 4, "preempted"),
         ("one of theirs", Act.NOW, OutcomeCode.PREEMPTED, 4, "preempted"),
         (Detector.NON_FINITE, Act.NOW, OutcomeCode.NONZERO_EXIT, 4, "nonzero_exit"),
-        (Detector.NON_FINITE, Act.NOW, OutcomeCode.HALTED, 4, "halted"),
+        (Detector.NON_FINITE, Act.NOW, OutcomeCode.HALTED, 4, "non_finite"),
+        (Detector.STALL, Act.NOW, OutcomeCode.HALTED, 4, "halted"),
+        (Detector.NON_FINITE, Act.NOW, OutcomeCode.CANCELLED, 4, "cancelled"),
     ],
 )
 def test_an_accident_does_not_excuse_what_the_lines_had_shown_before(
