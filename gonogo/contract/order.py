@@ -12,6 +12,7 @@ from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Verdict
 from gonogo.contract.heartbeat import Identity
+from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Recorded
@@ -74,13 +75,15 @@ class CarriedRemedy(Recorded):
 
 
 class UnpassedRun(Recorded):
-    """A run that went to the last step of its phase and is not GO, and is gone on with."""
+    """A run that went to its phase's last step and is not GO, or failed; it is gone on with."""
 
     experiment: str
     run: str
     steps: int
     """The last step that it was ordered to."""
     verdict: Verdict
+    outcome: OutcomeCode | None = None
+    """By what its own lines had shown it to fail before that step; None: it went there."""
 
 
 class PhaseAhead(Recorded):

@@ -27,7 +27,7 @@ from service.agent.fitting import UNREADABLE, fitting
 from service.db.documents import ClaimKept
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
-from service.experiments.checkpoints import find_unpassed
+from service.experiments.checkpoints import failed_by_lines, iter_unpassed
 from service.experiments.course import end_without_worker, resolved_of
 from service.experiments.epochs import EPOCH, is_of_now, next_token
 from service.experiments.lifecycle import (
@@ -40,6 +40,7 @@ from service.experiments.lifecycle import (
 from service.experiments.speeds import load_best_step_s
 from service.experiments.takers import SILENT_S
 from service.queries.runs import load_runs_of_worker
+from service.told.awaited import went_to_its_end
 
 _NOT_STARTED = (RunState.CLAIMED, RunState.PREFLIGHT)
 
@@ -320,11 +321,15 @@ def _unpassed(session: Session, experiment: ExperimentRow, run: RunRow) -> Unpas
     point = run.resume_from
     if point is None or not point.step:
         return None
-    found = find_unpassed(session, experiment, run.phase, point)
+    found = next(iter_unpassed(session, experiment, run.phase, point), None)
     if found is None or found.verdict is None:
         return None
     plan = resolved_of(session.get_one(ExperimentRow, found.experiment)).parsed()
     steps = plan.phase(found.phase).steps
     return UnpassedRun(
-        experiment=found.experiment, run=found.id, steps=steps, verdict=found.verdict
+        experiment=found.experiment,
+        run=found.id,
+        steps=steps,
+        verdict=found.verdict,
+        outcome=None if went_to_its_end(found) else failed_by_lines(session, found),
     )

@@ -18,16 +18,19 @@ from pathlib import Path, PurePosixPath
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
+from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Corrupt, GonogoError
 from gonogo.contract.observation import CheckpointSeen, Kind
 from gonogo.contract.order import ResumePoint
-from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.contract.records import Manifest, Preflight
+from gonogo.judge.watch.registry import cause_of, shown_by_lines
 from gonogo.rundir import RunDir, is_text, load_record, open_file
 from service.db.schema import ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.evidence.files import load_bytes_backwards
 from service.queries.experiments import runs_of
+from service.queries.findings import load_findings
 from service.told.awaited import has_not_passed
 
 _log = logging.getLogger(__name__)
@@ -110,24 +113,40 @@ def went_to_its_end_unpassed(point: ResumePoint, attempts: Iterable[RunRow]) -> 
     return holder if holder is not None and has_not_passed(holder) else None
 
 
-def find_unpassed(
+def iter_unpassed(
     session: Session, experiment: ExperimentRow, phase: str, point: ResumePoint
-) -> RunRow | None:
-    """Return the run that wrote a checkpoint, went to its end and is not GO, wherever it was made.
+) -> Iterator[RunRow]:
+    """Yield the run that wrote a checkpoint, went to its end and is not GO, wherever it was made.
 
     That may be in one from which `experiment` goes on itself: what was taken over of a run is still
-    of that run, however many experiments lie between.
+    of that run, however many experiments lie between. There it may also be one that went on from
+    that checkpoint, or wrote it, and had failed by what its own lines show: the experiment went no
+    further, and what goes on with it elsewhere is one more try.
     """
     at: ExperimentRow | None = experiment
     looked: ResumePoint | None = point
     while at is not None and looked is not None:
         runs = runs_of(session, at.id, phase)
         found = went_to_its_end_unpassed(looked, runs)
+        if found is None and at is not experiment:
+            found = next((run for run in reversed(runs) if failed_by_lines(session, run)), None)
         if found is not None:
-            return found
+            yield found
         looked = found_elsewhere(looked, runs)
         at = None if at.origin is None else session.get(ExperimentRow, at.origin.experiment)
-    return None
+
+
+def failed_by_lines(session: Session, run: RunRow) -> OutcomeCode | None:
+    """Return what its own lines had shown a run to fail by; None where they did not, or it is well.
+
+    Its host may have been lost, or an operator have halted it, before it was ended for that.
+    """
+    if run.outcome is None or not run.judged or run.verdict != Verdict.NO_GO:
+        return None
+    if run.outcome.code in SHOWN_BY_LINES:
+        return run.outcome.code
+    halt = shown_by_lines(load_findings(session, run.id))
+    return None if halt is None else cause_of(halt)
 
 
 def found_elsewhere(point: ResumePoint, attempts: Sequence[RunRow]) -> ResumePoint | None:

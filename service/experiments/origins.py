@@ -29,10 +29,10 @@ from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.experiments.checkpoints import (
     durable_checkpoints,
-    find_unpassed,
     host_of,
     host_of_origin,
     is_durable,
+    iter_unpassed,
     wrote,
 )
 from service.experiments.course import patch_of, resolved_of
@@ -119,7 +119,8 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         raise _rejected(*problems)
     point = _point(session, source, phase, step, resolved)
     if point is not None and point.step:
-        unpassed = find_unpassed(session, source, phase, point)
+        rows = iter_unpassed(session, source, phase, point)
+        unpassed = next(filter(went_to_its_end, rows), None)
         made_in = None if unpassed is None else load_experiment(session, unpassed.experiment)
         if made_in is not None and plan.phase(phase).steps <= _steps_of(made_in, phase):
             raise _rejected(

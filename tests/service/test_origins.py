@@ -585,6 +585,40 @@ def test_a_longer_phase_passes_with_the_condition_that_it_did_not_pass_before(
     assert (condition["state"], condition["evidence_from"]) == ("open", None)
 
 
+@pytest.mark.parametrize("reason", ["non_finite", "stalled"])
+def test_what_its_lines_had_shown_to_fail_is_tried_once_more_with_a_condition(
+    reason: str, plane: Plane, tmp_path: Path
+) -> None:
+    """Within an experiment it would be, too; a host that hung is no failure of the training."""
+    home, worker = tmp_path / "runs", plane.worker(home=tmp_path / "runs")
+    sets = {"phases.synthetic.steps": 30}
+    first = plane.submit(set=sets)
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    save_checkpoint(home / order.run, step=20)
+    fail(worker, order, upto=25, reason=reason)
+    plane.wait_state(first, "finished")
+    second = plane.submit(origin=f"{first}:synthetic@20", set=sets)
+    again = plane.next_order(worker)
+    assert (again.unpassed is not None) == (reason == "non_finite")
+    save_checkpoint(home / again.run, step=25)
+    worker.start(again)
+    cancel(plane, second, worker, again)
+    third = plane.submit(origin=f"{second}:synthetic@25", set=sets)
+    last = plane.next_order(worker)
+    assert last.unpassed == again.unpassed, "however many experiments lie between"
+    worker.run_through(last)
+    plane.next_order(worker)
+    view = plane.experiment(third)
+    if reason == "stalled":
+        assert view["phases"][1]["verdict"] == "GO"
+        return
+    assert view["phases"][1]["verdict"] == "CONDITIONAL_GO"
+    (condition,) = view["conditions"]
+    told = f"it goes on with {order.run} of {first}, which failed there (non_finite), and is NO_GO"
+    assert condition["text"] == told
+
+
 def test_a_run_that_did_not_pass_is_named_through_every_experiment_that_goes_on_with_it(
     plane: Plane, tmp_path: Path
 ) -> None:

@@ -132,10 +132,11 @@ def unpassed_criteria(unpassed: UnpassedRun | None) -> list[CriterionResult]:
     """
     if unpassed is None:
         return []
-    text = (
-        f"it goes on with {unpassed.run} of {unpassed.experiment}, which went to step"
-        f" {unpassed.steps}, the last of the phase there, and is {unpassed.verdict}"
-    )
+    ended = f"went to step {unpassed.steps}, the last of the phase there"
+    if unpassed.outcome is not None:
+        ended = f"failed there ({unpassed.outcome})"
+    text = f"it goes on with {unpassed.run} of {unpassed.experiment}, which {ended}"
+    text = f"{text}, and is {unpassed.verdict}"
     return [_conditional(UNPASSED, CriterionOutcome.FAIL, unpassed.verdict.value, text)]
 
 
