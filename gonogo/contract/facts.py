@@ -19,7 +19,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Verdict
 from gonogo.contract.finding import Act, Severity, Source
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.outcome import CLASS_OF, Actor, OutcomeClass, OutcomeCode
+from gonogo.contract.outcome import CLASS_OF, Actor, OutcomeClass, OutcomeCode, code_of
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.records import CheckOutcome
 from gonogo.contract.tick import FileSeal, WatchStart
@@ -27,6 +27,8 @@ from gonogo.contract.wire import Number, Recorded
 
 FACTS_V = 4
 """Version of the facts that are made today."""
+LATER_HALTS = 4
+"""Version since which the halt that ended a run may be a later one than the first."""
 
 
 class SaidIdentity(Identity):
@@ -322,8 +324,16 @@ class Facts(Recorded):
         return found
 
     def latched(self) -> FindingFacts | None:
-        """Return the halt finding that ended the run: the first one."""
-        return next((row for row in self.findings if row.severity is Severity.HALT), None)
+        """Return the halt finding that ended the run: the first one.
+
+        Where that one waited, or ended nothing, it is the one of which the outcome tells.
+        """
+        halts = [row for row in self.findings if row.severity is Severity.HALT]
+        if not halts:
+            return None
+        waited = self.v >= LATER_HALTS and halts[0].act in (Act.AT_CHECKPOINT, Act.PAGE)
+        code = self.outcome.code if waited and self.outcome is not None else None
+        return next((row for row in halts if code_of(row.detector) is code), halts[0])
 
 
 _NOT_IN_V1: dict[str, Any] = {
