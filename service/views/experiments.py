@@ -24,7 +24,7 @@ from service.queries.experiments import (
     load_phases,
     load_seen_runs,
 )
-from service.queries.findings import load_halts
+from service.queries.findings import load_findings
 from service.queries.runs import load_mute
 from service.told.awaited import (
     expires_at,
@@ -175,7 +175,7 @@ def _stood(session: Session, runs: list[RunRow], cause: Cause) -> str | None:
     run = last_judged(runs)
     if run is None:
         return None
-    return where_it_stood([row for _, row in load_halts(session, [run.id])], cause.rank)
+    return where_it_stood(load_findings(session, run.id), cause.rank)
 
 
 def place_in_campaign(row: ExperimentRow) -> CampaignPlace | None:

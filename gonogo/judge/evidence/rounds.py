@@ -58,14 +58,23 @@ def stack_rank(path: str) -> int | None:
 def where_it_stood(findings: Sequence[Finding], rank: int | None) -> str | None:
     """Return the file that says most of a hang: the culprit's stack, else who is in which call.
 
+    A round that follows another one may hold neither; that one's are of the same hang.
+
     Args:
         findings: of a run, in their order.
         rank: the one that is to blame, where one is.
     """
-    halt = next((row for row in findings if row.severity is Severity.HALT), None)
-    if halt is None or halt.detector not in _HANGS:
+    at = next((n for n, row in enumerate(findings) if row.severity is Severity.HALT), None)
+    if at is None or findings[at].detector not in _HANGS:
         return None
-    files = by_relevance(halt.evidence, rank)
+    halt = findings[at]
+    rounds = [
+        row.evidence
+        for row in reversed(findings[: at + 1])
+        if row.detector in _HANGS and row.step == halt.step
+    ]
+    telling = next((round_ for round_ in rounds if any(map(is_told, round_))), rounds[0])
+    files = by_relevance(telling, rank)
     own = (path for path in files if rank is not None and stack_rank(path) == rank)
     return next(own, next(iter(files), None))
 

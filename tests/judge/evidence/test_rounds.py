@@ -2,13 +2,17 @@
 
 import random
 
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.outcome import Detector
 from gonogo.judge.evidence.rounds import (
     by_relevance,
     is_told,
     stack_rank,
     summarise_round,
     tell_round,
+    where_it_stood,
 )
+from tests.judge.runs import finding
 
 ROUND = [
     "collectives.txt",
@@ -78,3 +82,19 @@ def test_a_round_without_stacks_tells_nothing() -> None:
     assert tell_round({}) == ""
     assert tell_round({"e/log_rank0.txt": "a log", "e/stacks_rank0.txt": ""}) == ""
     assert summarise_round({}) == []
+
+
+def test_a_hang_whose_own_round_holds_no_stack_is_told_by_the_one_before() -> None:
+    def hung(number: int, step: int, severity: Severity, *names: str) -> Finding:
+        paths = [f"evidence/{number:02d}_stall/{name}" for name in names]
+        return finding(Detector.STALL, severity, step=step, evidence=paths)
+
+    stacks = ("stacks_rank0.txt", "stacks_rank1.txt")
+    first = hung(2, 9, Severity.WARN, *stacks)
+    halt = hung(3, 9, Severity.HALT, "log_rank1.txt")
+    assert where_it_stood([first, halt], 1) == "evidence/02_stall/stacks_rank1.txt"
+    assert where_it_stood([first, hung(3, 9, Severity.HALT, *stacks)], 0) == (
+        "evidence/03_stall/stacks_rank0.txt"
+    )
+    earlier = hung(1, 4, Severity.WARN, *stacks)
+    assert where_it_stood([earlier, halt], 1) == "evidence/03_stall/log_rank1.txt"
