@@ -124,7 +124,9 @@ def test_an_approval_that_nobody_gave_expires_on_record_and_starts_nothing(
     assert decision["conditions"][0]["state"] == "missed"
     assert found.equal, found.text
     assert "decision" in found.checked
-    saved = load_decision(plane.home / "decisions" / f"{decision['id']}.json")
+    path = plane.home / "decisions" / f"{decision['id']}.json"
+    plane.wait(path.exists, "the decision's file")
+    saved = load_decision(path)
     assert saved.document == decision
     texts = [row["text"] for row in plane.get("/alerts")["items"]]
     assert any("nobody approved synthetic within 3600 s" in text for text in texts)

@@ -344,7 +344,9 @@ def test_what_its_lines_had_shown_fails_a_run_though_an_accident_ended_it(
     assert decision["facts"]["outcome"]["code"] == code
     assert detector in decision["cause"]["text"]
     key = load_public_key(plane.home / "signing.pub")
-    recorded = load_decision(plane.home / "decisions" / f"{decision['id']}.json")
+    path = plane.home / "decisions" / f"{decision['id']}.json"
+    plane.wait(path.exists, "the decision's file")
+    recorded = load_decision(path)
     trust = trusting([key])
     checked = replay_decision(
         recorded, Surroundings(authority=Authority(trust=trust)), facts_only=True

@@ -367,7 +367,8 @@ def test_an_override_acts_while_it_is_awaited_and_relabels_afterwards(plane: Pla
     first = plane.get(path)["items"][0]
     assert made.json()["supersedes"] == first["id"]
     assert made.json()["prev_hash"] == first["hash"]
-    assert (plane.home / "decisions" / f"{made.json()['id']}.json").exists()
+    file = plane.home / "decisions" / f"{made.json()['id']}.json"
+    plane.wait(file.exists, "the decision's file")
     second = plane.next_order(worker)
     assert second.phase == "synthetic"
     verb(plane, experiment, "cancel")
