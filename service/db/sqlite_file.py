@@ -4,9 +4,10 @@ Guarantees: nothing is written to a file that was moved, or whose content somebo
 (`cp older.db gonogo.db` under a living service): what had been committed since is not in it, and
 its log (`-wal`), which belongs to the content of before, would make a mixture of the two. So that
 log is put aside (`-wal.aside`), and a lock keeps SQLite from playing it into the copy when the last
-connection is closed: a service that starts next finds the copy as it was put there. Where the log
-was removed, what it held is put into the file from what the writer still has open, before anything
-more is written.
+connection is closed: a service that starts next finds the copy as it was put there; a log that was
+put there with the copy stays beside it. Where the log was removed, what it held is put into the
+file from what the writer still has open, before anything more is written. One that was emptied, or
+written over, holds it no more: nothing is written then either, and it is put aside.
 
 Every transaction that changes something counts `user_version` up, which lies in the file's first
 page; so a checkpoint, whoever's, brings a larger count into the file, and an older copy a smaller
@@ -31,6 +32,10 @@ _MAGIC = b"SQLite format 3\0"
 """What SQLite's file begins with (https://sqlite.org/fileformat.html)."""
 _USER_VERSION = slice(60, 64)
 """Where in it its `user_version` lies, big-endian."""
+_LOG_MAGIC = frozenset({b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83"})
+"""What its log begins with."""
+_LOG_HEAD_BYTES = 32
+"""Which is another one whenever SQLite begins the log anew."""
 _LARGEST = 2**31 - 1
 """What that counts to; then it begins anew."""
 _SHARED_AT, _SHARED_BYTES = 2**30 + 2, 510
@@ -53,6 +58,10 @@ class SqliteFile:
         """Inode and device of the file when it was first seen."""
         self._log_place: tuple[int, ...] = ()
         """The same of its log, as the writer's connection has it open."""
+        self._log_stamp: tuple[int, ...] = ()
+        """Size and last changes of the log when it was last known to be the writer's."""
+        self._log_head = b""
+        """How it began then."""
         self._stamp: tuple[int, ...] = ()
         """Size and last changes of the file when it was last known to be the writer's."""
         self._count = 0
@@ -91,7 +100,7 @@ class SqliteFile:
         return bool(self._refusal)
 
     def check_content(self, *, own: bool = False) -> bool:
-        """Refuse a file whose content somebody replaced; say whether another changed it.
+        """Refuse a file whose content, or log, somebody replaced; say whether another changed it.
 
         One whose log was removed is looked at again when that is saved.
 
@@ -107,23 +116,25 @@ class SqliteFile:
             if self._descriptor is None:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             here = os.fstat(self._descriptor)
-            stamp = here.st_size, here.st_mtime_ns, here.st_ctime_ns  # `cp -p` sets the second
-            if stamp == self._stamp:
+            stamp = _stamp_of(here)
+            log = self._look_at_log()
+            if stamp == self._stamp and log is None:
                 return False
             head = os.pread(self._descriptor, _USER_VERSION.stop, 0)
         except OSError:  # the database itself will say what ails the disk
             return False
         count = int.from_bytes(head[_USER_VERSION])
-        another = bool(self._stamp) and not own
+        if log is not None:
+            if not self._is_of_writer(log, count):  # one that came with a copy belongs to it
+                self._refuse(log_aside=own or stamp == self._stamp)
+            self._log_stamp, self._log_head = log
+        another = bool(self._stamp) and not own and stamp != self._stamp
         if self._stamp:
-            if not head.startswith(_MAGIC) or _is_before(count, self._count):
-                self._put_log_aside()
-                self._refuse()
-            if another and self.has_lost_its_log():
+            its = head.startswith(_MAGIC) and not _is_before(count, self._count)
+            if its and another and self.has_lost_its_log():
                 return True
-            if another and not self._is_whole(count):
-                self._put_log_aside()
-                self._refuse()
+            if not its or (another and not self._is_whole(count)):
+                self._refuse(log_aside=True)
         self._stamp, self._count = stamp, count
         return another
 
@@ -136,7 +147,7 @@ class SqliteFile:
         """
         (last,) = connection.execute("PRAGMA user_version").fetchone()
         if self._committed is not None and _is_before(last, self._committed):
-            self._refuse()  # the log is that of what is there now
+            self._refuse(log_aside=None)  # it is that of what is there now
         count = int(last) % _LARGEST + 1
         connection.execute(f"PRAGMA user_version = {count}")
         return count
@@ -168,6 +179,41 @@ class SqliteFile:
         """Take note that the writer's connection is closed, and its log with it."""
         self._log_place = ()
 
+    def _look_at_log(self) -> tuple[tuple[int, ...], bytes] | None:
+        """Return size and last changes of the log, and how it begins; None: as they were.
+
+        None as well where it was removed: its content the writer still has.
+
+        Raises:
+            OSError: it cannot be seen.
+        """
+        if self.has_lost_its_log():
+            return None
+        try:
+            stamp = _stamp_of(os.stat(self._log_path))
+            if stamp == self._log_stamp:
+                return None
+            with open(self._log_path, "rb", buffering=0) as log:
+                return stamp, log.read(_LOG_HEAD_BYTES)
+        except FileNotFoundError:
+            return (0,), b""
+
+    def _is_of_writer(self, log: tuple[tuple[int, ...], bytes], count: int) -> bool:
+        """Say whether what was committed is in a log as it is now, or no longer needs to be.
+
+        SQLite appends to it, and begins it anew only where the file itself holds all of it.
+
+        Args:
+            log: what `_look_at_log` returned.
+            count: how far the file itself has counted.
+        """
+        (size, *_), head = log
+        if head and head[:4] not in _LOG_MAGIC:
+            return False
+        if self._committed is None or not _is_before(count, self._committed):
+            return True
+        return head == self._log_head and size >= self._log_stamp[0]
+
     def _is_whole(self, count: int) -> bool:
         """Say whether what is on the disk holds the writer's last commit, and is no mixture.
 
@@ -188,29 +234,40 @@ class SqliteFile:
         except sqlite3.DatabaseError:
             return False
 
-    def _put_log_aside(self) -> None:
-        """Keep the log out of what is not its own, until this process has let the file go."""
+    def _keep_log_out(self, *, aside: bool) -> None:
+        """Keep the log out of what is not its own, until this process has let the file go.
+
+        Args:
+            aside: whether it is to be kept out of it afterwards, too.
+        """
         lock = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, _SHARED_AT, _SHARED_BYTES, 0)
-        aside = f"{self._log_path}.aside"
+        place = f"{self._log_path}.aside"
         try:
             if self._descriptor is not None:
                 fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, lock)
-            os.replace(self._log_path, aside)
+            if not aside:
+                return
+            os.replace(self._log_path, place)
         except OSError as error:
             _log.error("%s cannot be put aside: %s", self._log_path, error)
         else:
-            _log.error("%s is put aside", self._log_path, extra={"aside": aside})
+            _log.error("%s is put aside", self._log_path, extra={"aside": place})
 
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *, log_aside: bool | None) -> NoReturn:
         """Write nothing from now on.
+
+        Args:
+            log_aside: what `_keep_log_out` is told; None: the log may be played in.
 
         Raises:
             Unavailable: always.
         """
+        if log_aside is not None:
+            self._keep_log_out(aside=log_aside)
         self._refusal = (
-            f"the content of {self._path} was replaced while the service runs, and what had been"
-            " committed since that copy is not in it: nothing is written; stop gonogo, and start it"
-            " again to go on with the copy"
+            f"the content of {self._path} or its -wal was replaced while the service runs, and what"
+            " had been committed since is not in it: nothing is written; stop gonogo, and start it"
+            " again to go on with what is there"
         )
         _log.error(self._refusal, extra={"action": "database_replaced"})
         raise Unavailable(self._refusal)
@@ -219,6 +276,11 @@ class SqliteFile:
 def _is_before(count: int, known: int) -> bool:
     """Say whether a count is one of before another."""
     return 0 < (known - count) % _LARGEST <= _LARGEST // 2
+
+
+def _stamp_of(found: os.stat_result) -> tuple[int, ...]:
+    """Return size and last changes of a file; `cp -p` sets one of the two back."""
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _place_of(path: str) -> tuple[int, ...]:

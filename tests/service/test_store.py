@@ -246,6 +246,59 @@ def test_a_copy_that_is_laid_out_otherwise_and_lacks_nothing_is_taken(tmp_path: 
     assert read_keys(path) == {"7", "after"}
 
 
+@pytest.mark.parametrize("how", ["emptied", "cut short", "an older one"])
+@pytest.mark.parametrize("seen", ["by a write", "at the end"])
+def test_a_log_that_is_emptied_or_written_over_is_written_to_no_more(
+    tmp_path: Path, how: str, seen: str
+) -> None:
+    """`> gonogo.db-wal`: what was acknowledged since was played into nothing, or a mixture."""
+    path, log = tmp_path / "gonogo.db", tmp_path / "gonogo.db-wal"
+    migrate(f"sqlite:///{path}")
+    store = Store(f"sqlite:///{path}")
+    try:
+        store.write(lambda session: add_key(session, "before"))
+        checkpoint(path)
+        older = content_of(log)
+        for n in range(20):
+            store.write(lambda session, n=n: add_key(session, f"since {n}"))
+        size = {"emptied": 0, "cut short": log.stat().st_size // 2}.get(how)
+        if size is None:
+            overwrite(log, older)
+        else:
+            os.truncate(log, size)
+        for _ in range(2 if seen == "by a write" else 0):
+            with pytest.raises(Unavailable, match="was replaced while the service runs"):
+                store.write(lambda session: add_key(session, "lost"))
+    finally:
+        store.close()
+    assert read_keys(path) == {"before"}
+
+
+@pytest.mark.parametrize("since", ["begun anew", "longer"])
+def test_a_log_that_is_put_there_with_the_copy_is_played_into_it(
+    tmp_path: Path, since: str
+) -> None:
+    """`cp backup/gonogo.db* .`: the copy's own log was put aside, and the copy lacked it."""
+    path, log = tmp_path / "gonogo.db", tmp_path / "gonogo.db-wal"
+    migrate(f"sqlite:///{path}")
+    store = Store(f"sqlite:///{path}")
+    try:
+        store.write(lambda session: add_key(session, "before"))
+        copy = content_of(path), content_of(log)
+        if since == "begun anew":
+            store.write(lambda session: add_key(session, "since"))
+            checkpoint(path)
+        for name in ("later", "last"):
+            store.write(lambda session, name=name: add_key(session, name))
+        for place, content in zip((path, log), copy, strict=True):
+            overwrite(place, content)
+        with pytest.raises(Unavailable, match="was replaced while the service runs"):
+            store.write(lambda session: add_key(session, "lost"))
+    finally:
+        store.close()
+    assert read_keys(path) == {"before"}
+
+
 def content_of(path: Path) -> bytes:
     """Read a file in a process of its own: who closes it lets go of SQLite's locks."""
     return subprocess.run(["cat", str(path)], capture_output=True, check=True).stdout
