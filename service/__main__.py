@@ -7,11 +7,14 @@ import argparse
 import gc
 import json
 import logging
+import sqlite3
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from sqlalchemy import make_url
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected, Unavailable
@@ -82,6 +85,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GonogoError as error:
         print(f"error: {error.detail}", file=sys.stderr)
         return next((code for kind, code in EXITS if isinstance(error, kind)), 1)
+    except (DatabaseError, sqlite3.DatabaseError) as error:
+        cause = error.orig if isinstance(error, DatabaseError) else error
+        if type(cause) is not sqlite3.DatabaseError:  # its kinds are other troubles
+            raise
+        file = make_url(settings.database_url).database
+        print(
+            f"error: the database is damaged ({cause}): move {file} (with its -wal and -shm) away"
+            " and bring a backup back (gonogo restore)",
+            file=sys.stderr,
+        )
+        return 1
     return 0
 
 

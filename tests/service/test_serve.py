@@ -143,6 +143,40 @@ def test_a_database_that_cannot_be_opened_is_said_in_a_sentence(
     assert capsys.readouterr().err.startswith("error: the database cannot be opened: ")
 
 
+@pytest.mark.parametrize("harm", ["cut short", "no database", "a page of zeros"])
+@pytest.mark.parametrize(
+    "command",
+    [["serve", "--port", "0"], ["db", "upgrade"], ["keys", "list"], ["backup", "kept.tar"]],
+    ids=lambda command: command[0],
+)
+def test_a_damaged_database_is_said_in_a_sentence(
+    command: list[str],
+    harm: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A copy that was interrupted, a disk that lost a page: sixty lines of a traceback."""
+    monkeypatch.setenv("GONOGO_HOME", str(tmp_path))
+    monkeypatch.delenv("GONOGO_DATABASE_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "gonogo.db"
+    migrate(f"sqlite:///{path}")
+    content = path.read_bytes()
+    path.write_bytes(
+        {
+            "cut short": content[: len(content) // 2],
+            "no database": b"hello",
+            "a page of zeros": content[:4096] + bytes(4096 * 10) + content[4096 * 11 :],
+        }[harm]
+    )
+    assert main(command) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: the database is damaged (")
+    assert str(path) in told
+    assert told.count("\n") == 1
+
+
 def test_a_stop_does_not_wait_for_those_who_follow_events(process: Process) -> None:
     unit = UnitSocket(process.home / "notify")
     with unit, process.start(**unit.environ(watchdog_s=0.4)) as http:
