@@ -25,7 +25,26 @@ SCARCE = frozenset({
 RESERVE_NAME = ".reserve"
 RESERVE_BYTES = 2**20
 
+TRIED_BYTES = 4096
+
 _T = TypeVar("_T")
+
+
+def takes_a_write(path: Path) -> bool:
+    """Say whether a disk takes a small write; nothing of it stays.
+
+    Args:
+        path: of the file that is tried.
+    """
+    try:
+        try:
+            with path.open("wb", buffering=0) as stream:
+                written = stream.write(b"\0" * TRIED_BYTES)
+        finally:
+            path.unlink(missing_ok=True)  # a full disk takes the name, if not the bytes
+    except OSError:
+        return False
+    return written == TRIED_BYTES
 
 
 class Weather:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.observation import DiskSeen
+from gonogo.supervise.weather import takes_a_write
 
 REPEAT_S = 5.0
 CHANGE_RATIO = 0.05
@@ -22,7 +23,6 @@ REFUSED_FOR_S = 60.0
 GREW_WITHIN_S = 60.0
 """A draft in which nothing was written for so long was left behind, or waits for a disk."""
 TRIED_NAME = ".room"
-TRIED_BYTES = 4096
 MB = 2**20
 
 
@@ -88,7 +88,7 @@ class Disk:
         """Try a small write, when it is time; say whether one was refused not long ago."""
         if now >= self._try_at:
             self._try_at = now + REPEAT_S
-            if not self._takes_a_write():
+            if not takes_a_write(self._path / TRIED_NAME):
                 self._refused_at = now
         return now - self._refused_at < REFUSED_FOR_S
 
@@ -110,18 +110,6 @@ class Disk:
             fresh = watched or abs(time.time() - latest) < GREW_WITHIN_S
             self._grew = latest, now if fresh else float("-inf")
         return now - self._grew[1] < GREW_WITHIN_S
-
-    def _takes_a_write(self) -> bool:
-        path = self._path / TRIED_NAME
-        try:
-            try:
-                with path.open("wb", buffering=0) as stream:
-                    written = stream.write(b"\0" * TRIED_BYTES)
-            finally:
-                path.unlink(missing_ok=True)  # a full disk takes the name, if not the bytes
-        except OSError:
-            return False
-        return written == TRIED_BYTES
 
 
 def _free_files(found: os.statvfs_result) -> int | None:

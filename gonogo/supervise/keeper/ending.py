@@ -35,6 +35,7 @@ from gonogo.supervise.keeper.marked import environs_of
 from gonogo.supervise.keeper.nodes import Nodes
 from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.keeper.part import save_part
+from gonogo.supervise.keeper.refusals import Refusals
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.node_record import proof_of_loss
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, recorded_ranks
@@ -62,6 +63,7 @@ class Ending:
         spare: returns the processes whose trees stay (the watcher).
         reserve: room for requests on a full disk.
         memory: what the kernel killed for want of memory.
+        refusals: when the disk took no writes.
     """
 
     def __init__(
@@ -72,10 +74,11 @@ class Ending:
         spare: Callable[[], frozenset[int]],
         reserve: Reserve,
         memory: OutOfMemory,
+        refusals: Refusals,
     ) -> None:
         self._dir, self._order, self._spare, self._reserve = run_dir, order, spare, reserve
         self._place = place
-        self._memory = memory
+        self._memory, self._refusals = memory, refusals
         self._at = _inode(run_dir)
         self._unwritten: EndRequest | None = None
         """The first request that no disk took; it is obeyed all the same."""
@@ -150,8 +153,12 @@ class Ending:
         self._memory.look(time.monotonic(), at_once=True)
         self._unheld |= self._find_unheld(statuses, agent.ended)
         stamps = self._complete_stamps(statuses, agent.ended)
-        if self.disk_refused:
-            stamps = {rank: replace(ended, disk_refused=True) for rank, ended in stamps.items()}
+        stamps = {
+            rank: replace(ended, disk_refused=True)
+            if self.disk_refused or self._refusals.met(ended.at)
+            else ended
+            for rank, ended in stamps.items()
+        }
         if not self._place.is_whole:
             save_part(
                 self._dir,

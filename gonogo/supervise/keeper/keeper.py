@@ -24,6 +24,7 @@ from gonogo.supervise.keeper.meeting import MEET_LIMIT_S, Meeting, NotMet, Super
 from gonogo.supervise.keeper.nodes import Nodes
 from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.keeper.part import save_refusal
+from gonogo.supervise.keeper.refusals import Refusals
 from gonogo.supervise.keeper.sampling import build_drain_command
 from gonogo.supervise.keeper.staff import Staff
 from gonogo.supervise.keeper.stops import Stops
@@ -41,6 +42,7 @@ from gonogo.supervise.weather import (
 
 LAST_WORDS_S = 60.0
 _LOOP_S = 0.05
+_TRIED_NAME = ".room.keeper"
 _RECORDS = 3
 """Two requests to end and exit.json: what an end writes besides a stamp for each rank."""
 
@@ -92,6 +94,7 @@ class Keeper:
         self._weather = Weather(_log)
         self._reserve = Reserve(run_dir, place.own(RESERVE_NAME))
         self._memory, self._logs = OutOfMemory(), LogCap(run_dir)
+        self._refusals = Refusals(run_dir / place.own(_TRIED_NAME))
         self._staff = Staff(
             run_dir=run_dir,
             order=order,
@@ -102,7 +105,15 @@ class Keeper:
             weather=self._weather,
             tell=self._save_state,
         )
-        self._ending = Ending(run_dir, order, place, self._staff.pids, self._reserve, self._memory)
+        self._ending = Ending(
+            run_dir,
+            order,
+            place,
+            self._staff.pids,
+            self._reserve,
+            self._memory,
+            self._refusals,
+        )
         self._agent: Child | None = None
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
         self._statuses: dict[int, Ended] = {}
@@ -129,6 +140,7 @@ class Keeper:
             self._wait(wake)
             now = time.monotonic()
             self._memory.look(now)
+            self._refusals.tend(now)
             self._staff.tend_sampler(now)
             if self._place.leads:
                 tried("the size of a log", partial(self._logs.tend, now), None)

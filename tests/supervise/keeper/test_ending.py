@@ -17,6 +17,7 @@ from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.ending import Ending, _presumed
 from gonogo.supervise.keeper.oom import OutOfMemory
+from gonogo.supervise.keeper.refusals import Refusals
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, save_rank_record
@@ -155,7 +156,8 @@ def test_a_wrapper_that_torchrun_kills_at_last_is_not_what_ended_the_run(
         asked = EndRequest(reason="nonzero_exit", ended_by="trainer", at=969.0, text=text)
         assert ask_halt(tmp_path, asked)
     place, memory = Place.of(order), OutOfMemory(lambda: 0)
-    ending = Ending(tmp_path, order, place, frozenset, Reserve(tmp_path), memory)
+    refusals = Refusals(tmp_path / "tried")
+    ending = Ending(tmp_path, order, place, frozenset, Reserve(tmp_path), memory, refusals)
     agent = Child(
         ref=ProcessRef(pid=2**22 + 3, start_ticks=1),
         at=900.0,

@@ -59,6 +59,20 @@ with gonogo.trainer.attach() as beat:
     os._exit(int(os.environ["NSA_CODE"]))
 """
 
+UNHEARD = """
+import os, sys, time
+import gonogo.trainer
+steps, full, filler = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+with gonogo.trainer.attach() as beat:
+    for step in range(1, steps + 1):
+        while step > 10 and not os.path.exists(full):
+            time.sleep(0.05)
+        beat.step(loss=1.0 / step, tokens=10)
+        time.sleep(0.05)
+os.unlink(filler)
+sys.exit(int(sys.argv[4]))
+"""
+
 
 def start_script(
     new_run: NewRun, folder: Path, *, steps: int, watch: object = None, **environ: str
@@ -201,6 +215,32 @@ def test_how_a_rank_below_torchrun_ended_is_told_on_a_full_disk(
         assert (record.reason, record.signal) == (OutcomeCode.DISK_FULL, None), record.text
         assert run.living() == []
         assert not list(run.path.glob(f"{RESERVE_NAME}*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_disk_that_refused_a_programs_last_words_alone_is_the_cause(
+    tmp_path: Path, small_disk: Path, code: int
+) -> None:
+    """It took the stamp at once: nobody knew why the last steps were missing, and it was NO_GO."""
+    script, full = tmp_path / "script.py", tmp_path / "full"
+    script.write_text(UNHEARD)
+    filler = str(small_disk / "filler")
+    subprocess.run(("mount", "-o", "remount,size=64m", str(small_disk)), check=True)
+    command = [sys.executable, str(script), "40", str(full), filler, str(code)]
+    with starting(small_disk) as new_run:
+        run = new_run(
+            "--allow", "any", environ={"PYTHONPATH": str(ROOT)}, entry=None, command=command,
+            world_size=1, steps=40, identity={"world_size": 1}, watch={},
+        )  # fmt: skip
+        run.wait_for_step(10)
+        fill(small_disk)
+        full.touch()
+        record = run.wait_for_exit()
+        assert record.ranks["0"].code == code
+        assert record.reason is OutcomeCode.DISK_FULL, record.text
+        assert run.living() == []
+        assert not list(run.path.glob(".room*"))
 
 
 def test_a_run_on_a_full_disk_can_be_ended(tmp_path: Path, small_disk: Path) -> None:
