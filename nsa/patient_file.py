@@ -1,5 +1,6 @@
 """A file that waits for a full disk: what it refuses goes before what comes next, torn nowhere."""
 
+import errno
 import os
 import stat
 import sys
@@ -11,7 +12,7 @@ KEPT_BYTES = 2**20
 
 
 class PatientFile:
-    """Appends whole rows or records to a file, and never raises for a disk that refuses them.
+    """Appends whole rows or records to a file; never raises, nor waits, for what refuses them.
 
     They wait in memory; beyond a megabyte the file ends. Both are told once on standard error.
 
@@ -31,14 +32,17 @@ class PatientFile:
             return
         self._waiting += data
         try:
-            with self._path.open("ab", buffering=0) as file:
+            with open(self._path, "ab", buffering=0, opener=_open_at_once) as file:
                 found = os.fstat(file.fileno())
                 if found.st_size == 0 and (stat.S_ISREG(found.st_mode) or not self._begun):
                     self._waiting = self._header + self._waiting.removeprefix(self._header)
                 elif not self._begun and self._is_torn():
                     self._waiting = b"\n" + self._waiting  # else an earlier process's row goes on
                 self._begun = True
-                self._waiting = self._waiting[file.write(self._waiting) :]
+                written = file.write(self._waiting)
+                if written is None:
+                    raise BlockingIOError(errno.EAGAIN, "the pipe is full")
+                self._waiting = self._waiting[written:]
         except OSError as error:
             self._ended = len(self._waiting) > KEPT_BYTES
             if self._ended or not self._told:
@@ -58,3 +62,8 @@ class PatientFile:
             self.append(b"")
             if self._waiting:
                 print(f"the end of {self._path.name} is lost", file=sys.stderr)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; a pipe that nobody reads refuses, and is not waited for."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from nsa import patient_file
 from nsa.artifacts import RunArtifacts, memory_report
 from nsa.model.selection_stats import COLUMNS
 from nsa.patient_file import KEPT_BYTES, PatientFile
@@ -62,7 +63,9 @@ def test_rows_and_curves_that_a_full_disk_refuses_are_written_when_it_takes_them
             return taken
 
     with monkeypatch.context() as full:
-        full.setattr(Path, "open", lambda path, *_, **__: Filling(path, "ab"))
+        full.setattr(
+            patient_file, "open", lambda path, *_, **__: Filling(path, "ab"), raising=False
+        )
         artifacts.log_step(FIELDS | {"step": 2}, [(0.5, 0.25)])
         artifacts.log_step(FIELDS | {"step": 3}, [(0.5, 0.25)])
     artifacts.log_step(FIELDS | {"step": 4}, [])
@@ -105,6 +108,31 @@ def test_rows_go_into_a_pipe_that_somebody_reads(tmp_path: Path) -> None:
         assert os.read(reader, 100) == b"header\n1\n2\n"
     finally:
         os.close(reader)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("reader", ["never came", "is slow", "went"])
+def test_a_pipe_that_nobody_reads_just_now_holds_no_step_up(tmp_path: Path, reader: str) -> None:
+    """It was waited for: the trainer stood still until it was halted."""
+    path = tmp_path / "rows.csv"
+    os.mkfifo(path)
+    file, rows = PatientFile(path), [b"%07d\n" % n for n in range(16_384)]
+    end = None if reader == "never came" else os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    file.append(rows[0])
+    if end is not None and reader == "went":
+        assert os.read(end, 100) == rows[0]
+        os.close(end)
+    for row in rows[1:]:
+        file.append(row)
+    if reader != "is slow":
+        end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    assert end is not None
+    unread, found = b"".join(rows[reader == "went" :]), b""
+    while len(found) < len(unread):
+        file.append(b"")
+        found += os.read(end, 2**20)
+    os.close(end)
+    assert found == unread
 
 
 def test_environment_model_and_dtypes_are_written_down(tmp_path: Path) -> None:
