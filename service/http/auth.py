@@ -239,14 +239,15 @@ def _name_of(home: Path) -> str:
 
 
 def _load_or_create(path: Path) -> str:
-    """Return the key in a file; one that is missing is created, readable by its owner alone."""
+    """Return the key in a file; one that is missing is created, readable by its owner alone.
+
+    So is one that no header takes: what a power cut leaves of a file may be zeros.
+    """
     try:
-        found = path.read_text().strip()
-        if found:
-            return found
+        found = path.read_text(errors="replace").strip()
     except FileNotFoundError:
-        pass
-    return _create(path)
+        found = ""
+    return found if found.isascii() and found.isprintable() and found else _create(path)
 
 
 def _create(path: Path) -> str:
@@ -256,6 +257,8 @@ def _create(path: Path) -> str:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as stream:
         stream.write(key + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
     temporary.replace(path)
     return key
 

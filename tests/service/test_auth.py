@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import sqlite3
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.db.migrate import migrate
-from service.http.auth import Role, create_key, revoke_key
+from service.http.auth import Role, create_key, find_principal, load_local_keys, revoke_key
 from tests.service.conftest import Plane
 
 OPEN = ("/healthz", "/readyz", "/openapi.json")
@@ -159,6 +160,22 @@ def test_a_database_that_a_release_before_left_open_is_closed_to_others(
     assert after == dict.fromkeys(before, 0o600)
     assert len(after) == 3
     living.close()
+
+
+@pytest.mark.parametrize("left", [b"", bytes(51), b"gonogo_\xff\xfe"], ids=["none", "0", "junk"])
+@pytest.mark.parametrize("name", ["key", "worker_key"])
+def test_a_local_key_of_which_a_power_cut_left_no_text_is_made_anew(
+    plane: Plane, name: str, left: bytes
+) -> None:
+    """Zeros were taken for a key, which no request can bring; of other bytes nothing started."""
+    path = plane.home / name
+    former = plane.key(name)
+    path.write_bytes(left)
+    load_local_keys(plane.context)
+    find = partial(find_principal, key=plane.key(name))
+    assert plane.context.store.read(find) is not None
+    assert plane.key(name).startswith("gonogo_")
+    assert plane.context.store.read(partial(find_principal, key=former)) is None
 
 
 @pytest.mark.parametrize("name", ["key", "worker_key"])
