@@ -9,13 +9,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import cast
 
-from sqlalchemy import Table, func, select, update
+from sqlalchemy import Table, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import AlertBody, DeliveryState
 from gonogo.contract.ids import Kind
 from service.alerts.message import Answer, Target
-from service.alerts.schedule import next_try_at
+from service.alerts.schedule import LONGEST_S, next_try_at
 from service.db.prepared import Prepared
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow
 from service.db.store import Topic, ring, tables_of
@@ -108,6 +108,7 @@ def load_due(session: Session, now: float, url: str, skip: Collection[str] = ())
     """Return the deliveries that are due, oldest alert first, so many of each subscription.
 
     What waits for one subscription, however much that is, hides nothing that waits for another.
+    One that is due later than any try is put off was put off by a clock that was set back since.
 
     Args:
         session: reads.
@@ -119,7 +120,8 @@ def load_due(session: Session, now: float, url: str, skip: Collection[str] = ())
     due = (
         select(DeliveryRow.alert, DeliveryRow.webhook, place.label("place"))
         .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook)
-        .where(DeliveryRow.state == DeliveryState.PENDING, DeliveryRow.due_at <= now)
+        .where(DeliveryRow.state == DeliveryState.PENDING)
+        .where(or_(DeliveryRow.due_at <= now, DeliveryRow.due_at > now + LONGEST_S))
         .where(WebhookRow.disabled_at.is_(None), DeliveryRow.webhook.not_in(skip))
         .subquery()
     )
@@ -145,12 +147,6 @@ def load_due(session: Session, now: float, url: str, skip: Collection[str] = ())
         )
         for delivery, alert, webhook in session.execute(query)
     ]
-
-
-def load_next_due(session: Session) -> float | None:
-    """Return when the next delivery is due, Unix seconds."""
-    query = select(DeliveryRow.due_at).where(DeliveryRow.state == DeliveryState.PENDING)
-    return session.scalars(query.order_by(DeliveryRow.due_at).limit(1)).first()
 
 
 def build_body(alert: AlertRow, url: str) -> AlertBody:

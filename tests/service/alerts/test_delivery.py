@@ -209,6 +209,18 @@ def test_a_receiver_that_recovers_gets_it_under_the_same_id_and_body(
     assert (row.state, row.attempts, row.error) == ("delivered", len(answers) + 1, None)
 
 
+def test_a_clock_that_is_set_back_delays_no_alert(outbox: Outbox, receiver: Receiver) -> None:
+    """A host that had started ten days ahead kept what a first try had not delivered for those."""
+    receiver.answers = [503]
+    outbox.subscribe(receiver.url)
+    alert = outbox.alert()
+    outbox.run_until(lambda: outbox.rows() and outbox.rows()[0].attempts == 1)
+    outbox.clock[0] -= 10 * 86_400.0
+    outbox.run_until(outbox.settled)
+    assert receiver.ids() == [alert, alert]
+    assert outbox.clock[0] < 1_800_000_000.0 - 9 * 86_400.0
+
+
 def test_a_receiver_that_never_answers_is_given_up(outbox: Outbox, receiver: Receiver) -> None:
     receiver.answers = [500] * 10_000
     outbox.subscribe(receiver.url)
