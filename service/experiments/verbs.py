@@ -105,7 +105,7 @@ def _stop_at_once(deed: Deed, experiment: ExperimentRow, reason: str) -> bool:
     stop, run = experiment.stop, current_run(deed, experiment)
     if stop is None or stop.again or run is None or run.command is None:
         return False
-    if stop.asked_at is not None and deed.now - stop.asked_at < AGAIN_AFTER_S:
+    if stop.asked_at is not None and 0.0 <= deed.now - stop.asked_at < AGAIN_AFTER_S:
         return False
     told = Stop(kind=stop.kind, reason=reason or stop.reason, actor=deed.actor, again=True)
     experiment.stop = run.command = told

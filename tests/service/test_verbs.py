@@ -121,6 +121,15 @@ def test_who_asks_twice_has_the_run_waited_for_no_longer(
     assert offered(plane, experiment, name) == []
 
 
+def test_a_clock_that_is_set_back_takes_no_second_word_for_a_double_click(plane: Plane) -> None:
+    """Nobody could end a run at once for as long as the clock had been ahead."""
+    experiment, _ = running(plane, plane.worker())
+    verb(plane, experiment, "halt")
+    now = plane.context.now
+    plane.context.now = lambda: now() - 3600.0
+    assert verb(plane, experiment, "halt").status_code == 202
+
+
 def test_a_cancel_of_what_is_being_halted_is_no_second_word(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
