@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import make_url
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected, Unavailable
 from service.context import open_context
 from service.db.migrate import current_revision, migrate
+from service.db.store import NO_ANSWER_TEXT
 from service.http.auth import Role, adopt_key, create_key, revoke_key
 from service.instants import instant
 from service.queries.keys import load_keys
@@ -85,6 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GonogoError as error:
         print(f"error: {error.detail}", file=sys.stderr)
         return next((code for kind, code in EXITS if isinstance(error, kind)), 1)
+    except OperationalError as error:
+        print(f"error: {NO_ANSWER_TEXT}: {error.orig}", file=sys.stderr)
+        return 5
     except (DatabaseError, sqlite3.DatabaseError) as error:
         cause = error.orig if isinstance(error, DatabaseError) else error
         if type(cause) is not sqlite3.DatabaseError:  # its kinds are other troubles

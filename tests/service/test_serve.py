@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +143,19 @@ def test_a_database_that_cannot_be_opened_is_said_in_a_sentence(
     monkeypatch.setenv("GONOGO_DATABASE_URL", url.format(home=tmp_path))
     assert main(["db", "upgrade"]) == 5
     assert capsys.readouterr().err.startswith("error: the database cannot be opened: ")
+
+
+def test_a_first_start_on_a_full_disk_says_so_in_a_sentence(tmp_path: Path) -> None:
+    """A disk with room for 8 KiB: it was sixty lines of a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "service", "db", "upgrade"],
+        env={**os.environ, "GONOGO_HOME": str(tmp_path), "GONOGO_DATABASE_URL": ""},
+        preexec_fn=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (8192, 8192)),
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 5
+    assert done.stderr.startswith("error: the database does not answer: ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("harm", ["cut short", "no database", "a page of zeros"])
