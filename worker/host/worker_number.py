@@ -2,8 +2,8 @@
 
 `GONOGO_HOME/locks/worker{n}.lock` is held by a worker for as long as it lives. Its name is made of
 the host, the home and that number. The part that stands for the home is made once and kept in
-`locks/`: a home that is reached by another path later (a link, a mount) has the same workers, with
-the same keys; one that was moved or copied has others.
+`locks/`: a home that a link leads to has the same workers, with the same keys; one that was moved
+or copied has others, and so has one that is mounted elsewhere.
 """
 
 import hashlib
