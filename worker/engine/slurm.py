@@ -51,6 +51,13 @@ _MEETING = re.compile(r"\.meet_node\d+\.json")
 _UNWELL = re.compile(r"DOWN|FAIL|UNKNOWN|NOT_RESPONDING|NO_RESPOND|\*")
 
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
+_OVER = frozenset(
+    {
+        "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL",
+        "DEADLINE", "OUT_OF_MEMORY",
+    }
+)  # fmt: skip
+"""The states in which a job has ended; there are others (`RESIZING`), and each version adds one."""
 
 
 def run_command(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
@@ -281,8 +288,8 @@ def judge_job(handle: Handle, job: Mapping[str, str], nodes: Sequence[Mapping[st
         return Running(text=f"Slurm: {state}, {reason}", waits=True)
     if state in _LIVING:
         return Running(text=f"Slurm: {state} on {job.get('NodeList', '?')}")
-    if not state:
-        return Unknown(text=f"Slurm tells no state of job {handle.name}")
+    if state not in _OVER:
+        return Unknown(text=f"Slurm calls job {handle.name} {state or 'nothing'}, which is no end")
     states = {row.get("NodeName", "?"): row.get("State", "UNKNOWN") for row in nodes}
     anew = {row.get("NodeName", "?") for row in nodes if has_booted_since(job, row)}
     answer = sorted(name for name, told in states.items() if not _UNWELL.search(told))

@@ -80,6 +80,9 @@ def test_job_whose_nodes_answer_has_ended(state: str) -> None:
         pytest.param("CANCELLED", {**WELL, "node2": "DOWN*+DRAIN"}, id="one is down"),
         pytest.param("", WELL, id="no state"),
         pytest.param("WHATEVER_NODE_FAILS", {"node1": "FAIL"}, id="a failing node"),
+        pytest.param("RESIZING", WELL, id="given up some of its nodes, and runs"),
+        pytest.param("POWER_UP_NODE", WELL, id="waits for nodes to come"),
+        pytest.param("REVOKED", WELL, id="a sibling runs in another cluster"),
     ],
 )
 def test_job_of_a_node_that_may_train_on_is_unknown(state: str, nodes: dict[str, str]) -> None:
