@@ -41,16 +41,16 @@ COMMAND_LIMIT_S = 30.0
 CLOCKS_APART = timedelta(seconds=30)
 """A node that booted so long after a job began did so by any clock of the cluster."""
 _GONE = re.compile(r"[Ii]nvalid job id")
-_LATER = re.compile(r"Unable to contact|Connection|timed out|temporarily|SubmitLimit|submit limit")
+_LATER = re.compile(
+    r"Unable to contact|Connection|timed out|temporarily|submit limit|standby"
+    r"|Zero Bytes|Protocol authentication|I/O error"
+)
 """What sbatch says when it may take the same job another time."""
+_NEVER = re.compile(r"(?:Assoc|QOS)(?:Grp|Max|Min)(?!Submit)\w+")
+"""The limit that such a job passes at any time: one sentence of sbatch's stands for all limits."""
 _LIVING = frozenset(
     {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
 )
-_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-_MEETING = re.compile(r"\.meet_node\d+\.json")
-_UNWELL = re.compile(r"DOWN|FAIL|UNKNOWN|NOT_RESPONDING|NO_RESPOND|\*")
-
-Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 _OVER = frozenset(
     {
         "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL",
@@ -58,6 +58,11 @@ _OVER = frozenset(
     }
 )  # fmt: skip
 """The states in which a job has ended; there are others (`RESIZING`), and each version adds one."""
+_WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
+_MEETING = re.compile(r"\.meet_node\d+\.json")
+_UNWELL = re.compile(r"DOWN|FAIL|UNKNOWN|NOT_RESPONDING|NO_RESPOND|\*")
+
+Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
 def run_command(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
@@ -115,7 +120,7 @@ class Slurm:
         done = self._run(["sbatch", "--parsable", *options, str(script)])
         if done.returncode != 0:
             said = done.stderr.strip() or done.stdout.strip()
-            if _LATER.search(said):
+            if _LATER.search(said) and not _NEVER.search(said):
                 raise Unavailable(f"sbatch: {said}")
             raise Rejected(f"Slurm does not take this order: {said}")
         return self._handle(done.stdout.strip().partition(";")[0], order, token)

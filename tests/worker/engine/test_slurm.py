@@ -215,11 +215,24 @@ def test_an_attempt_that_slurm_has_already_is_not_submitted_again(tmp_path: Path
     assert [command[0] for command in answers.asked] == ["squeue"]
 
 
+FAILED = "sbatch: error: Batch job submission failed: "
+ANY_LIMIT = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+
+
 @pytest.mark.parametrize(
     ("said", "error"),
     [
         ("sbatch: error: Requested node configuration is not available", Rejected),
         ("sbatch: error: Unable to contact slurm controller", Unavailable),
+        (f"{FAILED}Zero Bytes were transmitted or received", Unavailable),
+        (f"{FAILED}Protocol authentication error", Unavailable),
+        (f"{FAILED}I/O error writing script/environment to file", Unavailable),
+        (f"{FAILED}Slurm backup controller in standby mode", Unavailable),
+        (f"sbatch: error: QOSMaxSubmitJobPerUserLimit\n{FAILED}{ANY_LIMIT}", Unavailable),
+        (f"sbatch: error: AssocGrpSubmitJobsLimit\n{FAILED}{ANY_LIMIT}", Unavailable),
+        (f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{FAILED}{ANY_LIMIT}", Rejected),
+        (f"sbatch: error: AssocMaxNodePerJobLimit\n{FAILED}{ANY_LIMIT}", Rejected),
+        (f"sbatch: error: QOSMinGRES\n{FAILED}{ANY_LIMIT}", Rejected),
     ],
 )
 def test_refusal_is_told_from_a_controller_that_is_away(
