@@ -96,14 +96,14 @@ class Submitting:
         if order is None or submission is None:
             return False
         handle = submission.handle(order)
-        if handle is None and not run.ended:
-            self._submit_again(run_dir, order, ship)
-            return False
-        if handle is None:
+        if handle is None and run.ended:
             return reap(run, ship, self.wall())
         if time.monotonic() < self._look_at.get(run.run, 0.0) and not run.ended:
             return False
         self._look_at[run.run] = time.monotonic() + self.look_every_s
+        if handle is None:
+            self._submit_again(run_dir, order, ship)
+            return False
         found = self.engine.find(handle)
         self._tell(run.run, found)
         if isinstance(found, Running) and found.again:

@@ -46,8 +46,10 @@ class Scheduler:
     error: Exception | None = None
     jobs: dict[tuple[str, int], str] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
+    asked: int = 0
 
     def submit(self, order: Order, token: int) -> Handle:
+        self.asked += 1
         if self.error is not None:
             raise self.error
         name = self.jobs.setdefault((order.run, token), str(len(self.jobs) + 1))
@@ -140,6 +142,16 @@ def test_an_engine_that_does_not_answer_is_asked_again(room: Room) -> None:
     room.scheduler.error = None
     desk.run_round()
     assert list(room.scheduler.jobs.values()) == ["1"]
+
+
+def test_an_engine_that_takes_no_more_just_now_is_not_asked_in_every_round(room: Room) -> None:
+    room.scheduler.error = Unavailable("sbatch: Job violates accounting/QOS policy")
+    desk = room.desk()
+    assert desk.submitting is not None
+    desk.submitting.look_every_s = 60.0
+    for _ in range(4):
+        desk.run_round()
+    assert room.scheduler.asked == 2, "as the run was claimed, and at the first look"
 
 
 def test_claims_tell_for_what_runs_wait_until_they_have_begun(room: Room) -> None:
