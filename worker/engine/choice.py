@@ -27,4 +27,5 @@ def build_engine(settings: Settings) -> Engine | None:
         )
     template = load_template(settings.jobset_template)
     # Looked for elsewhere than it was made, a run that trains would be called gone.
-    return JobSets(template, KubernetesApi(template["metadata"].get("namespace")))
+    api = KubernetesApi(template["metadata"].get("namespace"))
+    return JobSets(template, api, settings.runs)

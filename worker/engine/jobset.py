@@ -72,10 +72,11 @@ class JobSets:
     Args:
         template: the JobSet of a run (`load_template`).
         api: the API server.
+        runs: folder of the run directories, which all pods share.
     """
 
-    def __init__(self, template: Object, api: Api) -> None:
-        self._template, self._api = template, api
+    def __init__(self, template: Object, api: Api, runs: Path) -> None:
+        self._template, self._api, self._runs = template, api, runs
 
     def submit(self, order: Order, token: int) -> Handle:
         """Make the attempt's JobSet, unless it is there already."""
@@ -96,14 +97,18 @@ class JobSets:
 
     def find(self, handle: Handle) -> Found:
         """Return what Kubernetes says of the attempt's JobSet and of its pods."""
+        run_dir = self._runs / handle.run
         try:
+            began = (run_dir / "keeper.json").exists()  # before it is asked: its word is later
             jobset, pods = self._api.get(handle.name), self._api.pods(handle.name)
+        except OSError as error:
+            return Unknown(text=f"{run_dir}: {error}")
         except Refused as error:
             return Unknown(text=f"Kubernetes: {error}")
         except Unavailable as error:
             return Unknown(text=f"Kubernetes: {error.detail}")
         try:
-            return judge_jobset(handle, jobset, pods)
+            return judge_jobset(handle, jobset, pods, began=began)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             return Unknown(text=f"Kubernetes: an answer of another shape: {error!r}")
 
@@ -190,13 +195,17 @@ def is_ours(jobset: Object, handle: Handle) -> bool:
     return (labels.get(RUN_LABEL), labels.get(TOKEN_LABEL)) == (handle.run, str(handle.token))
 
 
-def judge_jobset(handle: Handle, jobset: Object | None, pods: Sequence[Object]) -> Found:
+def judge_jobset(
+    handle: Handle, jobset: Object | None, pods: Sequence[Object], *, began: bool = False
+) -> Found:
     """Return what a JobSet and its pods come to.
 
     Args:
         handle: the attempt.
         jobset: as the API server has it; None: it has none of that name.
         pods: those of it that there are.
+        began: whether the attempt had a keeper. Suspended after that, its queue has preempted it,
+            and would start it a second time.
     """
     if jobset is not None and not is_ours(jobset, handle):
         return Unknown(text=f"JobSet {handle.name} is another one's")
@@ -216,7 +225,8 @@ def judge_jobset(handle: Handle, jobset: Object | None, pods: Sequence[Object]) 
         return Unknown(text=f"Kubernetes: JobSet {handle.name} is over, but {text} may train on")
     assert jobset is not None
     if jobset["spec"].get("suspend"):
-        return Running(text="Kubernetes: suspended, not admitted by its queue yet", waits=True)
+        why = "after it had begun" if began else "not admitted by its queue yet"
+        return Running(text=f"Kubernetes: suspended, {why}", waits=True, again=began)
     waiting = [reason for pod in pods if (reason := _waits_for(pod)) is not None]
     if waiting or not pods:
         why = waiting[0] if waiting else "its pods are not made yet"

@@ -21,6 +21,7 @@ from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.kubernetes.cluster import Cluster
 from gonogo.kubernetes.objects import write_yaml
 from gonogo.kubernetes.run import build_run
+from gonogo.rundir import save_json
 from tests.supervise.orders import make_order
 from worker.engine.choice import build_engine
 from worker.engine.engine import Ended, Handle, Running, Unknown
@@ -149,8 +150,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 @pytest.fixture
-def engine(server: Server, template: Path) -> JobSets:
-    return JobSets(load_template(template), KubernetesApi())
+def engine(server: Server, template: Path, tmp_path: Path) -> JobSets:
+    return JobSets(load_template(template), KubernetesApi(), tmp_path)
 
 
 def pod(number: int, phase: str = "Running", node: str | None = "a", **more: Any) -> dict[str, Any]:
@@ -383,7 +384,24 @@ def test_an_attempt_of_which_a_pod_may_train_on_is_unknown(
 def test_what_its_queue_has_not_admitted_waits() -> None:
     found = judge_jobset(HANDLE, jobset(suspend=True), [])
     assert isinstance(found, Running)
-    assert found.waits
+    assert (found.waits, found.again) == (True, False)
+
+
+def test_what_its_queue_has_preempted_is_not_to_be_admitted_again(
+    engine: JobSets, server: Server, tmp_path: Path
+) -> None:
+    """Kueue suspends what it preempts, and admits it another time: the attempt is over by then."""
+    engine.submit(ORDER, TOKEN)
+    save_json(tmp_path / ORDER.run / "keeper.json", {"v": 1})
+    server.jobsets[NAME]["spec"]["suspend"] = True
+    leaving = pod(0)
+    leaving["metadata"]["deletionTimestamp"] = "2026-11-01T00:00:00Z"
+    for pods in ([leaving], []):
+        server.pods = pods
+        found = engine.find(HANDLE)
+        assert isinstance(found, Running)
+        assert (found.waits, found.again) == (True, True)
+        assert "after it had begun" in found.text
 
 
 @pytest.mark.parametrize(
