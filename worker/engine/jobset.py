@@ -32,7 +32,9 @@ JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 """JobSet puts it on every pod."""
 GPU = "nvidia.com/gpu"
 _LONGEST_NAME = 63
-_NOT_FOUND, _CONFLICT = 404, 409
+_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
+_QUOTA = "exceeded quota"
+"""What the server says of a namespace that holds as many objects as it may just now."""
 _MADE_UP = re.compile(r"[^a-z0-9-]")
 
 Object = dict[str, Any]
@@ -88,9 +90,13 @@ class JobSets:
             try:
                 self._api.create(jobset)
             except Refused as error:
+                if error.status == _FORBIDDEN and _QUOTA in error.text:
+                    raise Unavailable(f"Kubernetes: {error.text}") from error
                 if error.status != _CONFLICT:
                     raise Rejected(f"Kubernetes does not take this order: {error.text}") from error
                 known = self._get(name)
+                if known is None:  # of something else: a quota that others change just now
+                    raise Unavailable(f"Kubernetes: {error.text}") from error
         if known is not None and not is_ours(known, handle):
             raise Rejected(f"there is a JobSet {name} that is not this attempt's")
         return handle

@@ -233,6 +233,7 @@ def test_the_name_is_a_dns_label_that_pods_names_can_begin_with(run: str) -> Non
 @pytest.mark.parametrize(
     ("fails", "error"),
     [((403, "jobsets is forbidden"), Rejected), ((422, "invalid"), Rejected),
+     ((403, "forbidden: exceeded quota: runs"), Unavailable),
      ((503, "try later"), Unavailable), ((429, "too many"), Unavailable)],
 )  # fmt: skip
 def test_a_refusal_is_told_from_a_server_that_cannot_now(
@@ -249,6 +250,20 @@ def test_a_refusal_is_told_from_a_server_that_cannot_now(
     server.answer = real  # type: ignore[method-assign]
     server.fails = fails
     assert isinstance(engine.find(HANDLE), Unknown)
+
+
+def test_a_conflict_over_something_else_has_made_nothing(engine: JobSets, server: Server) -> None:
+    """The namespace's quota is changed by many at once: the server says 409 of that, too."""
+    real, message = server.answer, "Operation cannot be fulfilled on resourcequotas"
+
+    def answer(method: str, *asked: Any) -> tuple[int, dict[str, Any]]:
+        return (409, _status(409, message)) if method == "POST" else real(method, *asked)
+
+    server.answer = answer  # type: ignore[method-assign]
+    with pytest.raises(Unavailable, match="resourcequotas"):
+        engine.submit(ORDER, TOKEN)
+    server.answer = real  # type: ignore[method-assign]
+    assert engine.submit(ORDER, TOKEN) == HANDLE
 
 
 def test_a_server_that_is_away_proves_nothing(engine: JobSets, server: Server) -> None:
