@@ -43,7 +43,8 @@ CLOCKS_APART = timedelta(seconds=30)
 _GONE = re.compile(r"[Ii]nvalid job id")
 _LATER = re.compile(
     r"Unable to contact|Connection|timed out|temporarily|submit limit|standby"
-    r"|Zero Bytes|Protocol authentication|I/O error"
+    r"|Zero Bytes|Protocol authentication|I/O error|try again"
+    r"|inactive or drain|not available now|not usable now|down, drained or reserved"
 )
 """What sbatch says when it may take the same job another time."""
 _NEVER = re.compile(r"(?:Assoc|QOS)(?:Grp|Max|Min)(?!Submit)\w+")
