@@ -303,7 +303,8 @@ def judge_job(handle: Handle, job: Mapping[str, str], nodes: Sequence[Mapping[st
     if unwell or (state == "NODE_FAIL" and not anew):
         who = ", ".join(unwell) or job.get("NodeList", "a node")
         return Unknown(text=f"Slurm: {state}, but {who} does not answer and may train on")
-    where = ", ".join(sorted(set(answer) - anew)) or ("" if anew else "no node")
+    where = ", ".join(sorted(set(answer) - anew))
     told = [f"{where} answers"] if where else []
     told += [f"{', '.join(sorted(anew))} has booted since it began"] if anew else []
+    told = told or ["it had no node"]
     return Ended(proof=f"Slurm: job {handle.name} is {state}, and {', '.join(told)}")

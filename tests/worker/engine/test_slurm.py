@@ -316,8 +316,9 @@ def test_hosts_of_a_job_that_lost_its_nodes_are_those_of_our_own_record(
 
 def test_a_job_that_never_began_has_no_node_that_must_answer(tmp_path: Path) -> None:
     (tmp_path / ORDER.run).mkdir()
-    engine = Slurm(tmp_path, SlurmCluster(), {}, Requeued("CANCELLED", ""))
-    assert isinstance(engine.find(HANDLE), Ended)
+    found = Slurm(tmp_path, SlurmCluster(), {}, Requeued("CANCELLED", "")).find(HANDLE)
+    assert isinstance(found, Ended)
+    assert "it had no node" in found.proof
 
 
 def test_what_a_plan_asks_for_lies_over_what_holds_for_every_job() -> None:
