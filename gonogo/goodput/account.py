@@ -22,7 +22,8 @@ class RunTimes:
 
     opened_at: float
     """When it was queued; not before the run ahead of it had ended."""
-    claimed_at: float | None
+    placed_at: float | None
+    """When a worker claimed it, or its engine let it wait no longer; None: it is queued."""
     ended_at: float | None
     """None: it goes on."""
     found_at: float | None = None
@@ -47,12 +48,12 @@ def account_run(times: RunTimes, told: Told | None, now: float) -> Seconds:
     seconds = dict.fromkeys(Part, 0.0)
     end = now if times.ended_at is None else times.ended_at
     wall_s = max(0.0, end - times.opened_at)
-    claimed = end if times.claimed_at is None else times.claimed_at
-    seconds[Part.QUEUE] = _within(claimed - times.opened_at, wall_s)
+    placed = end if times.placed_at is None else times.placed_at
+    seconds[Part.QUEUE] = _within(placed - times.opened_at, wall_s)
     held_s = wall_s - seconds[Part.QUEUE]
     start = Part.RESTART if times.again else Part.START
     if told is None or told.first_ts is None:
-        found_s = held_s if times.found_at is None else times.found_at - claimed
+        found_s = held_s if times.found_at is None else times.found_at - placed
         seconds[start] = _within(found_s, held_s)
         seconds[Part.HALT] = held_s - seconds[start]
         return seconds
@@ -60,7 +61,7 @@ def account_run(times: RunTimes, told: Told | None, now: float) -> Seconds:
         seconds[Part.UNKNOWN] = held_s
         return seconds
     spare_s = max(0.0, held_s - told.total_s)
-    before_s = _within(told.first_ts - claimed, spare_s)
+    before_s = _within(told.first_ts - placed, spare_s)
     seconds[start] += before_s
     for part, value in told.seconds.items():
         seconds[start if part is Part.START else part] += value

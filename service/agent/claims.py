@@ -192,6 +192,8 @@ def _renew(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> None:
             progress = deed.session.get_one(ProgressRow, run.id)
             progress.heard += 1
             progress.heard_at = deed.now
+            if run.id in request.waits:
+                progress.waited_until = deed.now
 
 
 def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) -> Claimed | None:

@@ -6,7 +6,7 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, defer, load_only
 
 from gonogo.contract.goodput import Part
-from service.db.schema import AccountRow, RunRow
+from service.db.schema import AccountRow, ProgressRow, RunRow
 
 COLUMNS = {part: getattr(AccountRow, f"{part.value}_s") for part in Part}
 _ASKED = (
@@ -27,6 +27,14 @@ def load_taken(session: Session, runs: Sequence[str]) -> dict[str, AccountRow]:
     """Return run → its account, of those of which one was taken."""
     query = select(AccountRow).where(AccountRow.run.in_(runs))
     return {row.run: row for row in session.scalars(query)}
+
+
+def load_waited(session: Session, runs: Sequence[str]) -> dict[str, float]:
+    """Return run → until when an engine let it wait, Unix seconds; of those that waited."""
+    query = select(ProgressRow.run, ProgressRow.waited_until).where(
+        ProgressRow.run.in_(runs), ProgressRow.waited_until.is_not(None)
+    )
+    return {run: until for run, until in session.execute(query) if until is not None}
 
 
 def sum_accounts(session: Session, ended_after: float) -> tuple[int, Mapping[Part, float]]:

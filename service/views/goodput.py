@@ -23,6 +23,7 @@ from service.queries.accounts import (
     load_accounts_in,
     load_taken,
     load_timed_runs,
+    load_waited,
     sum_accounts,
 )
 from service.queries.findings import load_halts
@@ -66,12 +67,14 @@ def load_accounts(session: Session, experiment: str, now: float) -> list[RunAcco
     runs = load_timed_runs(session, experiment)
     stored = load_taken(session, [run.id for run in runs])
     found = _load_found(session, runs)
+    waited = load_waited(session, [run.id for run in runs])
     accounts: list[RunAccount] = []
     before = 0.0
     for run in runs:
         opened_at = max(run.created_at, before)
         fold = load_fold(session, run.id, stored.get(run.id))
-        times = _times(run, runs, opened_at, found.get(run.id))
+        placed_at = max(filter(None, (run.claimed_at, waited.get(run.id))), default=None)
+        times = _times(run, runs, opened_at, placed_at, found.get(run.id))
         seconds = account_run(times, fold.told, now)
         accounts.append(RunAccount(row=run, opened_at=opened_at, fold=fold, seconds=seconds))
         before = max(before, now if run.ended_at is None else run.ended_at)
@@ -86,12 +89,18 @@ def _load_found(session: Session, runs: Iterable[RunRow]) -> dict[str, float]:
     return found
 
 
-def _times(run: RunRow, runs: Sequence[RunRow], opened: float, found: float | None) -> RunTimes:
+def _times(
+    run: RunRow,
+    runs: Sequence[RunRow],
+    opened: float,
+    placed: float | None,
+    found: float | None,
+) -> RunTimes:
     code = run.outcome.code if run.outcome is not None else None
     later = [row for row in runs if row.phase == run.phase and row.attempt > run.attempt]
     return RunTimes(
         opened_at=opened,
-        claimed_at=run.claimed_at,
+        placed_at=placed,
         ended_at=run.ended_at,
         found_at=found,
         again=run.attempt > 1,

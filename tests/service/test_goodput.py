@@ -65,6 +65,21 @@ def begin(plane: Plane) -> tuple[Any, Order, list[str]]:
     return worker, order, lines
 
 
+def test_what_a_scheduler_let_a_run_wait_is_queue_and_holds_no_device(still: Plane) -> None:
+    still.submit()
+    worker = still.worker()
+    order = worker.claim(engine="slurm")
+    assert order is not None
+    worker.state(order, "check")
+    now = still.context.now()
+    move(still, order, created_at=now - 4000.0, claimed_at=now - 3600.0)
+    waits = {order.run: "Slurm: PENDING, Priority"}
+    for told in (waits, {}):
+        worker.claim(engine="slurm", free=[], active=[order.run], waits=told)
+    found = account(still, order, now + 60.0)
+    assert found == {"queue": pytest.approx(4000.0, abs=30.0), "start": pytest.approx(60, abs=30)}
+
+
 def taken(plane: Plane, order: Order) -> dict[str, Any]:
     row = plane.context.store.read(lambda session: session.get(AccountRow, order.run))
     assert row is not None

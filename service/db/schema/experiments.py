@@ -191,6 +191,8 @@ class ProgressRow(Table):
     heard: Mapped[int] = mapped_column(BigInteger, default=0)
     """Grows with every sign of life; the conductor times its growth by its own clock."""
     heard_at: Mapped[float | None] = mapped_column(Seconds)
+    waited_until: Mapped[float | None] = mapped_column(Seconds)
+    """When its worker last told that an engine lets it wait, before it had begun."""
     heartbeat_at: Mapped[float | None] = mapped_column(Seconds)
     lines: Mapped[int] = mapped_column(BigInteger, default=0)
     late_lines: Mapped[int] = mapped_column(BigInteger, default=0)

@@ -12,7 +12,7 @@ from gonogo.contract.goodput import Part, goodput_of, seconds_of
 from gonogo.goodput.account import RunTimes, account_experiment, account_run, add_up
 from gonogo.goodput.lines import Mark, Mode, Told
 
-TIMES = RunTimes(opened_at=1000.0, claimed_at=1010.0, ended_at=1200.0)
+TIMES = RunTimes(opened_at=1000.0, placed_at=1010.0, ended_at=1200.0)
 #: First line 5 s after the claim; 20 steps of 5 s from step 1 on, checkpoints after 8 and 16.
 TOLD = Told(
     boot="a", seq=60, mono=120.0, first_ts=1015.0, moved_ts=1135.0, mode=Mode.BETWEEN, boots=1,
@@ -79,7 +79,7 @@ def test_an_end_that_nobody_saw_leaves_unknown_time() -> None:
 def test_a_run_that_said_nothing_was_preparing_until_it_was_halted() -> None:
     assert spent(TIMES, None) == {"queue": 10.0, "start": 190.0}
     assert spent(replace(TIMES, found_at=1100.0), None)["halt"] == 100.0
-    assert spent(replace(TIMES, claimed_at=None), None) == {"queue": 200.0}
+    assert spent(replace(TIMES, placed_at=None), None) == {"queue": 200.0}
 
 
 def test_a_rank_that_tells_more_time_than_there_was_is_not_believed() -> None:
@@ -106,7 +106,7 @@ def test_whatever_the_clocks_say_the_parts_sum_to_the_wall_time(
         marks=[Mark(step=step // 2, step_s=step_s / 2)],
     )  # fmt: skip
     times = RunTimes(
-        opened_at=opened, claimed_at=claimed, ended_at=ended, found_at=found, again=flags[0],
+        opened_at=opened, placed_at=claimed, ended_at=ended, found_at=found, again=flags[0],
         completed=flags[1], unseen_end=flags[2], resumed_steps=tuple(resumed),
     )  # fmt: skip
     parts_of_run = account_run(times, told, 400.0)
