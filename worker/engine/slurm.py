@@ -300,9 +300,12 @@ def judge_job(handle: Handle, job: Mapping[str, str], nodes: Sequence[Mapping[st
     anew = {row.get("NodeName", "?") for row in nodes if has_booted_since(job, row)}
     answer = sorted(name for name, told in states.items() if not _UNWELL.search(told))
     unwell = sorted(states.keys() - anew - set(answer))
-    if unwell or (state == "NODE_FAIL" and not anew):
-        who = ", ".join(unwell) or job.get("NodeList", "a node")
-        return Unknown(text=f"Slurm: {state}, but {who} does not answer and may train on")
+    if unwell:
+        text = f"Slurm: {state}, but {', '.join(unwell)} does not answer and may train on"
+        return Unknown(text=text)
+    if state == "NODE_FAIL" and not anew:
+        which = job.get("NodeList", "its nodes")
+        return Unknown(text=f"Slurm: {state}, and not which of {which} failed and may train on")
     where = ", ".join(sorted(set(answer) - anew))
     told = [f"{where} answers"] if where else []
     told += [f"{', '.join(sorted(anew))} has booted since it began"] if anew else []

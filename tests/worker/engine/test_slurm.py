@@ -89,6 +89,12 @@ def test_job_of_a_node_that_may_train_on_is_unknown(state: str, nodes: dict[str,
     assert isinstance(judge_job(HANDLE, job(state), rows(nodes)), Unknown)
 
 
+def test_a_node_that_answers_is_not_said_to_be_silent() -> None:
+    found = judge_job(HANDLE, job("NODE_FAIL"), rows(WELL))
+    assert isinstance(found, Unknown)
+    assert found.text == "Slurm: NODE_FAIL, and not which of node[1-2] failed and may train on"
+
+
 BEGAN = "2026-03-01T10:00:00"
 
 
