@@ -98,7 +98,8 @@ class ClaimRequest(Submitted):
     """Runs that live or wait to be shipped on this worker. A run claimed by this worker that is
     not among them never started, or is over: it may be given out again."""
     waits: Waits = {}
-    """Run → for what it waits at the worker's engine, in the scheduler's words."""
+    """Run → for what it waits at the worker's engine, or why nothing is heard of it, in the
+    scheduler's words."""
     allow: Paths = []
     """What plans may start on this host besides nsa.train: modules, paths, or `any`."""
     allow_env: Words = []

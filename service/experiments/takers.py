@@ -77,10 +77,12 @@ def load_taker(session: Session, plan: Plan) -> str | None:
 
 
 def load_waits(session: Session, runs: Iterable[RunRow]) -> dict[str, str]:
-    """Return run → for what it waits at its worker's engine, of those that have not begun."""
-    coming = {run.id: run.worker for run in runs if run.state in NOT_BEGUN and run.worker}
-    told = {row.name: row.claim.waits for row in load_workers_named(session, {*coming.values()})}
-    waits = {run: told.get(worker, {}).get(run) for run, worker in coming.items()}
+    """Return run → what its worker's engine says of it, where it has not begun, or is lost."""
+    still = {
+        run.id: run.worker for run in runs if (run.state in NOT_BEGUN or run.lost) and run.worker
+    }
+    told = {row.name: row.claim.waits for row in load_workers_named(session, {*still.values()})}
+    waits = {run: told.get(worker, {}).get(run) for run, worker in still.items()}
     return {run: text for run, text in waits.items() if text}
 
 

@@ -280,7 +280,8 @@ def _waiting_for(
             "judged by what is here)"
         )
     if lost is not None:
-        return f"a sign of life of run {lost.id} on host {lost.host} (or a takeover)"
+        said = f"; {waits[lost.id]}" if lost.id in waits else ""
+        return f"a sign of life of run {lost.id} on host {lost.host} (or a takeover){said}"
     waiting = next((run for run in runs if run.id in waits), None)
     if waiting is not None:
         return f"{waits[waiting.id]}, for phase {waiting.phase}"

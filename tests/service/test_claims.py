@@ -243,6 +243,20 @@ def test_what_a_scheduler_lets_a_run_wait_for_is_told_until_it_begins(still: Pla
     assert still.get(f"/experiments/{experiment}")["waiting_for"] is None
 
 
+def test_what_a_scheduler_says_of_a_run_that_is_lost_is_told_beside_that(still: Plane) -> None:
+    experiment = still.submit()
+    worker = still.worker()
+    order = worker.claim(engine="slurm")
+    assert order is not None
+    worker.start(order)
+    lost = update(RunRow).where(RunRow.id == order.run).values(lost=True)
+    still.context.store.write(lambda session: session.execute(lost) and None)
+    why = "Slurm: SUSPENDED on node[1-2]"
+    worker.claim(engine="slurm", free=[], active=[order.run], waits={order.run: why})
+    found = still.get(f"/experiments/{experiment}")["waiting_for"]
+    assert found == f"a sign of life of run {order.run} on host host-1 (or a takeover); {why}"
+
+
 @pytest.mark.parametrize(
     ("silent_s", "allow", "warned"),
     [

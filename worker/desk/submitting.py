@@ -62,7 +62,8 @@ class Submitting:
     """Run → when (monotonic clock) its engine is asked about it again."""
     _said: dict[str, str] = field(default_factory=dict)
     waits: dict[str, str] = field(default_factory=dict)
-    """Run → for what it waits, in the engine's words; those that have begun are left out."""
+    """Run → for what it waits, or why nothing is heard of it, in the engine's words; those that
+    run, and have ended, are left out."""
 
     def accept(self, order: Order, secret: str | None, ship: ShipperOf) -> bool:
         """Make the run's directory and submit it; False where it is not ours to begin.
@@ -176,7 +177,8 @@ class Submitting:
     def _tell(self, run: str, found: Running | Ended | Unknown) -> None:
         """Log what the engine says, when it says something else, and keep for what a run waits."""
         text = found.proof if isinstance(found, Ended) else found.text
-        if isinstance(found, Running) and found.waits:
+        stands = isinstance(found, Running) and (found.waits or found.stands)
+        if stands or isinstance(found, Unknown):
             self.waits[run] = text
         else:
             self.waits.pop(run, None)

@@ -30,6 +30,8 @@ class Running:
 
     text: str
     waits: bool = False
+    stands: bool = False
+    """It began, and its scheduler has stopped its processes, to let them go on another time."""
     again: bool = False
     """It began before, and waits to be started a second time, which nobody of ours asked for."""
 

@@ -59,6 +59,7 @@ _OVER = frozenset(
     }
 )  # fmt: skip
 """The states in which a job has ended; there are others (`RESIZING`), and each version adds one."""
+_STANDING = frozenset({"SUSPENDED", "STOPPED"})
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _MEETING = re.compile(r"\.meet_node\d+\.json")
 _UNWELL = re.compile(r"DOWN|FAIL|UNKNOWN|NOT_RESPONDING|NO_RESPOND|\*")
@@ -293,7 +294,8 @@ def judge_job(handle: Handle, job: Mapping[str, str], nodes: Sequence[Mapping[st
     if state in _WAITING:
         return Running(text=f"Slurm: {state}, {reason}", waits=True)
     if state in _LIVING:
-        return Running(text=f"Slurm: {state} on {job.get('NodeList', '?')}")
+        where = job.get("NodeList", "?")
+        return Running(text=f"Slurm: {state} on {where}", stands=state in _STANDING)
     if state not in _OVER:
         return Unknown(text=f"Slurm calls job {handle.name} {state or 'nothing'}, which is no end")
     states = {row.get("NodeName", "?"): row.get("State", "UNKNOWN") for row in nodes}

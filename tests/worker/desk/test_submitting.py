@@ -170,6 +170,17 @@ def test_claims_tell_for_what_runs_wait_until_they_have_begun(room: Room) -> Non
     assert room.plane.claims[-1].waits == {}
 
 
+def test_claims_tell_why_nothing_is_heard_of_a_run(room: Room) -> None:
+    desk = room.desk()
+    desk.run_round()
+    for found in (UNKNOWN, replace(RUNNING, text="Slurm: SUSPENDED on node1", stands=True)):
+        room.scheduler.found = found
+        desk.run_round()
+        desk.run_round()
+        assert room.plane.claims[-1].waits == {room.order.run: found.text}
+    assert room.scheduler.stopped == []
+
+
 def test_what_the_engine_refuses_has_failed_to_start_and_says_why(room: Room) -> None:
     room.scheduler.error = Rejected("Slurm does not take this order: invalid partition specified")
     desk = room.desk()

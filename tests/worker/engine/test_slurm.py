@@ -142,6 +142,12 @@ def test_job_that_waits_or_runs_is_there_and_says_why(state: str, waits: bool) -
     assert not waits or "Priority" in found.text
 
 
+@pytest.mark.parametrize(("state", "stands"), [("RUNNING", False), ("SUSPENDED", True)])
+def test_a_job_that_is_suspended_stands(state: str, stands: bool) -> None:
+    found = judge_job(HANDLE, job(state), [])
+    assert found == Running(text=f"Slurm: {state} on node[1-2]", stands=stands)
+
+
 def test_another_job_of_the_same_number_is_not_taken_for_ours() -> None:
     found = judge_job(HANDLE, {**job("COMPLETED"), "JobName": "someone's"}, rows(WELL))
     assert isinstance(found, Unknown)
