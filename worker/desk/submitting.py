@@ -21,7 +21,7 @@ from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.end_request import EndRequest, ask_halt, asked_by
 from gonogo.supervise.exit_record import build_refusal
 from gonogo.supervise.lost import build_infra_exit, end_lost
-from gonogo.supervise.node_record import exit_path, gone_path
+from gonogo.supervise.node_record import MET_NAME, exit_path, gone_path
 from worker.desk.launching import move_in
 from worker.desk.reaper import ShipperOf, reap
 from worker.engine.engine import Ended, Engine, Handle, Running, Unknown
@@ -154,8 +154,8 @@ class Submitting:
         _log.info(text, order.run, self.name, handle.name, extra={"action": "run_submitted"})
 
     def _listen(self, run_dir: RunDir, order: Order, handle: Handle, ship: ShipperOf) -> None:
-        """Ask for commands while nobody else does: before the run has a keeper."""
-        shipper = None if (run_dir.path / "keeper.json").exists() else ship(run_dir, order)
+        """Ask for commands while nobody else does: before the run has a watcher."""
+        shipper = None if _has_begun(run_dir.path, order) else ship(run_dir, order)
         ack = None if shipper is None else shipper.ship(time.monotonic())
         if ack is None or ack.command is None:
             return
@@ -185,6 +185,11 @@ class Submitting:
         if self._said.get(run) != text:
             self._said[run] = text
             _log.info("%s: %s", run, text, extra={"action": "engine_says"})
+
+
+def _has_begun(run_dir: Path, order: Order) -> bool:
+    """Say whether an attempt's keepers have begun; those of several nodes meet first."""
+    return (run_dir / ("keeper.json" if order.nodes == 1 else MET_NAME)).exists()
 
 
 def build_request(command: Command, now: float) -> EndRequest:

@@ -18,7 +18,7 @@ from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.locks import DeviceLocks
-from gonogo.supervise.node_record import exit_path, proof_of_loss
+from gonogo.supervise.node_record import MET_NAME, exit_path, proof_of_loss
 from gonogo.supervise.processes import boot_id, find_process
 from tests.supervise.orders import completed, make_order
 from tests.worker.control_plane import KEY, FakeControlPlane, serving
@@ -310,6 +310,22 @@ def test_a_scheduler_is_not_asked_at_every_round(room: Room) -> None:
     desk.submitting.look_every_s = 0.0
     desk.submitting._look_at.clear()
     desk.run_round()
+    assert room.scheduler.stopped == ["1"]
+
+
+def test_a_command_is_heard_as_long_as_the_nodes_have_not_met(room: Room) -> None:
+    """Node 0's keeper waits up to ten minutes for the others, and has no watcher meanwhile."""
+    desk = room.desk()
+    desk.run_round()
+    save_json(room.run_dir.path / "keeper.json", {"pid": 1, "start_ticks": 1, "boot_id": "other"})
+    room.scheduler.found = RUNNING
+    room.plane.runs[room.order.run].command = {"kind": "cancel"}
+    save_json(room.run_dir.path / MET_NAME, {"v": 1})
+    desk.run_round()
+    assert room.scheduler.stopped == [], "the watcher asks by now"
+    (room.run_dir.path / MET_NAME).unlink()
+    desk.run_round()
+    assert room.run_dir.halt.exists()
     assert room.scheduler.stopped == ["1"]
 
 
