@@ -11,6 +11,8 @@ Object = dict[str, Any]
 """A Kubernetes object."""
 
 NAME = "gonogo"
+WORKER = f"{NAME}-worker"
+"""The worker's Service, and what its pod is called from within, whichever pod it is."""
 SECRET = "gonogo"
 """The Secret that has to be there: worker_key, webhook_secret, and database_password if used."""
 SECRETS_AT = "/run/secrets/gonogo"

@@ -8,7 +8,7 @@ from importlib.resources import files
 
 import yaml
 
-from gonogo.kubernetes.cluster import HTTP_PORT, NAME, Cluster, Object, selected
+from gonogo.kubernetes.cluster import HTTP_PORT, NAME, WORKER, Cluster, Object, selected
 from gonogo.kubernetes.control_plane import COMPONENT, JOB_LABEL
 
 EVERY = "15s"
@@ -40,7 +40,15 @@ def build_monitoring(cluster: Cluster) -> list[Object]:
                         "refreshInterval": EVERY,
                     }
                 ],
-                "relabelings": [{"targetLabel": "job", "replacement": "gonogo-workers"}],
+                "relabelings": [
+                    {"targetLabel": "job", "replacement": "gonogo-workers"},
+                    {  # a worker tells its host's name, which Prometheus' own namespace lacks
+                        "sourceLabels": ["__address__"],
+                        "regex": f"{WORKER}:(.*)",
+                        "targetLabel": "__address__",
+                        "replacement": f"{WORKER}.{cluster.namespace}.svc:$1",
+                    },
+                ],
             },
         },
         {

@@ -13,9 +13,11 @@ from gonogo.kubernetes.cluster import (
     RUNS_AT,
     RUNS_CLAIM,
     SECRETS_AT,
+    WORKER,
     WORKER_HOME_CLAIM,
     Cluster,
     Object,
+    selected,
 )
 from gonogo.kubernetes.objects import build_claim, build_deployment, write_yaml
 from gonogo.kubernetes.pods import (
@@ -32,7 +34,6 @@ from gonogo.kubernetes.pods import (
 from gonogo.kubernetes.run import build_run
 
 COMPONENT = "worker"
-_NAME = f"{NAME}-worker"
 _TEMPLATE = f"{NAME}-run"
 _TEMPLATE_AT = "/etc/gonogo"
 _TEMPLATE_FILE = "run.yaml"
@@ -45,7 +46,7 @@ def build_worker(cluster: Cluster) -> list[Object]:
         {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
-            "metadata": cluster.meta(_NAME, COMPONENT),
+            "metadata": cluster.meta(WORKER, COMPONENT),
         },
         _role(cluster),
         _binding(cluster),
@@ -59,6 +60,16 @@ def build_worker(cluster: Cluster) -> list[Object]:
             "data": {_TEMPLATE_FILE: template},
         },
         _deployment(cluster),
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": cluster.meta(WORKER, COMPONENT),
+            "spec": {
+                "type": "ClusterIP",
+                "selector": selected(COMPONENT),
+                "ports": [{"name": "metrics", "port": METRICS_PORT, "targetPort": "metrics"}],
+            },
+        },
     ]
 
 
@@ -67,7 +78,7 @@ def _role(cluster: Cluster) -> Object:
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
-        "metadata": cluster.meta(_NAME, COMPONENT),
+        "metadata": cluster.meta(WORKER, COMPONENT),
         "rules": [
             {
                 "apiGroups": ["jobset.x-k8s.io"],
@@ -83,9 +94,9 @@ def _binding(cluster: Cluster) -> Object:
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "RoleBinding",
-        "metadata": cluster.meta(_NAME, COMPONENT),
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": _NAME},
-        "subjects": [{"kind": "ServiceAccount", "name": _NAME, "namespace": cluster.namespace}],
+        "metadata": cluster.meta(WORKER, COMPONENT),
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": WORKER},
+        "subjects": [{"kind": "ServiceAccount", "name": WORKER, "namespace": cluster.namespace}],
     }
 
 
@@ -121,7 +132,8 @@ def _deployment(cluster: Cluster) -> Object:
         },
     }
     pod = {
-        "serviceAccountName": _NAME,
+        "hostname": WORKER,  # who a worker is rests on its host's name: its key, and its runs
+        "serviceAccountName": WORKER,
         "enableServiceLinks": False,
         "securityContext": POD_SECURITY,
         "terminationGracePeriodSeconds": 30,
@@ -134,4 +146,4 @@ def _deployment(cluster: Cluster) -> Object:
             empty_volume("tmp", "2Gi"),
         ],
     }
-    return build_deployment(cluster, _NAME, COMPONENT, pod)
+    return build_deployment(cluster, WORKER, COMPONENT, pod)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,6 +195,22 @@ def test_the_worker_and_the_runs_share_a_home_where_the_secrets_of_claims_lie() 
     assert volume["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
+def test_a_worker_s_pod_that_is_made_anew_is_the_same_worker_and_is_scraped() -> None:
+    """A worker's key and its runs are those of its host's name, and a pod's own is another each
+    time; Prometheus is told that name, too."""
+    pod = of_kind(FULL, "Deployment", "gonogo-worker")["spec"]["template"]
+    assert pod["spec"]["hostname"] == "gonogo-worker"
+    service = of_kind(FULL, "Service", "gonogo-worker")["spec"]
+    assert service["selector"].items() <= pod["metadata"]["labels"].items()
+    (port,) = service["ports"]
+    assert port["port"] == pod["spec"]["containers"][0]["ports"][0]["containerPort"]
+    (found,) = (
+        row for row in of_kind(FULL, "ScrapeConfig")["spec"]["relabelings"] if "regex" in row
+    )
+    template = found["replacement"].replace("$1", r"\1")
+    assert re.sub(found["regex"], template, "gonogo-worker:8751") == "gonogo-worker.ml.svc:8751"
+
+
 def test_the_worker_makes_runs_from_the_template_that_is_written_too(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(of_kind(FULL, "ConfigMap")["data"]["run.yaml"])
@@ -207,7 +224,7 @@ def test_the_worker_makes_runs_from_the_template_that_is_written_too(tmp_path: P
 
 
 def test_the_monitor_finds_the_service_and_gives_it_the_job_that_the_rules_name() -> None:
-    service, monitor = of_kind(FULL, "Service"), of_kind(FULL, "ServiceMonitor")["spec"]
+    service, monitor = of_kind(FULL, "Service", "gonogo"), of_kind(FULL, "ServiceMonitor")["spec"]
     labels = service["metadata"]["labels"]
     assert monitor["selector"]["matchLabels"].items() <= labels.items()
     assert labels[monitor["jobLabel"]] == "gonogo-service"
