@@ -111,6 +111,8 @@ class ClaimRequest(Submitted):
     draining: bool = False
     tells_again: bool = False
     """Whether it knows what `untold` in the answer means."""
+    lets_go: bool = False
+    """Whether it knows what `over` in the answer means."""
     given_up: Waits = {}
     """Run → why somebody on its host gave it up: it was refused, and no more of it will be told."""
 
@@ -125,6 +127,9 @@ class ClaimAnswer(Submitted):
     """Runs of the worker that are under way as far as is known here, and that it does not name:
     where it told their end already, a database of before that was restored, and it tells all of
     them again."""
+    over: list[str] = []
+    """Runs that it names and that were declared dead here, such as by a takeover: no word of theirs
+    is waited for any more."""
 
 
 class RankTelemetry(Submitted):

@@ -16,6 +16,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
+from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, NameTaken
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order, UnpassedRun
@@ -24,7 +25,7 @@ from gonogo.contract.patch import RecordedPatch
 from gonogo.planning.resolve import build_order
 from service.agent.fence import Bearer, bind_key, hash_claim, home_of_worker
 from service.agent.fitting import UNREADABLE, fitting
-from service.db.documents import ClaimKept
+from service.db.documents import ClaimKept, is_by_service
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.experiments.checkpoints import failed_by_lines, iter_unpassed
@@ -60,6 +61,8 @@ class Claim:
     claimed: Claimed | None = None
     untold: tuple[str, ...] = ()
     """Runs under way that it neither names nor gave up."""
+    over: tuple[str, ...] = ()
+    """Runs that it names and that were declared dead here."""
 
 
 def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
@@ -91,6 +94,7 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
         claimed=(None if rebooted else _give_again(deed, mine, request))
         or _give_new(deed, request),
         untold=() if rebooted or not request.tells_again else _untold(mine, request),
+        over=_over(deed, request) if request.lets_go else (),
     )
 
 
@@ -120,6 +124,17 @@ def _give_new(deed: Deed, request: ClaimRequest) -> Claimed | None:
 def _untold(mine: list[RunRow], request: ClaimRequest) -> tuple[str, ...]:
     started = (run.id for run in mine if run.state not in _NOT_STARTED)
     return tuple(run for run in started if run not in {*request.active, *request.given_up})
+
+
+def _over(deed: Deed, request: ClaimRequest) -> tuple[str, ...]:
+    if request.engine is EngineName.LOCAL:
+        return ()  # its own keepers tell it what became of them
+    ended = select(RunRow.id, RunRow.exit).where(
+        RunRow.id.in_(request.active),
+        RunRow.worker == request.worker,
+        RunRow.state == RunState.ENDED,
+    )
+    return tuple(run for run, said in deed.session.execute(ended) if is_by_service(said))
 
 
 def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:

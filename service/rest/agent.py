@@ -38,12 +38,12 @@ def post_claim(write: Writing, caller: Agent, request: ClaimRequest) -> WireResp
     """Offer free devices; get an order with its fencing token, or nothing."""
     bound = caller.key_id if caller.role is Role.WORKER else None
     found = write(f"worker {request.worker}", claim, request, bound)
-    untold = {"untold": list(found.untold)} if found.untold else {}
+    told = {name: list(runs) for name in ("untold", "over") if (runs := getattr(found, name))}
     if found.claimed is None:
-        return WireResponse({"order": None, **untold})
+        return WireResponse({"order": None, **told})
     # as in order.json: a setting that nobody set stays unsaid, so that its source stays known
     order = found.claimed.order.document()
-    return WireResponse({"order": order, "secret": found.claimed.secret, **untold})
+    return WireResponse({"order": order, "secret": found.claimed.secret, **told})
 
 
 ClaimSecret = Annotated[

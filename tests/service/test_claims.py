@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select, text, update
@@ -255,6 +256,29 @@ def test_what_a_scheduler_says_of_a_run_that_is_lost_is_told_beside_that(still: 
     worker.claim(engine="slurm", free=[], active=[order.run], waits={order.run: why})
     found = still.get(f"/experiments/{experiment}")["waiting_for"]
     assert found == f"a sign of life of run {order.run} on host host-1 (or a takeover); {why}"
+
+
+def test_a_worker_of_an_engine_is_told_which_of_its_runs_were_taken_over(still: Plane) -> None:
+    experiment = still.submit()
+    worker = still.worker()
+    order = worker.claim(engine="slurm")
+    assert order is not None
+    worker.start(order)
+
+    def told(**more: Any) -> Any:
+        said = {
+            "worker": worker.name, "host": worker.host, "boot_id": worker.boot_id, "pid": 1,
+            "version": "0", "devices": [], "free": [], "active": [order.run], **more,
+        }  # fmt: skip
+        return worker.post("/claims", {**said, "engine": "slurm"}).json().get("over")
+
+    assert told(lets_go=True) is None
+    lost = update(RunRow).where(RunRow.id == order.run).values(lost=True)
+    still.context.store.write(lambda session: session.execute(lost) and None)
+    taken = still.call("POST", f"/experiments/{experiment}/takeover", json={"reason": "it burned"})
+    assert taken.status_code < 300, taken.text
+    assert told(lets_go=True) == [order.run]
+    assert told() is None, "an older worker refuses what it does not know"
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,8 @@ class FakeControlPlane:
     """Runs that somebody else claims anew as soon as they were given out."""
     untold: list[str] = field(default_factory=list)
     """Runs that claims are asked about."""
+    over: list[str] = field(default_factory=list)
+    """Runs that claims are told are dead."""
     key: str = KEY
     calls: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -110,6 +112,7 @@ class FakeControlPlane:
                 "order": order,
                 "secret": self.runs[order["run"]].secret if order else None,
                 **({"untold": self.untold} if self.untold else {}),
+                **({"over": self.over} if self.over else {}),
             }
         match = _RUN.fullmatch(path)
         run = self.runs.get(match.group(1)) if match else None

@@ -338,6 +338,7 @@ class Desk:
             metrics_url=self.metrics_url,
             draining=self.draining,
             tells_again=True,
+            lets_go=True,
             given_up=tell_words(self._given_up),
         )
         try:
@@ -349,6 +350,8 @@ class Desk:
             _log.info("the control plane answers again", extra={"action": "reachable"})
         self._reachable = True
         self._tell_again(claim.untold)
+        if self.submitting is not None:
+            self.submitting.over = frozenset(claim.over)
         return claim
 
     def _tell_again(self, runs: list[str]) -> None:

@@ -17,7 +17,7 @@ from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
-from gonogo.rundir import RunDir, save_json
+from gonogo.rundir import SHIPPED_NAME, RunDir, save_json
 from gonogo.supervise.end_request import EndRequest, ask_halt, asked_by
 from gonogo.supervise.exit_record import build_refusal
 from gonogo.supervise.lost import build_infra_exit, end_lost
@@ -64,6 +64,8 @@ class Submitting:
     waits: dict[str, str] = field(default_factory=dict)
     """Run → for what it waits, or why nothing is heard of it, in the engine's words; those that
     run, and have ended, are left out."""
+    over: frozenset[str] = frozenset()
+    """Runs that the control plane calls dead, on somebody's word."""
 
     def accept(self, order: Order, secret: str | None, ship: ShipperOf) -> bool:
         """Make the run's directory and submit it; False where it is not ours to begin.
@@ -107,6 +109,8 @@ class Submitting:
             return False
         found = self.engine.find(handle)
         self._tell(run.run, found)
+        if run.run in self.over and not run.ended and not isinstance(found, Ended):
+            return self._let_go(run_dir, handle, found)
         if isinstance(found, Running) and found.again:
             self._stop(run.run, handle)
             return False
@@ -118,6 +122,22 @@ class Submitting:
         if isinstance(found, Unknown) or not self._is_long_ended(run.run):
             return False
         return reap(run, ship, self.wall(), end=partial(end_elsewhere, self.name, found))
+
+    def _let_go(self, run_dir: RunDir, handle: Handle, found: Running | Unknown) -> bool:
+        """Have an attempt that was declared dead end where it may live; True: it is left to itself.
+
+        What the engine knows nothing of takes no place here any more. A node of it that was cut off
+        finds the request when it is back.
+        """
+        if not run_dir.halt.exists():
+            command = Command(kind=CommandKind.SUPERSEDE, reason="declared dead")
+            ask_halt(run_dir.path, build_request(command, self.wall()))
+        self._stop(handle.run, handle)
+        if isinstance(found, Running):
+            return False
+        _log.warning("%s is left to itself", handle.run, extra={"action": "let_go"})
+        save_json(run_dir.path / SHIPPED_NAME, {"v": 1, "fenced": True})
+        return True
 
     def _submit_again(self, run_dir: RunDir, order: Order, ship: ShipperOf) -> None:
         """Submit what was not taken, or whose name was not written down, unless it is stale.

@@ -329,6 +329,23 @@ def test_a_command_is_heard_as_long_as_the_nodes_have_not_met(room: Room) -> Non
     assert room.scheduler.stopped == ["1"]
 
 
+def test_an_attempt_that_was_declared_dead_takes_no_place_for_ever(room: Room) -> None:
+    """After NODE_FAIL a node may train on: a takeover is a person's word, and no end of its own."""
+    desk = room.desk()
+    desk.run_round()
+    room.plane.over = [room.order.run]
+    room.scheduler.found = RUNNING
+    for _ in range(2):  # the first one is told
+        desk.run_round()
+    assert set(room.scheduler.stopped) == {"1"}
+    assert desk.free() == ("cpu:0",), "it may run yet"
+    room.scheduler.found = UNKNOWN
+    desk.run_round()
+    assert desk.free() == ("cpu:0", "cpu:1")
+    assert room.run_dir.halt.exists(), "a node that comes back ends it there"
+    assert room.end() is None
+
+
 def test_a_worker_that_stops_leaves_an_engine_s_runs_alone(room: Room) -> None:
     desk = room.desk()
     desk.run_round()
