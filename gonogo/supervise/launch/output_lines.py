@@ -44,6 +44,7 @@ from gonogo.supervise.processes import (
     TICKS_PER_S,
     ProcessRef,
     find_descendants,
+    find_process,
     load_program,
 )
 from gonogo.trainer.line import build_line
@@ -124,9 +125,11 @@ class OutputLines:
         self._began = self._looked = time.monotonic()
         self._looked_ticks = _now_ticks()
         self._last_text = ""
-        self._by_shell = False
-        self._pythons: frozenset[ProcessRef] | None = None
-        """What runs below a shell, where this look has asked."""
+        self._may_start_others = False
+        """Whether the command is, or was before it became another, anything else than a Python: a
+        shell, `make`, `timeout`."""
+        self._printers: frozenset[ProcessRef] | None = None
+        """What may print there, where this look has asked."""
         self._printing: frozenset[ProcessRef] = frozenset()
         """What ran there when it last was asked who prints steps; empty where nobody knows."""
         self._programs = 0
@@ -140,9 +143,9 @@ class OutputLines:
         if (self._folder / ATTACHED).exists():
             self._yield()
             return
-        program = load_program(self._pid)
-        self._by_shell = program in SHELLS if program else self._by_shell
-        self._pythons = None
+        if (program := load_program(self._pid)) and not _is_python(program):
+            self._may_start_others = True
+        self._printers = None
         for text in self._lines():
             self._tell(text)
         self._looked, self._looked_ticks = time.monotonic(), _now_ticks()
@@ -317,41 +320,47 @@ class OutputLines:
         None where nobody knows: no program is there any more. It may have failed and begun again,
         or gone on to its end, and what it printed have come late (by `| grep`).
         """
-        if not (rank.failed and self._by_shell):
+        if not (rank.failed and self._may_start_others):
             return False
-        pythons = self._find_pythons()
-        if not pythons:
+        printers = self._find_printers()
+        if not printers:
             return None
-        return min(ref.start_ticks for ref in pythons) >= rank.before_ticks
+        return min(ref.start_ticks for ref in printers) >= rank.before_ticks
 
     def _is_one_program(self, rank: "_Rank") -> bool:
-        """Say whether it is still the program below a shell that printed a rank's last step.
+        """Say whether it is still the program of a shell that printed a rank's last step.
 
         How one has ended that its shell starts nobody sees but the shell: a counter that another
-        one begins anew may go on from what failed without a word.
+        one begins anew may go on from what failed without a word. The last one a shell may become.
         """
-        if not self._by_shell:
+        if not self._may_start_others:
             return True
         self._ask_who_prints(now=True)
         return self._programs > 0 and rank.program == self._programs
 
     def _ask_who_prints(self, *, now: bool = False) -> None:
-        """Look at what runs below a shell while steps are printed: now, or if it is long ago."""
-        if not self._by_shell or (not now and time.monotonic() - self._asked < _ASK_EVERY_S):
+        """Look at what runs while steps are printed: now, or if it is long ago."""
+        if not self._may_start_others:
+            return
+        if not now and time.monotonic() - self._asked < _ASK_EVERY_S:
             return
         self._asked = time.monotonic()
-        if pythons := self._find_pythons():
-            self._programs += not self._printing & pythons
-            self._printing = pythons
+        if printers := self._find_printers():
+            self._programs += not self._printing & printers
+            self._printing = printers
 
-    def _find_pythons(self) -> frozenset[ProcessRef]:
-        if self._pythons is None:
-            self._pythons = frozenset(
-                ref
-                for pid, ref in find_descendants(self._pid).items()
-                if load_program(pid).startswith("python")
-            )
-        return self._pythons
+    def _find_printers(self) -> frozenset[ProcessRef]:
+        """Return the Pythons of the command; where there are none, itself, if it has no shell."""
+        if self._printers is None:
+            below = find_descendants(self._pid)
+            if (own := find_process(self._pid)) is not None:
+                below[self._pid] = own
+            programs = {pid: load_program(pid) for pid in below}
+            found = frozenset(ref for pid, ref in below.items() if _is_python(programs[pid]))
+            if not found and own is not None and SHELLS.isdisjoint(programs.values()):
+                found = frozenset((own,))
+            self._printers = found
+        return self._printers
 
     def _open(self, number: int) -> "_Rank | None":
         """Begin to speak for a rank, unless it speaks for itself: then never again for any."""
@@ -609,6 +618,10 @@ def _word_at(match: re.Match[str]) -> str | None:
 def _is_exact(value: float | None) -> bool:
     """Say whether a number has so many decimals that no two steps share it."""
     return value is not None and math.isfinite(value) and round(value, FEW_DECIMALS) != value
+
+
+def _is_python(program: str) -> bool:
+    return program.startswith("python")
 
 
 def _now_ticks() -> int:

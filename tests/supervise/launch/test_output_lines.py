@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -1149,7 +1150,9 @@ for epoch in range({epochs}):
 """
 
 
-def read_shell(folder: Path, loop: str, **says: Any) -> Program:
+def read_shell(
+    folder: Path, loop: str, *, by: Sequence[str] = ("bash", "-c"), steps: int = 9, **says: Any
+) -> Program:
     """Read what a shell's program prints, look by look, to its end."""
     line = says.pop("line", "step {number} loss {number}.5")
     (folder / "train.py").write_text(
@@ -1159,10 +1162,13 @@ def read_shell(folder: Path, loop: str, **says: Any) -> Program:
     log = folder / "rank0.log"
     with log.open("ab") as stream:
         shell = subprocess.Popen(
-            ["bash", "-c", loop.replace("PYTHON", python)], stdout=stream, stderr=stream
+            [*by, loop.replace("PYTHON", python)], stdout=stream, stderr=stream
         )
     program = Program(
-        folder, r"step (?P<step>\d+)(?:/\d+)? loss (?P<loss>\S+)", r"(?P<loss>\d+) lost", steps=9
+        folder,
+        r"step (?P<step>\d+)(?:/\d+)? loss (?P<loss>\S+)",
+        r"(?P<loss>\d+) lost",
+        steps=steps,
     )
     program.reader = OutputLines(folder, program.order, log, shell.pid)
     while shell.poll() is None:
@@ -1203,6 +1209,40 @@ def test_how_each_of_a_shells_programs_has_ended_is_not_known_without_their_leng
     program = read_shell(tmp_path, "for i in 1 2 3; do PYTHON; done", end=wait + end, line=line)
     assert [step for step, _ in program.steps()] == list(range(1, 10))
     assert program.told()[-1].msg != "done"
+
+
+@pytest.mark.parametrize(
+    ("by", "loop"),
+    [
+        (["bash", "-c"], "PYTHON; PYTHON"),
+        (["timeout", "60", "bash", "-c"], "PYTHON; PYTHON; true"),
+        (["make", "-sf", "/dev/null", "--eval"], "all:\n\t-PYTHON\n\t-PYTHON"),
+    ],
+    ids=["a shell that becomes its last program", "a shell behind another", "make"],
+)
+def test_how_programs_have_ended_is_not_known_whoever_starts_them(
+    by: list[str], loop: str, tmp_path: Path
+) -> None:
+    program = read_shell(tmp_path, loop, by=by, end="sys.exit('boom')", steps=6)
+    assert [step for step, _ in program.steps()] == list(range(1, 7))
+    assert program.told()[-1].msg != "done"
+
+
+@pytest.mark.parametrize(
+    ("by", "loop"),
+    [
+        (["bash", "-c"], "true; PYTHON"),
+        (["timeout", "60", "bash", "-c"], "PYTHON; true"),
+        (["make", "-sf", "/dev/null", "--eval"], "all:\n\tPYTHON"),
+    ],
+    ids=["a shell that becomes it", "a shell behind another", "make"],
+)
+def test_epochs_of_one_program_are_added_up_whoever_starts_it(
+    by: list[str], loop: str, tmp_path: Path
+) -> None:
+    program = read_shell(tmp_path, loop, by=by, epochs=3)
+    assert [step for step, _ in program.steps()] == list(range(1, 10))
+    assert program.told()[-1].msg == "done"
 
 
 def test_a_program_that_broke_off_in_its_own_count_is_not_added_to_the_next(
