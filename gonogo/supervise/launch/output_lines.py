@@ -285,13 +285,17 @@ class OutputLines:
         rank.failed = rank.failed or within  # it broke off, whatever it says of that
         failed, late = self._is_started_anew(rank), rank.stands_s() > TOGETHER_S
         anew, came_to_its_end = rank.count.anew, rank.came_to_its_end
+        ended_by_error = failed is not False and came_to_its_end and not rank.of_run
+        if ended_by_error:
+            failed = False  # what begins behind its last step is another training (a seed, a fold)
         changes = [
             *rank.count.take(
                 printed, fields, bar=beside.bar, epoch=beside.epoch, failed=failed, late=late
             )
         ]
         begins = rank.count.anew > anew
-        if begins and (within or not (came_to_its_end or self._is_one_program(rank))):
+        unseen = within or ended_by_error
+        if begins and (unseen or not (came_to_its_end or self._is_one_program(rank))):
             rank.count.unsure = True  # no epoch either, or of a program whose end nobody saw
         self._ask_who_prints(now=begins)
         if rank.count.by_lines and None not in changes:
@@ -408,7 +412,7 @@ class _Rank:
         """Whether every line has told its step; else lines were counted."""
         self._lengths: set[int] = set()
         """Of how many the steps were told to be that counted: `8/80`."""
-        self._of_run = False
+        self.of_run = False
         """Whether these are as many as were ordered."""
         self.step = 0
         self.shown: Mapping[str, Any] | None = None
@@ -445,10 +449,10 @@ class _Rank:
         steps = order.get("steps")
         if of is None or steps is None:
             return True
-        if self._of_run:
+        if self.of_run:
             return bool(of == steps)
         if of == steps and not any(may_be_epochs(other, steps) for other in self._lengths):
-            self._of_run = True
+            self.of_run = True
             if self._lengths:
                 self.count = Count()
                 self._lengths.clear()
@@ -462,7 +466,7 @@ class _Rank:
 
     def is_within(self, steps: int | None) -> bool:
         """Say whether its lines count the steps of the whole run, and have not come to its end."""
-        return self._of_run and steps is not None and self.count.owes(steps, steps)
+        return self.of_run and steps is not None and self.count.owes(steps, steps)
 
     def note(self, step: int, fields: dict[str, Any], *, of: int | None = None) -> None:
         """Keep a step that has ended since the last look; `of` how many, where its line tells."""

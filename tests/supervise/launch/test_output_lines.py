@@ -1245,6 +1245,18 @@ def test_epochs_of_one_program_are_added_up_whoever_starts_it(
     assert program.told()[-1].msg == "done"
 
 
+def test_a_training_behind_one_that_came_to_its_own_end_is_no_restart_of_it(
+    tmp_path: Path,
+) -> None:
+    """What it told of an error may have ended nothing: how it ended nobody knows."""
+    line = "step {number}/3 loss {number}.5"
+    loop = "for seed in 1 2 3; do PYTHON; done; true"
+    program = read_shell(tmp_path, loop, end="raise RuntimeError()", line=line)
+    assert [step for step, _ in program.steps()] == list(range(1, 10))
+    assert len({line.boot for line in program.told()}) == 1
+    assert program.told()[-1].msg != "done"
+
+
 def test_a_program_that_broke_off_in_its_own_count_is_not_added_to_the_next(
     tmp_path: Path,
 ) -> None:
