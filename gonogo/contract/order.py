@@ -81,7 +81,8 @@ class UnpassedRun(Recorded):
     run: str
     steps: int
     """The last step that it was ordered to."""
-    verdict: Verdict
+    verdict: Verdict | None
+    """None: it has none, since it was cancelled, or another attempt took over."""
     outcome: OutcomeCode | None = None
     """By what its own lines had shown it to fail before that step; None: it went there."""
 

@@ -339,7 +339,7 @@ def _unpassed(session: Session, experiment: ExperimentRow, run: RunRow) -> Unpas
     if point is None or not point.step:
         return None
     found = next(iter_unpassed(session, experiment, run.phase, point), None)
-    if found is None or found.verdict is None:
+    if found is None:
         return None
     plan = resolved_of(session.get_one(ExperimentRow, found.experiment)).parsed()
     steps = plan.phase(found.phase).steps

@@ -619,6 +619,30 @@ def test_what_its_lines_had_shown_to_fail_is_tried_once_more_with_a_condition(
     assert condition["text"] == told
 
 
+def test_who_cancels_what_its_lines_have_shown_to_fail_makes_nobody_forget_it(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """It leaves with a checkpoint, and has failed by then: a halt does not excuse it either."""
+    home, worker = tmp_path / "runs", plane.worker(home=tmp_path / "runs")
+    sets = {"phases.synthetic.steps": 30}
+    first = plane.submit(set=sets)
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    save_checkpoint(home / order.run, step=20)
+    worker.start(order)
+    told = {"detector": "non_finite", "severity": "halt", "at": 1.0, "key": "b", "text": "NaN"}
+    assert worker.report(order, told).status_code == 200
+    cancel(plane, first, worker, order)
+    second = plane.submit(origin=f"{first}:synthetic@20", set=sets)
+    worker.run_through(plane.next_order(worker))
+    plane.next_order(worker)
+    view = plane.experiment(second)
+    assert view["phases"][1]["verdict"] == "CONDITIONAL_GO"
+    (condition,) = view["conditions"]
+    gone_on = f"it goes on with {order.run} of {first}, which failed there (non_finite)"
+    assert condition["text"] == f"{gone_on}, and has no verdict"
+
+
 def test_a_run_that_did_not_pass_is_named_through_every_experiment_that_goes_on_with_it(
     plane: Plane, tmp_path: Path
 ) -> None:

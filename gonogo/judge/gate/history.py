@@ -136,8 +136,10 @@ def unpassed_criteria(unpassed: UnpassedRun | None) -> list[CriterionResult]:
     if unpassed.outcome is not None:
         ended = f"failed there ({unpassed.outcome})"
     text = f"it goes on with {unpassed.run} of {unpassed.experiment}, which {ended}"
-    text = f"{text}, and is {unpassed.verdict}"
-    return [_conditional(UNPASSED, CriterionOutcome.FAIL, unpassed.verdict.value, text)]
+    verdict = unpassed.verdict
+    text = f"{text}, and {'has no verdict' if verdict is None else f'is {verdict}'}"
+    observed = None if verdict is None else verdict.value
+    return [_conditional(UNPASSED, CriterionOutcome.FAIL, observed, text)]
 
 
 def _rerun_criteria(rerun: Rerun | None) -> Iterator[CriterionResult]:
