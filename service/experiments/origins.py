@@ -213,12 +213,16 @@ def _not_approved(
 ) -> Iterator[str]:
     """Yield that the phase waited for an approval there, if it did and nobody gave it.
 
-    One that began there had it, or needed none. To waive one that expired is to give it to nobody.
+    One that began there had it, where the plan there asked for one, as the new one does. To waive
+    one that expired is to give it to nobody.
     """
     names = [row.name for row in plan.phases]
     before = names[: names.index(phase)]
     last = there.get(before[-1]) if before else None
-    if last is None or last.state not in _TAKEN_OVER or runs_of(session, source.id, phase):
+    if last is None or last.state not in _TAKEN_OVER:
+        return
+    asked = asks_approval(resolved_of(source).parsed(), last.name, last.verdict)
+    if asked and runs_of(session, source.id, phase):
         return
     given = any(
         is_approval(row.condition)

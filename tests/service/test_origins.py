@@ -426,6 +426,30 @@ def test_a_phase_that_waits_for_its_approval_is_not_gone_on_with(plane: Plane) -
     assert offered(plane, experiment, set=sets) == f"{experiment}:synthetic@0"
 
 
+def test_an_approval_that_only_the_new_plan_asks_for_was_given_by_nobody(
+    plane: Plane, ended: Ended
+) -> None:
+    """The phase had begun there without one."""
+    sets = {"phases.synthetic.approve": "always"}
+    said = refused(plane, f"{ended.id}:smoke", set=sets)
+    assert f"smoke waits for an approval after synthetic, and nobody gave it in {ended.id}" in said
+    assert f"begin with it: {ended.id}:synthetic@0" in said
+    second = plane.submit(origin=f"{ended.id}:synthetic@0", set=sets)
+    ended.worker.run_through(plane.next_order(ended.worker))
+    plane.wait_state(second, "awaiting_decision")
+    assert plane.call("POST", f"/experiments/{second}/promote", json={}).is_success
+    order = plane.next_order(ended.worker)
+    save_checkpoint(ended.home / order.run, step=20)
+    fail(ended.worker, order, upto=25)
+    plane.wait_state(second, "finished")
+    third = plane.submit(origin=f"{second}:smoke", set=sets)
+    order = plane.next_order(ended.worker)
+    assert (order.experiment, order.resume_from and order.resume_from.step) == (third, 20)
+    fail(ended.worker, order)
+    plane.wait_state(third, "finished")
+    assert plane.submit(origin=f"{third}:smoke", set=sets), "it had it, two experiments before"
+
+
 def test_a_phase_that_ended_is_begun_anew(plane: Plane, tmp_path: Path) -> None:
     experiment = plane.submit()
     worker = plane.worker(home=tmp_path / "runs")
