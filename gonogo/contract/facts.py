@@ -10,6 +10,7 @@ processes of a rank by clocks that cannot be set. A digest is always taken over 
 was recorded, never over what this model makes of it.
 """
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, computed_field, model_serializer
@@ -328,12 +329,19 @@ class Facts(Recorded):
 
         Where that one waited, or ended nothing, it is the one of which the outcome tells.
         """
-        halts = [row for row in self.findings if row.severity is Severity.HALT]
-        if not halts:
-            return None
-        waited = self.v >= LATER_HALTS and halts[0].act in (Act.AT_CHECKPOINT, Act.PAGE)
-        code = self.outcome.code if waited and self.outcome is not None else None
-        return next((row for row in halts if code_of(row.detector) is code), halts[0])
+        return halt_behind(self.findings, self.outcome, self.v)
+
+
+def halt_behind(
+    findings: Iterable[FindingFacts], outcome: OutcomeFacts | None, version: int
+) -> FindingFacts | None:
+    """Return the halt finding that ended a run, as facts of that version tell it (`latched`)."""
+    halts = [row for row in findings if row.severity is Severity.HALT]
+    if not halts:
+        return None
+    waited = version >= LATER_HALTS and halts[0].act in (Act.AT_CHECKPOINT, Act.PAGE)
+    code = outcome.code if waited and outcome is not None else None
+    return next((row for row in halts if code_of(row.detector) is code), halts[0])
 
 
 _NOT_IN_V1: dict[str, Any] = {

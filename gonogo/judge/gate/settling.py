@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from gonogo.contract.criterion import Aggregate, Criterion, GateSeverity, Metric
 from gonogo.contract.decision import CriterionResult
-from gonogo.contract.finding import Severity
+from gonogo.contract.facts import FindingFacts, OutcomeFacts, halt_behind
 from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.history import REPRODUCED
 
@@ -64,7 +64,10 @@ def _failed_step(facts: Mapping[str, Any]) -> int:
     told = (facts.get("history") or {}).get("failed_step")
     if isinstance(told, int):
         return told
-    halts = [row for row in facts.get("findings", []) if row.get("severity") == Severity.HALT]
-    if halts and isinstance(halts[0].get("step"), int):
-        return int(halts[0]["step"])
+    findings = [FindingFacts.model_validate(row) for row in facts.get("findings", [])]
+    said = facts.get("outcome")
+    outcome = None if said is None else OutcomeFacts.model_validate(said)
+    halt = halt_behind(findings, outcome, facts.get("v", 1))
+    if halt is not None and halt.step is not None:
+        return halt.step
     return max((int(row["last_step"]) for row in facts.get("ranks", {}).values()), default=0)
