@@ -11,14 +11,14 @@ was recorded, never over what this model makes of it.
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, JsonValue, computed_field, model_serializer
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Verdict
-from gonogo.contract.finding import Act, Severity, Source
+from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.outcome import CLASS_OF, Actor, OutcomeClass, OutcomeCode, code_of
 from gonogo.contract.patch import RecordedPatch
@@ -132,6 +132,9 @@ class FindingFacts(Recorded):
     source: Source = Source.DEFAULT
     act: Act | None = None
     """When something is done about it. Version 2."""
+
+
+_Halt = TypeVar("_Halt", Finding, FindingFacts)
 
 
 class Missing(Recorded):
@@ -329,18 +332,19 @@ class Facts(Recorded):
 
         Where that one waited, or ended nothing, it is the one of which the outcome tells.
         """
-        return halt_behind(self.findings, self.outcome, self.v)
+        code = None if self.outcome is None else self.outcome.code
+        return halt_behind(self.findings, code, self.v)
 
 
 def halt_behind(
-    findings: Iterable[FindingFacts], outcome: OutcomeFacts | None, version: int
-) -> FindingFacts | None:
+    findings: Iterable[_Halt], outcome: OutcomeCode | None, version: int = LATER_HALTS
+) -> _Halt | None:
     """Return the halt finding that ended a run, as facts of that version tell it (`latched`)."""
     halts = [row for row in findings if row.severity is Severity.HALT]
     if not halts:
         return None
     waited = version >= LATER_HALTS and halts[0].act in (Act.AT_CHECKPOINT, Act.PAGE)
-    code = outcome.code if waited and outcome is not None else None
+    code = outcome if waited else None
     return next((row for row in halts if code_of(row.detector) is code), halts[0])
 
 

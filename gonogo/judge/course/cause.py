@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, Verdict
+from gonogo.contract.facts import halt_behind
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector, Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
@@ -77,10 +78,10 @@ def describe_cause(
     """
     if verdict is Verdict.GO:
         return None
-    failed = _halt(findings) is not None or (
+    failed = _halt(findings, outcome) is not None or (
         outcome is not None and outcome.klass not in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR)
     )
-    rank = guilty_rank(findings, exits or {}) if failed else None
+    rank = guilty_rank(findings, exits or {}, outcome) if failed else None
     alone = len(exits or {}) == 1
     log, line = _last_words(rank, read_tail, alone=alone) if failed else (None, None)
     unknown = diagnosis is None and outcome is not None and outcome.code in SYMPTOMS
@@ -90,7 +91,7 @@ def describe_cause(
         log=log,
         line=line,
         unknown=unknown,
-        look=_most(list(_places(findings, criteria, rank, log))) if unknown else [],
+        look=_most(list(_places(findings, outcome, criteria, rank, log))) if unknown else [],
     )
 
 
@@ -98,7 +99,7 @@ def cause_of(
     findings: Sequence[Finding], outcome: Outcome | None, criteria: Sequence[CriterionResult]
 ) -> str:
     """Return why a run is not GO: its halt finding, its end, or its first bad criterion."""
-    halt = _halt(findings)
+    halt = _halt(findings, outcome)
     if halt is not None:
         place = [f"rank {halt.rank}" if halt.rank is not None else "", halt.section or ""]
         where = ", ".join(part for part in place if part)
@@ -122,17 +123,19 @@ def _weight(row: CriterionResult) -> tuple[bool, bool]:
     return row.severity is not GateSeverity.REQUIRED, row.outcome is not CriterionOutcome.FAIL
 
 
-def guilty_rank(findings: Sequence[Finding], exits: Mapping[str, RankExit]) -> int | None:
+def guilty_rank(
+    findings: Sequence[Finding], exits: Mapping[str, RankExit], outcome: Outcome | None = None
+) -> int | None:
     """Return the rank that the halt names, else the first that ended badly; None: nobody knows."""
-    halt = _halt(findings)
+    halt = _halt(findings, outcome)
     if halt is not None:
         return halt.rank
     bad = [(row.at, int(rank)) for rank, row in exits.items() if row.code or row.signal]
     return min(bad)[1] if bad else None
 
 
-def _halt(findings: Sequence[Finding]) -> Finding | None:
-    return next((row for row in findings if row.severity is Severity.HALT), None)
+def _halt(findings: Sequence[Finding], outcome: Outcome | None) -> Finding | None:
+    return halt_behind(findings, None if outcome is None else outcome.code)
 
 
 def _last_words(
@@ -203,6 +206,7 @@ def _most(places: list[str]) -> list[str]:
 
 def _places(
     findings: Sequence[Finding],
+    outcome: Outcome | None,
     criteria: Sequence[CriterionResult],
     rank: int | None,
     log: str | None,
@@ -211,7 +215,7 @@ def _places(
 
     Of a rank that has ended by itself the log says more than any stack.
     """
-    halt = _halt(findings)
+    halt = _halt(findings, outcome)
     files = by_relevance(halt.evidence, rank) if halt is not None else []
     died = halt is not None and halt.detector == Detector.PROCESS_DEATH
     stood = not died and any(stack_rank(path) == rank for path in files)

@@ -66,8 +66,8 @@ def _failed_step(facts: Mapping[str, Any]) -> int:
         return told
     findings = [FindingFacts.model_validate(row) for row in facts.get("findings", [])]
     said = facts.get("outcome")
-    outcome = None if said is None else OutcomeFacts.model_validate(said)
-    halt = halt_behind(findings, outcome, facts.get("v", 1))
+    code = None if said is None else OutcomeFacts.model_validate(said).code
+    halt = halt_behind(findings, code, facts.get("v", 1))
     if halt is not None and halt.step is not None:
         return halt.step
     return max((int(row["last_step"]) for row in facts.get("ranks", {}).values()), default=0)

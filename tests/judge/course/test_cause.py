@@ -74,6 +74,8 @@ CAUSES = [
       result("shown", "fail", "advisory")],
      "criterion grey fail: because"),
     ([], None, [], "it has not ended"),
+    ([finding(detector="memory_leak", act="at_checkpoint"), finding(act="now")],
+     outcome(), [], "stall (rank 1, backward): rank 1 stands in backward"),
 ]  # fmt: skip
 
 
@@ -93,6 +95,8 @@ def test_the_guilty_rank_is_the_one_that_halted_else_the_first_that_ended_badly(
     assert guilty_rank([finding(rank=3)], exits) == 3
     assert guilty_rank([finding(rank=None)], exits) is None, "a halt that names nobody"
     assert guilty_rank([finding("warn")], exits) == 1
+    waited = finding(detector="memory_leak", act="at_checkpoint", rank=0)
+    assert guilty_rank([waited, finding(rank=3)], exits, outcome()) == 3, "what ended the run"
     assert guilty_rank([], {"0": RankExit(code=0, at=1.0)}) is None
 
 
