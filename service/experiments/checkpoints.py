@@ -139,10 +139,10 @@ def iter_unpassed(
 def failed_by_lines(session: Session, run: RunRow) -> OutcomeCode | None:
     """Return what its own lines had shown a run to fail by; None where they did not, or it is well.
 
-    Its host may have been lost, or an operator have halted it, before it was ended for that. One
-    that was cancelled has no verdict, whatever it had shown.
+    Its host may have been lost, or an operator have halted it, before it was ended for that, or was
+    heard of it. One that was cancelled has no verdict, whatever it had shown.
     """
-    if run.outcome is None or not run.judged or run.verdict not in (Verdict.NO_GO, None):
+    if run.outcome is None or run.verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
         return None
     if run.outcome.code in SHOWN_BY_LINES:
         return run.outcome.code

@@ -10,6 +10,7 @@ import pytest
 
 from gonogo.contract.order import Order
 from gonogo.planning.source import bundled_plan
+from gonogo.rundir import RunDir, save_json
 from service.experiments import checkpoints
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
@@ -665,6 +666,30 @@ def test_who_cancels_what_its_lines_have_shown_to_fail_makes_nobody_forget_it(
     (condition,) = view["conditions"]
     gone_on = f"it goes on with {order.run} of {first}, which failed there (non_finite)"
     assert condition["text"] == f"{gone_on}, and has no verdict"
+
+
+def test_nor_is_it_forgotten_where_it_is_told_once_the_experiment_is_over(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """A host that was cut off halts its run by itself, and tells of it once it is heard again."""
+    home, worker = tmp_path / "runs", plane.worker(home=tmp_path / "runs")
+    sets = {"phases.synthetic.steps": 30}
+    first = plane.submit(set=sets)
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    save_checkpoint(home / order.run, step=20)
+    save_json(RunDir(home / order.run).order, order.document())
+    worker.start(order)
+    worker.claim(given_up={order.run: "its disk is gone"}, free=[])
+    plane.wait(lambda: plane.get(f"/runs/{order.run}")["verdict"] == "INCONCLUSIVE")
+    cancel(plane, first)
+    told = {"detector": "non_finite", "severity": "halt", "at": 1.0, "key": "b", "text": "NaN"}
+    assert worker.report(order, told).status_code == 200
+    plane.submit(origin=f"{first}:synthetic@20", set=sets)
+    unpassed = plane.next_order(worker).unpassed
+    assert unpassed is not None
+    assert (unpassed.run, unpassed.verdict) == (order.run, "INCONCLUSIVE")
+    assert unpassed.outcome == "non_finite"
 
 
 def test_a_run_that_did_not_pass_is_named_through_every_experiment_that_goes_on_with_it(
