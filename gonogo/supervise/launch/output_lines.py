@@ -46,6 +46,7 @@ from gonogo.supervise.processes import (
     find_descendants,
     find_process,
     load_program,
+    load_wait_channel,
 )
 from gonogo.trainer.line import build_line
 from gonogo.trainer.line_file import ATTACHED, READ, LineFile, Taken
@@ -68,6 +69,8 @@ _RECORD_S = 10.0
 begins, and its loss be told as it ends. What comes later is told of it all the same."""
 _ASK_EVERY_S = 1.0
 """Who prints steps is asked that often: each time all processes are looked at."""
+_WAITS = "do_wait"
+"""The kernel's function in which a process waits for another that it has started to end."""
 _ENDS = ".;:)]}%'\""
 _END = re.compile(rb"[\r\n]")
 _LENGTH = re.compile(r" {0,8}/ {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)\b(?!\.\d)( \[)?")
@@ -125,9 +128,11 @@ class OutputLines:
         self._began = self._looked = time.monotonic()
         self._looked_ticks = _now_ticks()
         self._last_text = ""
+        self._by_shell = False
+        """Whether the command is a shell, or was one before it became another program."""
         self._may_start_others = False
-        """Whether the command is, or was before it became another, anything else than a Python: a
-        shell, `make`, `timeout`."""
+        """Whether it is, or was, anything else than a Python (a shell, `make`, `timeout`), or one
+        that waits for others."""
         self._printers: frozenset[ProcessRef] | None = None
         """What may print there, where this look has asked."""
         self._printing: frozenset[ProcessRef] = frozenset()
@@ -145,6 +150,7 @@ class OutputLines:
             return
         if (program := load_program(self._pid)) and not _is_python(program):
             self._may_start_others = True
+            self._by_shell = self._by_shell or program in SHELLS
         self._printers = None
         for text in self._lines():
             self._tell(text)
@@ -324,7 +330,7 @@ class OutputLines:
         None where nobody knows: no program is there any more. It may have failed and begun again,
         or gone on to its end, and what it printed have come late (by `| grep`).
         """
-        if not (rank.failed and self._may_start_others):
+        if not (rank.failed and self._by_shell):
             return False
         printers = self._find_printers()
         if not printers:
@@ -337,30 +343,39 @@ class OutputLines:
         How one has ended that its shell starts nobody sees but the shell: a counter that another
         one begins anew may go on from what failed without a word. The last one a shell may become.
         """
+        self._ask_who_prints(now=True)
         if not self._may_start_others:
             return True
-        self._ask_who_prints(now=True)
         return self._programs > 0 and rank.program == self._programs
 
     def _ask_who_prints(self, *, now: bool = False) -> None:
         """Look at what runs while steps are printed: now, or if it is long ago."""
-        if not self._may_start_others:
-            return
         if not now and time.monotonic() - self._asked < _ASK_EVERY_S:
             return
         self._asked = time.monotonic()
+        if not (self._may_start_others or self._waits()):
+            return
+        self._may_start_others = True
         if printers := self._find_printers():
             self._programs += not self._printing & printers
             self._printing = printers
 
+    def _waits(self) -> bool:
+        """Say whether the command waits for a program that it has started, as far as is told."""
+        return load_wait_channel(self._pid) == _WAITS
+
     def _find_printers(self) -> frozenset[ProcessRef]:
-        """Return the Pythons of the command; where there are none, itself, if it has no shell."""
+        """Return the Pythons of the command; where there are none, itself, if it has no shell.
+
+        One that waits for others prints nothing.
+        """
         if self._printers is None:
             below = find_descendants(self._pid)
             if (own := find_process(self._pid)) is not None:
                 below[self._pid] = own
             programs = {pid: load_program(pid) for pid in below}
-            found = frozenset(ref for pid, ref in below.items() if _is_python(programs[pid]))
+            pythons = frozenset(ref for pid, ref in below.items() if _is_python(programs[pid]))
+            found = pythons - {own} if self._waits() else pythons
             if not found and own is not None and SHELLS.isdisjoint(programs.values()):
                 found = frozenset((own,))
             self._printers = found

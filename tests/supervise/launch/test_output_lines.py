@@ -1150,6 +1150,9 @@ for epoch in range({epochs}):
 """
 
 
+CALLS = "import subprocess\nfor row in ({}): subprocess.run(row.split())"
+
+
 def read_shell(
     folder: Path, loop: str, *, by: Sequence[str] = ("bash", "-c"), steps: int = 9, **says: Any
 ) -> Program:
@@ -1217,8 +1220,9 @@ def test_how_each_of_a_shells_programs_has_ended_is_not_known_without_their_leng
         (["bash", "-c"], "PYTHON; PYTHON"),
         (["timeout", "60", "bash", "-c"], "PYTHON; PYTHON; true"),
         (["make", "-sf", "/dev/null", "--eval"], "all:\n\t-PYTHON\n\t-PYTHON"),
+        ([sys.executable, "-S", "-c"], CALLS.format("'PYTHON', 'PYTHON'")),
     ],
-    ids=["a shell that becomes its last program", "a shell behind another", "make"],
+    ids=["a shell that becomes its last program", "a shell behind another", "make", "a Python"],
 )
 def test_how_programs_have_ended_is_not_known_whoever_starts_them(
     by: list[str], loop: str, tmp_path: Path
@@ -1234,8 +1238,9 @@ def test_how_programs_have_ended_is_not_known_whoever_starts_them(
         (["bash", "-c"], "true; PYTHON"),
         (["timeout", "60", "bash", "-c"], "PYTHON; true"),
         (["make", "-sf", "/dev/null", "--eval"], "all:\n\tPYTHON"),
+        ([sys.executable, "-S", "-c"], CALLS.format("'PYTHON',")),
     ],
-    ids=["a shell that becomes it", "a shell behind another", "make"],
+    ids=["a shell that becomes it", "a shell behind another", "make", "a Python"],
 )
 def test_epochs_of_one_program_are_added_up_whoever_starts_it(
     by: list[str], loop: str, tmp_path: Path
