@@ -130,9 +130,10 @@ class OutputLines:
         self._last_text = ""
         self._by_shell = False
         """Whether the command is a shell, or was one before it became another program."""
+        self._was_another = False
+        """Whether it is, or was, anything else than a Python."""
         self._may_start_others = False
-        """Whether it is, or was, anything else than a Python (a shell, `make`, `timeout`), or one
-        that waits for others."""
+        """Whether that is so (a shell, `make`, `timeout`), or it has waited for others."""
         self._printers: frozenset[ProcessRef] | None = None
         """What may print there, where this look has asked."""
         self._printing: frozenset[ProcessRef] = frozenset()
@@ -149,7 +150,7 @@ class OutputLines:
             self._yield()
             return
         if (program := load_program(self._pid)) and not _is_python(program):
-            self._may_start_others = True
+            self._was_another = self._may_start_others = True
             self._by_shell = self._by_shell or program in SHELLS
         self._printers = None
         for text in self._lines():
@@ -357,8 +358,16 @@ class OutputLines:
             return
         self._may_start_others = True
         if printers := self._find_printers():
-            self._programs += not self._printing & printers
+            goes_on = self._printing & printers or (self._programs > 0 and self._prints(printers))
+            self._programs += not goes_on
             self._printing = printers
+
+    def _prints(self, printers: frozenset[ProcessRef]) -> bool:
+        """Say whether the command prints itself, though it has waited for others.
+
+        Between its epochs it may wait for its workers, or for an evaluation, to end.
+        """
+        return not self._was_another and any(ref.pid == self._pid for ref in printers)
 
     def _waits(self) -> bool:
         """Say whether the command waits for a program that it has started, as far as is told."""

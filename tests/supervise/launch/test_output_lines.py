@@ -19,6 +19,7 @@ import pytest
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.patterns import GUESSED, PATTERNS, fitting
 from gonogo.rundir import RunDir, load_all_lines
+from gonogo.supervise.launch import output_lines
 from gonogo.supervise.launch.output_lines import OutputLines, check_patterns
 from gonogo.trainer.line_file import ATTACHED, LineFile
 
@@ -1260,6 +1261,27 @@ def test_a_training_behind_one_that_came_to_its_own_end_is_no_restart_of_it(
     assert [step for step, _ in program.steps()] == list(range(1, 10))
     assert len({line.boot for line in program.told()}) == 1
     assert program.told()[-1].msg != "done"
+
+
+WAITS = """
+import subprocess, sys, threading, time
+for epoch in range(3):
+    for number in 1, 2:
+        print(f"step {number} loss {number}.5", flush=True)
+        time.sleep(0.3)
+    threading.Timer(0.3, print, ["step 3 loss 3.5"], {"flush": True}).start()
+    subprocess.run([sys.executable, "-S", "-c", "import time; time.sleep(0.8)"])
+"""
+
+
+def test_epochs_between_which_a_program_waits_for_another_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It evaluates in a process of its own, or waits for its workers to end."""
+    monkeypatch.setattr(output_lines, "_ASK_EVERY_S", 0.0)
+    program = read_shell(tmp_path, WAITS, by=[sys.executable, "-S", "-u", "-c"])
+    assert [step for step, _ in program.steps()] == list(range(1, 10))
+    assert program.told()[-1].msg == "done"
 
 
 def test_a_program_that_broke_off_in_its_own_count_is_not_added_to_the_next(
