@@ -225,6 +225,14 @@ class Confirmation(Recorded):
     """Last step that was ordered, where that was not the phase's own: it answers no gate."""
 
 
+class Undecided(Recorded):
+    """A run that came to its phase's last step, and that its measurements neither pass nor fail."""
+
+    run: str
+    criteria: list[str]
+    """Ids of the criteria whose value lies between their thresholds."""
+
+
 class Remedy(Recorded):
     """The remedy under which the judged run was made."""
 
@@ -251,6 +259,8 @@ class History(Recorded):
     failed_step: int | None = None
     """Step of the failure that the confirmations are about, where they were bounded."""
     remedy: Remedy | None = None
+    undecided: list[Undecided] = Field(default_factory=list)
+    """Runs before the judged one, of the same order, in the order they were made."""
     rerun: Rerun | None = None
     """What the order alone tells, of a run that was judged by itself."""
 

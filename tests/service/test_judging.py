@@ -15,6 +15,7 @@ from gonogo.judge.ledger.chain import Authority, check_chain
 from gonogo.judge.ledger.recorded import load_decision, record_of
 from gonogo.judge.ledger.replay import Surroundings, replay_decision
 from gonogo.judge.ledger.sign import trusting
+from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir
 from gonogo.signing import load_public_key
 from service.http.auth import Role, create_key, revoke_key
@@ -425,3 +426,30 @@ def test_a_stall_with_logging_off_is_no_go_at_once(plane: Plane) -> None:
     worker = plane.worker()
     stalled(plane, worker, plane.next_order(worker))
     assert plane.wait_state(experiment, "finished")["verdict"] == "NO_GO"
+
+
+def test_a_value_between_its_thresholds_is_not_run_again_until_it_is_go(plane: Plane) -> None:
+    plan = bundled_plan("demo")
+    gate = [{"id": "fast", "metric": "dt_step_s", "pass_below": 0.3, "fail_above": 2.0}]
+    first, second = plan["phases"][:2]
+    experiment = plane.submit({**plan, "phases": [{**first, "gate": gate}, second]})
+    worker = plane.worker()
+    grey = []
+    for step_s in (0.5, 0.5, 0.2):
+        order = plane.next_order(worker)
+        worker.start(order)
+        lines = {rank: beats(order, rank, step_s=step_s) for rank in range(order.world_size)}
+        worker.ship(order, lines)
+        assert worker.end(order, lines).status_code == 200
+        if step_s == 0.5:
+            view = plane.wait_state(experiment, "awaiting_decision")
+            assert view["verdict"] == "INCONCLUSIVE"
+            grey.append(order.run)
+            assert plane.call("POST", f"/experiments/{experiment}/rerun", json={}).is_success
+    assert plane.next_order(worker).phase == second["name"]
+    view = plane.experiment(experiment)
+    assert view["phases"][0]["verdict"] == "CONDITIONAL_GO"
+    (condition,) = view["conditions"]
+    told = "; ".join(f"{run}: fast" for run in grey)
+    assert condition["id"] == f"{first['name']}:undecided"
+    assert condition["text"] == f"2 of 3 whole runs left it undecided ({told})"

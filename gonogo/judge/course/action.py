@@ -40,6 +40,8 @@ class Attempt:
     """Whether the diagnosis explains one of the conditions that it leaves open."""
     unmet: tuple[str, ...] = ()
     """Ids of the criteria that are its open conditions."""
+    undecided: tuple[str, ...] = ()
+    """Ids of the required criteria whose value neither passes nor fails."""
     logging_off: bool = False
     launched: bool = True
     """Whether torchrun was started; a failed preflight is no start."""
@@ -117,6 +119,7 @@ def build_attempt(
         diagnosis=judgement.diagnosis,
         answerable=judgement.answerable,
         unmet=tuple(row.criterion for row in judgement.conditions),
+        undecided=tuple(judgement.undecided),
         logging_off=logging_is_off(facts),
         launched=launched,
         started_at=started_at,

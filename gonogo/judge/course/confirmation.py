@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gonogo.contract.decision import Verdict
-from gonogo.contract.facts import Confirmation, History
+from gonogo.contract.facts import Confirmation, History, Undecided
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Detector
 from gonogo.contract.patch import RecordedPatch
@@ -122,6 +122,22 @@ def history_of(first: Attempt, confirmations: Sequence[Attempt]) -> History | No
     if remedy is not None:
         history["remedy"] = remedy
     return History(**history) if history else None
+
+
+def undecided_before(runs: Sequence[Attempt], judged: Attempt) -> History | None:
+    """Return the whole runs of the same order whose measurements decided nothing, as facts.
+
+    Run again until it passes, a value that lies between its thresholds would be GO by chance. What
+    was not seen of a run is no such value, and is seen in the next one or not. None without any.
+    """
+    if judged.reason is RunReason.REMEDY:
+        return None
+    rows = [
+        Undecided(run=row.run, criteria=list(row.undecided))
+        for row in runs[: runs.index(judged)]
+        if row.undecided and row.change is None and row.until is None
+    ]
+    return History(undecided=rows) if rows else None
 
 
 def _told(row: Attempt) -> Confirmation:

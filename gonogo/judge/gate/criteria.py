@@ -87,6 +87,17 @@ def is_unseen(
     return _read(criterion, _rank_rows(measure, world_size), judge_version).zone is Zone.NOWHERE
 
 
+def is_grey(
+    criterion: Criterion,
+    measure: Measure | None,
+    world_size: int,
+    judge_version: int = JUDGE_VERSION,
+) -> bool:
+    """Say whether a required criterion is undecided by its value; see `evaluate`."""
+    zone = _read(criterion, _rank_rows(measure, world_size), judge_version).zone
+    return zone is Zone.GREY and _severity(criterion, zone) is GateSeverity.REQUIRED
+
+
 def _severity(criterion: Criterion, zone: Zone) -> GateSeverity:
     """`grey: conditional` makes a required criterion a condition while its value is grey."""
     required = criterion.severity is GateSeverity.REQUIRED

@@ -13,13 +13,14 @@ from typing import Any, Literal
 from gonogo.contract.canonical import canonical_bytes, wire_value
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict
-from gonogo.contract.facts import Confirmation, Facts, History, Rerun
+from gonogo.contract.facts import Confirmation, Facts, History, Rerun, Undecided
 from gonogo.contract.order import CarriedRemedy, Order, RunReason, UnpassedRun
 
 REPRODUCED = "reproduced"
 REMEDIED = "remedied"
 CARRIED = "remedy_carried"
 UNPASSED = "unpassed"
+UNDECIDED = "undecided"
 WHOLE_PHASE = "whole_phase"
 """Id of the criterion of a rerun that only answers: the phase needs the run that goes on."""
 
@@ -109,7 +110,17 @@ def history_criteria(history: History | None) -> list[CriterionResult]:
     if remedy is not None:
         text = f"this run was made with the remedy of {remedy.diagnosis}: {remedy.patch}"
         results.append(_conditional(REMEDIED, CriterionOutcome.FAIL, remedy.patch, text))
-    return results
+    return [*results, *_undecided_criteria(history.undecided)]
+
+
+def _undecided_criteria(undecided: Sequence[Undecided]) -> Iterator[CriterionResult]:
+    """Yield that runs of the same order came to no decision before: the best of several is none."""
+    if not undecided:
+        return
+    told = "; ".join(f"{row.run}: {', '.join(row.criteria)}" for row in undecided)
+    text = f"{len(undecided)} of {len(undecided) + 1} whole runs left it undecided ({told})"
+    observed = {"undecided": len(undecided), "runs": len(undecided) + 1}
+    yield _conditional(UNDECIDED, CriterionOutcome.FAIL, observed, text)
 
 
 def carried_criteria(carried: Sequence[CarriedRemedy]) -> list[CriterionResult]:

@@ -19,7 +19,7 @@ from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
 from gonogo.judge.gate.built_in import evaluate_built_in, evaluate_drift
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.conditions import build_conditions
-from gonogo.judge.gate.criteria import evaluate, is_unseen
+from gonogo.judge.gate.criteria import evaluate, is_grey, is_unseen
 from gonogo.judge.gate.diagnosis import diagnose, diagnosis_named
 from gonogo.judge.gate.history import (
     carried_criteria,
@@ -51,6 +51,8 @@ class Judgement:
     diagnosis: str | None
     answerable: bool
     """Whether the diagnosis explains why a condition is open, so that its remedy may settle it."""
+    undecided: list[str]
+    """Required criteria whose value neither passes nor fails, of a run that completed."""
     weakened: list[str]
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
 
@@ -81,8 +83,19 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
         conditions=conditions,
         diagnosis=diagnosis,
         answerable=conditional and _explains(diagnosis, results, rules),
+        undecided=_undecided(facts, rules, outcome),
         weakened=weakened(rules),
     )
+
+
+def _undecided(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
+    if outcome is None or outcome.klass is not OutcomeClass.SUCCESS:
+        return []
+    return [
+        row.id
+        for row in rules.gate
+        if is_grey(row, facts.measures.get(row.id), rules.world_size or 0, rules.judge_version)
+    ]
 
 
 def _explains(diagnosis: str | None, results: Iterable[CriterionResult], rules: Rules) -> bool:

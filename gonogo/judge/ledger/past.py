@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Corrupt, NotFound
-from gonogo.contract.outcome import SHOWN_BY_LINES
+from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.judge.gate.conditions import conditions_of, open_for
 from gonogo.judge.ledger.again import Again, is_v1, judge_again, read_again
 from gonogo.judge.ledger.chain import shortened
@@ -121,6 +122,13 @@ def _row(row: Any) -> dict[str, Any]:
     }
 
 
+_NAMED: dict[str, Json] = {
+    "confirmations": {},
+    "undecided": {"verdict": Verdict.INCONCLUSIVE.value, "code": OutcomeCode.COMPLETED.value},
+}
+"""What of a history names runs, and what is true of each of these besides what is told."""
+
+
 def check_history(
     facts: Json,
     rules: Json,
@@ -146,11 +154,14 @@ def check_history(
         return wrong
     if history.get("restart_storm"):
         not_verified.append("the restart storm: only the control plane counted the attempts")
-    rows = history.get("confirmations", [])
+    rows = {
+        f"facts.history.{name}.{number}": {**row, **more}
+        for name, more in _NAMED.items()
+        for number, row in enumerate(history.get(name, []))
+    }
     if rows:
         checked.append("history")
-    for number, row in enumerate(rows):
-        place = f"facts.history.confirmations.{number}"
+    for place, row in rows.items():
         difference = _confirmed(row, rules, runs, place, again.experiment)
         if isinstance(difference, str):
             not_verified.append(difference)

@@ -108,6 +108,25 @@ def test_what_was_never_a_failure_is_judged_anew() -> None:
     assert (action.verdict, action.about, action.history) == ("GO", "run_2", None)
 
 
+def test_a_value_between_its_thresholds_is_not_run_again_until_it_passes() -> None:
+    grey = [attempt(verdict="INCONCLUSIVE", undecided=("speed",), run=f"run_{n}") for n in (1, 2)]
+    action = after(*grey, attempt(reason=RunReason.RERUN, run="run_3"))
+    assert (action.kind, action.verdict, action.about) == (
+        "start_phase", "CONDITIONAL_GO", "run_3",
+    )  # fmt: skip
+    assert action.history is not None
+    told = [(row.run, row.criteria) for row in action.history.undecided]
+    assert told == [("run_1", ["speed"]), ("run_2", ["speed"])]
+    patched = attempt(
+        verdict="INCONCLUSIVE", undecided=("speed",), change=NO_FLASH, reason=RunReason.CONFIRM
+    )
+    assert after(grey[0], patched, attempt(reason=RunReason.RERUN, run="run_3")).history == (
+        History(undecided=action.history.undecided[:1])
+    )
+    again = after(grey[0], attempt(verdict="NO_GO", reason=RunReason.RERUN, run="run_2"))
+    assert again.verdict == "NO_GO"
+
+
 def test_a_variant_that_a_person_halted_is_still_to_be_run() -> None:
     halted = attempt("halted", "INCONCLUSIVE", reason=RunReason.CONFIRM, change=NO_FLASH)
     rerun = nan(reason=RunReason.RERUN, run="run_2")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.facts import Confirmation, History, Remedy, Rerun
+from gonogo.contract.facts import Confirmation, History, Remedy, Rerun, Undecided
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.gate.history import history_criteria, rerun_of, with_history
@@ -77,6 +77,15 @@ def test_confirmations_are_one_condition_with_its_counts(
     assert (found.id, found.severity, found.outcome) == ("reproduced", "conditional", outcome)
     assert found.observed == dict(zip(("failed", "runs"), observed, strict=True))
     assert found.evidence == evidence
+
+
+def test_runs_that_were_undecided_are_one_condition() -> None:
+    rows = [Undecided(run=name, criteria=["speed", "memory"]) for name in ("run_1", "run_2")]
+    (found,) = history_criteria(History(undecided=rows))
+    assert (found.id, found.severity, found.outcome) == ("undecided", "conditional", "fail")
+    assert found.observed == {"undecided": 2, "runs": 3}
+    told = "run_1: speed, memory; run_2: speed, memory"
+    assert found.evidence == f"2 of 3 whole runs left it undecided ({told})"
 
 
 def test_a_remedy_is_one_condition_and_no_history_is_none() -> None:

@@ -559,6 +559,18 @@ def test_the_runs_that_a_history_names_are_judged_again(copied: Copied, tmp_path
     assert "history" in found.checked
 
 
+def test_a_run_that_a_history_calls_undecided_is_judged_again(
+    copied: Copied, tmp_path: Path
+) -> None:
+    """Here it came to GO."""
+    recorded, folder = confirmed(copied, tmp_path)
+    row = {"run": "run_other", "criteria": ["speed"]}
+    facts = {**recorded.document["facts"], "history": {"undecided": [row]}}
+    forged = judged_anew(recorded, facts=facts)
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert (found.equal, found.path) == (False, "facts.history.undecided.0.verdict")
+
+
 @pytest.mark.parametrize("said", [{"verdict": "CONDITIONAL_GO"}, {"code": "stalled"}])
 def test_a_history_that_its_runs_do_not_come_to_is_named(
     said: dict[str, Any], copied: Copied, tmp_path: Path
