@@ -17,14 +17,13 @@ from gonogo.contract.comparison import (
     PathEvidence,
 )
 from gonogo.judge.compare.interval import Interval, interval_of
-from gonogo.judge.compare.question import Question
+from gonogo.judge.compare.paths import RESUMED
+from gonogo.judge.compare.question import LEARNED, Question
 from gonogo.judge.compare.repeats import more_repeats
 from gonogo.judge.compare.sentences import better_words, percent
 from gonogo.judge.compare.unit import Unit
 
 SAME = "the variants ran the same thing"
-RESUMED = "resume_step"
-"""The ordered path that says nothing of what a run is."""
 SHOWN_RATIO = 0.01
 """By how much what shows a difference must differ at least."""
 
@@ -55,7 +54,7 @@ def answer_variant(
     row = ComparedVariant(
         name=name, runs=_runs(units), value=_value(units), answer=Answer.INCONCLUSIVE
     )
-    found = interval_of(baseline, units, level)
+    found = interval_of(baseline, units, level, learned=question.metric in LEARNED)
     if found is None:
         missing = "the baseline" if not baseline else name
         return row.model_copy(update={"text": f"{missing} has no run that counts"})

@@ -62,7 +62,7 @@ def compare(variants: Variants, question: Question) -> Comparison:
         variants=rows,
         paths=paths,
         left_out=left_out,
-        notes=find_notes(units, rows, paths),
+        notes=find_notes(units, rows, paths, question),
         result=result,
         winner=winner,
         kept=winner or baseline,

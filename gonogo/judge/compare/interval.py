@@ -1,7 +1,8 @@
 """How sure is the ratio of a variant to the baseline? An interval on the log scale.
 
 Several runs each: runs are the units, as steps of one run share its host, its caches and its clock.
-Runs of the same repeat are paired (Student's t of the differences); otherwise Welch's t.
+Runs of the same repeat are paired (Student's t of the differences); otherwise Welch's t. Of what is
+learnt, runs of one seed are one run told again: kernels that round anew each time are no spread.
 
 One run each says nothing of the spread between runs. Then blocks of steps are the units, counted by
 how much they really tell (lag-1 autocorrelation), and the interval is made wider on either side by
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gonogo.contract.comparison import Basis
+from gonogo.judge.compare.paths import ordered_alike
 from gonogo.judge.compare.student import t_quantile
 from gonogo.judge.compare.unit import Unit
 
@@ -40,21 +42,25 @@ class Interval:
     """Standard deviation of the difference of one repeat; None with one run each."""
 
 
-def interval_of(baseline: Units, variant: Units, level: float) -> Interval | None:
+def interval_of(
+    baseline: Units, variant: Units, level: float, *, learned: bool = False
+) -> Interval | None:
     """Return the interval of variant over baseline, or None where one of them has no run.
 
     Args:
         baseline: runs of the first variant.
         variant: runs of another one.
         level: confidence of this one interval, 0 < level < 1.
+        learned: whether the values are of what the runs learn, which another seed changes.
     """
     if not baseline or not variant:
         return None
     p = 1.0 - (1.0 - level) / 2.0
     pairs = pairs_of(baseline, variant)
-    if pairs and _spreads(baseline, variant):
+    spreads = _spreads(baseline, variant, learned)
+    if pairs and spreads:
         return _of_pairs(pairs, p)
-    if min(len(baseline), len(variant)) > 1 and _spreads(baseline, variant):
+    if min(len(baseline), len(variant)) > 1 and spreads:
         return _of_runs(baseline, variant, p)
     return _of_blocks(baseline, variant, p)
 
@@ -81,7 +87,14 @@ def _by_repeat(units: Units) -> dict[int, Unit]:
     return found if len(found) == sum(unit.repeat is not None for unit in units) else {}
 
 
-def _spreads(baseline: Units, variant: Units) -> bool:
+def of_one_seed(units: Units) -> bool:
+    """Say whether nothing that was ordered tells several runs apart: a seed would."""
+    return ordered_alike([unit.ran for unit in units])
+
+
+def _spreads(baseline: Units, variant: Units, learned: bool) -> bool:
+    if learned and (of_one_seed(baseline) or of_one_seed(variant)):
+        return False
     return not (no_spread(baseline) and no_spread(variant))
 
 

@@ -3,15 +3,19 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from gonogo.contract.comparison import Basis, ComparedVariant, DifferingPath, PathEvidence
-from gonogo.judge.compare.interval import no_spread, pairs_of
+from gonogo.judge.compare.interval import no_spread, of_one_seed, pairs_of
 from gonogo.judge.compare.paths import uneven_paths
+from gonogo.judge.compare.question import LEARNED, Question
 from gonogo.judge.compare.unit import Unit
 
 Counted = Mapping[str, Sequence[Unit]]
 
 
 def find_notes(
-    units: Counted, rows: Sequence[ComparedVariant], paths: Sequence[DifferingPath]
+    units: Counted,
+    rows: Sequence[ComparedVariant],
+    paths: Sequence[DifferingPath],
+    question: Question,
 ) -> list[str]:
     """Return what weakens a comparison, or is easily overlooked in it.
 
@@ -19,11 +23,12 @@ def find_notes(
         units: variant → its runs that count, the baseline first.
         rows: the baseline, then every other variant with its answer.
         paths: in what they differ.
+        question: what is asked.
     """
-    return [*_of_runs(units, rows), *_of_paths(units, paths), *_of_pairs(units)]
+    return [*_of_runs(units, rows, question), *_of_paths(units, paths), *_of_pairs(units)]
 
 
-def _of_runs(units: Counted, rows: Sequence[ComparedVariant]) -> Iterator[str]:
+def _of_runs(units: Counted, rows: Sequence[ComparedVariant], question: Question) -> Iterator[str]:
     if any(row.basis is Basis.BLOCKS for row in rows):
         yield (
             "a single run says nothing of the spread between runs: its interval is widened by"
@@ -34,6 +39,12 @@ def _of_runs(units: Counted, rows: Sequence[ComparedVariant]) -> Iterator[str]:
             yield (
                 f"the runs of {name} are the same to the last digit, so they are no repeats of"
                 " each other; change the seed, or compare what varies"
+            )
+        elif question.metric in LEARNED and of_one_seed(mine):
+            yield (
+                f"nothing that was ordered tells the runs of {name} apart, no seed either, so as"
+                f" far as {question.metric} goes they are one run told again; order another seed"
+                " for each"
             )
         uneven = uneven_paths([row.ran for row in mine])
         if uneven:

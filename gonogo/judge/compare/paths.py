@@ -16,6 +16,8 @@ from gonogo.contract.heartbeat import Identity
 from gonogo.judge.compare.ran import CONFIG, Paths, Ran
 
 _IDENTITY = frozenset(Identity.model_fields) - {CONFIG, "nsa_env"}
+RESUMED = "resume_step"
+"""The ordered path that says nothing of what a run is."""
 _FOLLOW_FROM_CONFIG = frozenset({CONFIG, "params", "tokens_per_step"})
 """What the configuration makes different: the same thing told again."""
 Variants = Mapping[str, Sequence[Ran]]
@@ -46,13 +48,24 @@ def find_paths(variants: Variants) -> list[DifferingPath]:
 
 def uneven_paths(rows: Sequence[Ran]) -> list[str]:
     """Return the paths in which the runs of one variant differ from each other; seeds may."""
-    known = [row.ordered if row.ordered is not None else row.by_rules for row in rows]
-    if len({row.ordered is None for row in rows}) > 1:
-        known = [row.by_rules for row in rows]
+    known = _known(rows)
     found = {*_uneven(known)} | {path for path in _uneven([row.told for row in rows])}
     if any(map(_is_seed, {path for row in known for path in row})):
         found.discard(CONFIG)
     return sorted(found - {"env"})
+
+
+def ordered_alike(rows: Sequence[Ran]) -> bool:
+    """Say whether the same was ordered of several runs, the seed included, as far as is known."""
+    known = [{**row, RESUMED: None} for row in _known(rows)]
+    return len(known) > 1 and all(row == known[0] for row in known)
+
+
+def _known(rows: Sequence[Ran]) -> list[Paths]:
+    """Return what was ordered of one variant's runs, in the one form that is known of them all."""
+    if any(row.ordered is None for row in rows):
+        return [row.by_rules for row in rows]
+    return [row.ordered for row in rows if row.ordered is not None]
 
 
 def _uneven(rows: Sequence[Paths]) -> Iterator[str]:

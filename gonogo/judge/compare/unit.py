@@ -16,7 +16,7 @@ from gonogo.contract.facts import FACTS_V, Facts, Measure, MeasureRow
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.rules import Rules
-from gonogo.judge.compare.question import Question
+from gonogo.judge.compare.question import LEARNED, Question
 from gonogo.judge.compare.ran import Ran, build_ran
 from gonogo.judge.evidence.measure import MAX_BLOCKS, PARTIAL_SHARE
 from gonogo.judge.evidence.metrics import metric_row
@@ -24,8 +24,6 @@ from gonogo.judge.watch.mean import mean_of
 
 SMALLEST, LARGEST = 1e-100, 1e100
 """Of a value that is compared: nothing of a training run lies beyond, and ratios stay finite."""
-_OF_ALL_STEPS = frozenset({Metric.LOSS, Metric.VAL_LOSS, Metric.GRAD_NORM, Metric.GATE_ENTROPY})
-"""Metrics that are another thing of a run's last steps than of all: what it learns."""
 _WINDOW = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -164,7 +162,7 @@ def _began_late(rules: Rules, question: Question) -> str | None:
 
     A loss that begins later is lower, whatever the variant.
     """
-    names = [name for name in (question.metric, *question.told) if name in _OF_ALL_STEPS]
+    names = [name for name in (question.metric, *question.told) if name in LEARNED]
     if not question.in_campaign or rules.first_step == 1 or not names:
         return None
     return f"it went on after step {rules.first_step - 1}, and {names[0]} is compared of all steps"

@@ -188,6 +188,47 @@ def test_one_run_beside_several_is_one_run() -> None:
     assert found.variants[1].basis is Basis.BLOCKS
 
 
+AGAIN = "nothing that was ordered tells the runs of a apart, no seed either"
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("seed", [1, None], ids=["one seed", "no seed"])
+def test_of_what_is_learnt_runs_of_one_seed_are_one_run(seed: int | None, paired: bool) -> None:
+    """Kernels that round anew each time tell the same run again, and not what another would do."""
+    base, mine = (
+        runs(letter, values, paired=paired, seeds=[seed] * 3, batch=batch)
+        for letter, values, batch in (
+            ("a", [5.0, 5.0001, 4.9999], 4),
+            ("b", [4.8, 4.8001, 4.7999], 8),
+        )
+    )
+    found = compare({"a": base, "b": mine}, ask("loss"))
+    assert found.result is Result.INCONCLUSIVE
+    assert any(row.startswith(AGAIN) for row in found.notes)
+    of_speed = compare({"a": base, "b": mine}, ask("dt_step_s"))
+    assert of_speed.winner == "b"
+    assert not any(row.startswith(AGAIN) for row in of_speed.notes)
+
+
+def test_one_seed_on_one_side_is_one_run_beside_several() -> None:
+    base = runs("a", [5.0, 5.0001, 4.9999], seeds=[1, 1, 1])
+    mine = runs("b", [4.8, 4.81, 4.79], batch=8)
+    for named in ({"a": base, "b": mine}, {"b": mine, "a": base}):
+        assert compare(named, ask("loss")).result is Result.INCONCLUSIVE
+
+
+def test_where_no_order_is_at_hand_another_configuration_is_another_seed() -> None:
+    def by_rules(*digests: str) -> list[Unit]:
+        rows = runs("a", [5.0, 5.001, 4.999])
+        known = [Ran(by_rules={"config_digest": row, "resume_step": 0}) for row in digests]
+        return [replace(row, ran=ran) for row, ran in zip(rows, known, strict=True)]
+
+    mine = [replace(row, name=f"b{n}", run=f"b{n}/1") for n, row in enumerate(by_rules(*"789"))]
+    mine = [replace(row, value=row.value * 0.9) for row in mine]
+    assert compare({"a": by_rules(*"123"), "b": mine}, ask("loss")).winner == "b"
+    assert compare({"a": by_rules(*"111"), "b": mine}, ask("loss")).winner is None
+
+
 def test_repeats_that_are_the_same_to_the_last_digit_are_none() -> None:
     found = of_two([5.0, 5.0, 5.0], [4.0, 4.0, 4.0], ask("loss"))
     assert found.result is Result.INCONCLUSIVE
@@ -236,7 +277,8 @@ def test_variants_that_ran_the_same_thing_are_inconclusive_however_they_look() -
 
 def test_a_seed_is_no_difference() -> None:
     found = compare(
-        {"a": runs("a", [100, 101], seed=1), "b": runs("b", [150, 151], seed=2)}, QUESTION
+        {"a": runs("a", [100, 101], seeds=[1, 1]), "b": runs("b", [150, 151], seeds=[2, 2])},
+        QUESTION,
     )
     assert found.text.startswith("inconclusive: the variants ran the same thing;")
 

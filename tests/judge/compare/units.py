@@ -28,11 +28,18 @@ def unit(name: str, value: float, **fields: Any) -> Unit:
     )
 
 
-def runs(letter: str, values: Iterable[float], *, paired: bool = True, **what: Any) -> list[Unit]:
-    """Runs `a1`, `a2`, … of one variant."""
+def runs(
+    letter: str,
+    values: Iterable[float],
+    *,
+    paired: bool = True,
+    seeds: Sequence[int | None] = range(1, 100),
+    **what: Any,
+) -> list[Unit]:
+    """Runs `a1`, `a2`, … of one variant, each of its own seed."""
     return [
-        unit(f"{letter}{n}", value, repeat=n if paired else None, ran=ran(**what))
-        for n, value in enumerate(values, start=1)
+        unit(f"{letter}{n}", value, repeat=n if paired else None, ran=ran(seed=seed, **what))
+        for n, (value, seed) in enumerate(zip(values, seeds, strict=False), start=1)
     ]
 
 
