@@ -23,6 +23,8 @@ SAYS_VALUE = 4
 """Version of the judge since which what fails for certain is told with its value."""
 NEEDS_TWO = 4
 """Version of the judge since which one sample has no slope and no spread; before, they were 0."""
+WEIGHS_PART = 4
+"""Version of the judge since which samples that are too few, and do not pass, were seen."""
 
 UNKNOWN = MeasureRow(samples=1)
 """What a rank with one sample tells of a slope or a spread: any value may be its own."""
@@ -143,12 +145,26 @@ def _read(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> R
     short = _shortfall(criterion, rows)
     value = _value(criterion, known)
     if short is not None:
-        text = f"{what}: {short[1]}"
-        return Reading(outcome=short[0], observed=value, evidence=text, zone=Zone.NOWHERE)
+        text, zone = f"{what}: {short[1]}", Zone.NOWHERE
+        told = _told_in_part(criterion, value, what) if judge_version >= WEIGHS_PART else None
+        if told is not None:
+            text, zone = f"{text}; what was told does not pass: {told}", Zone.CLEAR
+        return Reading(outcome=short[0], observed=value, evidence=text, zone=zone)
     if any(row is UNKNOWN for row in known):
         text = f"{what}: one sample says nothing of it"
         return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text, zone=Zone.NOWHERE)
     return _weigh(criterion, value, what)
+
+
+def _told_in_part(criterion: Criterion, value: float | None, what: str) -> str | None:
+    """Return why too few samples would not pass as they are; None where they would, or say nothing.
+
+    Their number alone says only how few they are.
+    """
+    if value is None or criterion.aggregate is Aggregate.COUNT:
+        return None
+    reading = _weigh(criterion, value, what)
+    return None if reading.outcome is PASS else reading.evidence
 
 
 def _weigh(criterion: Criterion, value: float | None, what: str) -> Reading:

@@ -170,6 +170,33 @@ def test_a_waiver_excuses_no_value_that_was_seen() -> None:
     assert judged(record_of(with_gate(order, row), ranks)).verdict == "INCONCLUSIVE"
 
 
+TOLD_IN_PART = {
+    "well": ({"pass_below": 99.0}, "CONDITIONAL_GO"),
+    "how many": ({"aggregate": "count", "pass_above": 12.0}, "CONDITIONAL_GO"),
+    "badly": ({"pass_below": 1e-6}, "INCONCLUSIVE"),
+    "in the grey zone": ({"pass_below": 1e-6, "fail_above": 99.0}, "INCONCLUSIVE"),
+}
+
+
+@pytest.mark.parametrize("told", TOLD_IN_PART)
+def test_a_waiver_excuses_the_steps_that_nobody_told_and_not_what_the_others_tell(
+    told: str,
+) -> None:
+    changes, verdict = TOLD_IN_PART[told]
+    row = {"id": "norm", "metric": "grad_norm", "aggregate": "mean", **changes}
+    order = with_gate(order_of(), row).model_copy(update={"waive": ["norm"]})
+    ranks = healthy_ranks(order)
+    for line in (line for rank in ranks for line in rank.lines if line["msg"] == "progress"):
+        if line["step"] % 3:
+            line["grad_norm"] = None
+    found = judged(record_of(order, ranks))
+    assert found.verdict == verdict
+    does_not_pass = "; what was told does not pass: " in found.criteria[-1].evidence
+    assert does_not_pass == (verdict == "INCONCLUSIVE")
+    before = build_rules(order, judge_version=3)
+    assert judge(build_facts(record_of(order, ranks), before), before).verdict == "CONDITIONAL_GO"
+
+
 @pytest.mark.parametrize(("version", "severity"), [(3, "required"), (4, "conditional")])
 def test_what_one_sample_says_of_a_slope_is_waived_as_the_judge_of_then_had_it(
     version: int, severity: str
