@@ -34,11 +34,13 @@ def takes_a_write(path: Path) -> bool:
     """Say whether a disk takes a small write; nothing of it stays.
 
     Args:
-        path: of the file that is tried.
+        path: of the file that is tried; a link or a pipe that a trainer has put there is removed,
+            for nobody knows where the one leads, and the other would be waited for.
     """
     try:
+        path.unlink(missing_ok=True)
         try:
-            with path.open("wb", buffering=0) as stream:
+            with path.open("xb", buffering=0) as stream:
                 written = stream.write(b"\0" * TRIED_BYTES)
         finally:
             path.unlink(missing_ok=True)  # a full disk takes the name, if not the bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,18 @@ def test_a_disk_that_refuses_for_a_while_may_have_kept_last_words(
         refusals.tend(now)
         now += TRY_EVERY_S / 2
     assert refusals.met(ended) is met
+
+
+def test_what_a_trainer_has_put_in_the_way_is_neither_followed_nor_waited_for(
+    tmp_path: Path,
+) -> None:
+    """A link would have what it leads to written over, and of a pipe the keeper would hang."""
+    tried, kept = tmp_path / "tried", tmp_path / "checkpoint"
+    kept.write_text("all of it")
+    refusals = Refusals(tried)
+    for now, put in ((0.0, lambda: tried.symlink_to(kept)), (60.0, lambda: os.mkfifo(tried))):
+        put()
+        refusals.tend(now)
+        assert not refusals.met(time.time()), "the disk took it"
+        assert kept.read_text() == "all of it"
+        assert os.listdir(tmp_path) == [kept.name]
