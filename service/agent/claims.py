@@ -270,8 +270,12 @@ def _living(deed: Deed) -> Iterable[WorkerRow]:
 
 
 def _has(row: WorkerRow, run_id: str, bearer: Bearer) -> bool:
-    """Say whether a worker that a key may be of has said that it has a run."""
-    return bearer.worker in (None, home_of_worker(row.name)) and run_id in row.claim.active
+    """Say whether a worker whose key it is has said that it has a run.
+
+    By that claim the key is the worker's: one that never claimed is nobody's.
+    """
+    theirs = bearer.by_admin or bearer.worker == home_of_worker(row.name)
+    return theirs and run_id in row.claim.active
 
 
 def _move(deed: Deed, experiment: ExperimentRow, run: RunRow, worker: str, token: int) -> None:

@@ -27,6 +27,8 @@ class Bearer:
     secret: str | None = None
     worker: str | None = None
     """Whose key it is; None: an administrator's, or one that never claimed."""
+    by_admin: bool = False
+    """Whether the key is an administrator's, which is every worker's."""
 
 
 class HeldRun(Protocol):

@@ -58,7 +58,8 @@ ClaimSecret = Annotated[
 
 def _bearer(caller: Principal, token: int, secret: str | None) -> Bearer:
     """Return who brings a message; an administrator's key is bound to no worker."""
-    return Bearer(token=token, secret=secret, worker=caller.worker)
+    by_admin = caller.role is not Role.WORKER
+    return Bearer(token=token, secret=secret, worker=caller.worker, by_admin=by_admin)
 
 
 @router.post("/runs/{run}/telemetry", operation_id="post_telemetry", response_model=TelemetryAck)

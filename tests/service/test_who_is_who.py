@@ -360,6 +360,23 @@ def test_a_queued_run_is_taken_up_by_nobody_but_who_has_it(plane: Plane) -> None
     assert (found["state"], found["worker"], found["host"]) == ("claimed", "w1", owner.host)
 
 
+def test_a_key_that_never_claimed_takes_up_no_run(plane: Plane) -> None:
+    """It would be the run's from then on, and whoever has it would be fenced off."""
+    run = plane.experiment(plane.submit())["phases"][0]["runs"][0]
+    owner, stranger = plane.worker(name="w1"), plane.worker(name="w2", host="host-2")
+    token = next_token(0, plane.context.store._info["epoch"], time.time())
+    owner.active.append(run)
+    assert owner.claim() is None
+
+    def say(worker: FakeWorker, token: int) -> int:
+        return worker.post(f"/runs/{run}/telemetry", {"token": token}).status_code
+
+    owner.secrets[run], stranger.secrets[run] = "0" * 32, "1" * 32
+    assert say(stranger, token + 1) == 409
+    assert say(owner, token) == 200
+    assert plane.get(f"/runs/{run}")["worker"] == "w1"
+
+
 def test_a_home_that_is_elsewhere_now_has_a_worker_and_the_old_one_goes_on(
     database_url: str, tmp_path: Path
 ) -> None:
