@@ -51,6 +51,8 @@ class RunStore:
     suspect: bool = False
     secret: str | None = None
     command: dict[str, Any] | None = None
+    queued: bool = False
+    """It was claimed after the moment that the database was restored to: telemetry takes it up."""
 
     def events(self) -> list[str]:
         return [str(report.event) for report in self.states]
@@ -128,6 +130,8 @@ class FakeControlPlane:
             return self.strange[call], {"message": "blocked"}
         if call in self.refuse:
             return self.refuse[call], {**_problem(self.refuse[call], "refused"), **self.extra}
+        if run.queued and call == "telemetry":
+            run.token, run.queued = json.loads(body)["token"], False
         if json.loads(body)["token"] != run.token:
             problem = {**_problem(409, "stale token"), "code": "stale_token", "token": run.token}
             return 409, problem

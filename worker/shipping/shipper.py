@@ -205,12 +205,19 @@ class Shipper:
         step: Callable[[], None],
         errors: tuple[type[Exception], ...] = (Rejected, Intercepted, OSError),
     ) -> None:
-        """Do a step whose refusal, by somebody or by a disk, must not hold heartbeats back."""
+        """Do a step whose refusal, by somebody or by a disk, must not hold heartbeats back.
+
+        Nor must a token that is stale without a newer one: a run that a restored database calls
+        queued is its worker's again with the next telemetry, and with nothing else.
+
+        Raises:
+            StaleToken: a newer claim owns the run.
+        """
         try:
             step()
-        except StaleToken:
-            raise
         except errors as error:
+            if isinstance(error, StaleToken) and error.newer > self._token:
+                raise
             _log.warning("%s: %s", action, error, extra={"action": action})
 
     def _finish(self, exit_record: ExitRecord, deadline: float) -> bool:

@@ -330,6 +330,24 @@ def test_a_restored_control_plane_is_told_everything_again(
     assert plane.calls == calls + 1, "once"
 
 
+def test_what_is_due_keeps_no_run_from_being_taken_up_that_a_restored_control_plane_calls_queued(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    """A finding of the outage: it takes none before telemetry, by which the run is taken up."""
+    shipping = new_shipper()
+    lines = write_beats(run_dir, 0, range(5))
+    shipping.ship(0.0)
+    plane.runs[ORDER.run] = RunStore(token=0, queued=True)
+    write_finding(run_dir, "a")
+    for now in (10.0, 20.0, 30.0):
+        shipping.ship(now)
+    assert not shipping.stale
+    assert arrived(plane).token == ORDER.token
+    assert arrived(plane).lines["0"] == lines
+    assert arrived(plane).events() == ["check", "launch", "step"]
+    assert list(arrived(plane).findings) == ["a"]
+
+
 def test_who_takes_over_tells_a_restored_control_plane_what_the_end_promises(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
