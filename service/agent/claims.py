@@ -62,7 +62,7 @@ class Claim:
     untold: tuple[str, ...] = ()
     """Runs under way that it neither names nor gave up."""
     over: tuple[str, ...] = ()
-    """Runs that it names and that were declared dead here."""
+    """Runs of its home that it names and that were declared dead here."""
 
 
 def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
@@ -129,12 +129,17 @@ def _untold(mine: list[RunRow], request: ClaimRequest) -> tuple[str, ...]:
 def _over(deed: Deed, request: ClaimRequest) -> tuple[str, ...]:
     if request.engine is EngineName.LOCAL:
         return ()  # its own keepers tell it what became of them
-    ended = select(RunRow.id, RunRow.exit).where(
+    ended = select(RunRow.id, RunRow.worker, RunRow.exit).where(
         RunRow.id.in_(request.active),
-        RunRow.worker == request.worker,
+        RunRow.worker.is_not(None),
         RunRow.state == RunState.ENDED,
     )
-    return tuple(run for run, said in deed.session.execute(ended) if is_by_service(said))
+    home = home_of_worker(request.worker)  # another worker there may have claimed it, and be gone
+    return tuple(
+        run
+        for run, worker, said in deed.session.execute(ended)
+        if home_of_worker(worker) == home and is_by_service(said)
+    )
 
 
 def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:

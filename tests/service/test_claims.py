@@ -260,12 +260,12 @@ def test_what_a_scheduler_says_of_a_run_that_is_lost_is_told_beside_that(still: 
 
 def test_a_worker_of_an_engine_is_told_which_of_its_runs_were_taken_over(still: Plane) -> None:
     experiment = still.submit()
-    worker = still.worker()
+    worker = still.worker(name="login-00000a-1")
     order = worker.claim(engine="slurm")
     assert order is not None
     worker.start(order)
 
-    def told(**more: Any) -> Any:
+    def told(worker: FakeWorker = worker, **more: Any) -> Any:
         said = {
             "worker": worker.name, "host": worker.host, "boot_id": worker.boot_id, "pid": 1,
             "version": "0", "devices": [], "free": [], "active": [order.run], **more,
@@ -278,6 +278,9 @@ def test_a_worker_of_an_engine_is_told_which_of_its_runs_were_taken_over(still: 
     taken = still.call("POST", f"/experiments/{experiment}/takeover", json={"reason": "it burned"})
     assert taken.status_code < 300, taken.text
     assert told(lets_go=True) == [order.run]
+    beside = FakeWorker(http=still.http, key=worker.key, name="login-00000a")
+    assert told(beside, lets_go=True) == [order.run], "one of its home, which looks after it too"
+    assert told(still.worker(name="w2", host="host-2"), lets_go=True) is None
     assert told() is None, "an older worker refuses what it does not know"
 
 
