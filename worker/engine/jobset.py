@@ -8,7 +8,8 @@ decision, under another token.
 What Kubernetes says is read with care. That a JobSet has failed says nothing of a node that is cut
 off and trains on; that all of its pods have ended does, since a pod's containers are terminated,
 and its object goes, only when its kubelet says so. So an attempt has ended when every pod of it is
-terminated or gone.
+terminated or gone, or was turned away by its kubelet: one without a device to give (its driver's
+plugin is not back yet, after a boot) starts no container, and tells of none.
 """
 
 import copy
@@ -35,6 +36,8 @@ _LONGEST_NAME = 63
 _FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 _QUOTA = "exceeded quota"
 """What the server says of a namespace that holds as many objects as it may just now."""
+_REJECTED = "Pod was rejected: "
+"""What a kubelet's message begins with where it turned a pod away, and its status tells no more."""
 _MADE_UP = re.compile(r"[^a-z0-9-]")
 
 Object = dict[str, Any]
@@ -223,9 +226,9 @@ def judge_jobset(
         return Unknown(text=f"Kubernetes: JobSet {handle.name} is being deleted")
     if over and not left:
         state = outcome or "gone"
-        return Ended(
-            proof=f"Kubernetes: JobSet {handle.name} is {state}, and none of its pods runs"
-        )
+        proof = f"Kubernetes: JobSet {handle.name} is {state}, and none of its pods runs"
+        told = [f"{_name(pod)}: {pod['status']['message']}" for pod in pods if _is_rejected(pod)]
+        return Ended(proof=f"{proof} ({'; '.join(told)})" if told else proof)
     if over:
         text = ", ".join(f"{name} on {where}" for name, where in sorted(left.items()))
         return Unknown(text=f"Kubernetes: JobSet {handle.name} is over, but {text} may train on")
@@ -277,7 +280,15 @@ def _is_terminated(pod: Object) -> bool:
         return bool(pod["metadata"].get("deletionTimestamp") or _phase(pod) == "Failed")
     told = pod.get("status", {}).get("containerStatuses", [])
     ended = bool(told) and all("terminated" in (row.get("state") or {}) for row in told)
-    return _phase(pod) in ("Succeeded", "Failed") and ended
+    return _is_rejected(pod) or (_phase(pod) in ("Succeeded", "Failed") and ended)
+
+
+def _is_rejected(pod: Object) -> bool:
+    """Say whether a pod's kubelet has turned it away, and ended what it may have had of it."""
+    status = pod.get("status", {})
+    message = str(status.get("message", ""))
+    told = status.get("containerStatuses")
+    return _phase(pod) == "Failed" and not told and message.startswith(_REJECTED)
 
 
 def _phase(pod: Object) -> str:

@@ -396,6 +396,19 @@ def test_an_attempt_of_which_a_pod_may_train_on_is_unknown(
     assert isinstance(judge_jobset(HANDLE, row, pods), Unknown)
 
 
+def test_a_pod_that_its_kubelet_turned_away_trains_nowhere() -> None:
+    """Its status tells of no container: a node's devices are not back after a boot, or taken."""
+    told = "Pod was rejected: Allocate failed due to no healthy devices present"
+    why = {"reason": "UnexpectedAdmissionError", "message": told}
+    turned_away = pod(1, "Failed", containerStatuses=[], **why)
+    found = judge_jobset(HANDLE, jobset("Failed"), [pod(0, "Failed"), turned_away])
+    assert isinstance(found, Ended)
+    assert f"{NAME}-node-0-1: {told}" in found.proof
+    assert isinstance(judge_jobset(HANDLE, jobset("Failed"), [pod(0), turned_away]), Unknown)
+    evicted = pod(1, "Failed", containerStatuses=[], reason="Evicted", message="low on memory")
+    assert isinstance(judge_jobset(HANDLE, jobset("Failed"), [evicted]), Unknown)
+
+
 def test_what_its_queue_has_not_admitted_waits() -> None:
     found = judge_jobset(HANDLE, jobset(suspend=True), [])
     assert isinstance(found, Running)
