@@ -15,7 +15,8 @@ from gonogo.supervise.release import own_python
 
 _HERE = "127.0.0.1"
 MEET_LIMIT_S = 600
-"""How long a launcher waits for the others: their keepers have met already."""
+"""How long a launcher waits for the others: their keepers have met already, but where torch comes
+from a cold file system, launchers begin minutes apart."""
 
 
 class Torchrun:
@@ -52,11 +53,12 @@ def _meeting(order: Mapping[str, Any], place: Place) -> list[str]:
     if place.rendezvous is None:
         raise NoPlace("nobody has told where the nodes meet")
     host = place.rendezvous.rpartition(":")[0]
+    limits = f"join_timeout={MEET_LIMIT_S},read_timeout={MEET_LIMIT_S}"
     return [
         "--nnodes", str(place.nodes),
         "--rdzv-backend", "c10d",
         "--rdzv-endpoint", place.rendezvous,
         "--rdzv-id", fence_of(order),
-        "--rdzv-conf", f"is_host={int(place.leads)},join_timeout={MEET_LIMIT_S}",
+        "--rdzv-conf", f"is_host={int(place.leads)},{limits}",
         "--local-addr", host.strip("[]") if place.leads else f"~node{place.node:06}",
     ]  # fmt: skip

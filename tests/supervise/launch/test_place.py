@@ -107,6 +107,8 @@ def test_launchers_meet_at_node_0_under_run_and_token() -> None:
         assert said["--rdzv-endpoint"] == "10.0.0.1:29400"
         assert (said["--nnodes"], said["--nproc-per-node"]) == ("2", "4")
         assert said["--max-restarts"] == "0"
+        waits = said["--rdzv-conf"].split(",")[1:]
+        assert waits == ["join_timeout=600", "read_timeout=600"], "a store that is late is met, too"
     addresses = [command[command.index("--local-addr") + 1] for command in commands]
     assert addresses[0] == "10.0.0.1"
     assert addresses == sorted(addresses), "torch numbers nodes in the order of these"
