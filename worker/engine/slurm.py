@@ -152,8 +152,12 @@ class Slurm:
         return replace(found, text=f"{found.text} ({why})" if why else found.text, again=began)
 
     def stop(self, handle: Handle) -> None:
-        """Cancel the job: TERM to its keepers, and KILL after Slurm's own grace."""
-        done = self._run(["scancel", handle.name])
+        """Cancel the job: TERM to its keepers, and KILL after Slurm's own grace.
+
+        By its name as well as its number, which is another job's where a controller lost its state.
+        """
+        name = job_name(handle.run, handle.token)
+        done = self._run(["scancel", f"--name={name}", handle.name])
         if done.returncode != 0 and not _GONE.search(done.stderr):
             raise Unavailable(f"scancel: {done.stderr.strip()}")
 

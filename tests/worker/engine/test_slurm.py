@@ -227,6 +227,13 @@ def test_an_attempt_that_slurm_has_already_is_not_submitted_again(tmp_path: Path
     assert [command[0] for command in answers.asked] == ["squeue"]
 
 
+def test_no_job_is_stopped_that_bears_the_number_of_ours_and_another_name(tmp_path: Path) -> None:
+    """A controller that lost its state counts from 1 again."""
+    answers = Answers()
+    Slurm(tmp_path, SlurmCluster(), {}, answers).stop(HANDLE)
+    assert answers.asked == [["scancel", f"--name={NAME}", "12"]]
+
+
 FAILED = "sbatch: error: Batch job submission failed: "
 ANY_LIMIT = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 
