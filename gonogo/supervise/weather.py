@@ -44,6 +44,8 @@ def takes_a_write(path: Path) -> bool:
                 written = stream.write(b"\0" * TRIED_BYTES)
         finally:
             path.unlink(missing_ok=True)  # a full disk takes the name, if not the bytes
+    except IsADirectoryError:
+        return True  # somebody's, and says nothing of the disk
     except OSError:
         return False
     return written == TRIED_BYTES

@@ -53,3 +53,12 @@ def test_what_a_trainer_has_put_in_the_way_is_neither_followed_nor_waited_for(
         assert not refusals.met(time.time()), "the disk took it"
         assert kept.read_text() == "all of it"
         assert os.listdir(tmp_path) == [kept.name]
+
+
+def test_a_folder_in_the_way_says_nothing_of_the_disk(tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
+    tried.mkdir()
+    refusals = Refusals(tried)
+    refusals.tend(0.0)
+    assert not refusals.met(time.time())
+    assert tried.is_dir()
