@@ -126,14 +126,14 @@ class Submitting:
     def _let_go(self, run_dir: RunDir, handle: Handle, found: Running | Unknown) -> bool:
         """Have an attempt that was declared dead end where it may live; True: it is left to itself.
 
-        What the engine knows nothing of takes no place here any more. A node of it that was cut off
-        finds the request when it is back.
+        What the engine knows nothing of, and has heard to stop, takes no place here any more. A
+        node of it that was cut off finds the request when it is back.
         """
         if not run_dir.halt.exists():
             command = Command(kind=CommandKind.SUPERSEDE, reason="declared dead")
             ask_halt(run_dir.path, build_request(command, self.wall()))
-        self._stop(handle.run, handle)
-        if isinstance(found, Running):
+        heard = self._stop(handle.run, handle)
+        if isinstance(found, Running) or not heard:
             return False
         _log.warning("%s is left to itself", handle.run, extra={"action": "let_go"})
         save_json(run_dir.path / SHIPPED_NAME, {"v": 1, "fenced": True})
@@ -182,12 +182,17 @@ class Submitting:
         ask_halt(run_dir.path, build_request(ack.command, self.wall()))
         self._stop(order.run, handle)
 
-    def _stop(self, run: str, handle: Handle) -> None:
-        """Have what the engine has of an attempt stopped; asked again at the next look."""
+    def _stop(self, run: str, handle: Handle) -> bool:
+        """Have what the engine has of an attempt stopped; say whether it was heard.
+
+        Where not, it is asked again at the next look.
+        """
         try:
             self.engine.stop(handle)
         except Unavailable as error:
             _log.warning("%s: %s", run, error, extra={"action": "stop_waits"})
+            return False
+        return True
 
     def _is_long_ended(self, run: str) -> bool:
         """Say whether what the attempt wrote last would have been seen by now."""

@@ -46,6 +46,8 @@ class Scheduler:
     error: Exception | None = None
     jobs: dict[tuple[str, int], str] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
+    away: bool = False
+    """Whether nobody hears what is to be stopped."""
     asked: int = 0
 
     def submit(self, order: Order, token: int) -> Handle:
@@ -60,6 +62,8 @@ class Scheduler:
         return self.found
 
     def stop(self, handle: Handle) -> None:
+        if self.away:
+            raise Unavailable("nobody answers")
         self.stopped.append(handle.name)
 
 
@@ -339,7 +343,10 @@ def test_an_attempt_that_was_declared_dead_takes_no_place_for_ever(room: Room) -
         desk.run_round()
     assert set(room.scheduler.stopped) == {"1"}
     assert desk.free() == ("cpu:0",), "it may run yet"
-    room.scheduler.found = UNKNOWN
+    room.scheduler.found, room.scheduler.away = UNKNOWN, True
+    desk.run_round()
+    assert desk.free() == ("cpu:0",), "nobody has heard that it is to be stopped"
+    room.scheduler.away = False
     desk.run_round()
     assert desk.free() == ("cpu:0", "cpu:1")
     assert room.run_dir.halt.exists(), "a node that comes back ends it there"
