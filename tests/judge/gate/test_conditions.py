@@ -25,7 +25,14 @@ from gonogo.judge.gate.conditions import (
     settle,
     waived,
 )
-from gonogo.judge.gate.history import CARRIED, REMEDIED, REPRODUCED, UNPASSED, WHOLE_PHASE
+from gonogo.judge.gate.history import (
+    CARRIED,
+    REMEDIED,
+    REPRODUCED,
+    UNDECIDED,
+    UNPASSED,
+    WHOLE_PHASE,
+)
 from gonogo.judge.gate.made_up import MADE_UP
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import judge
@@ -243,4 +250,4 @@ def test_no_criterion_of_a_plan_settles_what_the_judge_adds_under_the_same_name(
 
 def test_every_criterion_that_the_judge_adds_is_named() -> None:
     added = {DRIFT, CEILING, MADE_UP, BEYOND_PEAK, REPRODUCED, REMEDIED, CARRIED, WHOLE_PHASE}
-    assert set(ADDED_CRITERIA) == {*added, UNPASSED}
+    assert set(ADDED_CRITERIA) == {*added, UNPASSED, UNDECIDED}
