@@ -28,6 +28,7 @@ from gonogo.contract.api import Forecast
 from gonogo.contract.decision import Cause, Verdict
 from gonogo.contract.errors import GonogoError, NotFound, Rejected
 from gonogo.contract.finding import Finding
+from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.course.forecast import seconds_at_speed
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.evidence.rounds import where_it_stood
@@ -139,7 +140,9 @@ def _next_of(document: dict[str, Any], directory: Path) -> str:
     place = shlex.quote(str(directory))
     cause = document.get("cause") or {}
     findings = [Finding.model_validate(row) for row in document["findings"]]
-    stood = where_it_stood(findings, cause.get("rank"))
+    ended = document["facts"].get("outcome")
+    code = None if ended is None else OutcomeCode(ended["code"])
+    stood = where_it_stood(findings, cause.get("rank"), code)
     if stood is not None:
         return f"cat {place}/{stood}  # where it stood"
     log = cause.get("log")

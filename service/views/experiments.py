@@ -175,7 +175,8 @@ def _stood(session: Session, runs: list[RunRow], cause: Cause) -> str | None:
     run = last_judged(runs)
     if run is None:
         return None
-    return where_it_stood(load_findings(session, run.id), cause.rank)
+    code = None if run.outcome is None else run.outcome.code
+    return where_it_stood(load_findings(session, run.id), cause.rank, code)
 
 
 def place_in_campaign(row: ExperimentRow) -> CampaignPlace | None:

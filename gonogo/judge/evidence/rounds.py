@@ -9,8 +9,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.outcome import Detector
+from gonogo.contract.facts import halt_behind
+from gonogo.contract.finding import Finding
+from gonogo.contract.outcome import Detector, OutcomeCode
 from gonogo.judge.evidence.stacks import group_stacks
 
 _ORDER = (
@@ -55,7 +56,9 @@ def stack_rank(path: str) -> int | None:
     return int(found["rank"]) if found and found["kind"] == "stacks" else None
 
 
-def where_it_stood(findings: Sequence[Finding], rank: int | None) -> str | None:
+def where_it_stood(
+    findings: Sequence[Finding], rank: int | None, outcome: OutcomeCode | None = None
+) -> str | None:
     """Return the file that says most of a hang: the culprit's stack, else who is in which call.
 
     A round that follows another one may hold neither; that one's are of the same hang.
@@ -63,11 +66,12 @@ def where_it_stood(findings: Sequence[Finding], rank: int | None) -> str | None:
     Args:
         findings: of a run, in their order.
         rank: the one that is to blame, where one is.
+        outcome: why the run ended, where that is known.
     """
-    at = next((n for n, row in enumerate(findings) if row.severity is Severity.HALT), None)
-    if at is None or findings[at].detector not in _HANGS:
+    halt = halt_behind(findings, outcome)
+    if halt is None or halt.detector not in _HANGS:
         return None
-    halt = findings[at]
+    at = findings.index(halt)
     rounds = [
         row.evidence
         for row in reversed(findings[: at + 1])

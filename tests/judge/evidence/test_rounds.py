@@ -2,8 +2,8 @@
 
 import random
 
-from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.outcome import Detector
+from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.outcome import Detector, OutcomeCode
 from gonogo.judge.evidence.rounds import (
     by_relevance,
     is_told,
@@ -98,3 +98,11 @@ def test_a_hang_whose_own_round_holds_no_stack_is_told_by_the_one_before() -> No
     )
     earlier = hung(1, 4, Severity.WARN, *stacks)
     assert where_it_stood([earlier, halt], 1) == "evidence/03_stall/log_rank1.txt"
+
+
+def test_a_hang_that_ended_what_a_leak_waited_to_end_is_told_by_its_own_round() -> None:
+    leak = finding(Detector.MEMORY_LEAK, act=Act.AT_CHECKPOINT, evidence=["evidence/01_leak/proc"])
+    stack = "evidence/02_stall/stacks_rank1.txt"
+    hung = finding(Detector.STALL, step=9, evidence=[stack])
+    assert where_it_stood([leak, hung], 1, OutcomeCode.STALLED) == stack
+    assert where_it_stood([leak, hung], 1, OutcomeCode.RESOURCE_LIMIT) is None
