@@ -98,7 +98,6 @@ def judge_directory(
         "not_observed": [
             *facts.not_observed,
             *_not_compared(order),
-            *_not_handed(order),
             *_between_steps(facts),
             *_unread(record),
             *_gone(path),
@@ -163,15 +162,6 @@ def _not_compared(order: Order | None) -> Iterator[str]:
     left_open = [name for name in Identity.model_fields if known.get(name) and name not in said]
     if left_open:
         yield f"identity: {', '.join(left_open)}: configured, and not among what the order compares"
-
-
-def _not_handed(order: Order | None) -> Iterator[str]:
-    """Yield with whose weights a run was to begin, where nobody handed it any."""
-    if order is not None and order.init_from is not None and order.resume_from is None:
-        yield (
-            f"init_from: whether it began with the weights of {order.init_from}: nobody handed it"
-            " any, and only the program knows what it loaded"
-        )
 
 
 def _between_steps(facts: Facts) -> Iterator[str]:

@@ -22,9 +22,11 @@ from gonogo.contract.facts import (
     WatchFacts,
 )
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeClass, OutcomeCode
 from gonogo.contract.records import CheckOutcome, Preflight
 from gonogo.contract.rules import Rules
+from gonogo.contract.workload import is_ours
 from gonogo.judge.evidence.contradictions import find_contradictions
 from gonogo.judge.evidence.files import UNWATCHED
 from gonogo.judge.evidence.measure import PARTIAL_SHARE, build_measure
@@ -43,6 +45,9 @@ SILENT_DEVICES = 4
 """Version of the facts since which a device that fell silent, or one of several, is listed."""
 FAILED_BEFORE = 4
 """Version of the facts since which an accident does not excuse what the lines had shown before."""
+
+WEIGHTS_UNTOLD = 4
+"""Version of the facts since which it is listed that only the program knows its first weights."""
 
 
 def build_facts(record: RunRecord, rules: Rules) -> Facts:
@@ -283,6 +288,8 @@ def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure
     if record.exit is None:
         texts.append("end: there is no exit.json, so nobody knows how the run ended")
     texts += [*_unseen_nodes(record), *_made_before(rules)]
+    if rules.facts_v >= WEIGHTS_UNTOLD:
+        texts += _weights_loaded(record.order)
     return list(dict.fromkeys([*texts, *_without_source(record, rules, measures)]))
 
 
@@ -308,6 +315,17 @@ def _made_before(rules: Rules) -> Iterator[str]:
             f"steps 1 to {rules.first_step - 1}: another run made them, before the checkpoint that"
             " this one went on from; the gate saw those after them"
         )
+
+
+def _weights_loaded(order: Order) -> Iterator[str]:
+    """Yield with whose weights a run was to begin, where nothing tells whether it did."""
+    if order.init_from is None:
+        return
+    begun = f"init_from: whether it began with the weights of {order.init_from}"
+    if order.resume_from is None:
+        yield f"{begun}: nobody handed it any, and only the program knows what it loaded"
+    elif order.resume_from.step == 0 and not is_ours(order.entry, order.command):
+        yield f"{begun} ({order.resume_from.path}): only the program knows what it loaded"
 
 
 def _without_source(

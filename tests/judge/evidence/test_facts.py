@@ -435,6 +435,31 @@ def test_a_run_that_goes_on_says_which_steps_its_gate_has_not_seen(resumed: int 
     assert told == ([f"{text} on from; the gate saw those after them"] if resumed else [])
 
 
+@pytest.mark.parametrize(
+    ("entry", "step", "version", "told"),
+    [
+        ("train.py", 0, None, True),
+        ("train.py", 7, None, False),
+        ("train.py", 0, 3, False),
+        ("nsa.train", 0, None, False),
+    ],
+    ids=["weights", "goes on", "before", "ours"],
+)
+def test_of_weights_that_a_program_was_handed_only_it_knows_whether_it_took_them(
+    entry: str, step: int, version: int | None, told: bool
+) -> None:
+    more = {"entry": entry, "init_from": "sanity"}
+    order = order_of(resume_step=step).model_copy(update=more)
+    rules = build_rules(order)
+    rules = rules if version is None else rules.model_copy(update={"facts_v": version})
+    lines = [beat(1, 1.0, "progress", 9, loss=1.0)]
+    record = RunRecord(order=order, ranks={0: build_rank_steps(lines)})
+    said = [row for row in build_facts(record, rules).not_observed if row.startswith("init_from: ")]
+    assert bool(said) is told
+    assert order.resume_from is not None
+    assert all(order.resume_from.path in row for row in said)
+
+
 def test_a_finding_is_a_fact_without_its_times_and_texts() -> None:
     row = finding(Detector.STALL, rank=1, section="backward", step=8, value=1 / 3, threshold=5.0)
     (found,) = facts_of(record_of(findings=[row])).document()["findings"]
