@@ -1,10 +1,11 @@
 """How is a file opened that may have become something else meanwhile? Standard library only.
 
 A run directory is its trainer's, too: of a pipe in a file's place an opening would wait for a
-writer, and of a device nobody knows what reading it does.
+writer, of a device nobody knows what reading it does, and a link leads out of it.
 """
 
 import errno
+import io
 import os
 import stat
 from pathlib import Path
@@ -44,7 +45,50 @@ def open_plain(path: Path) -> int:
         NoPlainFile: it is a pipe, a device, a socket.
         OSError: it cannot be opened, or is a folder.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    return _open_regular(path, os.O_RDONLY)
+
+
+def read_plain(path: Path) -> IO[bytes]:
+    """Open a regular file for reading.
+
+    Raises:
+        NoPlainFile, OSError: as `open_plain`.
+    """
+    return os.fdopen(open_plain(path), "rb")
+
+
+def append_plain(path: Path) -> io.FileIO:
+    """Open a regular file to add to it, without a buffer, and to read it; made where none is.
+
+    A link is not followed: whoever put it there may want written what only we may write.
+
+    Raises:
+        NoPlainFile: it is a link, a pipe, a device, a socket.
+        OSError: it cannot be opened, or made, or is a folder.
+    """
+    return os.fdopen(_open_own(path, os.O_RDWR | os.O_APPEND), "ab+", buffering=0)
+
+
+def write_plain(path: Path) -> IO[bytes]:
+    """Open a regular file to write it anew; made where none is.
+
+    Raises:
+        NoPlainFile, OSError: as `append_plain`.
+    """
+    return os.fdopen(_open_own(path, os.O_WRONLY | os.O_TRUNC), "wb")
+
+
+def _open_own(path: Path, flags: int) -> int:
+    try:
+        return _open_regular(path, flags | os.O_CREAT | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a pipe that nobody reads, a socket
+            raise NoPlainFile(path) from None
+        raise
+
+
+def _open_regular(path: Path, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):
@@ -55,12 +99,3 @@ def open_plain(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def read_plain(path: Path) -> IO[bytes]:
-    """Open a regular file for reading.
-
-    Raises:
-        NoPlainFile, OSError: as `open_plain`.
-    """
-    return os.fdopen(open_plain(path), "rb")

@@ -23,7 +23,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import FileSeal
-from gonogo.plain_file import open_plain, read_plain
+from gonogo.plain_file import open_plain, read_plain, write_plain
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -370,9 +370,9 @@ def save_json(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            json.dump(wire_value(value), stream, indent=1, ensure_ascii=False, allow_nan=False)
-            stream.write("\n")
+        with write_plain(temporary) as stream:
+            text = json.dumps(wire_value(value), indent=1, ensure_ascii=False, allow_nan=False)
+            stream.write(f"{text}\n".encode())
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

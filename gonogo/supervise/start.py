@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from gonogo.plain_file import append_plain
 from gonogo.slots import gpus_of
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.keeper.children import open_log
@@ -55,7 +56,7 @@ def start_keeper(
         OSError: the process cannot be started.
     """
     taken = [part for name in devices for part in ("--lock", str(locks.path(name)))]
-    with (run_dir / "keeper.log").open("ab") as log:
+    with append_plain(run_dir / "keeper.log") as log:
         process = subprocess.Popen(
             [*own_module(module), str(run_dir), "--home", str(home), *taken, *options],
             cwd=cwd,

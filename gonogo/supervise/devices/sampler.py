@@ -28,6 +28,7 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.device import DeviceReadings, DeviceSample
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import Order
+from gonogo.plain_file import append_plain
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
 from gonogo.supervise.devices.protocol import Device, DeviceUnreadable, read_device
@@ -151,7 +152,7 @@ class Sampler:
     def _put(self, sample: DeviceSample) -> bool:
         """Write a line; False where the disk does not take it."""
         try:
-            with self._path.open("ab+", buffering=0) as stream:
+            with append_plain(self._path) as stream:
                 _write_whole(stream.fileno(), wire_line(sample.wire()))
         except OSError as error:
             self.unwritten += 1

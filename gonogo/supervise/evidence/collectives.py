@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gonogo.contract.collectives import Dump, Standing, parse_dump
 from gonogo.judge.evidence.collectives import analyse
+from gonogo.plain_file import write_plain
 
 REQUEST_NAME = ".dump_collectives"
 LIMIT_S = 3.0
@@ -26,7 +27,8 @@ def ask_ranks(folder: Path, word: str) -> None:
         OSError: the disk refuses.
     """
     draft = folder / f"{REQUEST_NAME}.part"
-    draft.write_text(word, encoding="utf-8")
+    with write_plain(draft) as stream:
+        stream.write(word.encode())
     draft.replace(folder / REQUEST_NAME)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.node import NodeLine
 from gonogo.contract.order import Order
+from gonogo.plain_file import append_plain, write_plain
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME
 from gonogo.supervise.evidence.of_node import NodeEvidence
@@ -124,7 +125,8 @@ class Follower:
         self._alive_at = now + ALIVE_EVERY_S
         path = alive_path(self._dir.path, self._place.node)
         draft = path.with_name(f"{path.name}.part")
-        draft.write_text(f"{self._order.token} {self._number}\n")
+        with write_plain(draft) as stream:
+            stream.write(f"{self._order.token} {self._number}\n".encode())
         draft.replace(path)
 
 
@@ -137,7 +139,7 @@ def _append(path: Path, line: NodeLine) -> None:
         OSError: it cannot be written.
     """
     document: dict[str, Any] = {"v": line.v, **line.model_dump(mode="json", exclude_defaults=True)}
-    with path.open("ab+", buffering=0) as stream:
+    with append_plain(path) as stream:
         start = stream.seek(0, os.SEEK_END)
         torn = start and os.pread(stream.fileno(), 1, start - 1) != b"\n"
         data = (b"\n" if torn else b"") + wire_line(document)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from gonogo.plain_file import append_plain
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.processes import ProcessRef, die_with_parent, load_stat
 
@@ -61,7 +62,7 @@ def start_child(
         if shield:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
-    with log.open("ab") as stream:
+    with append_plain(log) as stream:
         process = subprocess.Popen(
             list(command),
             env=dict(env),
@@ -103,7 +104,7 @@ def start_heir(
 def open_log(path: Path) -> IO[bytes]:
     """Open a log that may go without: what a disk does not take is said to nobody."""
     try:
-        return path.open("ab")
+        return append_plain(path)
     except OSError:
         return open(os.devnull, "ab")
 

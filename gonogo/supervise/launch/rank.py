@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gonogo.plain_file import append_plain
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.end_request import EndRequest, ask_kill
 from gonogo.supervise.exit_record import Ended, lost_a_peer
@@ -196,7 +197,7 @@ def _start(program: list[str], log: Path, *, shielded: bool) -> subprocess.Popen
         signal.signal(signal.SIGTERM, term)  # whoever started us may ignore it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
 
-    stream = log.open("ab")
+    stream = append_plain(log)
     try:
         return subprocess.Popen(
             program,

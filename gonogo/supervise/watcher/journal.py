@@ -27,6 +27,7 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick
 from gonogo.judge.watch import WatchState, fold, start, tick_digest
+from gonogo.plain_file import append_plain
 from gonogo.rundir import RunDir, complete_bytes, load_all_lines, load_lines
 from gonogo.supervise.watcher.snapshots import load_snapshot
 from gonogo.supervise.watcher.tails import Tails
@@ -176,7 +177,7 @@ class Journal:
         Raises:
             OSError: it cannot be written.
         """
-        with path.open("ab", buffering=0) as stream:
+        with append_plain(path) as stream:
             if path in self._whole:  # that time the part could not be taken back either
                 stream.truncate(self._whole[path])
                 del self._whole[path]
@@ -229,6 +230,6 @@ def _parse_tick(line: bytes) -> Tick | None:
 def _cut_torn_line(path: Path) -> None:
     """Cut what a watcher that was killed while writing left after the last newline."""
     whole = complete_bytes(path)
-    if path.is_file() and path.stat().st_size != whole:
-        with path.open("rb+") as stream:
+    if path.is_file() and not path.is_symlink() and path.stat().st_size != whole:
+        with append_plain(path) as stream:
             stream.truncate(whole)

@@ -25,6 +25,7 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick
 from gonogo.judge.watch import WatchState, dump_state, load_state, tick_digest
+from gonogo.plain_file import write_plain
 from gonogo.rundir import RunDir, sync_folder
 from gonogo.supervise.threads import start_thread
 
@@ -168,7 +169,7 @@ def _save(path: Path, document: Mapping[str, Any]) -> None:
     body = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as stream:
+        with write_plain(temporary) as stream:
             stream.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
             stream.flush()
             os.fsync(stream.fileno())

@@ -1,0 +1,110 @@
+"""What does a trainer gain by a link, or a pipe, where keeper and watcher write? Nothing."""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.finding import Finding
+from gonogo.plain_file import NoPlainFile, append_plain, write_plain
+from gonogo.rundir import RunDir, save_json
+from gonogo.supervise.evidence.collectives import ask_ranks
+from gonogo.supervise.evidence.of_rank import run_collector
+from gonogo.supervise.keeper.children import open_log, start_child
+from gonogo.supervise.watcher.journal import Journal
+from gonogo.supervise.watcher.metrics_file import save_metrics
+from gonogo.supervise.weather import Reserve
+
+LIMIT_S = 30.0
+
+FOUND = Finding(
+    detector="D1",
+    severity="warn",
+    key="D1:0",
+    act="page",
+    at=1.0,
+    step=1,
+    ranks=(0,),
+    cause="stall",
+    text="no step",
+)
+
+
+def _child(folder: Path) -> None:
+    child = start_child([sys.executable, "-c", "print(1)"], env={}, log=folder / "rank0.log")
+    os.waitpid(child.ref.pid, 0)
+
+
+def _log(folder: Path) -> None:
+    with open_log(folder / "drained.log") as stream:
+        stream.write(b"said")
+
+
+WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "a child's output": ("rank0.log", _child),
+    "a log": ("drained.log", _log),
+    "a finding": ("findings.jsonl", lambda at: Journal(RunDir(at)).add_finding(FOUND)),
+    "metrics": (
+        f".metrics.json.{os.getpid()}.tmp",
+        lambda at: save_metrics(at / ".metrics.json", {"tick": 1}),
+    ),
+    "a request for dumps": (".dump_collectives.part", lambda at: ask_ranks(at, "1")),
+    "evidence": (".stacks.txt.part", lambda at: run_collector(at / "stacks.txt", lambda: "text")),
+    "room": (".reserve", lambda at: Reserve(at).hold()),
+    "a record": (f".exit.json.{os.getpid()}.tmp", lambda at: save_json(at / "exit.json", {"v": 1})),
+}
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_a_link_is_not_followed(tmp_path: Path, what: str) -> None:
+    name, write = WRITERS[what]
+    run, others = tmp_path / "run", tmp_path / "others"
+    run.mkdir()
+    others.write_bytes(b"somebody else's\n")
+    (run / name).symlink_to(others)
+    with suppress(OSError):
+        write(run)
+    assert others.read_bytes() == b"somebody else's\n"
+
+
+@pytest.mark.parametrize("what", WRITERS)
+def test_a_pipe_is_not_waited_for(tmp_path: Path, what: str) -> None:
+    name, write = WRITERS[what]
+    os.mkfifo(tmp_path / name)
+
+    def attempt() -> None:
+        with suppress(OSError):
+            write(tmp_path)
+
+    process = multiprocessing.get_context("fork").Process(target=attempt)
+    process.start()
+    process.join(LIMIT_S)
+    waits = process.is_alive()
+    process.kill()
+    process.join()
+    assert not waits
+
+
+@pytest.mark.parametrize("opened", [append_plain, write_plain])
+def test_what_is_no_file_is_said_to_be_none(
+    tmp_path: Path, opened: Callable[[Path], object]
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "link", tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(NoPlainFile, match="no regular file"):
+            opened(path)
+    assert not (tmp_path / "nowhere").exists()
+    with pytest.raises(IsADirectoryError):
+        opened(tmp_path)
+
+
+def test_what_is_added_is_behind_what_another_adds(tmp_path: Path) -> None:
+    with append_plain(tmp_path / "log") as one, append_plain(tmp_path / "log") as other:
+        for stream, word in ((one, b"a"), (other, b"b"), (one, b"c")):
+            stream.write(word)
+    assert (tmp_path / "log").read_bytes() == b"abc"
