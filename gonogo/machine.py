@@ -39,6 +39,15 @@ def load_machine_id(
     found = _read_id(system)
     if found is not None and not _is_container(marks, mounts):
         return hashlib.sha256(f"gonogo {found}".encode()).hexdigest()[:32]
+    return load_home_id(home)
+
+
+def load_home_id(home: Path) -> str:
+    """Return the id that is made once in a home, 32 hexadecimal digits.
+
+    Raises:
+        OSError: none is there and none can be made.
+    """
     path = home / MACHINE_FILE
     made = _read_id(path)
     if made is not None:

@@ -20,7 +20,7 @@ import time
 
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected, Unavailable
-from gonogo.machine import load_machine_id
+from gonogo.machine import load_home_id, load_machine_id
 from gonogo.planning.resolve import checkout_root
 from worker.desk.desk import Desk
 from worker.desk.job import REQUESTS
@@ -52,7 +52,7 @@ def main() -> int:
         return 1
     _start_logging(settings.log_level)
     try:
-        machine = load_machine_id(settings.home)
+        machine, place = identity_of(settings)
     except OSError as error:
         print(f"gonogo worker: no machine id: {error}", file=sys.stderr)
         return 1
@@ -64,7 +64,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopping.on_signal)
     submitting = _submitting(settings, engine, machine)
-    name = worker_name(settings.home, settings.host, machine, taken[0])
+    name = worker_name(settings.home, place, machine, taken[0])
     work(settings, slots, submitting, machine, name, stopping)
     return 0
 
@@ -101,6 +101,20 @@ def work(
         end_runs(desk, stopping, now=time.time())
     desk.close()
     _log.info("%s stopped", name, extra={"action": "worker_stopped"})
+
+
+def identity_of(settings: Settings) -> tuple[str, str]:
+    """Return the machine whose runs are a worker's, and the place that its name begins with.
+
+    What an engine was handed lives on no host of the worker's: it is the home's, and from whichever
+    login node, or pod, the home is worked.
+
+    Raises:
+        OSError: there is no such id, and none can be made.
+    """
+    if settings.engine is EngineName.LOCAL:
+        return load_machine_id(settings.home), settings.host
+    return load_home_id(settings.home), settings.engine
 
 
 def _slots_of(settings: Settings) -> Slots:

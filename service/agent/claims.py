@@ -2,10 +2,11 @@
 
 A claim is idempotent: a run that this worker claimed and does not know of is given out again under
 a higher token and a new secret. A new boot id of the same machine proves that everything it ran
-before is dead; another machine of the same name proves nothing, and is refused while the first one
-works. A worker that is silent proves nothing either, and nothing is taken from it here. What a
-worker has and the database calls queued was claimed before a database of then was restored: it is
-not given to that worker once more, and is its own again with the next that is heard of it.
+before is dead, but for what an engine was handed; another machine of the same name proves nothing,
+and is refused while the first one works. A worker that is silent proves nothing either, and nothing
+is taken from it here. What a worker has and the database calls queued was claimed before a database
+of then was restored: it is not given to that worker once more, and is its own again with the next
+that is heard of it.
 """
 
 import secrets
@@ -143,7 +144,10 @@ def _over(deed: Deed, request: ClaimRequest) -> tuple[str, ...]:
 
 
 def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
-    """Store what the worker says of itself; return whether its host has booted anew."""
+    """Store what the worker says of itself; return whether its host has booted anew.
+
+    What an engine was handed dies with no host of the worker's.
+    """
     query = select(WorkerRow).where(WorkerRow.name == request.worker).with_for_update()
     row = deed.session.scalars(query).first()
     said = {
@@ -159,12 +163,19 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
             return False
         row = deed.session.scalars(query).one()  # another claim of its own was faster
     same = _is_same_machine(row, request)
+    by_engine = request.engine is not EngineName.LOCAL
+    silent_s = deed.now - row.seen_at
+    if by_engine and row.host != request.host and silent_s <= SILENT_S:
+        raise NameTaken(
+            f"worker {request.worker} works on {row.host}, which was heard {silent_s:.0f} s ago; "
+            "one host at a time works a home: stop it there"
+        )
     if not same and _works(deed, row):
         raise NameTaken(
             f"worker {request.worker} is another machine, {row.host}, which was heard "
-            f"{deed.now - row.seen_at:.0f} s ago or has runs; give this host a name of its own"
+            f"{silent_s:.0f} s ago or has runs; give this host a name of its own"
         )
-    rebooted = same and row.boot_id != request.boot_id
+    rebooted = same and not by_engine and row.boot_id != request.boot_id
     for name, value in said.items():
         setattr(row, name, value)
     return rebooted

@@ -44,6 +44,27 @@ def test_another_host_of_the_same_name_buries_nothing(plane: Plane) -> None:
     assert plane.get(f"/runs/{order.run}")["state"] == "running"
 
 
+def test_an_engines_worker_goes_on_from_another_login_node_and_keeps_its_runs(plane: Plane) -> None:
+    """The home is the worker; both nodes are up, and each has a boot id of its own."""
+    plane.submit()
+    first = plane.worker(boot_id="boot-1", host="login1")
+    order = first.claim(machine_id=HERE, engine="slurm")
+    assert order is not None
+    first.start(order)
+    second = plane.worker(boot_id="boot-2", host="login2")
+    claimed = {**claim_of(second, HERE), "engine": "slurm", "active": [order.run]}
+    refused = second.post("/claims", claimed)
+    assert (refused.status_code, refused.json()["code"]) == (409, "name_taken")
+    assert "login1" in refused.json()["detail"]
+    plane.context.now = lambda: time.time() + SILENT_S + 1
+    assert second.post("/claims", {**claimed, "active": []}).status_code == 200
+    assert plane.get(f"/runs/{order.run}")["state"] == "running", "no reboot"
+    assert second.post("/claims", claimed).status_code == 200
+    second.secrets.update(first.secrets)  # they lie in the home
+    assert second.telemetry(order).json()["command"] is None
+    assert first.post("/claims", {**claimed, "host": "login1"}).status_code == 409
+
+
 def test_of_two_keys_that_race_for_one_name_one_has_it(plane: Plane) -> None:
     """Each claims before the other's claim is committed."""
     names, began = ("first", "second"), threading.Barrier(2)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected
+from worker.__main__ import identity_of
 from worker.settings import OnStop, keeper_environ, load_settings
 
 
@@ -84,3 +86,17 @@ def test_a_keeper_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
     assert found["HOME"] == "/root"
     taken = {"REDIS_URL", "GONOGO_WORKER_LABELS", "GONOGO_API_KEY_FILE", "NOTIFY_SOCKET"}
     assert not taken & found.keys()
+
+
+def test_an_engines_worker_is_the_homes_whichever_host_works_it(tmp_path: Path) -> None:
+    homes = [tmp_path / "a", tmp_path / "b"]
+    seen = [
+        identity_of(replace(load_settings(environ(home, GONOGO_ENGINE="slurm")), host=host))
+        for home in homes
+        for host in ("login1", "login2")
+    ]
+    assert seen[0] == seen[1]
+    assert seen[2] == seen[3]
+    assert seen[0] != seen[2]
+    local = identity_of(replace(load_settings(environ(homes[0])), host="login1"))
+    assert local[1] == "login1"
