@@ -63,6 +63,7 @@ _STANDING = frozenset({"SUSPENDED", "STOPPED"})
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _MEETING = re.compile(r"\.meet_node\d+\.json")
 _UNWELL = re.compile(r"DOWN|FAIL|UNKNOWN|NOT_RESPONDING|NO_RESPOND|\*")
+_ASLEEP = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
 
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
@@ -284,6 +285,13 @@ def has_booted_since(job: Mapping[str, str], node: Mapping[str, str]) -> bool:
     return booted - began >= CLOCKS_APART
 
 
+def _is_unwell(told: str) -> bool:
+    """Say whether a node may be cut off; not one that is switched off since nothing is on it."""
+    state, *flags = told.split("+")
+    rest = [flag for flag in flags if state != "IDLE" or flag not in _ASLEEP]
+    return any(map(_UNWELL.search, (state, *rest)))
+
+
 def judge_job(handle: Handle, job: Mapping[str, str], nodes: Sequence[Mapping[str, str]]) -> Found:
     """Return what a job's state and those of its nodes come to.
 
@@ -304,7 +312,7 @@ def judge_job(handle: Handle, job: Mapping[str, str], nodes: Sequence[Mapping[st
         return Unknown(text=f"Slurm calls job {handle.name} {state or 'nothing'}, which is no end")
     states = {row.get("NodeName", "?"): row.get("State", "UNKNOWN") for row in nodes}
     anew = {row.get("NodeName", "?") for row in nodes if has_booted_since(job, row)}
-    answer = sorted(name for name, told in states.items() if not _UNWELL.search(told))
+    answer = sorted(name for name, told in states.items() if not _is_unwell(told))
     unwell = sorted(states.keys() - anew - set(answer))
     if unwell:
         text = f"Slurm: {state}, but {', '.join(unwell)} does not answer and may train on"

@@ -73,6 +73,25 @@ def test_job_whose_nodes_answer_has_ended(state: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("told", "proven"),
+    [
+        ("IDLE+CLOUD+POWERED_DOWN", True),
+        ("IDLE+POWERING_DOWN", True),
+        ("IDLE+CLOUD+POWERED_DOWN*", False),
+        ("IDLE*+CLOUD+POWERED_DOWN", False),
+        ("IDLE+CLOUD+POWERED_DOWN+NOT_RESPONDING", False),
+        ("DOWN+CLOUD+POWERED_DOWN", False),
+        ("IDLE+DOWN", False),
+    ],
+)
+def test_a_node_that_slurm_had_nothing_for_and_switched_off_has_nothing_left_of_a_job(
+    told: str, proven: bool
+) -> None:
+    found = judge_job(HANDLE, job("CANCELLED"), rows({**WELL, "node2": told}))
+    assert isinstance(found, Ended if proven else Unknown)
+
+
+@pytest.mark.parametrize(
     ("state", "nodes"),
     [
         pytest.param("NODE_FAIL", WELL, id="a node failed, and answers again"),
