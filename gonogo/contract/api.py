@@ -379,6 +379,7 @@ class AlertType(StrEnum):
     APPROVAL_ASKED = "approval.asked"
     RUN_LOST = "run.lost"
     RUN_LATE = "run.late"
+    RUN_UNKNOWN = "run.unknown"
     CAMPAIGN_ENDED = "campaign.ended"
 
 

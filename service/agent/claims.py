@@ -10,15 +10,17 @@ that is heard of it.
 """
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
+from gonogo.contract.api import AlertType
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, NameTaken
+from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order, UnpassedRun
 from gonogo.contract.outcome import Actor, OutcomeCode
@@ -37,6 +39,7 @@ from service.experiments.lifecycle import (
     lock_run,
     move_experiment,
     move_run,
+    queue_alert_of_none,
     record_event,
 )
 from service.experiments.speeds import load_best_step_s
@@ -44,6 +47,8 @@ from service.experiments.takers import SILENT_S
 from service.queries.runs import load_runs_of_worker
 from service.told.awaited import went_to_its_end
 
+_MOST_UNKNOWN = 8
+"""Of a claim: a worker whose service is another one now may have hundreds."""
 _NOT_STARTED = (RunState.CLAIMED, RunState.PREFLIGHT)
 
 
@@ -81,7 +86,9 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
     """
     if key_id is not None:
         bind_key(deed.session, key_id, request.worker)
+    named = _named_before(deed, request)
     rebooted = _remember_worker(deed, request)
+    _tell_unknown(deed, request, frozenset(request.active) - named)
     mine = load_runs_of_worker(deed.session, request.worker)
     if rebooted:
         for run in mine:
@@ -97,6 +104,33 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
         untold=() if rebooted or not request.tells_again else _untold(mine, request),
         over=_over(deed, request) if request.lets_go else (),
     )
+
+
+def _named_before(deed: Deed, request: ClaimRequest) -> frozenset[str]:
+    """Return the runs that the worker's last claim named."""
+    row = deed.session.get(WorkerRow, request.worker)
+    return frozenset() if row is None else frozenset(row.claim.active)
+
+
+def _tell_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) -> None:
+    """Tell of runs that a worker has and nobody knows here: they began after a backup, perhaps.
+
+    Args:
+        deed: the transaction.
+        request: what the worker says.
+        fresh: the runs that it names for the first time.
+    """
+    mine = {run for run in fresh if is_id(run, Kind.RUN)}
+    if not mine:
+        return
+    known = set(deed.session.scalars(select(RunRow.id).where(RunRow.id.in_(mine))))
+    for run in sorted(mine - known)[:_MOST_UNKNOWN]:
+        text = (
+            f"worker {request.worker} on {request.host} has {run}, which is not known here (was "
+            f"the database restored?): it goes on there and counts for nothing, and what it was of "
+            f"may run once more; `gonogo doctor` on {request.host} shows it"
+        )
+        queue_alert_of_none(deed, AlertType.RUN_UNKNOWN, text, run=run)
 
 
 def _give_again(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> Claimed | None:

@@ -109,10 +109,8 @@ def queue_alert(
     decision: dict[str, Any] | None = None,
 ) -> str:
     """Put an alert into the outbox and return its id; it leaves after the commit, or never."""
-    alert = new_id(Kind.ALERT)
-    ring(deed.session, Topic.ALERTS)
     data = AlertData(
-        alert_id=alert,
+        alert_id=new_id(Kind.ALERT),
         experiment=experiment.id,
         run=run.id if run else None,
         phase=run.phase if run else phase,
@@ -122,17 +120,27 @@ def queue_alert(
         text=text,
         url="",
     )
+    _put_out(deed, kind, data)
+    return data.alert_id
+
+
+def queue_alert_of_none(deed: Deed, kind: AlertType, text: str, *, run: str) -> None:
+    """Put an alert into the outbox of a run that is of no experiment here."""
+    _put_out(deed, kind, AlertData(alert_id=new_id(Kind.ALERT), run=run, text=text, url=""))
+
+
+def _put_out(deed: Deed, kind: AlertType, data: AlertData) -> None:
+    ring(deed.session, Topic.ALERTS)
     deed.session.add(
         AlertRow(
-            id=alert,
+            id=data.alert_id,
             type=kind.value,
-            experiment=experiment.id,
+            experiment=data.experiment,
             run=data.run,
             data=data.wire(),
             at=deed.now,
         )
     )
-    return alert
 
 
 def move_experiment(deed: Deed, row: ExperimentRow, event: ExperimentEvent, **data: Any) -> None:

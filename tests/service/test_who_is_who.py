@@ -15,6 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import NotAllowed, StaleToken
+from gonogo.contract.ids import Kind, new_id
 from service.agent.fence import Bearer, bind_key, check_bearer, hash_claim, home_of_worker
 from service.context import open_context
 from service.db.schema import KeyRow, RunRow
@@ -63,6 +64,19 @@ def test_an_engines_worker_goes_on_from_another_login_node_and_keeps_its_runs(pl
     second.secrets.update(first.secrets)  # they lie in the home
     assert second.telemetry(order).json()["command"] is None
     assert first.post("/claims", {**claimed, "host": "login1"}).status_code == 409
+
+
+def test_a_run_that_a_worker_has_and_the_database_does_not_know_is_told_once(plane: Plane) -> None:
+    plane.submit()
+    worker = plane.worker()
+    order = worker.claim(machine_id=HERE)
+    assert order is not None
+    unknown = [new_id(Kind.RUN), new_id(Kind.RUN)]
+    for active in ([order.run], [order.run, "lost+found", unknown[0]], unknown, unknown):
+        worker.claim(machine_id=HERE, active=active)
+    told = [row for row in plane.get("/alerts")["items"] if row["type"] == "run.unknown"]
+    assert sorted(row["run"] for row in told) == unknown
+    assert all(row["experiment"] is None and worker.host in row["text"] for row in told)
 
 
 def test_of_two_keys_that_race_for_one_name_one_has_it(plane: Plane) -> None:
