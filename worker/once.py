@@ -34,7 +34,7 @@ from gonogo.slots import gpus_of
 from gonogo.supervise.end_request import EndRequest, ask_halt, until_after
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.launch.place import NoPlace, Place, told_node
-from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock
+from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock, take_lock
 from gonogo.supervise.node_record import exit_path, load_keeping
 from gonogo.supervise.release import own_python
 from gonogo.supervise.weather import RESERVE_NAME, Reserve, Weather
@@ -230,6 +230,23 @@ def check_host(
     return None
 
 
+def hold_place(slots: Slots, devices: Sequence[str]) -> dict[str, int]:
+    """Take a place without a GPU; return its name and the descriptor that holds it, if any is free.
+
+    Runs that a scheduler starts at once on one node choose the same place, for each checks the host
+    before it has it: whoever finds it taken by then takes another. A GPU is no place: which one a
+    run gets was checked, and is for its keeper to take.
+    """
+    if gpus_of(devices):
+        return {}
+    for name in dict.fromkeys((*devices, *slots.free())):
+        descriptor = take_lock(slots.locks.path(name))
+        if descriptor is not None:
+            os.set_inheritable(descriptor, True)
+            return {name: descriptor}
+    return {}
+
+
 def become_keeper(
     settings: Settings,
     slots: Slots,
@@ -245,12 +262,15 @@ def become_keeper(
     )
     os.dup2(log, 1)
     os.dup2(log, 2)
+    held = _see("a place", partial(hold_place, slots, devices)) or {}
+    asked = () if held else devices
     command = [
         own_python(), "-m", module, str(run_dir.path),
         "--home", str(settings.home),
         "--node", str(place.node),
         *(["--shield"] if SHIELDED in settings.inherited else []),
-        *(part for name in devices for part in ("--lock", str(slots.locks.path(name)))),
+        *(part for name, number in held.items() for part in ("--held", f"{name}={number}")),
+        *(part for name in asked for part in ("--lock", str(slots.locks.path(name)))),
         *(part for name in settings.allow for part in ("--allow", name)),
         *(part for name in settings.allow_env for part in ("--allow-env", name)),
     ]  # fmt: skip

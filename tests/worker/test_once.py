@@ -222,6 +222,25 @@ def test_devices_that_cannot_be_looked_at_for_a_moment_end_no_start(
     assert len(found) == 1
 
 
+def test_a_place_that_another_run_took_meanwhile_is_left_to_it(tmp_path: Path) -> None:
+    locks = DeviceLocks(home=tmp_path)
+    slots = Slots(home=tmp_path, names=("cpu:0", "cpu:1"), locks=locks)
+    with holding(locks.path("cpu:0")):
+        held = once.hold_place(slots, ("cpu:0",))
+        assert list(held) == ["cpu:1"]
+        assert once.hold_place(slots, ("cpu:0",)) == {}, "its keeper waits for it, and says so"
+    assert locks.free(slots.names) == ("cpu:0",)
+    for descriptor in held.values():
+        assert os.get_inheritable(descriptor)
+        os.close(descriptor)
+
+
+def test_the_gpu_that_was_checked_is_its_keeper_s_to_take(tmp_path: Path) -> None:
+    slots = Slots(home=tmp_path, names=("GPU-a", "GPU-b"), locks=DeviceLocks(home=tmp_path))
+    assert once.hold_place(slots, ("GPU-a",)) == {}
+    assert slots.locks.free(slots.names) == slots.names
+
+
 def leave(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order) -> int:
     monkeypatch.setattr(once, "load_settings", lambda: load_settings({"GONOGO_HOME": str(home)}))
     return once.main([order.run, "--leave"])

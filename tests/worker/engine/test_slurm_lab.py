@@ -10,6 +10,7 @@ from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import PREFLIGHT_CHECKS, CheckOutcome, Preflight
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import load_record
+from gonogo.supervise.durable import load_json
 from gonogo.supervise.node_record import load_keeping
 from gonogo.supervise.watcher.recording import WATCHED_NAME
 from tests.slurm_lab import Lab, can_run
@@ -65,6 +66,17 @@ def test_run_that_comes_to_the_nodes_of_another_leaves_it_alone(submitted: Submi
         wait_for_end(run)
         assert run.record().reason is OutcomeCode.COMPLETED, run.record().text
         assert run.findings() == []
+
+
+def test_runs_that_begin_at_once_on_one_node_have_each_a_place(submitted: Submit) -> None:
+    """Both check the host before one of them has a place there."""
+    on_one = {"slurm": {"extra": {"nodelist": "node1"}}}
+    runs = [submitted(nodes=1, world_size=1, cluster=on_one)[0] for _ in range(2)]
+    for run in runs:
+        wait_for_end(run)
+        assert run.record().reason is OutcomeCode.COMPLETED, run.record().text
+    places = [(load_json(run.path / "keeper.json") or {})["locks"] for run in runs]
+    assert sorted(places) == [["cpu:0"], ["cpu:1"]]
 
 
 @pytest.mark.parametrize("rank", [0, 1], ids=["on node1", "on node2"])
