@@ -66,25 +66,26 @@ def append_plain(path: Path) -> io.FileIO:
         NoPlainFile: it is a link, a pipe, a device, a socket.
         OSError: it cannot be opened, or made, or is a folder.
     """
-    return os.fdopen(_open_own(path, os.O_RDWR | os.O_APPEND), "ab+", buffering=0)
-
-
-def write_plain(path: Path) -> IO[bytes]:
-    """Open a regular file to write it anew; made where none is.
-
-    Raises:
-        NoPlainFile, OSError: as `append_plain`.
-    """
-    return os.fdopen(_open_own(path, os.O_WRONLY | os.O_TRUNC), "wb")
-
-
-def _open_own(path: Path, flags: int) -> int:
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     try:
-        return _open_regular(path, flags | os.O_CREAT | os.O_NOFOLLOW)
+        return os.fdopen(_open_regular(path, flags), "ab+", buffering=0)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a pipe that nobody reads, a socket
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
             raise NoPlainFile(path) from None
         raise
+
+
+def create_plain(path: Path) -> IO[bytes]:
+    """Open a new file for writing, whatever had its name.
+
+    Of a draft that was left nothing stays, a link of a trainer's is not written through, and a pipe
+    not waited for.
+
+    Raises:
+        OSError: the disk refuses, or a folder has the name.
+    """
+    path.unlink(missing_ok=True)
+    return path.open("xb")
 
 
 def _open_regular(path: Path, flags: int) -> int:

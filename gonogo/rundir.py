@@ -23,7 +23,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import FileSeal
-from gonogo.plain_file import open_plain, read_plain, write_plain
+from gonogo.plain_file import open_plain, read_plain
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -368,11 +368,11 @@ def file_seal(path: Path) -> FileSeal:
 def save_json(path: Path, value: Any) -> None:
     """Write a small JSON file atomically and durably (temporary file, fsync, rename, fsync)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")  # no trainer's to guess
     try:
-        with write_plain(temporary) as stream:
-            text = json.dumps(wire_value(value), indent=1, ensure_ascii=False, allow_nan=False)
-            stream.write(f"{text}\n".encode())
+        with temporary.open("x", encoding="utf-8") as stream:
+            json.dump(wire_value(value), stream, indent=1, ensure_ascii=False, allow_nan=False)
+            stream.write("\n")
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from gonogo.plain_file import write_plain
+from gonogo.plain_file import create_plain
 
 START_LIMIT_S = 60.0
 """How long a host may have no process, file or disk for a program: nothing of it has begun."""
@@ -111,7 +111,7 @@ class Reserve:
         Raises:
             OSError: there is none.
         """
-        with write_plain(self._path) as stream:
+        with create_plain(self._path) as stream:
             os.posix_fallocate(stream.fileno(), 0, self._size)
         for number in range(files):
             self._path.with_name(f"{self._path.name}.{number}").touch()

@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.finding import Finding
-from gonogo.plain_file import NoPlainFile, append_plain, write_plain
-from gonogo.rundir import RunDir, save_json
-from gonogo.supervise.evidence.collectives import ask_ranks
-from gonogo.supervise.evidence.of_rank import run_collector
+from gonogo.plain_file import NoPlainFile, append_plain
+from gonogo.rundir import RunDir
 from gonogo.supervise.keeper.children import open_log, start_child
 from gonogo.supervise.watcher.journal import Journal
-from gonogo.supervise.watcher.metrics_file import save_metrics
 from gonogo.supervise.weather import Reserve
 
 LIMIT_S = 30.0
@@ -48,14 +45,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a child's output": ("rank0.log", _child),
     "a log": ("drained.log", _log),
     "a finding": ("findings.jsonl", lambda at: Journal(RunDir(at)).add_finding(FOUND)),
-    "metrics": (
-        f".metrics.json.{os.getpid()}.tmp",
-        lambda at: save_metrics(at / ".metrics.json", {"tick": 1}),
-    ),
-    "a request for dumps": (".dump_collectives.part", lambda at: ask_ranks(at, "1")),
-    "evidence": (".stacks.txt.part", lambda at: run_collector(at / "stacks.txt", lambda: "text")),
     "room": (".reserve", lambda at: Reserve(at).hold()),
-    "a record": (f".exit.json.{os.getpid()}.tmp", lambda at: save_json(at / "exit.json", {"v": 1})),
 }
 
 
@@ -89,7 +79,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, what: str) -> None:
     assert not waits
 
 
-@pytest.mark.parametrize("opened", [append_plain, write_plain])
+@pytest.mark.parametrize("opened", [append_plain])
 def test_what_is_no_file_is_said_to_be_none(
     tmp_path: Path, opened: Callable[[Path], object]
 ) -> None:
@@ -97,10 +87,10 @@ def test_what_is_no_file_is_said_to_be_none(
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "link", tmp_path / "pipe", Path("/dev/null")):
         with pytest.raises(NoPlainFile, match="no regular file"):
-            opened(path)
+            append_plain(path)
     assert not (tmp_path / "nowhere").exists()
     with pytest.raises(IsADirectoryError):
-        opened(tmp_path)
+        append_plain(tmp_path)
 
 
 def test_what_is_added_is_behind_what_another_adds(tmp_path: Path) -> None:

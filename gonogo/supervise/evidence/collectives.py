@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gonogo.contract.collectives import Dump, Standing, parse_dump
 from gonogo.judge.evidence.collectives import analyse
-from gonogo.plain_file import write_plain
+from gonogo.plain_file import create_plain, read_plain
 
 REQUEST_NAME = ".dump_collectives"
 LIMIT_S = 3.0
@@ -27,7 +27,7 @@ def ask_ranks(folder: Path, word: str) -> None:
         OSError: the disk refuses.
     """
     draft = folder / f"{REQUEST_NAME}.part"
-    with write_plain(draft) as stream:
+    with create_plain(draft) as stream:
         stream.write(word.encode())
     draft.replace(folder / REQUEST_NAME)
 
@@ -82,7 +82,7 @@ class Answers:
     def _read(self, rank: int) -> str | None:
         """Return the answer to this request, None while there is none."""
         try:
-            with (self._folder / f"collectives_rank{rank}.json").open("rb") as stream:
+            with read_plain(self._folder / f"collectives_rank{rank}.json") as stream:
                 raw = stream.read(MAX_DUMP_BYTES)
         except OSError:
             return None

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from gonogo.contract.tick import StackProbe
-from gonogo.plain_file import write_plain
+from gonogo.plain_file import create_plain
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.evidence.stacks import Readers, read_stacks
 from gonogo.supervise.threads import start_thread
@@ -108,7 +108,7 @@ def run_collector(path: Path, collect: Callable[[], str]) -> None:
         text = f"failed: {type(error).__name__}: {error}\n"
     draft = path.with_name(f".{path.name}.part")
     try:
-        with write_plain(draft) as stream:
+        with create_plain(draft) as stream:
             stream.write(text[-MAX_FILE_BYTES:].encode(errors="replace"))
         draft.replace(path)
     except OSError as error:

@@ -19,7 +19,7 @@ from typing import Any
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.node import NodeLine
 from gonogo.contract.order import Order
-from gonogo.plain_file import append_plain, write_plain
+from gonogo.plain_file import append_plain, create_plain
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME
 from gonogo.supervise.evidence.of_node import NodeEvidence
@@ -125,7 +125,7 @@ class Follower:
         self._alive_at = now + ALIVE_EVERY_S
         path = alive_path(self._dir.path, self._place.node)
         draft = path.with_name(f"{path.name}.part")
-        with write_plain(draft) as stream:
+        with create_plain(draft) as stream:
             stream.write(f"{self._order.token} {self._number}\n".encode())
         draft.replace(path)
 

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gonogo.contract.canonical import wire_value
-from gonogo.plain_file import write_plain
+from gonogo.plain_file import create_plain
 from gonogo.rundir import load_bytes
 from gonogo.supervise.watcher.step_times import StepTimes
 
@@ -62,7 +62,7 @@ def save_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
         OSError: the disk does not take it.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with write_plain(temporary) as stream:
+    with create_plain(temporary) as stream:
         stream.write(json.dumps(wire_value({"v": 1, **metrics}), allow_nan=False).encode())
     temporary.replace(path)
 

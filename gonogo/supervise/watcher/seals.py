@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gonogo.contract.tick import FileSeal
-from gonogo.rundir import RunDir, file_seal
+from gonogo.rundir import RunDir, file_seal, load_bytes
 
 EXIT = "exit.json"
 
@@ -91,7 +91,7 @@ class Seals:
             signature = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             if signature == self._looked.get(name):
                 return None
-            content = path.read_bytes()
+            content = load_bytes(path)
             json.loads(content)
         except (OSError, ValueError, RecursionError):
             return None

@@ -25,7 +25,7 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick
 from gonogo.judge.watch import WatchState, dump_state, load_state, tick_digest
-from gonogo.plain_file import write_plain
+from gonogo.plain_file import create_plain, read_plain
 from gonogo.rundir import RunDir, sync_folder
 from gonogo.supervise.threads import start_thread
 
@@ -115,7 +115,8 @@ class Snapshots:
 def load_snapshot(run_dir: RunDir, order: Order) -> Snapshot | None:
     """Return the snapshot of a run, or None when there is none that fits its files."""
     try:
-        raw = (run_dir.path / FOLD_NAME).read_bytes()
+        with read_plain(run_dir.path / FOLD_NAME) as stream:
+            raw = stream.read()
     except OSError:
         return None
     try:
@@ -153,7 +154,7 @@ def _size_of(path: Path) -> int:
 
 def _last_tick(path: Path, end: int) -> str | None:
     """Return the digest of the tick whose line ends at byte `end`."""
-    with path.open("rb") as stream:
+    with read_plain(path) as stream:
         stream.seek(max(0, end - _TICK_BYTES))
         data = stream.read(min(end, _TICK_BYTES))
     if not data.endswith(b"\n"):
@@ -169,7 +170,7 @@ def _save(path: Path, document: Mapping[str, Any]) -> None:
     body = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with write_plain(temporary) as stream:
+        with create_plain(temporary) as stream:
             stream.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
             stream.flush()
             os.fsync(stream.fileno())
