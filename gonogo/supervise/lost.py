@@ -45,7 +45,7 @@ def end_lost(
         now: Unix seconds.
         proof: why nothing of it is left on other hosts, where it had any.
     """
-    left = describe(end_marked(order.run, _known(run_dir.path)))
+    left = describe(end_marked(order.run, run_dir.path, _known(run_dir.path)))
     if left and not _is_long_unended(run_dir.path, now):
         _log.error("%s: %s outlive SIGKILL", order.run, left, extra={"action": "reap_failed"})
         return None

@@ -291,7 +291,7 @@ class Ending:
             dump=dump,
             pipes=sorted(self._dir.glob(".nccl_dump_rank_*")),
             now=now,
-            environs=environs_of(str(self._order["run"]), self._place),
+            environs=environs_of(str(self._order["run"]), self._place, self._dir),
         )
 
     def _rank_records(self) -> dict[int, RankRecord]:

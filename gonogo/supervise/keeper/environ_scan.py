@@ -1,8 +1,10 @@
 """Which processes carry a run's token in their environment? A program of its own, which may hang.
 
-`python -I -S environ_scan.py MARK SIGNAL PASSES PID ...` reads `/proc/*/environ` of every process
-but those named, PASSES times at most, as long as it finds none; SIGNAL goes to each that carries
-MARK as soon as it is read, since one that forks for ever is elsewhere a moment later (0: to none).
+`python -I -S environ_scan.py MARK SIGNAL PASSES FOLDER PID ...` reads `/proc/*/environ` of every
+process but those named, PASSES times at most, as long as it finds none; SIGNAL goes to each that
+carries MARK as soon as it is read, since one that forks for ever is elsewhere a moment later (0: to
+none). One whose run directory is another than FOLDER (empty: whichever) is not the run's: two homes
+may have a run of one id, where one was restored from the other's backup.
 On stdout a line each: `? PID` before a process is read, `! PID START_TICKS` where it carries the
 mark. A read takes the process's mmap lock, and may never return where that process hangs in the
 kernel: whoever waits for this has a limit. Python's standard library only, and little of it, since
@@ -13,27 +15,29 @@ import os
 import signal
 import sys
 
+_FOLDER = b"GONOGO_RUN_DIR="
 _STATE, _THREADS, _START = 0, 17, 19
 """Fields of /proc/<pid>/stat behind the name."""
 
 
-def scan(mark: bytes, number: int, spared: frozenset[int]) -> int:
+def scan(mark: bytes, number: int, folder: bytes, spared: frozenset[int]) -> int:
     """Read every process once; return how many carry the mark and live.
 
     Args:
         mark: `NAME=value`, with its zero byte.
         number: signal for each; 0 sends none.
+        folder: the run directory; empty: whichever.
         spared: processes that are not read.
     """
     found = 0
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) not in spared:
             os.write(1, f"? {name}\n".encode())
-            found += _look(name, mark, number)
+            found += _look(name, mark, number, folder)
     return found
 
 
-def _look(name: str, mark: bytes, number: int) -> bool:
+def _look(name: str, mark: bytes, number: int, folder: bytes) -> bool:
     """Say whether one process lives and carries the mark; it is hit before it can be another."""
     try:
         handle = os.pidfd_open(int(name)) if number else -1
@@ -41,7 +45,7 @@ def _look(name: str, mark: bytes, number: int) -> bool:
         handle = -1
     try:
         stat = _stat_of(name)
-        if stat is None or not _carries(name, mark):
+        if stat is None or not _carries(name, mark, folder):
             return False
         if number:
             _send(handle, int(name), number)
@@ -61,9 +65,22 @@ def _stat_of(name: str) -> list[str] | None:
     return stat
 
 
-def _carries(name: str, mark: bytes) -> bool:
+def _carries(name: str, mark: bytes, folder: bytes) -> bool:
     environ = _read(f"/proc/{name}/environ") or _of_a_thread(name)
-    return environ.startswith(mark) or b"\0" + mark in environ
+    marked = environ.startswith(mark) or b"\0" + mark in environ
+    return marked and not (folder and is_elsewhere(environ, folder))
+
+
+def is_elsewhere(environ: bytes, folder: bytes) -> bool:
+    """Say whether a process names another run directory than `folder`, which is there as well."""
+    rows = (row for row in environ.split(b"\0") if row.startswith(_FOLDER))
+    said = next(rows, _FOLDER)[len(_FOLDER) :]
+    if not said or said == folder:
+        return False
+    try:
+        return not os.path.samestat(os.stat(said), os.stat(folder))
+    except OSError:
+        return False
 
 
 def _of_a_thread(name: str) -> bytes:
@@ -97,9 +114,9 @@ def _send(handle: int, pid: int, number: int) -> None:
 def main(argv: list[str]) -> int:
     """Scan as often as asked, until something is found."""
     mark, number, passes = os.fsencode(argv[0]) + b"\0", int(argv[1]), int(argv[2])
-    spared = frozenset({os.getpid(), *map(int, argv[3:])})
+    folder, spared = os.fsencode(argv[3]), frozenset({os.getpid(), *map(int, argv[4:])})
     for _ in range(passes):
-        if scan(mark, number, spared):
+        if scan(mark, number, folder, spared):
             break
     return 0
 

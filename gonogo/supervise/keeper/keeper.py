@@ -203,7 +203,7 @@ class Keeper:
                 tried("requests", end_now, None)
             self._wait(wake)
         for node in nodes.lost:
-            end_marked(f"{self._order['run']}/{node}", name=NODE_NAME)
+            end_marked(f"{self._order['run']}/{node}", self._dir, name=NODE_NAME)
         self._save(wake, partial(self._ending.save_end_of_all, agent, nodes))
 
     def _hand_over(self) -> bool:

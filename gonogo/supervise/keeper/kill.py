@@ -179,16 +179,18 @@ def describe(processes: Iterable[ProcessRef]) -> list[dict[str, Any]]:
 
 
 def end_marked(
-    token: str, known: Collection[ProcessRef] = (), *, name: str = TOKEN_NAME
+    token: str, folder: Path, known: Collection[ProcessRef] = (), *, name: str = TOKEN_NAME
 ) -> frozenset[ProcessRef]:
     """SIGKILL every process of a run whose keeper is gone; return what outlives it.
 
     Args:
         token: the run's token.
+        folder: its run directory; a run of this id in another home is not ended.
         known: processes that are known to be the run's.
         name: the name in the environment that holds the token.
     """
-    environs, give_up = Environs(token, name=name), time.monotonic() + END_LIMIT_S
+    environs = Environs(token, folder=folder, name=name)
+    give_up = time.monotonic() + END_LIMIT_S
     pause_s = 0.01
     while True:
         living = {ref for ref in known if ref.is_alive()}

@@ -43,6 +43,7 @@ class Environs:
 
     Args:
         token: the run's token.
+        folder: its run directory; None: whichever, of whatever home.
         limit_s: how long one sweep may take.
         scan: the helper's program.
         name: the name in the environment that holds the token.
@@ -52,11 +53,13 @@ class Environs:
         self,
         token: str,
         *,
+        folder: Path | None = None,
         limit_s: float = LIMIT_S,
         scan: str = _SCAN,
         name: str = TOKEN_NAME,
     ) -> None:
         self._mark, self._limit_s, self._scan = f"{name}={token}", limit_s, scan
+        self._folder = "" if folder is None else str(folder)
         self._unreadable: set[int] = set()
         self.helpers: frozenset[int] = frozenset()
         """Helpers that were left behind: nobody has to end them."""
@@ -71,7 +74,8 @@ class Environs:
         """
         passed_over = {os.getpid(), *spare, *self._unreadable, *self.helpers}
         command = [_PYTHON, "-I", "-S", "-c", self._scan]
-        command += [self._mark, str(int(number)), str(passes), *map(str, sorted(passed_over))]
+        command += [self._mark, str(int(number)), str(passes), self._folder]
+        command += map(str, sorted(passed_over))
         helper = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -111,16 +115,17 @@ class Environs:
             _log.warning("process %d does not let its environment be read", pid)
 
 
-def environs_of(run: str, place: Place) -> Environs:
+def environs_of(run: str, place: Place, folder: Path) -> Environs:
     """Return who finds the processes of a run, or of several nodes those of this one.
 
     Args:
         run: the run's id.
         place: the part of it that is here.
+        folder: its run directory.
     """
     if place.is_whole:
-        return Environs(run)
-    return Environs(f"{run}/{place.node}", name=NODE_NAME)
+        return Environs(run, folder=folder)
+    return Environs(f"{run}/{place.node}", folder=folder, name=NODE_NAME)
 
 
 def find_marked(token: str, *, passes: int = 1) -> frozenset[int]:

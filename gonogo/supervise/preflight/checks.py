@@ -18,6 +18,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import CheckOutcome, Manifest
 from gonogo.rundir import load_record
 from gonogo.supervise.devices.look import Look
+from gonogo.supervise.keeper.environ_scan import is_elsewhere
 from gonogo.supervise.keeper.kill import end_marked
 from gonogo.supervise.keeper.living import is_kept_here
 from gonogo.supervise.keeper.marked import find_marked
@@ -193,8 +194,8 @@ def check_orphans(run: str, runs: Path) -> Result:
     """No process of this run yet, and none of a run of this home whose keeper is gone."""
     if find_marked(run):
         return CheckOutcome.FAIL, "processes of this very run are alive already"
-    orphans = {token for token in living_tokens() if _is_orphaned(runs / token)}
-    left = [token for token in sorted(orphans) if end_marked(token)]
+    orphans = {token for token, environ in living_runs() if _is_orphaned(runs / token, environ)}
+    left = [token for token in sorted(orphans) if end_marked(token, runs / token)]
     if left:
         return CheckOutcome.FAIL, f"processes of {', '.join(left)} outlive their keeper and SIGKILL"
     if orphans:
@@ -202,10 +203,11 @@ def check_orphans(run: str, runs: Path) -> Result:
     return CheckOutcome.PASS, "none"
 
 
-def living_tokens() -> set[str]:
-    """Return the run ids that living processes carry."""
-    found = (_TOKEN.search(load_environ(pid)) for pid in iter_pids())
-    return {match.group(1).decode() for match in found if match}
+def living_runs() -> Iterator[tuple[str, bytes]]:
+    """Yield the run id that a living process carries, and its environment."""
+    for environ in map(load_environ, iter_pids()):
+        if match := _TOKEN.search(environ):
+            yield match.group(1).decode(), environ
 
 
 def check_resume(order: Order) -> Result:
@@ -254,9 +256,10 @@ def load_nvidia_smi() -> bytes | None:
     return done.stdout
 
 
-def _is_orphaned(run_dir: Path) -> bool:
-    """Say whether a run of this home has no keeper on this host any more."""
-    return run_dir.is_dir() and not is_kept_here(run_dir)
+def _is_orphaned(run_dir: Path, environ: bytes) -> bool:
+    """Say whether a process is of a run of this home that has no keeper on this host any more."""
+    ours = run_dir.is_dir() and not is_elsewhere(environ, os.fsencode(run_dir))
+    return ours and not is_kept_here(run_dir)
 
 
 def _is_mapped(path: Path) -> bool:

@@ -98,5 +98,5 @@ class StandIn:
             dump=False,
             now=now,
             root=keeper.pid,
-            environs=environs_of(self._order.run, self._place),
+            environs=environs_of(self._order.run, self._place, folder),
         )

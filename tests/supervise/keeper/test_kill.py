@@ -138,7 +138,7 @@ def test_what_cannot_be_killed_is_told_after_a_minute_and_swept_on_rarely(
 
 def test_what_its_records_name_is_ended_without_a_token(two: Two) -> None:
     _, token, marked, plain = two
-    assert end_marked(token, [plain]) == frozenset()
+    assert end_marked(token, ROOT, [plain]) == frozenset()
     assert not marked.is_alive()
     assert not plain.is_alive()
 
@@ -146,7 +146,7 @@ def test_what_its_records_name_is_ended_without_a_token(two: Two) -> None:
 HANGS_AT = """
 import sys, time
 for pid in (7, 4711, 8):
-    if str(pid) in sys.argv[4:]:
+    if str(pid) in sys.argv[5:]:
         continue
     print("?", pid, flush=True)
     if pid == 4711:

@@ -22,11 +22,13 @@ from gonogo.contract.order import ResumePoint
 from gonogo.contract.records import CheckOutcome, Preflight
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.devices.look import DeviceSeen, Look
+from gonogo.supervise.keeper.kill import end_marked
+from gonogo.supervise.keeper.marked import find_marked
 from gonogo.supervise.preflight import checks
 from gonogo.supervise.preflight.code import load_git_sha
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import make_order
-from tests.supervise.runs import ROOT
+from tests.supervise.runs import ROOT, wait_until
 from worker.host.host_probe import Probe, ProbeStore
 from worker.host.preflight import run_preflight
 
@@ -252,6 +254,28 @@ def test_other_runs_are_left_alone(
         save_json(tmp_path / marked[0] / "keeper.json", elsewhere)
     assert checks.check_orphans(new_id(Kind.RUN), tmp_path)[0] is PASS
     assert marked[1].poll() is None
+
+
+@pytest.mark.parametrize("named", ["another-home", "a-link-to-ours", "what-is-gone"])
+def test_only_another_homes_run_of_the_same_id_is_left_alone(tmp_path: Path, named: str) -> None:
+    """A home that was restored beside the one that lives ended a healthy run of that one."""
+    token = new_id(Kind.RUN)
+    ours, said = tmp_path / "runs" / token, tmp_path / "other" / token
+    ours.mkdir(parents=True)
+    said.parent.mkdir()
+    if named == "another-home":
+        said.mkdir()
+    elif named == "a-link-to-ours":
+        said.symlink_to(ours)
+    environ = {"GONOGO_RUN": token, "GONOGO_RUN_DIR": str(said)}
+    with subprocess.Popen(["/bin/sleep", "60"], env=environ) as process:
+        wait_until(lambda: find_marked(token) == {process.pid}, "the process")
+        outcome, _ = checks.check_orphans(new_id(Kind.RUN), ours.parent)
+        left = end_marked(token, ours)
+        alive = process.poll() is None
+        process.kill()
+    assert (outcome, alive) == ((PASS, True) if named == "another-home" else (WARN, False))
+    assert left == frozenset()
 
 
 @pytest.mark.parametrize("broken", ["", "missing", "short", "no-manifest", "torn-manifest"])
