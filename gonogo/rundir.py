@@ -23,7 +23,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import FileSeal
-from gonogo.plain_file import open_plain, read_plain
+from gonogo.plain_file import NoPlainFile, open_plain, read_plain
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -35,6 +35,8 @@ MAX_RECORD_BYTES = 16 * 2**20
 """No small record comes near this; a file that does is none."""
 TAIL_BYTES = 2**16
 """Of a log's end, as people read it."""
+_NO_RECORD = frozenset({errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENXIO})
+"""What is no record at any later time either: too large, a folder, a link to itself, a socket."""
 SHIPPED_NAME = ".shipped"
 """Says that nothing of the run waits to be shipped: a worker leaves it alone."""
 NO_SERVICE = "no service knows"
@@ -342,6 +344,10 @@ def load_record(path: Path, model: type[_M]) -> _M | None:
         raw = load_bytes(path)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if not isinstance(error, NoPlainFile) and error.errno not in _NO_RECORD:
+            raise  # of the disk: it may be read later
+        raise Corrupt(f"{path.name}: {error.strerror}") from error
     try:
         return model.model_validate_json(raw)
     except ValidationError as error:

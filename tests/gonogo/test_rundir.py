@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,26 @@ def test_a_long_torn_line_is_read_over_block_by_block(
     path.write_bytes(b"x" * 1000)
     assert complete_bytes(path) == 0
     assert complete_bytes(tmp_path / "missing") == 0
+
+
+def _grow(path: Path) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(rundir.MAX_RECORD_BYTES + 1)
+
+
+NO_RECORDS: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a link to itself": lambda path: path.symlink_to(path),
+    "too large": _grow,
+}
+
+
+@pytest.mark.parametrize("make", NO_RECORDS.values(), ids=NO_RECORDS)
+def test_what_is_no_record_at_any_time_is_corrupt(
+    make: Callable[[Path], object], tmp_path: Path
+) -> None:
+    """As a disk that refuses just now it was waited for, and the run's end told to nobody."""
+    make(tmp_path / "model.json")
+    with pytest.raises(Corrupt, match=r"model\.json"):
+        load_record(tmp_path / "model.json", ExitRecord)

@@ -422,7 +422,8 @@ def test_whatever_lies_beside_the_files_of_a_run_the_end_is_written(tmp_path: Pa
     write_last_step(tmp_path, 10)
     for other in (b"heartbeat_rank\xff.jsonl", b"heartbeat_rank0 (copy).jsonl"):
         (tmp_path / os.fsdecode(other)).write_text("{}\n")
-    for name in ("heartbeat_rank2.jsonl", "rank2.log", "findings.jsonl", "watch.jsonl"):
+    files = ("heartbeat_rank2.jsonl", "findings.jsonl", "watch.jsonl", "order.json")
+    for name in (*files, "rank2.log"):
         os.mkfifo(tmp_path / name)  # nobody ever writes into it
     document = build_exit(
         run_dir=tmp_path,

@@ -57,7 +57,7 @@ def count_heartbeats(run_dir: Path, *, sealed: bool = True) -> dict[str, dict[st
 def digest_of(path: Path) -> str | None:
     """Return the SHA-256 of a file's bytes; None when it cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return str(seal_file(path)["sha256"])
     except OSError:
         return None
 
@@ -66,10 +66,14 @@ def seal_file(path: Path) -> dict[str, Any]:
     """Return length and SHA-256 of a file that stays as it is.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is no regular file.
     """
-    content = path.read_bytes()
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    size, found = 0, hashlib.sha256()
+    with read_plain(path) as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            size += len(chunk)
+            found.update(chunk)
+    return {"bytes": size, "sha256": found.hexdigest()}
 
 
 def seal_lines(path: Path) -> dict[str, Any]:
