@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gonogo import rundir
 from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.evidence.collectives import REQUEST_NAME, ask_ranks
 from gonogo.supervise.evidence.of_rank import run_collector
+from gonogo.supervise.exit_record import digest_of
 from gonogo.supervise.watcher import snapshots
 from gonogo.supervise.watcher.metrics_file import save_metrics
 from gonogo.supervise.watcher.seals import Seals
@@ -73,9 +73,10 @@ def test_pipe_under_a_records_name_holds_no_tick_up(tmp_path: Path) -> None:
     assert seals.take(last=True) == {}
 
 
-def test_record_of_any_size_is_not_read_while_the_run_lives(tmp_path: Path) -> None:
+def test_file_of_any_size_under_a_records_name_is_not_waited_for(tmp_path: Path) -> None:
     with (tmp_path / "model.json").open("wb") as stream:
-        stream.truncate(rundir.MAX_RECORD_BYTES + 1)
+        stream.truncate(2**40)
+    (tmp_path / "order.json").symlink_to(tmp_path / "model.json")
     seals = Seals(RunDir(tmp_path), 1, {})
-    assert seals.take(last=False) == {}
-    assert set(seals.take(last=True)) == {"model.json"}
+    assert (seals.take(last=False), seals.take(last=True)) == ({}, {})
+    assert digest_of(tmp_path / "order.json") is None

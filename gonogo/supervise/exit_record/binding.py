@@ -1,5 +1,6 @@
 """Whose end is it, and what stood written then? Digests and lengths of its files; stdlib only."""
 
+import errno
 import hashlib
 import logging
 import os
@@ -15,6 +16,8 @@ _HEARTBEATS = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
 """Of ranks: a trainer may have files of its own, whatever they are called."""
 REQUESTS = (".HALT", ".kill")
 _CHUNK_BYTES = 2**20
+_MAX_RECORD_BYTES = 16 * 2**20
+"""As `gonogo.rundir` has it."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,17 +66,16 @@ def digest_of(path: Path) -> str | None:
 
 
 def seal_file(path: Path) -> dict[str, Any]:
-    """Return length and SHA-256 of a file that stays as it is.
+    """Return length and SHA-256 of a small record that stays as it is.
 
     Raises:
-        OSError: it cannot be read, or is no regular file.
+        OSError: it cannot be read, is no regular file, or too large for a record.
     """
-    size, found = 0, hashlib.sha256()
     with read_plain(path) as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            size += len(chunk)
-            found.update(chunk)
-    return {"bytes": size, "sha256": found.hexdigest()}
+        content = stream.read(_MAX_RECORD_BYTES + 1)
+    if len(content) > _MAX_RECORD_BYTES:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def seal_lines(path: Path) -> dict[str, Any]:

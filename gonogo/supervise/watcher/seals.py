@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gonogo.contract.tick import FileSeal
-from gonogo.rundir import RunDir, file_seal, load_bytes
+from gonogo.rundir import MAX_RECORD_BYTES, RunDir, file_seal, load_bytes
 
 EXIT = "exit.json"
 
@@ -100,8 +100,11 @@ class Seals:
 
 
 def _as_it_is(path: Path) -> FileSeal | None:
-    """Return the seal of a file, whatever stands in it; None where there is none to be read."""
+    """Return the seal of a file, whatever stands in it; None where there is none to be read.
+
+    Nor of one too large for a record: to read it takes longer than anybody waits for the end.
+    """
     try:
-        return file_seal(path)
+        return None if path.stat().st_size > MAX_RECORD_BYTES else file_seal(path)
     except OSError:
         return None
