@@ -80,6 +80,7 @@ BUILT_IN_CRITERIA = ("completed", "identity", "coverage", "preflight", "no_halt_
 ADDED_CRITERIA = (
     *("identity_drift", "watch_ceiling", "made_up", "beyond_peak"),
     *("reproduced", "remedied", "remedy_carried", "whole_phase", "unpassed", "undecided"),
+    "failed_before",
 )
 """Ids of what the judge adds to a gate where there is reason to: a plan's own have other names, or
 what a plan says of its own would hold for these."""

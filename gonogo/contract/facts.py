@@ -233,6 +233,15 @@ class Undecided(Recorded):
     """Ids of the criteria whose value lies between their thresholds."""
 
 
+class FailedBefore(Recorded):
+    """A run that had failed its gate, whatever it did not come to, when something else ended it."""
+
+    run: str
+    code: OutcomeCode
+    criteria: list[str]
+    """Ids of the criteria that it fails whatever its missing samples were."""
+
+
 class Remedy(Recorded):
     """The remedy under which the judged run was made."""
 
@@ -261,6 +270,8 @@ class History(Recorded):
     remedy: Remedy | None = None
     undecided: list[Undecided] = Field(default_factory=list)
     """Runs before the judged one, of the same order, in the order they were made."""
+    failed_before: list[FailedBefore] = Field(default_factory=list)
+    """The same of those that infrastructure or an operator ended."""
     rerun: Rerun | None = None
     """What the order alone tells, of a run that was judged by itself."""
 

@@ -84,7 +84,8 @@ class UnpassedRun(Recorded):
     verdict: Verdict | None
     """None: it has none, since it was cancelled, or another attempt took over."""
     outcome: OutcomeCode | None = None
-    """By what its own lines had shown it to fail before that step; None: it went there."""
+    """By what its own lines had shown it to fail before that step, or how it ended where its gate
+    had failed by then; None: it went there."""
 
 
 class PhaseAhead(Recorded):

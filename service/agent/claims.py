@@ -31,7 +31,7 @@ from service.agent.fitting import UNREADABLE, fitting
 from service.db.documents import ClaimKept, is_by_service
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
-from service.experiments.checkpoints import failed_by_lines, iter_unpassed
+from service.experiments.checkpoints import had_failed, iter_unpassed
 from service.experiments.course import end_without_worker, resolved_of
 from service.experiments.epochs import EPOCH, is_of_now, next_token
 from service.experiments.lifecycle import (
@@ -402,5 +402,5 @@ def _unpassed(session: Session, experiment: ExperimentRow, run: RunRow) -> Unpas
         run=found.id,
         steps=steps,
         verdict=found.verdict,
-        outcome=None if went_to_its_end(found) else failed_by_lines(session, found),
+        outcome=None if went_to_its_end(found) else had_failed(session, found),
     )

@@ -26,7 +26,7 @@ from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.contract.records import Manifest, Preflight
 from gonogo.judge.watch.registry import cause_of, shown_by_lines
 from gonogo.rundir import RunDir, is_text, load_record, open_file
-from service.db.schema import ExperimentRow, RunRow
+from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.evidence.files import load_bytes_backwards
 from service.queries.experiments import runs_of
@@ -120,8 +120,8 @@ def iter_unpassed(
 
     That may be in one from which `experiment` goes on itself: what was taken over of a run is still
     of that run, however many experiments lie between. There it may also be one that went on from
-    that checkpoint, or wrote it, and had failed by what its own lines show: the experiment went no
-    further, and what goes on with it elsewhere is one more try.
+    that checkpoint, or wrote it, and had failed by what its own lines show or in its gate: the
+    experiment went no further, and what goes on with it elsewhere is one more try.
     """
     at: ExperimentRow | None = experiment
     looked: ResumePoint | None = point
@@ -129,7 +129,7 @@ def iter_unpassed(
         runs = runs_of(session, at.id, phase)
         found = went_to_its_end_unpassed(looked, runs)
         if found is None and at is not experiment:
-            found = next((run for run in reversed(runs) if failed_by_lines(session, run)), None)
+            found = next((run for run in reversed(runs) if had_failed(session, run)), None)
         if found is not None:
             yield found
         looked = found_elsewhere(looked, runs)
@@ -148,6 +148,18 @@ def failed_by_lines(session: Session, run: RunRow) -> OutcomeCode | None:
         return run.outcome.code
     halt = shown_by_lines(load_findings(session, run.id))
     return None if halt is None else cause_of(halt)
+
+
+def had_failed(session: Session, run: RunRow) -> OutcomeCode | None:
+    """Return by what a run had failed, by its lines or in its gate, before something else ended it.
+
+    What its gate had failed has no code of its own: that is how it ended then.
+    """
+    shown = failed_by_lines(session, run)
+    if shown is not None or run.outcome is None:
+        return shown
+    assessed = session.get(AssessmentRow, run.id)
+    return run.outcome.code if assessed is not None and assessed.attempt.failed else None
 
 
 def found_elsewhere(point: ResumePoint, attempts: Sequence[RunRow]) -> ResumePoint | None:

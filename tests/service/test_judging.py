@@ -22,6 +22,7 @@ from service.http.auth import Role, create_key, revoke_key
 from service.judging.assessors import Assessors
 from service.judging.ended import prepare
 from tests.service.conftest import Plane
+from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
 
 UNSORTED = {"NSA_TB_DISABLE": "1", "NSA_DISABLE_CSV_LOGS": "1", "NSA_DISABLE_AUX_STATS": "1"}
@@ -426,6 +427,37 @@ def test_a_stall_with_logging_off_is_no_go_at_once(plane: Plane) -> None:
     worker = plane.worker()
     stalled(plane, worker, plane.next_order(worker))
     assert plane.wait_state(experiment, "finished")["verdict"] == "NO_GO"
+
+
+def test_what_a_lost_run_had_measured_is_not_forgotten_by_the_one_that_goes_on(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """Its gate saw the steps after the checkpoint alone, and was GO."""
+    plan = bundled_plan("demo")
+    first, second = plan["phases"][:2]
+    gate = [{"id": "fast", "metric": "dt_step_s", "aggregate": "max", "pass_below": 0.3}]
+    phases = [{**first, "steps": 6, "gate": gate}, second]
+    experiment = plane.submit({**plan, "phases": phases})
+    worker = plane.worker(home=tmp_path / "runs")
+    lost = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / lost.run, step=4)
+    worker.start(lost)
+    lines = {rank: beats(lost, rank, upto=4, step_s=0.5) for rank in range(lost.world_size)}
+    worker.ship(lost, lines)
+    worker.end(lost, lines, "keeper_lost", "infra", code=None)
+    order = plane.next_order(worker)
+    assert order.resume_from is not None
+    worker.start(order)
+    lines = {rank: beats(order, rank) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    assert worker.end(order, lines).status_code == 200
+    assert plane.next_order(worker).phase == second["name"]
+    view = plane.experiment(experiment)
+    assert view["phases"][0]["verdict"] == "CONDITIONAL_GO"
+    (condition,) = view["conditions"]
+    assert condition["id"] == f"{first['name']}:failed_before"
+    told = f"{lost.run} (keeper_lost): fast"
+    assert condition["text"] == f"what had failed when a run of it was ended is not undone ({told})"
 
 
 def test_a_value_between_its_thresholds_is_not_run_again_until_it_is_go(plane: Plane) -> None:

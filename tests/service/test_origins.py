@@ -668,6 +668,34 @@ def test_who_cancels_what_its_lines_have_shown_to_fail_makes_nobody_forget_it(
     assert condition["text"] == f"{gone_on}, and has no verdict"
 
 
+def test_nor_is_what_its_gate_had_failed(plane: Plane, tmp_path: Path) -> None:
+    """The gate of what goes on with it sees the steps after the checkpoint alone, and was GO."""
+    home, worker = tmp_path / "runs", plane.worker(home=tmp_path / "runs")
+    plan = bundled_plan("demo")
+    sanity, synthetic, smoke = plan["phases"][:3]
+    gate = [{"id": "fast", "metric": "dt_step_s", "aggregate": "max", "pass_below": 0.3}]
+    plan["phases"] = [sanity, {**synthetic, "steps": 30, "gate": gate}, smoke]
+    first = plane.submit(plan)
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    save_checkpoint(home / order.run, step=20)
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=25, step_s=0.5) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    plane.call("POST", f"/experiments/{first}/cancel", json={})
+    worker.end(order, lines, "cancelled", "operator", code=3)
+    plane.wait_state(first, "finished")
+    plane.wait(lambda: plane.get(f"/runs/{order.run}")["outcome"] is not None)
+    second = plane.submit(plan, origin=f"{first}:synthetic@20")
+    worker.run_through(plane.next_order(worker))
+    plane.next_order(worker)
+    view = plane.experiment(second)
+    assert view["phases"][1]["verdict"] == "CONDITIONAL_GO"
+    (condition,) = view["conditions"]
+    gone_on = f"it goes on with {order.run} of {first}, which failed there (cancelled)"
+    assert condition["text"] == f"{gone_on}, and has no verdict"
+
+
 def test_nor_is_it_forgotten_where_it_is_told_once_the_experiment_is_over(
     plane: Plane, tmp_path: Path
 ) -> None:

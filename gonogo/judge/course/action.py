@@ -42,6 +42,8 @@ class Attempt:
     """Ids of the criteria that are its open conditions."""
     undecided: tuple[str, ...] = ()
     """Ids of the required criteria whose value neither passes nor fails."""
+    failed: tuple[str, ...] = ()
+    """Ids of the criteria that it had failed when something else ended it."""
     logging_off: bool = False
     launched: bool = True
     """Whether torchrun was started; a failed preflight is no start."""
@@ -120,6 +122,7 @@ def build_attempt(
         answerable=judgement.answerable,
         unmet=tuple(row.criterion for row in judgement.conditions),
         undecided=tuple(judgement.undecided),
+        failed=tuple(judgement.failed),
         logging_off=logging_is_off(facts),
         launched=launched,
         started_at=started_at,

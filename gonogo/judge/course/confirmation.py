@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gonogo.contract.decision import Verdict
-from gonogo.contract.facts import Confirmation, History, Undecided
+from gonogo.contract.facts import Confirmation, FailedBefore, History, Undecided
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Detector
 from gonogo.contract.patch import RecordedPatch
@@ -124,20 +124,35 @@ def history_of(first: Attempt, confirmations: Sequence[Attempt]) -> History | No
     return History(**history) if history else None
 
 
-def undecided_before(runs: Sequence[Attempt], judged: Attempt) -> History | None:
-    """Return the whole runs of the same order whose measurements decided nothing, as facts.
+def unsettled_before(runs: Sequence[Attempt], judged: Attempt) -> History | None:
+    """Return the runs of the same order that had decided nothing, or failed, as facts; else None.
 
     Run again until it passes, a value that lies between its thresholds would be GO by chance. What
-    was not seen of a run is no such value, and is seen in the next one or not. None without any.
+    was not seen of a run is no such value, and is seen in the next one or not. Nor does an
+    accident, or a halt, excuse what a run had measured by then: one that goes on from its
+    checkpoint sees the steps after that alone.
+
+    Args:
+        runs: of the phase, those included that infrastructure or an operator ended.
+        judged: the one of them that is judged.
     """
     if judged.reason is RunReason.REMEDY:
         return None
-    rows = [
-        Undecided(run=row.run, criteria=list(row.undecided))
-        for row in runs[: runs.index(judged)]
-        if row.undecided and row.change is None and row.until is None
+    before = [row for row in runs[: runs.index(judged)] if row.change is None and row.until is None]
+    found: dict[str, Any] = {}
+    undecided = [
+        Undecided(run=row.run, criteria=list(row.undecided)) for row in before if row.undecided
     ]
-    return History(undecided=rows) if rows else None
+    failed = [
+        FailedBefore(run=row.run, code=row.outcome.code, criteria=list(row.failed))
+        for row in before
+        if row.failed
+    ]
+    if undecided:
+        found["undecided"] = undecided
+    if failed:
+        found["failed_before"] = failed
+    return History(**found) if found else None
 
 
 def _told(row: Attempt) -> Confirmation:

@@ -24,7 +24,7 @@ from gonogo.judge.course.confirmation import (
     confirmed_run,
     history_of,
     next_confirmation,
-    undecided_before,
+    unsettled_before,
 )
 from gonogo.judge.course.remedies import (
     SAY_NOTHING,
@@ -79,7 +79,7 @@ def decide(
         answer = _answer(plan, phase, first, attempts, carried)
         if answer is not None:
             return answer
-        before = undecided_before(runs, first)
+        before = unsettled_before(attempts, first)
         action = _conclude(plan, phase, first, first.verdict, before, conditions)
         return action if in_vain is None else replace(action, text=f"{action.text}; {in_vain}")
     further = next_confirmation(plan, phase, first, confirmations)
@@ -139,8 +139,8 @@ def _conclude(
     remedy = remedied(first)
     if history is None and remedy is not None:
         history = History(remedy=remedy)
-    undecided = history is not None and bool(history.undecided)
-    if verdict is Verdict.GO and (remedy is not None or undecided):
+    unsettled = history is not None and bool(history.undecided or history.failed_before)
+    if verdict is Verdict.GO and (remedy is not None or unsettled):
         verdict = Verdict.CONDITIONAL_GO
     if verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
         changed = any(row.variant for row in (history.confirmations if history else []))

@@ -14,7 +14,7 @@ from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.judge.evidence.measure import is_of_several, needed_share
-from gonogo.judge.evidence.metrics import absent_text, metric_row
+from gonogo.judge.evidence.metrics import Owed, absent_text, metric_row
 
 PASS, FAIL = CriterionOutcome.PASS, CriterionOutcome.FAIL
 INCONCLUSIVE, ERROR = CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR
@@ -98,6 +98,25 @@ def is_grey(
     """Say whether a required criterion is undecided by its value; see `evaluate`."""
     zone = _read(criterion, _rank_rows(measure, world_size), judge_version).zone
     return zone is Zone.GREY and _severity(criterion, zone) is GateSeverity.REQUIRED
+
+
+def fails_already(
+    criterion: Criterion,
+    measure: Measure | None,
+    world_size: int,
+    judge_version: int = JUDGE_VERSION,
+) -> bool:
+    """Say whether a criterion fails whatever the samples are that are not there.
+
+    What is owed once, at the end, says nothing of a run that did not come to it, and no sample that
+    is missing fails it.
+    """
+    row = metric_row(criterion.metric)
+    advisory = criterion.severity is GateSeverity.ADVISORY
+    if row is None or row.owed is Owed.ONCE or advisory:
+        return False
+    weighed = criterion.model_copy(update={"on_missing": INCONCLUSIVE.value})
+    return _read(weighed, _rank_rows(measure, world_size), judge_version).outcome is FAIL
 
 
 def _severity(criterion: Criterion, zone: Zone) -> GateSeverity:

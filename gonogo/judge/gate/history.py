@@ -13,7 +13,7 @@ from typing import Any, Literal
 from gonogo.contract.canonical import canonical_bytes, wire_value
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict
-from gonogo.contract.facts import Confirmation, Facts, History, Rerun, Undecided
+from gonogo.contract.facts import Confirmation, Facts, FailedBefore, History, Rerun, Undecided
 from gonogo.contract.order import CarriedRemedy, Order, RunReason, UnpassedRun
 
 REPRODUCED = "reproduced"
@@ -21,6 +21,7 @@ REMEDIED = "remedied"
 CARRIED = "remedy_carried"
 UNPASSED = "unpassed"
 UNDECIDED = "undecided"
+FAILED_BEFORE = "failed_before"
 WHOLE_PHASE = "whole_phase"
 """Id of the criterion of a rerun that only answers: the phase needs the run that goes on."""
 
@@ -110,7 +111,8 @@ def history_criteria(history: History | None) -> list[CriterionResult]:
     if remedy is not None:
         text = f"this run was made with the remedy of {remedy.diagnosis}: {remedy.patch}"
         results.append(_conditional(REMEDIED, CriterionOutcome.FAIL, remedy.patch, text))
-    return [*results, *_undecided_criteria(history.undecided)]
+    results += _undecided_criteria(history.undecided)
+    return [*results, *_failed_criteria(history.failed_before)]
 
 
 def _undecided_criteria(undecided: Sequence[Undecided]) -> Iterator[CriterionResult]:
@@ -121,6 +123,16 @@ def _undecided_criteria(undecided: Sequence[Undecided]) -> Iterator[CriterionRes
     text = f"{len(undecided)} of {len(undecided) + 1} whole runs left it undecided ({told})"
     observed = {"undecided": len(undecided), "runs": len(undecided) + 1}
     yield _conditional(UNDECIDED, CriterionOutcome.FAIL, observed, text)
+
+
+def _failed_criteria(failed: Sequence[FailedBefore]) -> Iterator[CriterionResult]:
+    """Yield that runs of the same order had failed before they were ended: that is not undone."""
+    if not failed:
+        return
+    told = "; ".join(f"{row.run} ({row.code}): {', '.join(row.criteria)}" for row in failed)
+    text = f"what had failed when a run of it was ended is not undone ({told})"
+    observed = [row.run for row in failed]
+    yield _conditional(FAILED_BEFORE, CriterionOutcome.FAIL, observed, text)
 
 
 def carried_criteria(carried: Sequence[CarriedRemedy]) -> list[CriterionResult]:

@@ -19,7 +19,7 @@ from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
 from gonogo.judge.gate.built_in import evaluate_built_in, evaluate_drift
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.conditions import build_conditions
-from gonogo.judge.gate.criteria import evaluate, is_grey, is_unseen
+from gonogo.judge.gate.criteria import evaluate, fails_already, is_grey, is_unseen
 from gonogo.judge.gate.diagnosis import diagnose, diagnosis_named
 from gonogo.judge.gate.history import (
     carried_criteria,
@@ -53,6 +53,8 @@ class Judgement:
     """Whether the diagnosis explains why a condition is open, so that its remedy may settle it."""
     undecided: list[str]
     """Required criteria whose value neither passes nor fails, of a run that completed."""
+    failed: list[str]
+    """Criteria that fail whatever is missing, of a run that something else ended."""
     weakened: list[str]
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
 
@@ -84,6 +86,7 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
         diagnosis=diagnosis,
         answerable=conditional and _explains(diagnosis, results, rules),
         undecided=_undecided(facts, rules, outcome),
+        failed=_failed(facts, rules, outcome),
         weakened=weakened(rules),
     )
 
@@ -95,6 +98,18 @@ def _undecided(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]
         row.id
         for row in rules.gate
         if is_grey(row, facts.measures.get(row.id), rules.world_size or 0, rules.judge_version)
+    ]
+
+
+def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
+    if outcome is None or outcome.klass is OutcomeClass.SUCCESS:
+        return []
+    return [
+        row.id
+        for row in rules.gate
+        if fails_already(
+            row, facts.measures.get(row.id), rules.world_size or 0, rules.judge_version
+        )
     ]
 
 

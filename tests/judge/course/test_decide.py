@@ -127,6 +127,23 @@ def test_a_value_between_its_thresholds_is_not_run_again_until_it_passes() -> No
     assert again.verdict == "NO_GO"
 
 
+@pytest.mark.parametrize("code", ["preempted", "halted"])
+@pytest.mark.parametrize("why", [RunReason.RESUME, RunReason.RERUN])
+def test_what_a_run_had_failed_when_something_else_ended_it_is_not_forgotten(
+    code: str, why: RunReason
+) -> None:
+    ended = attempt(code, "INCONCLUSIVE", failed=("spikes",), run="run_1")
+    action = after(ended, attempt(reason=why, run="run_2"))
+    assert (action.kind, action.verdict, action.about) == (
+        "start_phase", "CONDITIONAL_GO", "run_2",
+    )  # fmt: skip
+    assert action.history is not None
+    told = [(row.run, row.code, row.criteria) for row in action.history.failed_before]
+    assert told == [("run_1", code, ["spikes"])]
+    patched = replace(ended, change=NO_FLASH, reason=RunReason.CONFIRM)
+    assert after(patched, attempt(reason=why, run="run_2")).history is None
+
+
 def test_a_variant_that_a_person_halted_is_still_to_be_run() -> None:
     halted = attempt("halted", "INCONCLUSIVE", reason=RunReason.CONFIRM, change=NO_FLASH)
     rerun = nan(reason=RunReason.RERUN, run="run_2")

@@ -27,6 +27,7 @@ from gonogo.judge.gate.conditions import (
 )
 from gonogo.judge.gate.history import (
     CARRIED,
+    FAILED_BEFORE,
     REMEDIED,
     REPRODUCED,
     UNDECIDED,
@@ -250,4 +251,4 @@ def test_no_criterion_of_a_plan_settles_what_the_judge_adds_under_the_same_name(
 
 def test_every_criterion_that_the_judge_adds_is_named() -> None:
     added = {DRIFT, CEILING, MADE_UP, BEYOND_PEAK, REPRODUCED, REMEDIED, CARRIED, WHOLE_PHASE}
-    assert set(ADDED_CRITERIA) == {*added, UNPASSED, UNDECIDED}
+    assert set(ADDED_CRITERIA) == {*added, UNPASSED, UNDECIDED, FAILED_BEFORE}

@@ -17,7 +17,7 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.measure import build_measure
 from gonogo.judge.evidence.metrics import METRICS
 from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
-from gonogo.judge.gate.criteria import evaluate, is_unseen
+from gonogo.judge.gate.criteria import evaluate, fails_already, is_unseen
 
 
 def progress(step: int, **fields: Any) -> Heartbeat:
@@ -226,6 +226,34 @@ def test_what_fails_whatever_is_missing_fails(
 ) -> None:
     losses = {step: 5.0 for step in range(1, 9)}
     assert said({0: losses}, aggregate=aggregate, **fields).outcome == outcome
+
+
+FAILED = [
+    ("a maximum already too high", {"aggregate": "max", "pass_below": 4.0}, True),
+    ("a condition is as good", {"aggregate": "max", "pass_below": 4.0, "severity": "conditional"},
+     True),
+    ("an advice is none", {"aggregate": "max", "pass_below": 4.0, "severity": "advisory"}, False),
+    ("a mean can be saved", {"aggregate": "mean", "pass_below": 4.0}, False),
+    ("a last value that is not there", {"aggregate": "last", "pass_below": 4.0}, False),
+    ("what is owed at the end", {"metric": "steps_completed", "pass_above": 10.0}, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "failed"), [row[1:] for row in FAILED], ids=[row[0] for row in FAILED]
+)
+def test_a_run_that_was_ended_has_failed_what_no_further_step_could_save(
+    fields: dict[str, Any], failed: bool
+) -> None:
+    criterion = Criterion.model_validate(
+        {"id": "c", "metric": "loss", "on_missing": "fail", **fields}
+    )
+    rules = Rules(
+        v=2, judge_version=2, steps=10, world_size=2, built_in=[], gate=[], conditions=[],
+    )  # fmt: skip
+    measure = build_measure(criterion, ranks_with({0: flat(5.0, 8), 1: flat(5.0, 8)}), rules)
+    assert fails_already(criterion, measure, 2) is failed
+    assert not fails_already(criterion, None, 2)
 
 
 def test_a_median_that_missing_samples_could_save_does_not_fail() -> None:

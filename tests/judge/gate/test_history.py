@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.facts import Confirmation, History, Remedy, Rerun, Undecided
+from gonogo.contract.facts import Confirmation, FailedBefore, History, Remedy, Rerun, Undecided
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.gate.history import history_criteria, rerun_of, with_history
@@ -86,6 +86,18 @@ def test_runs_that_were_undecided_are_one_condition() -> None:
     assert found.observed == {"undecided": 2, "runs": 3}
     told = "run_1: speed, memory; run_2: speed, memory"
     assert found.evidence == f"2 of 3 whole runs left it undecided ({told})"
+
+
+def test_runs_that_had_failed_before_they_were_ended_are_one_condition() -> None:
+    rows = [
+        FailedBefore(run="run_1", code=OutcomeCode.PREEMPTED, criteria=["spikes", "memory"]),
+        FailedBefore(run="run_2", code=OutcomeCode.HALTED, criteria=["spikes"]),
+    ]
+    (found,) = history_criteria(History(failed_before=rows))
+    assert (found.id, found.severity, found.outcome) == ("failed_before", "conditional", "fail")
+    assert found.observed == ["run_1", "run_2"]
+    told = "run_1 (preempted): spikes, memory; run_2 (halted): spikes"
+    assert found.evidence == f"what had failed when a run of it was ended is not undone ({told})"
 
 
 def test_a_remedy_is_one_condition_and_no_history_is_none() -> None:
