@@ -16,6 +16,12 @@ def is_kept_here(run_dir: Path) -> bool:
     return any(_living(path) is not None for path in run_dir.glob("keeper*.json"))
 
 
+def is_kept_elsewhere(run_dir: Path) -> bool:
+    """Say whether a run has keepers, and all that is told of them is told of other hosts."""
+    records = [load_json(path) or {} for path in run_dir.glob("keeper*.json")]
+    return bool(records) and all(row.get("boot_id") != boot_id() for row in records)
+
+
 def _living(state: Path) -> ProcessRef | None:
     record = load_json(state) or {}
     pid, start_ticks = record.get("pid"), record.get("start_ticks")

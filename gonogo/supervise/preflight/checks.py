@@ -20,7 +20,7 @@ from gonogo.rundir import load_record
 from gonogo.supervise.devices.look import Look
 from gonogo.supervise.keeper.environ_scan import is_elsewhere
 from gonogo.supervise.keeper.kill import end_marked
-from gonogo.supervise.keeper.living import is_kept_here
+from gonogo.supervise.keeper.living import is_kept_elsewhere, is_kept_here
 from gonogo.supervise.keeper.marked import find_marked
 from gonogo.supervise.preflight.fitness import Fitness, judge_devices
 from gonogo.supervise.preflight.smi import complaints
@@ -194,7 +194,11 @@ def check_orphans(run: str, runs: Path) -> Result:
     """No process of this run yet, and none of a run of this home whose keeper is gone."""
     if find_marked(run):
         return CheckOutcome.FAIL, "processes of this very run are alive already"
-    orphans = {token for token, environ in living_runs() if _is_orphaned(runs / token, environ)}
+    orphans = {
+        token
+        for pid, token, environ in living_runs()
+        if _is_orphaned(runs / token, environ) and not _is_in_a_container(pid)
+    }
     left = [token for token in sorted(orphans) if end_marked(token, runs / token)]
     if left:
         return CheckOutcome.FAIL, f"processes of {', '.join(left)} outlive their keeper and SIGKILL"
@@ -203,11 +207,12 @@ def check_orphans(run: str, runs: Path) -> Result:
     return CheckOutcome.PASS, "none"
 
 
-def living_runs() -> Iterator[tuple[str, bytes]]:
-    """Yield the run id that a living process carries, and its environment."""
-    for environ in map(load_environ, iter_pids()):
+def living_runs() -> Iterator[tuple[int, str, bytes]]:
+    """Yield each living process that carries a run's id: its pid, the id, its environment."""
+    for pid in iter_pids():
+        environ = load_environ(pid)
         if match := _TOKEN.search(environ):
-            yield match.group(1).decode(), environ
+            yield pid, match.group(1).decode(), environ
 
 
 def check_resume(order: Order) -> Result:
@@ -259,7 +264,15 @@ def load_nvidia_smi() -> bytes | None:
 def _is_orphaned(run_dir: Path, environ: bytes) -> bool:
     """Say whether a process is of a run of this home that has no keeper on this host any more."""
     ours = run_dir.is_dir() and not is_elsewhere(environ, os.fsencode(run_dir))
-    return ours and not is_kept_here(run_dir)
+    return ours and not is_kept_here(run_dir) and not is_kept_elsewhere(run_dir)
+
+
+def _is_in_a_container(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Say whether a process has pids of its own: so has its keeper, and nobody here knows those."""
+    try:
+        return os.readlink(proc / str(pid) / "ns" / "pid") != os.readlink(proc / "self/ns/pid")
+    except OSError:
+        return False  # it has ended
 
 
 def _is_mapped(path: Path) -> bool:

@@ -239,21 +239,38 @@ def test_processes_of_a_run_without_a_keeper_are_ended(
     assert marked[1].wait(60) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("whose", ["another-home", "a-living-keeper", "a-node-of-several"])
+@pytest.mark.parametrize(
+    "whose", ["another-home", "a-living-keeper", "a-node-of-several", "another-host"]
+)
 def test_other_runs_are_left_alone(
     tmp_path: Path, marked: tuple[str, subprocess.Popen[bytes]], whose: str
 ) -> None:
-    if whose != "another-home":
+    if whose in ("a-living-keeper", "a-node-of-several"):
         stat = load_stat(os.getpid())
         assert stat is not None
         keeper = {"pid": os.getpid(), "start_ticks": stat.start_ticks, "boot_id": boot_id()}
         name = "keeper_node1.json" if whose == "a-node-of-several" else "keeper.json"
         save_json(tmp_path / marked[0] / name, keeper)
-    if whose == "a-node-of-several":
+    if whose in ("a-node-of-several", "another-host"):
         elsewhere = {"pid": os.getpid(), "start_ticks": 1, "boot_id": "another"}
         save_json(tmp_path / marked[0] / "keeper.json", elsewhere)
     assert checks.check_orphans(new_id(Kind.RUN), tmp_path)[0] is PASS
     assert marked[1].poll() is None
+
+
+def test_what_a_container_runs_on_a_home_that_it_shares_is_left_alone(tmp_path: Path) -> None:
+    """Its keeper has another pid in there, and lives."""
+    token = new_id(Kind.RUN)
+    (tmp_path / token).mkdir()
+    inside = ["unshare", "--pid", "--fork", "--kill-child", "env", f"GONOGO_RUN={token}"]
+    with subprocess.Popen([*inside, "/bin/sleep", "60"], env={"PATH": os.environ["PATH"]}) as outer:
+        wait_until(lambda: bool(find_marked(token)) or outer.poll() is not None, "the process")
+        if outer.poll() is not None:
+            pytest.skip("no pid namespace can be made here")
+        outcome, _ = checks.check_orphans(new_id(Kind.RUN), tmp_path)
+        alive = bool(find_marked(token))
+        outer.kill()
+    assert (outcome, alive) == (PASS, True)
 
 
 @pytest.mark.parametrize("named", ["another-home", "a-link-to-ours", "what-is-gone"])
