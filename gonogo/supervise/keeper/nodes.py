@@ -2,11 +2,12 @@
 
 Each node's keeper ends its own processes and says so (`exit_node{K}.json`). Node 0 waits for all of
 them and then writes `exit.json`. A part that failed, while nobody has asked the run to end, gets
-SETTLE_S for the watcher to find out whose fault it is; then the run is ended from here. After a
-request to end, a node has its limit; of one that has not spoken by then (and is not proven gone)
-`exit.json` says so: `unheard`. Where this keeper was itself told to stop it has no more time (a
-scheduler that takes a job down for one dead node kills what is left of it): it waits for no node
-whose follower is silent.
+SETTLE_S for the watcher to find out whose fault it is; then the run is ended from here. So it is
+where all ranks have told their ends and a node is silent: its keeper was lost. After a request to
+end, a node has its limit; of one that has not spoken by then (and is not proven gone) `exit.json`
+says so: `unheard`. Where this keeper was itself told to stop it has no more time (a scheduler that
+takes a job down for one dead node kills what is left of it): it waits for no node whose follower is
+silent.
 """
 
 import time
@@ -90,6 +91,8 @@ class Nodes:
             self._failed_at = now if self._failed_at is None else self._failed_at
             if now - self._failed_at >= SETTLE_S:
                 self._end_rest()
+        elif (gone := self._unspoken(now)) is not None:
+            self._end_unspoken(gone)
         return self._is_out_of_time(now)
 
     def stamps(self) -> dict[int, Ended]:
@@ -147,10 +150,35 @@ class Nodes:
                 self._signs[node] = (sign, now)
         return {node for node in self.unheard if now - self._signs[node][1] >= SILENT_S}
 
+    def _unspoken(self, now: float) -> int | None:
+        """Return a node whose keeper was lost behind its ranks, None without one.
+
+        They have told how they ended, and nobody there has told how its part did, or lives: its
+        scheduler holds the job for the others, so no proof will come.
+        """
+        silent = [n for n in self.unheard if now - self._signs[n][1] >= SILENT_S + ANSWER_S]
+        if not silent or len(self.stamps()) < int(self._order["world_size"]):
+            return None
+        return min(silent)
+
+    def _end_unspoken(self, node: int) -> None:
+        self._ask_once(
+            EndRequest(
+                reason="keeper_lost",
+                ended_by="infra",
+                at=time.time(),
+                text=f"the ranks of node {node} have ended, and its keeper has not said how",
+                grace_s=self._grace_s,
+            )
+        )
+
+    def _ask_once(self, request: EndRequest) -> None:
+        """Ask every node to end, unless somebody has."""
+        if not ((self._dir / HALT_NAME).exists() or (self._dir / KILL_NAME).exists()):
+            ask_kill(self._dir, request)
+
     def _end_rest(self) -> None:
-        """Ask the others to end: a part of the run is gone, and nobody has asked yet."""
-        if (self._dir / HALT_NAME).exists() or (self._dir / KILL_NAME).exists():
-            return
+        """Ask the others to end: a part of the run is gone."""
         node, proof = next(iter(self.lost.items()), (None, ""))
         lost = node is not None
         request = EndRequest(
@@ -160,7 +188,7 @@ class Nodes:
             text=f"node {node} is lost: {proof}" if lost else "",
             grace_s=self._grace_s,
         )
-        ask_kill(self._dir, request)
+        self._ask_once(request)
 
     def _is_out_of_time(self, now: float) -> bool:
         """Say whether who was asked to end has had all the time there is."""

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from gonogo.supervise.durable import save_json
-from gonogo.supervise.keeper.nodes import Nodes
+from gonogo.supervise.end_request import asked_by
+from gonogo.supervise.keeper.kill import UNKILLABLE_S
+from gonogo.supervise.keeper.nodes import ANSWER_S, Nodes
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.node_record import SILENT_S, alive_path, exit_path, gone_path
 from tests.supervise.orders import make_order
@@ -38,6 +40,28 @@ def test_who_is_not_told_to_stop_waits_for_a_silent_node_as_well(nodes: Nodes) -
     assert not nodes.are_over(0.0, stopped=False)
     assert not nodes.are_over(SILENT_S * 2, stopped=False)
     assert nodes.are_over(SILENT_S * 2, stopped=True)
+
+
+@pytest.mark.parametrize("stamped", [3, 2])
+def test_a_keeper_that_is_lost_behind_its_ranks_is_not_waited_for_to_the_end_of_days(
+    tmp_path: Path, nodes: Nodes, stamped: int
+) -> None:
+    """Slurm holds the job for the other nodes, and tells nothing of this one."""
+    for rank in range(stamped):
+        save_json(tmp_path / f"exit_rank{rank}.json", {"code": 0, "signal": None, "at": 1.0})
+    for second in range(int(SILENT_S + ANSWER_S)):
+        assert not nodes.are_over(float(second), stopped=False)
+    assert asked_by(tmp_path) is None
+    began = SILENT_S + ANSWER_S
+    assert not nodes.are_over(began, stopped=False)
+    asked = asked_by(tmp_path)
+    assert (asked is not None) is (stamped == 3)
+    if asked is not None:
+        assert (asked.reason, asked.ended_by) == ("keeper_lost", "infra")
+    late = began + 1.0 + UNKILLABLE_S + ANSWER_S
+    assert not nodes.are_over(late - 0.5, stopped=False)
+    assert nodes.are_over(late, stopped=False) is (stamped == 3)
+    assert nodes.unheard == [1]
 
 
 def test_a_node_that_is_proven_gone_is_waited_for_no_longer(tmp_path: Path, nodes: Nodes) -> None:
