@@ -50,7 +50,8 @@ def end_lost(
         _log.error("%s: %s outlive SIGKILL", order.run, left, extra={"action": "reap_failed"})
         return None
     launched = (run_dir.path / "keeper.json").exists()
-    text = "the keeper was lost" if launched else "the worker was lost before the launch"
+    who = "worker" if proof is None else "attempt"
+    text = "the keeper was lost" if launched else f"the {who} was lost before the launch"
     text = text if proof is None else f"{text}: {proof}"
     reason, by = OutcomeCode.KEEPER_LOST, Actor.INFRA
     asked = asked_by(run_dir.path)

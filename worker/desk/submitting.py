@@ -115,7 +115,7 @@ class Submitting:
             self._stop(run.run, handle)
             return False
         if isinstance(found, Running):
-            self._listen(run_dir, order, handle, ship)
+            self._listen(run_dir, order, handle, found, ship)
             return False
         if run.ended:
             return reap(run, ship, self.wall())
@@ -173,9 +173,12 @@ class Submitting:
         text = "%s is %s's job %s"
         _log.info(text, order.run, self.name, handle.name, extra={"action": "run_submitted"})
 
-    def _listen(self, run_dir: RunDir, order: Order, handle: Handle, ship: ShipperOf) -> None:
-        """Ask for commands while nobody else does: before the run has a watcher."""
-        shipper = None if _has_begun(run_dir.path, order) else ship(run_dir, order)
+    def _listen(
+        self, run_dir: RunDir, order: Order, handle: Handle, found: Running, ship: ShipperOf
+    ) -> None:
+        """Ask for commands while nobody else does: the run has no watcher, or it stands as well."""
+        watched = _has_begun(run_dir.path, order) and not found.stands
+        shipper = None if watched else ship(run_dir, order)
         ack = None if shipper is None else shipper.ship(time.monotonic())
         if ack is None or ack.command is None:
             return

@@ -333,6 +333,20 @@ def test_a_command_is_heard_as_long_as_the_nodes_have_not_met(room: Room) -> Non
     assert room.scheduler.stopped == ["1"]
 
 
+def test_a_run_that_its_scheduler_has_suspended_is_cancelled_by_a_person(room: Room) -> None:
+    """Its watcher stands, too, and may for days."""
+    desk = room.desk()
+    desk.run_round()
+    save_json(room.run_dir.path / MET_NAME, {"v": 1})
+    room.scheduler.found = replace(RUNNING, text="Slurm: SUSPENDED on node1", stands=True)
+    desk.run_round()
+    assert room.scheduler.stopped == []
+    room.plane.runs[room.order.run].command = {"kind": "cancel"}
+    desk.run_round()
+    assert room.run_dir.halt.exists()
+    assert room.scheduler.stopped == ["1"]
+
+
 def test_an_attempt_that_was_declared_dead_takes_no_place_for_ever(room: Room) -> None:
     """After NODE_FAIL a node may train on: a takeover is a person's word, and no end of its own."""
     desk = room.desk()
