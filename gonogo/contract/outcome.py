@@ -138,6 +138,8 @@ CODE_OF_DETECTOR: dict[Detector, OutcomeCode] = {
 }
 """Cause of a halt by the detector whose halt finding latched (D1 names what the rank did)."""
 
+TAKEN_OVER = frozenset((OutcomeCode.SUPERSEDED, OutcomeCode.ISOLATED))
+"""Ends of a run that was called dead, and in whose place another was begun."""
 SHOWN_BY_LINES = frozenset(
     {OutcomeCode.NON_FINITE, OutcomeCode.DIVERGED, OutcomeCode.CONFIG_MISMATCH}
 )

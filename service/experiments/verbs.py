@@ -12,7 +12,7 @@ from gonogo.contract.decision import ConditionState
 from gonogo.contract.errors import Conflict
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, PhaseState, RunState
 from gonogo.contract.order import ResumePoint, RunReason
-from gonogo.contract.outcome import Actor, Outcome, OutcomeClass, OutcomeCode
+from gonogo.contract.outcome import TAKEN_OVER, Actor, Outcome, OutcomeClass, OutcomeCode
 from gonogo.judge.course.decide import decide_promotion
 from gonogo.judge.gate.history import is_isolating
 from service.db.documents import Asked, Stop, StopKind
@@ -39,7 +39,6 @@ Points = dict[str, ResumePoint]
 Verb = Callable[[Deed, ExperimentRow, str, Points], bool]
 AGAIN_AFTER_S = 2.0
 """So soon after the first, the same word is the same one: a double click, a message sent twice."""
-_TAKEN_OVER = (OutcomeCode.SUPERSEDED, OutcomeCode.ISOLATED)
 
 
 def allowed_verbs(deed: Deed, experiment: ExperimentRow) -> tuple[str, ...]:
@@ -253,7 +252,7 @@ def _took_over(deed: Deed, run: RunRow) -> bool:
     """Say whether a run was queued by a takeover, whatever it is for."""
     rows = runs_of(deed.session, run.experiment, run.phase)
     ended = [row.outcome.code for row in rows if row.outcome is not None]
-    return bool(ended) and ended[-1] in _TAKEN_OVER
+    return bool(ended) and ended[-1] in TAKEN_OVER
 
 
 def replace_run(
@@ -268,8 +267,8 @@ def replace_run(
     """End an attempt that is known to be dead; unless a stop was asked, queue the next.
 
     A confirmation stays one, and a remedy keeps its patch: the failure before it is not forgotten.
-    Nor is that of the attempt itself, where its watcher had halted it for what its own lines show:
-    it is judged by what is here.
+    Nor is that of the attempt itself: it is judged by what is here, and where its watcher had
+    halted it for what its own lines show, nothing is queued.
     """
     stop = _stop_of(experiment)
     if stop is not None:
@@ -278,7 +277,6 @@ def replace_run(
     ended = end_without_worker(deed, experiment, run, code, actor, text)
     if ended.code is not code:
         return
-    run.judged = True
     queue_run(
         deed,
         experiment,

@@ -87,10 +87,16 @@ class Assessment:
 def find_unjudged(session: Session) -> list[str]:
     """Return the ended runs of which everything promised is here, oldest end first.
 
-    And those of which the rest is waited for no more: what is missing passes nothing.
+    And those of which the rest is waited for no more: what is missing passes nothing. Of a phase
+    one after the other: what a run had failed that was taken over counts for those after it.
     """
-    ended = load_unjudged(session)
-    return [row.id for row in ended if row.given_up or is_complete(session, row)]
+    found: dict[tuple[str, str], RunRow] = {}
+    for row in load_unjudged(session):
+        if row.given_up or is_complete(session, row):
+            first = found.setdefault((row.experiment, row.phase), row)
+            if row.attempt < first.attempt:
+                found[row.experiment, row.phase] = row
+    return [row.id for row in found.values()]
 
 
 def is_complete(session: Session, run: RunRow) -> bool:
@@ -219,7 +225,7 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
     later = runs_of(deed.session, experiment.id, run.phase)[-1]
     if later.attempt > run.attempt:
         return []  # it was recalled: what it came to counts once the attempt after it has ended
-    attempts = load_attempts(deed.session, experiment.id, run.phase)
+    attempts = load_attempts(deed.session, experiment.id, run.phase, taken_over=True)
     plan = resolved_of(experiment).parsed()
     made: list[RecordedDecision] = []
     carried = run.carried or []

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.lifecycle import RunState
+from gonogo.contract.outcome import TAKEN_OVER
 from gonogo.judge.course.action import Attempt
 from service.db.prepared import Prepared
 from service.db.schema import AssessmentRow, ExperimentRow, ProgressRow, RunRow
@@ -128,15 +129,25 @@ def find_runs(session: Session, beginning: str, *, limit: int) -> Iterator[tuple
     yield from ((row, name) for row, name in session.execute(query))
 
 
-def load_attempts(session: Session, experiment: str, phase: str) -> list[Attempt]:
-    """Return what the ended runs of a phase came to, in the order of their start."""
+def load_attempts(
+    session: Session, experiment: str, phase: str, *, taken_over: bool = False
+) -> list[Attempt]:
+    """Return what the ended runs of a phase came to, in the order of their start.
+
+    Args:
+        session: a transaction.
+        experiment: of which experiment.
+        phase: of which of its phases.
+        taken_over: with those in whose place another was begun, since they were called dead.
+    """
     query = (
         select(AssessmentRow.attempt)
         .join(RunRow, RunRow.id == AssessmentRow.run)
         .where(RunRow.experiment == experiment, RunRow.phase == phase)
         .order_by(RunRow.attempt)
     )
-    return list(session.scalars(query))
+    found = session.scalars(query)
+    return [row for row in found if taken_over or row.outcome.code not in TAKEN_OVER]
 
 
 def load_facts_text(session: Session, run: str) -> str | None:

@@ -16,7 +16,7 @@ from gonogo.judge.ledger.recorded import load_decision, record_of
 from gonogo.judge.ledger.replay import Surroundings, replay_decision
 from gonogo.judge.ledger.sign import trusting
 from gonogo.planning.source import bundled_plan
-from gonogo.rundir import RunDir
+from gonogo.rundir import RunDir, save_json
 from gonogo.signing import load_public_key
 from service.http.auth import Role, create_key, revoke_key
 from service.judging.assessors import Assessors
@@ -429,8 +429,9 @@ def test_a_stall_with_logging_off_is_no_go_at_once(plane: Plane) -> None:
     assert plane.wait_state(experiment, "finished")["verdict"] == "NO_GO"
 
 
+@pytest.mark.parametrize("code", ["keeper_lost", "superseded"])
 def test_what_a_lost_run_had_measured_is_not_forgotten_by_the_one_that_goes_on(
-    plane: Plane, tmp_path: Path
+    plane: Plane, tmp_path: Path, code: str
 ) -> None:
     """Its gate saw the steps after the checkpoint alone, and was GO."""
     plan = bundled_plan("demo")
@@ -441,10 +442,15 @@ def test_what_a_lost_run_had_measured_is_not_forgotten_by_the_one_that_goes_on(
     worker = plane.worker(home=tmp_path / "runs")
     lost = plane.next_order(worker)
     save_checkpoint(tmp_path / "runs" / lost.run, step=4)
+    save_json(tmp_path / "runs" / lost.run / "order.json", lost.document())
     worker.start(lost)
     lines = {rank: beats(lost, rank, upto=4, step_s=0.5) for rank in range(lost.world_size)}
     worker.ship(lost, lines)
-    worker.end(lost, lines, "keeper_lost", "infra", code=None)
+    if code == "superseded":
+        said = {"reason": "its host is dead"}
+        assert plane.call("POST", f"/experiments/{experiment}/takeover", json=said)
+    else:
+        worker.end(lost, lines, code, "infra", code=None)
     order = plane.next_order(worker)
     assert order.resume_from is not None
     worker.start(order)
@@ -456,7 +462,7 @@ def test_what_a_lost_run_had_measured_is_not_forgotten_by_the_one_that_goes_on(
     assert view["phases"][0]["verdict"] == "CONDITIONAL_GO"
     (condition,) = view["conditions"]
     assert condition["id"] == f"{first['name']}:failed_before"
-    told = f"{lost.run} (keeper_lost): fast"
+    told = f"{lost.run} ({code}): fast"
     assert condition["text"] == f"what had failed when a run of it was ended is not undone ({told})"
 
 

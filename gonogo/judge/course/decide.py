@@ -12,7 +12,7 @@ from dataclasses import replace
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.facts import History
 from gonogo.contract.order import CarriedRemedy, RunReason
-from gonogo.contract.outcome import OutcomeClass, OutcomeCode
+from gonogo.contract.outcome import TAKEN_OVER, OutcomeClass, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action as Action
 from gonogo.judge.course.action import ActionKind as ActionKind
@@ -57,13 +57,15 @@ def decide(
     Args:
         plan: the experiment's plan.
         phase: name of the phase.
-        attempts: its ended runs in the order of their start, at least one.
+        attempts: its ended runs in the order of their start, at least one; of those that were taken
+            over only what they had failed counts.
         now: Unix seconds.
         conditions: every condition of the experiment in its present state, those that the last
             run met and those that its decision makes included.
         carried: remedies of earlier phases that lie over all these runs.
     """
-    last = attempts[-1]
+    last, every = attempts[-1], attempts
+    attempts = [row for row in attempts if row is last or row.outcome.code not in TAKEN_OVER]
     if last.outcome.klass is OutcomeClass.OPERATOR:
         return _after_operator(last)
     kept, in_vain = set_aside(attempts)
@@ -79,7 +81,7 @@ def decide(
         answer = _answer(plan, phase, first, attempts, carried)
         if answer is not None:
             return answer
-        before = unsettled_before(attempts, first)
+        before = unsettled_before(every, first)
         action = _conclude(plan, phase, first, first.verdict, before, conditions)
         return action if in_vain is None else replace(action, text=f"{action.text}; {in_vain}")
     further = next_confirmation(plan, phase, first, confirmations)

@@ -127,7 +127,7 @@ def test_a_value_between_its_thresholds_is_not_run_again_until_it_passes() -> No
     assert again.verdict == "NO_GO"
 
 
-@pytest.mark.parametrize("code", ["preempted", "halted"])
+@pytest.mark.parametrize("code", ["preempted", "halted", "superseded", "isolated"])
 @pytest.mark.parametrize("why", [RunReason.RESUME, RunReason.RERUN])
 def test_what_a_run_had_failed_when_something_else_ended_it_is_not_forgotten(
     code: str, why: RunReason
@@ -142,6 +142,16 @@ def test_what_a_run_had_failed_when_something_else_ended_it_is_not_forgotten(
     assert told == [("run_1", code, ["spikes"])]
     patched = replace(ended, change=NO_FLASH, reason=RunReason.CONFIRM)
     assert after(patched, attempt(reason=why, run="run_2")).history is None
+
+
+@pytest.mark.parametrize("code", ["superseded", "isolated"])
+def test_a_run_that_was_taken_over_is_no_retry_and_begins_no_count_anew(code: str) -> None:
+    lost, dead = attempt("keeper_lost", None), attempt(code, None)
+    for retries in range(2, 5):
+        runs = [lost] * retries
+        expected = after(*runs)
+        assert after(dead, *runs) == after(*runs[:1], dead, *runs[1:]) == expected
+    assert after(dead, attempt()).history is None
 
 
 def test_a_variant_that_a_person_halted_is_still_to_be_run() -> None:
