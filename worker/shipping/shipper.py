@@ -16,6 +16,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from gonogo.contract.agent import (
     FindingsReport,
@@ -33,6 +34,7 @@ from gonogo.contract.errors import (
     Unavailable,
 )
 from gonogo.contract.records import ExitRecord
+from gonogo.plain_file import NoPlainFile
 from gonogo.rundir import RunDir, complete_bytes, save_json
 from gonogo.supervise.given_up import forget_refusal, note_refusal
 from worker.backoff import Backoff
@@ -165,6 +167,10 @@ class Shipper:
             if self._is_news(error):
                 _log.warning("end not shipped: %s", error, extra={"action": "finish_failed"})
             return False
+        except (NoPlainFile, IsADirectoryError) as error:  # of the program's doing, and it stays so
+            name = Path(str(error.filename)).name
+            self._note_refused(f"{name}: {error.strerror}, and what stood in it is owed")
+            raise
         self._reported.forget()  # whoever opens the run again has all of it told again
         self._save()
         save_json(self._dir.path / ".shipped", {"v": 1, "fenced": self.fenced})
@@ -175,8 +181,12 @@ class Shipper:
         """Note that the control plane refuses the run itself; False where it had said just that."""
         if not isinstance(error, Rejected) or isinstance(error, KeyRefused):
             return True
+        return self._note_refused(error.detail)
+
+    def _note_refused(self, text: str) -> bool:
+        """Note why nothing more of the run is taken, for a person; False where it stood so."""
         try:
-            return note_refusal(self._dir.path, error.detail, time.time())
+            return note_refusal(self._dir.path, text, time.time())
         except OSError as unsaid:
             _log.warning("no note of it: %s", unsaid, extra={"action": "refusal_unsaved"})
             return True

@@ -17,7 +17,7 @@ from gonogo.contract.agent import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.rundir import RunDir, save_json
-from gonogo.supervise.given_up import load_refusals
+from gonogo.supervise.given_up import load_refusal, load_refusals
 from tests.supervise.orders import (
     beat,
     completed,
@@ -486,8 +486,12 @@ def test_a_file_that_cannot_be_read_holds_nothing_else_back(
     if not name.endswith(".log"):  # a log is a tail: the end promises nothing of it
         with pytest.raises(IsADirectoryError):
             new_shipper().finish(completed())
+        refusal = load_refusal(run_dir.path)
+        assert refusal is not None, "a person is told, and may give it up"
+        assert name in refusal.text
         (run_dir.path / name).rmdir()
     assert new_shipper().finish(completed())
+    assert load_refusal(run_dir.path) is None
 
 
 def test_a_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one(
