@@ -197,7 +197,10 @@ class Desk:
     def _reap_all(self) -> None:
         """End and ship what has no keeper; a run that cannot be shipped waits ever longer."""
         now = time.monotonic()
-        due = [(self._retries.get(run.run, RETRY), run) for run in self._inventory.open_runs()]
+        runs = self._inventory.open_runs()
+        if self.submitting is not None:
+            self.submitting.see_off({run.run for run in runs})
+        due = [(self._retries.get(run.run, RETRY), run) for run in runs]
         # Whoever was not come to is first in the next round.
         for retry, run in sorted(due, key=lambda each: each[0].not_before):
             if run.unseen is not None:  # another machine's, perhaps, where it lives

@@ -7,7 +7,7 @@ ends one whose own words are missing: what the engine does not know is left alon
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -61,6 +61,8 @@ class Submitting:
     _look_at: dict[str, float] = field(default_factory=dict)
     """Run → when (monotonic clock) its engine is asked about it again."""
     _said: dict[str, str] = field(default_factory=dict)
+    _handed: dict[str, Handle] = field(default_factory=dict)
+    """Run → what the engine has of it, or had."""
     waits: dict[str, str] = field(default_factory=dict)
     """Run → for what it waits, or why nothing is heard of it, in the engine's words; those that
     run, and have ended, are left out."""
@@ -107,6 +109,7 @@ class Submitting:
         if handle is None:
             self._submit_again(run_dir, order, ship)
             return False
+        self._handed[run.run] = handle
         found = self.engine.find(handle)
         self._tell(run.run, found)
         if run.run in self.over and not run.ended and not isinstance(found, Ended):
@@ -122,6 +125,23 @@ class Submitting:
         if isinstance(found, Unknown) or not self._is_long_ended(run.run):
             return False
         return reap(run, ship, self.wall(), end=partial(end_elsewhere, self.name, found))
+
+    def see_off(self, open_runs: Collection[str]) -> None:
+        """Cancel what an engine has queued again of attempts that are told to their end.
+
+        Args:
+            open_runs: those of which something is left to do.
+        """
+        now = time.monotonic()
+        for run in [run for run in self._handed if run not in open_runs]:
+            if now < self._look_at.get(run, 0.0):
+                continue
+            self._look_at[run] = now + self.look_every_s
+            found = self.engine.find(self._handed[run])
+            if not isinstance(found, Running):
+                del self._handed[run], self._look_at[run]
+            elif found.waits:
+                self._stop(run, self._handed[run])
 
     def _let_go(self, run_dir: RunDir, handle: Handle, found: Running | Unknown) -> bool:
         """Have an attempt that was declared dead end where it may live; True: it is left to itself.

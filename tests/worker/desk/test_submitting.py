@@ -333,6 +333,26 @@ def test_a_command_is_heard_as_long_as_the_nodes_have_not_met(room: Room) -> Non
     assert room.scheduler.stopped == ["1"]
 
 
+def test_what_an_engine_queues_again_of_a_run_that_was_told_is_cancelled(room: Room) -> None:
+    """Its watcher had shipped all of it by then, and nobody looked at it any more."""
+    desk = room.desk()
+    desk.run_round()
+    room.scheduler.found = RUNNING
+    desk.run_round()
+    save_json(room.run_dir.path / ".shipped", {"v": 1, "fenced": False})
+    desk.run_round()
+    assert room.scheduler.stopped == [], "its keeper is still tidying up"
+    room.scheduler.found = replace(PENDING, text="Slurm: PENDING, BeginTime")
+    desk.run_round()
+    assert room.scheduler.stopped == ["1"]
+    room.scheduler.found = ENDED
+    for _ in range(2):
+        desk.run_round()
+    room.scheduler.found = PENDING  # of another job, by then
+    desk.run_round()
+    assert room.scheduler.stopped == ["1"]
+
+
 def test_a_run_that_its_scheduler_has_suspended_is_cancelled_by_a_person(room: Room) -> None:
     """Its watcher stands, too, and may for days."""
     desk = room.desk()
