@@ -39,15 +39,8 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.launch.counting import TOGETHER_S, Count, Held, loss_of
-from gonogo.supervise.processes import (
-    SHELLS,
-    TICKS_PER_S,
-    ProcessRef,
-    find_descendants,
-    find_process,
-    load_program,
-    load_wait_channel,
-)
+from gonogo.supervise.launch.programs import Programs
+from gonogo.supervise.processes import TICKS_PER_S
 from gonogo.trainer.line import build_line
 from gonogo.trainer.line_file import ATTACHED, READ, LineFile, Taken
 
@@ -67,10 +60,6 @@ _READ_BYTES = 2**20
 _RECORD_S = 10.0
 """So long a step waits for the lines of its record that are still to come: it may be named as it
 begins, and its loss be told as it ends. What comes later is told of it all the same."""
-_ASK_EVERY_S = 1.0
-"""Who prints steps is asked that often: each time all processes are looked at."""
-_WAITS = "do_wait"
-"""The kernel's function in which a process waits for another that it has started to end."""
 _ENDS = ".;:)]}%'\""
 _END = re.compile(rb"[\r\n]")
 _LENGTH = re.compile(r" {0,8}/ {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)\b(?!\.\d)( \[)?")
@@ -128,19 +117,7 @@ class OutputLines:
         self._began = self._looked = time.monotonic()
         self._looked_ticks = _now_ticks()
         self._last_text = ""
-        self._by_shell = False
-        """Whether the command is a shell, or was one before it became another program."""
-        self._was_another = False
-        """Whether it is, or was, anything else than a Python."""
-        self._may_start_others = False
-        """Whether that is so (a shell, `make`, `timeout`), or it has waited for others."""
-        self._printers: frozenset[ProcessRef] | None = None
-        """What may print there, where this look has asked."""
-        self._printing: frozenset[ProcessRef] = frozenset()
-        """What ran there when it last was asked who prints steps; empty where nobody knows."""
-        self._programs = 0
-        """How often nothing of that was there any more the next time, and something else was."""
-        self._asked = -math.inf
+        self._programs = Programs(pid)
 
     def read(self) -> None:
         """Say what has been written since the last call, and who has been silent for long."""
@@ -149,10 +126,7 @@ class OutputLines:
         if (self._folder / ATTACHED).exists():
             self._yield()
             return
-        if (program := load_program(self._pid)) and not _is_python(program):
-            self._was_another = self._may_start_others = True
-            self._by_shell = self._by_shell or program in SHELLS
-        self._printers = None
+        self._programs.look()
         for text in self._lines():
             self._tell(text)
         self._looked, self._looked_ticks = time.monotonic(), _now_ticks()
@@ -275,8 +249,8 @@ class OutputLines:
         if fields == rank.shown and _is_exact(fields.get("grad_norm")):
             return
         rank.shown = fields
-        self._ask_who_prints()
-        another = rank.program not in (None, self._programs)
+        self._programs.ask()
+        another = rank.program not in (None, self._programs.number)
         again = another or self._is_started_anew(rank) is not False
         rank.count.unsure = rank.count.unsure or again
         self._note(rank, rank.step + 1, fields)
@@ -302,9 +276,9 @@ class OutputLines:
         ]
         begins = rank.count.anew > anew
         unseen = within or ended_by_error
-        if begins and (unseen or not (came_to_its_end or self._is_one_program(rank))):
+        if begins and (unseen or not (came_to_its_end or self._programs.is_one(rank.program))):
             rank.count.unsure = True  # no epoch either, or of a program whose end nobody saw
-        self._ask_who_prints(now=begins)
+        self._programs.ask(now=begins)
         if rank.count.by_lines and None not in changes:
             if changes or loss_of(fields) not in (None, loss_of(rank.shown or {})):
                 rank.shown = fields
@@ -323,72 +297,11 @@ class OutputLines:
         """Keep a step that has ended, and when it was not there yet."""
         rank.note(step, fields, of=of)
         rank.failed, rank.before_ticks = False, self._looked_ticks
-        rank.program = self._programs
+        rank.program = self._programs.number
 
     def _is_started_anew(self, rank: "_Rank") -> bool | None:
-        """Say whether a shell may have started the program again since a rank's last step.
-
-        None where nobody knows: no program is there any more. It may have failed and begun again,
-        or gone on to its end, and what it printed have come late (by `| grep`).
-        """
-        if not (rank.failed and self._by_shell):
-            return False
-        printers = self._find_printers()
-        if not printers:
-            return None
-        return min(ref.start_ticks for ref in printers) >= rank.before_ticks
-
-    def _is_one_program(self, rank: "_Rank") -> bool:
-        """Say whether it is still the program of a shell that printed a rank's last step.
-
-        How one has ended that its shell starts nobody sees but the shell: a counter that another
-        one begins anew may go on from what failed without a word. The last one a shell may become.
-        """
-        self._ask_who_prints(now=True)
-        if not self._may_start_others:
-            return True
-        return self._programs > 0 and rank.program == self._programs
-
-    def _ask_who_prints(self, *, now: bool = False) -> None:
-        """Look at what runs while steps are printed: now, or if it is long ago."""
-        if not now and time.monotonic() - self._asked < _ASK_EVERY_S:
-            return
-        self._asked = time.monotonic()
-        if not (self._may_start_others or self._waits()):
-            return
-        self._may_start_others = True
-        if printers := self._find_printers():
-            goes_on = self._printing & printers or (self._programs > 0 and self._prints(printers))
-            self._programs += not goes_on
-            self._printing = printers
-
-    def _prints(self, printers: frozenset[ProcessRef]) -> bool:
-        """Say whether the command prints itself, though it has waited for others.
-
-        Between its epochs it may wait for its workers, or for an evaluation, to end.
-        """
-        return not self._was_another and any(ref.pid == self._pid for ref in printers)
-
-    def _waits(self) -> bool:
-        """Say whether the command waits for a program that it has started, as far as is told."""
-        return load_wait_channel(self._pid) == _WAITS
-
-    def _find_printers(self) -> frozenset[ProcessRef]:
-        """Return the Pythons of the command; where there are none, itself, if it has no shell.
-
-        One that waits for others prints nothing.
-        """
-        if self._printers is None:
-            below = find_descendants(self._pid)
-            if (own := find_process(self._pid)) is not None:
-                below[self._pid] = own
-            programs = {pid: load_program(pid) for pid in below}
-            pythons = frozenset(ref for pid, ref in below.items() if _is_python(programs[pid]))
-            found = pythons - {own} if self._waits() else pythons
-            if not found and own is not None and SHELLS.isdisjoint(programs.values()):
-                found = frozenset((own,))
-            self._printers = found
-        return self._printers
+        """Say whether a rank's program failed and was begun again; None where nobody knows."""
+        return self._programs.is_begun_since(rank.before_ticks) if rank.failed else False
 
     def _open(self, number: int) -> "_Rank | None":
         """Begin to speak for a rank, unless it speaks for itself: then never again for any."""
@@ -646,10 +559,6 @@ def _word_at(match: re.Match[str]) -> str | None:
 def _is_exact(value: float | None) -> bool:
     """Say whether a number has so many decimals that no two steps share it."""
     return value is not None and math.isfinite(value) and round(value, FEW_DECIMALS) != value
-
-
-def _is_python(program: str) -> bool:
-    return program.startswith("python")
 
 
 def _now_ticks() -> int:

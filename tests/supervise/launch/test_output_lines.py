@@ -19,7 +19,7 @@ import pytest
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.patterns import GUESSED, PATTERNS, fitting
 from gonogo.rundir import RunDir, load_all_lines
-from gonogo.supervise.launch import output_lines
+from gonogo.supervise.launch import programs
 from gonogo.supervise.launch.output_lines import OutputLines, check_patterns
 from gonogo.trainer.line_file import ATTACHED, LineFile
 
@@ -1278,7 +1278,7 @@ def test_epochs_between_which_a_program_waits_for_another_are_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It evaluates in a process of its own, or waits for its workers to end."""
-    monkeypatch.setattr(output_lines, "_ASK_EVERY_S", 0.0)
+    monkeypatch.setattr(programs, "_ASK_EVERY_S", 0.0)
     program = read_shell(tmp_path, WAITS, by=[sys.executable, "-S", "-u", "-c"])
     assert [step for step, _ in program.steps()] == list(range(1, 10))
     assert program.told()[-1].msg == "done"
