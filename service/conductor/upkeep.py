@@ -1,5 +1,6 @@
 """What must be tidied? The cursor of all, missing decision files, old keys, who answers here."""
 
+from functools import partial
 from typing import cast
 
 from sqlalchemy import Table, bindparam, delete, func, select, update
@@ -19,13 +20,18 @@ _WAITING = Prepared(select(_EVENTS.c.id).where(_EVENTS.c.cursor.is_(None)).limit
 _PLACE = Prepared(update(_EVENTS).where(_EVENTS.c.id == bindparam("event")))
 
 
-def assign_cursors(session: Session) -> int:
+def assign_cursors(session: Session, now: float) -> int:
     """Give committed events their place in the order of all; return how many got one.
 
     By time, and those of one experiment by `seq` whatever their times say: a writer reads the
     clock before it waits for the experiment's lock.
     Only the one conductor does this, after the commit, so a reader that has seen a cursor never
-    finds a smaller one later.
+    finds a smaller one later. They grow with every millisecond, too: a database that lost its last
+    events (it was restored, or a fail-over) gives out none of theirs.
+
+    Args:
+        session: of a transaction that writes.
+        now: Unix seconds.
     """
     due = func.max(EventRow.at).over(partition_by=EventRow.experiment, order_by=EventRow.seq)
     query = select(EventRow.id).where(EventRow.cursor.is_(None)).limit(_BATCH)
@@ -33,9 +39,10 @@ def assign_cursors(session: Session) -> int:
     if not ids:
         return 0
     last = session.scalars(select(func.max(EventRow.cursor))).one() or 0
+    first = max(last + 1, int(now * 1000))
     _PLACE.run(
         tables_of(session),
-        *({"event": event, "cursor": number} for number, event in enumerate(ids, start=last + 1)),
+        *({"event": event, "cursor": number} for number, event in enumerate(ids, start=first)),
     )
     return len(ids)
 
@@ -55,7 +62,7 @@ class Cursors:
         """Give every committed event its cursor."""
         store = self._context.store
         while store.read(has_waiting) and not self._context.closing.is_set():
-            store.write(assign_cursors)
+            store.write(partial(assign_cursors, now=self._context.now()))
 
 
 class Upkeep:

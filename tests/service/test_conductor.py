@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
-from sqlalchemy import select, text
+from sqlalchemy import delete, select, text
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Unavailable
@@ -281,11 +282,12 @@ def test_an_experiments_events_keep_their_order_whatever_their_times_say(still: 
         deed = Deed(session=session, now=at)
         record_event(deed, lock_experiment(deed, experiment), "test.event")
 
-    context.store.write(assign_cursors)
+    assign = partial(assign_cursors, now=context.now())
+    context.store.write(assign)
     other = still.submit()
     for at in (9e9, 5e9, 7e9, 1e9):
         context.store.write(lambda session, at=at: tell(session, at))
-    context.store.write(assign_cursors)
+    context.store.write(assign)
     rows = context.store.read(
         lambda session: [
             (row.experiment, row.seq)
@@ -297,19 +299,42 @@ def test_an_experiments_events_keep_their_order_whatever_their_times_say(still: 
         assert seqs == sorted(seqs)
 
 
+def cursors_of(context: Context) -> list[int]:
+    query = select(EventRow.cursor).order_by(EventRow.cursor)
+    return context.store.read(lambda session: [n or 0 for n in session.scalars(query)])
+
+
 def test_cursors_order_all_committed_events_once(still: Plane) -> None:
     for _ in range(3):
         still.submit()
     context: Context = still.context
-    first = context.store.write(assign_cursors)
+    assign = partial(assign_cursors, now=context.now())
+    first = context.store.write(assign)
     assert first > 3
-    assert context.store.write(assign_cursors) == 0
+    assert context.store.write(assign) == 0
     still.submit()
-    context.store.write(assign_cursors)
-    cursors = context.store.read(
-        lambda session: list(session.scalars(select(EventRow.cursor).order_by(EventRow.cursor)))
+    context.store.write(partial(assign_cursors, now=1.0))  # a clock that was set back
+    cursors = cursors_of(context)
+    assert cursors == list(range(cursors[0], cursors[0] + len(cursors)))
+
+
+def test_a_database_that_lost_its_last_events_gives_out_none_of_their_cursors(
+    still: Plane,
+) -> None:
+    """Who follows the feed by the last cursor that he saw would miss what happened since."""
+    context: Context = still.context
+    still.submit()
+    context.store.write(partial(assign_cursors, now=context.now()))
+    kept = cursors_of(context)[-1]
+    still.submit()
+    context.store.write(partial(assign_cursors, now=context.now() + 1.0))
+    seen = cursors_of(context)[-1]
+    context.store.write(
+        lambda session: session.execute(delete(EventRow).where(EventRow.cursor > kept))
     )
-    assert cursors == list(range(1, len(cursors) + 1))
+    still.submit()
+    context.store.write(partial(assign_cursors, now=context.now() + 2.0))
+    assert still.get("/events", after=seen)["items"]
 
 
 def test_a_decision_file_that_a_kill_left_unwritten_is_written_later(plane: Plane) -> None:
