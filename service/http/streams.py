@@ -1,9 +1,10 @@
 """How are events followed live? Server-sent events from the append-only table.
 
 `id` is the experiment's `seq`: whoever reconnects with `Last-Event-ID` misses nothing and gets
-nothing twice. Between events, `progress` messages (without an id) carry step, loss and speed of the
-run; a comment every 15 s keeps the connection. However many follow, the database is asked four
-times a second what is new, and a stream ends when its key is revoked.
+nothing twice. Where the database lost the event that he saw last (it was restored, or a fail-over),
+he gets all that it has. Between events, `progress` messages (without an id) carry step, loss and
+speed of the run; a comment every 15 s keeps the connection. However many follow, the database is
+asked four times a second what is new, and a stream ends when its key is revoked.
 """
 
 import asyncio
@@ -92,6 +93,10 @@ class Streams:
                 if key_id not in news.keys:
                     return  # it was revoked
                 events: list[dict[str, Any]] = []
+                if news.seq.get(experiment, 0) < after and await run_in_threadpool(
+                    _has_lost, self._context, experiment, after
+                ):
+                    after = 0
                 if news.seq.get(experiment, 0) > after:
                     events = await run_in_threadpool(_load, self._context, experiment, after)
                 for event in events:
@@ -166,6 +171,12 @@ def _load_news(context: Context, experiments: list[str], keys: list[str]) -> _Ne
             keys=load_living_ids(session, keys),
         )
     )
+
+
+def _has_lost(context: Context, experiment: str, seq: int) -> bool:
+    """Say whether an experiment has no event `seq`; what is known of all may be older than it."""
+    last = context.store.read(lambda session: load_last_seqs(session, [experiment]))
+    return last.get(experiment, 0) < seq
 
 
 def _load(context: Context, experiment: str, after: int) -> list[dict[str, Any]]:

@@ -260,6 +260,13 @@ def test_events_of_an_experiment_have_no_gaps_and_resume_after_the_last_one(plan
         headers={"Last-Event-ID": "5"},
     )
     assert answer.text.split("id: ")[1].startswith("6\n")
+    lost = plane.call(  # by the database, which was restored since
+        "GET",
+        f"/experiments/{experiment}/events",
+        params={"follow": "false"},
+        headers={"Last-Event-ID": str(len(found) + 5)},
+    )
+    assert lost.text.split("id: ")[1].startswith("1\n")
     ordered = plane.wait(
         lambda: (page := plane.get("/events", limit=1000)["items"])[len(found) - 1 :] and page
     )
