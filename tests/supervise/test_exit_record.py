@@ -285,6 +285,35 @@ def test_a_disk_that_is_full_is_not_the_programs(
     assert record.signs == signs
 
 
+READ_ONLY = "OSError: [Errno 30] Read-only file system: 'checkpoints/step_000010'\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "place", "reason"),
+    [
+        (READ_ONLY, "", OutcomeCode.DISK_FULL),
+        (READ_ONLY, "checkpoints", OutcomeCode.DISK_FULL),
+        (READ_ONLY, "elsewhere", OutcomeCode.NONZERO_EXIT),
+        ("ValueError: no such word\n", "", OutcomeCode.NONZERO_EXIT),
+    ],
+    ids=["the run's", "of its checkpoints", "of another folder", "another error"],
+)
+def test_a_disk_that_became_read_only_is_not_the_programs(
+    log: str, place: str, reason: OutcomeCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernel makes one on an error: the run goes on from its last checkpoint, elsewhere."""
+
+    def statvfs(path: Path) -> SimpleNamespace:
+        flag = os.ST_RDONLY if path == tmp_path / place else 0
+        return SimpleNamespace(f_bavail=2**20, f_frsize=4096, f_files=0, f_favail=0, f_flag=flag)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    (tmp_path / "rank1.log").write_text(log)
+    record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: ended(1, at=1.0)})
+    assert record.reason is reason
+    assert ("read-only" in record.text) is (reason is OutcomeCode.DISK_FULL)
+
+
 @pytest.mark.parametrize(
     ("log", "free_kb", "end", "reason"),
     [

@@ -14,6 +14,7 @@ from gonogo.supervise.exit_record.last_lines import (
     is_read,
     last_error_line,
     left_early,
+    met_read_only,
     said_why,
     signs_of_cause,
     was_not_let_begin,
@@ -132,8 +133,11 @@ def _by_itself(
     signs = signs_of_cause(run_dir, order, ranks, cause)
     if "out_of_memory" in signs:
         return OOM, "trainer", text
-    if "no_space" in signs and _is_full(run_dir):
+    disks = run_dir, run_dir / "checkpoints"
+    if "no_space" in signs and any(_is_full(disk) for disk in disks):
         return DISK_FULL, "trainer", text
+    if met_read_only(run_dir, order, ranks, cause) and any(_is_read_only(disk) for disk in disks):
+        return DISK_FULL, "trainer", f"{text}: the file system that it writes to is read-only"
     ends = ranks if cause is None else {cause: ranks[cause]}
     untold = _is_untold(ranks) if cause is None else bool(ranks[cause].code)
     if untold and all(_kept_silent(run_dir, order, rank, ended) for rank, ended in ends.items()):
@@ -211,6 +215,14 @@ def _is_full(path: Path) -> bool:
     """Say whether the disk itself has no room or no inodes, and not a quota on it."""
     room = _free(path)
     return room is not None and (room[0] < FULL_BYTES or room[1] < FULL_FILES)
+
+
+def _is_read_only(path: Path) -> bool:
+    """Say whether nobody may write to a disk: the kernel met an error of it, or it fails over."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def _free(path: Path) -> tuple[float, float] | None:

@@ -18,6 +18,7 @@ _SIGNS_BYTES = 16_384
 """Of the end of a log in which known words are looked for: the last traceback, not the story."""
 _ERROR = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.M)
 """How the last line of a traceback begins."""
+_READ_ONLY = re.compile(r"Read-only file system|\bEROFS\b", re.I)
 _FROM_OUTSIDE = frozenset({9, 15})
 """Signals that no error of a program's own ends it by."""
 
@@ -83,31 +84,45 @@ def signs_of_cause(
     Its own last line tells it, else the end of the log. Who was killed ended by no error: what
     its log tells was survived.
     """
+    return signs_in(_words_of_cause(run_dir, order, ranks, cause)) & UNMISTAKABLE
+
+
+def met_read_only(
+    run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended], cause: int | None
+) -> bool:
+    """Say whether the rank that failed first ended by a write to a read-only file system."""
+    return _READ_ONLY.search(_words_of_cause(run_dir, order, ranks, cause)) is not None
+
+
+def _words_of_cause(
+    run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended], cause: int | None
+) -> str:
     if cause is None:
-        return set()
+        return ""
     shared = bool(order.get("command"))
-    return _signs_of(run_dir, order, cause, ranks[cause], alone=shared and len(ranks) == 1)
+    return _last_words(run_dir, order, cause, ranks[cause], alone=shared and len(ranks) == 1)
 
 
 def lost_a_peer(run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended) -> bool:
     """Say whether a rank that has failed says itself that another was gone."""
     if ended.code == 0:
         return False
-    return bool(_signs_of(run_dir, order, rank, ended, alone=False) & OF_VICTIMS)
+    return bool(signs_in(_last_words(run_dir, order, rank, ended, alone=False)) & OF_VICTIMS)
 
 
-def _signs_of(
+def _last_words(
     run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended, *, alone: bool
-) -> set[str]:
+) -> str:
+    """Return the error that a rank ended with, as its last line and the end of its log tell it."""
     if ended.signal in _FROM_OUTSIDE:
-        return set()
+        return ""
     error = last_error_line(run_dir, rank) or {}
     told = f"{error.get('type') or ''}: {error.get('text') or ''}"
     shared = bool(order.get("command"))
     log = _text(run_dir / f"rank{0 if shared else rank}.log", _SIGNS_BYTES)
     steps = [re.compile(text) for text in order.get("patterns") or ()]
     said = last_error(log, rank if shared and not alone else None, steps)
-    return signs_in(f"{told}\n{said}") & UNMISTAKABLE
+    return f"{told}\n{said}"
 
 
 def said_why(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:

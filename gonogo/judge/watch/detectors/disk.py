@@ -3,11 +3,12 @@
 Two sources: what the watcher reads of the file system, held against the size of the last checkpoint
 that it verified, and `error` lines, in which the trainer says that a write was refused. A disk is
 no rank's, so no rank is named. Where it has less room, or fewer inodes, than the finding's
-threshold the end is the host's (`disk_full`); what is refused all the same is a quota of the run's
-own. Room that is short only while a checkpoint is being written, and comes back when an older one
-is deleted, is no shortage: it has to last `SETTLE_S`. A small write that the watcher itself was
-refused (a quota, a read-only remount) warns, whatever room there is: it may be no limit of the
-trainer's. A run that has nothing more to write is left alone.
+threshold, or is read-only for the watcher, too, the end is the host's (`disk_full`); what is
+refused all the same is a quota of the run's own. Room that is short only while a checkpoint is
+being written, and comes back when an older one is deleted, is no shortage: it has to last
+`SETTLE_S`. A small write that the watcher itself was refused (a quota, a read-only remount) warns,
+whatever room there is: it may be no limit of the trainer's. A run that has nothing more to write is
+left alone.
 """
 
 import re
@@ -32,6 +33,7 @@ FULL_FILES = 16
 _FULL = re.compile(
     r"\[?Errno 28\b|\bENOSPC\b|(?i:no space left on device)|PytorchStreamWriter failed writing"
 )
+_READ_ONLY = re.compile(r"\[?Errno 30\b|\bEROFS\b|(?i:read-only file system)")
 _REFUSED = re.compile(
     r"\[?Errno (?:28|30|122)\b|\b(?:ENOSPC|EROFS|EDQUOT)\b|(?i:no space left on device"
     r"|read-only file system|disk quota exceeded)|PytorchStreamWriter failed writing"
@@ -55,6 +57,7 @@ class Disk(Detector[Room]):
     """D19: is the run's file system full, or nearly so?"""
 
     name = Name.DISK
+    version = 2
     sentence = (
         "Warns when less than two checkpoints (or 5 GB) are free, or the watcher's own small write"
         " was refused; halts before the next write when less than one is free, and at once when the"
@@ -71,6 +74,10 @@ class Disk(Detector[Room]):
             return own, []
         text = (beat.line.text or "").strip()
         left, least, unit = self._left(own, view) if _FULL.search(text) else (None, None, "")
+        room = "" if left is None else f"; {left:.0f} {unit} were free where the run writes"
+        if _READ_ONLY.search(text) and _is_refused(view):
+            left, least = 0.0, FULL_MB
+            room = "; the watcher was refused one there within the last minute, too"
         finding = found(
             view,
             self.name,
@@ -80,8 +87,7 @@ class Disk(Detector[Room]):
             step=beat.line.step,
             value=left,
             threshold=least,
-            text=f"the file system refused a write at step {beat.line.step}: {text[:200]}"
-            + ("" if left is None else f"; {left:.0f} {unit} were free where the run writes"),
+            text=f"the file system refused a write at step {beat.line.step}: {text[:200]}{room}",
         )
         return replace(own, refused=True), [finding]
 
@@ -160,6 +166,12 @@ class Disk(Detector[Room]):
 def is_refusal(line: Heartbeat) -> bool:
     """Whether an error line says that the file system is full, read-only or over its quota."""
     return line.msg == Msg.ERROR and _REFUSED.search(line.text or "") is not None
+
+
+def _is_refused(view: View) -> bool:
+    """Whether the disk refused the watcher's own small write within the last minute."""
+    seen = view.disk()
+    return seen is not None and seen.refused
 
 
 def _has_to_write(view: View) -> bool:

@@ -150,6 +150,25 @@ def with_looks(*looks: dict[str, object]) -> World:
     return world.steps(2)
 
 
+@pytest.mark.parametrize(
+    ("text", "refused", "cause"),
+    [
+        ("[Errno 30] Read-only file system", True, OutcomeCode.DISK_FULL),
+        ("[Errno 30] Read-only file system", False, OutcomeCode.RESOURCE_LIMIT),
+        ("[Errno 122] Disk quota exceeded", True, OutcomeCode.RESOURCE_LIMIT),
+    ],
+    ids=["the disk's", "of another disk", "a quota"],
+)
+def test_a_disk_that_is_read_only_for_the_watcher_too_is_its_hosts(
+    text: str, refused: bool, cause: OutcomeCode
+) -> None:
+    world = World(host_order()).boot().steps(3)
+    tell(world, disk={**disk(100_000), "refused": refused})
+    world.ranks[0].say("error", type="OSError", text=text)
+    (halt,) = watch(world.steps(1)).halts
+    assert cause_of(halt) is cause
+
+
 def test_a_write_that_the_watcher_was_refused_warns_whatever_room_there_is() -> None:
     """A quota, a read-only remount: the trainer may have another, and tells of its own writes."""
     refused = {"refused": True}
