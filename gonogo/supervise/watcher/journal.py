@@ -8,7 +8,9 @@ recorded then. A torn last line is cut off; a line that is no tick is passed ove
 a watcher that dies of it ends a healthy run.
 
 What the disk does not take is kept, up to KEPT_BYTES, and written in its order as soon as it does:
-a disk that was full for an hour leaves no hole in what is recorded.
+a disk that was full for an hour leaves no hole in what is recorded. Nor does one that was unmounted
+and came back: a trainer that saves meanwhile makes a folder of the run directory's name, and
+nothing is written into that one.
 """
 
 import errno
@@ -70,6 +72,8 @@ class Journal:
 
     def __init__(self, run_dir: RunDir) -> None:
         self._dir = run_dir
+        self._folder: os.stat_result | None = None
+        """The run directory, as it was seen first."""
         self.last: str | None = None
         """Digest of the last recorded tick."""
         self.bytes = 0
@@ -92,6 +96,7 @@ class Journal:
             on_lines: given every heartbeat line that is read again.
             on_pace: given the pace of a snapshot, before any line after it.
         """
+        self._look_at_folder()
         for path in (self._dir.watch, self._dir.findings):
             _cut_torn_line(path)
         memory, self.bytes = self._take_up(order)
@@ -177,6 +182,7 @@ class Journal:
         Raises:
             OSError: it cannot be written.
         """
+        self._look_at_folder()
         with append_plain(path) as stream:
             if path in self._whole:  # that time the part could not be taken back either
                 stream.truncate(self._whole[path])
@@ -190,6 +196,18 @@ class Journal:
                 stream.truncate(start)
                 del self._whole[path]
                 raise
+
+    def _look_at_folder(self) -> None:
+        """See that the run directory is the one that it was.
+
+        Raises:
+            OSError: it cannot be seen, or another folder has its name.
+        """
+        found = self._dir.path.stat()
+        if self._folder is None:
+            self._folder = found
+        elif not os.path.samestat(self._folder, found):
+            raise OSError(errno.ESTALE, "another folder has its name", str(self._dir.path))
 
     def _load_findings(self) -> list[Finding]:
         found: list[Finding] = []

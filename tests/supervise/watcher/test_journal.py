@@ -193,6 +193,28 @@ def test_what_the_disk_refuses_is_written_in_its_order_when_it_takes_it(
     assert len(load_all_lines(run_dir.findings)) == 1
 
 
+def test_what_an_unmounted_disk_lacks_is_written_to_no_folder_of_its_name(
+    tmp_path: Path, order: Order
+) -> None:
+    """A trainer that saves makes one below the mount, where all of it is hidden afterwards."""
+    run_dir, away = RunDir(tmp_path / "run"), tmp_path / "away"
+    run_dir.path.mkdir()
+    write_a_sick_run(run_dir, order)
+    journal = Journal(run_dir)
+    journal.recover(order)
+    run_dir.path.rename(away)
+    journal.add_tick(Tick(n=3, mono=0.6, ts=3.0, go=True))
+    run_dir.path.mkdir()
+    journal.add_tick(Tick(n=4, mono=0.8, ts=3.0, go=True))
+    assert list(run_dir.path.iterdir()) == []
+    run_dir.path.rmdir()
+    away.rename(run_dir.path)
+    journal.add_tick(Tick(n=5, mono=1.0, ts=3.2, go=True))
+    ticks = [Tick.model_validate_json(line) for line in load_all_lines(run_dir.watch)]
+    assert [tick.n for tick in ticks] == [0, 1, 2, 3, 4, 5]
+    assert [tick.prev for tick in ticks[1:]] == [tick_digest(tick) for tick in ticks[:-1]]
+
+
 def test_what_there_is_no_room_to_keep_leaves_nothing_of_itself(
     tmp_path: Path, order: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
