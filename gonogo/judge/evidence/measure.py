@@ -142,6 +142,13 @@ def is_of_several(criterion: Criterion) -> bool:
     return criterion.aggregate is Aggregate.SLOPE
 
 
+def open_ended(aggregate: Aggregate, row: MeasureRow) -> MeasureRow:
+    """Return what a rank's samples bound where nobody knows how many more there would have been."""
+    low = row.low if aggregate in (Aggregate.MAX, Aggregate.COUNT) else -math.inf
+    high = row.high if aggregate is Aggregate.MIN else math.inf
+    return row.model_copy(update={"low": low, "high": high})
+
+
 def build_measure(
     criterion: Criterion,
     ranks: Mapping[int, RankSteps],

@@ -13,7 +13,8 @@ from gonogo.contract.criterion import Aggregate, Criterion, GateSeverity, Grey
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import JUDGE_VERSION
-from gonogo.judge.evidence.measure import is_of_several, needed_share
+from gonogo.contract.rules import Rules
+from gonogo.judge.evidence.measure import is_of_several, needed_share, open_ended
 from gonogo.judge.evidence.metrics import Owed, absent_text, metric_row
 
 PASS, FAIL = CriterionOutcome.PASS, CriterionOutcome.FAIL
@@ -100,23 +101,21 @@ def is_grey(
     return zone is Zone.GREY and _severity(criterion, zone) is GateSeverity.REQUIRED
 
 
-def fails_already(
-    criterion: Criterion,
-    measure: Measure | None,
-    world_size: int,
-    judge_version: int = JUDGE_VERSION,
-) -> bool:
+def fails_already(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
     """Say whether a criterion fails whatever the samples are that are not there.
 
-    What is owed once, at the end, says nothing of a run that did not come to it, and no sample that
-    is missing fails it.
+    What is owed once, at the end, says nothing of a run that did not come to it. Where the order
+    does not say after which steps it evaluates, nobody knows how many evaluations are not there.
     """
     row = metric_row(criterion.metric)
     advisory = criterion.severity is GateSeverity.ADVISORY
     if row is None or row.owed is Owed.ONCE or advisory:
         return False
-    weighed = criterion.model_copy(update={"on_missing": INCONCLUSIVE.value})
-    return _read(weighed, _rank_rows(measure, world_size), judge_version).outcome is FAIL
+    rows = _rank_rows(measure, rules.world_size or 0)
+    if row.owed is Owed.EVERY_EVAL and not rules.evals(rules.window(criterion)):
+        rows = [open_ended(criterion.aggregate, one) for one in rows]
+    reading = _already(criterion, rows, rules.judge_version)
+    return reading is not None and reading.outcome is FAIL
 
 
 def _severity(criterion: Criterion, zone: Zone) -> GateSeverity:
@@ -147,20 +146,10 @@ def _read(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> R
     if "profile" in (criterion.pass_above, criterion.pass_below):
         text = f"{what}: it must reach the profile's floor, and the order does not say what that is"
         return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
-    bad = sum(row.non_finite for row in rows)
-    if bad:
-        fails = criterion.aggregate is Aggregate.ALL_FINITE or criterion.on_nan == "fail"
-        text = f"{what}: {bad} samples are not finite"
-        return Reading(outcome=FAIL if fails else ERROR, observed=None, evidence=text)
-    needs_two = judge_version >= NEEDS_TWO and is_of_several(criterion)
-    known = [UNKNOWN if needs_two and row.samples == 1 else row for row in rows]
-    low = _over_ranks(criterion, [row.low for row in known])
-    high = _over_ranks(criterion, [row.high for row in known])
-    if rows and _must_fail(criterion, low, high):
-        text = f"{what}: fails whatever the missing samples were"
-        if judge_version >= SAYS_VALUE:
-            text = _failing(criterion, low, high, what)
-        return Reading(outcome=FAIL, observed=_shown(low, high), evidence=text)
+    already = _already(criterion, rows, judge_version)
+    if already is not None:
+        return already
+    known = _known(criterion, rows, judge_version)
     short = _shortfall(criterion, rows)
     value = _value(criterion, known)
     if short is not None:
@@ -173,6 +162,31 @@ def _read(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> R
         text = f"{what}: one sample says nothing of it"
         return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text, zone=Zone.NOWHERE)
     return _weigh(criterion, value, what)
+
+
+def _already(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> Reading | None:
+    """Return what is certain whatever the missing samples were; None where nothing is."""
+    what = f"{criterion.aggregate.value} of {criterion.metric}"
+    bad = sum(row.non_finite for row in rows)
+    if bad:
+        fails = criterion.aggregate is Aggregate.ALL_FINITE or criterion.on_nan == "fail"
+        text = f"{what}: {bad} samples are not finite"
+        return Reading(outcome=FAIL if fails else ERROR, observed=None, evidence=text)
+    known = _known(criterion, rows, judge_version)
+    low = _over_ranks(criterion, [row.low for row in known])
+    high = _over_ranks(criterion, [row.high for row in known])
+    if not rows or not _must_fail(criterion, low, high):
+        return None
+    text = f"{what}: fails whatever the missing samples were"
+    if judge_version >= SAYS_VALUE:
+        text = _failing(criterion, low, high, what)
+    return Reading(outcome=FAIL, observed=_shown(low, high), evidence=text)
+
+
+def _known(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> list[MeasureRow]:
+    """Return what is known of the ranks: of a slope or a spread, one sample says nothing."""
+    needs_two = judge_version >= NEEDS_TWO and is_of_several(criterion)
+    return [UNKNOWN if needs_two and row.samples == 1 else row for row in rows]
 
 
 def _told_in_part(criterion: Criterion, value: float | None, what: str) -> str | None:

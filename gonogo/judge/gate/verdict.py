@@ -104,13 +104,7 @@ def _undecided(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]
 def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
     if outcome is None or outcome.klass is OutcomeClass.SUCCESS:
         return []
-    return [
-        row.id
-        for row in rules.gate
-        if fails_already(
-            row, facts.measures.get(row.id), rules.world_size or 0, rules.judge_version
-        )
-    ]
+    return [row.id for row in rules.gate if fails_already(row, facts.measures.get(row.id), rules)]
 
 
 def _explains(diagnosis: str | None, results: Iterable[CriterionResult], rules: Rules) -> bool:

@@ -252,8 +252,47 @@ def test_a_run_that_was_ended_has_failed_what_no_further_step_could_save(
         v=2, judge_version=2, steps=10, world_size=2, built_in=[], gate=[], conditions=[],
     )  # fmt: skip
     measure = build_measure(criterion, ranks_with({0: flat(5.0, 8), 1: flat(5.0, 8)}), rules)
-    assert fails_already(criterion, measure, 2) is failed
-    assert not fails_already(criterion, None, 2)
+    assert fails_already(criterion, measure, rules) is failed
+    assert not fails_already(criterion, None, rules)
+
+
+def test_a_mean_of_nearly_all_steps_can_be_saved_by_the_rest() -> None:
+    criterion = Criterion.model_validate(
+        {"id": "c", "metric": "loss", "aggregate": "mean", "pass_below": 4.0}
+    )
+    rules = Rules(
+        v=2, judge_version=2, steps=100, world_size=1, built_in=[], gate=[], conditions=[]
+    )
+    nearly = {step: 4.1 for step in range(1, 97)}
+    measure = build_measure(criterion, ranks_with({0: nearly}), rules)
+    assert evaluate(criterion, measure, 1).outcome == "fail"
+    assert not fails_already(criterion, measure, rules)
+
+
+EVALS_SO_FAR = [
+    ("last", {"pass_below": 4.0}, False),
+    ("mean", {"pass_below": 4.0}, False),
+    ("min", {"pass_below": 4.0}, False),
+    ("count", {"pass_above": 3.0}, False),
+    ("max", {"pass_below": 4.0}, True),
+    ("min", {"pass_above": 6.0}, True),
+    ("count", {"pass_below": 1.0}, True),
+]
+
+
+@pytest.mark.parametrize(("aggregate", "bound", "failed"), EVALS_SO_FAR)
+def test_of_a_script_that_evaluates_when_it_likes_nobody_knows_what_was_still_to_come(
+    aggregate: str, bound: dict[str, float], failed: bool
+) -> None:
+    """A healthy run that was preempted had failed by the loss of its first evaluation."""
+    criterion = Criterion.model_validate(
+        {"id": "c", "metric": "val_loss", "aggregate": aggregate, **bound}
+    )
+    rules = Rules(v=2, judge_version=2, steps=10, world_size=1, built_in=[], gate=[], conditions=[])
+    lines = (progress(step).model_copy(update={"msg": "eval", "val_loss": 5.0}) for step in (2, 4))
+    measure = build_measure(criterion, {0: build_rank_steps(lines)}, rules)
+    assert measure.ranks["0"].samples == 2
+    assert fails_already(criterion, measure, rules) is failed
 
 
 def test_a_median_that_missing_samples_could_save_does_not_fail() -> None:
