@@ -130,7 +130,7 @@ def unsettled_before(runs: Sequence[Attempt], judged: Attempt) -> History | None
     Run again until it passes, a value that lies between its thresholds would be GO by chance. What
     was not seen of a run is no such value, and is seen in the next one or not. Nor does an
     accident, or a halt, excuse what a run had measured by then: one that goes on from its
-    checkpoint sees the steps after that alone.
+    checkpoint sees the steps after that alone. Of one that is NO_GO the confirmations tell.
 
     Args:
         runs: of the phase, those included that infrastructure or an operator ended.
@@ -138,7 +138,11 @@ def unsettled_before(runs: Sequence[Attempt], judged: Attempt) -> History | None
     """
     if judged.reason is RunReason.REMEDY:
         return None
-    before = [row for row in runs[: runs.index(judged)] if row.change is None and row.until is None]
+    before = [
+        row
+        for row in runs[: runs.index(judged)]
+        if row.change == judged.change and row.until is None and row.verdict is not Verdict.NO_GO
+    ]
     found: dict[str, Any] = {}
     undecided = [
         Undecided(run=row.run, criteria=list(row.undecided)) for row in before if row.undecided
@@ -153,6 +157,13 @@ def unsettled_before(runs: Sequence[Attempt], judged: Attempt) -> History | None
     if failed:
         found["failed_before"] = failed
     return History(**found) if found else None
+
+
+def joined(told: History | None, more: History | None) -> History | None:
+    """Return what two histories of one run tell together."""
+    if told is None or more is None:
+        return told or more
+    return told.model_copy(update={name: getattr(more, name) for name in more.model_fields_set})
 
 
 def _told(row: Attempt) -> Confirmation:

@@ -23,6 +23,7 @@ from gonogo.judge.course.confirmation import (
     completion_of,
     confirmed_run,
     history_of,
+    joined,
     next_confirmation,
     unsettled_before,
 )
@@ -90,6 +91,7 @@ def decide(
     history = history_of(first, confirmations)
     whole = completion_of(confirmations)
     if whole is not None and whole.verdict is not Verdict.NO_GO:
+        history = joined(history, unsettled_before(every, whole))
         return _conclude(plan, phase, whole, _at_most_conditional(whole), history, conditions)
     verdict = confirmed_verdict(history, Verdict.NO_GO)
     if verdict is Verdict.NO_GO:

@@ -154,6 +154,28 @@ def test_a_run_that_was_taken_over_is_no_retry_and_begins_no_count_anew(code: st
     assert after(dead, attempt()).history is None
 
 
+@pytest.mark.parametrize("when", ["before the failure", "while the phase went on"])
+def test_nor_is_it_where_a_failure_after_it_did_not_come_again(when: str) -> None:
+    """What was confirmed is met by the next phase: nobody was asked about what had failed."""
+    plan = ours(confirm=CONFIRM)
+    ended = lost(failed=("spikes",), undecided=("slow",), run="run_1")
+    failed = nan(step=400, reason=RunReason.RESUME, run="run_2")
+    again = attempt(reason=RunReason.CONFIRM, until=410, run="run_3")
+    whole = attempt(reason=RunReason.RESUME, run="run_5")
+    runs = {
+        "before the failure": (ended, failed, again, whole),
+        "while the phase went on": (failed, again, replace(ended, run="run_4"), whole),
+    }[when]
+    action = after(*runs, plan=plan)
+    assert (action.verdict, action.about) == ("CONDITIONAL_GO", "run_5")
+    assert action.history is not None
+    told = [row.id for row in history_criteria(action.history)]
+    assert told == ["reproduced", "undecided", "failed_before"]
+    alone = after(failed, again, whole, plan=plan).history
+    assert alone is not None
+    assert [row.id for row in history_criteria(alone)] == ["reproduced"]
+
+
 def test_a_variant_that_a_person_halted_is_still_to_be_run() -> None:
     halted = attempt("halted", "INCONCLUSIVE", reason=RunReason.CONFIRM, change=NO_FLASH)
     rerun = nan(reason=RunReason.RERUN, run="run_2")
