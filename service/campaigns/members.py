@@ -9,6 +9,7 @@ from gonogo.contract.api import CampaignMember
 from gonogo.contract.decision import Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import Order
+from gonogo.contract.outcome import OutcomeClass
 from gonogo.judge.compare.campaign import Member
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit
@@ -18,6 +19,7 @@ from service.db.documents import Stop
 from service.db.schema import DecisionRow, ExperimentRow, RunRow
 from service.db.store import Session
 from service.queries.decisions import Outline, load_last_automatic
+from service.queries.experiments import load_seen_runs
 
 COUNTED = (Verdict.GO, Verdict.CONDITIONAL_GO)
 """Verdicts of runs that count: what fails its gate, or does not show it, wins nothing."""
@@ -35,11 +37,18 @@ class Brought:
     verdict: Verdict | None = None
     unit: Unit | NoUnit | None = None
     """None: it goes on, or a person stopped it and may let it go on."""
+    stopped: int = 0
+    """Runs of it that a person ended, and that another came after."""
 
     def member(self) -> Member:
         """Return it as the campaign's next step wants it."""
         row = self.experiment
-        return Member(variant=row.variant or "", repeat=row.repeat or 0, brought=self.unit)
+        return Member(
+            variant=row.variant or "",
+            repeat=row.repeat or 0,
+            brought=self.unit,
+            stopped=self.stopped,
+        )
 
     def view(self) -> CampaignMember:
         """Return how it is shown."""
@@ -69,7 +78,20 @@ def load_brought(
     """Return what each experiment brings."""
     done = [row.id for row in experiments if is_done(row.state, row.stop)]
     judged = load_last_automatic(session, done)
-    return [_brought(session, row, judged.get(row.id), question) for row in experiments]
+    runs = load_seen_runs(session, done)
+    return [
+        replace(
+            _brought(session, row, judged.get(row.id), question),
+            stopped=_stopped(runs.get(row.id, [])),
+        )
+        for row in experiments
+    ]
+
+
+def _stopped(runs: Sequence[RunRow]) -> int:
+    """Return how many runs of an experiment a person ended who then had another made."""
+    ended = [row.outcome for row in runs[:-1] if row.outcome is not None]
+    return sum(outcome.klass is OutcomeClass.OPERATOR for outcome in ended)
 
 
 def _brought(

@@ -195,6 +195,32 @@ def test_a_run_that_a_person_halts_is_waited_for_and_counts_when_it_has_gone_on(
     assert (going["done"], going["members"][0]["why"]) == (1, None)
 
 
+def test_a_run_that_is_halted_and_run_again_until_it_is_fast_wins_with_a_note(
+    plane: Plane,
+) -> None:
+    began = submit(plane, repeats=3)
+    worker, wobbles = plane.worker(), itertools.cycle([1.0, 1.01, 0.99])
+    for number in range(6):
+        order = plane.next_order(worker)
+        for _ in range(2 if number == 1 else 0):
+            worker.start(order)
+            lines = {rank: beats(order, rank, upto=4) for rank in range(order.world_size)}
+            worker.ship(order, lines)
+            plane.call("POST", f"/experiments/{order.experiment}/halt", json={"reason": "slow"})
+            worker.end(order, lines, "halted", "operator", code=3)
+            plane.wait_state(order.experiment, "awaiting_decision")
+            plane.call("POST", f"/experiments/{order.experiment}/rerun", json={"reason": "again"})
+            order = plane.next_order(worker)
+        run_through(worker, order, next(wobbles))
+    done = plane.wait(
+        lambda: (row := view(plane, began["id"]))["state"] == "finished" and row, "its end"
+    )
+    assert done["comparison"]["winner"] == "static"
+    assert done["comparison"]["notes"] == [
+        "static, repeat 1: a person ended 2 runs before the one that is compared"
+    ]
+
+
 @pytest.mark.long
 def test_runs_wait_for_the_host_of_the_others_while_it_lives(plane: Plane) -> None:
     submit(plane)

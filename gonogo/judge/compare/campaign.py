@@ -28,6 +28,8 @@ class Member:
     repeat: int
     brought: Unit | NoUnit | None = None
     """None: it goes on, or is not judged."""
+    stopped: int = 0
+    """Runs that a person had ended before the one that is brought."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,11 +126,11 @@ def next_step(spec: CampaignSpec, members: Iterable[Member]) -> Begin | Wait | E
     while True:
         lost = slots.given_up()
         if slots.names[0] in lost or len(lost) >= len(slots.names) - 1:
-            return End(comparison=_compared(spec, slots, repeats))
+            return End(comparison=_compared(spec, slots, repeats, members))
         begin = next(slots.missing(repeats), None)
         if begin is not None:
             return Begin(variant=begin[0], repeat=begin[1])
-        found = _compared(spec, slots, repeats)
+        found = _compared(spec, slots, repeats, members)
         if repeats >= spec.bound or not _is_open(found):
             return End(comparison=found)
         repeats += 1
@@ -166,8 +168,10 @@ def _slots_of(spec: CampaignSpec, members: Iterable[Member]) -> _Slots:
     return _Slots(names=[row.name for row in spec.variants], rows=rows)
 
 
-def _compared(spec: CampaignSpec, slots: _Slots, repeats: int) -> Comparison:
-    """Return the comparison of the first repeats, with what to know about its looks."""
+def _compared(
+    spec: CampaignSpec, slots: _Slots, repeats: int, members: Iterable[Member]
+) -> Comparison:
+    """Return the comparison of the first repeats, with what to know about its looks and runs."""
     lost = slots.given_up()
     brought = {
         name: [_given_up(row) if name in lost else row for row in rows]
@@ -182,6 +186,12 @@ def _compared(spec: CampaignSpec, slots: _Slots, repeats: int) -> Comparison:
         f"{name} was given up: {TRIES} runs of one repeat do not count"
         for name in slots.names
         if name in lost
+    ]
+    notes += [
+        f"{row.variant}, repeat {row.repeat}: a person ended"
+        f" {row.stopped} run{'s' * (row.stopped != 1)} before the one that is compared"
+        for row in members
+        if row.stopped and isinstance(row.brought, Unit)
     ]
     if spec.looks > 1:
         notes.append(
