@@ -71,6 +71,7 @@ def resolve_campaign(
         except Rejected as error:
             raise _of_variant(row.name, error) from error
     _check_differing(variants)
+    _check_seeds(spec)
     for name, found in variants.items():
         try:
             reseeded(found, spec.bound).plan_digest()
@@ -85,16 +86,19 @@ def reseeded(plan: ResolvedPlan, repeat: int) -> ResolvedPlan:
     """Return a variant's plan for one repeat: all variants of a repeat share a seed.
 
     Two runs with one seed are one run told twice, as far as a loss goes. Where the configuration
-    names no seed, nothing changes.
+    names no seed, nothing changes; where its one phase does, that is the one.
     """
-    seed = plan.train.get("seed")
+    of_phase = plan.plan["phases"][0].get("train") or {}
+    seed = of_phase.get("seed", plan.train.get("seed"))
     if repeat == 1 or isinstance(seed, bool) or not isinstance(seed, int):
         return plan
+    seed += repeat - 1
     changed = plain_copy(plan.plan)
-    changed["train"] = {**changed.get("train", {}), "seed": seed + repeat - 1}
-    return ResolvedPlan(
-        plan=changed, train={**plan.train, "seed": seed + repeat - 1}, fault=plan.fault
-    )
+    if "seed" in of_phase:
+        changed["phases"][0]["train"]["seed"] = seed
+        return ResolvedPlan(plan=changed, train=plan.train, fault=plan.fault)
+    changed["train"] = {**changed.get("train", {}), "seed": seed}
+    return ResolvedPlan(plan=changed, train={**plan.train, "seed": seed}, fault=plan.fault)
 
 
 def _check(
@@ -128,6 +132,19 @@ def _check_differing(variants: Mapping[str, ResolvedPlan]) -> None:
         if told[name] == told[baseline]:
             message = f"variant {name} changes nothing of {baseline}, so they cannot be compared"
             raise rejected([Problem(path=f"campaign.variants.{name}", message=message)])
+
+
+def _check_seeds(spec: CampaignSpec) -> None:
+    """Refuse what would win or lose by its seed.
+
+    Raises:
+        Rejected: a variant that names one.
+    """
+    for row in spec.variants:
+        if "seed" in (row.document().get("train") or {}):
+            path = f"campaign.variants.{row.name}.train.seed"
+            message = "a seed belongs to the repeat: all variants share it (train.seed of the plan)"
+            raise rejected([Problem(path=path, message=message)])
 
 
 def first_order(plan: ResolvedPlan) -> Order:

@@ -7,17 +7,19 @@ from typing import Any
 import pytest
 
 from gonogo.contract.errors import Rejected
-from gonogo.planning.campaigns import reseeded, resolve_campaign
+from gonogo.planning.campaigns import first_order, reseeded, resolve_campaign
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 
 TWICE = [{"name": "a"}, {"name": "a", "env": {"NSA_DDP_COMPRESS": "bf16"}}]
+SEEDED = [{"name": "a"}, {"name": "b", "env": {"NSA_DDP_COMPRESS": "bf16"}, "train": {"seed": 99}}]
 GATE = [{"id": "compared", "metric": "loss", "aggregate": "all_finite"}]
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"confirm": {"on": ["stall"]}}, "confirm: expected nothing"),
     ({"remedies": {"out_of_memory": {}}}, "remedies: expected nothing"),
     ({"phases.compared.approve": "always"}, r"approve: found always, expected never"),
     ({"phases.compared.gate": GATE}, "the campaign itself has a criterion of this id"),
+    ({"campaign.variants": SEEDED}, "b.train.seed: a seed belongs to the repeat"),
     ({"campaign.variants": TWICE}, "two variants are called a"),
     ({"campaign.repeats": 5, "campaign.max_repeats": 4}, "found 4, expected at least 5"),
     ({"campaign.repeats": 2}, "campaign.repeats: found 2"),
@@ -50,6 +52,17 @@ def test_a_campaign_has_one_phase() -> None:
 def test_one_step_after_the_warm_up_is_enough() -> None:
     found = resolve_campaign(bundled_plan("campaign-demo"), {"campaign.warmup_steps": 11})
     assert list(found.variants) == ["whole", "bf16"]
+
+
+@pytest.mark.parametrize("where", ["train.seed", "phases.compared.train.seed"])
+def test_every_repeat_has_a_seed_of_its_own_wherever_the_plan_says_the_first(where: str) -> None:
+    found = resolve_campaign(bundled_plan("campaign-demo"), {where: 7})
+    plans = list(found.variants.values())
+    seeds = [
+        {first_order(reseeded(plan, repeat)).train["seed"] for plan in plans}
+        for repeat in (1, 2, 3)
+    ]
+    assert seeds == [{7}, {8}, {9}]
 
 
 def test_a_program_without_a_seed_is_run_again_as_it_is() -> None:
