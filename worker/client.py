@@ -65,7 +65,15 @@ _A = TypeVar("_A", bound=BaseModel)
 
 
 class ControlPlane:
-    """The control plane at `url`, called with a worker key; safe to use from several threads."""
+    """The control plane at `url`, called with a worker key; safe to use from several threads.
+
+    Args:
+        url: its address.
+        key: the worker key.
+        secret_of: returns the secret of a run's claim.
+        moved: returns where it is by now, asked after each call that it did not take; None: there.
+        transport: what carries the calls.
+    """
 
     def __init__(
         self,
@@ -73,12 +81,13 @@ class ControlPlane:
         key: str | None,
         *,
         secret_of: Callable[[str], str | None] = lambda run: None,
+        moved: Callable[[], str | None] = lambda: None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._secret_of = secret_of
+        self._secret_of, self._moved = secret_of, moved
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(
-            base_url=f"{url.rstrip('/')}/api/v1/agent",
+            base_url=_base_of(url),
             headers=headers,
             timeout=httpx.Timeout(CALL_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             transport=transport,
@@ -151,6 +160,27 @@ class ControlPlane:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> _A:
+        """Post one message; after a failure the next one goes where the control plane is by now.
+
+        Raises: see `_post_there`.
+        """
+        try:
+            return self._post_there(path, body, answer, headers=headers, timeout_s=timeout_s)
+        except (Rejected, Unavailable):
+            url = self._moved()
+            if url is not None:
+                self._http.base_url = _base_of(url)
+            raise
+
+    def _post_there(
+        self,
+        path: str,
+        body: BaseModel,
+        answer: type[_A],
+        *,
+        headers: Mapping[str, str] | None,
+        timeout_s: float,
+    ) -> _A:
         """Post one message.
 
         Raises:
@@ -180,6 +210,10 @@ class ControlPlane:
                 raise Unavailable(text)
             return found
         raise _error_of(path, response)
+
+
+def _base_of(url: str) -> str:
+    return f"{url.rstrip('/')}/api/v1/agent"
 
 
 def _error_of(path: str, response: httpx.Response) -> Rejected | Unavailable:

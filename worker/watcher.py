@@ -6,6 +6,7 @@ the run is watched all the same.
 
 import logging
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gonogo.contract.order import Order
@@ -28,10 +29,16 @@ def start_shipping(run_dir: RunDir, order: Order) -> Shipping:
 
     def connect() -> "Shipper":
         from worker.client import ControlPlane
+        from worker.engine.reached import load_reached
         from worker.host.claim_book import ClaimBook
         from worker.shipping.shipper import Shipper
 
-        client = ControlPlane(settings.url, key, secret_of=ClaimBook(settings.home).load)
+        client = ControlPlane(
+            settings.url,
+            key,
+            secret_of=ClaimBook(settings.home).load,
+            moved=partial(load_reached, settings.home, run_dir.path),
+        )
         return Shipper(run_dir, order.run, order.token, client)
 
     logging.getLogger("httpx").setLevel(logging.WARNING)  # one line a request says nothing

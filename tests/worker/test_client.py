@@ -119,3 +119,25 @@ def test_the_call_goes_to_the_agent_route_with_the_key() -> None:
     assert ack.acked == {"0": 7}
     assert str(seen[0].url) == "http://control/api/v1/agent/runs/run_1/telemetry"
     assert seen[0].headers["Authorization"] == f"Bearer {SECRET}"
+
+
+@pytest.mark.parametrize("there", ["nobody", "another home's"])
+def test_after_a_failure_it_is_called_where_it_is_by_now(there: str) -> None:
+    hosts: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        hosts.append(request.url.host)
+        if request.url.host == "login2":
+            return httpx.Response(200, json={"acked": {}})
+        if there == "nobody":
+            raise httpx.ConnectError("refused", request=request)
+        return httpx.Response(401, json=problem_of(401))
+
+    transport = httpx.MockTransport(answer)
+    client = ControlPlane(
+        "http://login1:8750", SECRET, moved=lambda: "http://login2:8750/", transport=transport
+    )
+    with pytest.raises((Unavailable, KeyRefused)):
+        client.post_telemetry("run_1", Telemetry(token=1))
+    client.post_telemetry("run_1", Telemetry(token=1))
+    assert hosts == ["login1", "login2"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.rundir import load_all_lines
 from tests.supervise.runs import NewRun, wait_until
 from tests.worker.control_plane import FakeControlPlane, RunStore, serving
+from worker.engine.reached import save_reached
+from worker.engine.submission import save_submission
 
 
 @pytest.mark.parametrize(
@@ -57,6 +61,27 @@ def test_dead_control_plane_delays_no_halt(new_run: NewRun) -> None:
         plane.down = False
         run.wait_for_exit()
     assert set(store.findings) == {finding.key for finding in run.findings()}
+
+
+@pytest.mark.long
+def test_run_of_an_engine_is_told_of_and_ended_where_its_home_is_worked_by_now(
+    new_run: NewRun, tmp_path: Path
+) -> None:
+    """From another login node, or at another port, than its job was submitted with."""
+    plane = FakeControlPlane()
+    home = tmp_path / "home"
+    home.mkdir()
+    with serving(plane):
+        gone = {"GONOGO_URL": "http://127.0.0.1:9", "GONOGO_HOME": str(home)}
+        run = new_run(environ={**environ_of(plane), **gone}, steps=2000)
+        store = plane.runs.setdefault(run.order.run, RunStore(token=1))
+        run.wait_for_step(3)
+        save_submission(run.path, "slurm", "7")
+        save_reached(home, plane.url)
+        store.command = {"kind": "cancel", "reason": "enough", "actor": "ann"}
+        record = run.wait_for_exit()
+    assert record.reason is OutcomeCode.CANCELLED
+    assert store.events()[-1] == "end"
 
 
 @pytest.mark.long

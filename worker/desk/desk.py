@@ -32,6 +32,7 @@ from worker.desk.launching import KEEPER_MODULE, Launch, Launching
 from worker.desk.reaper import reap
 from worker.desk.refusing import build_refused, try_room
 from worker.desk.submitting import Submitting
+from worker.engine.reached import save_reached
 from worker.engine.submission import load_submission
 from worker.host.claim_book import ClaimBook
 from worker.host.host_probe import ProbeStore
@@ -84,6 +85,8 @@ class Desk:
     _called_stale: dict[str, float] = field(default_factory=dict)
     _client: ControlPlane | None = None
     _reachable: bool = True
+    _nodes_know: bool = False
+    """Whether an engine's nodes can read where the control plane answers."""
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _retries: dict[str, Backoff] = field(default_factory=dict)
     _rest: Backoff = REST
@@ -355,7 +358,14 @@ class Desk:
         self._tell_again(claim.untold)
         if self.submitting is not None:
             self.submitting.over = frozenset(claim.over)
+            self._tell_nodes()
         return claim
+
+    def _tell_nodes(self) -> None:
+        """Say where the control plane answers: what runs may have been submitted with another."""
+        if not self._nodes_know:
+            put = partial(save_reached, self.settings.home, self.settings.url)
+            self._nodes_know = self.weather.tried("the address for nodes", put, False)
 
     def _tell_again(self, runs: list[str]) -> None:
         """Have what was shipped shipped once more: a database of before was restored.
@@ -389,7 +399,7 @@ class Desk:
     def _note_unreachable(self, error: Exception) -> None:
         if self._reachable:
             _log.warning("no claim: %s", error, extra={"action": "claim_failed"})
-        self._reachable = False
+        self._reachable = self._nodes_know = False
         if isinstance(error, NotAllowed):
             self._forget_client()  # the key may have been made anew
 

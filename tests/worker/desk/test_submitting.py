@@ -26,6 +26,7 @@ from worker.desk.desk import Desk
 from worker.desk.rounds import Stopping, end_runs
 from worker.desk.submitting import Submitting
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
+from worker.engine.reached import load_reached, save_reached
 from worker.engine.submission import load_submission
 from worker.host.claim_book import ClaimBook
 from worker.host.host_probe import ProbeStore
@@ -397,3 +398,24 @@ def test_a_worker_that_stops_leaves_an_engine_s_runs_alone(room: Room) -> None:
     end_runs(desk, Stopping(SimpleQueue()), now=50.0)
     assert not room.run_dir.halt.exists()
     assert room.scheduler.stopped == []
+
+
+def test_nodes_are_told_the_address_of_the_worker_that_is_heard(room: Room) -> None:
+    """Another login node's worker, which is refused meanwhile, tells them nothing."""
+    desk = room.desk()
+    desk.run_round()
+    path = room.run_dir.path
+    assert load_reached(room.home, path) == room.plane.url
+    save_reached(room.home, "http://login2:8750")
+    desk.run_round()
+    assert load_reached(room.home, path) == "http://login2:8750", "written once"
+    room.plane.down = True
+    other = room.desk()
+    for one in (other, desk):
+        one.run_round()
+    assert load_reached(room.home, path) == "http://login2:8750"
+    room.plane.down = False
+    desk.run_round()
+    assert load_reached(room.home, path) == room.plane.url
+    (path / "engine.json").unlink()
+    assert load_reached(room.home, path) is None, "a run of this host's own stays where it was"
