@@ -28,8 +28,9 @@ from gonogo.contract.cluster import SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
+from gonogo.plain_file import is_there, read_plain
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.node_record import keeping_of
+from gonogo.supervise.node_record import MET_NAME, keeping_of, meet_path
 from gonogo.supervise.release import own_python
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
 from worker.engine.slurm_queue import Queue
@@ -38,6 +39,8 @@ NAME = "slurm"
 TERM_BEFORE_S = 120
 """Slurm may send the signal up to a minute earlier; leaving takes a step and a checkpoint."""
 COMMAND_LIMIT_S = 30.0
+LOG_NAME = "slurm.log"
+LAST_BYTES, LINE_LIMIT = 4096, 200
 CLOCKS_APART = timedelta(seconds=30)
 """A node that booted so long after a job began did so by any clock of the cluster."""
 _GONE = re.compile(r"[Ii]nvalid job id")
@@ -133,6 +136,7 @@ class Slurm:
         run_dir = self._runs / handle.run
         try:
             began = (run_dir / "keeper.json").exists()  # before Slurm is asked: its word is later
+            meets = is_there(meet_path(run_dir, 0)) and not is_there(run_dir / MET_NAME)
             done = self._run(["scontrol", "show", "job", "--oneliner", handle.name])
             if done.returncode != 0 and _GONE.search(done.stderr):
                 return Unknown(text=f"Slurm knows no job {handle.name} any more")
@@ -148,7 +152,7 @@ class Slurm:
         if isinstance(found, Ended) and began and not rows:
             return Unknown(text=f"{found.proof}, and tells no node of those that it ran on")
         if not isinstance(found, Running) or not found.waits:
-            return found
+            return found if began and not meets else tell_output(found, run_dir)
         why = "it began before" if began else self._queue.describe(job)
         return replace(found, text=f"{found.text} ({why})" if why else found.text, again=began)
 
@@ -189,6 +193,31 @@ class Slurm:
 def job_name(run: str, token: int) -> str:
     """Return what an attempt's job is called: by this one finds whether it was submitted."""
     return f"gonogo-{run}.{token}"
+
+
+def tell_output(found: Found, run_dir: Path) -> Found:
+    """Return what became of a job whose nodes have not all begun, with what it printed last.
+
+    A node that finds no interpreter, or no home, says so there and nowhere else.
+    """
+    said = load_last_words(run_dir / LOG_NAME)
+    if not said or isinstance(found, Unknown):
+        return found
+    if isinstance(found, Ended):
+        return replace(found, proof=f"{found.proof}; it printed: {said}")
+    text = f"{found.text}, and has not begun on each node; it printed: {said}"
+    return replace(found, text=text, waits=True)
+
+
+def load_last_words(path: Path) -> str:
+    """Return the last two lines of a log; empty where there are none, or none can be read."""
+    try:
+        with read_plain(path) as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - LAST_BYTES))
+            lines = stream.read(LAST_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return " · ".join(line.strip()[:LINE_LIMIT] for line in lines[-2:])
 
 
 def kept_on(run_dir: Path, token: int) -> list[str]:
@@ -237,7 +266,7 @@ def build_options(order: Order, token: int, cluster: SlurmCluster, run_dir: Path
         "--ntasks-per-node=1",
         "--no-requeue",
         f"--signal=B:TERM@{TERM_BEFORE_S}",
-        f"--output={run_dir / 'slurm.log'}",
+        f"--output={run_dir / LOG_NAME}",
         "--open-mode=append",
         "--export=NIL",
         *(f"--{name}={value}" for name, value in asked.items() if value is not None),

@@ -334,6 +334,41 @@ def test_a_job_that_began_and_waits_again_is_told_from_one_that_waits_its_turn(
     assert (second.waits, second.again) == (True, True)
 
 
+NO_PYTHON = """first
+srun: error: node2: task 1: Exited with exit code 2
+slurmstepd-node2: error: execve(): /v/bin/python: No such file or directory
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "made", "said"),
+    [
+        ("RUNNING", [], True),
+        ("RUNNING", ["keeper.json", ".meet_node0.json"], True),
+        ("RUNNING", ["keeper.json", ".meet_node0.json", ".met.json"], False),
+        ("RUNNING", ["keeper.json"], False),
+        ("FAILED", [], True),
+    ],
+)
+def test_what_a_job_printed_is_told_where_a_node_does_not_begin(
+    tmp_path: Path, state: str, made: list[str], said: bool
+) -> None:
+    folder = tmp_path / ORDER.run
+    folder.mkdir()
+    (folder / "slurm.log").write_text(NO_PYTHON)
+    for name in made:
+        save_json(folder / name, {"v": 1})
+    found = Slurm(tmp_path, SlurmCluster(), {}, Requeued(state, "")).find(HANDLE)
+    text = found.proof if isinstance(found, Ended) else found.text
+    last = " · ".join(NO_PYTHON.splitlines()[1:])
+    assert text.endswith(f"it printed: {last}") is said
+    assert "first" not in text
+    assert isinstance(found, Ended) is (state == "FAILED")
+    assert isinstance(found, Running) is (state == "RUNNING")
+    if isinstance(found, Running):
+        assert (found.waits, found.again) == (said, False)
+
+
 @pytest.mark.parametrize(
     ("nodes", "found"),
     [
