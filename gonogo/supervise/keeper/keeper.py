@@ -15,6 +15,7 @@ from typing import Any
 
 from gonogo.slots import gpus_of
 from gonogo.supervise.durable import save_json
+from gonogo.supervise.end_request import asked_by
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import Child, reap_all, start_child, start_heir
 from gonogo.supervise.keeper.ending import Ending
@@ -179,8 +180,14 @@ class Keeper:
                 self._place = replace(self._place, rendezvous=met)
                 return True
             self._wait(wake)
-        self._refuse(*self._stops.why(), wake)
+        self._refuse_stopped(wake)
         return False
+
+    def _refuse_stopped(self, wake: int) -> None:
+        """Refuse for whoever asked: a scheduler's signal may be that of a person's cancel."""
+        asked = self._weather.tried("requests", partial(asked_by, self._dir), None)
+        told = self._stops.why() if asked is None else (asked.reason, asked.ended_by, asked.text)
+        self._refuse(*told, wake)
 
     def _refuse(self, reason: str, ended_by: str, text: str, wake: int) -> None:
         """Write the end of a part, and where it is node 0's of the run, that was not started."""
@@ -269,7 +276,7 @@ class Keeper:
                     return None
                 self._weather.note("the program", error)
             self._wait(wake)
-        self._refuse(*self._stops.why(), wake)
+        self._refuse_stopped(wake)
         return None
 
     def _start_agent(self) -> Child:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 
 import pytest
 
@@ -13,7 +14,8 @@ from gonogo.judge.directory import judge_directory
 from gonogo.judge.watch.registry import versions
 from gonogo.rundir import load_all_lines
 from gonogo.supervise.durable import load_json, save_json
-from gonogo.supervise.node_record import alive_path, gone_path, watch_path
+from gonogo.supervise.end_request import EndRequest, ask_halt
+from gonogo.supervise.node_record import alive_path, gone_path, meet_path, watch_path
 from gonogo.supervise.processes import ProcessRef, load_stat, send_signal
 from gonogo.supervise.rank_record import load_rank_record
 from tests.supervise.nodes.cluster import ClusterRun, NewCluster
@@ -232,6 +234,27 @@ def test_a_node_that_never_comes_starts_nothing(new_cluster: NewCluster) -> None
     assert (record.reason, record.ended_by) == (OutcomeCode.PREFLIGHT_FAILED, Actor.INFRA)
     assert "of node 1 nothing was read" in record.text
     assert not run.dir.torchrun_log.exists()
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["a person's", "the host's"])
+def test_a_node_that_is_told_to_stop_while_it_waits_says_for_whom(
+    new_cluster: NewCluster, asked: bool
+) -> None:
+    """A person's cancel comes as a request, and as the scheduler's signal."""
+    run = new_cluster(begin=False)
+    run.path.mkdir(parents=True)
+    run.dir.order.write_text(json.dumps(run.order.document()))
+    run.start_node(0)
+    wait_until(meet_path(run.path, 0).exists, "node 0")
+    if asked:
+        request = EndRequest(reason="cancelled", ended_by="operator", at=time.time(), text="ann")
+        ask_halt(run.path, request)
+    run.keepers[0].terminate()
+    record = run.wait_for_all()
+    told = (OutcomeCode.PREEMPTED, Actor.INFRA)
+    if asked:
+        told = (OutcomeCode.CANCELLED, Actor.OPERATOR)
+    assert (record.reason, record.ended_by) == told, record.text
 
 
 def test_directory_that_is_not_shared_is_told_on_the_other_node(new_cluster: NewCluster) -> None:
