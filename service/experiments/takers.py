@@ -17,6 +17,8 @@ from service.queries.workers import load_workers, load_workers_named
 SILENT_S = 30.0
 """A worker that was not heard of for so long takes nothing for now."""
 NOT_BEGUN = (RunState.CLAIMED, RunState.PREFLIGHT)
+_NOT_RUNNING = (*NOT_BEGUN, RunState.STARTING)
+"""States of a run whose nodes may not all have come."""
 FORGOTTEN_S = 3600.0
 """One of which nothing was heard for so long is not waited for."""
 
@@ -79,7 +81,7 @@ def load_taker(session: Session, plan: Plan) -> str | None:
 def load_waits(session: Session, runs: Iterable[RunRow]) -> dict[str, str]:
     """Return run → what its worker's engine says of it, where it has not begun, or is lost."""
     still = {
-        run.id: run.worker for run in runs if (run.state in NOT_BEGUN or run.lost) and run.worker
+        run.id: run.worker for run in runs if (run.state in _NOT_RUNNING or run.lost) and run.worker
     }
     told = {row.name: row.claim.waits for row in load_workers_named(session, {*still.values()})}
     waits = {run: told.get(worker, {}).get(run) for run, worker in still.items()}

@@ -16,7 +16,7 @@ from service.agent.fitting import Offer
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
 from service.queries.experiments import load_experiment
 from tests.service.conftest import Plane
-from tests.service.fake_run import save_checkpoint
+from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats, config_digest_holds
 from worker.desk.refusing import build_refused
 
@@ -240,7 +240,9 @@ def test_what_a_scheduler_lets_a_run_wait_for_is_told_until_it_begins(still: Pla
     view = still.get(f"/experiments/{experiment}")
     assert view["waiting_for"] == f"{why}, for phase {order.phase}"
     assert still.get("/experiments")["items"][0]["waiting_for"] == view["waiting_for"]
-    worker.start(order)
+    worker.state(order, "launch", preflight=PREFLIGHT)  # of its first node
+    assert still.get(f"/experiments/{experiment}")["waiting_for"] == view["waiting_for"]
+    worker.state(order, "step")
     assert still.get(f"/experiments/{experiment}")["waiting_for"] is None
 
 
