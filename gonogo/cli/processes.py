@@ -25,6 +25,11 @@ _LOOPBACK = "127.0.0.1"
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")]
 CHECKPOINT_GRACE_S = 600.0
+_RUNS_OF = {
+    True: "runs end with a checkpoint and can be resumed",
+    False: "what the scheduler has goes on, and is found again by the next `gonogo up`",
+}
+"""What becomes of the runs of an `up` that stops; True: it starts them itself."""
 
 
 def up(
@@ -63,7 +68,7 @@ def up(
             _announce(stack, as_json)
         while not asked.wait(0.2):
             stack.tend(tell)
-        tell("stopping: runs end with a checkpoint and can be resumed (Ctrl-C again: now)")
+        tell(f"stopping: {_RUNS_OF[engine is EngineName.LOCAL]} (Ctrl-C again: now)")
         stopper = threading.Thread(target=stack.stop, args=(CHECKPOINT_GRACE_S, told), daemon=True)
         stopper.start()
         while stopper.is_alive() and not now.wait(0.2):

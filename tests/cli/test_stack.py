@@ -120,6 +120,33 @@ def test_an_up_whose_words_no_disk_takes_goes_on(tmp_path: Path) -> None:
         assert up.wait(60) == 0
 
 
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [("local", "runs end with a checkpoint"), ("slurm", "what the scheduler has goes on")],
+)
+def test_an_up_that_stops_says_what_becomes_of_the_runs(
+    tmp_path: Path, engine: str, said: str
+) -> None:
+    with (tmp_path / "said").open("w") as stream:
+        up = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gonogo.cli.main", "up", "--port", "0"],
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": str(ROOT),
+                "GONOGO_HOME": str(tmp_path),
+                "GONOGO_ENGINE": engine,
+            },
+            stdout=stream,
+            stderr=stream,
+        )
+    try:
+        wait_until(lambda: "gonogo is up" in (tmp_path / "said").read_text(), "a start")
+    finally:
+        up.terminate()
+        assert up.wait(60) == 0
+    assert f"stopping: {said}" in (tmp_path / "said").read_text()
+
+
 def test_a_home_whose_path_is_too_long_gets_a_socket_elsewhere(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 60) / ("y" * 60)
     assert len(str(socket_path(deep))) < 100
