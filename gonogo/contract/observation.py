@@ -40,6 +40,10 @@ class DiskSeen(Recorded):
     """Looks that failed so far."""
     refused: bool = False
     """A small write was refused within the last minute: the ranks' lines may be missing."""
+    checkpoints_mb: Megabytes | None = None
+    """What may be written where checkpoints lie; null where that is the same file system."""
+    read_only: bool = False
+    """Nobody may write here, or where checkpoints lie: a disk that failed, or was mounted so."""
     saving: bool = False
     """A checkpoint's draft grows, whatever the ranks do meanwhile."""
 

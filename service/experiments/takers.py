@@ -17,8 +17,6 @@ from service.queries.workers import load_workers, load_workers_named
 SILENT_S = 30.0
 """A worker that was not heard of for so long takes nothing for now."""
 NOT_BEGUN = (RunState.CLAIMED, RunState.PREFLIGHT)
-_NOT_RUNNING = (*NOT_BEGUN, RunState.STARTING)
-"""States of a run whose nodes may not all have come."""
 FORGOTTEN_S = 3600.0
 """One of which nothing was heard for so long is not waited for."""
 
@@ -79,13 +77,21 @@ def load_taker(session: Session, plan: Plan) -> str | None:
 
 
 def load_waits(session: Session, runs: Iterable[RunRow]) -> dict[str, str]:
-    """Return run → what its worker's engine says of it, where it has not begun, or is lost."""
-    still = {
-        run.id: run.worker for run in runs if (run.state in _NOT_RUNNING or run.lost) and run.worker
-    }
-    told = {row.name: row.claim.waits for row in load_workers_named(session, {*still.values()})}
-    waits = {run: told.get(worker, {}).get(run) for run, worker in still.items()}
+    """Return run → for what it waits, or why nothing is heard of it, in its engine's words."""
+    still = [run for run in runs if run.worker and (run.state != RunState.ENDED or run.lost)]
+    named = {run.worker for run in still if run.worker}
+    workers = {row.name: row for row in load_workers_named(session, named)}
+    waits = {}
+    for run in still:
+        worker = workers.get(run.worker or "")
+        if worker is not None and (run.lost or not _trains_since(run, worker)):
+            waits[run.id] = worker.claim.waits.get(run.id)
     return {run: text for run, text in waits.items() if text}
+
+
+def _trains_since(run: RunRow, worker: WorkerRow) -> bool:
+    """Say whether a run has begun to train after what its worker said last."""
+    return run.state == RunState.RUNNING and worker.seen_at <= (run.started_at or 0.0)
 
 
 def _takes(said: ClaimKept, plan: Plan) -> bool:

@@ -246,6 +246,18 @@ def test_what_a_scheduler_lets_a_run_wait_for_is_told_until_it_begins(still: Pla
     assert still.get(f"/experiments/{experiment}")["waiting_for"] is None
 
 
+def test_a_run_that_its_scheduler_suspends_says_so(still: Plane) -> None:
+    experiment = still.submit()
+    worker = still.worker()
+    order = worker.claim(engine="slurm")
+    assert order is not None
+    worker.start(order)
+    why = "Slurm: SUSPENDED on node[1-2]"
+    for waits, told in (({order.run: why}, f"{why}, for phase {order.phase}"), ({}, None)):
+        worker.claim(engine="slurm", free=[], active=[order.run], waits=waits)
+        assert still.get(f"/experiments/{experiment}")["waiting_for"] == told
+
+
 def test_what_a_scheduler_says_of_a_run_that_is_lost_is_told_beside_that(still: Plane) -> None:
     experiment = still.submit()
     worker = still.worker()

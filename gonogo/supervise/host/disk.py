@@ -58,9 +58,12 @@ class Disk:
         except OSError:
             self._errors += 1
             raise
+        other = self._of_checkpoints()
         seen = DiskSeen(
-            free_mb=round(found.f_bavail * found.f_frsize / MB, 3),
+            free_mb=_room(found),
             total_mb=round(found.f_blocks * found.f_frsize / MB, 3),
+            checkpoints_mb=None if other is None else _room(other),
+            read_only=any(row.f_flag & os.ST_RDONLY for row in (found, other) if row is not None),
             free_files=_free_files(found),
             errors=self._errors,
             refused=self._is_refused(now),
@@ -76,13 +79,24 @@ class Disk:
 
     def _has_changed(self, seen: DiskSeen) -> bool:
         told = self._told
-        if told is None or (told.refused, told.saving) != (seen.refused, seen.saving):
+        if told is None or _signs(told) != _signs(seen):
             return True
         figures = (
             (seen.free_mb, told.free_mb),
+            (seen.checkpoints_mb or 0.0, told.checkpoints_mb or 0.0),
             (seen.free_files or 0, told.free_files or 0),
         )
         return any(abs(now - before) > CHANGE_RATIO * before for now, before in figures)
+
+    def _of_checkpoints(self) -> os.statvfs_result | None:
+        """Return what the file system of checkpoints says; None where it is the run directory's."""
+        folder = self._path / "checkpoints"
+        try:
+            if folder.stat().st_dev == self._path.stat().st_dev:
+                return None
+            return os.statvfs(folder)
+        except OSError:  # nothing is saved yet, or it is away: who writes there is told so
+            return None
 
     def _is_refused(self, now: float) -> bool:
         """Try a small write, when it is time; say whether one was refused not long ago."""
@@ -110,6 +124,15 @@ class Disk:
             fresh = watched or abs(time.time() - latest) < GREW_WITHIN_S
             self._grew = latest, now if fresh else float("-inf")
         return now - self._grew[1] < GREW_WITHIN_S
+
+
+def _signs(seen: DiskSeen) -> tuple[bool, ...]:
+    return seen.refused, seen.read_only, seen.saving
+
+
+def _room(found: os.statvfs_result) -> float:
+    """Return the megabytes that may be written, which the reserve of root is not among."""
+    return round(found.f_bavail * found.f_frsize / MB, 3)
 
 
 def _free_files(found: os.statvfs_result) -> int | None:

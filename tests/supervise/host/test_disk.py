@@ -37,6 +37,8 @@ def test_room_is_what_the_file_system_says(small: Path) -> None:
         "free_files": 39,
         "errors": 0,
         "refused": False,
+        "checkpoints_mb": None,
+        "read_only": False,
         "saving": False,
     }
 
@@ -51,7 +53,7 @@ def test_inodes_are_told_where_a_file_system_has_so_many(
 ) -> None:
     """A watcher must live with what CephFS says (-1) and with what btrfs does not."""
     real = os.statvfs(tmp_path)
-    fields = ("f_bavail", "f_blocks", "f_frsize")
+    fields = ("f_bavail", "f_blocks", "f_frsize", "f_flag")
     seen = SimpleNamespace(f_files=files, f_favail=left, **{n: getattr(real, n) for n in fields})
     monkeypatch.setattr(os, "statvfs", lambda path: seen)
     assert (Disk(tmp_path).look(0.0) or {})["free_files"] == told
@@ -107,6 +109,36 @@ def test_it_is_told_again_when_it_changed_and_every_five_seconds(small: Path) ->
     assert seen["free_mb"] == pytest.approx(2.0 - 0.55, abs=0.1)
     assert disk.look(3.0 + REPEAT_S - 0.1) is None
     assert disk.look(3.0 + REPEAT_S) is not None
+
+
+def test_checkpoints_on_another_file_system_are_told_by_its_room(
+    small: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    assert (Disk(run).look(0.0) or {}).get("checkpoints_mb") is None
+    (run / "checkpoints").rmdir()
+    (run / "checkpoints").symlink_to(small)
+    disk = Disk(run)
+    seen = disk.look(0.0) or {}
+    assert 0 < seen["checkpoints_mb"] < 4 < seen["free_mb"]
+    with pytest.raises(OSError, match="No space left"):
+        (small / "all").write_bytes(b"x" * 3_000_000)
+    seen = disk.look(1.0) or {}
+    assert (seen["checkpoints_mb"], seen["refused"], seen["read_only"]) == (0.0, False, False)
+
+
+def test_a_file_system_that_nobody_may_write_to_is_told(small: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "checkpoints").symlink_to(small)
+    disk = Disk(run)
+    assert (disk.look(0.0) or {})["read_only"] is False
+    subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
+    try:
+        assert (disk.look(1.0) or {})["read_only"] is True
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", str(small)], check=True)
 
 
 def test_a_full_disk_has_no_room(small: Path) -> None:

@@ -2,7 +2,8 @@
 
 Two sources: what the watcher reads of the file system, held against the size of the last checkpoint
 that it verified, and `error` lines, in which the trainer says that a write was refused. A disk is
-no rank's, so no rank is named. Where it has less room, or fewer inodes, than the finding's
+no rank's, so no rank is named. Where checkpoints lie on another, its room counts for them. Where
+one has less room, or fewer inodes, than the finding's
 threshold, or is read-only for the watcher, too, the end is the host's (`disk_full`); what is
 refused all the same is a quota of the run's own. Room that is short only while a checkpoint is
 being written, and comes back when an older one is deleted, is no shortage: it has to last
@@ -75,9 +76,9 @@ class Disk(Detector[Room]):
         text = (beat.line.text or "").strip()
         left, least, unit = self._left(own, view) if _FULL.search(text) else (None, None, "")
         room = "" if left is None else f"; {left:.0f} {unit} were free where the run writes"
-        if _READ_ONLY.search(text) and _is_refused(view):
+        if _READ_ONLY.search(text) and _is_read_only(view):
             left, least = 0.0, FULL_MB
-            room = "; the watcher was refused one there within the last minute, too"
+            room = "; nobody may write there, nor may the watcher"
         finding = found(
             view,
             self.name,
@@ -109,21 +110,22 @@ class Disk(Detector[Room]):
         if seen.free_files is not None and seen.free_files < FULL_FILES:
             return seen.free_files, FULL_FILES, "inodes"
         least_mb = max(FULL_MB, self.settings.halt_checkpoints * (own.checkpoint_mb or 0.0))
-        return seen.free_mb, least_mb, "MB"
+        return min(seen.free_mb, _for_checkpoints(seen)), least_mb, "MB"
 
     def _judged(self, own: Room, seen: DiskSeen, tick: Tick, view: View) -> Seen[Room]:
         settings, findings = self.settings, []
         size_mb = own.checkpoint_mb
         warn_mb = max(settings.warn_mb, settings.warn_checkpoints * (size_mb or 0.0))
-        if seen.free_mb >= warn_mb and not seen.refused:
-            clear = seen.free_mb >= CLEAR_RATIO * warn_mb
+        room_mb = _for_checkpoints(seen)
+        if room_mb >= warn_mb and seen.free_mb >= settings.warn_mb and not seen.refused:
+            clear = room_mb >= CLEAR_RATIO * warn_mb
             return replace(own, warned=own.warned and not clear, short_since=None), []
         if not own.warned:
             own = replace(own, warned=True)
             findings.append(self._finding(own, seen, tick, view, Severity.WARN, warn_mb))
         least_mb = settings.halt_checkpoints * size_mb if size_mb is not None else None
         saving = seen.saving or _is_saving(view)
-        if least_mb is None or seen.free_mb >= least_mb or saving:
+        if least_mb is None or room_mb >= least_mb or saving:
             return replace(own, short_since=None), findings
         since = tick.mono if own.short_since is None else own.short_since
         own = replace(own, short_since=since)
@@ -141,7 +143,10 @@ class Disk(Detector[Room]):
         severity: Severity,
         threshold_mb: float,
     ) -> Finding:
-        halts = severity is Severity.HALT
+        halts, room_mb = severity is Severity.HALT, _for_checkpoints(seen)
+        free_mb, where = seen.free_mb, f" of {seen.total_mb:.0f} are free where the run writes"
+        if seen.checkpoints_mb is not None and room_mb < threshold_mb:
+            free_mb, where = room_mb, " are free where its checkpoints lie"
         setting = "halt_checkpoints" if halts else "warn_mb"
         size = "" if own.checkpoint_mb is None else f"; a checkpoint takes {own.checkpoint_mb:.0f}"
         return found(
@@ -150,10 +155,10 @@ class Disk(Detector[Room]):
             severity,
             episode=f"tick{tick.n}",
             at=tick.ts,
-            value=seen.free_mb,
+            value=free_mb,
             threshold=threshold_mb,
             source=self.run.source(f"disk.{setting}"),
-            text=f"{seen.free_mb:.0f} MB of {seen.total_mb:.0f} are free where the run writes"
+            text=f"{free_mb:.0f} MB{where}"
             f" (limit {threshold_mb:.0f} MB{size})"
             + ("; a small write was refused" if seen.refused else ""),
         )
@@ -168,10 +173,15 @@ def is_refusal(line: Heartbeat) -> bool:
     return line.msg == Msg.ERROR and _REFUSED.search(line.text or "") is not None
 
 
-def _is_refused(view: View) -> bool:
-    """Whether the disk refused the watcher's own small write within the last minute."""
+def _is_read_only(view: View) -> bool:
+    """Whether a disk is read-only, or refused the watcher's own write within the last minute."""
     seen = view.disk()
-    return seen is not None and seen.refused
+    return seen is not None and (seen.read_only or seen.refused)
+
+
+def _for_checkpoints(seen: DiskSeen) -> float:
+    """Return the room in megabytes where checkpoints are written."""
+    return seen.free_mb if seen.checkpoints_mb is None else seen.checkpoints_mb
 
 
 def _has_to_write(view: View) -> bool:

@@ -151,22 +151,49 @@ def with_looks(*looks: dict[str, object]) -> World:
 
 
 @pytest.mark.parametrize(
-    ("text", "refused", "cause"),
+    ("text", "told", "cause"),
     [
-        ("[Errno 30] Read-only file system", True, OutcomeCode.DISK_FULL),
-        ("[Errno 30] Read-only file system", False, OutcomeCode.RESOURCE_LIMIT),
-        ("[Errno 122] Disk quota exceeded", True, OutcomeCode.RESOURCE_LIMIT),
+        (READ_ONLY, {"refused": True}, OutcomeCode.DISK_FULL),
+        (READ_ONLY, {"read_only": True, "checkpoints_mb": 90_000}, OutcomeCode.DISK_FULL),
+        (READ_ONLY, {}, OutcomeCode.RESOURCE_LIMIT),
+        (QUOTA, {"refused": True}, OutcomeCode.RESOURCE_LIMIT),
+        (NO_SPACE, {"checkpoints_mb": 0.5}, OutcomeCode.DISK_FULL),
+        (NO_SPACE, {"checkpoints_mb": 90_000}, OutcomeCode.RESOURCE_LIMIT),
     ],
-    ids=["the disk's", "of another disk", "a quota"],
+    ids=["the run's", "the checkpoints'", "another", "a quota", "full", "full elsewhere"],
 )
-def test_a_disk_that_is_read_only_for_the_watcher_too_is_its_hosts(
-    text: str, refused: bool, cause: OutcomeCode
+def test_a_disk_that_takes_nothing_from_the_watcher_either_is_its_hosts(
+    text: str, told: dict[str, object], cause: OutcomeCode
 ) -> None:
     world = World(host_order()).boot().steps(3)
-    tell(world, disk={**disk(100_000), "refused": refused})
+    tell(world, disk={**disk(100_000), **told})
     world.ranks[0].say("error", type="OSError", text=text)
     (halt,) = watch(world.steps(1)).halts
     assert cause_of(halt) is cause
+
+
+@pytest.mark.parametrize(
+    ("free", "checkpoints", "expected"),
+    [
+        (6_000.0, 500.0, [("warn", 5_000.0), ("halt", 1_000.0)]),
+        (500.0, 90_000.0, [("warn", 5_000.0)]),
+        (6_000.0, 90_000.0, []),
+    ],
+    ids=["checkpoints have no room", "they have, and logs have little", "both"],
+)
+def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
+    free: float, checkpoints: float, expected: list[tuple[str, float]]
+) -> None:
+    """Beside a large store the run's own directory may be small: a healthy run was halted."""
+    world = World(host_order(steps=400)).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2, mb=1_000.0)])
+    for _ in range(4):
+        world.steps(10)
+        tell(world, disk={**disk(free), "checkpoints_mb": checkpoints})
+    seen = watch(world.steps(2))
+    assert of_disk(seen) == expected
+    lie = [row.text for row in seen.findings if "where its checkpoints lie" in row.text]
+    assert bool(lie) is (checkpoints < free)
 
 
 def test_a_write_that_the_watcher_was_refused_warns_whatever_room_there_is() -> None:
