@@ -147,6 +147,8 @@ class Preflight(Recorded):
     """Branch that the code is on; None where it is on none."""
     unfit: dict[str, str] = Field(default_factory=dict)
     """Device → why it is not fit for any run."""
+    host: str | None = None
+    """Name of the host that was checked; of a scheduler's it is no worker's."""
 
     def failed(self) -> frozenset[str]:
         """Return the checks that failed."""

@@ -119,8 +119,13 @@ def _unit_of(session: Session, decision: str, question: Question) -> Unit | NoUn
     recorded = parse_decision(row.document)
     unit = unit_of_decision(row.id, recorded, None, question, order=order)
     if isinstance(unit, Unit):
-        return replace(unit, host=run.host if run is not None else None)
+        return replace(unit, host=None if run is None else _ran_on(run))
     return unit
+
+
+def _ran_on(run: RunRow) -> str | None:
+    """Return the host of a run, its first node's: a scheduler's is not that of who claimed it."""
+    return (run.preflight or {}).get("host") or run.host
 
 
 class Kept:

@@ -13,6 +13,7 @@ from service.db.schema import CampaignRow
 from service.db.store import Session
 from service.instants import instant, stamp
 from service.queries.experiments import load_experiments_of
+from service.queries.workers import load_workers
 from service.views.experiments import view_experiment
 
 
@@ -57,7 +58,8 @@ def _waiting_for(session: Session, brought: Sequence[Brought]) -> str | None:
     if going is None:
         return None
     waits = view_experiment(session, going).waiting_for
-    hosts = [one.unit.host for one in brought if isinstance(one.unit, Unit) and one.unit.host]
+    up = {row.host for row in load_workers(session)}
+    hosts = [one.unit.host for one in brought if isinstance(one.unit, Unit) and one.unit.host in up]
     if waits is None or going.awaiting or not hosts:
         return waits
     return f"{waits}, on host {hosts[-1]} as long as a worker of it lives"

@@ -25,7 +25,7 @@ from service.db.store import Session
 from service.experiments.lifecycle import Deed
 from service.queries.decisions import Outline, load_last_automatic
 from tests.service.conftest import Plane
-from tests.service.fake_run import save_checkpoint
+from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
 
 STEPS = 30
@@ -59,9 +59,12 @@ def view(plane: Plane, campaign: str) -> dict[str, Any]:
     return found
 
 
-def run_through(worker: FakeWorker, order: Order, wobble: float) -> None:
+def run_through(
+    worker: FakeWorker, order: Order, wobble: float, *, node: str | None = None
+) -> None:
     step_s = SPEEDS[order.env["NSA_DDP_STATIC_GRAPH"]] * wobble
     worker.start(order)
+    worker.state(order, "launch", preflight={**PREFLIGHT, "host": node})
     lines = {rank: beats(order, rank, step_s=step_s) for rank in range(order.world_size)}
     worker.ship(order, lines)
     assert worker.end(order, lines).status_code == 200
@@ -230,6 +233,19 @@ def test_runs_wait_for_the_host_of_the_others_while_it_lives(plane: Plane) -> No
     plane.wait(lambda: len(plane.get("/campaigns")["items"][0]["members"]) == 2, "the next run")
     assert there.claim() is None
     assert plane.next_order(here) is not None
+
+
+@pytest.mark.long
+def test_runs_on_two_nodes_of_a_scheduler_are_not_compared(plane: Plane) -> None:
+    """One worker claims them all, on the login node."""
+    began = submit(plane, repeats=3)
+    worker = plane.worker()
+    for node in ("node1", "node2") * 3:
+        run_through(worker, plane.next_order(worker), 1.0, node=node)
+    done = plane.wait(
+        lambda: (row := view(plane, began["id"]))["state"] == "finished" and row, "its end"
+    )
+    assert "made on host node2, the baseline's on node1" in str(done["comparison"])
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ could not be made warns: it never passes for lack of evidence. On a profile with
 that cannot be read fails.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,7 @@ def run_preflight(
         branch=load_branch(Path(order.cwd or store.root)),
         devices=_described(devices, probe, look),
         unfit=unfit,
+        host=os.uname().nodename,
     )
     save_json(place, record.wire())
     return record
