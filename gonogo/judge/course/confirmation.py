@@ -130,7 +130,8 @@ def unsettled_before(runs: Sequence[Attempt], judged: Attempt) -> History | None
     Run again until it passes, a value that lies between its thresholds would be GO by chance. What
     was not seen of a run is no such value, and is seen in the next one or not. Nor does an
     accident, or a halt, excuse what a run had measured by then: one that goes on from its
-    checkpoint sees the steps after that alone. Of one that is NO_GO the confirmations tell.
+    checkpoint sees the steps after that alone. Of one that is NO_GO the confirmations tell, unless
+    it hung: no criterion that it had failed by then is what was confirmed.
 
     Args:
         runs: of the phase, those included that infrastructure or an operator ended.
@@ -141,7 +142,9 @@ def unsettled_before(runs: Sequence[Attempt], judged: Attempt) -> History | None
     before = [
         row
         for row in runs[: runs.index(judged)]
-        if row.change == judged.change and row.until is None and row.verdict is not Verdict.NO_GO
+        if row.change == judged.change
+        and row.until is None
+        and (row.verdict is not Verdict.NO_GO or row.detector in HANGS)
     ]
     found: dict[str, Any] = {}
     undecided = [

@@ -95,6 +95,17 @@ def judge_again(facts: Json, rules: Json) -> dict[str, Any]:
     return found
 
 
+def failed_again(facts: Json, rules: Json) -> list[str]:
+    """Return which criteria recorded facts and rules had failed when something else ended the run.
+
+    Raises:
+        Corrupt: they are not well formed.
+    """
+    if is_v1(rules):
+        return []
+    return judge(_parsed(Facts, "facts", facts), _parsed(Rules, "rules", rules)).failed
+
+
 def _check_metrics(rules: Rules) -> None:
     """Raise `Corrupt`, with its place, where nothing installed here measures a metric."""
     places = [(f"gate.{number}", row) for number, row in enumerate(rules.gate)]

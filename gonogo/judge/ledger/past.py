@@ -6,6 +6,7 @@ are those that the decisions before left open. An end that only the control plan
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.judge.gate.conditions import conditions_of, open_for
-from gonogo.judge.ledger.again import Again, is_v1, judge_again, read_again
+from gonogo.judge.ledger.again import Again, failed_again, is_v1, judge_again, read_again
 from gonogo.judge.ledger.chain import shortened
 from gonogo.judge.ledger.difference import Difference, first_difference
 from gonogo.judge.ledger.recorded import RecordedDecision
@@ -159,10 +160,15 @@ def check_history(
         for name, more in _NAMED.items()
         for number, row in enumerate(history.get(name, []))
     }
-    if rows:
+    if rows or history.get("failed_before"):
         checked.append("history")
-    for place, row in rows.items():
-        difference = _confirmed(row, rules, runs, place, again.experiment)
+    failed = {
+        f"facts.history.failed_before.{number}": row
+        for number, row in enumerate(history.get("failed_before", []))
+    }
+    for place, row in {**rows, **failed}.items():
+        look = _had_failed if place in failed else _confirmed
+        difference = look(row, rules, runs, place, again.experiment)
         if isinstance(difference, str):
             not_verified.append(difference)
         elif difference is not None:
@@ -200,6 +206,50 @@ def _confirmed(
     row: Json, rules: Json, runs: Path, path: str, experiment: str | None
 ) -> Difference | str | None:
     """Judge a run again that is told of: one of the same phase, of the same experiment."""
+    seen = _come_to(row, rules, runs, path, experiment)
+    if not isinstance(seen, _Seen):
+        return seen
+    recorded = {name: row[name] for name in ("verdict", "code") if name in row}
+    return first_difference(recorded, {name: getattr(seen, name) for name in recorded}, path)
+
+
+def _had_failed(
+    row: Json, rules: Json, runs: Path, path: str, experiment: str | None
+) -> Difference | str | None:
+    """Measure a run again of which criteria had failed when something else ended it.
+
+    One that the control plane ended has another end in its directory, or none: of that nobody can
+    say what had failed by then.
+    """
+    seen = _come_to(row, rules, runs, path, experiment)
+    if not isinstance(seen, _Seen):
+        return seen
+    if seen.code != row.get("code"):
+        return f"the run {row['run']}, which the history names: its directory has another end"
+    return first_difference(row.get("criteria"), seen.failed, f"{path}.criteria")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """What a run that a history names comes to today."""
+
+    verdict: str
+    code: str | None
+    failed: list[str]
+
+
+def _come_to(
+    row: Json, rules: Json, runs: Path, path: str, experiment: str | None
+) -> _Seen | Difference | str | None:
+    """Return what a run comes to; a sentence where nobody can say, a difference if it is another's.
+
+    Args:
+        row: what the history tells of it.
+        rules: of the decision.
+        runs: the folder in which the run directories lie.
+        path: of the row.
+        experiment: of the decision.
+    """
     run = row.get("run")
     folder = runs / str(run)
     if not isinstance(run, str) or not names_a_directory(run) or not folder.is_dir():
@@ -215,9 +265,11 @@ def _confirmed(
     judged = {"experiment": experiment, "phase": rules.get("phase")}
     if whose != judged:
         return first_difference(judged, whose, f"{path}.run")
-    outcome = again.facts.get("outcome") or {}
     if not again.ended:
         return f"the run {run}, which the history names: it has no exit.json"
-    seen = {"verdict": found["verdict"], "code": outcome.get("code")}
-    recorded = {name: row[name] for name in seen if name in row}
-    return first_difference(recorded, {name: seen[name] for name in recorded}, path)
+    outcome = again.facts.get("outcome") or {}
+    return _Seen(
+        verdict=found["verdict"],
+        code=outcome.get("code"),
+        failed=failed_again(again.facts, again.rules),
+    )

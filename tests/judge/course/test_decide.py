@@ -171,6 +171,9 @@ def test_nor_is_it_where_a_failure_after_it_did_not_come_again(when: str) -> Non
     assert action.history is not None
     told = [row.id for row in history_criteria(action.history)]
     assert told == ["reproduced", "undecided", "failed_before"]
+    hung = replace(failed, detector=Detector.STALL, failed=("spikes",))
+    told = [row.id for row in history_criteria(after(hung, again, whole, plan=plan).history)]
+    assert told == ["reproduced", "failed_before"], "no criterion that it failed is a hang"
     alone = after(failed, again, whole, plan=plan).history
     assert alone is not None
     assert [row.id for row in history_criteria(alone)] == ["reproduced"]

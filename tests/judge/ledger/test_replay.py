@@ -571,6 +571,28 @@ def test_a_run_that_a_history_calls_undecided_is_judged_again(
     assert (found.equal, found.path) == (False, "facts.history.undecided.0.verdict")
 
 
+@pytest.mark.parametrize(
+    ("code", "criteria", "path"),
+    [
+        ("completed", [], None),
+        ("completed", ["speed"], "facts.history.failed_before.0.criteria.0"),
+        ("keeper_lost", ["speed"], None),
+    ],
+    ids=["nothing", "what it had not", "it has another end"],
+)
+def test_what_a_history_says_that_a_run_had_failed_is_measured_again(
+    code: str, criteria: list[str], path: str | None, copied: Copied, tmp_path: Path
+) -> None:
+    """Here it came to its end."""
+    recorded, folder = confirmed(copied, tmp_path)
+    row = {"run": "run_other", "code": code, "criteria": criteria}
+    facts = {**recorded.document["facts"], "history": {"failed_before": [row]}}
+    found = replay_decision(judged_anew(recorded, facts=facts), Surroundings(run_dir=folder))
+    assert (found.equal, found.path) == (path is None, path)
+    unsure = any("its directory has another end" in text for text in found.not_verified)
+    assert unsure is (code != "completed")
+
+
 @pytest.mark.parametrize("said", [{"verdict": "CONDITIONAL_GO"}, {"code": "stalled"}])
 def test_a_history_that_its_runs_do_not_come_to_is_named(
     said: dict[str, Any], copied: Copied, tmp_path: Path
