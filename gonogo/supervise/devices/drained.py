@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gonogo.contract.errors import GonogoError
+from gonogo.contract.errors import Corrupt, GonogoError
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import CLASS_OF, Detector, OutcomeClass, OutcomeCode
@@ -168,7 +168,7 @@ def main(argv: Sequence[str]) -> int:
     limit_s: float = asked.limit_s
     try:
         order = _load_order(run_dir, limit_s)
-    except OSError as error:
+    except (OSError, Corrupt) as error:
         for device in held:
             text = f"nobody could look whether it is free after {run_dir.path.name}: {error}"
             _quarantine(asked.home, device, text, until_reboot=False)
@@ -197,14 +197,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _load_order(run_dir: RunDir, limit_s: float) -> Order | None:
-    """Return the order of a run; None: there is none. A disk that refuses is asked for so long."""
+    """Return the order of a run; None: there is none. A disk that refuses is asked for so long.
+
+    Raises:
+        Corrupt: its program has made something else of it.
+        OSError: the disk refuses still.
+    """
     give_up = time.monotonic() + limit_s
     while True:
         try:
             return load_record(run_dir.order, Order)
-        except GonogoError as error:
-            _log.error("%s", error, extra={"action": "bad_order"})
-            return None
         except OSError:
             if time.monotonic() >= give_up:
                 raise

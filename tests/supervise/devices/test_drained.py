@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -114,11 +115,23 @@ def test_a_device_that_stays_held_is_quarantined_and_let_go(
     assert "900 MB of its memory are in use" in row.reason
 
 
-def test_a_device_is_kept_away_where_nobody_can_look_whose_it_was(tmp_path: Path) -> None:
-    """A stale handle at the end: it would be the next run's, with what is left on it."""
+@pytest.mark.parametrize("now", ["a stale handle", "torn", "a folder"])
+def test_a_device_is_kept_away_where_nobody_can_look_whose_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str
+) -> None:
+    """It would be the next run's, with what is left on it."""
     run_dir = make_run_dir(tmp_path, make_order(profile="h200", world_size=1))
-    run_dir.order.unlink()
-    run_dir.order.mkdir()
+    if now == "torn":
+        run_dir.order.write_text('{"v": 1, "exper')
+    elif now == "a folder":
+        run_dir.order.unlink()
+        run_dir.order.mkdir()
+    else:
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+        monkeypatch.setattr(drained, "load_record", refuse)
     held = take_lock(DeviceLocks(home=tmp_path).path("GPU-0"))
     assert held is not None
     told = ["--home", str(tmp_path), "--limit-s", "0.6", "--held", f"GPU-0={held}"]

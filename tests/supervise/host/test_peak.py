@@ -96,7 +96,7 @@ def test_no_peak_is_told_as_none(tmp_path: Path, text: str) -> None:
     assert peak.look(5.0) is None
 
 
-def test_a_folder_in_its_place_is_an_error_of_the_probe(tmp_path: Path) -> None:
-    RunDir(tmp_path).preflight.mkdir(parents=True)
-    with pytest.raises(IsADirectoryError):
+def test_what_the_disk_does_not_give_just_now_is_an_error_of_the_probe(tmp_path: Path) -> None:
+    RunDir(tmp_path).preflight.parent.write_text("no folder\n")
+    with pytest.raises(NotADirectoryError):
         MeasuredPeak(RunDir(tmp_path)).look(0.0)
