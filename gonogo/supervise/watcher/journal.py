@@ -9,8 +9,8 @@ a watcher that dies of it ends a healthy run.
 
 What the disk does not take is kept, up to KEPT_BYTES, and written in its order as soon as it does:
 a disk that was full for an hour leaves no hole in what is recorded. Nor does one that was unmounted
-and came back: a trainer that saves meanwhile makes a folder of the run directory's name, and
-nothing is written into that one.
+and came back, by whichever device number: a trainer that saves meanwhile makes a folder of the run
+directory's name, and nothing is written into that one, which has no order.
 """
 
 import errno
@@ -29,7 +29,7 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick
 from gonogo.judge.watch import WatchState, fold, start, tick_digest
-from gonogo.plain_file import append_plain
+from gonogo.plain_file import append_plain, is_there
 from gonogo.rundir import RunDir, complete_bytes, load_all_lines, load_lines
 from gonogo.supervise.watcher.snapshots import load_snapshot
 from gonogo.supervise.watcher.tails import Tails
@@ -73,7 +73,7 @@ class Journal:
     def __init__(self, run_dir: RunDir) -> None:
         self._dir = run_dir
         self._folder: os.stat_result | None = None
-        """The run directory, as it was seen first."""
+        """The run directory, as it was seen last."""
         self.last: str | None = None
         """Digest of the last recorded tick."""
         self.bytes = 0
@@ -198,16 +198,16 @@ class Journal:
                 raise
 
     def _look_at_folder(self) -> None:
-        """See that the run directory is the one that it was.
+        """See that the run directory is the one that it was, mounted anew perhaps.
 
         Raises:
             OSError: it cannot be seen, or another folder has its name.
         """
         found = self._dir.path.stat()
-        if self._folder is None:
-            self._folder = found
-        elif not os.path.samestat(self._folder, found):
+        same = self._folder is None or os.path.samestat(self._folder, found)
+        if not (same or is_there(self._dir.order)):
             raise OSError(errno.ESTALE, "another folder has its name", str(self._dir.path))
+        self._folder = found
 
     def _load_findings(self) -> list[Finding]:
         found: list[Finding] = []

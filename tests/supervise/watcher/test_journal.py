@@ -7,6 +7,7 @@ import io
 import json
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -213,6 +214,24 @@ def test_what_an_unmounted_disk_lacks_is_written_to_no_folder_of_its_name(
     ticks = [Tick.model_validate_json(line) for line in load_all_lines(run_dir.watch)]
     assert [tick.n for tick in ticks] == [0, 1, 2, 3, 4, 5]
     assert [tick.prev for tick in ticks[1:]] == [tick_digest(tick) for tick in ticks[:-1]]
+
+
+def test_a_disk_that_comes_back_by_another_device_number_is_written_to(
+    tmp_path: Path, order: Order
+) -> None:
+    """That of NFS, FUSE and btrfs is drawn at each mount; a directory of FUSE has another inode."""
+    run_dir, away = RunDir(tmp_path / "run"), tmp_path / "away"
+    run_dir.path.mkdir()
+    write_a_sick_run(run_dir, order)
+    run_dir.order.write_text(order.model_dump_json())
+    journal = Journal(run_dir)
+    journal.recover(order)
+    run_dir.path.rename(away)
+    journal.add_tick(Tick(n=3, mono=0.6, ts=3.0, go=True))
+    shutil.copytree(away, run_dir.path)
+    journal.add_tick(Tick(n=4, mono=0.8, ts=3.0, go=True))
+    ticks = [Tick.model_validate_json(line) for line in load_all_lines(run_dir.watch)]
+    assert [tick.n for tick in ticks] == [0, 1, 2, 3, 4]
 
 
 def test_what_there_is_no_room_to_keep_leaves_nothing_of_itself(
