@@ -275,7 +275,9 @@ def test_a_disk_that_is_full_is_not_the_programs(
         if free is None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         mb, files, left = free
-        return SimpleNamespace(f_bavail=mb * 256, f_frsize=4096, f_files=files, f_favail=left)
+        return SimpleNamespace(
+            f_blocks=2**30, f_bavail=mb * 256, f_frsize=4096, f_files=files, f_favail=left
+        )
 
     monkeypatch.setattr(os, "statvfs", statvfs)
     (tmp_path / "rank1.log").write_text(log)
@@ -305,7 +307,9 @@ def test_a_disk_that_became_read_only_is_not_the_programs(
 
     def statvfs(path: Path) -> SimpleNamespace:
         flag = os.ST_RDONLY if path == tmp_path / place else 0
-        return SimpleNamespace(f_bavail=2**20, f_frsize=4096, f_files=0, f_favail=0, f_flag=flag)
+        return SimpleNamespace(
+            f_blocks=2**30, f_bavail=2**20, f_frsize=4096, f_files=0, f_favail=0, f_flag=flag
+        )
 
     monkeypatch.setattr(os, "statvfs", statvfs)
     (tmp_path / "rank1.log").write_text(log)
@@ -335,11 +339,21 @@ def test_what_a_full_disk_kept_from_saying_why_is_not_the_programs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The traceback of `No space left on device` needs room itself."""
-    room = SimpleNamespace(f_bavail=free_kb, f_frsize=1024, f_files=0, f_favail=0)
+    room = SimpleNamespace(f_blocks=2**30, f_bavail=free_kb, f_frsize=1024, f_files=0, f_favail=0)
     monkeypatch.setattr(os, "statvfs", lambda path: room)
     (tmp_path / "rank1.log").write_text(log)
     record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: end})
     assert record.reason is reason
+
+
+def test_a_file_system_that_counts_no_room_is_not_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = ("f_blocks", "f_bavail", "f_files", "f_favail", "f_flag")
+    nothing = SimpleNamespace(f_frsize=512, **dict.fromkeys(fields, 0))
+    monkeypatch.setattr(os, "statvfs", lambda path: nothing)
+    record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: ended(1, at=1.0)})
+    assert record.reason is OutcomeCode.NONZERO_EXIT
 
 
 @pytest.mark.parametrize(
@@ -361,7 +375,7 @@ def test_what_a_full_disk_kept_from_showing_its_last_steps_did_not_end_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The lines that wait in its memory went with it, and a whole run was NO_GO."""
-    room = SimpleNamespace(f_bavail=free_kb, f_frsize=1024, f_files=0, f_favail=0)
+    room = SimpleNamespace(f_blocks=2**30, f_bavail=free_kb, f_frsize=1024, f_files=0, f_favail=0)
     monkeypatch.setattr(os, "statvfs", lambda path: room)
     for rank in range(2):
         line = json.dumps(last, separators=(",", ":"))

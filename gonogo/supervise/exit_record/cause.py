@@ -231,6 +231,8 @@ def _free(path: Path) -> tuple[float, float] | None:
         found = os.statvfs(path)
     except OSError:
         return None
+    if not found.f_blocks:  # it counts none
+        return None
     return found.f_bavail * found.f_frsize, found.f_favail if found.f_files > 0 else math.inf
 
 

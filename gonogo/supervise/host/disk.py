@@ -24,6 +24,8 @@ GREW_WITHIN_S = 60.0
 """A draft in which nothing was written for so long was left behind, or waits for a disk."""
 TRIED_NAME = ".room"
 MB = 2**20
+UNCOUNTED_MB = 2.0**43
+"""Room of a file system that counts none: as long as a file may be."""
 
 
 class Disk:
@@ -131,7 +133,12 @@ def _signs(seen: DiskSeen) -> tuple[bool, ...]:
 
 
 def _room(found: os.statvfs_result) -> float:
-    """Return the megabytes that may be written, which the reserve of root is not among."""
+    """Return the megabytes that may be written, which the reserve of root is not among.
+
+    Many a store behind FUSE counts nothing: no blocks at all, of which none is free.
+    """
+    if not found.f_blocks:
+        return UNCOUNTED_MB
     return round(found.f_bavail * found.f_frsize / MB, 3)
 
 

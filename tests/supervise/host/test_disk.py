@@ -13,7 +13,13 @@ import pytest
 
 from gonogo.contract.observation import disk_in
 from gonogo.contract.tick import Tick
-from gonogo.supervise.host.disk import GREW_WITHIN_S, REFUSED_FOR_S, REPEAT_S, Disk
+from gonogo.supervise.host.disk import (
+    GREW_WITHIN_S,
+    REFUSED_FOR_S,
+    REPEAT_S,
+    UNCOUNTED_MB,
+    Disk,
+)
 from gonogo.supervise.watcher.observing import Observations
 
 
@@ -57,6 +63,17 @@ def test_inodes_are_told_where_a_file_system_has_so_many(
     seen = SimpleNamespace(f_files=files, f_favail=left, **{n: getattr(real, n) for n in fields})
     monkeypatch.setattr(os, "statvfs", lambda path: seen)
     assert (Disk(tmp_path).look(0.0) or {})["free_files"] == told
+
+
+def test_a_file_system_that_counts_no_room_is_not_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FUSE's own answer where a store has none: a healthy run was halted at its checkpoint."""
+    fields = ("f_bavail", "f_blocks", "f_files", "f_favail", "f_flag")
+    nothing = SimpleNamespace(f_frsize=512, **dict.fromkeys(fields, 0))
+    monkeypatch.setattr(os, "statvfs", lambda path: nothing)
+    seen = Disk(tmp_path).look(0.0) or {}
+    assert (seen["free_mb"], seen["total_mb"]) == (UNCOUNTED_MB, 0.0)
 
 
 def test_a_checkpoint_is_being_written_while_its_draft_grows(tmp_path: Path) -> None:
