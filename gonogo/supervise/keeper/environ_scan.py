@@ -72,12 +72,16 @@ def _carries(name: str, mark: bytes, folder: bytes) -> bool:
 
 
 def is_elsewhere(environ: bytes, folder: bytes) -> bool:
-    """Say whether a process names another run directory than `folder`, which is there as well."""
+    """Say whether a process names another run directory than `folder`, which is there as well.
+
+    In a container the run's own may be `/run`: here that is there, too, and no run directory.
+    """
     rows = (row for row in environ.split(b"\0") if row.startswith(_FOLDER))
     said = next(rows, _FOLDER)[len(_FOLDER) :]
     if not said or said == folder:
         return False
     try:
+        os.stat(said + b"/order.json")
         return not os.path.samestat(os.stat(said), os.stat(folder))
     except OSError:
         return False

@@ -273,17 +273,24 @@ def test_what_a_container_runs_on_a_home_that_it_shares_is_left_alone(tmp_path: 
     assert (outcome, alive) == (PASS, True)
 
 
-@pytest.mark.parametrize("named", ["another-home", "a-link-to-ours", "what-is-gone"])
+@pytest.mark.parametrize(
+    "named", ["another-home", "a-link-to-ours", "what-is-gone", "a-folder-of-a-container"]
+)
 def test_only_another_homes_run_of_the_same_id_is_left_alone(tmp_path: Path, named: str) -> None:
-    """A home that was restored beside the one that lives ended a healthy run of that one."""
+    """A home that was restored beside the one that lives ended a healthy run of that one.
+
+    What a container has the run directory as (`/run`) is there on its host, too.
+    """
     token = new_id(Kind.RUN)
     ours, said = tmp_path / "runs" / token, tmp_path / "other" / token
     ours.mkdir(parents=True)
     said.parent.mkdir()
-    if named == "another-home":
-        said.mkdir()
-    elif named == "a-link-to-ours":
+    if named == "a-link-to-ours":
         said.symlink_to(ours)
+    elif named != "what-is-gone":
+        said.mkdir()
+    if named == "another-home":
+        (said / "order.json").write_text("{}")
     environ = {"GONOGO_RUN": token, "GONOGO_RUN_DIR": str(said)}
     with subprocess.Popen(["/bin/sleep", "60"], env=environ) as process:
         wait_until(lambda: find_marked(token) == {process.pid}, "the process")
