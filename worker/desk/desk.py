@@ -202,7 +202,7 @@ class Desk:
         now = time.monotonic()
         runs = self._inventory.open_runs()
         if self.submitting is not None:
-            self.submitting.see_off({run.run for run in runs})
+            self.submitting.see_off(self._inventory.told)
         due = [(self._retries.get(run.run, RETRY), run) for run in runs]
         # Whoever was not come to is first in the next round.
         for retry, run in sorted(due, key=lambda each: each[0].not_before):

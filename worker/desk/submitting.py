@@ -126,14 +126,14 @@ class Submitting:
             return False
         return reap(run, ship, self.wall(), end=partial(end_elsewhere, self.name, found))
 
-    def see_off(self, open_runs: Collection[str]) -> None:
+    def see_off(self, told: Collection[str]) -> None:
         """Cancel what an engine has queued again of attempts that are told to their end.
 
         Args:
-            open_runs: those of which something is left to do.
+            told: those; a run whose directory is not to be seen just now is none of them.
         """
         now = time.monotonic()
-        for run in [run for run in self._handed if run not in open_runs]:
+        for run in [run for run in self._handed if run in told]:
             if now < self._look_at.get(run, 0.0):
                 continue
             self._look_at[run] = now + self.look_every_s

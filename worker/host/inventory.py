@@ -4,6 +4,7 @@ A run lives while its keeper does. It is open until `.shipped` says that the con
 everything.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,6 +46,11 @@ class Inventory:
     machine: str | None = None
     """This machine; None: whoever's the runs are, they are looked at."""
     _shipped: set[str] = field(default_factory=set)
+
+    @property
+    def told(self) -> Collection[str]:
+        """The runs that were seen to be shipped to their end, as of the last look."""
+        return self._shipped
 
     def open_runs(self) -> list[OpenRun]:
         """Return the open runs, oldest id first; one that cannot be looked at just now is open."""

@@ -354,6 +354,25 @@ def test_what_an_engine_queues_again_of_a_run_that_was_told_is_cancelled(room: R
     assert room.scheduler.stopped == ["1"]
 
 
+def test_what_waits_its_turn_is_not_cancelled_while_its_directory_is_not_to_be_seen(
+    room: Room,
+) -> None:
+    """A disk may be unmounted in the middle of a round; nothing of the run was told."""
+    desk = room.desk()
+    desk.run_round()
+    desk.run_round()
+    away = room.run_dir.path.rename(room.home / "away")
+    desk.run_round()
+    assert room.scheduler.stopped == []
+    away.rename(room.run_dir.path)
+    room.scheduler.found = RUNNING
+    save_json(room.run_dir.path / ".shipped", {"v": 1, "fenced": False})
+    desk.run_round()
+    room.scheduler.found = PENDING
+    desk.run_round()
+    assert room.scheduler.stopped == ["1"]
+
+
 def test_a_run_that_its_scheduler_has_suspended_is_cancelled_by_a_person(room: Room) -> None:
     """Its watcher stands, too, and may for days."""
     desk = room.desk()
