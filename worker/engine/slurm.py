@@ -28,6 +28,7 @@ from gonogo.contract.cluster import SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
+from gonogo.judge.course.cause import printable
 from gonogo.plain_file import is_there, read_plain
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.node_record import MET_NAME, keeping_of, meet_path
@@ -210,14 +211,15 @@ def tell_output(found: Found, run_dir: Path) -> Found:
 
 
 def load_last_words(path: Path) -> str:
-    """Return the last two lines of a log; empty where there are none, or none can be read."""
+    """Return the last two lines of a log that say something; empty where none can be read."""
     try:
         with read_plain(path) as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - LAST_BYTES))
             lines = stream.read(LAST_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return " · ".join(line.strip()[:LINE_LIMIT] for line in lines[-2:])
+    told = [said for line in lines if (said := printable(line))]
+    return " · ".join(line[:LINE_LIMIT] for line in told[-2:])
 
 
 def kept_on(run_dir: Path, token: int) -> list[str]:

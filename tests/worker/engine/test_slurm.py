@@ -25,6 +25,7 @@ from worker.engine.slurm import (
     job_name,
     judge_job,
     lay_over,
+    load_last_words,
     parse_fields,
     run_command,
 )
@@ -367,6 +368,13 @@ def test_what_a_job_printed_is_told_where_a_node_does_not_begin(
     assert isinstance(found, Running) is (state == "RUNNING")
     if isinstance(found, Running):
         assert (found.waits, found.again) == (said, False)
+
+
+def test_what_a_job_printed_is_told_as_people_read_it_and_databases_take_it(tmp_path: Path) -> None:
+    """No text of PostgreSQL holds a NUL, and a terminal obeys what follows an escape."""
+    log = tmp_path / "slurm.log"
+    log.write_bytes(b"module\x00s loaded\n\x1b[31mno \xffpython\x1b[0m\r\n\n \x00\n")
+    assert load_last_words(log) == "module s loaded · no \ufffdpython"
 
 
 @pytest.mark.parametrize(
