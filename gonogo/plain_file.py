@@ -96,6 +96,7 @@ def _open_regular(path: Path, flags: int) -> int:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
             raise NoPlainFile(path)
+        os.set_blocking(descriptor, True)  # some program's output, perhaps
     except OSError:
         os.close(descriptor)
         raise

@@ -98,3 +98,9 @@ def test_what_is_added_is_behind_what_another_adds(tmp_path: Path) -> None:
         for stream, word in ((one, b"a"), (other, b"b"), (one, b"c")):
             stream.write(word)
     assert (tmp_path / "log").read_bytes() == b"abc"
+
+
+def test_a_program_has_a_log_as_its_output_that_it_may_wait_for(tmp_path: Path) -> None:
+    """Whoever opens it waits for no pipe in its place; what is inherited tells nothing of that."""
+    with append_plain(tmp_path / "log") as stream:
+        assert os.get_blocking(stream.fileno())
