@@ -97,7 +97,10 @@ def checkpoint_bytes(order: Order) -> int:
 
 def check_disk(order: Order, folder: Path) -> Result:
     """Room for a checkpoint (fail) and for two of them or 5 GB (warn)."""
-    free = shutil.disk_usage(folder).free
+    found = shutil.disk_usage(folder)
+    if not found.total:
+        return CheckOutcome.WARN, f"the file system of {folder} tells of no room, free or not"
+    free = found.free
     checkpoint = checkpoint_bytes(order)
     least = max(checkpoint, LEAST_DISK_BYTES)
     text = f"{free / GB:.1f} GB free in {folder}"

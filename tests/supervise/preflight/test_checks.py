@@ -113,6 +113,15 @@ def test_the_disk_must_hold_a_checkpoint(
     assert checks.check_disk(order, tmp_path)[0] is expected
 
 
+def test_a_file_system_that_counts_no_room_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FUSE's own answer where a store has none: no run began there."""
+    usage = shutil.disk_usage(tmp_path)._replace(total=0, used=0, free=0)
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage)
+    assert checks.check_disk(make_order(), tmp_path)[0] is WARN
+
+
 @pytest.fixture
 def dead_pid() -> int:
     process = subprocess.Popen([sys.executable, "-c", ""])
