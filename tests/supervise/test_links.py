@@ -1,5 +1,6 @@
 """What does a trainer gain by a link, or a pipe, where keeper and watcher write? Nothing."""
 
+import logging
 import multiprocessing
 import os
 import sys
@@ -12,9 +13,12 @@ import pytest
 from gonogo.contract.finding import Finding
 from gonogo.plain_file import NoPlainFile, append_plain
 from gonogo.rundir import RunDir
+from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import open_log, start_child
+from gonogo.supervise.keeper.staff import Staff
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.watcher.journal import Journal
-from gonogo.supervise.weather import Reserve
+from gonogo.supervise.weather import Reserve, Weather
 
 LIMIT_S = 30.0
 
@@ -104,3 +108,25 @@ def test_a_program_has_a_log_as_its_output_that_it_may_wait_for(tmp_path: Path) 
     """Whoever opens it waits for no pipe in its place; what is inherited tells nothing of that."""
     with append_plain(tmp_path / "log") as stream:
         assert os.get_blocking(stream.fileno())
+
+
+def test_a_watcher_is_started_whatever_its_log_has_become(tmp_path: Path) -> None:
+    """One that had died had none after it, for ever: a run that hung went on."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.touch()
+    (tmp_path / "watcher.log").symlink_to(elsewhere)
+    staff = Staff(
+        run_dir=tmp_path,
+        order={},
+        slots=(),
+        environ={},
+        watcher="this",
+        place=Place.of({"world_size": 1}, 0),
+        weather=Weather(logging.getLogger()),
+        tell=lambda: None,
+    )
+    staff.tend(0.0)
+    (pid,) = staff.pids()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    staff.note(pid, Ended(code=0, signal=None, at=0.0), 0.0)
+    assert elsewhere.read_bytes() == b""

@@ -44,11 +44,12 @@ def start_child(
     cwd: str | None = None,
     pass_fds: Sequence[int] = (),
     shield: bool = False,
+    needs_log: bool = True,
 ) -> Child:
     """Start a process in a session of its own, its output added to `log`; `cwd` None: our folder.
 
     It inherits no descriptors but `pass_fds`. With `shield` SIGTERM is blocked in it, and in what
-    it starts.
+    it starts. Without `needs_log` one that cannot be opened keeps it from nothing.
 
     Raises:
         OSError: the program or the folder is not there.
@@ -62,7 +63,7 @@ def start_child(
         if shield:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
-    with append_plain(log) as stream:
+    with append_plain(log) if needs_log else open_log(log) as stream:
         process = subprocess.Popen(
             list(command),
             env=dict(env),

@@ -145,4 +145,5 @@ class Staff:
         return self._start(command, self._place.own("sampler.log"))
 
     def _start(self, command: Sequence[str], log: str, pass_fds: Sequence[int] = ()) -> Child:
-        return start_child(command, env=self.environ, log=self._dir / log, pass_fds=pass_fds)
+        path = self._dir / log
+        return start_child(command, env=self.environ, log=path, pass_fds=pass_fds, needs_log=False)
