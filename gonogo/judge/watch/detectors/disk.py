@@ -74,8 +74,8 @@ class Disk(Detector[Room]):
         if own.refused or not is_refusal(beat.line):
             return own, []
         text = (beat.line.text or "").strip()
-        left, least, unit = self._left(own, view) if _FULL.search(text) else (None, None, "")
-        room = "" if left is None else f"; {left:.0f} {unit} were free where the run writes"
+        left, least, what = self._left(own, view) if _FULL.search(text) else (None, None, "")
+        room = "" if left is None else f"; {left:.0f} {what}"
         if _READ_ONLY.search(text) and _is_read_only(view):
             left, least = 0.0, FULL_MB
             room = "; nobody may write there, nor may the watcher"
@@ -103,14 +103,18 @@ class Disk(Detector[Room]):
         return self._judged(own, seen, tick, view)
 
     def _left(self, own: Room, view: View) -> tuple[float | None, float | None, str]:
-        """Return how much is left, how much is needed, and of what: of the scarce one."""
+        """Return how much is left, how much is needed, and of what, where: of the scarce one."""
         seen = view.disk()
         if seen is None:
             return None, None, ""
         if seen.free_files is not None and seen.free_files < FULL_FILES:
-            return seen.free_files, FULL_FILES, "inodes"
+            return seen.free_files, FULL_FILES, "inodes were free where the run writes"
         least_mb = max(FULL_MB, self.settings.halt_checkpoints * (own.checkpoint_mb or 0.0))
-        return min(seen.free_mb, _for_checkpoints(seen)), least_mb, "MB"
+        if seen.checkpoints_mb is None:
+            return seen.free_mb, least_mb, "MB were free where the run writes"
+        if seen.free_mb < FULL_MB and seen.checkpoints_mb >= least_mb:
+            return seen.free_mb, FULL_MB, "MB were free where the run writes"
+        return seen.checkpoints_mb, least_mb, "MB were free where its checkpoints lie"
 
     def _judged(self, own: Room, seen: DiskSeen, tick: Tick, view: View) -> Seen[Room]:
         settings, findings = self.settings, []

@@ -196,6 +196,30 @@ def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
     assert bool(lie) is (checkpoints < free)
 
 
+@pytest.mark.parametrize(
+    ("free", "checkpoints", "cause", "left"),
+    [
+        (500.0, 90_000.0, OutcomeCode.RESOURCE_LIMIT, "90000 MB were free where its checkpoints"),
+        (0.5, 90_000.0, OutcomeCode.DISK_FULL, "0 MB were free where the run writes"),
+        (6_000.0, 20.0, OutcomeCode.DISK_FULL, "20 MB were free where its checkpoints lie"),
+        (500.0, 20.0, OutcomeCode.DISK_FULL, "20 MB were free where its checkpoints lie"),
+    ],
+    ids=["both have room", "logs have none", "checkpoints have none", "little and none"],
+)
+def test_a_run_directory_needs_no_room_for_checkpoints_that_lie_elsewhere(
+    free: float, checkpoints: float, cause: OutcomeCode, left: str
+) -> None:
+    """A quota beside a large store was its host's full disk, where the run's own was small."""
+    world = World(host_order(steps=400)).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2, mb=1_000.0)])
+    world.steps(10)
+    tell(world, disk={**disk(free), "checkpoints_mb": checkpoints})
+    world.steps(1).ranks[0].say("error", type="OSError", text=NO_SPACE)
+    (halt,) = watch(world.steps(1)).halts
+    assert cause_of(halt) is cause
+    assert left in halt.text
+
+
 def test_a_write_that_the_watcher_was_refused_warns_whatever_room_there_is() -> None:
     """A quota, a read-only remount: the trainer may have another, and tells of its own writes."""
     refused = {"refused": True}
