@@ -148,7 +148,8 @@ class Preflight(Recorded):
     unfit: dict[str, str] = Field(default_factory=dict)
     """Device → why it is not fit for any run."""
     host: str | None = None
-    """Name of the host that was checked; of a scheduler's it is no worker's."""
+    """Name of the host that was checked; of a scheduler's it is no worker's. None: a pod, which
+    does not know its node's."""
 
     def failed(self) -> frozenset[str]:
         """Return the checks that failed."""

@@ -89,10 +89,15 @@ def run_preflight(
         branch=load_branch(Path(order.cwd or store.root)),
         devices=_described(devices, probe, look),
         unfit=unfit,
-        host=os.uname().nodename,
+        host=_host(store.environ),
     )
     save_json(place, record.wire())
     return record
+
+
+def _host(environ: Mapping[str, str]) -> str | None:
+    """Return the host's name; None in a pod, whose own is another one in each run."""
+    return None if "KUBERNETES_SERVICE_HOST" in environ else os.uname().nodename
 
 
 def _check_environment(probe: Probe, folder: Path) -> tuple[CheckOutcome, str]:

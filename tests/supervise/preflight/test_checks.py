@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -406,6 +407,27 @@ def test_preflight_keeps_what_a_validation_asks_for(
     assert told["sanity"][0] is PASS
     assert "loss 5.5" in told["sanity"][1]
     assert head in told["code"][1]
+
+
+@pytest.mark.parametrize(
+    ("environ", "host"),
+    [
+        ({}, os.uname().nodename),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
+    ],
+    ids=["a host", "a pod"],
+)
+def test_a_pod_is_no_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], host: str | None
+) -> None:
+    """Each run of a campaign has a pod of another name: none was compared with another."""
+    order = make_order()
+    run_dir = RunDir(tmp_path / "runs" / order.run)
+    run_dir.path.mkdir(parents=True)
+    store = replace(
+        store_with(tmp_path, monkeypatch, Probe(peak_flops=1e12, torch="2")), environ=environ
+    )
+    assert run_preflight(order, run_dir, devices=("cpu:0",), store=store).host == host
 
 
 def test_a_gpu_profile_runs_on_scripted_devices_only_where_the_plan_allows_faults(
