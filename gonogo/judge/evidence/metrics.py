@@ -43,6 +43,8 @@ class MetricRow:
     """When set, the metric is one number over the window and the criterion's aggregate is moot."""
     excused: Callable[[RankSteps, Rules], frozenset[int]] = lambda steps, rules: frozenset()
     """Steps that rightly have no sample."""
+    averaged: bool = False
+    """Whether each sample holds a mean over the whole run."""
     since: int = 1
     """Version of the facts since which it is measured as it is now."""
     unit: str = ""
@@ -117,6 +119,7 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.TOKS_PER_S: MetricRow(
         samples=samples.toks_per_s,
+        averaged=True,
         since=samples.WHOLE_STEPS,
         unit="tokens/s",
         meaning="The ordered tokens of a step, over all ranks (`tokens` of the line where"

@@ -106,12 +106,15 @@ def fails_already(criterion: Criterion, measure: Measure | None, rules: Rules) -
 
     What is owed once, at the end, says nothing of a run that did not come to it. Where the order
     does not say after which steps it evaluates, nobody knows how many evaluations are not there.
+    A mean in every sample is not known before half of them are there.
     """
     row = metric_row(criterion.metric)
     advisory = criterion.severity is GateSeverity.ADVISORY
     if row is None or row.owed is Owed.ONCE or advisory:
         return False
     rows = _rank_rows(measure, rules.world_size or 0)
+    if row.averaged and any(2 * one.samples < one.owed for one in rows):
+        return False
     if row.owed is Owed.EVERY_EVAL and not rules.evals(rules.window(criterion)):
         rows = [open_ended(criterion.aggregate, one) for one in rows]
     reading = _already(criterion, rows, rules.judge_version)

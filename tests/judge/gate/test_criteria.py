@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from gonogo.contract.criterion import Criterion, Metric
 from gonogo.contract.decision import CriterionResult
-from gonogo.contract.facts import Measure, MeasureRow
+from gonogo.contract.facts import FACTS_V, Measure, MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.measure import build_measure
 from gonogo.judge.evidence.metrics import METRICS
@@ -267,6 +268,35 @@ def test_a_mean_of_nearly_all_steps_can_be_saved_by_the_rest() -> None:
     measure = build_measure(criterion, ranks_with({0: nearly}), rules)
     assert evaluate(criterion, measure, 1).outcome == "fail"
     assert not fails_already(criterion, measure, rules)
+
+
+@pytest.mark.parametrize(("steps", "gap_s", "failed"), [(10, 0.0, False), (60, 0.1, True)])
+def test_what_a_run_spends_between_steps_is_not_known_from_its_first(
+    steps: int, gap_s: float, failed: bool
+) -> None:
+    """A healthy run that was preempted early had failed by its first two batches."""
+    criterion = Criterion.model_validate(
+        {"id": "c", "metric": "toks_per_s", "aggregate": "min", "pass_above": 800.0}
+    )
+    rules = Rules(
+        v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=100, world_size=1,
+        tokens_per_step=100, built_in=[], gate=[], conditions=[],
+    )  # fmt: skip
+
+    def measured(steps: int) -> Measure:
+        lines, mono = [], 0.0
+        for step in range(1, steps + 1):
+            mono += 1.0 if step in (2, 3) else gap_s
+            for seq, msg in ((2 * step, "step_start"), (2 * step + 1, "step_end")):
+                mono += 0.1 * (msg == "step_end")
+                lines.append(
+                    progress(step).model_copy(update={"msg": msg, "mono": mono, "seq": seq})
+                )
+        return build_measure(criterion, {0: build_rank_steps(lines)}, rules)
+
+    assert evaluate(criterion, measured(steps), 1).outcome in ("fail", "inconclusive")
+    assert fails_already(criterion, measured(steps), rules) is failed
+    assert (evaluate(criterion, measured(100), 1).outcome == "fail") is failed
 
 
 EVALS_SO_FAR = [
