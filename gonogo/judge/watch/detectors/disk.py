@@ -151,6 +151,8 @@ class Disk(Detector[Room]):
         free_mb, where = seen.free_mb, f" of {seen.total_mb:.0f} are free where the run writes"
         if seen.checkpoints_mb is not None and room_mb < threshold_mb:
             free_mb, where = room_mb, " are free where its checkpoints lie"
+        elif seen.checkpoints_mb is not None:
+            threshold_mb = self.settings.warn_mb
         setting = "halt_checkpoints" if halts else "warn_mb"
         size = "" if own.checkpoint_mb is None else f"; a checkpoint takes {own.checkpoint_mb:.0f}"
         return found(

@@ -196,6 +196,16 @@ def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
     assert bool(lie) is (checkpoints < free)
 
 
+def test_the_limit_of_a_run_directory_is_none_of_checkpoints_that_lie_elsewhere() -> None:
+    world = World(host_order(steps=400)).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2, mb=10_000.0)])
+    world.steps(10)
+    tell(world, disk={**disk(500.0), "checkpoints_mb": 90_000.0})
+    (found,) = watch(world.steps(2)).findings
+    assert (found.value, found.threshold) == (500.0, 5_000.0)
+    assert "limit 5000 MB" in found.text
+
+
 @pytest.mark.parametrize(
     ("free", "checkpoints", "cause", "left"),
     [
