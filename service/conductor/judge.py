@@ -3,12 +3,14 @@
 The facts are made by a judge's process (`service.judging.assessors`) from a folder below
 `GONOGO_HOME/judging`; this one waits for it in a thread and stays free for everything else. A
 judgement that fails is told in an event and tried again after a pause that grows; the run stays
-ended and unjudged until one succeeds.
+ended and unjudged until one succeeds. After the last of these pauses it holds up no later run of
+its phase.
 """
 
 import logging
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 from gonogo.contract.facts import Facts
@@ -63,7 +65,9 @@ class Judging:
         if not self._tidied:  # what a service left that was killed may be of a run that is judged
             shutil.rmtree(self._folder, ignore_errors=True)
             self._tidied = True
-        for run in self._context.store.read(find_unjudged):
+        failing = {run for run, times in self._failures.items() if times >= len(AGAIN_S)}
+        find = partial(find_unjudged, failing=failing)
+        for run in self._context.store.read(find):
             now_mono = self._context.mono()
             if run not in self._open and now_mono >= self._not_before.get(run, now_mono):
                 self._open[run] = self._threads.submit(self._judge, run)

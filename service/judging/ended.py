@@ -8,6 +8,7 @@ lock; it refuses when another decision came between, and the caller prepares aga
 `judge` and `decide` are `gonogo.judge`'s: nothing here has an opinion.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,19 +85,27 @@ class Assessment:
     resume: dict[str, ResumePoint]
 
 
-def find_unjudged(session: Session) -> list[str]:
+def find_unjudged(session: Session, failing: Collection[str] = ()) -> list[str]:
     """Return the ended runs of which everything promised is here, oldest end first.
 
     And those of which the rest is waited for no more: what is missing passes nothing. Of a phase
     one after the other: what a run had failed that was taken over counts for those after it.
+
+    Args:
+        session: for reading.
+        failing: runs whose judgement fails again and again: they hold no other up.
     """
-    found: dict[tuple[str, str], RunRow] = {}
-    for row in load_unjudged(session):
-        if row.given_up or is_complete(session, row):
-            first = found.setdefault((row.experiment, row.phase), row)
-            if row.attempt < first.attempt:
-                found[row.experiment, row.phase] = row
-    return [row.id for row in found.values()]
+    ready = [row for row in load_unjudged(session) if row.given_up or is_complete(session, row)]
+    first: dict[tuple[str, str], int] = {}
+    for row in ready:
+        if row.id not in failing:
+            phase = row.experiment, row.phase
+            first[phase] = min(row.attempt, first.get(phase, row.attempt))
+    return [
+        row.id
+        for row in ready
+        if row.id in failing or row.attempt == first[row.experiment, row.phase]
+    ]
 
 
 def is_complete(session: Session, run: RunRow) -> bool:

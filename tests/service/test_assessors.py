@@ -7,12 +7,16 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gonogo.contract.errors import Corrupt
 from gonogo.judge.gate.rules import build_rules
 from gonogo.rundir import save_json
+from service.conductor import judge
 from service.conductor.judge import AGAIN_S, Judging
+from service.judging import ended
 from service.judging.assessors import Assessors, Unjudged
 from service.judging.ended import find_unjudged, prepare
 from tests.service.conftest import Clock, Plane
@@ -117,6 +121,41 @@ def test_judgement_that_fails_is_told_and_made_after_a_pause(still: Plane, clock
     judging.close()
     assert still.get(f"/runs/{order.run}")["verdict"] == "GO"
     assert not any((still.home / "judging").iterdir())
+
+
+def test_a_run_that_cannot_be_judged_holds_the_next_one_up_for_a_while(
+    still: Plane, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had failed would count; but a phase that is never over is worse."""
+    experiment = still.submit()
+    worker = still.worker()
+    lost = worker.claim()
+    assert lost is not None
+    worker.start(lost)
+    said = {"reason": "its host is dead"}
+    assert still.call("POST", f"/experiments/{experiment}/takeover", json=said)
+    order = worker.claim()
+    assert order is not None
+    worker.run_through(order)
+    real = ended.prepare
+
+    def broken(session: Any, run: str, folder: Path) -> Any:
+        if run == lost.run:
+            raise Corrupt("a piece of a file is missing")
+        return real(session, run, folder)
+
+    monkeypatch.setattr(judge, "prepare", broken)
+    judging = Judging(still.context)
+    for pause_s in AGAIN_S:
+        assert still.context.store.read(find_unjudged) == [lost.run]
+        with pytest.raises(Corrupt):
+            judging.settle()
+        assert still.get(f"/runs/{order.run}")["verdict"] is None
+        clock.at += pause_s + 0.1
+    with pytest.raises(Corrupt):
+        judging.settle()
+    judging.close()
+    assert still.get(f"/runs/{order.run}")["verdict"] == "GO"
 
 
 def test_what_a_killed_service_left_of_a_judged_run_is_removed(still: Plane) -> None:
