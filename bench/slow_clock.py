@@ -5,7 +5,8 @@
 The clocks of this process, and all that it waits for in Python, go N times slower; what it computes
 takes as long as ever. So of each second by its clock it has N seconds of this machine. Those of
 several processes agree where they are slowed SINCE the same moment of the machine's monotonic
-clock. What a process starts (a judge), and time-outs of sockets, keep the machine's own time.
+clock. What a process starts (a judge), time-outs of sockets, locks and `Thread.join`, and
+`datetime.now` keep the machine's own time.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def slow_down(clock: SlowClock) -> None:
     def select_longer(self: selectors.EpollSelector, timeout: float | None = None) -> Any:
         return select(self, None if timeout is None else timeout * factor)
 
+    # Python has no seam for a clock: events, queues, pools wait in a condition, asyncio in epoll.
     time.time = lambda: began_wall + (wall() - began_wall) / factor
     time.monotonic = lambda: began_mono + (mono() - began_mono) / factor
     time.sleep = lambda seconds: sleep(seconds * factor)

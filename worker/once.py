@@ -32,6 +32,7 @@ from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record
 from gonogo.slots import gpus_of
 from gonogo.supervise.end_request import EndRequest, ask_halt, until_after
+from gonogo.supervise.keeper.children import open_log
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.launch.place import NoPlace, Place, told_node
 from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock, take_lock
@@ -257,11 +258,9 @@ def become_keeper(
     module: str = KEEPER_MODULE,
 ) -> NoReturn:
     """Turn this process into the keeper; what it says goes into its own log from here on."""
-    log = os.open(
-        run_dir.path / place.own("keeper.log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644
-    )
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    with open_log(run_dir.path / place.own("keeper.log")) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
     held = _see("a place", partial(hold_place, slots, devices)) or {}
     asked = () if held else devices
     command = [

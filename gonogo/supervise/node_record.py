@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.processes import ProcessRef, boot_id, load_stat
+from gonogo.supervise.processes import ProcessRef, boot_id, load_stat, pid_namespace
 
 MET_NAME = ".met.json"
 SILENT_S = 10.0
@@ -62,7 +62,7 @@ def own_keeping(*, node: int, token: int, address: str) -> Keeping:
         nonce=os.urandom(8).hex(),
         host=os.uname().nodename,
         boot_id=boot_id(),
-        pid_ns=_pid_namespace(),
+        pid_ns=pid_namespace(),
         ref=ref,
         address=address,
     )
@@ -155,13 +155,6 @@ def _proof(run_dir: Path, node: int) -> str | None:
     if word is not None:
         return f"{word.get('by') or 'somebody'} says: {word.get('text') or 'it has ended'}"
     keeping = load_keeping(run_dir, node)
-    if keeping is None or keeping.boot_id != boot_id() or keeping.pid_ns != _pid_namespace():
+    if keeping is None or keeping.boot_id != boot_id() or keeping.pid_ns != pid_namespace():
         return None
     return None if keeping.ref.is_alive() else f"its keeper, process {keeping.ref.pid}, is gone"
-
-
-def _pid_namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""

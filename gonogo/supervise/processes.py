@@ -144,6 +144,14 @@ def find_process(pid: int) -> ProcessRef | None:
     return ProcessRef(pid=pid, start_ticks=found.start_ticks)
 
 
+def pid_namespace(pid: int | None = None) -> str:
+    """Return what names the pids of a process, our own by default; empty when it is gone."""
+    try:
+        return os.readlink(f"/proc/{'self' if pid is None else pid}/ns/pid")
+    except OSError:
+        return ""
+
+
 def load_environ(pid: int) -> bytes:
     """Return the raw environment of a process; empty when it is gone or a zombie."""
     try:

@@ -17,9 +17,13 @@ def is_kept_here(run_dir: Path) -> bool:
 
 
 def is_kept_elsewhere(run_dir: Path) -> bool:
-    """Say whether a run has keepers, and all that is told of them is told of other hosts."""
-    records = [load_json(path) or {} for path in run_dir.glob("keeper*.json")]
-    return bool(records) and all(row.get("boot_id") != boot_id() for row in records)
+    """Say whether a run has keepers, and all that is told of them is told of other hosts.
+
+    A record that is empty, torn or a program's own tells of none.
+    """
+    records = (load_json(path) or {} for path in run_dir.glob("keeper*.json"))
+    told = {row.get("boot_id") for row in records} - {None}
+    return bool(told) and boot_id() not in told
 
 
 def _living(state: Path) -> ProcessRef | None:

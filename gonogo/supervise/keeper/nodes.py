@@ -10,6 +10,7 @@ takes a job down for one dead node kills what is left of it): it waits for no no
 silent.
 """
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +37,8 @@ from gonogo.supervise.node_record import (
 
 SETTLE_S = 20.0
 """How long the watcher has for its own finding after a part of the run has failed."""
+LOOK_S = 1.0
+"""No look at the others comes later, unless this keeper stood still meanwhile."""
 ANSWER_S = 30.0
 """How much longer than its own limits a node may take to say that it has ended."""
 
@@ -58,6 +61,9 @@ class Nodes:
         self._asked: dict[str, float] = {}
         self._signs: dict[int, tuple[str, float]] = {}
         """Node → the newest sign of its follower, and when it was new (monotonic seconds)."""
+        self._quiet_s: dict[int, float] = {}
+        """Node → for how long it gave none while we looked: we may have been suspended with it."""
+        self._looked = -math.inf
         self.ends: dict[int, dict[str, Any]] = {}
         """Node → what it said of its end."""
         self.lost: dict[int, str] = {}
@@ -91,7 +97,7 @@ class Nodes:
             self._failed_at = now if self._failed_at is None else self._failed_at
             if now - self._failed_at >= SETTLE_S:
                 self._end_rest()
-        elif (gone := self._unspoken(now)) is not None:
+        elif (gone := self._unspoken()) is not None:
             self._end_unspoken(gone)
         return self._is_out_of_time(now)
 
@@ -147,16 +153,19 @@ class Nodes:
         for node in self.unheard:
             sign = load_sign(self._dir, node)
             if node not in self._signs or self._signs[node][0] != sign:
-                self._signs[node] = (sign, now)
+                self._signs[node], self._quiet_s[node] = (sign, now), 0.0
+            else:
+                self._quiet_s[node] += min(now - self._looked, LOOK_S)
+        self._looked = now
         return {node for node in self.unheard if now - self._signs[node][1] >= SILENT_S}
 
-    def _unspoken(self, now: float) -> int | None:
+    def _unspoken(self) -> int | None:
         """Return a node whose keeper was lost behind its ranks, None without one.
 
         They have told how they ended, and nobody there has told how its part did, or lives: its
         scheduler holds the job for the others, so no proof will come.
         """
-        silent = [n for n in self.unheard if now - self._signs[n][1] >= SILENT_S + ANSWER_S]
+        silent = [n for n in self.unheard if self._quiet_s[n] >= SILENT_S + ANSWER_S]
         if not silent or len(self.stamps()) < int(self._order["world_size"]):
             return None
         return min(silent)

@@ -24,7 +24,7 @@ from gonogo.supervise.keeper.living import is_kept_elsewhere, is_kept_here
 from gonogo.supervise.keeper.marked import find_marked
 from gonogo.supervise.preflight.fitness import Fitness, judge_devices
 from gonogo.supervise.preflight.smi import complaints
-from gonogo.supervise.processes import TOKEN_NAME, iter_pids, load_environ
+from gonogo.supervise.processes import TOKEN_NAME, iter_pids, load_environ, pid_namespace
 
 GB = 10**9
 LEAST_DISK_BYTES = GB // 4
@@ -270,12 +270,9 @@ def _is_orphaned(run_dir: Path, environ: bytes) -> bool:
     return ours and not is_kept_here(run_dir) and not is_kept_elsewhere(run_dir)
 
 
-def _is_in_a_container(pid: int, proc: Path = Path("/proc")) -> bool:
+def _is_in_a_container(pid: int) -> bool:
     """Say whether a process has pids of its own: so has its keeper, and nobody here knows those."""
-    try:
-        return os.readlink(proc / str(pid) / "ns" / "pid") != os.readlink(proc / "self/ns/pid")
-    except OSError:
-        return False  # it has ended
+    return pid_namespace(pid) not in ("", pid_namespace())
 
 
 def _is_mapped(path: Path) -> bool:

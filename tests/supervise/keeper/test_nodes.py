@@ -64,6 +64,15 @@ def test_a_keeper_that_is_lost_behind_its_ranks_is_not_waited_for_to_the_end_of_
     assert nodes.unheard == [1]
 
 
+def test_a_job_that_stood_still_has_lost_no_keeper(tmp_path: Path, nodes: Nodes) -> None:
+    """Suspended between its ranks' end and their nodes' word, on every node."""
+    for rank in range(3):
+        save_json(tmp_path / f"exit_rank{rank}.json", {"code": 0, "signal": None, "at": 1.0})
+    for moment in (0.0, 1.0, 3600.0, 3601.0):
+        assert not nodes.are_over(moment, stopped=False)
+    assert asked_by(tmp_path) is None
+
+
 def test_a_node_that_is_proven_gone_is_waited_for_no_longer(tmp_path: Path, nodes: Nodes) -> None:
     assert not nodes.are_over(0.0, stopped=False)
     save_json(gone_path(tmp_path, 1), {"by": "Slurm", "text": "job 7 is CANCELLED"})

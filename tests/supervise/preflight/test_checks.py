@@ -239,10 +239,13 @@ def test_processes_of_this_very_run_fail(
     assert marked[1].poll() is None
 
 
+@pytest.mark.parametrize("record", [None, "", '{"boot_', "[]", '{"boot_id": null}'])
 def test_processes_of_a_run_without_a_keeper_are_ended(
-    tmp_path: Path, marked: tuple[str, subprocess.Popen[bytes]]
+    tmp_path: Path, marked: tuple[str, subprocess.Popen[bytes]], record: str | None
 ) -> None:
     (tmp_path / marked[0]).mkdir()
+    if record is not None:
+        (tmp_path / marked[0] / "keeper.json").write_text(record)
     outcome, text = checks.check_orphans(new_id(Kind.RUN), tmp_path)
     assert outcome is WARN
     assert marked[0] in text
@@ -272,8 +275,9 @@ def test_what_a_container_runs_on_a_home_that_it_shares_is_left_alone(tmp_path: 
     """Its keeper has another pid in there, and lives."""
     token = new_id(Kind.RUN)
     (tmp_path / token).mkdir()
-    inside = ["unshare", "--pid", "--fork", "--kill-child", "env", f"GONOGO_RUN={token}"]
-    with subprocess.Popen([*inside, "/bin/sleep", "60"], env={"PATH": os.environ["PATH"]}) as outer:
+    inside = ["/usr/bin/unshare", "--pid", "--fork", "--kill-child"]
+    inside += ["/usr/bin/env", f"GONOGO_RUN={token}", "/bin/sleep", "60"]
+    with subprocess.Popen(inside, env={}) as outer:
         wait_until(lambda: bool(find_marked(token)) or outer.poll() is not None, "the process")
         if outer.poll() is not None:
             pytest.skip("no pid namespace can be made here")

@@ -3,13 +3,12 @@
 Two sources: what the watcher reads of the file system, held against the size of the last checkpoint
 that it verified, and `error` lines, in which the trainer says that a write was refused. A disk is
 no rank's, so no rank is named. Where checkpoints lie on another, its room counts for them. Where
-one has less room, or fewer inodes, than the finding's
-threshold, or is read-only for the watcher, too, the end is the host's (`disk_full`); what is
-refused all the same is a quota of the run's own. Room that is short only while a checkpoint is
-being written, and comes back when an older one is deleted, is no shortage: it has to last
-`SETTLE_S`. A small write that the watcher itself was refused (a quota, a read-only remount) warns,
-whatever room there is: it may be no limit of the trainer's. A run that has nothing more to write is
-left alone.
+one has less room, or fewer inodes, than the finding's threshold, or is read-only for the watcher,
+too, the end is the host's (`disk_full`); what is refused all the same is a quota of the run's own.
+Room that is short only while a checkpoint is being written, and comes back when an older one is
+deleted, is no shortage: it has to last `SETTLE_S`. A small write that the watcher itself was
+refused (a quota, a read-only remount) warns, whatever room there is: it may be no limit of the
+trainer's. A run that has nothing more to write is left alone.
 """
 
 import re
