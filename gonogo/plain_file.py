@@ -11,6 +11,8 @@ import stat
 from pathlib import Path
 from typing import IO
 
+MAX_RECORD_BYTES = 16 * 2**20
+"""No small record comes near this; a file that does is none."""
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
@@ -55,6 +57,19 @@ def read_plain(path: Path) -> IO[bytes]:
         NoPlainFile, OSError: as `open_plain`.
     """
     return os.fdopen(open_plain(path), "rb")
+
+
+def read_small(path: Path) -> bytes:
+    """Return the bytes of a small record.
+
+    Raises:
+        NoPlainFile, OSError: as `open_plain`; or it is larger than `MAX_RECORD_BYTES`.
+    """
+    with read_plain(path) as stream:
+        raw = stream.read(MAX_RECORD_BYTES + 1)
+    if len(raw) > MAX_RECORD_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {MAX_RECORD_BYTES} bytes", str(path))
+    return raw
 
 
 def append_plain(path: Path) -> io.FileIO:

@@ -23,7 +23,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import FileSeal
-from gonogo.plain_file import NoPlainFile, open_plain, read_plain
+from gonogo.plain_file import NoPlainFile, open_plain, read_plain, read_small
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _HEARTBEAT = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
 _RANK_EXIT = re.compile(r"exit_rank(0|[1-9][0-9]{0,5})\.json")
 _RANK_LOG = re.compile(r"rank(0|[1-9][0-9]{0,3})\.log")
-MAX_RECORD_BYTES = 16 * 2**20
-"""No small record comes near this; a file that does is none."""
 TAIL_BYTES = 2**16
 """Of a log's end, as people read it."""
 _NO_RECORD = frozenset({errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENXIO})
@@ -245,11 +243,7 @@ def load_bytes(path: Path) -> bytes:
     Raises:
         OSError: it cannot be read, is no regular file, or is larger than `MAX_RECORD_BYTES`.
     """
-    with open_file(path) as stream:
-        raw = stream.read(MAX_RECORD_BYTES + 1)
-    if len(raw) > MAX_RECORD_BYTES:
-        raise OSError(errno.EFBIG, f"it is larger than {MAX_RECORD_BYTES} bytes", str(path))
-    return raw
+    return read_small(path)
 
 
 def load_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gonogo import rundir
+from gonogo import plain_file, rundir
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.records import ExitRecord
@@ -126,7 +126,7 @@ def test_a_long_torn_line_is_read_over_block_by_block(
 
 def _grow(path: Path) -> None:
     with path.open("wb") as stream:
-        stream.truncate(rundir.MAX_RECORD_BYTES + 1)
+        stream.truncate(plain_file.MAX_RECORD_BYTES + 1)
 
 
 NO_RECORDS: dict[str, Callable[[Path], object]] = {

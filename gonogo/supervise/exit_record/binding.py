@@ -1,6 +1,5 @@
 """Whose end is it, and what stood written then? Digests and lengths of its files; stdlib only."""
 
-import errno
 import hashlib
 import logging
 import os
@@ -10,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gonogo.plain_file import read_plain
+from gonogo.plain_file import read_plain, read_small
 
 _HEARTBEATS = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
 """Of ranks: a trainer may have files of its own, whatever they are called."""
 REQUESTS = (".HALT", ".kill")
 _CHUNK_BYTES = 2**20
-_MAX_RECORD_BYTES = 16 * 2**20
-"""As `gonogo.rundir` has it."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,10 +68,7 @@ def seal_file(path: Path) -> dict[str, Any]:
     Raises:
         OSError: it cannot be read, is no regular file, or too large for a record.
     """
-    with read_plain(path) as stream:
-        content = stream.read(_MAX_RECORD_BYTES + 1)
-    if len(content) > _MAX_RECORD_BYTES:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    content = read_small(path)
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gonogo.contract.tick import FileSeal
-from gonogo.rundir import MAX_RECORD_BYTES, RunDir, file_seal, load_bytes
+from gonogo.plain_file import MAX_RECORD_BYTES
+from gonogo.rundir import RunDir, file_seal, load_bytes
 
 EXIT = "exit.json"
 
