@@ -33,6 +33,7 @@ from gonogo.contract.errors import (
     StaleToken,
     Unavailable,
 )
+from gonogo.contract.finding import Finding
 from gonogo.contract.records import ExitRecord
 from gonogo.plain_file import NoPlainFile
 from gonogo.rundir import RunDir, complete_bytes, save_json
@@ -96,6 +97,7 @@ class Shipper:
         self._reported: Reported = load_reported(run_dir.path)
         self._waiting: set[str] = set()
         """Evidence that could not be sent at the last try."""
+        self._unwritten: list[Finding] = []
         self._outage = OUTAGE
         self._not_before = float("-inf")
         self._last_call = float("-inf")
@@ -145,6 +147,10 @@ class Shipper:
         except (Unavailable, Rejected) as error:
             _log.warning("report waits: %s", error, extra={"action": "report_waits"})
 
+    def tell(self, finding: Finding) -> None:
+        """Have a finding reported that the disk does not take: it may never stand in the file."""
+        self._unwritten.append(finding)
+
     def finish(self, exit_record: ExitRecord, *, within_s: float = math.inf) -> bool:
         """Send the rest and the end; True when all of it is acknowledged (`.shipped` says so).
 
@@ -192,6 +198,7 @@ class Shipper:
             return True
 
     def _ship(self, now_mono: float, suspect: bool) -> TelemetryAck | None:
+        self._tolerate("finding_refused", self._send_unwritten)
         self._tolerate("finding_refused", self._send_findings)
         self._tolerate("state_refused", self._send_states)
         ack = None
@@ -304,6 +311,13 @@ class Shipper:
             if error.state is None:
                 raise
             _log.info("%s is past: %s", report.event, error, extra={"action": "state_past"})
+
+    def _send_unwritten(self) -> None:
+        """Report the findings that no disk took; they are idempotent, should it take them later."""
+        if self._unwritten:
+            report = FindingsReport(token=self._token, findings=self._unwritten)
+            self._client.post_findings(self._run, report)
+            self._unwritten = []
 
     def _send_findings(self) -> None:
         """Report the findings that stand in the file beyond the last acknowledged byte."""

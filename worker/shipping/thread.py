@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gonogo.contract.agent import Command, TelemetryAck
+from gonogo.contract.finding import Finding
 from gonogo.contract.records import ExitRecord
 from gonogo.supervise.threads import start_thread
 from gonogo.supervise.weather import Weather
@@ -41,6 +42,7 @@ class ShippingThread:
         self._thread: threading.Thread | None = None
         self._weather = Weather(_log)
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._unwritten: queue.SimpleQueue[Finding] = queue.SimpleQueue()
         self._exit: ExitRecord | None = None
         self._stopping = False
         self._wake = threading.Event()
@@ -72,6 +74,10 @@ class ShippingThread:
     def silent_s(self) -> float:
         """Return seconds since the control plane last acknowledged anything, sleep included."""
         return _boot_clock() - self._acked_at
+
+    def tell(self, finding: Finding) -> None:
+        """Tell of a finding that the disk does not take: it may never stand in the file."""
+        self._unwritten.put(finding)
 
     def finish(self, record: ExitRecord) -> None:
         """From now on ship the rest and the end; `finished` is set when all of it arrived."""
@@ -115,6 +121,8 @@ class ShippingThread:
             if shipper.finish(record):
                 self.finished.set()
             return FINISH_PAUSE_S
+        while not self._unwritten.empty():
+            shipper.tell(self._unwritten.get_nowait())
         ack = shipper.ship(time.monotonic(), suspect=self.suspect)
         self.backlog_lines = shipper.backlog_lines
         if ack is not None:

@@ -43,6 +43,11 @@ class Recording:
         self.failures = 0
         """Records that could not be written."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything is not written yet."""
+        return self._journal.waits
+
     def recover(self, order: Order) -> Memory:
         """Return what is recorded, after recording the findings that nobody had recorded yet."""
         memory = self._journal.recover(order, self._pace.observe, self._pace.resume)
@@ -86,7 +91,7 @@ class Recording:
         last = self._journal.last
         if not self._snapshots.is_due(now, lines) or last is None or (come := progress()) is None:
             return
-        if self._journal.waits:  # it names lines that are not in the file
+        if self.waits:  # it names lines that are not in the file
             return
         place = Bookmark(
             watch_bytes=self._journal.bytes,

@@ -7,6 +7,7 @@ that is slow, down or gone delays nothing and decides nothing.
 from typing import Protocol
 
 from gonogo.contract.agent import Command
+from gonogo.contract.finding import Finding
 from gonogo.contract.records import ExitRecord
 
 
@@ -25,6 +26,9 @@ class Shipping(Protocol):
 
     def silent_s(self) -> float:
         """Return seconds since the control plane last acknowledged anything, sleep included."""
+
+    def tell(self, finding: Finding) -> None:
+        """Tell of a finding that the disk does not take: it may never stand in the file."""
 
     def close(self, record: ExitRecord | None) -> None:
         """Ship what is left and the end, for a limited time; then no more.
@@ -47,6 +51,9 @@ class Offline:
     def silent_s(self) -> float:
         """Return 0: nobody is waited for."""
         return 0.0
+
+    def tell(self, finding: Finding) -> None:
+        """Do nothing: who is there reads the log."""
 
     def close(self, record: ExitRecord | None) -> None:
         """Do nothing."""

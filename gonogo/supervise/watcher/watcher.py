@@ -172,6 +172,8 @@ class Watcher:
             observe = partial(self._halting.observe, finding, now)
             finding = self._weather.tried("evidence", observe, finding)
         self._recording.add_finding(finding)
+        if self._recording.waits:
+            self._shipping.tell(finding)
         self._telling.note(finding, now)
 
     def _act(self, now: float) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir, load_all_lines, load_record
 from gonogo.supervise.watcher.shipping import Offline
@@ -70,3 +72,34 @@ def test_an_end_that_cannot_be_read_is_waited_for_no_longer_than_what_is_owed(
     ticks, looked_s = watched(ended, [])
     assert not any("exit.json" in tick.get("files", {}) for tick in ticks)
     assert looked_s < OWED_S + 30.0
+
+
+class Told(Offline):
+    """Remembers the findings that no disk took."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def tell(self, finding: Finding) -> None:
+        self.findings.append(finding)
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_finding_that_the_disk_does_not_take_is_told_at_once(
+    ended: RunDir, monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    order = load_record(ended.order, Order)
+    assert order is not None
+    clock, told = Clock(ended, [b"no line"]), Told()
+    watcher = Watcher(ended, order, told, clock.now)
+    if refuses:
+        monkeypatch.setattr("gonogo.supervise.watcher.journal.append_plain", refuse_all)
+    watcher.watch(clock.read, clock.sleep)
+    written = [Finding.model_validate_json(line) for line in load_all_lines(ended.findings)]
+    somewhere, nowhere = (told.findings, written) if refuses else (written, told.findings)
+    assert [row.detector for row in somewhere] == ["hygiene"]
+    assert nowhere == []
+
+
+def refuse_all(path: Path) -> NoReturn:
+    raise OSError(errno.EROFS, "Read-only file system", str(path))

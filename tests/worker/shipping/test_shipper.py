@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.agent import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
-from gonogo.contract.finding import Severity
+from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.given_up import load_refusal, load_refusals
@@ -658,6 +658,21 @@ def test_findings_go_out_before_the_heartbeats(
     write_beats(run_dir, 0, range(5))
     assert new_shipper().ship(0.0) is None
     assert set(arrived(plane).findings) == {"h"}
+
+
+def test_a_finding_that_no_disk_takes_is_told_once_it_can_be(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    shipping = new_shipper()
+    plane.refuse = {"findings": 503}
+    shipping.tell(Finding(detector="disk", severity=Severity.WARN, at=1.0, key="d", text="why"))
+    assert shipping.ship(0.0) is None
+    plane.refuse = {}
+    assert shipping.ship(100.0) is not None
+    assert set(arrived(plane).findings) == {"d"}
+    arrived(plane).findings.clear()
+    assert shipping.ship(200.0) is not None
+    assert not arrived(plane).findings
 
 
 def test_more_ranks_and_nodes_than_a_message_takes_go_in_several(

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from gonogo.contract.agent import Command, CommandKind, TelemetryAck
+from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
 from tests.supervise.runs import wait_until
@@ -25,6 +26,10 @@ class ShipperOnPaper:
         self.backlog_lines = 7
         self.suspects: list[bool] = []
         self.finishes = [False, True]
+        self.told: list[Finding] = []
+
+    def tell(self, finding: Finding) -> None:
+        self.told.append(finding)
 
     def ship(self, _now: float, *, suspect: bool) -> TelemetryAck | None:
         self.suspects.append(suspect)
@@ -86,6 +91,16 @@ def test_silence_ends_with_an_answer_only(
     assert before > 0
     shipper.answers.append(TelemetryAck())
     wait_until(lambda: thread.silent_s() < before, "an answer")
+
+
+def test_what_the_disk_does_not_take_is_told_all_the_same(
+    start: Callable[[ShipperOnPaper], ShippingThread],
+) -> None:
+    shipper = ShipperOnPaper([])
+    finding = Finding(detector="disk", severity=Severity.WARN, at=1.0, key="d", text="why")
+    start(shipper).tell(finding)
+    wait_until(lambda: shipper.told, "the finding")
+    assert shipper.told == [finding]
 
 
 def test_end_is_shipped_until_it_arrived(start: Callable[[ShipperOnPaper], ShippingThread]) -> None:

@@ -8,13 +8,14 @@ too, the end is the host's (`disk_full`); what is refused all the same is a quot
 Room that is short only while a checkpoint is being written, and comes back when an older one is
 deleted, is no shortage: it has to last `SETTLE_S`. A small write that the watcher itself was
 refused (a quota, a read-only remount) warns, whatever room there is: it may be no limit of the
-trainer's. A run that has nothing more to write is left alone.
+trainer's. Where that lasts, nothing of the run is recorded any more, and a person is told. A run
+that has nothing more to write is left alone.
 """
 
 import re
 from dataclasses import dataclass, replace
 
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg, Section
 from gonogo.contract.observation import DiskSeen, Kind, checkpoints_in, disk_in
 from gonogo.contract.outcome import Detector as Name
@@ -23,6 +24,8 @@ from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.view import Beat, View, found
 
 SETTLE_S = 5.0
+PAGED_S = 90.0
+"""A write counts as refused for a minute after it was; so long, and others were, too."""
 CLEAR_RATIO = 1.25
 """A warning is over when so many times its limit are free again: not at every checkpoint."""
 MB = 2**20
@@ -51,17 +54,21 @@ class Room:
     warned: bool = False
     halted: bool = False
     refused: bool = False
+    """Whether the trainer's own write was."""
+    refused_since: float | None = None
+    """Watcher's clock since when its small writes are refused."""
+    paged: bool = False
 
 
 class Disk(Detector[Room]):
     """D19: is the run's file system full, or nearly so?"""
 
     name = Name.DISK
-    version = 2
+    version = 3
     sentence = (
         "Warns when less than two checkpoints (or 5 GB) are free, or the watcher's own small write"
-        " was refused; halts before the next write when less than one is free, and at once when the"
-        " trainer says that a write was refused."
+        " was refused, and tells a person where that lasts; halts before the next write when less"
+        " than one is free, and at once when the trainer says that a write was refused."
     )
     State = Room
     lines = frozenset({Msg.ERROR})
@@ -99,7 +106,32 @@ class Disk(Detector[Room]):
         seen = disk_in(tick)
         if seen is None or not _has_to_write(view):
             return own, []
-        return self._judged(own, seen, tick, view)
+        own, pages = self._refused(own, seen, tick, view)
+        own, findings = self._judged(own, seen, tick, view)
+        return own, [*findings, *pages]
+
+    def _refused(self, own: Room, seen: DiskSeen, tick: Tick, view: View) -> Seen[Room]:
+        """Tell a person of a disk that has taken no small write for `PAGED_S`."""
+        if not seen.refused:
+            return replace(own, refused_since=None, paged=False), []
+        since = tick.mono if own.refused_since is None else own.refused_since
+        own, lasted_s = replace(own, refused_since=since), tick.mono - since
+        if own.paged or lasted_s < PAGED_S:
+            return own, []
+        why = "the file system is read-only" if seen.read_only else f"{seen.free_mb:.0f} MB free"
+        finding = found(
+            view,
+            self.name,
+            Severity.WARN,
+            episode=f"refused_tick{tick.n}",
+            at=tick.ts,
+            value=lasted_s,
+            threshold=PAGED_S,
+            act=Act.PAGE,
+            text=f"the run's disk takes no write for {lasted_s:.0f} s ({why}): what the run says"
+            " and saves meanwhile may be lost",
+        )
+        return replace(own, paged=True), [finding]
 
     def _left(self, own: Room, view: View) -> tuple[float | None, float | None, str]:
         """Return how much is left, how much is needed, and of what, where: of the scarce one."""

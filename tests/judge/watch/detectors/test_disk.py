@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.watch import armed
+from gonogo.judge.watch.detectors.disk import PAGED_S
 from gonogo.judge.watch.registry import cause_of
 from tests.judge.watch.detectors.host import checkpoint, disk, host_order, tell
 from tests.judge.watch.streams import Watched, World, watch
@@ -380,3 +381,38 @@ def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> N
 def test_room_that_stays_short_halts_once() -> None:
     seen = watch(steps_with_room(*[999] * 5), stop_at_halt=False)
     assert of_disk(seen) == [("warn", 5_000.0), ("halt", 1_000.0)]
+
+
+def refused_for(seconds: int, *, read_only: bool = False) -> World:
+    """A run whose watcher is refused its small write for so long, told every five seconds."""
+    world = World(host_order(steps=4000)).boot().steps(20)
+    for _ in range(seconds // 5):
+        seen = {**disk(90_000.0), "refused": True, "read_only": read_only}
+        tell(world, disk=seen)
+        world.steps(20, step_s=0.25)
+    tell(world, disk=disk(90_000.0))
+    return world.steps(20)
+
+
+@pytest.mark.parametrize(("read_only", "why"), [(True, "is read-only"), (False, "90000 MB free")])
+def test_a_disk_that_takes_no_write_for_long_is_told_to_a_person(read_only: bool, why: str) -> None:
+    seen = watch(refused_for(300, read_only=read_only))
+    (page,) = [row for row in seen.findings if row.act is Act.PAGE]
+    assert (page.detector, page.severity, page.threshold) == ("disk", Severity.WARN, PAGED_S)
+    assert page.value is not None
+    assert PAGED_S <= page.value < PAGED_S + 5.0
+    assert why in page.text
+    assert seen.halts == []
+
+
+def test_one_refusal_is_no_reason_to_call_a_person() -> None:
+    seen = watch(refused_for(85))
+    assert [row.act for row in seen.findings if row.detector == "disk"] == [None]
+
+
+def test_a_disk_that_refuses_again_later_is_told_again() -> None:
+    world = refused_for(120)
+    for _ in range(24):
+        tell(world, disk={**disk(90_000.0), "refused": True})
+        world.steps(20, step_s=0.25)
+    assert len([row for row in watch(world).findings if row.act is Act.PAGE]) == 2
