@@ -1,11 +1,12 @@
-"""`python -m worker.once RUN [--token T] [--leave]`: check this host for a run's part, and keep it.
+"""`python -m worker.once RUN [--token T] [--look | --leave]`: check this host for a run's part, and keep it.
 
 What an engine starts on every node of an attempt. The run was claimed before: its order lies in
 `GONOGO_HOME/runs/RUN`, on a file system that all nodes share. An order under a newer token than
 the engine was given starts nothing. Devices are chosen and locked, the host is checked, and then
 this process *becomes* the keeper, so that the engine's signals reach it: TERM ends the run with a
 checkpoint (`preempted`). With `--leave` it asks for just that and ends: for engines whose signal
-before a limit reaches the job's script alone. A host that is not fit says so
+before a limit reaches the job's script alone. With `--look` it says that this node sees the order,
+and begins nothing. A host that is not fit says so
 (`exit_node{K}.json`), and no node begins.
 
 Exit codes: those of the keeper · 2 bad settings, no such order, no disk for what `--leave` asks ·
@@ -66,7 +67,9 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="worker.once")
     parser.add_argument("run")
     parser.add_argument("--token", type=int, default=None)
-    parser.add_argument("--leave", action="store_true")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--leave", action="store_true")
+    only.add_argument("--look", action="store_true")
     parser.add_argument("--keeper", default=KEEPER_MODULE, metavar="MODULE")
     asked = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -84,6 +87,8 @@ def main(argv: Sequence[str]) -> int:
     if asked.token is not None and asked.token != order.token:
         _log.error("%s: told of token %d, the order's is %d", order.run, asked.token, order.token)
         return _BUSY
+    if asked.look:
+        return 0
     if asked.leave:  # a driver may hang just then: for that no device is looked at
         return 0 if ask_to_leave(run_dir, order, place) else _BAD
     begun = find_begun(run_dir, order, place)

@@ -263,3 +263,18 @@ def start(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order, node: int) 
 
 def contents(run_dir: RunDir) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in run_dir.path.rglob("*") if path.is_file()}
+
+
+def test_a_node_that_only_looks_begins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = make_order()
+    make_run_dir(tmp_path / "runs", order)
+    monkeypatch.setattr(once, "load_settings", lambda: load_settings({"GONOGO_HOME": str(tmp_path)}))
+    monkeypatch.setattr(once, "SEEN_LIMIT_S", 0.0)
+    before = sorted(tmp_path.rglob("*"))
+    assert once.main([order.run, "--look", "--token", str(order.token)]) == 0
+    assert once.main([order.run, "--look", "--token", str(order.token + 1)]) == 75
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "runs" / order.run / "order.json").unlink()
+    assert once.main([order.run, "--look", "--token", str(order.token)]) == 2

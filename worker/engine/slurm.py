@@ -39,6 +39,8 @@ from worker.engine.slurm_queue import Queue
 NAME = "slurm"
 TERM_BEFORE_S = 120
 """Slurm may send the signal up to a minute earlier; leaving takes a step and a checkpoint."""
+LOOK_LIMIT_S = 120
+"""How long the nodes of a job have to see its order before each begins for itself."""
 COMMAND_LIMIT_S = 30.0
 LOG_NAME = "slurm.log"
 LAST_BYTES, LINE_LIMIT = 4096, 200
@@ -278,18 +280,29 @@ def build_options(order: Order, token: int, cluster: SlurmCluster, run_dir: Path
 def build_script(
     order: Order, token: int, environ: Mapping[str, str], keeper: str | None = None
 ) -> str:
-    """Return the batch script: one task a node, which becomes the keeper there."""
+    """Return the batch script: one task a node, which becomes the keeper there.
+
+    Where there are several, each sees its order first: one without this Python, or without the
+    home, would be waited for by the others for minutes, in each attempt anew.
+    """
     names = sorted(name for name in environ if re.fullmatch(r"[A-Za-z_]\w*", name))
     exports = [f"export {name}={shlex.quote(environ[name])}" for name in names]
     which = ["--keeper", keeper] if keeper is not None else []
     words = [own_python(), "-m", "worker.once", order.run, "--token", str(token), *which]
     once = shlex.join(words)
-    leave = shlex.join([*words, "--leave"])
+    leave, look = (shlex.join([*words, word]) for word in ("--leave", "--look"))
+    each = "srun --ntasks-per-node=1 --export=ALL"
+    looks = [
+        f"timeout {LOOK_LIMIT_S} {each} --kill-on-bad-exit=1 {look} &",
+        "finish; [ $code = 124 ] || [ $code = 0 ] || exit $code",
+    ]
     lines = [
         f"leave() {{ {leave}; }}",
         "trap leave TERM",
-        f"srun --ntasks-per-node=1 --kill-on-bad-exit=0 --export=ALL {once} &",
-        "while :; do wait $!; code=$?; kill -0 $! 2>/dev/null || exit $code; done",
+        "finish() { while :; do wait $!; code=$?; kill -0 $! 2>/dev/null || break; done; }",
+        *(looks if order.nodes > 1 else []),
+        f"{each} --kill-on-bad-exit=0 {once} &",
+        "finish; exit $code",
     ]
     return "\n".join(["#!/bin/bash", *exports, *lines, ""])
 

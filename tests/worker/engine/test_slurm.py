@@ -209,7 +209,8 @@ def test_the_batch_script_asks_the_run_to_leave_and_waits_for_it(tmp_path: Path)
     python.write_text(f'#!/bin/sh\necho "$@" >> {said}\n')
     begun, leave = tmp_path / "begun", tmp_path / "leave"
     srun.write_text(
-        f"#!/bin/sh\ntouch {begun}\nwhile ! [ -e {leave} ]; do sleep 0.1; done\nexit 7\n"
+        f'#!/bin/sh\ncase "$*" in *--look) exit 0;; esac\n'
+        f"touch {begun}\nwhile ! [ -e {leave} ]; do sleep 0.1; done\nexit 7\n"
     )
     for program in (python, srun):
         program.chmod(0o755)
@@ -225,6 +226,30 @@ def test_the_batch_script_asks_the_run_to_leave_and_waits_for_it(tmp_path: Path)
     assert said.read_text().split()[-1] == "--leave"
     leave.touch()
     assert job.wait(30) == 7
+
+
+NODES = """#!/bin/sh
+case "$*" in *--look) exit $LOOKS;; esac
+echo "$@" >> $BEGUN
+exit 7
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "looks", "code", "begins"),
+    [(1, 2, 7, True), (2, 0, 7, True), (2, 2, 2, False), (2, 127, 127, False), (2, 124, 7, True)],
+)
+def test_a_node_that_does_not_see_its_order_is_waited_for_by_none(
+    tmp_path: Path, nodes: int, looks: int, code: int, begins: bool
+) -> None:
+    srun, begun = tmp_path / "srun", tmp_path / "begun"
+    srun.write_text(NODES)
+    srun.chmod(0o755)
+    path, environ = f"{tmp_path}:/usr/bin:/bin", {"LOOKS": str(looks), "BEGUN": str(begun)}
+    order = make_order(nodes=nodes, world_size=nodes)
+    script = build_script(order, 7, {"PATH": path, **environ})
+    assert subprocess.run(["bash", "-c", script], check=False, timeout=30).returncode == code
+    assert begun.exists() is begins
 
 
 class Answers:
