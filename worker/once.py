@@ -1,4 +1,4 @@
-"""`python -m worker.once RUN [--token T] [--look | --leave]`: check this host for a run's part, and keep it.
+"""`python -m worker.once RUN [--token T] [--look | --leave]`: check this host, and keep its part.
 
 What an engine starts on every node of an attempt. The run was claimed before: its order lies in
 `GONOGO_HOME/runs/RUN`, on a file system that all nodes share. An order under a newer token than

@@ -270,7 +270,8 @@ def test_a_node_that_only_looks_begins_nothing(
 ) -> None:
     order = make_order()
     make_run_dir(tmp_path / "runs", order)
-    monkeypatch.setattr(once, "load_settings", lambda: load_settings({"GONOGO_HOME": str(tmp_path)}))
+    settings = load_settings({"GONOGO_HOME": str(tmp_path)})
+    monkeypatch.setattr(once, "load_settings", lambda: settings)
     monkeypatch.setattr(once, "SEEN_LIMIT_S", 0.0)
     before = sorted(tmp_path.rglob("*"))
     assert once.main([order.run, "--look", "--token", str(order.token)]) == 0
