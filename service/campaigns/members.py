@@ -52,7 +52,7 @@ class Brought:
 
     def view(self) -> CampaignMember:
         """Return how it is shown."""
-        row, unit = self.experiment, self.unit
+        row, unit = self.experiment, self.member().counted
         return CampaignMember(
             experiment=row.id,
             variant=row.variant or "",

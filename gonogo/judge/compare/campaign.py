@@ -17,7 +17,8 @@ from gonogo.judge.compare.question import Question, ask
 from gonogo.judge.compare.unit import NoUnit, Unit
 
 TRIES = 2
-"""Runs of one variant in one repeat, where they do not count."""
+"""Runs of one variant in one repeat, where they do not count. One that a person had made again so
+often does not, either: the fastest of many is no measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,14 @@ class Member:
     """None: it goes on, or is not judged."""
     stopped: int = 0
     """Runs that a person had ended before the one that is brought."""
+
+    @property
+    def counted(self) -> Unit | NoUnit | None:
+        """What it brings, where it was not made again until it pleased somebody."""
+        if not isinstance(self.brought, Unit) or self.stopped < TRIES:
+            return self.brought
+        why = f"a person ended {self.stopped} runs of it before"
+        return NoUnit(name=self.brought.name, why=why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +172,8 @@ def _slots_of(spec: CampaignSpec, members: Iterable[Member]) -> _Slots:
     """Return what has been brought."""
     rows: dict[tuple[str, int], list[Unit | NoUnit]] = {}
     for member in members:
-        if member.brought is not None:
-            rows.setdefault((member.variant, member.repeat), []).append(member.brought)
+        if (counted := member.counted) is not None:
+            rows.setdefault((member.variant, member.repeat), []).append(counted)
     return _Slots(names=[row.name for row in spec.variants], rows=rows)
 
 
@@ -191,7 +200,7 @@ def _compared(
         f"{row.variant}, repeat {row.repeat}: a person ended"
         f" {row.stopped} run{'s' * (row.stopped != 1)} before the one that is compared"
         for row in members
-        if row.stopped and isinstance(row.brought, Unit)
+        if row.stopped and isinstance(row.counted, Unit)
     ]
     if spec.looks > 1:
         notes.append(
