@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from gonogo.plain_file import append_plain
 from gonogo.supervise.exit_record import Ended
+from gonogo.supervise.keeper.stops import FOR_PROGRAMS
 from gonogo.supervise.processes import ProcessRef, die_with_parent, load_stat
 
 
@@ -48,8 +49,9 @@ def start_child(
 ) -> Child:
     """Start a process in a session of its own, its output added to `log`; `cwd` None: our folder.
 
-    It inherits no descriptors but `pass_fds`. With `shield` SIGTERM is blocked in it, and in what
-    it starts. Without `needs_log` one that cannot be opened keeps it from nothing.
+    It inherits no descriptors but `pass_fds`. With `shield` the signals of a whole job are blocked
+    in it, and in what it starts: SIGTERM, and those that are meant for the program. Without
+    `needs_log` one that cannot be opened keeps it from nothing.
 
     Raises:
         OSError: the program or the folder is not there.
@@ -61,7 +63,7 @@ def start_child(
         if os.getppid() != parent:
             os._exit(1)
         if shield:
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, *FOR_PROGRAMS})
 
     with append_plain(log) if needs_log else open_log(log) as stream:
         process = subprocess.Popen(

@@ -6,6 +6,9 @@ Standard library only.
 import os
 import signal
 
+FOR_PROGRAMS = (signal.SIGUSR1, signal.SIGUSR2)
+"""What a person sends to a program (`scancel --signal=USR1`), and a scheduler to the whole job."""
+
 
 class Stops:
     """The signals that told one keeper to stop, in their order.
@@ -28,7 +31,8 @@ class Stops:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: self._told.append(number))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGCHLD, *FOR_PROGRAMS):
+            signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         return reading
 

@@ -41,7 +41,8 @@ from gonogo.supervise.processes import (
 from gonogo.supervise.rank_record import RankRecord, save_rank_record
 from gonogo.supervise.weather import RESERVE_NAME, SCARCE, START_LIMIT_S, Reserve, Weather
 
-_FORWARDED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
+_CALLS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
+_FORWARDED = _CALLS | {signal.SIGTERM, signal.SIGINT}
 _WAITED = _FORWARDED | {signal.SIGCHLD}
 _READ_EVERY_S = 0.1
 _START_AGAIN_S = 0.5
@@ -293,7 +294,7 @@ def _wait(child: subprocess.Popen[bytes], looking: Looking, record: Callable[[],
         recorded = recorded or _weather.tried("which process it is", record, False)
         found = signal.sigtimedwait(_WAITED, 1.0 if looking.is_idle else _READ_EVERY_S)
         if found is not None and found.si_signo in _FORWARDED:
-            asked = asked or found.si_signo != signal.SIGUSR1
+            asked = asked or found.si_signo not in _CALLS
             child.send_signal(found.si_signo)
         looking.look()
     looking.close(status, asked=asked)

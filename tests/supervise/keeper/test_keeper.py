@@ -251,6 +251,18 @@ def test_term_for_every_process_of_a_job_is_a_preemption_with_a_checkpoint(
     assert run.living() == []
 
 
+def test_a_signal_that_is_meant_for_the_trainer_ends_no_run(new_run: NewRun) -> None:
+    """`scancel --signal=USR1` sends it to the whole job: keeper and launcher, too."""
+    run = new_run("--shield", steps=40)
+    run.wait_for_step(3)
+    assert run.keeper is not None
+    agent = json.loads((run.path / "keeper.json").read_text())["agent"]["pid"]
+    for pid in (run.keeper.pid, agent):
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            send_signal(pid, number)
+    assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
+
+
 @pytest.mark.long
 def test_keeper_told_to_stop_twice_ends_a_hanging_run_at_once(new_run: NewRun) -> None:
     run = new_run(fault="hang:rank=1,step=3", watch={"stall": {"early_s": 500.0}})

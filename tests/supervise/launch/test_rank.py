@@ -157,7 +157,7 @@ def test_when_memory_runs_out_the_program_is_to_go_before_whoever_watches_it(
     assert int((tmp_path / "rank1.log").read_text()) == 500 > ours
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT])
 def test_signal_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
     program = (
         "import signal, sys, time\n"
