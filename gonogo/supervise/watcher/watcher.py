@@ -21,6 +21,7 @@ from functools import partial
 
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.finding import Finding
+from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.observation import Kind, checkpoints_in, checkpoints_of
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
@@ -71,6 +72,7 @@ class Watcher:
         self._pace, self._signs = Pace(), signs or Signs()
         self._stand_in = StandIn(run_dir, order, os.getpid())
         self._weather = Weather(_log)
+        hardware_profiles()  # read now: the release may be replaced, or removed, under a run
         self._recording = Recording(run_dir, self._pace)
         memory = self._recording.recover(order)
         self._state = memory.state

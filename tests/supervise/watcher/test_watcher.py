@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+from importlib import resources
+from pathlib import Path
 
 import pytest
 
 from gonogo.contract.finding import Severity
+from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
-from gonogo.rundir import load_all_lines
+from gonogo.judge.watch import refold
+from gonogo.judge.watch.registry import versions
+from gonogo.rundir import load_all_lines, load_record
 from gonogo.supervise.end_request import KILL_NAME, load_request
 from gonogo.supervise.processes import send_signal
 from gonogo.supervise.watcher.metrics_file import Snapshot, load_metrics
+from gonogo.supervise.watcher.recording import WATCHED_NAME
+from gonogo.supervise.watcher.shipping import Offline
+from gonogo.supervise.watcher.watcher import Watcher
 from tests.supervise.runs import ROOT, NewRun, SupervisedRun, wait_until
 
 
@@ -78,6 +88,25 @@ def test_a_hang_is_ended_where_no_disk_takes_the_evidence(new_run: NewRun) -> No
     assert record.reason is OutcomeCode.STALLED
     assert (run.halts()[0].rank, run.halts()[0].evidence) == (1, [])
     run.assert_replays()
+
+
+def test_a_watcher_reads_nothing_of_its_release_once_it_watches(
+    new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be replaced under a run, or removed: a look that needs it would lose its lines."""
+    run = new_run(steps=40, detectors=versions())
+    run.wait_for_exit()
+    wait_until((run.path / WATCHED_NAME).exists, "the end of the watch")
+    run.dir.watch.unlink()
+    order = load_record(run.dir.order, Order)
+    assert order is not None
+    hardware_profiles.cache_clear()
+    clock = itertools.count(1e6, 0.3)
+    watcher = Watcher(run.dir, order, Offline(), next(clock))
+    monkeypatch.setattr(resources, "files", lambda _package: tmp_path / "gone")
+    watcher.watch(lambda: next(clock), lambda _seconds: None)
+    found = refold(run.path)
+    assert (watcher.failures, found.findings) == (0, [])
 
 
 @pytest.mark.long
