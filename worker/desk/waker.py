@@ -13,6 +13,7 @@ every few seconds, so a lost, doubled or late message changes nothing.
 import logging
 import threading
 import time
+import zlib
 from typing import Any
 
 import redis
@@ -31,6 +32,8 @@ from worker.desk.job import wake
 QUEUE_NAME = f"{WAKE_QUEUE_PREFIX}default"
 RECONNECT = Backoff(first_s=0.1, longest_s=2.0)
 WORKER_TTL_S = 30
+DATA_BYTES = 2**16
+"""Of a message, unpacked; a wake is one name."""
 _SOCKET_TIMEOUT_S = WORKER_TTL_S + 10
 
 _log = logging.getLogger(__name__)
@@ -38,6 +41,13 @@ _log = logging.getLogger(__name__)
 
 class WakeJob(Job):
     """A message; only `worker.desk.job.wake` may be its name."""
+
+    def restore(self, raw_data: Any) -> Any:
+        """Take over what stands in Redis, which anybody there may have written, but no gigabyte."""
+        data = raw_data.get(b"data")
+        if data is not None and not _is_small(data):
+            raw_data = {**raw_data, b"data": b""}  # names nothing
+        return super().restore(raw_data)
 
     def perform(self) -> Any:
         """Wake the worker, or refuse.
@@ -66,6 +76,16 @@ class WakeJob(Job):
 
     def send_webhooks(self, *_: Any, **__: Any) -> None:
         """Call nothing."""
+
+
+def _is_small(packed: bytes) -> bool:
+    """Say whether data is no more than a message's: a packed byte may be a thousand."""
+    unpacking = zlib.decompressobj()
+    try:
+        unpacking.decompress(packed, DATA_BYTES)
+    except zlib.error:
+        return len(packed) <= DATA_BYTES  # it was never packed
+    return not unpacking.unconsumed_tail
 
 
 class NoDeathPenalty(BaseDeathPenalty):

@@ -125,6 +125,16 @@ def test_a_message_that_is_no_json_harms_nobody(valkey_server: RedisServer) -> N
         assert rounds.made == 1
 
 
+def test_a_message_that_unpacks_to_more_than_a_name_is_not_unpacked(
+    valkey_server: RedisServer,
+) -> None:
+    with listening(valkey_server.url) as rounds:
+        large = send(valkey_server, args=("a" * 2**24,))
+        wait_for_status(valkey_server, large, "FAILED")
+        wait_for_status(valkey_server, send(valkey_server), "FINISHED")
+        assert rounds.made == 1
+
+
 @pytest.mark.parametrize("persistent", [False, True], ids=["forgets", "remembers"])
 def test_redis_may_be_killed_and_come_back(valkey_server: RedisServer, persistent: bool) -> None:
     valkey_server.persistent = persistent
