@@ -319,6 +319,27 @@ def test_a_disk_that_became_read_only_is_not_the_programs(
 
 
 @pytest.mark.parametrize(
+    ("log", "refused", "reason"),
+    [
+        ("OSError: [Errno 116] Stale file handle: 'a'\n", True, OutcomeCode.DISK_FULL),
+        ("OSError: [Errno 5] Input/output error\n", True, OutcomeCode.DISK_FULL),
+        ("OSError: [Errno 5] Input/output error\n", False, OutcomeCode.NONZERO_EXIT),
+        ("ValueError: no such word\n", True, OutcomeCode.NONZERO_EXIT),
+    ],
+    ids=["stale", "failing", "another disk", "another error"],
+)
+def test_a_file_system_that_failed_for_the_keeper_too_is_not_the_programs(
+    log: str, refused: bool, reason: OutcomeCode, tmp_path: Path
+) -> None:
+    """As that of a server does which is started anew: it saved a checkpoint just then."""
+    (tmp_path / "rank1.log").write_text(log)
+    first = replace(ended(1, at=1.0), disk_refused=refused)
+    record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: first})
+    assert record.reason is reason
+    assert ("file system" in record.text) is (reason is OutcomeCode.DISK_FULL)
+
+
+@pytest.mark.parametrize(
     ("log", "free_kb", "end", "reason"),
     [
         ("", 0, ended(1, at=1.0), OutcomeCode.DISK_FULL),

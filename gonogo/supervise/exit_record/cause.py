@@ -14,6 +14,7 @@ from gonogo.supervise.exit_record.last_lines import (
     is_read,
     last_error_line,
     left_early,
+    met_failing_disk,
     met_read_only,
     said_why,
     signs_of_cause,
@@ -138,6 +139,9 @@ def _by_itself(
         return DISK_FULL, "trainer", text
     if met_read_only(run_dir, order, ranks, cause) and any(_is_read_only(disk) for disk in disks):
         return DISK_FULL, "trainer", f"{text}: the file system that it writes to is read-only"
+    refused = cause is not None and ranks[cause].disk_refused
+    if refused and met_failing_disk(run_dir, order, ranks, cause):
+        return DISK_FULL, "trainer", f"{text}: the file system of the run failed, for us too"
     ends = ranks if cause is None else {cause: ranks[cause]}
     untold = _is_untold(ranks) if cause is None else bool(ranks[cause].code)
     if untold and all(_kept_silent(run_dir, order, rank, ended) for rank, ended in ends.items()):

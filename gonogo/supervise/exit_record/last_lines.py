@@ -19,6 +19,11 @@ _SIGNS_BYTES = 16_384
 _ERROR = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.M)
 """How the last line of a traceback begins."""
 _READ_ONLY = re.compile(r"Read-only file system|\bEROFS\b", re.I)
+_FAILING = re.compile(
+    r"Stale file handle|\bESTALE\b|Input/output error|\bEIO\b|Transport endpoint is not connected",
+    re.I,
+)
+"""What a file system says whose server was started anew, whose disk fails, whose program died."""
 _FROM_OUTSIDE = frozenset({9, 15})
 """Signals that no error of a program's own ends it by."""
 
@@ -92,6 +97,13 @@ def met_read_only(
 ) -> bool:
     """Say whether the rank that failed first ended by a write to a read-only file system."""
     return _READ_ONLY.search(_words_of_cause(run_dir, order, ranks, cause)) is not None
+
+
+def met_failing_disk(
+    run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended], cause: int | None
+) -> bool:
+    """Say whether the rank that failed first ended by a file system that fails."""
+    return _FAILING.search(_words_of_cause(run_dir, order, ranks, cause)) is not None
 
 
 def _words_of_cause(
