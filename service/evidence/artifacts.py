@@ -3,14 +3,17 @@
 A run directory is served only when its name is the run's id and the order in it names the run, so
 that a worker's word alone opens no other folder; no path leads out of it, links included, also
 while somebody changes them: what was opened is looked at, and that is what is read. Whether it is
-the worker's host or a volume that both mount makes no difference.
+the worker's host or a volume that both mount makes no difference. Where its file system hangs, a
+few who look wait for it, and all others are told so at once.
 """
 
 import io
 import os
 import stat
+import threading
 from collections import deque
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -19,7 +22,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import ArtifactsView, ArtifactView
-from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
+from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.pruned import pruned_text
 from gonogo.rundir import RunDir, is_text, load_record, open_file
@@ -27,6 +30,11 @@ from service.db.schema import EvidenceRow, RunRow
 
 MAX_LISTED = 5_000
 _AT_ONCE = 8
+LOOKS = 4
+"""How many may look into run directories at once: fewer than may read the database (`READERS`)."""
+_TURN_S = 0.2
+"""How long a turn is waited for: most looks take milliseconds."""
+_turns = threading.BoundedSemaphore(LOOKS)
 
 
 class ArtifactNotHere(Conflict):
@@ -39,6 +47,21 @@ class ArtifactNotHere(Conflict):
         super().__init__(f"it lies on host {host or 'unknown'} at {path}")
         self.host = host
         self.path = path
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Look into a run directory, as one of a few.
+
+    Raises:
+        Unavailable: they do not come back.
+    """
+    if not _turns.acquire(timeout=_TURN_S):
+        raise Unavailable("run directories do not answer: their file system hangs, or is very busy")
+    try:
+        yield
+    finally:
+        _turns.release()
 
 
 def reachable_dir(run: RunRow) -> RunDir | None:
@@ -59,9 +82,14 @@ def _is_of(run_dir: RunDir, run: str) -> bool:
 
 
 def list_artifacts(session: Session, run: RunRow) -> ArtifactsView:
-    """Return every file of a run that can be had."""
-    run_dir = reachable_dir(run)
-    found = {row.path: row for row in _walk(run_dir)} if run_dir else {}
+    """Return every file of a run that can be had.
+
+    Raises:
+        Unavailable: too many look into run directories already.
+    """
+    with _turn():
+        run_dir = reachable_dir(run)
+        found = {row.path: row for row in _walk(run_dir)} if run_dir else {}
     query = select(EvidenceRow.path, EvidenceRow.size, EvidenceRow.truncated)
     for path, size, truncated in session.execute(query.where(EvidenceRow.run == run.id)):
         if path not in found:
@@ -132,11 +160,13 @@ def load_artifact(session: Session, run: RunRow, path: str) -> IO[bytes]:
         Rejected: the path leads out of the run directory.
         NotFound: the directory is here and has no such file, or was pruned.
         ArtifactNotHere: the directory is on another host and the file was not uploaded.
+        Unavailable: too many look into run directories already.
     """
-    run_dir = reachable_dir(run)
     if "\x00" in path:
         raise Rejected("path: a NUL character")
-    found = None if run_dir is None else _open_inside(run_dir, run.id, path)
+    with _turn():
+        run_dir = reachable_dir(run)
+        found = None if run_dir is None else _open_inside(run_dir, run.id, path)
     if found is not None:
         return found
     copy = session.get(EvidenceRow, (run.id, path))

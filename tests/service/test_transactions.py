@@ -13,8 +13,10 @@ from anyio.to_thread import current_default_thread_limiter
 from sqlalchemy.orm import Session
 
 from service.app import create_app
-from service.context import Context, open_context
+from service.context import READERS, Context, open_context
 from service.db.migrate import migrate
+from service.db.schema import RunRow
+from service.evidence import artifacts
 from service.http.auth import load_local_keys
 from service.report import writing
 from service.settings import Settings
@@ -144,6 +146,44 @@ def test_who_waits_for_a_report_holds_up_nobody_else(
         hold.set()
         context.store.close()
     assert max(at_once) == 1
+
+
+def test_who_waits_for_a_run_directory_that_hangs_holds_up_nobody_else(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file system may be a network's; ten looks into it took every reader of the database."""
+    key = (context.settings.home / "key").read_text().strip()
+    app = create_app(context, conduct=False)
+    hold = threading.Event()
+
+    def hang(run: RunRow) -> None:
+        assert hold.wait(120)
+
+    monkeypatch.setattr(artifacts, "reachable_dir", hang)
+
+    async def ask() -> tuple[int, list[int]]:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://here",
+            headers={"Authorization": f"Bearer {key}"},
+        ) as http:
+            made = (await http.post("/api/v1/experiments", json={"plan": "demo"})).json()
+            path = f"/api/v1/runs/{made['phases'][0]['runs'][0]}/artifacts"
+            asked = [asyncio.create_task(http.get(path)) for _ in range(2 * READERS)]
+            await asyncio.sleep(0.3)  # all that come have a thread, or wait for their turn
+            shown = await asyncio.wait_for(http.get("/api/v1/experiments"), 30.0)
+            hold.set()
+            codes = [answer.status_code for answer in await gathered(asked)]
+            return shown.status_code, sorted(codes)
+
+    try:
+        shown, codes = asyncio.run(asyncio.wait_for(ask(), 120))
+    finally:
+        hold.set()
+        context.store.close()
+    assert shown == 200
+    assert set(codes) == {200, 503}
+    assert codes.count(503) >= READERS - artifacts.LOOKS
 
 
 async def gathered(tasks: list[asyncio.Task[httpx.Response]]) -> list[httpx.Response]:
