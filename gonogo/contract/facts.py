@@ -234,12 +234,16 @@ class Undecided(Recorded):
 
 
 class FailedBefore(Recorded):
-    """A run that had failed its gate, whatever it did not come to, when something else ended it."""
+    """A run that had failed its gate, whatever it did not come to, when something else ended it.
+
+    Or that came to its end, failed what is a condition, and was run again all the same.
+    """
 
     run: str
     code: OutcomeCode
     criteria: list[str]
-    """Ids of the criteria that it fails whatever its missing samples were."""
+    """Ids of the criteria that it fails whatever its missing samples were, and of the conditions
+    of earlier phases that waited for its evidence."""
 
 
 class Remedy(Recorded):
@@ -271,7 +275,7 @@ class History(Recorded):
     undecided: list[Undecided] = Field(default_factory=list)
     """Runs before the judged one, of the same order, in the order they were made."""
     failed_before: list[FailedBefore] = Field(default_factory=list)
-    """The same of those that infrastructure or an operator ended."""
+    """Those of them that had failed, and were not the end of the phase."""
     rerun: Rerun | None = None
     """What the order alone tells, of a run that was judged by itself."""
 

@@ -31,7 +31,7 @@ from service.evidence.artifacts import reachable_dir
 from service.evidence.files import load_bytes_backwards
 from service.queries.experiments import runs_of
 from service.queries.findings import load_findings
-from service.told.awaited import has_not_passed
+from service.told.awaited import has_not_passed, went_to_its_end
 
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 2**20
@@ -156,8 +156,8 @@ def had_failed(session: Session, run: RunRow) -> OutcomeCode | None:
     What its gate had failed has no code of its own: that is how it ended then.
     """
     shown = failed_by_lines(session, run)
-    if shown is not None or run.outcome is None:
-        return shown
+    if shown is not None or run.outcome is None or went_to_its_end(run):
+        return shown  # of one that went to its end its verdict tells
     assessed = session.get(AssessmentRow, run.id)
     return run.outcome.code if assessed is not None and assessed.attempt.failed else None
 

@@ -473,6 +473,57 @@ def test_what_a_lost_run_had_measured_is_not_forgotten_by_the_one_that_goes_on(
     assert condition["text"] == f"what had failed when a run of it was ended is not undone ({told})"
 
 
+@pytest.mark.parametrize(
+    ("code", "waived"), [("keeper_lost", False), ("halted", False), ("halted", True)]
+)
+def test_a_condition_that_a_run_had_failed_is_not_met_by_the_one_that_goes_on_alone(
+    plane: Plane, tmp_path: Path, code: str, waived: bool
+) -> None:
+    """The run after it was slow no more, met the condition, and all was GO."""
+    plan, slow = bundled_plan("demo"), {"metric": "dt_step_s", "aggregate": "max"}
+    first, second = plan["phases"][:2]
+    gate = [{**slow, "id": "fast", "pass_below": 0.3, "severity": "conditional"}]
+    phases = [{**first, "steps": 6, "gate": gate}, {**second, "steps": 6, "gate": []}]
+    experiment = plane.submit({**plan, "phases": phases})
+    worker = plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = {rank: beats(order, rank, step_s=0.5) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    worker.end(order, lines)
+    lost = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / lost.run, step=4)
+    save_json(tmp_path / "runs" / lost.run / "order.json", lost.document())
+    worker.start(lost)
+    lines = {rank: beats(lost, rank, upto=4, step_s=0.5) for rank in range(lost.world_size)}
+    worker.ship(lost, lines)
+    worker.end(lost, lines, code, "operator" if code == "halted" else "infra", code=None)
+    if code == "halted":
+        plane.wait_state(experiment, "awaiting_decision")
+    name = f"{first['name']}:fast"
+    if waived:
+        said = {"verdict": "CONDITIONAL_GO", "reason": "it will do", "condition": name}
+        path = f"/experiments/{experiment}/decisions"
+        assert plane.call("POST", path, json=said).is_success
+    if code == "halted":
+        assert plane.call("POST", f"/experiments/{experiment}/resume", json={}).is_success
+    order = plane.next_order(worker)
+    assert order.resume_from is not None
+    worker.start(order)
+    lines = {rank: beats(order, rank) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    assert worker.end(order, lines).status_code == 200
+    view = plane.wait_state(experiment, "finished")
+    assert view["verdict"] == "CONDITIONAL_GO"
+    states = {row["id"]: row["state"] for row in view["conditions"]}
+    assert states == {
+        name: "waived" if waived else "met",
+        f"{second['name']}:failed_before": "open",
+    }
+    told = [row["text"] for row in view["conditions"] if row["state"] == "open"]
+    assert told[0].endswith(f"({lost.run} ({code}): {name})")
+
+
 def test_a_value_between_its_thresholds_is_not_run_again_until_it_is_go(plane: Plane) -> None:
     plan = bundled_plan("demo")
     gate = [{"id": "fast", "metric": "dt_step_s", "pass_below": 0.3, "fail_above": 2.0}]

@@ -43,7 +43,7 @@ class Attempt:
     undecided: tuple[str, ...] = ()
     """Ids of the required criteria whose value neither passes nor fails."""
     failed: tuple[str, ...] = ()
-    """Ids of the criteria that it had failed when something else ended it."""
+    """Ids of the criteria, and of the open conditions, that it has failed (`Judgement.failed`)."""
     logging_off: bool = False
     launched: bool = True
     """Whether torchrun was started; a failed preflight is no start."""

@@ -28,6 +28,7 @@ from gonogo.judge.gate.history import (
     unpassed_criteria,
 )
 from gonogo.judge.gate.made_up import evaluate_made_up
+from gonogo.judge.gate.settling import SETTLED_BY_RUNS
 
 FIRST_VERSION = 2
 """The first version of the judge that this code goes on judging by."""
@@ -54,7 +55,11 @@ class Judgement:
     undecided: list[str]
     """Required criteria whose value neither passes nor fails, of a run that completed."""
     failed: list[str]
-    """Criteria that fail whatever is missing, of a run that something else ended."""
+    """Criteria, and open conditions, that a run fails which another may come after.
+
+    Of one that something else ended those that fail whatever is missing; of one that completed
+    those of its conditional ones that failed. Not what is mended between two runs, as a drift is.
+    """
     weakened: list[str]
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
 
@@ -86,7 +91,7 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
         diagnosis=diagnosis,
         answerable=conditional and _explains(diagnosis, results, rules),
         undecided=_undecided(facts, rules, outcome),
-        failed=_failed(facts, rules, outcome),
+        failed=_failed(facts, rules, outcome, results),
         weakened=weakened(rules),
     )
 
@@ -101,10 +106,31 @@ def _undecided(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]
     ]
 
 
-def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
-    if outcome is None or outcome.klass is OutcomeClass.SUCCESS:
+def _failed(
+    facts: Facts, rules: Rules, outcome: Outcome | None, results: Iterable[CriterionResult]
+) -> list[str]:
+    if outcome is None:
         return []
-    return [row.id for row in rules.gate if fails_already(row, facts.measures.get(row.id), rules)]
+    asked = [
+        (row.condition.id, row.criterion)
+        for row in rules.conditions
+        if row.criterion.id not in SETTLED_BY_RUNS
+    ]
+    if outcome.klass is not OutcomeClass.SUCCESS:
+        asked = [*((row.id, row) for row in rules.gate), *asked]
+        return [name for name, row in asked if fails_already(row, facts.measures.get(name), rules)]
+    own = {row.id for row in rules.gate}
+    failed = [row.id for row in results if row.id in own and _left_open_by_failing(row)]
+    ranks = rules.world_size or 0
+    for name, row in asked:
+        result = evaluate(row, facts.measures.get(name), ranks, rules.judge_version)
+        if result.outcome is CriterionOutcome.FAIL:
+            failed.append(name)
+    return failed
+
+
+def _left_open_by_failing(row: CriterionResult) -> bool:
+    return row.severity is GateSeverity.CONDITIONAL and row.outcome is CriterionOutcome.FAIL
 
 
 def _explains(diagnosis: str | None, results: Iterable[CriterionResult], rules: Rules) -> bool:

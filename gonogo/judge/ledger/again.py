@@ -96,7 +96,7 @@ def judge_again(facts: Json, rules: Json) -> dict[str, Any]:
 
 
 def failed_again(facts: Json, rules: Json) -> list[str]:
-    """Return which criteria recorded facts and rules had failed when something else ended the run.
+    """Return which criteria and open conditions a run fails by recorded facts and rules.
 
     Raises:
         Corrupt: they are not well formed.

@@ -216,10 +216,10 @@ def _confirmed(
 def _had_failed(
     row: Json, rules: Json, runs: Path, path: str, experiment: str | None
 ) -> Difference | str | None:
-    """Measure a run again of which criteria had failed when something else ended it.
+    """Measure a run again of which criteria, and open conditions, it had failed.
 
     One that the control plane ended has another end in its directory, or none: of that nobody can
-    say what had failed by then.
+    say what had failed by then. Nor of a condition that a person has waived since.
     """
     seen = _come_to(row, rules, runs, path, experiment)
     if not isinstance(seen, _Seen):
@@ -227,8 +227,17 @@ def _had_failed(
     if seen.code != row.get("code"):
         return f"the run {row['run']}, which the history names: its directory has another end"
     told = row.get("criteria")
+    settled = sorted({str(name) for name in told or () if ":" in str(name)} - _open_in(rules))
+    if settled:
+        names = shortened(", ".join(settled))
+        return f"the run {row['run']}, which the history names, by {names}: it is open no more"
     known = [name for name in told if name in seen.failed] if isinstance(told, list) else []
     return first_difference(told, known, f"{path}.criteria")  # more lines may have come since
+
+
+def _open_in(rules: Json) -> set[str]:
+    """Return the ids of the conditions that were open when a run was judged: `PHASE:CRITERION`."""
+    return {str(row["condition"]["id"]) for row in rules.get("conditions", [])}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +266,7 @@ def _come_to(
     if not isinstance(run, str) or not names_a_directory(run) or not folder.is_dir():
         return f"the run {shortened(run)}, which the history names: its directory is not there"
     try:
-        again = read_again(folder, {**rules, "conditions": []}, None)
+        again = read_again(folder, rules, None)
         if again.rules is None:
             return f"the run {run}, which the history names: it has no order.json"
         found = judge_again(again.facts, again.rules)

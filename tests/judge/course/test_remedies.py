@@ -205,3 +205,22 @@ def test_a_judged_run_says_whether_its_diagnosis_explains_what_it_misses(metric:
     own = build_attempt("run_1", RunReason.FIRST, facts, judgement)
     assert (own.verdict, own.diagnosis, own.unmet) == ("CONDITIONAL_GO", "imbalance", ("asked",))
     assert own.answerable is (metric != "toks_per_s")
+
+
+def test_a_run_that_failed_a_condition_is_not_run_again_until_it_passes() -> None:
+    """Its remedy was halted, the phase still open, and the rerun without one was plain GO."""
+    warned = [finding(Detector.IMBALANCE, Severity.WARN)]
+    record = record_of(with_gate(order_of(), SLOW), findings=warned)
+    rules = build_rules(record.order)
+    facts = build_facts(record, rules)
+    whole = build_attempt("run_1", RunReason.FIRST, facts, judge(facts, rules))
+    assert (whole.verdict, whole.failed) == ("CONDITIONAL_GO", ("asked",))
+    halted = answer("INCONCLUSIVE", "halted")
+    action = after(whole, halted, run(reason=RunReason.RERUN, run="run_3"))
+    assert (action.verdict, action.about) == ("CONDITIONAL_GO", "run_3")
+    assert action.history is not None
+    told = [(row.run, row.code, row.criteria) for row in action.history.failed_before]
+    assert told == [("run_1", "completed", ["asked"])]
+    waiving = rules.model_copy(update={"waive": ["asked"]})
+    unseen = judge(facts.model_copy(update={"measures": {}}), waiving)
+    assert (unseen.verdict, unseen.failed) == ("CONDITIONAL_GO", [])

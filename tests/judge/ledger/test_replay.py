@@ -576,9 +576,10 @@ def test_a_run_that_a_history_calls_undecided_is_judged_again(
     [
         ("completed", [], None),
         ("completed", ["speed"], "facts.history.failed_before.0.criteria.0"),
+        ("completed", ["smoke:speed"], None),
         ("keeper_lost", ["speed"], None),
     ],
-    ids=["nothing", "what it had not", "it has another end"],
+    ids=["nothing", "what it had not", "a condition that was waived", "it has another end"],
 )
 def test_what_a_history_says_that_a_run_had_failed_is_measured_again(
     code: str, criteria: list[str], path: str | None, copied: Copied, tmp_path: Path
@@ -589,8 +590,11 @@ def test_what_a_history_says_that_a_run_had_failed_is_measured_again(
     facts = {**recorded.document["facts"], "history": {"failed_before": [row]}}
     found = replay_decision(judged_anew(recorded, facts=facts), Surroundings(run_dir=folder))
     assert (found.equal, found.path) == (path is None, path)
-    unsure = any("its directory has another end" in text for text in found.not_verified)
-    assert unsure is (code != "completed")
+    unsure = [
+        any(text in row for row in found.not_verified)
+        for text in ("its directory has another end", "by 'smoke:speed': it is open no more")
+    ]
+    assert unsure == [code != "completed", criteria == ["smoke:speed"]]
 
 
 @pytest.mark.parametrize("said", [{"verdict": "CONDITIONAL_GO"}, {"code": "stalled"}])
