@@ -306,15 +306,15 @@ def lines_until(lines: Any, last: str) -> Any:
             return
 
 
-def stalled(plane: Plane, worker: FakeWorker, order: Any) -> None:
-    """A run that its watcher halted for a stall."""
+def stalled(plane: Plane, worker: FakeWorker, order: Any, upto: int = 0) -> None:
+    """A run that its watcher halted for a stall, after step `upto`."""
     worker.start(order)
     finding = {
         "detector": "stall", "severity": "halt", "rank": 1, "section": "backward", "at": 1.0,
         "key": f"{order.run}:stall", "text": "rank 1 stands in backward",
     }  # fmt: skip
     worker.report(order, finding)
-    lines = {rank: beats(order, rank, upto=0, done=False) for rank in range(order.world_size)}
+    lines = {rank: beats(order, rank, upto=upto, done=False) for rank in range(order.world_size)}
     worker.ship(order, lines)
     worker.end(order, lines, "stalled", "watchdog", findings=1, code=None)
 
@@ -522,6 +522,33 @@ def test_a_condition_that_a_run_had_failed_is_not_met_by_the_one_that_goes_on_al
     }
     told = [row["text"] for row in view["conditions"] if row["state"] == "open"]
     assert told[0].endswith(f"({lost.run} ({code}): {name})")
+
+
+def test_a_condition_that_a_confirmation_fails_is_one_of_the_phase(plane: Plane) -> None:
+    """The failed run had not come to fail it, and that it hung no more was all that was asked."""
+    plan, slow = bundled_plan("demo"), {"metric": "dt_step_s", "pass_below": 0.3, "warmup_steps": 0}
+    first, second = plan["phases"][:2]
+    gate = [{**slow, "id": "fast", "severity": "conditional"}]
+    phases = [{**first, "steps": 40, "gate": gate}, {**second, "steps": 41, "gate": []}]
+    confirm = {"on": ["stall"], "variants": []}
+    experiment = plane.submit({**plan, "phases": phases, "confirm": confirm})
+    worker = plane.worker()
+    stalled(plane, worker, plane.next_order(worker), upto=39)
+    again = plane.next_order(worker)
+    assert again.reason == "confirm"
+    for order in (again, None):
+        order = order or plane.next_order(worker)
+        worker.start(order)
+        lines = {rank: beats(order, rank, step_s=0.5) for rank in range(order.world_size)}
+        worker.ship(order, lines)
+        assert worker.end(order, lines).status_code == 200
+    view = plane.wait_state(experiment, "finished")
+    assert view["verdict"] == "CONDITIONAL_GO"
+    states = {row["id"]: row["state"] for row in view["conditions"]}
+    assert states == {
+        f"{first['name']}:reproduced": "met",
+        f"{first['name']}:failed_before": "open",
+    }
 
 
 def test_a_value_between_its_thresholds_is_not_run_again_until_it_is_go(plane: Plane) -> None:

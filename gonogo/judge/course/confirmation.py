@@ -124,7 +124,19 @@ def history_of(first: Attempt, confirmations: Sequence[Attempt]) -> History | No
     return History(**history) if history else None
 
 
-def unsettled_before(runs: Sequence[Attempt], judged: Attempt) -> History | None:
+def unsettled_by(runs: Sequence[Attempt], confirmations: Iterable[Attempt]) -> History | None:
+    """Return what the rerun that passed at the phase's own last step, and those before it, left.
+
+    The decision is about the failure that did not come again, and tells nothing else of them.
+    """
+    whole = [row for row in confirmations if row.until is None and not is_isolating(row.change)]
+    passed = [row for row in whole if row.verdict in _PASSING]
+    return unsettled_before(runs, passed[-1], itself=True) if passed else None
+
+
+def unsettled_before(
+    runs: Sequence[Attempt], judged: Attempt, *, itself: bool = False
+) -> History | None:
     """Return the runs of the same order that had decided nothing, or failed, as facts; else None.
 
     Run again until it passes, a value that lies between its thresholds would be GO by chance. What
@@ -136,12 +148,13 @@ def unsettled_before(runs: Sequence[Attempt], judged: Attempt) -> History | None
     Args:
         runs: of the phase, those included that infrastructure or an operator ended.
         judged: the one of them that is judged.
+        itself: whether what that one failed is told as well.
     """
     if judged.reason is RunReason.REMEDY:
         return None
     before = [
         row
-        for row in runs[: runs.index(judged)]
+        for row in runs[: runs.index(judged) + itself]
         if row.change == judged.change
         and row.until is None
         and (row.verdict is not Verdict.NO_GO or row.detector in HANGS)

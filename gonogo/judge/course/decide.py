@@ -26,6 +26,7 @@ from gonogo.judge.course.confirmation import (
     joined,
     next_confirmation,
     unsettled_before,
+    unsettled_by,
 )
 from gonogo.judge.course.remedies import (
     SAY_NOTHING,
@@ -98,6 +99,7 @@ def decide(
         remedy = next_remedy(plan, phase, first, runs, carried)
         if remedy is not None:
             return remedy
+    history = joined(history, unsettled_by(every, confirmations))
     return _conclude(plan, phase, first, verdict, history, conditions)
 
 

@@ -179,6 +179,24 @@ def test_nor_is_it_where_a_failure_after_it_did_not_come_again(when: str) -> Non
     assert [row.id for row in history_criteria(alone)] == ["reproduced"]
 
 
+@pytest.mark.parametrize("change", [None, NO_FLASH], ids=["unchanged", "a variant"])
+def test_nor_is_it_where_the_confirmation_went_to_the_last_step_at_once(change: Any) -> None:
+    """The decision is about the failure, which the next phase meets."""
+    told = {"reason": RunReason.CONFIRM, "change": change}
+    failed = [nan()] if change is None else [nan(), confirm("NO_GO")]
+    ended = lost(failed=("spikes",), run="run_2", **told)
+    whole = attempt(verdict="CONDITIONAL_GO", failed=("slow",), run="run_3", **told)
+    plan = plan_with(confirm={**CONFIRM, "variants": VARIANTS[:1]})
+    action = after(*failed, ended, whole, plan=plan)
+    assert (action.verdict, action.about) == ("CONDITIONAL_GO", "run_1")
+    assert action.history is not None
+    seen = [(row.run, row.code, row.criteria) for row in action.history.failed_before]
+    assert seen == [("run_2", "keeper_lost", ["spikes"]), ("run_3", "completed", ["slow"])]
+    alone = after(*failed, replace(whole, verdict=Verdict.GO, failed=()), plan=plan).history
+    assert alone is not None
+    assert [row.id for row in history_criteria(alone)] == ["reproduced"]
+
+
 def test_a_variant_that_a_person_halted_is_still_to_be_run() -> None:
     halted = attempt("halted", "INCONCLUSIVE", reason=RunReason.CONFIRM, change=NO_FLASH)
     rerun = nan(reason=RunReason.RERUN, run="run_2")
