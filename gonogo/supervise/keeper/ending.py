@@ -10,7 +10,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from gonogo.supervise.keeper.part import save_part
 from gonogo.supervise.keeper.refusals import Refusals
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.node_record import proof_of_loss
+from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, recorded_ranks
 from gonogo.supervise.weather import Reserve
 from gonogo.trainer.line_file import READ
@@ -125,6 +126,20 @@ class Ending:
             request = self._request("keeper_lost", "infra", "node 0 has ended", None)
         if request is not None:
             self._kill(now, agent, grace_s=request.grace_s, dump=request.dump)
+
+    def end_unseen(self, now: float, agent: Child, why: tuple[str, str, str]) -> None:
+        """End every process without a look at the run directory, which may be gone for good.
+
+        What is not known by its record is found by its parent or its token.
+
+        Args:
+            now: monotonic seconds.
+            agent: torchrun.
+            why: cause, who, and text.
+        """
+        if self._killer is None:
+            self._unwritten = self._unwritten or self._request(*why, None)
+            self._killer = self._killer_of(now, agent, grace_s=0.0)
 
     def is_over(self, now: float, agent: Child) -> bool:
         """Say whether all that can be ended has ended, or what cannot is to be told; sweep it."""
@@ -282,14 +297,33 @@ class Ending:
             self._killer.hurry(now)
 
     def _kill(self, now: float, agent: Child, *, grace_s: float, dump: bool) -> None:
-        self._killer = Killer(
+        self._killer = self._killer_of(
+            now,
+            agent,
+            grace_s=grace_s,
+            ranks=[record.ref for record in self._rank_records().values()],
+            dump=dump,
+            pipes=sorted(self._dir.glob(".nccl_dump_rank_*")),
+        )
+
+    def _killer_of(
+        self,
+        now: float,
+        agent: Child,
+        *,
+        grace_s: float,
+        ranks: Sequence[ProcessRef] = (),
+        dump: bool = False,
+        pipes: Sequence[Path] = (),
+    ) -> Killer:
+        return Killer(
             token=str(self._order["run"]),
             agent=agent.ref if agent.ended is None else None,
-            ranks=[record.ref for record in self._rank_records().values()],
+            ranks=ranks,
             spare=self._spare,
             grace_s=grace_s,
             dump=dump,
-            pipes=sorted(self._dir.glob(".nccl_dump_rank_*")),
+            pipes=pipes,
             now=now,
             environs=environs_of(str(self._order["run"]), self._place, self._dir),
         )

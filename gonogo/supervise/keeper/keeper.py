@@ -146,8 +146,11 @@ class Keeper:
             if self._place.leads:
                 tried("the size of a log", partial(self._logs.tend, now), None)
             tried("a limit", partial(self._limit, now - started), None)
-            obey = partial(self._ending.obey, now, agent, at_once=self._stops.is_told_twice())
+            twice = self._stops.is_told_twice()
+            obey = partial(self._ending.obey, now, agent, at_once=twice)
             tried("requests", obey, None)
+            if twice:
+                self._ending.end_unseen(now, agent, self._stops.why())
         self._staff.stop_sampler()
         self._reap()  # a program that ended since is as dead as what it was killed with
         self._save(wake, partial(self._ending.save_exit, agent, self._statuses))

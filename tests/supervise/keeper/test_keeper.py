@@ -277,6 +277,25 @@ def test_keeper_told_to_stop_twice_ends_a_hanging_run_at_once(new_run: NewRun) -
     assert run.living() == []
 
 
+def test_keeper_told_to_stop_twice_ends_a_run_whose_file_system_is_gone(new_run: NewRun) -> None:
+    """It waits for a disk to come back for as long as that takes, but for a person's word."""
+    run = new_run("--allow", "any", entry=None, command=["sleep", "600"], world_size=1, steps=None)
+    wait_until(lambda: (run.path / ".rank0.json").exists(), "the program")
+    assert run.keeper is not None
+    aside = run.path.rename(run.path.with_name("aside"))
+    run.path.symlink_to("x" * 300)  # whoever looks behind it is refused
+    try:
+        for _ in range(2):
+            run.keeper.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+        wait_until(lambda: not run.living(), "nothing to be left")
+    finally:
+        run.path.unlink()
+        aside.rename(run.path)
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.PREEMPTED, Actor.INFRA)
+
+
 @pytest.mark.long
 def test_ranks_that_do_not_leave_in_time_are_ended_for_the_same_reason(new_run: NewRun) -> None:
     run = new_run(fault="hang:rank=1,step=3", watch={"stall": {"early_s": 500.0}})
