@@ -1,4 +1,4 @@
-"""Where does a home say which service answers? In its `service.json`: `{url, pid}`.
+"""Where does a home say which service answers? In its `service.json`: `{url, pid, host}`.
 
 The last one that begins to listen is named there. Where that ends before another of the same home
 does (a second `gonogo serve`), the one that goes on is named again.
@@ -6,6 +6,7 @@ does (a second `gonogo serve`), the one that goes on is named again.
 
 import json
 import os
+import socket
 from pathlib import Path
 
 from gonogo.rundir import save_json
@@ -19,7 +20,7 @@ def announce(home: Path, url: str) -> None:
     Raises:
         OSError: the disk takes no file.
     """
-    save_json(home / SERVICE_FILE, {"url": url, "pid": os.getpid()})
+    save_json(home / SERVICE_FILE, {"url": url, "pid": os.getpid(), "host": socket.gethostname()})
 
 
 def announce_again(home: Path, url: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from gonogo.cli.client import TIMEOUT_S, Client
 from gonogo.cli.reach.listeners import check_listener, trusted_of
 from gonogo.cli.settings import Settings, load_settings
-from gonogo.contract.errors import Problem, Rejected
+from gonogo.contract.errors import Problem, Rejected, Unavailable
 from gonogo.contract.yaml_text import parse_yaml
 
 
@@ -43,7 +43,12 @@ def check_place(settings: Settings, key: str = "key") -> None:
         Unavailable: so it is, and nobody has named the address, or given a key for it.
     """
     if settings.api_key is None and not settings.service.is_named:
-        check_listener(settings.url, trusted_of(settings.home / key))
+        try:
+            check_listener(settings.url, trusted_of(settings.home / key))
+        except Unavailable as error:
+            if settings.service.elsewhere is None:
+                raise
+            raise Unavailable(settings.service.unanswered()) from error
 
 
 def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:

@@ -196,7 +196,9 @@ class Stack:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Conflict(f"another `gonogo up` holds {self.home}") from error
+            host = self.settings.service.elsewhere
+            where = "" if host is None else f", on {host}"
+            raise Conflict(f"another `gonogo up` holds {self.home}{where}") from error
 
     def _start_all(self) -> None:
         logs = self.home / "logs"

@@ -49,7 +49,11 @@ class Process:
         assert self.child.stdout is not None
         said = json.loads(self.child.stdout.readline())
         written = json.loads((self.home / "service.json").read_text())
-        assert written == {"url": said["url"], "pid": self.child.pid}
+        assert written == {
+            "url": said["url"],
+            "pid": self.child.pid,
+            "host": socket.gethostname(),
+        }
         return httpx.Client(base_url=said["url"], timeout=120, trust_env=False)
 
     def end(self, how: signal.Signals) -> int:
@@ -92,17 +96,18 @@ def test_a_service_that_goes_on_is_named_again_once_a_second_one_of_its_home_has
     process: Process,
 ) -> None:
     """Commands said that no service runs, and to start one."""
-    home, ours = process.home, {"url": "http://127.0.0.1:1", "pid": os.getpid()}
-    announce_again(home, ours["url"])
+    home, url, host = process.home, "http://127.0.0.1:1", socket.gethostname()
+    ours = {"url": url, "pid": os.getpid(), "host": host}
+    announce_again(home, url)
     assert not (home / "service.json").exists(), "a home that names none stays as it is"
     process.start().close()
     second = (home / "service.json").read_text()
-    announce_again(home, ours["url"])
+    announce_again(home, url)
     assert (home / "service.json").read_text() == second, "it lives"
     process.end(signal.SIGTERM)
     context = open_context(load_settings({"GONOGO_HOME": str(home)}))
     try:
-        context.local_url = ours["url"]
+        context.local_url = url
         Upkeep(context).run_once()
         assert (home / "service.json").read_text() == second, "it does not answer yet"
         context.announced = True

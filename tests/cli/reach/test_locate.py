@@ -51,6 +51,31 @@ def test_a_file_that_cannot_be_read_is_said_and_the_default_taken(
     assert "cannot be read" in found.unanswered()
 
 
+@pytest.mark.parametrize(
+    ("reached", "way"),
+    [
+        ('{"url": "http://Login1:8790"}', "type this there, or set GONOGO_URL=http://Login1:8790"),
+        ('{"url": "http://login2:8750"}', "type this there"),
+        (None, "type this there"),
+    ],
+    ids=["for a scheduler's nodes", "of another time", "for nobody else"],
+)
+def test_on_another_host_of_a_shared_home_it_is_said_where_the_service_is(
+    reached: str | None, way: str, tmp_path: Path, gonogo: Gonogo
+) -> None:
+    """The key is not sent there unasked: nobody here sees whose process listens at its port."""
+    pid = gone_process()
+    text = json.dumps({"url": "http://127.0.0.1:9", "pid": pid, "host": "Login1"})
+    (tmp_path / "service.json").write_text(text)
+    if reached is not None:
+        (tmp_path / "reached.json").write_text(reached)
+    said = gonogo("list")
+    assert said.code == 5
+    (line,) = said.err.splitlines()
+    assert "no answer from http://127.0.0.1:9" in line
+    assert line.endswith(f"the service of this home is on Login1 ({tmp_path}/service.json); {way}")
+
+
 def test_whatever_the_port_commands_reach_the_service_of_their_home(
     plane: Plane, gonogo: Gonogo
 ) -> None:
