@@ -2,7 +2,8 @@
 
 Kubernetes never starts a run again by itself (`maxRestarts: 0`, `backoffLimit: 0`): an attempt is
 the service's decision, under a new fencing token. A pod that is evicted has the time to leave with
-a checkpoint.
+a checkpoint. What has ended is removed a day later, its pods with it: what a run had to say
+lies in its directory.
 """
 
 from gonogo.kubernetes.cluster import (
@@ -34,6 +35,8 @@ from gonogo.kubernetes.pods import (
 COMPONENT = "run"
 GRACE_S = 330
 """At most 300 s until the ranks have agreed on a step to leave at, then the kill."""
+KEPT_S = 86_400
+"""How long what has ended stays to be looked at; a pod on a node that is away stays longer."""
 PLACEHOLDER = "RUN"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
@@ -60,6 +63,7 @@ def build_run(cluster: Cluster) -> list[Object]:
             "metadata": cluster.meta(name, COMPONENT, **{QUEUE_LABEL: cluster.queue}),
             "spec": {
                 "failurePolicy": {"maxRestarts": 0},
+                "ttlSecondsAfterFinished": KEPT_S,
                 # A headless service of this name, made by the JobSet: where ranks meet.
                 "network": {
                     "enableDNSHostnames": True,

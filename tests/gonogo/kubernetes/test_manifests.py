@@ -151,6 +151,10 @@ def test_the_service_is_probed_where_it_answers() -> None:
     assert of_kind(FULL, "Deployment", "gonogo")["spec"]["strategy"] == {"type": "Recreate"}
 
 
+def test_what_has_ended_is_removed_a_day_later() -> None:
+    assert of_kind(FULL, "JobSet")["spec"]["ttlSecondsAfterFinished"] == 24 * 3600
+
+
 def test_kubernetes_never_starts_a_run_again_and_gives_it_time_to_leave() -> None:
     found = of_kind(FULL, "JobSet")
     assert found["spec"]["failurePolicy"] == {"maxRestarts": 0}
