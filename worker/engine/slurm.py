@@ -155,7 +155,7 @@ class Slurm:
         if isinstance(found, Ended) and began and not rows:
             return Unknown(text=f"{found.proof}, and tells no node of those that it ran on")
         if not isinstance(found, Running) or not found.waits:
-            return found if began and not meets else tell_output(found, run_dir)
+            return found if began and not meets else tell_output(found, run_dir, nodes=len(rows))
         why = "it began before" if began else self._queue.describe(job)
         return replace(found, text=f"{found.text} ({why})" if why else found.text, again=began)
 
@@ -198,12 +198,22 @@ def job_name(run: str, token: int) -> str:
     return f"gonogo-{run}.{token}"
 
 
-def tell_output(found: Found, run_dir: Path) -> Found:
+def tell_output(found: Found, run_dir: Path, nodes: int) -> Found:
     """Return what became of a job whose nodes have not all begun, with what it printed last.
 
-    A node that finds no interpreter, or no home, says so there and nowhere else.
+    A node that finds no interpreter says so there and nowhere else; one that does not see the run's
+    directory cannot even open that log, and its slurmd ends the job without a word.
+
+    Args:
+        found: what Slurm says.
+        run_dir: the run's directory.
+        nodes: how many nodes the job had.
     """
-    said = load_last_words(run_dir / LOG_NAME)
+    log = run_dir / LOG_NAME
+    said = load_last_words(log)
+    if isinstance(found, Ended) and nodes and said is None:
+        unseen = f"it has not opened {log}: is that path there on its nodes, too?"
+        return replace(found, proof=f"{found.proof}; {unseen}")
     if not said or isinstance(found, Unknown):
         return found
     if isinstance(found, Ended):
@@ -212,12 +222,17 @@ def tell_output(found: Found, run_dir: Path) -> Found:
     return replace(found, text=text, waits=True)
 
 
-def load_last_words(path: Path) -> str:
-    """Return the last two lines of a log that say something; empty where none can be read."""
+def load_last_words(path: Path) -> str | None:
+    """Return the last two lines of a log that say something; None where there is no log.
+
+    Empty where none can be read.
+    """
     try:
         with read_plain(path) as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - LAST_BYTES))
             lines = stream.read(LAST_BYTES).decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return None
     except OSError:
         return ""
     told = [said for line in lines if (said := printable(line))]
@@ -368,4 +383,5 @@ def judge_job(handle: Handle, job: Mapping[str, str], nodes: Sequence[Mapping[st
     told = [f"{where} answers"] if where else []
     told += [f"{', '.join(sorted(anew))} has booted since it began"] if anew else []
     told = told or ["it had no node"]
-    return Ended(proof=f"Slurm: job {handle.name} is {state}, and {', '.join(told)}")
+    why = "" if reason == "None" else f" ({reason})"
+    return Ended(proof=f"Slurm: job {handle.name} is {state}{why}, and {', '.join(told)}")

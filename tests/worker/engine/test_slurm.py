@@ -395,6 +395,23 @@ def test_what_a_job_printed_is_told_where_a_node_does_not_begin(
         assert (found.waits, found.again) == (said, False)
 
 
+def test_a_job_that_could_not_open_its_log_asks_whether_its_node_sees_the_home(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / ORDER.run).mkdir()
+    line = f"JobName={NAME} JobState=FAILED Reason=JobLaunchFailure ExitCode=0:53 NodeList=node2"
+
+    def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        said = "NodeName=node2 State=IDLE" if "node" in command else line
+        return subprocess.CompletedProcess(command, 0, said, "")
+
+    found = Slurm(tmp_path, SlurmCluster(), {}, run).find(HANDLE)
+    assert isinstance(found, Ended)
+    assert "FAILED (JobLaunchFailure), and node2 answers" in found.proof
+    asked = f"it has not opened {tmp_path / ORDER.run / 'slurm.log'}: is that path there"
+    assert asked in found.proof
+
+
 def test_what_a_job_printed_is_told_as_people_read_it_and_databases_take_it(tmp_path: Path) -> None:
     """No text of PostgreSQL holds a NUL, and a terminal obeys what follows an escape."""
     log = tmp_path / "slurm.log"
