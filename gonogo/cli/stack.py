@@ -199,6 +199,12 @@ class Stack:
             host = self.settings.service.elsewhere
             where = "" if host is None else f", on {host}"
             raise Conflict(f"another `gonogo up` holds {self.home}{where}") from error
+        except OSError as error:
+            self._lock.close()
+            raise Rejected(
+                f"{self.home}: its file system takes no locks of `flock` ({error.strerror}); set"
+                " GONOGO_HOME to a folder of one that does (Lustre: mounted with the option flock)"
+            ) from error
 
     def _start_all(self) -> None:
         logs = self.home / "logs"
