@@ -131,6 +131,8 @@ class View:
     """When the first came of late ticks running."""
     late_n: int = -2
     """Number of the last of them."""
+    away_s: float = 0.0
+    """For how long the watcher was stopped or away, all in all."""
 
     def note(self, tick: Tick) -> None:
         """Take note of a late tick; one that is not need not be recorded, and changes nothing."""
@@ -139,6 +141,8 @@ class View:
         if tick.n != self.late_n + 1:
             self.late_since_mono = tick.mono
         self.late_n = tick.n
+        if tick.late_s > SLEPT_S:
+            self.away_s += tick.late_s
 
     def is_late(self, tick: Tick) -> bool:
         """Whether a tick is too late to tell what missed a deadline.

@@ -21,6 +21,9 @@ The lines of a program that is only read may come in blocks; each block is timed
 they call a step an episode, a game, a round, it is of no length of its own: episodes become longer
 as an agent learns. Unless they tell tokens, that it takes longer warns then, and ends nothing.
 
+A scheduler that suspends the whole job stops the watcher too: the time for which that was away, and
+that a step took besides, is not the step's.
+
 Steps that tell more tokens than the first did (a batch ramp, longer sequences) may take longer in
 proportion. Of steps that tell fewer nothing is asked: short ones cost more a token.
 """
@@ -97,6 +100,8 @@ class Speed:
     read_mono: float | None = None
     """When that line was printed, on the reader's clock; None before any of this process."""
     read_step: int = 0
+    away_s: float = 0.0
+    """As `View.away_s` was at the line that was timed last."""
 
     def rebooted(self, boot: str | None) -> "Speed":
         """Return the speed at a restart in place: what is usual stays, and what lasted goes on.
@@ -124,6 +129,7 @@ class Speed:
             read_n=self.read_n,
             read_mono=self.read_mono,
             read_step=self.read_step,
+            away_s=self.away_s,
         )
 
 
@@ -182,6 +188,17 @@ def _read(own: Speed, event: Beat) -> tuple[Speed, float, int]:
     if before_mono is None or steps <= 0 or line.mono <= before_mono:
         return own, 0.0, 0
     return own, (line.mono - before_mono) / steps, steps
+
+
+def _present(own: Speed, step_s: float, stride: int, view: View) -> tuple[Speed, float]:
+    """Return the mean time of some steps, without that in which the watcher was stopped with them.
+
+    A scheduler that suspends a job, or lets two take turns, stops all of its processes. Where the
+    steps took less time than the watcher was away, it was alone: they went on meanwhile.
+    """
+    away_s, took_s = view.away_s - own.away_s, step_s * stride
+    own = replace(own, away_s=view.away_s)
+    return own, (took_s - away_s) / stride if 0.0 < away_s < took_s else step_s
 
 
 def _median_s(own: Speed, slow: SlowSettings) -> float | None:
@@ -377,12 +394,13 @@ class Slow(Detector[Speed]):
         " of the steps, but the longer third of them, takes so much longer. So it does, and "
         "halts nothing, where the lines of an unchanged program call a step an episode, a game or "
         "the like, and tell no tokens: those grow as an agent learns. What lasts goes on"
-        " over restarts in place, as soon as eight steps after one are as slow."
+        " over restarts in place, as soon as eight steps after one are as slow. For how long the"
+        " whole job, its watcher with it, was suspended is no step's time."
     )
-    version = 2
+    version = 3
     """2: the hard floor asks each of its steps, not their median, and half a minute; steps of more
     tokens may take longer; a restart in place keeps the baseline, and for how long the run
-    has been slow."""
+    has been slow. 3: the time in which a run was suspended with its watcher is no step's."""
     State = Speed
     lines = frozenset({Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS})
 
@@ -396,7 +414,7 @@ class Slow(Detector[Speed]):
         if ended is None or not stream.pace.times_s:
             return own, []
         if own.rank is None or (own.boot != stream.boot and stream.another):
-            own = Speed(rank=line.rank, boot=stream.boot)
+            own = Speed(rank=line.rank, boot=stream.boot, away_s=view.away_s)
         elif own.boot != stream.boot:
             own = own.rebooted(stream.boot)
         if ended <= own.counted_step:
@@ -412,7 +430,8 @@ class Slow(Detector[Speed]):
         if view.reads_output():
             own, step_s, stride = _read(own, event)
         if warms_up or not stride:
-            return own, []
+            return replace(own, away_s=view.away_s), []
+        own, step_s = _present(own, step_s, stride, view)
         # Of a rank that names its sections and ends every step, lines are missing: nobody knows
         # which of the steps took the time, and their mean is one sample. Some tell every tenth.
         samples = 1 if stream.labelled and stride != own.stride else stride

@@ -1,7 +1,7 @@
 """D8: tokens a second, recomputed, against the floor and the run's own baseline."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from gonogo.judge.watch.detectors.slow import Slow, Speed, _read
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Beat, Run, View
-from tests.judge.watch.streams import EPOCH, IDENTITY, Said, World, order_of, watch
+from tests.judge.watch.streams import EPOCH, IDENTITY, T0, Said, Ticking, World, order_of, watch
 
 
 def run_of(watch_settings: dict[str, Any] | None = None, **fields: Any) -> World:
@@ -796,3 +796,40 @@ def test_lines_that_are_read_are_timed_from_block_to_block(
     tick, step, mono = line
     taken = (tick, mono, step) if tick != own.read_n else (3, 50.0, 10)
     assert (after.read_n, after.read_mono, after.read_step) == taken
+
+
+def turns(*, suspended: bool) -> tuple[World, Ticking]:
+    """A run of 20 s a step, each of which takes half a minute longer from step 130 on.
+
+    Args:
+        suspended: whether its watcher stands still with it, as where jobs take turns on a node.
+    """
+    world, stops = run_of({}).steps(130, step_s=20.0), list[float]()
+    for _ in range(200):
+        world.open_step()
+        stops.append(world.mono + 5.0)
+        for rank in world.ranks:
+            rank.spend(5.0)
+            rank.mono += 30.0
+            rank.spend(15.0)
+        world.close_step()
+
+    def ticks(end: float) -> Iterator[tuple[float, float]]:
+        mono = T0
+        while mono < end:
+            ends = [at + 30.0 for at in stops if suspended and at < mono <= at + 30.0]
+            late_s = max((at - mono for at in ends), default=0.0)
+            yield mono + late_s, late_s
+            mono += late_s + 1.0
+
+    return world, ticks
+
+
+@pytest.mark.parametrize("suspended", [True, False])
+def test_the_time_in_which_a_run_was_suspended_with_its_watcher_is_no_steps(
+    suspended: bool,
+) -> None:
+    world, ticking = turns(suspended=suspended)
+    found = watch(world, ticking=ticking)
+    assert {row.detector for row in found.halts} == (set() if suspended else {"slow"})
+    assert ("slow" in {row.detector for row in found.findings}) is not suspended
