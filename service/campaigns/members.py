@@ -20,6 +20,7 @@ from service.db.schema import DecisionRow, ExperimentRow, RunRow
 from service.db.store import Session
 from service.queries.decisions import Outline, load_last_automatic
 from service.queries.experiments import load_seen_runs
+from service.told.hosts import ran_on
 
 COUNTED = (Verdict.GO, Verdict.CONDITIONAL_GO)
 """Verdicts of runs that count: what fails its gate, or does not show it, wins nothing."""
@@ -119,13 +120,8 @@ def _unit_of(session: Session, decision: str, question: Question) -> Unit | NoUn
     recorded = parse_decision(row.document)
     unit = unit_of_decision(row.id, recorded, None, question, order=order)
     if isinstance(unit, Unit):
-        return replace(unit, host=None if run is None else _ran_on(run))
+        return replace(unit, host=None if run is None else ran_on(run))
     return unit
-
-
-def _ran_on(run: RunRow) -> str | None:
-    """Return the host of a run, its first node's: a scheduler's is not that of who claimed it."""
-    return (run.preflight or {}).get("host") or run.host
 
 
 class Kept:

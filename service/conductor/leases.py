@@ -31,6 +31,7 @@ from service.judging.ended import is_complete
 from service.queries.experiments import load_experiment
 from service.queries.runs import load_run
 from service.told.alert_text import with_next
+from service.told.hosts import hosts_of
 
 LEASE_S = 30.0
 TAKEOVER_AFTER_S = 360.0
@@ -203,7 +204,7 @@ def mark_lost(deed: Deed, run_id: str, heard: int) -> None:
         else "it may go on there, nothing is started"
     )
     text = (
-        f"{experiment.name}, {run.phase}: nothing heard of run {run.id} on host {run.host}"
+        f"{experiment.name}, {run.phase}: nothing heard of run {run.id} on {hosts_of(run)}"
         f" for {LEASE_S:g} s; {what}"
     )
     record_event(deed, experiment, "run.lost", run=run.id, phase=run.phase, text=text)

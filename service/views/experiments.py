@@ -36,6 +36,7 @@ from service.told.awaited import (
 )
 from service.told.beginnings import GOING_ON, NO_CHECKPOINT
 from service.told.decided import Decided, load_decided, standing_cause
+from service.told.hosts import hosts_of
 from service.views.next_steps import next_steps, place_of
 
 
@@ -277,12 +278,12 @@ def _waiting_for(
     lost = next((run for run in runs if run.lost), None)
     if lost is not None and is_owed(lost):
         return (
-            f"the rest of run {lost.id}, which ended on host {lost.host} (or a takeover: it is "
+            f"the rest of run {lost.id}, which ended on {hosts_of(lost)} (or a takeover: it is "
             "judged by what is here)"
         )
     if lost is not None:
         said = f"; {waits[lost.id]}" if lost.id in waits else ""
-        return f"a sign of life of run {lost.id} on host {lost.host} (or a takeover){said}"
+        return f"a sign of life of run {lost.id} on {hosts_of(lost)} (or a takeover){said}"
     waiting = next((run for run in runs if run.id in waits), None)
     if waiting is not None:
         return f"{waits[waiting.id]}, for phase {waiting.phase}"

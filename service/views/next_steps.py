@@ -21,6 +21,7 @@ from gonogo.planning.resolve import ResolvedPlan, is_bundled
 from service.db.schema import ExperimentRow, RunRow
 from service.queries.experiments import AnyPhase, has_plan
 from service.told.awaited import begins_anew, is_owed, last_judged, last_tried, verbs_of
+from service.told.hosts import hosts_of
 
 MOST_STEPS = 6
 _RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
@@ -225,11 +226,11 @@ def _under_way(place: Place) -> Iterator[NextStep]:
     lost = next((run for run in place.runs if run.lost), None)
     if lost is not None and "takeover" in place.verbs:
         text = (
-            f"if you know that {lost.host} does not come back: judge it by what is here"
+            "does not come back: judge it by what is here"
             if is_owed(lost)
-            else f"if you know that {lost.host} is dead: start the next attempt from its checkpoint"
+            else "is dead: start the next attempt from its checkpoint"
         )
-        yield _why(place, text, "takeover")
+        yield _why(place, f"if you know that {hosts_of(lost)} {text}", "takeover")
     queued = any(run.state == RunState.QUEUED for run in place.runs)
     if queued:
         if place.taker is not None:

@@ -10,6 +10,7 @@ from service.db.store import Session
 from service.instants import instant, stamp
 from service.queries.experiments import load_phase
 from service.queries.runs import load_progress
+from service.told.hosts import ran_on
 
 
 def view_run(row: RunRow, progress: ProgressRow) -> RunView:
@@ -37,7 +38,7 @@ def view_run(row: RunRow, progress: ProgressRow) -> RunView:
         last_heartbeat_at=instant(progress.heartbeat_at),
         identity=Identity.model_validate(identity) if identity else None,
         dir=row.dir,
-        host=row.host,
+        host=ran_on(row),
         created_at=stamp(row.created_at),
         started_at=instant(row.started_at),
         ended_at=instant(row.ended_at),

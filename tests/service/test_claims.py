@@ -259,17 +259,22 @@ def test_a_run_that_its_scheduler_suspends_says_so(still: Plane) -> None:
 
 
 def test_what_a_scheduler_says_of_a_run_that_is_lost_is_told_beside_that(still: Plane) -> None:
+    """And not the host of who claimed it, a login node: nobody is to call that one dead."""
     experiment = still.submit()
     worker = still.worker()
     order = worker.claim(engine="slurm")
     assert order is not None
     worker.start(order)
+    worker.state(order, "step", preflight={**PREFLIGHT, "host": "node1"})
     lost = update(RunRow).where(RunRow.id == order.run).values(lost=True)
     still.context.store.write(lambda session: session.execute(lost) and None)
     why = "Slurm: SUSPENDED on node[1-2]"
     worker.claim(engine="slurm", free=[], active=[order.run], waits={order.run: why})
-    found = still.get(f"/experiments/{experiment}")["waiting_for"]
-    assert found == f"a sign of life of run {order.run} on host host-1 (or a takeover); {why}"
+    found = still.get(f"/experiments/{experiment}")
+    text = f"a sign of life of run {order.run} on host node1 (or a takeover); {why}"
+    assert found["waiting_for"] == text
+    assert "if you know that host node1 is dead" in found["next"][0]["text"]
+    assert still.get(f"/runs/{order.run}")["host"] == "node1"
 
 
 def test_a_worker_of_an_engine_is_told_which_of_its_runs_were_taken_over(still: Plane) -> None:
