@@ -214,6 +214,9 @@ class Submitting:
             self.engine.stop(handle)
         except Unavailable as error:
             _log.warning("%s: %s", run, error, extra={"action": "stop_waits"})
+            if run in self._said:  # else it is over, and nobody waits for it
+                told = [self.waits[run]] if run in self.waits else []
+                self.waits[run] = "; ".join([*told, f"it cannot be cancelled: {error.detail}"])
             return False
         return True
 

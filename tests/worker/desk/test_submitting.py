@@ -282,6 +282,23 @@ def test_a_run_that_waits_its_turn_is_cancelled_by_a_person(room: Room) -> None:
     assert end.text == "ada: no need"
 
 
+def test_what_an_engine_does_not_cancel_is_told_to_who_waits_for_it(room: Room) -> None:
+    """A cluster's account may make jobs and not delete them."""
+    desk = room.desk()
+    desk.run_round()
+    room.plane.runs[room.order.run].command = {"kind": "cancel", "reason": "no need"}
+    room.scheduler.away = True
+    for _ in range(3):
+        desk.run_round()
+    assert desk.submitting is not None
+    told = f"{PENDING.text}; it cannot be cancelled: nobody answers"
+    assert desk.submitting.waits == {room.order.run: told}
+    room.scheduler.away = False
+    for _ in range(2):
+        desk.run_round()
+    assert desk.submitting.waits == {room.order.run: PENDING.text}
+
+
 def test_a_worker_of_this_host_alone_leaves_an_engine_s_run_as_it_is(room: Room) -> None:
     room.desk().run_round()
     room.scheduler.found = ENDED
