@@ -59,6 +59,9 @@ where a plan is read."""
 DEVICE_METRICS = frozenset(
     {Metric.GPU_MEM_RESERVED_MB, Metric.GPU_MEM_SLOPE, Metric.GPU_UTIL, Metric.GPU_UTIL_RATIO}
 )
+LEARNED = frozenset({Metric.LOSS, Metric.VAL_LOSS, Metric.GRAD_NORM, Metric.GATE_ENTROPY})
+"""Metrics of what a run learns: another thing of its last steps than of all, and of one seed than
+of another."""
 
 
 class GateSeverity(StrEnum):

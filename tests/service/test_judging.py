@@ -551,6 +551,45 @@ def test_a_condition_that_a_confirmation_fails_is_one_of_the_phase(plane: Plane)
     }
 
 
+def test_a_run_that_was_slow_to_its_death_is_slow_though_it_dies_no_more(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """The one that confirmed it went on from its checkpoint, and the gate saw the rest alone."""
+    plan = bundled_plan("demo")
+    first, second = plan["phases"][:2]
+    slow = {"metric": "dt_step_s", "pass_below": 0.3, "min_samples": 10}
+    phases = [
+        {**first, "steps": 60, "gate": [{**slow, "id": "fast"}]},
+        {**second, "steps": 61, "gate": []},
+    ]
+    confirm = {"on": ["process_death"], "variants": []}
+    experiment = plane.submit({**plan, "phases": phases, "confirm": confirm})
+    worker = plane.worker(home=tmp_path / "runs")
+    dead = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / dead.run, step=40)
+    save_json(tmp_path / "runs" / dead.run / "order.json", dead.document())
+    worker.start(dead)
+    finding = {
+        "detector": "process_death", "severity": "halt", "rank": 1, "step": 50, "at": 1.0,
+        "key": f"{dead.run}:process_death", "text": "rank 1 ended with code 1",
+    }  # fmt: skip
+    worker.report(dead, finding)
+    lines = {rank: beats(dead, rank, upto=50, step_s=0.5) for rank in range(dead.world_size)}
+    worker.ship(dead, lines)
+    worker.end(dead, lines, "nonzero_exit", "trainer", findings=1, code=1)
+    again = plane.next_order(worker)
+    assert (again.reason, again.resume_from.step) == ("confirm", 40)
+    worker.run_through(again)
+    worker.run_through(plane.next_order(worker))
+    view = plane.wait_state(experiment, "finished")
+    assert view["verdict"] == "CONDITIONAL_GO"
+    states = {row["id"]: row["state"] for row in view["conditions"]}
+    assert states == {
+        f"{first['name']}:reproduced": "met",
+        f"{first['name']}:failed_before": "open",
+    }
+
+
 def test_a_value_between_its_thresholds_is_not_run_again_until_it_is_go(plane: Plane) -> None:
     plan = bundled_plan("demo")
     gate = [{"id": "fast", "metric": "dt_step_s", "pass_below": 0.3, "fail_above": 2.0}]

@@ -16,9 +16,10 @@ from gonogo.contract.comparison import (
     DifferingPath,
     PathEvidence,
 )
+from gonogo.contract.criterion import LEARNED
 from gonogo.judge.compare.interval import Interval, interval_of
 from gonogo.judge.compare.paths import RESUMED
-from gonogo.judge.compare.question import LEARNED, Question
+from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.repeats import more_repeats
 from gonogo.judge.compare.sentences import better_words, percent
 from gonogo.judge.compare.unit import Unit

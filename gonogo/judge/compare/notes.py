@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from gonogo.contract.comparison import Basis, ComparedVariant, DifferingPath, PathEvidence
+from gonogo.contract.criterion import LEARNED
 from gonogo.judge.compare.interval import no_spread, of_one_seed, pairs_of
 from gonogo.judge.compare.paths import uneven_paths
-from gonogo.judge.compare.question import LEARNED, Question
+from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import Unit
 
 Counted = Mapping[str, Sequence[Unit]]

@@ -34,9 +34,6 @@ _HIGHER_IS_BETTER: Mapping[str, bool] = {
     Metric.COMM_MB: False,
 }
 """Metrics of which everybody wants the same; of any other the asker has to say."""
-LEARNED = frozenset({Metric.LOSS, Metric.VAL_LOSS, Metric.GRAD_NORM, Metric.GATE_ENTROPY})
-"""Metrics of what a run learns: another thing of its last steps than of all, and of one seed than
-of another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gonogo.contract.canonical import added, rounded
-from gonogo.contract.criterion import Metric
+from gonogo.contract.criterion import LEARNED, Metric
 from gonogo.contract.facts import FACTS_V, Facts, Measure, MeasureRow
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.rules import Rules
-from gonogo.judge.compare.question import LEARNED, Question
+from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.ran import Ran, build_ran
 from gonogo.judge.evidence.measure import MAX_BLOCKS, PARTIAL_SHARE
 from gonogo.judge.evidence.metrics import metric_row

@@ -8,7 +8,7 @@ of its outcome alone; its gate is evaluated and shown, and does not decide.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gonogo.contract.criterion import GateSeverity
+from gonogo.contract.criterion import LEARNED, GateSeverity
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import Facts, History
@@ -57,8 +57,9 @@ class Judgement:
     failed: list[str]
     """Criteria, and open conditions, that a run fails which another may come after.
 
-    Of one that something else ended those that fail whatever is missing; of one that completed
-    those of its conditional ones that failed. Not what is mended between two runs, as a drift is.
+    Of one that something else ended those that fail whatever is missing, but for those of what it
+    learns where a number that is none ended it: that is its failure. Of one that completed those of
+    its conditional ones that failed. Not what is mended between two runs, as a drift is.
     """
     weakened: list[str]
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
@@ -118,6 +119,8 @@ def _failed(
     ]
     if outcome.klass is not OutcomeClass.SUCCESS:
         asked = [*((row.id, row) for row in rules.gate), *asked]
+        if outcome.code is OutcomeCode.NON_FINITE:
+            asked = [(name, row) for name, row in asked if row.metric not in LEARNED]
         return [name for name, row in asked if fails_already(row, facts.measures.get(name), rules)]
     own = {row.id for row in rules.gate}
     failed = [row.id for row in results if row.id in own and _left_open_by_failing(row)]
