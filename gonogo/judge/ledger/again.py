@@ -51,6 +51,8 @@ class Again:
     """Whether exit.json is there."""
     reason: str | None
     """Why the run was started, by its order."""
+    run: str | None
+    """Which run it is, by its order."""
     experiment: str | None
     """Whose run it is, by its order."""
     rerun: dict[str, Any] | None = None
@@ -179,6 +181,7 @@ def _read(path: Path, recorded: Json, history: Json | None) -> Again:
         facts=with_history(facts, past).document(),
         ended=run_dir.exit.exists(),
         reason=None if order is None else order.reason.value,
+        run=None if order is None else order.run,
         experiment=None if order is None else order.experiment,
         rerun=_rerun_of(order),
     )
@@ -214,5 +217,6 @@ def _read_v1(path: Path, conditions: Iterable[Json], history: Json | None) -> Ag
         facts={**facts, "history": dict(history)} if history else facts,
         ended=run_dir.exit.exists(),
         reason=None if record.order is None else record.order.reason,
+        run=None if record.order is None else record.order.run,
         experiment=None if record.order is None else record.order.experiment,
     )

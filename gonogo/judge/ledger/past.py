@@ -272,8 +272,9 @@ def _come_to(
         found = judge_again(again.facts, again.rules)
     except (Corrupt, NotFound) as error:
         return f"the run {run}, which the history names: {error.detail}"
-    whose = {"experiment": again.experiment, "phase": again.rules.get("phase")}
-    judged = {"experiment": experiment, "phase": rules.get("phase")}
+    phase = again.rules.get("phase")
+    whose = {"experiment": again.experiment, "phase": phase, "run": again.run}
+    judged = {"experiment": experiment, "phase": rules.get("phase"), "run": run}
     if whose != judged:
         return first_difference(judged, whose, f"{path}.run")
     if not again.ended:

@@ -537,7 +537,7 @@ def confirmed(
 ) -> tuple[RecordedDecision, Path]:
     """The decision about the hang, saying that a rerun came to something.
 
-    `order` is what the rerun's order has otherwise than the judged run's, of experiment and phase.
+    `order` is what the rerun's order has otherwise than it should, of experiment, phase and run.
     """
     recorded, folder = copied("hang", 2)
     other = release("go")[3]
@@ -545,6 +545,7 @@ def confirmed(
     own = json.loads((folder / "order.json").read_text())
     whose = {name: own[name] for name in ("experiment", "phase")}
     path = tmp_path / "run_other" / "order.json"
+    whose["run"] = "run_other"
     save_json(path, {**json.loads(path.read_text()), **whose, **(order or {})})
     row = {"run": "run_other", "variant": None, "verdict": "GO", "code": "completed", **said}
     facts = {**recorded.document["facts"], "history": {"confirmations": [row]}}
@@ -609,8 +610,8 @@ def test_a_history_that_its_runs_do_not_come_to_is_named(
     )
 
 
-@pytest.mark.parametrize("field", ["experiment", "phase"])
-def test_a_run_of_another_phase_or_experiment_confirms_nothing(
+@pytest.mark.parametrize("field", ["experiment", "phase", "run"])
+def test_another_run_confirms_nothing_though_its_directory_has_the_name(
     field: str, copied: Copied, tmp_path: Path
 ) -> None:
     forged, folder = confirmed(copied, tmp_path, order={field: "other"})
