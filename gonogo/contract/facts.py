@@ -243,7 +243,8 @@ class FailedBefore(Recorded):
     code: OutcomeCode
     criteria: list[str]
     """Ids of the criteria that it fails whatever its missing samples were, and of the conditions
-    of earlier phases that waited for its evidence."""
+    of earlier phases that waited for its evidence; `identity_drift` where the judged run goes on
+    from what it has trained."""
 
 
 class Remedy(Recorded):

@@ -24,6 +24,7 @@ from gonogo.contract.observation import CheckpointSeen, Kind
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.contract.records import Manifest, Preflight
+from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.watch.registry import cause_of, shown_by_lines
 from gonogo.rundir import RunDir, is_text, load_record, open_file
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
@@ -159,7 +160,8 @@ def had_failed(session: Session, run: RunRow) -> OutcomeCode | None:
     if shown is not None or run.outcome is None or went_to_its_end(run):
         return shown  # of one that went to its end its verdict tells
     assessed = session.get(AssessmentRow, run.id)
-    return run.outcome.code if assessed is not None and assessed.attempt.failed else None
+    failed = set() if assessed is None else {*assessed.attempt.failed} - {DRIFT}
+    return run.outcome.code if failed else None
 
 
 def found_elsewhere(point: ResumePoint, attempts: Sequence[RunRow]) -> ResumePoint | None:

@@ -38,6 +38,7 @@ from service.db.schema import (
     RunRow,
 )
 from service.evidence.promised import has_records, promised_files, stored_bytes
+from service.experiments.checkpoints import wrote
 from service.experiments.consequences import act
 from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
@@ -67,6 +68,7 @@ class Case:
     durable_step: int
     change: dict[str, Any] | None
     until: int | None
+    began_with: str | None
     resume: dict[str, ResumePoint]
 
 
@@ -150,8 +152,18 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
         durable_step=point.step if point else 0,
         change=run.change,
         until=run.until,
+        began_with=_began_with(session, run),
         resume=resume,
     )
+
+
+def _began_with(session: Session, run: RunRow) -> str | None:
+    """Return the run of the phase whose checkpoint a run went on from, if it is of one."""
+    point = run.resume_from
+    if point is None or not point.step:
+        return None
+    others = runs_of(session, run.experiment, run.phase)
+    return next((row.id for row in others if wrote(row, point)), None)
 
 
 def assess(case: Case, facts: Facts) -> Assessment:
@@ -166,6 +178,7 @@ def assess(case: Case, facts: Facts) -> Assessment:
         durable_step=case.durable_step,
         change=case.change,
         until=case.until,
+        began_with=case.began_with,
     )
     return Assessment(
         run=case.run,

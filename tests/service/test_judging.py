@@ -524,6 +524,38 @@ def test_a_condition_that_a_run_had_failed_is_not_met_by_the_one_that_goes_on_al
     assert told[0].endswith(f"({lost.run} ({code}): {name})")
 
 
+@pytest.mark.parametrize("saved", [True, False])
+def test_what_other_code_has_trained_is_not_the_frozen_code_s_that_goes_on(
+    plane: Plane, tmp_path: Path, saved: bool
+) -> None:
+    plan = bundled_plan("demo")
+    first, second = plan["phases"][:2]
+    phases = [{**first, "steps": 6, "gate": []}, {**second, "steps": 6, "gate": []}]
+    experiment = plane.submit({**plan, "phases": phases, "allow_drift": ["git_sha"]})
+    worker = plane.worker(home=tmp_path / "runs")
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    if saved:
+        save_checkpoint(tmp_path / "runs" / order.run, step=4)
+        save_json(tmp_path / "runs" / order.run / "order.json", order.document())
+    worker.start(order)
+    frozen = f'"git_sha": "{order.identity.git_sha}"'
+    lines = {
+        rank: [line.replace(frozen, f'"git_sha": "{"b" * 40}"') for line in rows]
+        for rank in range(order.world_size)
+        if (rows := beats(order, rank, upto=4))
+    }
+    worker.ship(order, lines)
+    worker.end(order, lines, "preempted", "infra", code=None)
+    again = plane.next_order(worker)
+    assert (again.resume_from is not None) is saved
+    worker.run_through(again)
+    view = plane.wait_state(experiment, "finished")
+    assert view["verdict"] == ("CONDITIONAL_GO" if saved else "GO")
+    told = [row["text"] for row in view["conditions"]]
+    assert [f"({order.run} (preempted): identity_drift)" in text for text in told] == [True] * saved
+
+
 def test_a_condition_that_a_confirmation_fails_is_one_of_the_phase(plane: Plane) -> None:
     """The failed run had not come to fail it, and that it hung no more was all that was asked."""
     plan, slow = bundled_plan("demo"), {"metric": "dt_step_s", "pass_below": 0.3, "warmup_steps": 0}

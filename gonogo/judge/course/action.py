@@ -57,6 +57,8 @@ class Attempt:
     """Step at which it ended: that of the finding which latched, else the last one seen."""
     until: int | None = None
     """Last step that was ordered, where that was not the phase's own."""
+    began_with: str | None = None
+    """Run of the phase whose checkpoint it went on from; None: it began anew, or with another's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +105,7 @@ def build_attempt(
     durable_step: int = 0,
     change: Mapping[str, Any] | None = None,
     until: int | None = None,
+    began_with: str | None = None,
 ) -> Attempt:
     """Return an ended run in the form that `decide` takes.
 
@@ -130,6 +133,7 @@ def build_attempt(
         change=change,
         step=_ended_at(facts),
         until=until,
+        began_with=began_with,
     )
 
 

@@ -17,6 +17,7 @@ from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, Attempt
 from gonogo.judge.course.remedies import remedied
 from gonogo.judge.course.reruns import HANGS, SUDDEN, go_on, rerun
+from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.diagnosis import LOGGING_OFF
 from gonogo.judge.gate.history import is_isolating
 
@@ -159,20 +160,41 @@ def unsettled_before(
         and row.until is None
         and (row.verdict is not Verdict.NO_GO or row.detector in SUDDEN)
     ]
+    drifted = _drifted_behind(runs, judged, itself=itself)
     found: dict[str, Any] = {}
     undecided = [
         Undecided(run=row.run, criteria=list(row.undecided)) for row in before if row.undecided
     ]
     failed = [
-        FailedBefore(run=row.run, code=row.outcome.code, criteria=list(row.failed))
-        for row in before
-        if row.failed
+        FailedBefore(run=row.run, code=row.outcome.code, criteria=criteria)
+        for row in runs
+        if (criteria := _failed_of(row, told=row in before, drifted=row.run in drifted))
     ]
     if undecided:
         found["undecided"] = undecided
     if failed:
         found["failed_before"] = failed
     return History(**found) if found else None
+
+
+def _failed_of(row: Attempt, *, told: bool, drifted: bool) -> list[str]:
+    return [name for name in row.failed if (drifted if name == DRIFT else told)]
+
+
+def _drifted_behind(runs: Sequence[Attempt], judged: Attempt, *, itself: bool) -> set[str]:
+    """Return the runs of an allowed drift from whose checkpoints the judged one goes on.
+
+    What was trained under it is in the weights still. Of one that drifts itself its gate says so.
+    """
+    known = {row.run: row for row in runs}
+    behind: list[Attempt] = []
+    at: Attempt | None = judged
+    while at is not None and at not in behind:
+        behind.append(at)
+        at = known.get(at.began_with or "")
+    if not itself and DRIFT in judged.failed:
+        return set()
+    return {row.run for row in behind if DRIFT in row.failed}
 
 
 def joined(told: History | None, more: History | None) -> History | None:

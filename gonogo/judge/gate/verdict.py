@@ -16,7 +16,7 @@ from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
 from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
-from gonogo.judge.gate.built_in import evaluate_built_in, evaluate_drift
+from gonogo.judge.gate.built_in import DRIFT, evaluate_built_in, evaluate_drift
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.conditions import build_conditions
 from gonogo.judge.gate.criteria import evaluate, fails_already, is_grey, is_unseen
@@ -59,7 +59,7 @@ class Judgement:
 
     Of one that something else ended those that fail whatever is missing, but for those of what it
     learns where a number that is none ended it: that is its failure. Of one that completed those of
-    its conditional ones that failed. Not what is mended between two runs, as a drift is.
+    its conditional ones that failed. An allowed drift counts for who goes on from its checkpoint.
     """
     weakened: list[str]
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
@@ -112,6 +112,7 @@ def _failed(
 ) -> list[str]:
     if outcome is None:
         return []
+    drifted = [DRIFT] if evaluate_drift(facts, rules) is not None else []
     asked = [
         (row.condition.id, row.criterion)
         for row in rules.conditions
@@ -121,7 +122,8 @@ def _failed(
         asked = [*((row.id, row) for row in rules.gate), *asked]
         if outcome.code is OutcomeCode.NON_FINITE:
             asked = [(name, row) for name, row in asked if row.metric not in LEARNED]
-        return [name for name, row in asked if fails_already(row, facts.measures.get(name), rules)]
+        found = [name for name, row in asked if fails_already(row, facts.measures.get(name), rules)]
+        return found + drifted
     own = {row.id for row in rules.gate}
     failed = [row.id for row in results if row.id in own and _left_open_by_failing(row)]
     ranks = rules.world_size or 0
@@ -129,7 +131,7 @@ def _failed(
         result = evaluate(row, facts.measures.get(name), ranks, rules.judge_version)
         if result.outcome is CriterionOutcome.FAIL:
             failed.append(name)
-    return failed
+    return failed + drifted
 
 
 def _left_open_by_failing(row: CriterionResult) -> bool:

@@ -23,6 +23,7 @@ from gonogo.judge.course.decide import (
 from gonogo.judge.course.retries import IN_VAIN
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import build_run_record
+from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.conditions import build_conditions
 from gonogo.judge.gate.diagnosis import LOGGING_OFF
 from gonogo.judge.gate.history import confirmed_verdict, history_criteria, with_history
@@ -228,6 +229,30 @@ def test_nor_is_it_where_the_confirmation_went_to_the_last_step_at_once(change: 
     alone = after(*failed, replace(whole, verdict=Verdict.GO, failed=()), plan=plan).history
     assert alone is not None
     assert [row.id for row in history_criteria(alone)] == ["reproduced"]
+
+
+def told_of(action: Action) -> list[tuple[str, list[str]]]:
+    rows = action.history.failed_before if action.history is not None else []
+    return [(row.run, row.criteria) for row in rows]
+
+
+def test_a_drift_is_one_of_who_goes_on_from_its_checkpoint_and_of_nobody_else() -> None:
+    """Preempted, and gone on with by the frozen code, it was GO without a word."""
+    drifted = attempt("preempted", "INCONCLUSIVE", failed=(DRIFT,))
+    lost_again = attempt("preempted", "INCONCLUSIVE", run="run_2", began_with="run_1")
+    whole = attempt(reason=RunReason.RESUME, run="run_3", began_with="run_2")
+    action = after(drifted, lost_again, whole)
+    assert (action.verdict, action.about) == ("CONDITIONAL_GO", "run_3")
+    assert told_of(action) == [("run_1", [DRIFT])]
+    anew = replace(whole, began_with=None)
+    assert (after(drifted, lost_again, anew).verdict, told_of(after(drifted, anew))) == ("GO", [])
+    own = replace(whole, verdict=Verdict.CONDITIONAL_GO, failed=(DRIFT,))
+    assert told_of(after(drifted, lost_again, own)) == [], "its own gate says so"
+
+
+def test_a_drift_of_a_confirmation_is_told_where_the_decision_is_about_the_failure() -> None:
+    whole = confirm("CONDITIONAL_GO", failed=(DRIFT,))
+    assert told_of(after(nan(), whole, plan=CONFIRMING)) == [("run_c", [DRIFT])]
 
 
 def test_a_variant_that_a_person_halted_is_still_to_be_run() -> None:
