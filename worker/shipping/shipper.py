@@ -250,6 +250,7 @@ class Shipper:
                 raise Unavailable("the control plane acknowledges nothing new")
             if brings(telemetry) and time.monotonic() > deadline:
                 return False  # something was sent, however slow the control plane is
+        self._send_unwritten()
         self._send_findings()
         self._send_states()
         self._send_evidence(limit=10_000)

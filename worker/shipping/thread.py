@@ -117,12 +117,12 @@ class ShippingThread:
     def _ship_once(self, shipper: "Shipper") -> float:
         """Do one round; returns how long to wait before the next."""
         record = self._exit
+        while not self._unwritten.empty():
+            shipper.tell(self._unwritten.get_nowait())
         if record is not None:
             if shipper.finish(record):
                 self.finished.set()
             return FINISH_PAUSE_S
-        while not self._unwritten.empty():
-            shipper.tell(self._unwritten.get_nowait())
         ack = shipper.ship(time.monotonic(), suspect=self.suspect)
         self.backlog_lines = shipper.backlog_lines
         if ack is not None:

@@ -675,6 +675,16 @@ def test_a_finding_that_no_disk_takes_is_told_once_it_can_be(
     assert not arrived(plane).findings
 
 
+def test_a_finding_that_no_disk_took_is_told_before_the_end(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    """A program that dies of a full disk is found dead, and its run ends at once."""
+    shipping = new_shipper()
+    shipping.tell(Finding(detector="disk", severity=Severity.HALT, at=1.0, key="d", text="why"))
+    assert shipping.finish(completed())
+    assert set(arrived(plane).findings) == {"d"}
+
+
 def test_more_ranks_and_nodes_than_a_message_takes_go_in_several(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
