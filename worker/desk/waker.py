@@ -47,7 +47,8 @@ class WakeJob(Job):
         data = raw_data.get(b"data")
         if data is not None and not _is_small(data):
             raw_data = {**raw_data, b"data": b""}  # names nothing
-        return super().restore(raw_data)
+        # what a message failed of is packed, too, and nobody asks
+        return super().restore({**raw_data, b"exc_info": b""})
 
     def perform(self) -> Any:
         """Wake the worker, or refuse.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from rq.serializers import JSONSerializer
 from gonogo.contract.agent import WAKE_JOB
 from tests.servers import RedisServer, wait_until
 from worker.desk.job import REQUESTS
-from worker.desk.waker import QUEUE_NAME, start_listening
+from worker.desk.waker import QUEUE_NAME, WakeJob, start_listening
 
 LIMIT_S = 20.0
 
@@ -133,6 +134,12 @@ def test_a_message_that_unpacks_to_more_than_a_name_is_not_unpacked(
         wait_for_status(valkey_server, large, "FAILED")
         wait_for_status(valkey_server, send(valkey_server), "FINISHED")
         assert rounds.made == 1
+
+
+def test_what_a_message_is_said_to_have_failed_of_is_not_unpacked() -> None:
+    job = WakeJob("forged", connection=redis.Redis(), serializer=JSONSerializer)
+    job.restore({b"data": b"", b"exc_info": zlib.compress(b"a" * 2**24)})
+    assert "exc_info" not in job.to_dict()
 
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["forgets", "remembers"])
