@@ -96,6 +96,8 @@ def _check_ready(context: Context) -> dict[str, str]:
         raise Unavailable("the database holds no tables of ours") from error
     if not context.store.can_write(_WRITE_S):
         raise Unavailable(f"the database took no write within {_WRITE_S:.0f} s")
+    if context.store.is_full:
+        return {"status": "ready", "room": "none: the database's disk is full"}
     free = shutil.disk_usage(context.settings.home).free
     low = {"room": f"low: {free >> 20} MB are free where the service writes"}
     return {"status": "ready", **(low if free < _ROOM_BYTES else {})}

@@ -81,7 +81,7 @@ def tables_of(session: Session) -> Connection:
 
 
 _TAKES_WRITES = text("SELECT current_setting('transaction_read_only') = 'off'")
-_READ_ONLY, _LEFT_IDLE = "25006", "25P03"
+_READ_ONLY, _LEFT_IDLE, _DISK_FULL = "25006", "25P03", "53100"
 
 
 @dataclass(slots=True)
@@ -135,6 +135,8 @@ class Store:
         """The last write of nothing, by which it is seen whether any is committed."""
         self._writing: Connection | None = None
         """The writer's own, kept from group to group."""
+        self.is_full = False
+        """Whether PostgreSQL had no room for the last write that it was asked for."""
         self._pool: ThreadPoolExecutor | None = None
         if not self.sqlite:
             self._pool = ThreadPoolExecutor(_WRITERS, thread_name_prefix="db-writer")
@@ -288,15 +290,20 @@ class Store:
                     if session.in_transaction():
                         session.commit()
                     topics = frozenset(session.info.get(_TOPICS, ()))
+                self.is_full = False
                 self._tell(topics)
                 return result
             except PoolTimeout as error:
                 raise Unavailable(NO_ANSWER_TEXT) from error
             except OperationalError as error:
+                self.is_full = _state_of(error) == _DISK_FULL
+                if self.is_full:
+                    _log.error("commit failed: %s", error.orig, extra={"action": "commit_failed"})
+                    raise Unavailable("the database takes no writes: its disk is full") from error
                 if attempt == _RETRIES or not _lost_a_race(error):
                     raise Unavailable(NO_ANSWER_TEXT) from error
             except InternalError as error:
-                state = getattr(error.orig, "sqlstate", None)
+                state = _state_of(error)
                 if state == _READ_ONLY:  # it leads no more: who does is found by a new connection
                     self._writers.dispose()
                     raise Unavailable("the database takes no writes: it is read-only") from error
@@ -489,4 +496,9 @@ def _first(error: BaseException | None) -> BaseException | None:
 
 def _lost_a_race(error: OperationalError) -> bool:
     """Say whether PostgreSQL ended a transaction for another one's sake."""
-    return getattr(error.orig, "sqlstate", None) in ("40001", "40P01")
+    return _state_of(error) in ("40001", "40P01")
+
+
+def _state_of(error: DBAPIError) -> str | None:
+    """Return what PostgreSQL calls an error; None of one that it did not tell."""
+    return getattr(error.orig, "sqlstate", None)

@@ -178,6 +178,13 @@ def test_a_service_that_is_ready_says_when_it_has_little_room(
     assert answer.json() == {"status": "ready", **told}
 
 
+def test_a_service_that_is_ready_says_when_its_database_has_no_room(still: Plane) -> None:
+    still.context.store.is_full = True
+    answer = still.http.get("/readyz")
+    assert answer.status_code == 200
+    assert answer.json() == {"status": "ready", "room": "none: the database's disk is full"}
+
+
 def test_a_service_on_a_database_without_our_tables_is_not_ready(still: Plane) -> None:
     """A fail-over may lead to an empty one: it answers, and every other call fails."""
     assert still.http.get("/readyz").status_code == 200

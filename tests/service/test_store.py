@@ -631,6 +631,21 @@ def test_a_writer_that_was_stopped_for_too_long_is_told_to_come_again(postgres_u
     store.close()
 
 
+def test_a_full_disk_of_postgres_is_named(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    migrate(postgres_url)
+    store = Store(postgres_url)
+    full = "DO $$ BEGIN RAISE 'could not extend file' USING ERRCODE = 'disk_full'; END $$"
+    with pytest.raises(Unavailable, match="its disk is full"):
+        store.write(lambda session: session.execute(text(full)))
+    assert store.is_full
+    assert "could not extend file" in caplog.text
+    assert wrote(store, "kept")
+    assert not store.is_full
+    store.close()
+
+
 def wrote(store: Store, name: str) -> bool:
     try:
         store.write(lambda session: add_key(session, name))
