@@ -77,7 +77,11 @@ def has_unspread(session: Session) -> bool:
 
 
 def spread_alerts(session: Session, now: float) -> int:
-    """Make a delivery for every subscription that wants an alert; return how many."""
+    """Make a delivery for every subscription that wants an alert; return how many.
+
+    None of an alert of before the subscription; one that begins later than now was made before a
+    clock was set back.
+    """
     waiting = select(AlertRow).where(AlertRow.spread.is_(False)).order_by(AlertRow.id)
     living = select(WebhookRow).where(WebhookRow.disabled_at.is_(None))
     webhooks = list(session.scalars(living))
@@ -85,7 +89,8 @@ def spread_alerts(session: Session, now: float) -> int:
     for alert in session.scalars(waiting.limit(BATCH)).all():
         alert.spread = True
         for webhook in webhooks:
-            if webhook.created_at <= alert.at and is_wanted(alert, webhook.types):
+            was_there = webhook.created_at <= alert.at or webhook.created_at > now
+            if was_there and is_wanted(alert, webhook.types):
                 row = DeliveryRow(
                     alert=alert.id,
                     webhook=webhook.id,

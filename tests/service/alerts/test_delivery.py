@@ -98,11 +98,11 @@ class Outbox:
     clock: list[float]
     stopped: bool = False
 
-    def subscribe(self, url: str, *types: str) -> str:
+    def subscribe(self, url: str, *types: str, at: float = 0.0) -> str:
         webhook = new_id(Kind.WEBHOOK)
         self.context.store.write(
             lambda session: session.add(
-                WebhookRow(id=webhook, url=url, secret=SECRET, types=list(types), created_at=0.0)
+                WebhookRow(id=webhook, url=url, secret=SECRET, types=list(types), created_at=at)
             )
         )
         return webhook
@@ -219,6 +219,28 @@ def test_a_clock_that_is_set_back_delays_no_alert(outbox: Outbox, receiver: Rece
     outbox.run_until(outbox.settled)
     assert receiver.ids() == [alert, alert]
     assert outbox.clock[0] < 1_800_000_000.0 - 9 * 86_400.0
+
+
+def test_a_subscription_of_before_the_clock_was_set_back_is_told(
+    outbox: Outbox, receiver: Receiver
+) -> None:
+    """A host that starts ahead makes its subscription then, and its clock is put right after."""
+    outbox.subscribe(receiver.url, at=outbox.clock[0])
+    outbox.clock[0] -= 86_400.0
+    alert = outbox.alert()
+    outbox.run_until(outbox.settled)
+    assert receiver.ids() == [alert]
+
+
+def test_what_was_alerted_before_a_subscription_is_not_told_to_it(
+    outbox: Outbox, receiver: Receiver
+) -> None:
+    outbox.alert()
+    outbox.clock[0] += 1.0
+    outbox.subscribe(receiver.url, at=outbox.clock[0])
+    later = outbox.alert()
+    outbox.run_until(outbox.settled)
+    assert receiver.ids() == [later]
 
 
 def test_a_receiver_that_never_answers_is_given_up(outbox: Outbox, receiver: Receiver) -> None:
