@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -31,6 +32,7 @@ from service.views.news import view_event
 POLL_S = 0.25
 PING_S = 15.0
 MAX_STREAMS = 200
+"""Of all; of one key's half of them."""
 _BATCH = 500
 Progress = dict[str, Any]
 
@@ -56,7 +58,9 @@ class Streams:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._open = threading.BoundedSemaphore(MAX_STREAMS)
+        self._open: Counter[str] = Counter()
+        """Key → its streams, those that are not begun yet included."""
+        self._opening = threading.Lock()
         self._followed: Counter[str] = Counter()
         self._keys: Counter[str] = Counter()
         self._asking = asyncio.Lock()
@@ -73,11 +77,21 @@ class Streams:
             key_id: whose; it ends with the key.
 
         Raises:
-            TooMany: too many streams are open.
+            TooMany: too many streams are open, of all or of this key.
         """
-        if not self._open.acquire(blocking=False):
-            raise TooMany("too many event streams are open")
-        return EventStream(self._stream(experiment, after, follow, key_id), then=self._open.release)
+        with self._opening:
+            if self._open.total() >= MAX_STREAMS:
+                raise TooMany("too many event streams are open")
+            if self._open[key_id] >= MAX_STREAMS // 2:
+                raise TooMany("too many event streams of this key are open")
+            self._open[key_id] += 1
+        then = partial(self._leave, key_id)
+        return EventStream(self._stream(experiment, after, follow, key_id), then=then)
+
+    def _leave(self, key_id: str) -> None:
+        with self._opening:
+            self._open[key_id] -= 1
+            self._open = +self._open
 
     async def _stream(
         self, experiment: str, after: int, follow: bool, key_id: str

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
 import pytest
 
 from service.http import streams
+from service.http.auth import Role, create_key
 from tests.service.conftest import Plane
 
 FEW = 4
@@ -23,8 +26,28 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 pytestmark = pytest.mark.usefixtures("few")
 
 
-def status(plane: Plane, experiment: str) -> int:
-    return plane.call("GET", f"/experiments/{experiment}/events?follow=false").status_code
+def status(plane: Plane, experiment: str, key: str | None = None) -> int:
+    path = f"/experiments/{experiment}/events?follow=false"
+    return plane.call("GET", path, key=key).status_code
+
+
+def made_key(plane: Plane, name: str) -> str:
+    now = plane.context.now()
+    return plane.context.store.write(lambda session: create_key(session, name, Role.VIEWER, now))
+
+
+@contextmanager
+def opened(plane: Plane, experiment: str, keys: Iterable[str]) -> Iterator[list[int]]:
+    """Open a stream with each key; yields what was answered."""
+    url = f"/api/v1/experiments/{experiment}/events"
+    with ExitStack() as stack:
+        answers = [
+            stack.enter_context(
+                plane.http.stream("GET", url, headers={"Authorization": f"Bearer {key}"})
+            )
+            for key in keys
+        ]
+        yield [answer.status_code for answer in answers]
 
 
 def test_who_asks_thrice_on_one_connection_and_goes_leaves_no_stream_open(plane: Plane) -> None:
@@ -41,14 +64,18 @@ def test_who_asks_thrice_on_one_connection_and_goes_leaves_no_stream_open(plane:
 
 def test_no_more_streams_than_there_is_room_for(plane: Plane) -> None:
     experiment = plane.submit()
-    headers = {"Authorization": f"Bearer {plane.key()}"}
-    url = f"/api/v1/experiments/{experiment}/events"
-    open_ones = [plane.http.build_request("GET", url, headers=headers) for _ in range(FEW)]
-    answers = [plane.http.send(asked, stream=True) for asked in open_ones]
-    try:
-        assert [answer.status_code for answer in answers] == [200] * FEW
+    keys = [made_key(plane, name) for name in ("a", "b")]
+    with opened(plane, experiment, keys * (FEW // 2)) as answers:
+        assert answers == [200] * FEW
         assert status(plane, experiment) == 429
-    finally:
-        for answer in answers:
-            answer.close()
     plane.wait(lambda: status(plane, experiment) == 200, "room for a stream")
+
+
+def test_one_key_leaves_room_for_the_streams_of_others(plane: Plane) -> None:
+    experiment = plane.submit()
+    viewer = made_key(plane, "viewer")
+    with opened(plane, experiment, [viewer] * FEW) as answers:
+        assert answers == [200, 200, 429, 429]
+        assert status(plane, experiment, viewer) == 429
+        assert status(plane, experiment) == 200
+    plane.wait(lambda: status(plane, experiment, viewer) == 200, "room for a stream")
