@@ -6,15 +6,16 @@ have changed. Writing is atomic; two requests at a time write the same. Where ma
 or the folder cannot be written, the report says so.
 """
 
+import asyncio
 import hashlib
 import logging
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from starlette.concurrency import run_in_threadpool
+from anyio import to_thread
 
-from gonogo.contract.errors import NotFound
+from gonogo.contract.errors import NotFound, Unavailable
 from service.context import Context
 from service.queries.experiments import load_experiment
 from service.report.html import render_report
@@ -25,6 +26,8 @@ from service.report.view import ReportView
 
 REPORT = "report.md"
 PAGE = "report.html"
+PATIENCE_S = 120.0
+"""With one report, before the next is begun; reading gigabytes of checkpoints takes seconds."""
 _log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()
 
@@ -71,13 +74,22 @@ def write_report(context: Context, experiment: str) -> Written:
 async def report_for(context: Context, experiment: str) -> Written:
     """Return the report of an experiment to a route, one at a time.
 
-    Many who ask for reports wait here and not in the threads that everybody's requests need.
+    Many who ask for reports wait here and not in the threads that everybody's requests need. One
+    that reads a run directory whose file system hangs is left to its thread.
 
     Raises:
         NotFound: there is no such experiment.
+        Unavailable: it does not come to its end.
     """
     async with context.reporting:
-        return await run_in_threadpool(write_report, context, experiment)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await to_thread.run_sync(
+                    write_report, context, experiment, abandon_on_cancel=True
+                )
+        except TimeoutError as error:
+            text = f"the report took longer than {PATIENCE_S:g} s: does a run's file system hang?"
+            raise Unavailable(text) from error
 
 
 def _title(view: ReportView) -> str:

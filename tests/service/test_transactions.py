@@ -186,5 +186,43 @@ def test_who_waits_for_a_run_directory_that_hangs_holds_up_nobody_else(
     assert codes.count(503) >= READERS - artifacts.LOOKS
 
 
+def test_a_report_that_reads_a_file_system_that_hangs_holds_up_no_other(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = (context.settings.home / "key").read_text().strip()
+    app = create_app(context, conduct=False)
+    hold, write = threading.Event(), writing.write_report
+    hung: list[str] = []
+
+    def write_or_hang(within: Context, experiment: str) -> writing.Written:
+        if not hung:
+            hung.append(experiment)
+        if experiment in hung:
+            assert hold.wait(120)
+        return write(within, experiment)
+
+    monkeypatch.setattr(writing, "write_report", write_or_hang)
+    monkeypatch.setattr(writing, "PATIENCE_S", 20.0)
+
+    async def ask() -> list[int]:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://here",
+            headers={"Authorization": f"Bearer {key}"},
+        ) as http:
+            made = [await http.post("/api/v1/experiments", json={"plan": "demo"}) for _ in "ab"]
+            paths = [f"/api/v1/experiments/{row.json()['id']}/report" for row in made]
+            asked = [asyncio.create_task(http.get(path)) for path in paths]
+            codes = [answer.status_code for answer in await gathered(asked)]
+            hold.set()
+            return codes
+
+    try:
+        assert asyncio.run(asyncio.wait_for(ask(), 60)) == [503, 200]
+    finally:
+        hold.set()
+        context.store.close()
+
+
 async def gathered(tasks: list[asyncio.Task[httpx.Response]]) -> list[httpx.Response]:
     return list(await asyncio.gather(*tasks))
