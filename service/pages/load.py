@@ -1,10 +1,13 @@
 """What does a page show? Rows of the database as the contract's models, and curves."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from gonogo.contract.api import ArtifactsView, ExperimentView, RunView
 from gonogo.contract.decision import CriterionResult, Decision, Verdict
+from gonogo.contract.errors import Unavailable
 from gonogo.contract.finding import Finding
 from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.lifecycle import ExperimentState, RunState
@@ -27,6 +30,8 @@ from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
 from service.views.runs import load_run_view
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
@@ -43,7 +48,8 @@ class RunPage:
     cause: str | None
     stack: Excerpt | None
     logs: Sequence[str]
-    artifacts: ArtifactsView
+    artifacts: ArtifactsView | None
+    """None while too many wait for run directories that do not answer."""
     age_s: float | None
     """Seconds since the last heartbeat."""
 
@@ -121,8 +127,16 @@ def _load_run(
         loss=curves.loss,
         speed=curves.speed,
         cause=cause_of(findings, view.outcome, decided) if bad else None,
-        stack=load_stack(session, row, findings),
+        stack=_where_answered(partial(load_stack, session, row, findings)),
         logs=load_log_names(session, row.id),
-        artifacts=list_artifacts(session, row),
+        artifacts=_where_answered(partial(list_artifacts, session, row)),
         age_s=None if progress.heartbeat_at is None else max(0.0, now - progress.heartbeat_at),
     )
+
+
+def _where_answered(look: Callable[[], _T]) -> _T | None:
+    """Return what a look into a run directory brings; a page has more to show than that."""
+    try:
+        return look()
+    except Unavailable:
+        return None

@@ -7,6 +7,7 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from html import unescape
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from gonogo.cli.app import app
 from gonogo.judge.gate.diagnosis import diagnosis_named
 from gonogo.planning.source import bundled_plan
 from service.db.schema import RunRow
+from service.evidence import artifacts
 from service.pages.render import STATIC
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
@@ -76,6 +78,19 @@ def halted(plane: Plane, home: Path) -> tuple[str, str]:
     worker.end(order, lines, reason="stalled", by="watchdog", findings=1, code=None)
     plane.wait_state(experiment, "finished")
     return experiment, order.run
+
+
+def test_a_page_is_shown_while_run_directories_do_not_answer(
+    plane: Plane, pages: httpx.Client, tmp_path: Path
+) -> None:
+    """Whoever waits for one that hangs has taken the turns of all."""
+    experiment, _ = halted(plane, tmp_path)
+    with ExitStack() as stack:
+        for _ in range(artifacts.LOOKS):
+            stack.enter_context(artifacts._turn())
+        shown = text_of(pages.get(f"/experiments/{experiment}"))
+    assert "files: they cannot be looked at just now" in shown
+    assert "they cannot be" not in text_of(pages.get(f"/experiments/{experiment}"))
 
 
 def test_what_to_type_after_a_hang_is_where_the_guilty_rank_stood(
