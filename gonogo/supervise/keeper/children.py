@@ -45,13 +45,15 @@ def start_child(
     cwd: str | None = None,
     pass_fds: Sequence[int] = (),
     shield: bool = False,
+    deaf: bool = False,
     needs_log: bool = True,
 ) -> Child:
     """Start a process in a session of its own, its output added to `log`; `cwd` None: our folder.
 
     It inherits no descriptors but `pass_fds`. With `shield` the signals of a whole job are blocked
-    in it, and in what it starts: SIGTERM, and those that are meant for the program. Without
-    `needs_log` one that cannot be opened keeps it from nothing.
+    in it, and in what it starts: SIGTERM, and those that are meant for the program. With `deaf` it
+    ignores the latter, unless it asks for one itself. Without `needs_log` one that cannot be opened
+    keeps it from nothing.
 
     Raises:
         OSError: the program or the folder is not there.
@@ -64,6 +66,8 @@ def start_child(
             os._exit(1)
         if shield:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, *FOR_PROGRAMS})
+        for number in FOR_PROGRAMS if deaf else ():
+            signal.signal(number, signal.SIG_IGN)
 
     with append_plain(log) if needs_log else open_log(log) as stream:
         process = subprocess.Popen(

@@ -146,4 +146,6 @@ class Staff:
 
     def _start(self, command: Sequence[str], log: str, pass_fds: Sequence[int] = ()) -> Child:
         path = self._dir / log
-        return start_child(command, env=self.environ, log=path, pass_fds=pass_fds, needs_log=False)
+        return start_child(
+            command, env=self.environ, log=path, pass_fds=pass_fds, deaf=True, needs_log=False
+        )

@@ -252,15 +252,16 @@ def test_term_for_every_process_of_a_job_is_a_preemption_with_a_checkpoint(
 
 
 def test_a_signal_that_is_meant_for_the_trainer_ends_no_run(new_run: NewRun) -> None:
-    """`scancel --signal=USR1` sends it to the whole job: keeper and launcher, too."""
+    """`scancel --signal=USR1` sends it to the whole job: keeper, launcher and watcher, too."""
     run = new_run("--shield", steps=40)
     run.wait_for_step(3)
     assert run.keeper is not None
-    agent = json.loads((run.path / "keeper.json").read_text())["agent"]["pid"]
-    for pid in (run.keeper.pid, agent):
+    kept = json.loads((run.path / "keeper.json").read_text())
+    for pid in (run.keeper.pid, kept["agent"]["pid"], kept["watcher"]["pid"]):
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             send_signal(pid, number)
     assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
+    assert "the watcher died" not in (run.path / "keeper.log").read_text()
 
 
 @pytest.mark.long
