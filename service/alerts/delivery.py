@@ -10,7 +10,6 @@ import logging
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from service.alerts.message import TIMEOUT_S
 from service.alerts.outbox import (
@@ -27,9 +26,6 @@ from service.alerts.outbox import (
 from service.alerts.schedule import retry_delay_s
 from service.context import Context
 
-if TYPE_CHECKING:
-    import httpx
-
 THREADS = 8
 LONGEST_REST_S = 60.0
 """Of a subscription whose receiver fails and fails."""
@@ -44,7 +40,6 @@ class Deliveries:
     def __init__(self, context: Context, *, timeout_s: float = TIMEOUT_S) -> None:
         self._context = context
         self._timeout_s = timeout_s
-        self._client: httpx.Client | None = None
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="alerts")
         self._busy: set[str] = set()
         self._rests: dict[str, float] = {}
@@ -125,12 +120,12 @@ class Deliveries:
         return 0.0 < left_s <= LONGEST_REST_S
 
     def _try(self, parcel: Parcel) -> bool:
-        from service.alerts.post import open_client, post_alert  # the first alert loads it
+        from service.alerts.post import post_alert  # the first alert loads it
 
-        context = self._context
-        with self._lock:
-            client = self._client = self._client or open_client(self._timeout_s)
-        answer = post_alert(client, parcel.target, parcel.alert, parcel.body, context.now())
+        context, now = self._context, self._context.now()
+        answer = post_alert(
+            parcel.target, parcel.alert, parcel.body, now, timeout_s=self._timeout_s
+        )
         if answer.error is not None:
             _log.warning(
                 "alert %s to %s: %s",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -57,6 +57,8 @@ def receiving() -> Iterator[Receiver]:
             receiver.got.append(({k.lower(): v for k, v in self.headers.items()}, body))
             if how == "hang":
                 receiver.release.wait(20)
+            if how == "drip":
+                self._drip()
             if isinstance(how, str):
                 self.close_connection = True
                 return
@@ -65,6 +67,13 @@ def receiving() -> Iterator[Receiver]:
                 self.send_header("Location", f"{receiver.url}/elsewhere")
             self.send_header("Content-Length", "0")
             self.end_headers()
+
+        def _drip(self) -> None:
+            """Answer, header by header, for as long as anybody listens."""
+            with suppress(OSError):
+                self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+                while not receiver.release.wait(0.1):
+                    self.wfile.write(b"X-More: to come\r\n")
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
@@ -255,6 +264,16 @@ def test_a_receiver_that_never_answers_is_given_up(outbox: Outbox, receiver: Rec
     outbox.run_until(later)
     (row,) = outbox.rows()
     assert (row.state, row.error) == ("failed", "HTTP 500")
+
+
+def test_an_answer_that_never_becomes_whole_is_waited_for_no_longer_than_another(
+    outbox: Outbox, receiver: Receiver
+) -> None:
+    receiver.answers = ["drip"]
+    outbox.subscribe(receiver.url)
+    alert = outbox.alert()
+    outbox.run_until(outbox.settled)
+    assert receiver.ids() == [alert, alert]
 
 
 def test_a_receiver_that_is_gone_ends_its_subscription(outbox: Outbox, receiver: Receiver) -> None:
