@@ -1,0 +1,109 @@
+"""What of its gate has a run failed, or left undecided, that another one may come after?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.decision import Condition
+from gonogo.contract.order import UnpassedRun
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.gate.history import unpassed_criteria
+from gonogo.judge.gate.rules import OpenCondition, build_rules
+from gonogo.judge.gate.verdict import Judgement, judge
+from tests.data.make_runs import order_of
+from tests.judge.runs import exit_record, record_of, with_gate
+
+SLOW: dict[str, Any] = {"id": "row", "metric": "toks_per_s", "pass_above": 1e9}
+GREY = {**SLOW, "fail_below": 1.0}
+LEARNS = {"id": "row", "metric": "loss", "pass_below": -1.0}
+COMPLETED, LOST, NAN = OutcomeCode.COMPLETED, OutcomeCode.KEEPER_LOST, OutcomeCode.NON_FINITE
+
+
+def judged_as(code: OutcomeCode | None, *rows: dict[str, Any], **rules: Any) -> Judgement:
+    """Return the judgement of a healthy run that ended as told, by this gate."""
+    order = with_gate(order_of(), *rows)
+    asked = build_rules(order).model_copy(update=rules)
+    end = exit_record(code or COMPLETED, by=Actor.INFRA)
+    facts = build_facts(record_of(order, exit=end), asked)
+    return judge(facts if code else facts.model_copy(update={"outcome": None}), asked)
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "failed"),
+    [
+        ({**SLOW, "severity": "conditional"}, COMPLETED, ["row"]),
+        ({**SLOW, "severity": "required"}, COMPLETED, []),  # its verdict says so
+        ({**SLOW, "severity": "conditional", "pass_above": 1.0}, COMPLETED, []),
+        ({**SLOW, "severity": "conditional"}, LOST, ["row"]),
+        (SLOW, LOST, ["row"]),
+        ({**SLOW, "severity": "advisory"}, LOST, []),
+        ({**SLOW, "pass_above": 1.0}, LOST, []),
+        (SLOW, NAN, ["row"]),
+        (LEARNS, LOST, ["row"]),
+        (LEARNS, NAN, []),  # that is the failure itself
+        (SLOW, None, []),
+    ],
+)
+def test_what_a_run_has_failed_is_what_no_other_run_undoes(
+    row: dict[str, Any], code: OutcomeCode | None, failed: list[str]
+) -> None:
+    assert judged_as(code, row).failed == failed
+
+
+@pytest.mark.parametrize("code", [COMPLETED, LOST])
+@pytest.mark.parametrize(("above", "failed"), [(1e9, ["before:row"]), (1.0, [])])
+def test_an_open_condition_is_failed_by_the_run_that_was_to_meet_it(
+    code: OutcomeCode, above: float, failed: list[str]
+) -> None:
+    order = with_gate(order_of(), {**SLOW, "pass_above": above})
+    condition = Condition(id="before:row", text="slow", criterion="row", state="open")
+    (criterion,) = build_rules(order).gate
+    waits = OpenCondition(condition=condition, criterion=criterion)
+    assert judged_as(code, conditions=[waits]).failed == failed
+
+
+def test_nothing_is_failed_or_decided_of_ranks_that_nobody_counted() -> None:
+    for code in (COMPLETED, LOST):
+        found = judged_as(code, {**SLOW, "severity": "conditional"}, world_size=None)
+        assert found.failed == []
+    assert judged_as(COMPLETED, GREY, world_size=None).undecided == []
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "undecided"),
+    [
+        (GREY, COMPLETED, ["row"]),
+        ({**GREY, "severity": "conditional"}, COMPLETED, []),
+        (SLOW, COMPLETED, []),
+        ({**GREY, "min_samples": 99}, COMPLETED, []),  # nobody saw it
+        (GREY, LOST, []),
+        (GREY, None, []),
+    ],
+)
+def test_undecided_is_what_was_seen_between_its_thresholds_of_a_whole_run(
+    row: dict[str, Any], code: OutcomeCode | None, undecided: list[str]
+) -> None:
+    assert judged_as(code, row).undecided == undecided
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict", "told"),
+    [
+        (None, None, "which went to step 40, the last of the phase there, and has no verdict"),
+        (None, "INCONCLUSIVE", "the last of the phase there, and is INCONCLUSIVE"),
+        ("stalled", "NO_GO", "which failed there (stalled), and is NO_GO"),
+    ],
+)
+def test_a_run_that_is_gone_on_with_is_told_with_what_it_came_to(
+    outcome: str | None, verdict: str | None, told: str
+) -> None:
+    said = {"run": "run_1", "experiment": "exp_1", "steps": 40}
+    ends = {"outcome": outcome, "verdict": verdict}
+    (row,) = unpassed_criteria(UnpassedRun.model_validate({**said, **ends}))
+    assert row.evidence is not None
+    assert told in row.evidence
+    assert row.observed == verdict
+    assert unpassed_criteria(None) == []
