@@ -2,9 +2,9 @@
 
 Every process of the run is ended first, those that its records name and those that carry its token,
 and that is proved (or, where something outlives SIGKILL for a minute, told); then exit.json says
-`keeper_lost` (infra), so that the run may resume; or the cause for which the watchdog had asked it
-to end, where the run's own lines show that one. Whoever does this holds the run's keeper lock
-meanwhile, so no keeper works on the directory.
+`keeper_lost` (infra), so that the run may resume; or what it had been asked to end for, where that
+is a preemption, or a cause of the watchdog's that the run's own lines show. Whoever does this holds
+the run's keeper lock meanwhile, so no keeper works on the directory.
 """
 
 import logging
@@ -20,7 +20,7 @@ from gonogo.contract.outcome import SHOWN_BY_LINES, Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord, RankExit, Unended
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.end_request import asked_by
+from gonogo.supervise.end_request import EndRequest, asked_by
 from gonogo.supervise.exit_record import build_binding
 from gonogo.supervise.keeper.kill import UNKILLABLE_S, describe, end_marked
 from gonogo.supervise.keeper.log_cap import LogCap
@@ -55,8 +55,8 @@ def end_lost(
     text = text if proof is None else f"{text}: {proof}"
     reason, by = OutcomeCode.KEEPER_LOST, Actor.INFRA
     asked = asked_by(run_dir.path)
-    if asked is not None and asked.ended_by == Actor.WATCHDOG and asked.reason in SHOWN_BY_LINES:
-        reason, by = OutcomeCode(asked.reason), Actor.WATCHDOG
+    if asked is not None and _outlives_its_keeper(asked):
+        reason, by = OutcomeCode(asked.reason), Actor(asked.ended_by)
         text = f"{asked.text}; then {text}" if asked.text else text
     record = build_infra_exit(run_dir, order, reason=reason, by=by, text=text, now=now, left=left)
     Reserve(run_dir.path).write(partial(save_json, run_dir.exit, record.wire()))
@@ -65,6 +65,17 @@ def end_lost(
         LogCap(run_dir.path).free_room()
     _log.warning("%s: %s", order.run, text, extra={"action": "keeper_lost"})
     return record
+
+
+def _outlives_its_keeper(asked: EndRequest) -> bool:
+    """Say whether a request to end stays the cause where nobody lived to write the end.
+
+    A preemption does: what has not left in the time that a scheduler gives (Slurm: 30 s) is killed,
+    its keeper with it, and that is no fault of the host's which counts as a retry.
+    """
+    if asked.reason == OutcomeCode.PREEMPTED:
+        return asked.ended_by == Actor.INFRA
+    return asked.ended_by == Actor.WATCHDOG and asked.reason in SHOWN_BY_LINES
 
 
 def _known(run_dir: Path) -> list[ProcessRef]:

@@ -236,9 +236,10 @@ def test_a_lost_run_of_which_something_cannot_be_killed_has_an_end_after_a_minut
         ("diverged", "watchdog", ("diverged", "watchdog")),
         ("stalled", "watchdog", ("keeper_lost", "infra")),  # of a host that went down, perhaps
         ("halted", "operator", ("keeper_lost", "infra")),
+        ("preempted", "infra", ("preempted", "infra")),  # and killed before it had left
     ],
 )
-def test_a_lost_run_had_failed_where_its_own_lines_showed_it_before(
+def test_a_lost_run_ended_by_what_it_was_asked_to_end_for_where_that_is_certain(
     reason: str, by: str, ended: tuple[str, str], tmp_path: Path
 ) -> None:
     token = new_id(Kind.RUN)

@@ -17,6 +17,7 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.durable import load_json
+from gonogo.supervise.end_request import EndRequest, ask_halt
 from gonogo.supervise.locks import DeviceLocks
 from gonogo.supervise.node_record import MET_NAME, exit_path, proof_of_loss
 from gonogo.supervise.processes import boot_id, find_process
@@ -246,6 +247,24 @@ def test_an_attempt_that_is_proven_ended_without_a_word_is_lost_and_names_the_pr
     assert proof_of_loss(room.run_dir.path, 0) == f"slurm says: {ENDED.proof}"
     assert load_json(room.run_dir.path / ".gone_node1.json") is None, "it spoke for itself"
     assert room.states()[-1] == "end"
+
+
+def test_an_attempt_that_was_killed_before_it_could_leave_is_preempted_and_no_retry(
+    room: Room,
+) -> None:
+    """Slurm gives 30 s from TERM to KILL, and a checkpoint may take longer."""
+    desk = room.desk()
+    desk.run_round()
+    path = room.run_dir.path
+    save_json(path / "keeper.json", {"pid": 1, "start_ticks": 1, "boot_id": "other"})
+    ask_halt(path, EndRequest(reason="preempted", ended_by="infra", at=1.0, text="SIGTERM"))
+    room.scheduler.found = Ended(proof="Slurm: job 1 is PREEMPTED, and node1 answers")
+    desk.run_round()
+    desk.run_round()
+    end = room.end()
+    assert end is not None
+    assert (end.reason, end.ended_by) == (OutcomeCode.PREEMPTED, Actor.INFRA)
+    assert end.text == f"SIGTERM; then the keeper was lost: {room.scheduler.found.proof}"
 
 
 def test_what_the_attempt_wrote_itself_is_its_end_whatever_the_engine_still_knows(
