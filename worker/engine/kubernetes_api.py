@@ -46,10 +46,12 @@ class KubernetesApi:
         self._refusal = lightkube.ApiError
         self._silence = (
             *(httpx2.HTTPError, msgspec.MsgspecError),
+            *(lightkube.ConfigError, OSError),
             *(ValueError, LookupError, TypeError, AttributeError),
         )
-        """What the library raises where nobody answers, and over answers of another shape, such
-        as a load balancer's page."""
+        """What the library raises where nobody answers, where the program or the file that
+        KUBECONFIG names gives no token just now (a sign-in that has expired), and over answers of
+        another shape, such as a load balancer's page."""
         try:
             timeout = httpx2.Timeout(_TIMEOUT_S)
             self._client = lightkube.Client(namespace=namespace, timeout=timeout)

@@ -274,6 +274,25 @@ def test_a_server_that_is_away_proves_nothing(engine: JobSets, server: Server) -
             ask()
 
 
+@pytest.mark.parametrize("program", ["false", "no-such-program"])
+def test_a_program_that_gives_no_token_proves_nothing_and_is_told(
+    server: Server, template: Path, tmp_path: Path, program: str
+) -> None:
+    """A cloud's command line, once its sign-in has expired: a person renews it."""
+    config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+    version = "client.authentication.k8s.io/v1beta1"
+    config["users"][0]["user"] = {"exec": {"apiVersion": version, "command": program}}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    engine = JobSets(load_template(template), KubernetesApi(), tmp_path)
+    found = engine.find(HANDLE)
+    assert isinstance(found, Unknown)
+    assert found.text.startswith("Kubernetes: ")
+    assert program in found.text
+    for ask in (lambda: engine.submit(ORDER, TOKEN), lambda: engine.stop(HANDLE)):
+        with pytest.raises(Unavailable, match=program):
+            ask()
+
+
 @pytest.mark.parametrize(
     "page",
     [
