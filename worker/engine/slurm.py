@@ -44,6 +44,12 @@ LOOK_LIMIT_S = 120
 COMMAND_LIMIT_S = 30.0
 LOG_NAME = "slurm.log"
 LAST_BYTES, LINE_LIMIT = 4096, 200
+_AFTERWARDS = re.compile(
+    r"srun: (?:Force Terminated|forcing job termination|Job step aborted|got SIGCONT"
+    r"|launch/slurm: \w+: Terminating|error: \S+: tasks? \S+: Terminated)"
+    r"|slurmstepd-\S+: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+ \*\*\*"
+)
+"""What srun prints of the other nodes, which it ends once one has said why it does not begin."""
 CLOCKS_APART = timedelta(seconds=30)
 """A node that booted so long after a job began did so by any clock of the cluster."""
 _GONE = re.compile(r"[Ii]nvalid job id")
@@ -225,7 +231,7 @@ def tell_output(found: Found, run_dir: Path, nodes: int) -> Found:
 def load_last_words(path: Path) -> str | None:
     """Return the last two lines of a log that say something; None where there is no log.
 
-    Empty where none can be read.
+    Empty where none can be read. That the rest of the job was ended says nothing of why.
     """
     try:
         with read_plain(path) as stream:
@@ -236,6 +242,7 @@ def load_last_words(path: Path) -> str | None:
     except OSError:
         return ""
     told = [said for line in lines if (said := printable(line))]
+    told = [line for line in told if _AFTERWARDS.match(line) is None] or told
     return " · ".join(line[:LINE_LIMIT] for line in told[-2:])
 
 

@@ -419,6 +419,26 @@ def test_what_a_job_printed_is_told_as_people_read_it_and_databases_take_it(tmp_
     assert load_last_words(log) == "module s loaded · no \ufffdpython"
 
 
+AFTERWARDS = """srun: launch/slurm: _step_signal: Terminating StepId=14.0
+slurmstepd-node1: error: *** STEP 14.0 ON node1 CANCELLED AT 2026-11-26T17:58:48 ***
+srun: error: node1: task 0: Terminated
+srun: Force Terminated StepId=14.0
+"""
+
+
+def test_what_a_node_said_is_told_and_not_that_the_others_were_ended_for_it(tmp_path: Path) -> None:
+    """As Slurm 22.05 prints it where the second of two nodes has no such Python."""
+    log = tmp_path / "slurm.log"
+    cause, how = NO_PYTHON.splitlines()[2], NO_PYTHON.splitlines()[1]
+    log.write_text(f"first\n{how}\n{AFTERWARDS.splitlines()[0]}\n{cause}\n{AFTERWARDS}")
+    assert load_last_words(log) == f"{how} · {cause}"
+    log.write_text(AFTERWARDS)
+    assert load_last_words(log) == " · ".join(AFTERWARDS.splitlines()[2:])
+    due = f"{AFTERWARDS.splitlines()[1].removesuffix('***')}DUE TO TIME LIMIT ***"
+    log.write_text(f"{due}\n{AFTERWARDS}")
+    assert load_last_words(log) == due
+
+
 @pytest.mark.parametrize(
     ("nodes", "found"),
     [
