@@ -39,8 +39,8 @@ from worker.engine.slurm_queue import Queue
 NAME = "slurm"
 TERM_BEFORE_S = 120
 """Slurm may send the signal up to a minute earlier; leaving takes a step and a checkpoint."""
-LOOK_LIMIT_S = 120
-"""How long the nodes of a job have to see its order before each begins for itself."""
+LOOK_LIMIT_S = 600
+"""How long the nodes of a job have to see its order: cold file systems make minutes of it."""
 COMMAND_LIMIT_S = 30.0
 LOG_NAME = "slurm.log"
 LAST_BYTES, LINE_LIMIT = 4096, 200
@@ -305,7 +305,8 @@ def build_script(
     """Return the batch script: one task a node, which becomes the keeper there.
 
     Where there are several, each sees its order first: one without this Python, or without the
-    home, would be waited for by the others for minutes, in each attempt anew.
+    home, would be waited for by the others for minutes, in each attempt anew. One on which that
+    hangs ends the job: nothing else can begin there, and Slurm drains a node that kills nothing.
     """
     names = sorted(name for name in environ if re.fullmatch(r"[A-Za-z_]\w*", name))
     exports = [f"export {name}={shlex.quote(environ[name])}" for name in names]
@@ -316,7 +317,8 @@ def build_script(
     each = "srun --ntasks-per-node=1 --export=ALL"
     looks = [
         f"timeout {LOOK_LIMIT_S} {each} --kill-on-bad-exit=1 {look} &",
-        "finish; [ $code = 124 ] || [ $code = 0 ] || exit $code",
+        f"finish; [ $code != 124 ] || echo 'a node has not seen its order for {LOOK_LIMIT_S} s'",
+        "[ $code = 0 ] || exit $code",
     ]
     lines = [
         f"leave() {{ {leave}; }}",

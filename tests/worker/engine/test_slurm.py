@@ -237,7 +237,13 @@ exit 7
 
 @pytest.mark.parametrize(
     ("nodes", "looks", "code", "begins"),
-    [(1, 2, 7, True), (2, 0, 7, True), (2, 2, 2, False), (2, 127, 127, False), (2, 124, 7, True)],
+    [
+        (1, 2, 7, True),
+        (2, 0, 7, True),
+        (2, 2, 2, False),
+        (2, 127, 127, False),
+        (2, 124, 124, False),
+    ],
 )
 def test_a_node_that_does_not_see_its_order_is_waited_for_by_none(
     tmp_path: Path, nodes: int, looks: int, code: int, begins: bool
@@ -248,8 +254,10 @@ def test_a_node_that_does_not_see_its_order_is_waited_for_by_none(
     path, environ = f"{tmp_path}:/usr/bin:/bin", {"LOOKS": str(looks), "BEGUN": str(begun)}
     order = make_order(nodes=nodes, world_size=nodes)
     script = build_script(order, 7, {"PATH": path, **environ})
-    assert subprocess.run(["bash", "-c", script], check=False, timeout=30).returncode == code
+    done = subprocess.run(["bash", "-c", script], check=False, capture_output=True, timeout=30)
+    assert done.returncode == code
     assert begun.exists() is begins
+    assert (b"a node has not seen its order" in done.stdout) is (code == 124)
 
 
 class Answers:
