@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gonogo.contract.agent import Command, CommandKind
 from gonogo.contract.errors import Rejected, Unavailable
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import SHIPPED_NAME, RunDir, save_json
@@ -39,6 +39,10 @@ _REASON = {
     CommandKind.CANCEL: OutcomeCode.CANCELLED,
     CommandKind.SUPERSEDE: OutcomeCode.SUPERSEDED,
 }
+_TAKEN_BEFORE = frozenset(
+    {RunReason.RESUME, RunReason.TAKEOVER, RunReason.CONFIRM, RunReason.REMEDY}
+)
+"""Why there is an attempt after one that has begun."""
 
 _log = logging.getLogger(__name__)
 
@@ -174,7 +178,11 @@ class Submitting:
         self._submit(run_dir, order)
 
     def _submit(self, run_dir: RunDir, order: Order) -> None:
-        """Have the attempt started; one that the engine refuses has ended."""
+        """Have the attempt started; one that the engine refuses has ended.
+
+        One of a run that the engine took before is not refused for what it is: a reservation has
+        ended, an account or a partition is gone. That is no failure of the program's.
+        """
         try:
             handle = self.engine.submit(order, order.token)
         except Unavailable as error:
@@ -182,8 +190,9 @@ class Submitting:
             self.waits[order.run] = error.detail
             return
         except Rejected as error:
-            now, why = self.wall(), OutcomeCode.START_FAILED
-            text = error.detail
+            now, text = self.wall(), error.detail
+            taken = order.reason in _TAKEN_BEFORE
+            why = OutcomeCode.PREFLIGHT_FAILED if taken else OutcomeCode.START_FAILED
             record = build_infra_exit(run_dir, order, reason=why, text=text, now=now)
             save_json(run_dir.exit, record.wire())
             _log.error("%s: %s", order.run, text, extra={"action": "submit_refused"})

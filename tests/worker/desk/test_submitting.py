@@ -12,7 +12,7 @@ import pytest
 
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected, Unavailable
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_record, save_json
@@ -187,14 +187,27 @@ def test_claims_tell_why_nothing_is_heard_of_a_run(room: Room) -> None:
     assert room.scheduler.stopped == []
 
 
-def test_what_the_engine_refuses_has_failed_to_start_and_says_why(room: Room) -> None:
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("first", OutcomeCode.START_FAILED),
+        ("rerun", OutcomeCode.START_FAILED),
+        ("resume", OutcomeCode.PREFLIGHT_FAILED),  # it took the run before: a reservation ended
+        ("confirm", OutcomeCode.PREFLIGHT_FAILED),
+    ],
+)
+def test_what_the_engine_refuses_has_failed_to_start_and_says_why(
+    room: Room, reason: str, code: OutcomeCode
+) -> None:
+    room.order = room.order.model_copy(update={"reason": RunReason(reason)})
+    room.plane.orders[:] = [room.order]
     room.scheduler.error = Rejected("Slurm does not take this order: invalid partition specified")
     desk = room.desk()
     desk.run_round()
     desk.run_round()
     end = room.end()
     assert end is not None
-    assert end.reason is OutcomeCode.START_FAILED
+    assert end.reason is code
     assert "invalid partition" in end.text
     assert room.states()[-1] == "end"
     assert desk.free() == ("cpu:0", "cpu:1")
