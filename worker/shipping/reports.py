@@ -14,6 +14,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg, parse_object
 from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
+from gonogo.plain_file import is_there
 from gonogo.rundir import RunDir, load_lines, load_record
 
 _log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ def due_events(run_dir: RunDir, reported: Container[RunEvent], *, stepped: bool)
     """Return the events that the directory shows and that were not reported, in order."""
     shown: dict[RunEvent, Callable[[], bool]] = {
         RunEvent.CHECK: run_dir.order.exists,
-        RunEvent.LAUNCH: lambda: _is_fit(run_dir),
+        RunEvent.LAUNCH: lambda: _is_fit(run_dir) and (stepped or _is_kept(run_dir)),
         RunEvent.STEP: lambda: stepped,
         RunEvent.HALT: lambda: _is_halting(run_dir),
     }
@@ -151,6 +152,11 @@ def _is_fit(run_dir: RunDir) -> bool:
     """Say whether preflight has passed."""
     preflight = load_or_none(run_dir.preflight, Preflight)
     return preflight is not None and preflight.passed
+
+
+def _is_kept(run_dir: RunDir) -> bool:
+    """Say whether a keeper has begun: whoever checked the host may have died before that."""
+    return is_there(run_dir.path / "keeper.json")
 
 
 def _is_halting(run_dir: RunDir) -> bool:

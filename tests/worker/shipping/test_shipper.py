@@ -166,6 +166,9 @@ def test_events_come_in_the_order_of_the_lifecycle(
     assert arrived(plane).events() == ["check"]
     run_dir.preflight.with_suffix(".later").rename(run_dir.preflight)
     shipping.ship(0.0)
+    assert arrived(plane).events() == ["check"], "who checked the host may die before it begins"
+    save_json(run_dir.path / "keeper.json", {"pid": 1})
+    shipping.ship(0.0)
     assert arrived(plane).events() == ["check", "launch"]
     write_beats(run_dir, 0, range(2))
     shipping.ship(10.0)
