@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,24 @@ def test_workers_that_race_get_every_run_exactly_once(plane: Plane) -> None:
         orders = [order for order in pool.map(lambda worker: worker.claim(), workers) if order]
     assert len(orders) == 6
     assert len({order.run for order in orders}) == 6
+
+
+@pytest.mark.parametrize("key", ["worker_key", "key"])
+def test_first_claims_of_one_worker_at_once_are_all_answered(plane: Plane, key: str) -> None:
+    """Its row is made by one of them; an administrator's key is bound to no worker before."""
+    for n in range(4):
+        worker = FakeWorker(http=plane.http, key=plane.key(key), name="w1", host=f"host-{n}")
+        began = threading.Barrier(8)
+
+        def claim(_: int, began: threading.Barrier = began, worker: FakeWorker = worker) -> int:
+            began.wait()
+            assert worker.claim() is None
+            return 1
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(claim, range(8))) == 8
+        forget = text("DELETE FROM workers")
+        plane.context.store.write(lambda session, said=forget: session.execute(said) and None)
 
 
 def test_the_oldest_run_comes_first(plane: Plane) -> None:
