@@ -157,6 +157,38 @@ def test_when_memory_runs_out_the_program_is_to_go_before_whoever_watches_it(
     assert int((tmp_path / "rank1.log").read_text()) == 500 > ours
 
 
+# Without Yama nobody forbids it, and nothing tells who was allowed: so the calls are noted.
+NOTING = """
+import sys
+from pathlib import Path
+from gonogo.supervise import processes
+from gonogo.supervise.launch import rank
+
+class Noting:
+    def __init__(self, real, path):
+        self._real, self._path = real, path
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+    def prctl(self, option, value, *rest):
+        with self._path.open("a") as stream:
+            print(hex(option), getattr(value, "value", value), file=stream)
+        return self._real.prctl(option, value, *rest)
+
+processes._libc = Noting(processes._libc, Path(sys.argv[1]))
+sys.exit(rank.main(sys.argv[2:]))
+"""
+PTRACER, ANYBODY = "0x59616d61", 2**64 - 1  # linux/prctl.h
+
+
+def test_a_program_lets_its_stacks_be_read_by_who_did_not_start_it(tmp_path: Path) -> None:
+    """As its watcher is, which Yama's scope 1 would refuse."""
+    calls = tmp_path / "calls"
+    command = [sys.executable, "-c", NOTING, str(calls), "--dir", str(tmp_path), "--"]
+    environ = {**os.environ, "RANK": "0"}
+    subprocess.run([*command, "/bin/true"], cwd=ROOT, env=environ, timeout=120, check=True)
+    assert f"{PTRACER} {ANYBODY}" in calls.read_text().splitlines()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT])
 def test_signal_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
     program = (
