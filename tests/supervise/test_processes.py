@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
@@ -49,6 +51,25 @@ def test_child_is_a_descendant_unless_its_tree_is_left_out(
 ) -> None:
     assert sleeper.pid in find_descendants(os.getpid())
     assert sleeper.pid not in find_descendants(os.getpid(), leave=frozenset({sleeper.pid}))
+
+
+@pytest.mark.parametrize("handles", [True, False], ids=["by a handle", "by its pid"])
+def test_a_process_that_is_not_ours_to_end_ends_nobody_who_tries(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, handles: bool
+) -> None:
+    """A program that has become another user (setuid), under a keeper that is not root."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    ref = find_process(sleeper.pid)
+    assert ref is not None
+    monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
+    monkeypatch.setattr(os, "kill", refuse)
+    if not handles:
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert ref.send(signal.SIGKILL) is False
+    assert ref.is_alive()
 
 
 def test_zombie_and_a_later_process_of_the_same_pid_are_not_alive(
