@@ -8,6 +8,7 @@ import os
 import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -552,6 +553,21 @@ def test_migrations_build_what_the_models_say(empty_url: str) -> None:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Table.metadata) == []
     engine.dispose()
+
+
+def test_a_start_that_finds_the_newest_schema_loads_nothing_to_migrate_with(
+    database_url: str,
+) -> None:
+    """Its import takes a large part of a second."""
+    program = (
+        "import sys; from service.db.migrate import migrate; migrate(sys.argv[1]); "
+        "print(sorted({'alembic', 'mako'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-c", program, database_url]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parents[2], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "[]"
 
 
 def test_a_server_that_takes_connections_and_says_nothing_is_given_up(
