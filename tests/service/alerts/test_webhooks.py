@@ -142,6 +142,7 @@ def test_links_lead_where_people_are_and_the_cookie_never_leaves_tls(plane: Plan
     path = link.removeprefix("https://gonogo.example")
     cookie = plane.http.get(path).headers["set-cookie"]
     assert cookie.startswith(f"{SECURE_COOKIE}=")
+    assert SECURE_COOKIE.startswith("__Host-"), "browsers then insist on what follows"
     for part in ("Secure", "HttpOnly", "Path=/", "SameSite=strict"):
         assert part in cookie
     assert "Domain" not in cookie
