@@ -31,6 +31,7 @@ from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import make_order
 from tests.supervise.runs import ROOT, wait_until
 from worker.host.host_probe import Probe, ProbeStore
+from worker.host.node_check import NodeCheck
 from worker.host.preflight import run_preflight
 
 PASS, WARN, FAIL = CheckOutcome.PASS, CheckOutcome.WARN, CheckOutcome.FAIL
@@ -583,3 +584,42 @@ def test_the_peak_of_a_run_is_of_what_it_computes_on(
     assert (record.peak_flops, record.peak_of) == told[:2]
     assert peak.outcome is PASS
     assert peak.text.startswith(told[2])
+
+
+@pytest.mark.parametrize(
+    ("smi", "load", "failed"),
+    [
+        (None, PASS, []),
+        (b"Unable to determine the device handle: Unknown Error", PASS, ["devices"]),
+        (None, FAIL, ["node"]),
+    ],
+    ids=["well", "a word of nvidia-smi", "under load"],
+)
+def test_what_nvidia_smi_says_and_what_does_not_hold_up_under_load_fail_the_host(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    smi: bytes | None,
+    load: CheckOutcome,
+    failed: list[str],
+) -> None:
+    """The driver's own readings are all well."""
+
+    def result(check: NodeCheck) -> tuple[CheckOutcome, str]:
+        check.unfit = {"GPU-0": "other bits than before"} if load is FAIL else {}
+        return load, "said"
+
+    row = {"device": "cuda:0", "uuid": "GPU-0", "peak_flops": 7e14}
+    probe = Probe(peak_flops=7e14, devices=[row], torch="2", collect_env="env")
+    store = store_with(tmp_path, monkeypatch, probe)
+    monkeypatch.setattr("worker.host.preflight.look_at_devices", lambda *_: seen())
+    monkeypatch.setattr(checks, "load_nvidia_smi", lambda: smi)
+    monkeypatch.setattr(NodeCheck, "result", result)
+    order = make_order(profile="h200", command=["python", "train.py"], world_size=1)
+    run_dir = RunDir(tmp_path / "runs" / order.run)
+    run_dir.path.mkdir(parents=True)
+    record = run_preflight(order, run_dir, devices=("GPU-0",), store=store)
+    told = {check.id: check.outcome for check in record.checks if check.id in ("devices", "node")}
+    assert [name for name, outcome in told.items() if outcome is FAIL] == failed
+    assert list(record.unfit) == (["GPU-0"] if failed else [])
+    assert ("node" in told) is (smi is None), "who is unfit already is not loaded"
+    assert not (failed and record.passed)
