@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 from standardwebhooks import Webhook
 
+from gonogo.contract.api import AlertBody, AlertData
 from gonogo.contract.errors import Rejected
+from service.alerts.message import Target
+from service.alerts.post import post_alert
 from service.alerts.reach import check_reach
 from service.http.sessions import COOKIE, SECURE_COOKIE
+from service.instants import stamp
 from service.settings import load_settings
+from service.webhook_secret import new_secret
 from tests.service.alerts.test_delivery import Receiver, receiving
 from tests.service.conftest import Plane
 
@@ -71,6 +76,14 @@ def test_a_name_that_leads_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     with pytest.raises(Rejected, match=r"inside\.example leads to 169\.254\.169\.254"):
         check_reach("http://inside.example/hook")
+    target = Target(url="http://inside.example/hook", secret=new_secret())
+    body = AlertBody(
+        type="run.lost",
+        timestamp=stamp(0.0),
+        data=AlertData(alert_id="alt_1", text="lost", url="http://gonogo.example"),
+    )
+    tried = post_alert(target, "alt_1", body, 0.0, timeout_s=5.0)
+    assert "inside.example leads to 169.254.169.254" in (tried.error or "")
 
 
 def subscribe(plane: Plane, receiver: Receiver) -> tuple[str, str]:
