@@ -16,7 +16,7 @@ from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, Attempt
 from gonogo.judge.course.remedies import remedied
-from gonogo.judge.course.reruns import HANGS, SUDDEN, go_on, rerun
+from gonogo.judge.course.reruns import HANGS, go_on, is_sudden, rerun
 from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.diagnosis import LOGGING_OFF
 from gonogo.judge.gate.history import is_isolating
@@ -144,7 +144,7 @@ def unsettled_before(
     was not seen of a run is no such value, and is seen in the next one or not. Nor does an
     accident, or a halt, excuse what a run had measured by then: one that goes on from its
     checkpoint sees the steps after that alone. Of one that is NO_GO the confirmations tell, unless
-    that came at once: no criterion that it had failed by then is what was confirmed.
+    that came at once, or by its gate: no criterion that it had failed is what did not come again.
 
     Args:
         runs: of the phase, those included that infrastructure or an operator ended.
@@ -158,7 +158,7 @@ def unsettled_before(
         for row in runs[: runs.index(judged) + itself]
         if row.change == judged.change
         and row.until is None
-        and (row.verdict is not Verdict.NO_GO or row.detector in SUDDEN)
+        and (row.verdict is not Verdict.NO_GO or is_sudden(row))
     ]
     drifted = _drifted_behind(runs, judged, itself=itself)
     found: dict[str, Any] = {}

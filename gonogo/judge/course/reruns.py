@@ -49,10 +49,14 @@ def answered_by(
     """
     if failed.outcome.klass is OutcomeClass.SUCCESS or failed.step is None or not plan.ours:
         return None
-    sudden = failed.detector is None or failed.detector in SUDDEN
     since = 0 if is_isolating(change) else failed.step
-    until = since + (SUDDEN_STEPS if sudden else GRADUAL_STEPS)
+    until = since + (SUDDEN_STEPS if is_sudden(failed) else GRADUAL_STEPS)
     return until if until < plan.phase(phase).steps else None
+
+
+def is_sudden(failed: Attempt) -> bool:
+    """Say whether a run failed at once, or by its gate alone: not by what many steps show."""
+    return failed.detector is None or failed.detector in SUDDEN
 
 
 def rerun(

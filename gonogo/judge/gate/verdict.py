@@ -58,8 +58,8 @@ class Judgement:
     """Criteria, and open conditions, that a run fails which another may come after.
 
     Of one that something else ended those that fail whatever is missing, but for those of what it
-    learns where a number that is none ended it: that is its failure. Of one that completed those of
-    its conditional ones that failed. An allowed drift counts for who goes on from its checkpoint.
+    learns where a number that is none ended it: that is its failure. Of one that completed those
+    that failed. An allowed drift counts for who goes on from its checkpoint.
     """
     weakened: list[str]
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
@@ -125,7 +125,7 @@ def _failed(
         found = [name for name, row in asked if fails_already(row, facts.measures.get(name), rules)]
         return found + drifted
     own = {row.id for row in rules.gate}
-    failed = [row.id for row in results if row.id in own and _left_open_by_failing(row)]
+    failed = [row.id for row in results if row.id in own and _weighs_and_fails(row)]
     ranks = rules.world_size or 0
     for name, row in asked:
         result = evaluate(row, facts.measures.get(name), ranks, rules.judge_version)
@@ -134,8 +134,8 @@ def _failed(
     return failed + drifted
 
 
-def _left_open_by_failing(row: CriterionResult) -> bool:
-    return row.severity is GateSeverity.CONDITIONAL and row.outcome is CriterionOutcome.FAIL
+def _weighs_and_fails(row: CriterionResult) -> bool:
+    return row.severity is not GateSeverity.ADVISORY and row.outcome is CriterionOutcome.FAIL
 
 
 def _explains(diagnosis: str | None, results: Iterable[CriterionResult], rules: Rules) -> bool:

@@ -31,7 +31,7 @@ from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.planning.source import bundled_plan, parse_plan, with_overrides
 from tests.data.make_runs import order_of
-from tests.judge.runs import exit_record, finding, record_of, with_gate
+from tests.judge.runs import exit_record, finding, judged, record_of, with_gate
 
 VARIANTS = [{"env": {"NSA_SDPA_NO_FLASH": "1"}}, {"env": {"NSA_SDPA_FLASH_ONLY": "1"}}]
 NO_FLASH = {"env": {"NSA_SDPA_NO_FLASH": "1"}}
@@ -541,6 +541,25 @@ def test_a_remedy_that_answered_nothing_makes_no_failure_forgotten(reason: str) 
     assert (action.verdict, action.about) == ("CONDITIONAL_GO", "run_1")
     assert action.history is not None
     assert [row.run for row in action.history.confirmations] == ["run_3"]
+
+
+@pytest.mark.parametrize("severity", ["required", "conditional", "advisory"])
+def test_what_a_whole_run_had_failed_is_not_met_by_more_steps_of_the_next_phase(
+    severity: str,
+) -> None:
+    """Its remedy was halted, and it passed when it was run again: `reproduced` asks for no more."""
+    asked = {"id": "speed", "metric": "toks_per_s", "aggregate": "median", "pass_above": 1e9}
+    found = judged(record_of(with_gate(order_of(), {**asked, "severity": severity})))
+    assert found.failed == ([] if severity == "advisory" else ["speed"])
+    if severity != "required":
+        return
+    plan = plan_with(remedies={"slow_loader": NO_FLASH}, max_remedies=1)
+    slow = attempt(verdict="NO_GO", failed=tuple(found.failed), diagnosis="slow_loader")
+    change = after(slow, plan=plan).change
+    halted = attempt("halted", "INCONCLUSIVE", reason=RunReason.REMEDY, change=change, run="run_2")
+    action = after(slow, halted, attempt(reason=RunReason.RERUN, run="run_3"), plan=plan)
+    assert (action.verdict, action.about) == ("CONDITIONAL_GO", "run_1")
+    assert told_of(action) == [("run_1", ["speed"])]
 
 
 LONG = ours(confirm=CONFIRM)
