@@ -236,7 +236,8 @@ class Undecided(Recorded):
 class FailedBefore(Recorded):
     """A run that had failed its gate, whatever it did not come to, when something else ended it.
 
-    Or that came to its end, failed a criterion or a condition, and was run again all the same.
+    Or that came to its end, failed a criterion or a condition, or left one by a grey value, and was
+    run again all the same.
     """
 
     run: str

@@ -90,15 +90,15 @@ def is_unseen(
     return _read(criterion, _rank_rows(measure, world_size), judge_version).zone is Zone.NOWHERE
 
 
-def is_grey(
+def grey_weight(
     criterion: Criterion,
     measure: Measure | None,
     world_size: int,
     judge_version: int = JUDGE_VERSION,
-) -> bool:
-    """Say whether a required criterion is undecided by its value; see `evaluate`."""
+) -> GateSeverity | None:
+    """Return what a criterion weighs that its value leaves undecided, else None; see `evaluate`."""
     zone = _read(criterion, _rank_rows(measure, world_size), judge_version).zone
-    return zone is Zone.GREY and _severity(criterion, zone) is GateSeverity.REQUIRED
+    return _severity(criterion, zone) if zone is Zone.GREY else None
 
 
 def fails_already(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:

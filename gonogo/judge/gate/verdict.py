@@ -8,7 +8,7 @@ of its outcome alone; its gate is evaluated and shown, and does not decide.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gonogo.contract.criterion import LEARNED, GateSeverity
+from gonogo.contract.criterion import LEARNED, Criterion, GateSeverity
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import Facts, History
@@ -19,7 +19,7 @@ from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
 from gonogo.judge.gate.built_in import DRIFT, evaluate_built_in, evaluate_drift
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.conditions import build_conditions
-from gonogo.judge.gate.criteria import evaluate, fails_already, is_grey, is_unseen
+from gonogo.judge.gate.criteria import evaluate, fails_already, grey_weight, is_unseen
 from gonogo.judge.gate.diagnosis import diagnose, diagnosis_named
 from gonogo.judge.gate.history import (
     carried_criteria,
@@ -59,7 +59,8 @@ class Judgement:
 
     Of one that something else ended those that fail whatever is missing, but for those of what it
     learns where a number that is none ended it: that is its failure. Of one that completed those
-    that failed. An allowed drift counts for who goes on from its checkpoint.
+    that failed, and those that a value in the grey zone makes, or leaves, a condition. An allowed
+    drift counts for who goes on from its checkpoint.
     """
     weakened: list[str]
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
@@ -92,7 +93,7 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
         diagnosis=diagnosis,
         answerable=conditional and _explains(diagnosis, results, rules),
         undecided=_undecided(facts, rules, outcome),
-        failed=_failed(facts, rules, outcome, results),
+        failed=_failed(facts, rules, outcome),
         weakened=weakened(rules),
     )
 
@@ -100,42 +101,39 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
 def _undecided(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
     if outcome is None or outcome.klass is not OutcomeClass.SUCCESS:
         return []
-    return [
-        row.id
-        for row in rules.gate
-        if is_grey(row, facts.measures.get(row.id), rules.world_size or 0, rules.judge_version)
-    ]
+    required = GateSeverity.REQUIRED
+    return [row.id for row in rules.gate if _grey(row.id, row, facts, rules) is required]
 
 
-def _failed(
-    facts: Facts, rules: Rules, outcome: Outcome | None, results: Iterable[CriterionResult]
-) -> list[str]:
+def _grey(name: str, row: Criterion, facts: Facts, rules: Rules) -> GateSeverity | None:
+    return grey_weight(row, facts.measures.get(name), rules.world_size or 0, rules.judge_version)
+
+
+def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
     if outcome is None:
         return []
     drifted = [DRIFT] if evaluate_drift(facts, rules) is not None else []
-    asked = [
+    asked = [(row.id, row) for row in rules.gate]
+    asked += [
         (row.condition.id, row.criterion)
         for row in rules.conditions
         if row.criterion.id not in SETTLED_BY_RUNS
     ]
-    if outcome.klass is not OutcomeClass.SUCCESS:
-        asked = [*((row.id, row) for row in rules.gate), *asked]
-        if outcome.code is OutcomeCode.NON_FINITE:
-            asked = [(name, row) for name, row in asked if row.metric not in LEARNED]
-        found = [name for name, row in asked if fails_already(row, facts.measures.get(name), rules)]
-        return found + drifted
-    own = {row.id for row in rules.gate}
-    failed = [row.id for row in results if row.id in own and _weighs_and_fails(row)]
-    ranks = rules.world_size or 0
-    for name, row in asked:
-        result = evaluate(row, facts.measures.get(name), ranks, rules.judge_version)
-        if result.outcome is CriterionOutcome.FAIL:
-            failed.append(name)
-    return failed + drifted
+    if outcome.klass is OutcomeClass.SUCCESS:
+        return [name for name, row in asked if _leaves_open(name, row, facts, rules)] + drifted
+    if outcome.code is OutcomeCode.NON_FINITE:
+        asked = [(name, row) for name, row in asked if row.metric not in LEARNED]
+    found = [name for name, row in asked if fails_already(row, facts.measures.get(name), rules)]
+    return found + drifted
 
 
-def _weighs_and_fails(row: CriterionResult) -> bool:
-    return row.severity is not GateSeverity.ADVISORY and row.outcome is CriterionOutcome.FAIL
+def _leaves_open(name: str, row: Criterion, facts: Facts, rules: Rules) -> bool:
+    """Say whether a whole run fails a criterion, or leaves a condition by a grey value."""
+    measure, ranks = facts.measures.get(name), rules.world_size or 0
+    result = evaluate(row, measure, ranks, rules.judge_version)
+    if result.outcome is CriterionOutcome.FAIL:
+        return result.severity is not GateSeverity.ADVISORY
+    return _grey(name, row, facts, rules) is GateSeverity.CONDITIONAL
 
 
 def _explains(diagnosis: str | None, results: Iterable[CriterionResult], rules: Rules) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.facts import History
 from gonogo.contract.order import RunReason
@@ -126,6 +127,33 @@ def test_a_value_between_its_thresholds_is_not_run_again_until_it_passes() -> No
     )
     again = after(grey[0], attempt(verdict="NO_GO", reason=RunReason.RERUN, run="run_2"))
     assert again.verdict == "NO_GO"
+
+
+@pytest.mark.parametrize(
+    ("severity", "grey", "told"),
+    [
+        ("conditional", "inconclusive", True),
+        ("required", "conditional", True),
+        ("required", "inconclusive", False),
+        ("advisory", "inconclusive", False),
+    ],
+)
+def test_nor_is_one_that_leaves_a_condition(severity: str, grey: str, told: bool) -> None:
+    """Something else of the run was not seen, so that it was run again: GO, without a word."""
+    asked = {"metric": "dt_step_s", "aggregate": "max", "grey": grey, "severity": severity}
+    row = {"id": "pace", **asked, "pass_below": 1e-9, "fail_above": 1e9}
+    unseen = {"id": "entropy", "metric": "gate_entropy", "aggregate": "mean", "pass_above": 0.0}
+    record = record_of(with_gate(order_of(), row, unseen))
+    found = judged(record)
+    assert (found.verdict, found.failed) == ("INCONCLUSIVE", ["pace"] if told else [])
+    before = attempt(verdict="INCONCLUSIVE", failed=tuple(found.failed))
+    action = after(before, attempt(reason=RunReason.RERUN, run="run_2"))
+    assert action.verdict == ("CONDITIONAL_GO" if told else "GO")
+
+    waits = Condition(id="smoke:pace", text="", criterion="pace", evidence_from="extended")
+    criterion = Criterion.model_validate(row)
+    rules = build_rules(record.order, [OpenCondition(condition=waits, criterion=criterion)])
+    assert ("smoke:pace" in judge(build_facts(record, rules), rules).failed) == told
 
 
 @pytest.mark.parametrize("code", ["preempted", "halted", "superseded", "isolated"])
