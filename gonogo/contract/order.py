@@ -85,7 +85,7 @@ class UnpassedRun(Recorded):
     """None: it has none, since it was cancelled, or another attempt took over."""
     outcome: OutcomeCode | None = None
     """By what its own lines had shown it to fail before that step, or how it ended where its gate
-    had failed by then; None: it went there."""
+    had failed by then; `config_mismatch` of an allowed drift of the code; None: it went there."""
 
 
 class PhaseAhead(Recorded):

@@ -31,7 +31,7 @@ from service.agent.fitting import UNREADABLE, fitting
 from service.db.documents import ClaimKept, is_by_service
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
-from service.experiments.checkpoints import had_failed, iter_unpassed
+from service.experiments.checkpoints import had_failed, iter_drifted, iter_unpassed
 from service.experiments.course import end_without_worker, resolved_of
 from service.experiments.epochs import EPOCH, is_of_now, next_token
 from service.experiments.lifecycle import (
@@ -393,6 +393,11 @@ def _unpassed(session: Session, experiment: ExperimentRow, run: RunRow) -> Unpas
     if point is None or not point.step:
         return None
     found = next(iter_unpassed(session, experiment, run.phase, point), None)
+    if found is not None:
+        outcome = None if went_to_its_end(found) else had_failed(session, found)
+    else:
+        found = next(iter_drifted(session, experiment, run.phase, point), None)
+        outcome = OutcomeCode.CONFIG_MISMATCH
     if found is None:
         return None
     plan = resolved_of(session.get_one(ExperimentRow, found.experiment)).parsed()
@@ -402,5 +407,5 @@ def _unpassed(session: Session, experiment: ExperimentRow, run: RunRow) -> Unpas
         run=found.id,
         steps=steps,
         verdict=found.verdict,
-        outcome=None if went_to_its_end(found) else had_failed(session, found),
+        outcome=outcome,
     )

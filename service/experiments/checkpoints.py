@@ -124,15 +124,38 @@ def iter_unpassed(
     that checkpoint, or wrote it, and had failed by what its own lines show or in its gate: the
     experiment went no further, and what goes on with it elsewhere is one more try.
     """
-    at: ExperimentRow | None = experiment
-    looked: ResumePoint | None = point
-    while at is not None and looked is not None:
-        runs = runs_of(session, at.id, phase)
+    for at, looked, runs in _iter_origins(session, experiment, phase, point):
         found = went_to_its_end_unpassed(looked, runs)
         if found is None and at is not experiment:
             found = next((run for run in reversed(runs) if had_failed(session, run)), None)
         if found is not None:
             yield found
+
+
+def iter_drifted(
+    session: Session, experiment: ExperimentRow, phase: str, point: ResumePoint
+) -> Iterator[RunRow]:
+    """Yield the runs of other experiments whose code was another, and that trained a checkpoint.
+
+    An allowed drift there is in the weights here. Of the experiment's own runs `decide` tells.
+    """
+    for at, looked, runs in _iter_origins(session, experiment, phase, point):
+        behind: ResumePoint | None = looked if at is not experiment else None
+        while behind is not None and (holder := _holder(behind, runs)) is not None:
+            if DRIFT in _failed_of(session, holder):
+                yield holder
+            behind = holder.resume_from
+
+
+def _iter_origins(
+    session: Session, experiment: ExperimentRow, phase: str, point: ResumePoint
+) -> Iterator[tuple[ExperimentRow, ResumePoint, Sequence[RunRow]]]:
+    """Yield an experiment and those it goes on from: with its runs, and the checkpoint there."""
+    at: ExperimentRow | None = experiment
+    looked: ResumePoint | None = point
+    while at is not None and looked is not None:
+        runs = runs_of(session, at.id, phase)
+        yield at, looked, runs
         looked = found_elsewhere(looked, runs)
         at = None if at.origin is None else session.get(ExperimentRow, at.origin.experiment)
 
@@ -159,9 +182,12 @@ def had_failed(session: Session, run: RunRow) -> OutcomeCode | None:
     shown = failed_by_lines(session, run)
     if shown is not None or run.outcome is None or went_to_its_end(run):
         return shown  # of one that went to its end its verdict tells
+    return run.outcome.code if _failed_of(session, run) - {DRIFT} else None
+
+
+def _failed_of(session: Session, run: RunRow) -> set[str]:
     assessed = session.get(AssessmentRow, run.id)
-    failed = set() if assessed is None else {*assessed.attempt.failed} - {DRIFT}
-    return run.outcome.code if failed else None
+    return set() if assessed is None else {*assessed.attempt.failed}
 
 
 def found_elsewhere(point: ResumePoint, attempts: Sequence[RunRow]) -> ResumePoint | None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.canonical import digest
+from gonogo.contract.order import Order
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import load_run
 from gonogo.judge.ledger.chain import Authority, check_chain
@@ -524,6 +525,15 @@ def test_a_condition_that_a_run_had_failed_is_not_met_by_the_one_that_goes_on_al
     assert told[0].endswith(f"({lost.run} ({code}): {name})")
 
 
+def of_other_code(order: Order) -> dict[int, list[str]]:
+    frozen = f'"git_sha": "{order.identity.git_sha}"'
+    return {
+        rank: [line.replace(frozen, f'"git_sha": "{"b" * 40}"') for line in rows]
+        for rank in range(order.world_size)
+        if (rows := beats(order, rank, upto=4))
+    }
+
+
 @pytest.mark.parametrize("saved", [True, False])
 def test_what_other_code_has_trained_is_not_the_frozen_code_s_that_goes_on(
     plane: Plane, tmp_path: Path, saved: bool
@@ -539,12 +549,7 @@ def test_what_other_code_has_trained_is_not_the_frozen_code_s_that_goes_on(
         save_checkpoint(tmp_path / "runs" / order.run, step=4)
         save_json(tmp_path / "runs" / order.run / "order.json", order.document())
     worker.start(order)
-    frozen = f'"git_sha": "{order.identity.git_sha}"'
-    lines = {
-        rank: [line.replace(frozen, f'"git_sha": "{"b" * 40}"') for line in rows]
-        for rank in range(order.world_size)
-        if (rows := beats(order, rank, upto=4))
-    }
+    lines = of_other_code(order)
     worker.ship(order, lines)
     worker.end(order, lines, "preempted", "infra", code=None)
     again = plane.next_order(worker)
@@ -554,6 +559,36 @@ def test_what_other_code_has_trained_is_not_the_frozen_code_s_that_goes_on(
     assert view["verdict"] == ("CONDITIONAL_GO" if saved else "GO")
     told = [row["text"] for row in view["conditions"]]
     assert [f"({order.run} (preempted): identity_drift)" in text for text in told] == [True] * saved
+
+
+def test_nor_is_it_in_another_experiment_that_goes_on_from_there(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """It was GO: only whether a run had failed was asked there."""
+    plan = bundled_plan("demo")
+    phases = [{**row, "steps": 6, "gate": []} for row in plan["phases"][:2]]
+    plan = {**plan, "phases": phases, "allow_drift": ["git_sha"]}
+    first = plane.submit(plan)
+    worker = plane.worker(home=tmp_path / "runs")
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / order.run, step=4)
+    save_json(tmp_path / "runs" / order.run / "order.json", order.document())
+    worker.start(order)
+    lines = of_other_code(order)
+    worker.ship(order, lines)
+    assert plane.call("POST", f"/experiments/{first}/cancel", json={}).is_success
+    worker.end(order, lines, "cancelled", "operator", code=None)
+    plane.wait_state(first, "finished")
+    second = plane.submit(plan, origin=f"{first}:{order.phase}")
+    again = plane.next_order(worker)
+    assert again.resume_from is not None
+    worker.run_through(again)
+    view = plane.wait_state(second, "finished")
+    assert view["verdict"] == "CONDITIONAL_GO"
+    (condition,) = view["conditions"]
+    assert condition["id"] == f"{order.phase}:unpassed"
+    assert f"{order.run} of {first}, which failed there (config_mismatch)" in condition["text"]
 
 
 def test_a_condition_that_a_confirmation_fails_is_one_of_the_phase(plane: Plane) -> None:
