@@ -35,7 +35,11 @@ def judged_as(code: OutcomeCode | None, *rows: dict[str, Any], **rules: Any) -> 
     ("row", "code", "failed"),
     [
         ({**SLOW, "severity": "conditional"}, COMPLETED, ["row"]),
-        ({**SLOW, "severity": "required"}, COMPLETED, []),  # its verdict says so
+        ({**SLOW, "severity": "required"}, COMPLETED, ["row"]),
+        ({**SLOW, "severity": "advisory"}, COMPLETED, []),
+        (GREY, COMPLETED, []),  # it is undecided
+        ({**GREY, "severity": "conditional"}, COMPLETED, ["row"]),
+        ({**GREY, "grey": "conditional"}, COMPLETED, ["row"]),
         ({**SLOW, "severity": "conditional", "pass_above": 1.0}, COMPLETED, []),
         ({**SLOW, "severity": "conditional"}, LOST, ["row"]),
         (SLOW, LOST, ["row"]),
