@@ -14,10 +14,12 @@ from pathlib import Path
 
 from gonogo.contract.agent import Command, CommandKind
 from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import SHIPPED_NAME, RunDir, save_json
+from gonogo.supervise.durable import load_json
 from gonogo.supervise.end_request import EndRequest, ask_halt, asked_by
 from gonogo.supervise.exit_record import build_refusal
 from gonogo.supervise.lost import build_infra_exit, end_lost
@@ -180,8 +182,9 @@ class Submitting:
     def _submit(self, run_dir: RunDir, order: Order) -> None:
         """Have the attempt started; one that the engine refuses has ended.
 
-        One of a run that the engine took before is not refused for what it is: a reservation has
-        ended, an account or a partition is gone. That is no failure of the program's.
+        One of an experiment that the engine took before is not refused for what it is: a
+        reservation has ended, an account or a partition is gone. That is no failure of the
+        program's.
         """
         try:
             handle = self.engine.submit(order, order.token)
@@ -191,7 +194,7 @@ class Submitting:
             return
         except Rejected as error:
             now, text = self.wall(), error.detail
-            taken = order.reason in _TAKEN_BEFORE
+            taken = order.reason in _TAKEN_BEFORE or self._has_taken(order)
             why = OutcomeCode.PREFLIGHT_FAILED if taken else OutcomeCode.START_FAILED
             record = build_infra_exit(run_dir, order, reason=why, text=text, now=now)
             save_json(run_dir.exit, record.wire())
@@ -201,6 +204,22 @@ class Submitting:
         save_submission(run_dir.path, self.name, handle.name)
         text = "%s is %s's job %s"
         _log.info(text, order.run, self.name, handle.name, extra={"action": "run_submitted"})
+
+    def _has_taken(self, order: Order) -> bool:
+        """Say whether an engine has taken another run of the order's experiment.
+
+        That is an earlier phase's, or the one that a person has run again.
+        """
+        for path in self.runs.iterdir():
+            if path.name == order.run or not is_id(path.name, Kind.RUN):
+                continue
+            other = load_json(path / "order.json") or {}
+            if other.get("experiment") != order.experiment:
+                continue
+            submission = load_submission(path)
+            if submission is not None and submission.name is not None:
+                return True
+        return False
 
     def _listen(
         self, run_dir: RunDir, order: Order, handle: Handle, found: Running, ship: ShipperOf

@@ -213,6 +213,25 @@ def test_what_the_engine_refuses_has_failed_to_start_and_says_why(
     assert desk.free() == ("cpu:0", "cpu:1")
 
 
+@pytest.mark.parametrize("reason", ["first", "rerun"])
+def test_what_the_engine_refuses_of_an_experiment_that_it_took_before_may_be_tried_again(
+    room: Room, reason: str
+) -> None:
+    """The next phase, or one that is run again, after a reservation has ended."""
+    desk = room.desk()
+    desk.run_round()
+    room.scheduler.found = ENDED
+    save_json(room.run_dir.exit, completed().wire())
+    desk.run_round()
+    room.order = make_order(nodes=2, world_size=2, experiment=room.order.experiment, reason=reason)
+    room.plane.orders[:] = [room.order]
+    room.scheduler.error = Rejected("Slurm does not take this order: reservation is invalid")
+    desk.run_round()
+    end = room.end()
+    assert end is not None
+    assert end.reason is OutcomeCode.PREFLIGHT_FAILED
+
+
 def test_what_an_engine_would_start_a_second_time_is_stopped(room: Room) -> None:
     desk = room.desk()
     desk.run_round()
