@@ -332,10 +332,14 @@ def build_script(
 
 
 def parse_fields(line: str) -> dict[str, str]:
-    """Return the fields of one line of `scontrol show --oneliner`."""
+    """Return the fields of one line of `scontrol show --oneliner`.
+
+    Of two of one name the first is Slurm's: a comment or a reason, which a person writes, comes
+    after what is read here, and may hold another.
+    """
     parts = re.split(r"\s+(?=[A-Z][A-Za-z:/]*=)", line.strip())
-    rows = (part.partition("=") for part in parts if "=" in part)
-    return {name: value for name, _, value in rows}
+    rows = [part.partition("=") for part in parts if "=" in part]
+    return {name: value for name, _, value in reversed(rows)}
 
 
 def has_booted_since(job: Mapping[str, str], node: Mapping[str, str]) -> bool:

@@ -58,6 +58,11 @@ def test_a_line_of_scontrol_is_taken_apart() -> None:
     assert found["TRES"] == "c=1"
 
 
+def test_what_people_wrote_in_a_comment_is_no_field_of_the_job() -> None:
+    line = "JobId=12 JobState=PENDING Reason=Resources NodeList= Comment=see JobState=FAILED there"
+    assert parse_fields(line)["JobState"] == "PENDING"
+
+
 def test_what_people_wrote_in_another_encoding_is_no_end_of_the_answer(tmp_path: Path) -> None:
     """`scontrol show node` tells the reasons of all nodes, which any administrator wrote."""
     said = tmp_path / "said"
