@@ -71,7 +71,7 @@ class Submitting:
     """Run → what the engine has of it, or had."""
     waits: dict[str, str] = field(default_factory=dict)
     """Run → for what it waits, or why nothing is heard of it, in the engine's words; those that
-    run, and have ended, are left out."""
+    run, and that have told their end, are left out."""
     over: frozenset[str] = frozenset()
     """Runs that the control plane calls dead, on somebody's word."""
 
@@ -117,7 +117,7 @@ class Submitting:
             return False
         self._handed[run.run] = handle
         found = self.engine.find(handle)
-        self._tell(run.run, found)
+        self._tell(run, found)
         if run.run in self.over and not run.ended and not isinstance(found, Ended):
             return self._let_go(run_dir, handle, found)
         if isinstance(found, Running) and found.again:
@@ -253,17 +253,20 @@ class Submitting:
         now = time.monotonic()
         return now - self._ended_at.setdefault(run, now) >= self.seen_limit_s
 
-    def _tell(self, run: str, found: Running | Ended | Unknown) -> None:
-        """Log what the engine says, when it says something else, and keep for what a run waits."""
+    def _tell(self, run: OpenRun, found: Running | Ended | Unknown) -> None:
+        """Log what the engine says, when it says something else, and keep for what a run waits.
+
+        One that has ended, and wrote none itself, waits for its end to be believed.
+        """
         text = found.proof if isinstance(found, Ended) else found.text
-        stands = isinstance(found, Running) and (found.waits or found.stands)
-        if stands or isinstance(found, Unknown):
-            self.waits[run] = text
+        runs = isinstance(found, Running) and not (found.waits or found.stands)
+        if runs or (isinstance(found, Ended) and run.ended):
+            self.waits.pop(run.run, None)
         else:
-            self.waits.pop(run, None)
-        if self._said.get(run) != text:
-            self._said[run] = text
-            _log.info("%s: %s", run, text, extra={"action": "engine_says"})
+            self.waits[run.run] = text
+        if self._said.get(run.run) != text:
+            self._said[run.run] = text
+            _log.info("%s: %s", run.run, text, extra={"action": "engine_says"})
 
 
 def _has_begun(run_dir: Path, order: Order) -> bool:

@@ -270,6 +270,7 @@ def test_an_attempt_that_is_proven_ended_without_a_word_is_lost_and_names_the_pr
     room.scheduler.found = ENDED
     desk.run_round()
     assert room.end() is None, "what its node wrote last may not be seen yet"
+    assert desk.submitting.waits == {room.order.run: ENDED.proof}, "it is said meanwhile"
     desk.submitting.seen_limit_s = 0.0
     desk.run_round()
     end = room.end()
