@@ -22,7 +22,8 @@ they call a step an episode, a game, a round, it is of no length of its own: epi
 as an agent learns. Unless they tell tokens, that it takes longer warns then, and ends nothing.
 
 A scheduler that suspends the whole job stops the watcher too: the time for which that was away, and
-that a step took besides, is not the step's.
+that a step took besides, is not the step's. It may have been away alone (a look that waited for a
+file system), so in the baseline the step has it all the same.
 
 Steps that tell more tokens than the first did (a batch ramp, longer sequences) may take longer in
 proportion. Of steps that tell fewer nothing is asked: short ones cost more a token.
@@ -133,10 +134,17 @@ class Speed:
         )
 
 
-def _timed(own: Speed, step_s: float, stride: int, count: int, slow: SlowSettings) -> Speed:
-    """Return the speed with the mean time of `stride` steps, counted `count` times."""
+def _timed(
+    own: Speed, step_s: float, stride: int, count: int, slow: SlowSettings, *, most_s: float
+) -> Speed:
+    """Return the speed with the mean time of `stride` steps, counted `count` times.
+
+    Where the watcher was away, it may have been so alone: the steps took up to `most_s` then, and
+    that is what the baseline takes them for.
+    """
     keep = max(slow.window_steps, slow.over_steps or 0)
-    hard, sample_s = slow.hard_floor_over_steps, step_s / max(1.0, own.tokens.ratio)
+    hard, growth = slow.hard_floor_over_steps, max(1.0, own.tokens.ratio)
+    sample_s = step_s / growth
     samples = (sample_s,) * min(count, keep)
     own = replace(
         own,
@@ -147,7 +155,7 @@ def _timed(own: Speed, step_s: float, stride: int, count: int, slow: SlowSetting
     )
     if own.baseline_s is not None:
         return replace(own, after_baseline=own.after_baseline + stride)
-    baseline = (*own.baseline, *samples)
+    baseline = (*own.baseline, *(most_s / growth,) * len(samples))
     if len(baseline) < slow.baseline_steps:
         return replace(own, baseline=baseline)
     return replace(
@@ -395,7 +403,8 @@ class Slow(Detector[Speed]):
         "halts nothing, where the lines of an unchanged program call a step an episode, a game or "
         "the like, and tell no tokens: those grow as an agent learns. What lasts goes on"
         " over restarts in place, as soon as eight steps after one are as slow. For how long the"
-        " whole job, its watcher with it, was suspended is no step's time."
+        " whole job, its watcher with it, was suspended is no step's time, but in what is usual:"
+        " nobody knows there whether the watcher was away alone."
     )
     version = 3
     """2: the hard floor asks each of its steps, not their median, and half a minute; steps of more
@@ -431,11 +440,12 @@ class Slow(Detector[Speed]):
             own, step_s, stride = _read(own, event)
         if warms_up or not stride:
             return replace(own, away_s=view.away_s), []
-        own, step_s = _present(own, step_s, stride, view)
+        own, present_s = _present(own, step_s, stride, view)
         # Of a rank that names its sections and ends every step, lines are missing: nobody knows
         # which of the steps took the time, and their mean is one sample. Some tell every tenth.
         samples = 1 if stream.labelled and stride != own.stride else stride
-        own = _timed(replace(own, stride=stride), step_s, stride, samples, slow)
+        own = replace(own, stride=stride)
+        own = _timed(own, present_s, stride, samples, slow, most_s=step_s)
         own, findings = _relative(own, event, view)
         own, absolute = _absolute(own, event, view)
         return own, absolute + findings

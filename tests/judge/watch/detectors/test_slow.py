@@ -833,3 +833,20 @@ def test_the_time_in_which_a_run_was_suspended_with_its_watcher_is_no_steps(
     found = watch(world, ticking=ticking)
     assert {row.detector for row in found.halts} == (set() if suspended else {"slow"})
     assert ("slow" in {row.detector for row in found.findings}) is not suspended
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_no_step_of_the_baseline_is_shorter_for_that_the_watcher_alone_was_away(
+    goes_on: bool,
+) -> None:
+    """Its looks take 20 s at first, as where they wait for a file system that the run needs not."""
+    until, world = 260 * 40.0, run_of({}).steps(400, step_s=40.0)
+
+    def ticks(end: float) -> Iterator[tuple[float, float]]:
+        mono = T0
+        while mono < end:
+            late_s = 19.0 if goes_on or mono < T0 + until else 0.0
+            mono += 1.0 + late_s
+            yield mono, late_s
+
+    assert "slow" not in {row.detector for row in watch(world, ticking=ticks).findings}
