@@ -53,6 +53,8 @@ class RunStore:
     command: dict[str, Any] | None = None
     queued: bool = False
     """It was claimed after the moment that the database was restored to: telemetry takes it up."""
+    taken: bool = False
+    """Somebody else claims it anew when the next state is told."""
 
     def events(self) -> list[str]:
         return [str(report.event) for report in self.states]
@@ -80,6 +82,8 @@ class FakeControlPlane:
     """How many bytes of a body a proxy on the way lets pass."""
     stale: set[str] = field(default_factory=set)
     """Runs that somebody else claims anew as soon as they were given out."""
+    stale_later: set[str] = field(default_factory=set)
+    """Those that somebody else claims anew while their host is checked."""
     untold: list[str] = field(default_factory=list)
     """Runs that claims are asked about."""
     over: list[str] = field(default_factory=list)
@@ -147,8 +151,8 @@ class FakeControlPlane:
         self.given.append((order.run, request.worker))
         store = self.runs.setdefault(order.run, RunStore(token=order.token))
         store.token, store.secret = order.token, f"secret of {order.run} {order.token}"
-        if order.run in self.stale:
-            self.runs[order.run].token += 1
+        store.token += order.run in self.stale
+        store.taken = order.run in self.stale_later
         return order.document()
 
     def _telemetry(self, run: RunStore, body: bytes) -> dict[str, Any]:
@@ -177,6 +181,7 @@ class FakeControlPlane:
 
     def _state(self, run: RunStore, body: bytes) -> dict[str, Any]:
         run.states.append(StateReport.model_validate_json(body))
+        run.token += run.taken
         return {"ok": True, "detail": {}}
 
     def _findings(self, run: RunStore, body: bytes) -> dict[str, Any]:

@@ -351,11 +351,12 @@ def test_an_order_under_a_newer_token_gets_a_clean_directory(
     assert stored.token == 2
 
 
+@pytest.mark.parametrize("when", ["stale", "stale_later"])
 def test_a_stale_token_starts_nothing(
-    home: Path, plane: FakeControlPlane, start_worker: StartWorker
+    home: Path, plane: FakeControlPlane, start_worker: StartWorker, when: str
 ) -> None:
     stale, good = make_order(), make_order()
-    plane.stale.add(stale.run)
+    getattr(plane, when).add(stale.run)
     offer(plane, stale, good)
     start_worker()
     until(lambda: is_training(home, good), "the good run")

@@ -101,7 +101,7 @@ class Launching:
             keep_away(self.settings.home, record.unfit, self.wall())
             self._end_unfit(order, run_dir, shipper, record)
             return Launch(host_unfit=devices is not None and record.host_is_unfit())
-        shipper.report()
+        shipper.ship(time.monotonic())  # it says whose the run is by now: a check takes minutes
         if shipper.stale:
             return Launch()
         try:
