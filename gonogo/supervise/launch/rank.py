@@ -2,10 +2,10 @@
 
 `python -m gonogo.supervise.launch.rank --dir RUNDIR --keeper PID -- PROGRAM …` starts the program
 with its output in `rank{N}.log`, dies with torchrun's agent and takes the program along, passes
-SIGTERM, SIGINT and SIGUSR1 on, and writes `exit_rank{N}.json` before it ends as the program ended.
-Where the host has none to give for START_LIMIT_S the run ends as the host's failure, not the
-program's. `.rank{N}.json` names the program's process while it runs, or, where the program is a
-launcher, the processes that it starts (`launched`). Where the order has patterns, what the
+SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 on, and writes `exit_rank{N}.json` before it ends as the
+program ended. Where the host has none to give for START_LIMIT_S the run ends as the host's failure,
+not the program's. `.rank{N}.json` names the program's process while it runs, or, where the program
+is a launcher, the processes that it starts (`launched`). Where the order has patterns, what the
 program's output tells of its steps goes into its heartbeat file (`output_lines`). Standard library
 only.
 """
