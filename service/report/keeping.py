@@ -7,7 +7,7 @@ after the end, one at each turn, so that it stays out of the way of what is goin
 import logging
 from pathlib import Path
 
-from gonogo.contract.errors import GonogoError
+from gonogo.contract.errors import GonogoError, Unavailable
 from service.context import Context
 from service.queries.experiments import load_changed
 from service.report.writing import REPORT, reports_dir, write_report
@@ -44,12 +44,17 @@ class Reports:
             if context.now() - changed_at < SETTLE_S:
                 return
             self._done[experiment] = changed_at
-            if not is_written(reports_dir(context.settings.home, experiment) / REPORT, changed_at):
-                self._write(experiment)
+            if is_written(reports_dir(context.settings.home, experiment) / REPORT, changed_at):
+                continue
+            if self._write(experiment):
                 return
+            del self._done[experiment]  # at a later turn; the others are not to wait for that
 
-    def _write(self, experiment: str) -> None:
+    def _write(self, experiment: str) -> bool:
+        """Write a report; False where what it tells cannot be had just now."""
         try:
             write_report(self._context, experiment)
         except GonogoError as error:
             _log.warning("no report: %s", error, extra={"action": "report_not_written"})
+            return not isinstance(error, Unavailable)
+        return True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
+from service.evidence.artifacts import LOOKS, _turn
 from service.report.keeping import SETTLE_S, Reports
 from tests.service.conftest import Plane
 
@@ -50,3 +52,19 @@ def test_it_is_written_once_until_something_is_decided(plane: Plane) -> None:
     plane.context.now = lambda: now + 100 + SETTLE_S + 1
     reports.run_once()
     assert "seen by eye" in report_of(plane, experiment).read_text()
+
+
+def test_a_report_that_cannot_be_written_while_run_directories_hang_is_written_later(
+    plane: Plane,
+) -> None:
+    experiment = cancelled(plane)
+    now = plane.context.now()
+    plane.context.now = lambda: now + SETTLE_S + 1
+    reports = Reports(plane.context)
+    with ExitStack() as hanging:
+        for _ in range(LOOKS):
+            hanging.enter_context(_turn())
+        reports.run_once()
+        assert not report_of(plane, experiment).exists()
+    reports.run_once()
+    assert report_of(plane, experiment).exists()
