@@ -45,9 +45,16 @@ def check_reach(url: str) -> None:
     A name that cannot be looked up now is no reason: the try says so.
 
     Raises:
-        Rejected: it is.
+        Rejected: it is, or its port is none.
     """
-    host = urlsplit(url).hostname or ""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise Rejected(f"{host}: {error}") from error
+    if port == 0:
+        raise Rejected(f"{host}: nobody listens at port 0")
     for address in _addresses(host):
         if any(map(_is_closed, (address, *_inside(address)))):
             raise Rejected(f"{host} leads to {address}, where no webhook may lead")

@@ -49,6 +49,14 @@ def test_no_webhook_leads_to_a_metadata_service(plane: Plane, url: str) -> None:
     assert "no webhook may lead" in answer.text
 
 
+@pytest.mark.parametrize("port", ["99999", "0", "http"])
+def test_a_webhook_whose_port_is_none_is_refused(plane: Plane, port: str) -> None:
+    """Each try of it was a traceback, and the alert due again."""
+    answer = plane.call("POST", "/webhooks", json={"url": f"http://127.0.0.1:{port}/"})
+    assert answer.status_code == 422
+    assert "ort" in answer.json()["detail"]
+
+
 @pytest.mark.parametrize(
     "url",
     [
