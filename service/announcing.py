@@ -9,9 +9,8 @@ import os
 import socket
 from pathlib import Path
 
+from gonogo.home_files import SERVICE_FILE
 from gonogo.rundir import save_json
-
-SERVICE_FILE = "service.json"
 
 
 def announce(home: Path, url: str) -> None:

@@ -27,10 +27,10 @@ import httpx
 import typer
 
 from gonogo.cli.checkout import application_argv, application_env
-from gonogo.cli.reach.locate import SERVICE_FILE
 from gonogo.cli.settings import Settings
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, Rejected, Unavailable
+from gonogo.home_files import SERVICE_FILE
 from gonogo.planning.resolve import checkout_root
 from gonogo.private_file import open_private
 from gonogo.supervise.processes import die_with_parent

@@ -6,11 +6,10 @@ node by now, or at another port.
 
 from pathlib import Path
 
+from gonogo.home_files import REACHED_FILE
 from gonogo.rundir import save_json
 from gonogo.supervise.durable import load_json
 from worker.engine.submission import load_submission
-
-REACHED_NAME = "reached.json"
 
 
 def save_reached(home: Path, url: str) -> bool:
@@ -19,7 +18,7 @@ def save_reached(home: Path, url: str) -> bool:
     Raises:
         OSError: the home cannot be written to just now.
     """
-    save_json(home / REACHED_NAME, {"v": 1, "url": url})
+    save_json(home / REACHED_FILE, {"v": 1, "url": url})
     return True
 
 
@@ -28,7 +27,7 @@ def load_reached(home: Path, run_dir: Path) -> str | None:
     try:
         if load_submission(run_dir) is None:
             return None
-        url = (load_json(home / REACHED_NAME) or {}).get("url")
+        url = (load_json(home / REACHED_FILE) or {}).get("url")
     except OSError:  # weather
         return None
     return url if isinstance(url, str) and url else None

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-SERVICE_FILE = "service.json"
-REACHED_FILE = "reached.json"
-"""Where the nodes of a scheduler's runs reach the service, as the home's worker writes it."""
+from gonogo.home_files import REACHED_FILE, SERVICE_FILE
+
 _NAMED = "GONOGO_URL"
 
 
