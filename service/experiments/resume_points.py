@@ -4,11 +4,12 @@ What was taken over from another experiment (`origins`) is looked for there. Che
 whole to verify them, which takes long: ask outside a transaction that writes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from gonogo.contract.lifecycle import PhaseState, RunState
 from gonogo.contract.order import ResumePoint
 from gonogo.judge.course.remedies import lost_answers, set_aside
+from gonogo.judge.course.reruns import earlier_beginnings
 from service.db.schema import ExperimentRow, RunRow
 from service.db.store import Session
 from service.experiments.checkpoints import (
@@ -73,6 +74,41 @@ def load_resume_points(
         if point is not None:
             found[wanted.name] = point
     return found
+
+
+def go_back_for_gate(
+    session: Session, experiment: ExperimentRow, phase: str, points: Mapping[str, ResumePoint]
+) -> dict[str, ResumePoint]:
+    """Return where the next attempt of a phase goes on so that its gate sees enough.
+
+    That is an earlier durable checkpoint where after the newest one too few steps are left for it,
+    as often in a phase as the plan retries what infrastructure ended: who is cut off late again and
+    again makes no steps again for ever.
+
+    Args:
+        session: for reading; checkpoints are read whole.
+        experiment: whose phase it is.
+        phase: whose last run was cut off.
+        points: what `load_resume_points` found.
+    """
+    newest, runs = points.get(phase), runs_of(session, experiment.id, phase)
+    plan = resolved_of(experiment).parsed()
+    if newest is None or not runs or runs[-1].until is not None:
+        return dict(points)
+    wanted = earlier_beginnings(plan, phase, newest.step)
+    if not wanted:
+        return dict(points)
+    before = load_attempts(session, experiment.id, phase, taken_over=True)
+    late = sum(
+        row.launched and row.run != runs[-1].id and row.durable_step >= wanted.stop
+        for row in before
+    )
+    if late >= max(1, plan.retry.infra):
+        return dict(points)
+    point = _lineage_checkpoint(session, experiment, phase, before=wanted.stop)
+    if point is None or point.step not in wanted:
+        return dict(points)
+    return {**points, phase: point}
 
 
 def load_weights(

@@ -43,7 +43,12 @@ from service.experiments.consequences import act
 from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
 from service.experiments.lifecycle import Deed, lock_run, record_event
-from service.experiments.resume_points import checkpoints_before, load_resume_points, load_weights
+from service.experiments.resume_points import (
+    checkpoints_before,
+    go_back_for_gate,
+    load_resume_points,
+    load_weights,
+)
 from service.experiments.speeds import note_speed
 from service.judging.materialise import save_run
 from service.queries.experiments import load_experiment, runs_of
@@ -139,6 +144,8 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
     passed = outcome.klass is OutcomeClass.SUCCESS
     resume = load_resume_points(session, experiment, run.phase) if restarts or passed else {}
     point = resume.get(run.phase) if restarts else None
+    if restarts:
+        resume = go_back_for_gate(session, experiment, run.phase, resume)
     save_run(session, run, folder)
     return Case(
         run=run.id,

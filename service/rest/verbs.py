@@ -16,7 +16,11 @@ from service.experiments.course import resolved_of
 from service.experiments.decisions import save_decision
 from service.experiments.lifecycle import Deed, lock_experiment
 from service.experiments.overrides import override
-from service.experiments.resume_points import load_resume_points, load_weights
+from service.experiments.resume_points import (
+    go_back_for_gate,
+    load_resume_points,
+    load_weights,
+)
 from service.experiments.verbs import VERBS, Points
 from service.http.auth import Operator, Service
 from service.http.etag import ETAG_HEADER, IfMatch, check_if_match, etag_of
@@ -52,7 +56,9 @@ def _resume_points(context: Context, experiment: str) -> Points:
 
     def load(session: Session) -> Points:
         row = load_experiment(session, experiment)
-        return load_resume_points(session, row, _phase_at(session, row))
+        phase = _phase_at(session, row)
+        points = load_resume_points(session, row, phase)
+        return points if phase is None else go_back_for_gate(session, row, phase, points)
 
     return context.store.read(load)
 

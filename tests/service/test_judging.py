@@ -474,6 +474,68 @@ def test_what_a_lost_run_had_measured_is_not_forgotten_by_the_one_that_goes_on(
     assert condition["text"] == f"what had failed when a run of it was ended is not undone ({told})"
 
 
+def cut_off(plane: Plane, worker: FakeWorker, order: Any, code: str) -> None:
+    """End a run at step 28 of 30, which has left checkpoints after steps 10, 20 and 28."""
+    for step in (10, 20, 28):
+        save_checkpoint(worker.home / order.run, step=step)
+    save_json(worker.home / order.run / "order.json", order.document())
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=28, done=False) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    verbs = {"superseded": "takeover", "halted": "halt"}
+    if code in verbs:
+        said = {"reason": "test"}
+        assert plane.call("POST", f"/experiments/{order.experiment}/{verbs[code]}", json=said)
+    if code != "superseded":
+        actor = "operator" if code == "halted" else "infra"
+        worker.end(order, lines, code, actor, code=3)
+    if code == "halted":
+        plane.wait_state(order.experiment, "awaiting_decision")
+        said = {"reason": "go on"}
+        assert plane.call("POST", f"/experiments/{order.experiment}/resume", json=said)
+
+
+@pytest.mark.parametrize("code", ["preempted", "keeper_lost", "superseded", "halted"])
+def test_a_run_that_is_cut_off_late_goes_back_to_where_its_gate_sees_enough(
+    plane: Plane, tmp_path: Path, code: str
+) -> None:
+    """Its last two steps were all that the gate saw of it: the phase was inconclusive."""
+    plan = bundled_plan("demo")
+    first, second = plan["phases"][:2]
+    gate = [{
+        "id": "fast", "metric": "dt_step_s", "aggregate": "median", "min_samples": 8,
+        "warmup_steps": 2, "pass_below": 1.0,
+    }]  # fmt: skip
+    phases = [{**first, "steps": 30, "gate": gate}, second]
+    experiment = plane.submit({**plan, "phases": phases})
+    worker = plane.worker(home=tmp_path / "runs")
+    cut_off(plane, worker, plane.next_order(worker), code)
+    order = plane.next_order(worker)
+    assert order.resume_from is not None
+    assert order.resume_from.step == 20
+    worker.start(order)
+    lines = {rank: beats(order, rank) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    assert worker.end(order, lines).status_code == 200
+    assert plane.next_order(worker).phase == second["name"]
+    assert plane.experiment(experiment)["phases"][0]["verdict"] == "GO"
+
+
+def test_nobody_goes_back_for_his_gate_again_and_again(plane: Plane, tmp_path: Path) -> None:
+    plan = bundled_plan("demo")
+    gate = [{"id": "fast", "metric": "dt_step_s", "aggregate": "median", "min_samples": 10,
+             "pass_below": 1.0}]  # fmt: skip
+    phases = [{**plan["phases"][0], "steps": 30, "gate": gate}, plan["phases"][1]]
+    plane.submit({**plan, "phases": phases, "retry": {"infra": 2}})
+    worker = plane.worker(home=tmp_path / "runs")
+    began = []
+    for _ in range(4):
+        order = plane.next_order(worker)
+        began.append(order.resume_from and order.resume_from.step)
+        cut_off(plane, worker, order, "preempted")
+    assert began == [None, 20, 20, 28]
+
+
 @pytest.mark.parametrize(
     ("code", "waived"), [("keeper_lost", False), ("halted", False), ("halted", True)]
 )

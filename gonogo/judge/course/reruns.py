@@ -11,7 +11,7 @@ nothing of them: such a rerun begins at step 1, and answers so many steps after 
 from collections.abc import Mapping
 from typing import Any
 
-from gonogo.contract.criterion import Criterion, Metric
+from gonogo.contract.criterion import Criterion, GateSeverity, Metric
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Detector, OutcomeClass
 from gonogo.contract.plan import Plan
@@ -25,6 +25,8 @@ SUDDEN_STEPS = 50
 """Beyond the step that failed, of what happens at once: a hang, a death, a number that is none."""
 GRADUAL_STEPS = 500
 """The same of what is seen over many steps: slow, starved, diverging, leaking."""
+REPEATED_STEPS = 1000
+"""So many steps, or a tenth of the phase, are made again at most for the gate to see enough."""
 SUDDEN = HANGS | {Detector.NON_FINITE, Detector.PROCESS_DEATH, Detector.NO_FIRST_HEARTBEAT}
 
 _ANY: frozenset[str] = frozenset()
@@ -115,8 +117,25 @@ def _keeps(name: str, value: Any) -> bool:
 def _latest_start(plan: Plan, phase: str) -> int | None:
     """Return the step before which a run must begin for the gate to see enough; None: anywhere."""
     row = plan.phase(phase)
-    needed = max((_steps_of(criterion, row.steps) for criterion in row.gate), default=0)
+    deciding = (item for item in row.gate if item.severity is not GateSeverity.ADVISORY)
+    needed = max((_steps_of(item, row.steps) for item in deciding), default=0)
     return row.steps - needed + 1 if needed > 1 else None
+
+
+def earlier_beginnings(plan: Plan, phase: str, newest: int) -> range | None:
+    """Return the steps after one of which a run goes on, rather than after `newest`, if cut off.
+
+    A gate sees the steps after the checkpoint alone: where those are too few for it, the run would
+    go to its end in vain. Whoever was cut off so late makes some of its steps again instead.
+
+    Returns:
+        None where the gate sees enough after `newest`; empty where the way back is too long.
+    """
+    latest = _latest_start(plan, phase)
+    if latest is None or newest < latest:
+        return None
+    most = max(REPEATED_STEPS, plan.phase(phase).steps // 10)
+    return range(max(1, newest - most), latest)
 
 
 def _steps_of(criterion: Criterion, steps: int) -> int:

@@ -14,6 +14,7 @@ from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, ActionKind, Attempt
+from gonogo.judge.course.reruns import earlier_beginnings
 from gonogo.judge.watch.detectors.restart_storm import Start, is_storm
 
 IN_VAIN = 10
@@ -38,7 +39,7 @@ def decide_retry(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float
         keeps = last.reason in (RunReason.CONFIRM, RunReason.REMEDY)
         return Action(
             kind=ActionKind.START_RUN,
-            text=_why_again(plan, last, len(failed)),
+            text=f"{_why_again(plan, last, len(failed))}{_made_again(plan, phase, last)}",
             phase=phase,
             reason=last.reason if keeps else RunReason.RESUME,
             resume=True,
@@ -65,6 +66,13 @@ def _why_again(plan: Plan, last: Attempt, failed: int) -> str:
     if _was_preempted(last):
         return "preempted: it goes on from its last checkpoint"
     return f"{last.outcome.code}: retry {failed} of {plan.retry.infra}"
+
+
+def _made_again(plan: Plan, phase: str, last: Attempt) -> str:
+    """Say that the next attempt may make steps again, so that its gate sees enough of them."""
+    if last.until is not None or not earlier_beginnings(plan, phase, last.durable_step):
+        return ""
+    return f", or from one before step {last.durable_step} after which the gate sees enough"
 
 
 def _was_preempted(attempt: Attempt) -> bool:

@@ -339,10 +339,25 @@ def test_infrastructure_is_retried_from_the_last_checkpoint_and_decides_nothing(
     assert (action.phase, action.record, action.verdict) == ("smoke", False, None)
 
 
+@pytest.mark.parametrize(("code", "why"), [
+    ("preempted", "preempted: it goes on from its last checkpoint"),
+    ("keeper_lost", "keeper_lost: retry 1 of 2"),
+])  # fmt: skip
+def test_who_is_cut_off_too_late_for_the_gate_is_told_that_steps_may_be_made_again(
+    code: str, why: str
+) -> None:
+    again = ", or from one before step 26 after which the gate sees enough"
+    cut_off = attempt(code, "INCONCLUSIVE", durable_step=26)
+    assert after(cut_off).text == f"{why}{again}"
+    assert after(replace(cut_off, durable_step=25)).text == why
+    bounded = replace(cut_off, reason=RunReason.CONFIRM, until=30)
+    assert after(bounded).text == why, "its gate asks for nothing"
+
+
 def test_a_preempted_run_goes_on_however_often_and_counts_as_no_retry() -> None:
     taken = attempt("preempted", "INCONCLUSIVE", durable_step=20, started_at=9_990.0)
     for plan in (plan_with(retry__infra=0), plan_with(retry__infra=2)):
-        rows = [replace(taken, durable_step=step) for step in range(30)]
+        rows = [replace(taken, durable_step=step) for step in range(26)]
         action = after(*rows, plan=plan)
         assert (action.kind, action.reason, action.resume) == ("start_run", "resume", True)
         assert action.text == "preempted: it goes on from its last checkpoint"
