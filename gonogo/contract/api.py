@@ -1,7 +1,7 @@
 """Which resources does the REST API have? Their shapes, shared by service and client."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -344,6 +344,14 @@ class LogView(Recorded):
     """Where to go on."""
 
 
+class CampaignState(StrEnum):
+    """State of a campaign."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+
+
 class FoundView(Recorded):
     """A campaign, an experiment, a run or a decision that a name or an id's beginning may mean."""
 
@@ -354,7 +362,7 @@ class FoundView(Recorded):
     experiment: str | None
     """Null for a campaign."""
     phase: str | None = None
-    state: str
+    state: ExperimentState | RunState | CampaignState | Literal["decided"]
     """Of a campaign, an experiment or a run; `decided` for a decision."""
     verdict: Verdict | None = None
     by_hand: bool = False
@@ -431,14 +439,6 @@ class ProblemBody(Recorded):
     allowed: list[str] = []
     token: int | None = None
     """With `stale_token`: the token that the run has now."""
-
-
-class CampaignState(StrEnum):
-    """State of a campaign."""
-
-    RUNNING = "running"
-    FINISHED = "finished"
-    CANCELLED = "cancelled"
 
 
 class CampaignSubmission(Document):
