@@ -132,6 +132,28 @@ def test_what_it_tells_of_its_steps_is_watched() -> None:
     assert seen[30].median_s() == pytest.approx(1.01, rel=0.05)
 
 
+def with_signs_of_life_alone(world: World) -> World:
+    """Rank 1 tells where it is, and neither where a step begins nor where it ends."""
+    told = world.ranks[1].lines
+    kept = [said for said in told if not re.search(rb'"(step_start|progress|step_end)"', said.raw)]
+    world.ranks[1].lines = kept
+    return rewritten(world, lambda raw: raw)
+
+
+def test_a_rank_that_tells_only_in_which_step_it_is_has_ended_those_before() -> None:
+    assert halted(with_signs_of_life_alone(world_of(150).steps(150, step_s=10.0).finish())) == []
+
+
+@pytest.mark.parametrize("before", [0, 1, 100])
+def test_its_hang_is_found_after_the_time_of_a_first_step(before: int) -> None:
+    world = world_of(150).steps(before, step_s=10.0)
+    world.open_step()
+    world.hang(1, "forward", 1000.0)
+    (finding,) = watch(with_signs_of_life_alone(world)).halts
+    assert (finding.detector, finding.rank, finding.step) == ("no_first_heartbeat", 1, before + 1)
+    assert 900.0 < (finding.value or 0.0) <= 902.0
+
+
 def with_the_section_first(world: World) -> World:
     """No step's end is told, and a section line names the next step ahead of its start."""
     for rank in world.ranks:

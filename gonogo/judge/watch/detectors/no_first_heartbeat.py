@@ -11,7 +11,8 @@ is made with its `Trainer`: it has as long for its first line, and is warned of 
 would be halted. A rank of another node that no probe
 has seen may not have been started when the first was: it has the time of a boot. An evaluation
 before the first step is D5's, and the step begins when it is over, for those who waited for it,
-too.
+too. Of a rank that never tells where a step begins or ends, only in which one it is, each step has
+the time of a first one: D4 does not know how long they last.
 
 Whoever waits in boot for a rank without a line is not why; nor need be one in its first step.
 """
@@ -161,7 +162,7 @@ def _slow_start(
         return []
     if stream.started_mono is not None:
         freed = max(stream.left_mono, freed_mono(view, stream, streams, tick.mono))
-        what, elapsed_s = "first step", tick.mono - max(stream.started_mono, freed)
+        what, elapsed_s = "first step", tick.mono - max(_began_mono(stream), freed)
         limit = first_step_limit(view.run)
     elif stream.section in COMPUTE_SECTIONS:  # the line that opened its step is late, or was lost
         freed = freed_mono(view, stream, streams, tick.mono)
@@ -195,6 +196,16 @@ def _slow_start(
             f" {culprit} stands in {stream.section or 'no section'}{_missing_text(view, missing)}",
         )
     ]
+
+
+def _began_mono(stream: RankStream) -> float:
+    """Return when the step began that a rank stands in, of which it has told no end so far.
+
+    One that tells only in which step it is has ended those before.
+    """
+    if stream.started_mono is None or stream.step > stream.from_step + 1:
+        return stream.advanced_mono
+    return stream.started_mono
 
 
 def _missing_text(view: View, missing: list[int]) -> str:
