@@ -10,6 +10,9 @@ interpreter for minutes, and then no thread speaks: in these a silent rank has t
 section (D5) or of its start (D2), unless its process is stopped or dead. Ranks that a launcher
 restarts in place start one after the other: while a peer starts anew, a silent rank has the time of
 a start; and its silence counts since the peer was back, for its own lines may come later.
+
+A program that names no sections may speak little, so its silence says nothing. A stopped process
+does: who is stopped for as long as silence may last is lost, from the first step on.
 """
 
 from gonogo.contract.finding import Finding, Severity
@@ -73,6 +76,13 @@ def limit_of_silence(view: View, stream: RankStream, mono: float) -> Limit:
     return max(usual, allowed, key=lambda limit: limit.seconds)
 
 
+def _is_stopped(view: View, stream: RankStream, mono: float) -> bool:
+    """Whether a rank's process has been stopped for longer than silence may last."""
+    process = view.processes.of(stream.rank)
+    stopped_s = process.held_s(mono) if process.state is ProcessState.STOPPED else 0.0
+    return stopped_s > view.run.watch.alive_lost.halt_s
+
+
 def _halt(view: View, tick: Tick, stream: RankStream) -> Finding:
     silent_s = tick.mono - stream.heard_mono
     limit = limit_of_silence(view, stream, tick.mono)
@@ -108,7 +118,8 @@ class AliveLost(Detector[None]):
         "is held once it has been stopped for five seconds, or in uninterruptible sleep for "
         "`suspect_s`; the latter, a write to a slow disk, keeps the time of its section, and that "
         "of a checkpoint where no rank is heard though a peer's process lives: lines wait for "
-        "disks."
+        "disks. Of a program that names no sections, and may speak little, a process that has been"
+        " stopped for a minute halts."
     )
     version = 2
     """2: silence in data, checkpoint, evaluation and at the start has the deadline of those."""
@@ -122,7 +133,11 @@ class AliveLost(Detector[None]):
         mono, suspect_s = tick.mono, settings.suspect_s
         if all(mono - stream.heard_mono <= suspect_s for stream in view.streams.values()):
             return own, []
-        streams = [stream for stream in view.active() if stream.labelled and not stream.halt_seen]
+        streams = [
+            stream
+            for stream in view.active()
+            if (stream.labelled or _is_stopped(view, stream, mono)) and not stream.halt_seen
+        ]
         silent = [s for s in streams if mono - s.heard_mono > suspect_s]
         if not silent:
             return own, []

@@ -434,6 +434,29 @@ def test_a_rank_that_owes_no_line_is_not_silent(told: dict[str, Any]) -> None:
     assert look(AliveLost, ranks) == []
 
 
+@pytest.mark.parametrize("steps", [0, 1, 40])
+@pytest.mark.parametrize(
+    ("state", "held_s", "found"),
+    [
+        (ProcessState.STOPPED, 60.0, []),
+        (ProcessState.STOPPED, 60.25, [60.0]),
+        (ProcessState.UNINTERRUPTIBLE, 1e3, []),
+        (ProcessState.ALIVE, 1e3, []),
+    ],
+)
+def test_a_rank_that_names_no_sections_is_lost_once_it_has_been_stopped_for_a_minute(
+    state: ProcessState, held_s: float, found: list[float], steps: int
+) -> None:
+    ranks = [
+        standing(None, for_s=1e4, steps=steps, rank=0, labelled=False, heard_mono=NOW - 1e4),
+        standing(None, for_s=1.0, steps=steps, rank=1, labelled=False),
+    ]
+    processes = Processes(ranks={0: Process(state=state, held_mono=NOW - held_s)})
+    told = look(AliveLost, ranks, processes=processes)
+    assert halts(told) == found
+    assert {finding.rank for finding in told} <= {0}
+
+
 def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
     (processes, *_) = not_observed(start(order_of(), watched=False))
     assert "alive_lost" in processes
