@@ -21,6 +21,7 @@ files, whose pages the kernel takes back.
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -360,7 +361,9 @@ def _device_mb(payload: Any) -> dict[str, float]:
     for row in payload if isinstance(payload, list) else []:
         if isinstance(row, Mapping):
             rank, total = row.get("rank"), row.get("mem_total_mb")
-            if isinstance(rank, int) and isinstance(total, int | float) and total > 0:
+            if not (isinstance(rank, int) and isinstance(total, int | float)):
+                continue
+            if 0 < total <= sys.float_info.max:
                 found_mb[str(rank)] = float(total)
     return found_mb
 

@@ -12,6 +12,7 @@ took it, which is a warning. A look that says nothing changes nothing.
 import math
 from dataclasses import dataclass, field
 
+from gonogo.contract.canonical import added
 from gonogo.contract.device import devices_in
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg
@@ -126,7 +127,7 @@ class MemoryLimit(Detector[Over]):
 
     def _host_finding(self, view: View, tick: Tick, host: HostMemory, limit_mb: float) -> Finding:
         """Halt when the memory is the ranks' own; where they do not say, it may be anybody's."""
-        own_mb = math.fsum(host.ranks.values())
+        own_mb = added(host.ranks.values())
         mine = own_mb >= OWN_SHARE * host.used_mb
         text = (
             f"{host.used_mb:.0f} of {limit_mb:.0f} MB of host memory are in use,"

@@ -29,10 +29,10 @@ Steps that tell more tokens than the first did (a batch ramp, longer sequences) 
 proportion. Of steps that tell fewer nothing is asked: short ones cost more a token.
 """
 
-import math
 import statistics
 from dataclasses import dataclass, field
 
+from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.outcome import Detector as Name
@@ -313,7 +313,7 @@ def _absolute(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
         tok_s = tokens / min(hard)
         limit = slow.hard_floor_ratio * slow.floor_tok_s
         own, held_s, began = _held_s(own, "hard_floor", tok_s < limit, line.step)
-        if tok_s < limit and held_s + math.fsum(hard) >= HARD_LEAST_S:
+        if tok_s < limit and held_s + added(hard) >= HARD_LEAST_S:
             text = f"{tok_s:.4g} tokens/s or less in each of {len(hard)} steps (limit {limit:.4g})"
             findings.append(_floor_finding(view, event, began, "hard_floor", tok_s, limit, text))
     median_s = _median_s(own, slow)

@@ -534,7 +534,7 @@ def test_memory_that_is_no_amount_is_no_sample() -> None:
 
 
 def test_a_device_of_no_size_says_nothing() -> None:
-    sizes = (0.0, -1.0, 0.5, "80 GB", None)
+    sizes = (0.0, -1.0, 0.5, "80 GB", None, 10**400)
     rows = [{"rank": rank, "mem_total_mb": size} for rank, size in enumerate(sizes)]
     grown = Grown().tell(devices=[*rows, {"rank": None, "mem_total_mb": 5.0}, "a device"])
     assert grown.own.device_mb == {"2": 0.5}

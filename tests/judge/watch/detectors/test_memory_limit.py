@@ -159,6 +159,11 @@ def test_a_named_rank_holds_a_third_more_than_the_next(most: float, named: int |
     assert halt.rank == named
 
 
+def test_a_host_of_numbers_that_no_sum_holds_is_full() -> None:
+    rows = [host(1.7e308, 1.7e308, r0=1.7e308, r1=1.7e308)] * 3
+    assert [finding.severity for finding in seen(rows).findings] == [Severity.HALT]
+
+
 def test_nobody_is_named_where_no_rank_says() -> None:
     (warning,) = seen([host(95.0)] * 3).findings
     assert (warning.rank, warning.severity) == (None, Severity.WARN)

@@ -43,6 +43,16 @@ def test_slowness_within_the_ratio_is_silent() -> None:
     assert watch(run_of().steps(19).steps(30, step_s=1.6)).halts == []
 
 
+def test_a_clock_of_numbers_that_no_sum_holds_is_no_end_of_the_watch() -> None:
+    world = run_of({"slow": {"floor_tok_s": 100.0, "warmup_steps": 2}}).steps(20)
+    for rank in world.ranks:
+        for place, said in enumerate(rank.lines):
+            line = json.loads(said.raw)
+            mono = 1.7e308 if line["step"] % 2 else line["mono"]
+            rank.lines[place] = Said(said.mono, json.dumps({**line, "mono": mono}).encode())
+    assert watch(world).state.streams[0].completed == 20
+
+
 def test_a_slow_start_is_no_baseline() -> None:
     assert watch(run_of().steps(5, step_s=3.0).steps(40)).halts == []
     (halt,) = watch(run_of().steps(5, step_s=3.0).steps(15).steps(8, step_s=2.5)).halts
