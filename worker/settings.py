@@ -1,6 +1,7 @@
 """What does a worker (and its keepers) read from the environment? Here, and only here."""
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from gonogo.settings import home_of, known_names, load_key, parse_engine, read
 from gonogo.systemd import NAMES, Notifier, load_notifier
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+_TYPED = re.compile(r"(?:SQUEUE|SCANCEL|SCONTROL)_\w+|SLURM_TIME_FORMAT")
+"""Variables by which people have Slurm's commands filter, ask back, or write times their way."""
 
 
 class OnStop(StrEnum):
@@ -145,6 +148,15 @@ def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
         "GONOGO_LOG": settings.log_level,
         "PYTHONPATH": path,
     }
+
+
+def slurm_environ() -> dict[str, str]:
+    """Return the environment of Slurm's commands: ours, without what is set for those typed.
+
+    `SCANCEL_STATE=PENDING` has scancel end nothing and call it done, `SQUEUE_PARTITION` hides a job
+    that is there, and `SCANCEL_INTERACTIVE` asks. What sbatch reads (`SBATCH_ACCOUNT`) is kept.
+    """
+    return {name: value for name, value in os.environ.items() if _TYPED.fullmatch(name) is None}
 
 
 def _words(text: str | None) -> tuple[str, ...]:

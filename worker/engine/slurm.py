@@ -35,6 +35,7 @@ from gonogo.supervise.node_record import MET_NAME, keeping_of, meet_path
 from gonogo.supervise.release import own_python
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
 from worker.engine.slurm_queue import Queue
+from worker.settings import slurm_environ
 
 NAME = "slurm"
 TERM_BEFORE_S = 120
@@ -89,6 +90,8 @@ def run_command(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     try:
         return subprocess.run(
             command,
+            env=slurm_environ(),
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
             errors="replace",  # people write comments and reasons in whatever their terminal speaks

@@ -71,6 +71,18 @@ def test_what_people_wrote_in_another_encoding_is_no_end_of_the_answer(tmp_path:
     assert (found["State"], found["OS"]) == ("DRAIN", "Linux")
 
 
+def test_what_people_set_for_commands_that_they_type_is_kept_from_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs = ("SCANCEL_STATE", "SCANCEL_INTERACTIVE", "SQUEUE_PARTITION", "SLURM_TIME_FORMAT")
+    for name in (*theirs, "SLURM_CONF", "SBATCH_PARTITION"):
+        monkeypatch.setenv(name, "set")
+    seen = run_command(["env"]).stdout.splitlines()
+    assert {"SLURM_CONF=set", "SBATCH_PARTITION=set"} <= set(seen)
+    assert [name for name in theirs if f"{name}=set" in seen] == []
+    assert run_command(["cat"]).stdout == "", "a command that asks is answered by nobody"
+
+
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED"])
 def test_job_whose_nodes_answer_has_ended(state: str) -> None:
     found = judge_job(HANDLE, job(state), rows(WELL))
