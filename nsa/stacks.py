@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -31,7 +32,10 @@ class StackDumps:
         self._thread.start()
 
     def close(self) -> None:
-        """Give SIGUSR1 back and remove the hidden file; a dump that is there is named first."""
+        """Give SIGUSR1 back and remove the hidden file; a dump that is there is named first.
+
+        A file system that refuses that ends no training.
+        """
         self._closing.set()
         self._thread.join()
         self._publish()
@@ -39,7 +43,8 @@ class StackDumps:
         for file in (self._file, self._previous):
             if file is not None:
                 file.close()
-        self._hidden.unlink(missing_ok=True)
+        with suppress(OSError):  # an empty file stays behind
+            self._hidden.unlink(missing_ok=True)
 
     def _watch(self) -> None:
         while not self._closing.wait(_POLL_S):
