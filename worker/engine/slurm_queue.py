@@ -77,9 +77,10 @@ class Queue:
         rows = self.ask("squeue", "--noheader", "--states=PENDING", *here, "--format=%i|%Q")
         told = self.ask("scontrol", "--details", "--oneliner", "show", "node")
         nodes = [self.parse(line) for line in told.splitlines() if line.strip()]
+        asked = set(name.split(","))  # a job may name several, of which it gets one
         return Partition(
             pending=tuple(_pending_of(rows.splitlines())),
-            nodes=tuple(row for row in nodes if name in row.get("Partitions", "").split(",")),
+            nodes=tuple(row for row in nodes if asked & set(row.get("Partitions", "").split(","))),
         )
 
 

@@ -63,8 +63,10 @@ def test_what_is_free_is_counted_on_nodes_that_take_jobs() -> None:
 class Cluster:
     """Slurm's commands for one pending job, in the words of 22.05."""
 
-    def __init__(self, reason: str = "Resources", fails: bool = False) -> None:
-        self.reason, self.fails = reason, fails
+    def __init__(
+        self, reason: str = "Resources", fails: bool = False, partition: str = "main"
+    ) -> None:
+        self.reason, self.fails, self.partition = reason, fails, partition
         self.asked: list[str] = []
 
     def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -75,7 +77,7 @@ class Cluster:
         if command[0] == "scontrol" and "job" in command:
             line = (
                 f"JobId=12 JobName={job_name(ORDER.run, 7)} UserId=root(0) Priority=50 QOS=(null)"
-                f" JobState=PENDING Reason={self.reason} Partition=main NodeList=(null)"
+                f" JobState=PENDING Reason={self.reason} Partition={self.partition} NodeList=(null)"
                 " NumNodes=2-2 NumCPUs=2 TRES=cpu=2,mem=4000M,node=2,billing=2"
                 " TresPerNode=gres:gpu:1"
             )
@@ -100,6 +102,13 @@ def find(runs: Path, cluster: Cluster, times: int = 1) -> str:
 
 def test_a_pending_job_says_who_is_ahead_and_what_is_free(tmp_path: Path) -> None:
     assert find(tmp_path, Cluster()) == "Slurm: PENDING, Resources (1 ahead, needs 2 GPUs, 2 free)"
+
+
+def test_a_job_that_may_have_any_of_several_partitions_counts_the_nodes_of_all(
+    tmp_path: Path,
+) -> None:
+    told = find(tmp_path, Cluster(partition="main,other"))
+    assert told == "Slurm: PENDING, Resources (1 ahead, needs 2 GPUs, 3 free)"
 
 
 def test_a_limit_speaks_for_itself_and_a_silent_controller_says_no_more_than_the_reason(
