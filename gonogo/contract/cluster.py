@@ -26,6 +26,11 @@ def _text(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
+def _value(value: Any) -> Any:
+    """Return what a directive is given: `exclusive: true` is how YAML says that it is there."""
+    return "true" if value is True else _text(value)
+
+
 def _word(value: str) -> str:
     if _WORD.fullmatch(value) is None or value.startswith("-"):
         raise ValueError(f"found {value!r}; expected one word as sbatch takes it")
@@ -51,6 +56,12 @@ Word = Annotated[
     BeforeValidator(_text),
     AfterValidator(_word),
     WithJsonSchema({"type": ["string", "integer"]}),
+]
+Value = Annotated[
+    str,
+    BeforeValidator(_value),
+    AfterValidator(_word),
+    WithJsonSchema({"type": ["string", "integer", "boolean"]}),
 ]
 Duration = Annotated[str, BeforeValidator(_not_read_as_number), AfterValidator(_duration)]
 
@@ -82,10 +93,10 @@ class SlurmCluster(Submitted):
     """Devices of each node, such as `gpu:8`."""
     constraint: Word | None = None
     """Features that the nodes must have."""
-    extra: dict[ExtraName, Word] = Field(default_factory=dict)
+    extra: dict[ExtraName, Value] = Field(default_factory=dict)
     """Further directives, without their dashes: `reservation`, `nodelist`, `exclude`, `mem`,
     `mem-per-gpu`, `cpus-per-task`, `gpus-per-node`, `licenses`, `nice`, `comment`, `switches`,
-    `exclusive`, `prefer`, `wckey`."""
+    `exclusive` (`true`: whole nodes), `prefer`, `wckey`."""
 
 
 class ClusterRequest(Submitted):

@@ -289,6 +289,9 @@ def build_options(order: Order, token: int, cluster: SlurmCluster, run_dir: Path
         "constraint": cluster.constraint,
         **{name: value for name, value in cluster.extra.items()},
     }
+    whole = asked.get("exclusive") == "true"
+    if whole:
+        del asked["exclusive"]
     return [
         f"--job-name={job_name(order.run, token)}",
         f"--nodes={order.nodes}",
@@ -299,6 +302,7 @@ def build_options(order: Order, token: int, cluster: SlurmCluster, run_dir: Path
         "--open-mode=append",
         "--export=NIL",
         *(f"--{name}={value}" for name, value in asked.items() if value is not None),
+        *(["--exclusive"] if whole else []),
     ]
 
 

@@ -200,6 +200,17 @@ def test_jobs_are_never_requeued_and_get_what_the_plan_asks_for() -> None:
     assert not [option for option in options if option.startswith(("--account", "--qos"))]
 
 
+def test_whole_nodes_are_asked_for_as_yaml_and_sbatch_say_it() -> None:
+    def options_of(**extra: object) -> list[str]:
+        cluster = SlurmCluster.model_validate({"extra": extra})
+        return build_options(ORDER, 7, cluster, Path("/runs/r"))
+
+    assert "--exclusive" in options_of(exclusive=True)
+    assert "--exclusive=user" in options_of(exclusive="user")
+    with pytest.raises(ValidationError):
+        options_of(exclusive=False)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
