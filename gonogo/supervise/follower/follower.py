@@ -67,7 +67,8 @@ class Follower:
             now = clock()
             ended = self._weather.tried("the end", ended_path.exists, False)
             self._weather.tried("a look", partial(self.look, now), None)
-            self._weather.tried("the sign", partial(self._be_seen, now), None)
+            if now >= self._alive_at:
+                self._weather.tried("the sign", partial(self._be_seen, now), None)
             self._signs.give(now)
             if ended and not self._unwritten:
                 return
@@ -120,8 +121,6 @@ class Follower:
         Raises:
             OSError: the disk refuses.
         """
-        if now < self._alive_at:
-            return
         self._alive_at = now + ALIVE_EVERY_S
         path = alive_path(self._dir.path, self._place.node)
         draft = path.with_name(f"{path.name}.part")
