@@ -239,7 +239,8 @@ class Keeper:
         """Write how it ended, as soon as the disk takes it.
 
         Raises:
-            OSError: it has not for LAST_WORDS_S; whoever ends lost runs writes one.
+            OSError: it has not for LAST_WORDS_S, and nobody waits for it; whoever ends lost runs
+                writes one.
         """
         give_up = time.monotonic() + LAST_WORDS_S
         while True:
@@ -247,11 +248,20 @@ class Keeper:
                 self._reserve.write(save)
                 return
             except OSError as error:
-                if time.monotonic() >= give_up:
+                if time.monotonic() >= give_up and not self._is_waited_for():
                     raise
                 self._weather.note("exit.json", error)
                 self._ending.disk_refused = True
             self._wait(wake)
+
+    def _is_waited_for(self) -> bool:
+        """Say whether node 0 waits for the end of this part, of which nobody else tells it.
+
+        Its scheduler holds the job of a node that has ended for those that have not.
+        """
+        if self._place.leads or self._stops:
+            return False
+        return not self._weather.tried("the end of all", (self._dir / "exit.json").exists, False)
 
     def _limit(self, age_s: float) -> None:
         """Ask the run to leave when its time is up, or when this keeper was told to stop."""

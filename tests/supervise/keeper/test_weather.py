@@ -24,6 +24,10 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import load_record
 from gonogo.supervise import durable
+from gonogo.supervise.keeper import keeper
+from gonogo.supervise.keeper.keeper import Keeper
+from gonogo.supervise.launch.command import Allowed
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.weather import RESERVE_NAME, Reserve, Weather
 from tests.supervise.runs import (
     ROOT,
@@ -500,3 +504,39 @@ def test_no_more_is_given_up_than_what_is_written_takes(tmp_path: Path) -> None:
 
 def _refused() -> None:
     raise OSError(errno.ENOSPC, "full")
+
+
+def test_the_end_of_a_part_is_written_however_late_its_disk_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node 0 waits for it, and Slurm holds the job of both, so nobody ends it as lost."""
+    monkeypatch.setattr(keeper, "LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(Keeper, "_wait", lambda self, wake: None)
+    order = build_test_order("run_x", nodes=2).document()
+    tried: list[int] = []
+
+    def save() -> None:
+        tried.append(1)
+        if len(tried) < 4:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def kept(node: int) -> Keeper:
+        return Keeper(
+            run_dir=tmp_path,
+            order=order,
+            locks={},
+            environ=os.environ,
+            allowed=Allowed(programs=frozenset({"any"})),
+            watcher="watcher",
+            place=Place.of(order, node),
+        )
+
+    kept(1)._save(0, save)
+    assert len(tried) == 4
+    tried.clear()
+    with pytest.raises(OSError, match="Read-only"):
+        kept(0)._save(0, save)
+    tried.clear()
+    (tmp_path / "exit.json").touch()  # node 0 waits no more
+    with pytest.raises(OSError, match="Read-only"):
+        kept(1)._save(0, save)
