@@ -29,6 +29,9 @@ from gonogo.supervise.node_record import (
 MEET_LIMIT_S = 600.0
 """How long the first waits for the last: schedulers start them together, cold caches do not."""
 
+CLOCKS_APART_S = 30.0
+"""Torch's launchers call one dead whose last word is 15 s old, by the clock of who reads it."""
+
 
 class NotMet(Exception):
     """The nodes did not come together; the sentence says who is missing."""
@@ -69,7 +72,7 @@ class Meeting:
             now: monotonic seconds.
 
         Raises:
-            NotMet: somebody has not come in time, or has ended.
+            NotMet: somebody has not come in time, has ended, or has another time.
             Superseded: a newer attempt is here, or this node has begun this one already.
             OSError: the directory cannot be read or written just now.
         """
@@ -101,6 +104,8 @@ class Meeting:
             self._check_ended(node)
         if None in others.values():
             return None
+        for node, row in others.items():
+            self._check_clock(node, row)
         nonces = {str(node): row.nonce for node, row in others.items() if row is not None}
         save_json(
             self._dir / MET_NAME,
@@ -137,6 +142,20 @@ class Meeting:
         seen = isinstance(nonces, dict) and nonces.get(str(self.own.node)) == self.own.nonce
         return str(met["rendezvous"]) if seen and token == self.own.token else None
 
+    def _check_clock(self, node: int, row: Keeping | None) -> None:
+        """Refuse a node by whose clock its launcher would be dead, or this one.
+
+        What each wrote when it came is compared with when the file system took it, which has one
+        clock for both; where it takes the writer's, nothing is found.
+        """
+        apart_s = _ahead_s(self._dir, node) - _ahead_s(self._dir, 0)
+        if row is not None and abs(apart_s) >= CLOCKS_APART_S:
+            side = "ahead of" if apart_s > 0 else "behind"
+            raise NotMet(
+                f"the clock of node {node} on {row.host} is {abs(apart_s):.0f} s {side} that of"
+                f" node 0 on {self.own.host}: their launchers would call each other dead"
+            )
+
     def _check_ended(self, node: int) -> None:
         ended = load_json(exit_path(self._dir, node))
         if ended is not None:
@@ -156,6 +175,13 @@ class Meeting:
             f"of node {', '.join(missing)} nothing was read in {self._dir} within"
             f" {self._limit_s:g} s: was it started, and does it see the same directory as {own}?"
         )
+
+
+def _ahead_s(run_dir: Path, node: int) -> float:
+    """Return how far the clock of a node that came is ahead of the file system's."""
+    path = meet_path(run_dir, node)
+    told, taken = (load_json(path) or {}).get("at"), path.stat().st_mtime
+    return told - taken if isinstance(told, float) else 0.0
 
 
 def own_address() -> str:

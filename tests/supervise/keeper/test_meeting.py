@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.keeper.meeting import Meeting, NotMet, Superseded
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.launch.place import Place
-from gonogo.supervise.node_record import MET_NAME
+from gonogo.supervise.node_record import MET_NAME, meet_path
 
 ORDER = {"run": "run_x", "token": 5, "world_size": 2, "nodes": 2}
 
@@ -48,6 +49,30 @@ def test_who_is_missing_is_named(tmp_path: Path) -> None:
     assert first.advance(0.0) is None
     with pytest.raises(NotMet, match="of node 1 nothing was read"):
         first.advance(10.0)
+
+
+@pytest.mark.parametrize(
+    ("apart_s", "says"), [(-3600.0, "3600 s behind"), (40.0, "40 s ahead of")], ids=str
+)
+def test_nodes_whose_clocks_differ_start_nothing(tmp_path: Path, apart_s: float, says: str) -> None:
+    first, second = meeting(tmp_path, 0), meeting(tmp_path, 1)
+    first.advance(0.0)
+    second.advance(0.0)
+    told = load_json(meet_path(tmp_path, 1)) or {}
+    save_json(meet_path(tmp_path, 1), {**told, "at": told["at"] + apart_s})
+    with pytest.raises(NotMet, match=f"the clock of node 1 on .* is {says} that of node 0"):
+        first.advance(1.0)
+    assert second.advance(1.0) is None, "it waits for node 0's word"
+
+
+def test_a_node_that_came_long_before_has_no_other_clock(tmp_path: Path) -> None:
+    first, second = meeting(tmp_path, 0), meeting(tmp_path, 1)
+    second.advance(0.0)
+    path = meet_path(tmp_path, 1)
+    told = load_json(path) or {}
+    save_json(path, {**told, "at": told["at"] - 500.0})
+    os.utime(path, (told["at"] - 499.0, told["at"] - 499.0))
+    assert first.advance(0.0) == "10.0.0.1:29400"
 
 
 def test_node_comes_once_for_an_attempt_and_again_for_the_next(tmp_path: Path) -> None:
