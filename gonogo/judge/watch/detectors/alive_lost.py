@@ -121,8 +121,9 @@ class AliveLost(Detector[None]):
         "disks. Of a program that names no sections, and may speak little, a process that has been"
         " stopped for a minute halts."
     )
-    version = 2
-    """2: silence in data, checkpoint, evaluation and at the start has the deadline of those."""
+    version = 3
+    """2: silence in data, checkpoint, evaluation and at the start has the deadline of those.
+    3: of a program that names no sections, a stopped process is lost."""
     ticks = True
     deadline = True
     probes = True

@@ -232,8 +232,9 @@ class NoFirstHeartbeat(Detector[None]):
         "model is compiled). A command that never says a line is not halted, unless the plan sets"
         " `exec_s`: nobody knows whether it can."
     )
-    version = 2
-    """2: also where nobody watched, by the lines; no rank is named on a tie."""
+    version = 3
+    """2: also where nobody watched, by the lines; no rank is named on a tie. 3: a rank that tells
+    only in which step it is has ended those before."""
     ticks = True
     deadline = True
 
