@@ -4,7 +4,9 @@ Guarantees: a line is one `write` to a file opened for appending, so a reader se
 torn last one at worst, whose end the next process writes); `seq` is 1, 2, 3, … in file order; a
 line that the disk refuses is counted, never stops training, and is written before the next one: it
 waits in memory, and `close` waits a while for it. Beyond a megabyte the oldest are lost, which the
-gap in `seq` tells. Not guaranteed: durability (no fsync).
+gap in `seq` tells. Not guaranteed: durability. Where the watcher may be on another host, lines are
+synced once a second: the clients of network file systems keep what an open file was given for half
+a minute (NFS).
 
 A thread speaks when the trainer does not: an `alive` line after `alive_every_s` of silence and a
 `section` line when one section has lasted more than a second. Neither means progress.
@@ -25,6 +27,8 @@ VERSION = 1
 _ANNOUNCE_AFTER_S = 1.0
 _POLL_S = 0.1
 _KEPT_BYTES = 2**20
+_SHOW_EVERY_S = 1.0
+"""How often another host is shown what was written."""
 _LAST_S = 10.0
 """How long a rank that is leaving waits for a disk to take its last lines."""
 
@@ -48,6 +52,7 @@ class Heartbeat:
         rank: number of this rank.
         boot: id of this process start.
         alive_every_s: silence after which the thread speaks.
+        shown: whether other hosts read it while this process has it open.
     """
 
     def __init__(
@@ -57,9 +62,13 @@ class Heartbeat:
         rank: int,
         boot: str,
         alive_every_s: float,
+        shown: bool = False,
     ) -> None:
         self._fd = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._rank, self._boot, self._alive_every_s = rank, boot, alive_every_s
+        self._shown = shown
+        self._unseen = False
+        """Whether something was written that other hosts need not see yet."""
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -118,7 +127,11 @@ class Heartbeat:
         os.close(self._fd)
 
     def _speak(self) -> None:
+        show_at = time.monotonic()
         while not self._closing.wait(_POLL_S):
+            if self._shown and time.monotonic() >= show_at:
+                self._show()  # not in the lock: the trainer need not wait for a network
+                show_at = time.monotonic() + _SHOW_EVERY_S
             with self._lock:
                 now = time.monotonic()
                 age = now - self._section_since
@@ -127,6 +140,16 @@ class Heartbeat:
                     self._write("section", self._position(age))
                 elif now - self._last_write >= self._alive_every_s:
                     self._write("alive", self._position(age))
+
+    def _show(self) -> None:
+        """Let other hosts see what is written; it takes as long as their file system takes."""
+        if not self._unseen:
+            return
+        self._unseen = False
+        try:
+            os.fdatasync(self._fd)
+        except OSError:
+            self.write_failures += 1
 
     def _position(self, age_s: float) -> dict[str, Any]:
         return {"section_age_s": round(age_s, 3), "collective_seq": self.collective_seq}
@@ -164,6 +187,7 @@ class Heartbeat:
             self.write_failures += 1
             self._forget_oldest()
             return
+        self._unseen = True
         self.write_failures += written < len(self._waiting)
         if written:
             self._torn = self._waiting[written - 1 : written] != b"\n"

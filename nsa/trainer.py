@@ -75,6 +75,7 @@ class Trainer:
             rank=rank,
             boot=secrets.token_hex(8),
             alive_every_s=launch.alive_every_s,
+            shown=settings.local_world_size < world_size,
         )
         self.stacks = stacks
         self.stacks.on_dump = lambda name: self.heart.beat("stackdump", path=name)

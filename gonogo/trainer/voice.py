@@ -16,7 +16,7 @@ from typing import Any
 
 from gonogo.trainer.collectives import Collectives
 from gonogo.trainer.line import build_line
-from gonogo.trainer.line_file import LineFile
+from gonogo.trainer.line_file import SHOW_EVERY_S, LineFile
 from gonogo.trainer.memory import memory_mb
 from gonogo.trainer.position import PAUSES, Position
 from gonogo.trainer.run_dir import RunDir
@@ -24,8 +24,6 @@ from gonogo.trainer.stacks import StackDumps
 
 ANNOUNCE_AFTER_S = 1.0
 _POLL_S = 0.2
-_SHOW_EVERY_S = 1.0
-"""How often the watcher on another host is shown what was written."""
 _JOIN_S = 5.0
 
 
@@ -189,7 +187,7 @@ class Voice:
             self._break_silence()
             if self.run_dir.nodes > 1 and time.monotonic() >= show_at:
                 self._file.show()  # not in the lock: the script need not wait for a network
-                show_at = time.monotonic() + _SHOW_EVERY_S
+                show_at = time.monotonic() + SHOW_EVERY_S
             try:
                 self._answer()
             except Exception as error:  # noqa: BLE001 - edge of a thread that must live

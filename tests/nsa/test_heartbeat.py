@@ -126,6 +126,31 @@ def _refuse(fd: int, data: bytes) -> int:
     raise OSError(28, "No space left on device")
 
 
+@pytest.mark.parametrize("shown", [False, True])
+def test_lines_are_shown_where_the_watcher_may_be_on_another_host(
+    shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file system's client kept them for half a minute."""
+    sync, synced = os.fdatasync, list[int]()
+
+    def counted(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    monkeypatch.setattr(heartbeat, "_SHOW_EVERY_S", 0.0)
+    heart = _heart(tmp_path / "h", shown=shown)
+    heart.start_thread()
+    heart.beat("boot")
+    size = (tmp_path / "h").stat().st_size
+    deadline = time.monotonic() + (120.0 if shown else 0.5)
+    while not synced and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    heart.close()
+    assert synced == ([size] if shown else []), "and nothing is synced twice"
+
+
 def test_a_full_disk_is_counted_and_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "_LAST_S", 0.2)
     heart = _heart(Path("/dev/full"))

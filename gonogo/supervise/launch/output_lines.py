@@ -42,7 +42,7 @@ from gonogo.supervise.launch.counting import TOGETHER_S, Count, Held, loss_of
 from gonogo.supervise.launch.programs import Programs
 from gonogo.supervise.processes import TICKS_PER_S
 from gonogo.trainer.line import build_line
-from gonogo.trainer.line_file import ATTACHED, READ, LineFile, Taken
+from gonogo.trainer.line_file import ATTACHED, READ, SHOW_EVERY_S, LineFile, Taken
 
 GROUPS = frozenset(("step", "loss", "lr", "grad_norm", "tokens", "toks_per_s", "rank"))
 MOST_RANKS = 1024
@@ -114,7 +114,8 @@ class OutputLines:
         self._ranks: dict[int, _Rank] = {}
         self._offset = begin
         self._rest = b""
-        self._began = self._looked = time.monotonic()
+        self._others_read = int(order.get("nodes") or 1) > 1
+        self._began = self._looked = self._show_at = time.monotonic()
         self._looked_ticks = _now_ticks()
         self._last_text = ""
         self._programs = Programs(pid)
@@ -133,6 +134,10 @@ class OutputLines:
         for rank in self._ranks.values():
             rank.flush(self._parts)
             rank.break_silence(self._alive_every_s)
+        if self._others_read and self._looked >= self._show_at:
+            self._show_at = self._looked + SHOW_EVERY_S
+            for rank in self._ranks.values():
+                rank.show()
 
     def close(self, code: int, *, asked: bool) -> None:
         """Say the rest, and `done` of each rank that left with 0, unasked, at a known step.
@@ -492,6 +497,10 @@ class _Rank:
     def break_silence(self, after_s: float) -> None:
         if time.monotonic() - self._spoke >= after_s:
             self.say("alive")
+
+    def show(self) -> None:
+        """Let other hosts see what was said."""
+        self._file.show()
 
     def close(self) -> None:
         self._file.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import math
+import os
 import random
 import re
 import subprocess
@@ -113,6 +114,21 @@ def test_what_a_line_calls_its_step_is_told(
     told = [line for line in program.told() if line.msg == "progress"]
     assert [row.step for row in told] == [1, 2, 3, 4]
     assert {row.step_word for row in told} == {word}
+
+
+@pytest.mark.parametrize(("nodes", "shown"), [(1, 0), (2, 1)])
+def test_what_is_told_is_shown_to_a_watcher_on_another_host_once_a_second(
+    nodes: int, shown: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    program = Program(tmp_path, STEP, nodes=nodes)
+    program.write("step 1 loss 2.0\n")
+    program.write("step 2 loss 2.0\n")
+    assert len(synced) == shown, "not with every look"
+    program.reader._show_at = 0.0
+    program.write("step 3 loss 2.0\n")
+    assert len(synced) == 2 * shown
 
 
 def test_a_last_line_without_an_end_counts(tmp_path: Path) -> None:
