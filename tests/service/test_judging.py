@@ -521,6 +521,20 @@ def test_a_run_that_is_cut_off_late_goes_back_to_where_its_gate_sees_enough(
     assert plane.experiment(experiment)["phases"][0]["verdict"] == "GO"
 
 
+def test_nodes_that_never_met_have_started_no_rank_and_are_no_restart_storm(plane: Plane) -> None:
+    """Their keepers had begun: three such attempts made a healthy plan NO_GO."""
+    experiment = plane.submit({**bundled_plan("demo"), "retry": {"infra": 2}})
+    worker = plane.worker()
+    for _ in range(3):
+        order = plane.next_order(worker)
+        worker.start(order)
+        text = "the clock of node 1 on node2 is 3600 s behind that of node 0 on node1"
+        worker.end(order, {}, "preflight_failed", "infra", code=None, text=text)
+    view = plane.wait_state(experiment, "awaiting_decision")
+    assert view["verdict"] == "INCONCLUSIVE"
+    assert "preflight_failed after 2 retries" in view["waiting_for"]
+
+
 def test_nobody_goes_back_for_his_gate_again_and_again(plane: Plane, tmp_path: Path) -> None:
     plan = bundled_plan("demo")
     gate = [{"id": "fast", "metric": "dt_step_s", "aggregate": "median", "min_samples": 10,

@@ -8,7 +8,7 @@ from typing import Any
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.facts import Facts, History
 from gonogo.contract.order import RunReason
-from gonogo.contract.outcome import Outcome
+from gonogo.contract.outcome import Outcome, OutcomeCode
 from gonogo.judge.gate.diagnosis import logging_is_off
 from gonogo.judge.gate.verdict import Judgement
 
@@ -46,7 +46,7 @@ class Attempt:
     """Ids of the criteria, and of the open conditions, that it has failed (`Judgement.failed`)."""
     logging_off: bool = False
     launched: bool = True
-    """Whether torchrun was started; a failed preflight is no start."""
+    """Whether ranks were started: not by a failed preflight, nor where nodes did not meet."""
     started_at: float | None = None
     """Unix seconds of the launch."""
     durable_step: int = 0
@@ -127,7 +127,7 @@ def build_attempt(
         undecided=tuple(judgement.undecided),
         failed=tuple(judgement.failed),
         logging_off=logging_is_off(facts),
-        launched=launched,
+        launched=launched and judgement.outcome.code is not OutcomeCode.PREFLIGHT_FAILED,
         started_at=started_at,
         durable_step=durable_step,
         change=change,
