@@ -55,3 +55,39 @@ def test_the_plan_says_how_long_it_may_be_away() -> None:
 def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
     (processes, *_) = not_observed(start(host_order(), watched=False))
     assert "watcher" in processes
+
+
+def node_says(world: World, state: str, node: int = 1) -> None:
+    told = {"node": node, "state": state, "host": "node2"}
+    world.probes.append((world.mono, {"nodes": [told]}))
+
+
+@pytest.mark.parametrize(("steps", "told"), [(200, False), (300, True), (1000, True)])
+def test_a_node_that_gives_no_sign_is_told_once_and_halts_nothing(steps: int, told: bool) -> None:
+    """A run whose ranks were all done waited for its word until the time limit, and said so to
+    nobody."""
+    world = World(host_order(nodes=2)).boot().steps(20)
+    node_says(world, "heard")
+    world.steps(5)
+    node_says(world, "silent")
+    world.steps(steps)
+    node_says(world, "heard")
+    world.steps(300)
+    seen = watch(world)
+    assert seen.halts == []
+    found = [f for f in seen.of(Severity.WARN) if f.detector == "watcher"]
+    assert [(f.act, f.threshold) for f in found] == [(Act.PAGE, 120.0)] * told
+    assert all("node 1 on node2 has given no sign for 120 s" in (f.text or "") for f in found)
+
+
+def test_each_silence_of_each_node_is_told() -> None:
+    world = World(host_order(nodes=3, world_size=3)).boot().steps(20)
+    for node, again in ((1, False), (2, False), (1, True)):
+        if again:
+            node_says(world, "heard", node)
+            world.steps(5)
+        node_says(world, "silent", node)
+        world.steps(300)
+    found = [f for f in watch(world).of(Severity.WARN) if f.detector == "watcher"]
+    assert [(f.text or "")[:6] for f in found] == ["node 1", "node 2", "node 1"]
+    assert len({f.key for f in found}) == 3
