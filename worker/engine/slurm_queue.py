@@ -21,6 +21,12 @@ _UNFIT = re.compile(r"DOWN|DRAIN|FAIL|UNKNOWN|MAINT|RESERVED|NOT_RESPONDING|POWE
 Row = Mapping[str, str]
 """Fields of `scontrol show job` or `scontrol show node`."""
 
+_HELD = {
+    "JobHeldUser": "somebody holds it: scontrol release {job}",
+    "JobHeldAdmin": "an administrator holds it: ask why",
+}
+"""What lets a job go on that waits for a person."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pending:
@@ -56,7 +62,10 @@ class Queue:
 
     def describe(self, job: Row) -> str:
         """Return for what a job waits, such as `4 ahead, needs 2 GPUs, 1 free`; empty: unknown."""
-        if job.get("Reason", "None") not in IN_TURN:
+        reason = job.get("Reason", "None")
+        if reason in _HELD:
+            return _HELD[reason].format(job=job.get("JobId", "?"))
+        if reason not in IN_TURN:
             return ""
         partition = self._load(job.get("Partition", ""))
         return "" if partition is None else describe_wait(job, partition)

@@ -119,6 +119,13 @@ def test_a_limit_speaks_for_itself_and_a_silent_controller_says_no_more_than_the
     assert find(tmp_path, Cluster(fails=True)) == "Slurm: PENDING, Resources"
 
 
+def test_a_job_that_somebody_holds_says_what_lets_it_go_on(tmp_path: Path) -> None:
+    told = find(tmp_path, Cluster(reason="JobHeldUser"))
+    assert told == "Slurm: PENDING, JobHeldUser (somebody holds it: scontrol release 12)"
+    told = find(tmp_path, Cluster(reason="JobHeldAdmin"))
+    assert told == "Slurm: PENDING, JobHeldAdmin (an administrator holds it: ask why)"
+
+
 def test_many_looks_ask_for_the_queue_once(tmp_path: Path) -> None:
     cluster = Cluster()
     find(tmp_path, cluster, times=5)
