@@ -24,7 +24,25 @@ HTTP_PORT, METRICS_PORT = 8750, 8751
 USER = 10001
 """Of the images."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
+_A_LABEL = (_LABEL, "a DNS label (a-z, 0-9, -)")
+_AN_IMAGE = (re.compile(r"[A-Za-z0-9][\w.:/@-]*"), "an image such as HOST/NAME:TAG")
+_TEXTS = {
+    "namespace": _A_LABEL,
+    "queue": _A_LABEL,
+    "cluster_queue": _A_LABEL,
+    "api_image": _AN_IMAGE,
+    "worker_image": _AN_IMAGE,
+    "public_url": (re.compile(r"https?://[^/\s]\S*"), "http://HOST… or https://HOST…"),
+    "storage": (
+        re.compile(r"(?=[0-9.]*[1-9])[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?"),
+        "a size such as 100Gi",
+    ),
+    "storage_class": (
+        re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9.]*[a-z0-9])?"),
+        "a DNS name (a-z, 0-9, -, .)",
+    ),
+}
+"""Setting → how its text looks, and that in words."""
 _DATABASE = "postgresql+psycopg://USER@HOST/NAME, its password in the Secret"
 
 
@@ -33,9 +51,9 @@ class Cluster:
     """What `gonogo render k8s` is told.
 
     Raises:
-        Rejected: a name that is no DNS label, a number below 1, a size that Kubernetes does not
-            read, or a database that the Secret's password does not open. A password in its address
-            is not repeated.
+        Rejected: a name that is no DNS label, an image, address or size that Kubernetes does not
+            read, a number below 1, or a database that the Secret's password does not open. A
+            password in its address is not repeated.
     """
 
     namespace: str = "gonogo"
@@ -57,17 +75,15 @@ class Cluster:
     """Run that the JobSet is for; None: a template."""
 
     def __post_init__(self) -> None:
-        for name in ("namespace", "queue", "cluster_queue"):
+        for name, (looks, expected) in _TEXTS.items():
             value = getattr(self, name)
-            if not _LABEL.fullmatch(value):
-                raise Rejected(f"{name}: {value!r}; expected a DNS label (a-z, 0-9, -)")
+            if value is not None and not looks.fullmatch(value):
+                raise Rejected(f"{name}: {value!r}; expected {expected}")
         for name in ("nodes", "devices"):
             if getattr(self, name) < 1:
                 raise Rejected(f"{name}: {getattr(self, name)}; expected 1 or more")
         if not _LABEL.fullmatch(run_name(self.run)):
             raise Rejected(f"run: {self.run!r}; expected the id of a run (run_…)")
-        if not _SIZE.fullmatch(self.storage):
-            raise Rejected(f"storage: {self.storage!r}; expected a size such as 100Gi")
         if self.database_url is not None:
             _check_database(self.database_url)
 

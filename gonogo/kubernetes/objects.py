@@ -1,10 +1,14 @@
 """What is written alike for every part: volume claims, deployments, and their text."""
 
+import re
 from collections.abc import Sequence
 
 import yaml
 
 from gonogo.kubernetes.cluster import Cluster, Object, selected
+
+_NO_TEXT_FOR_GO = re.compile(r"[-+]?[0-9.][0-9_.]*([eE][-+]?[0-9]+)?|0[xob][0-9a-fA-F_]+|[yYnN]")
+"""What the reader of kubectl takes for a number or a truth, and Python's writer for a word."""
 
 
 def build_claim(
@@ -48,6 +52,14 @@ class _Plain(yaml.SafeDumper):
     def ignore_aliases(self, data: object) -> bool:
         """Say that nothing is written as a reference to what stood before."""
         return True
+
+
+def _write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "'" if _NO_TEXT_FOR_GO.fullmatch(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Plain.add_representer(str, _write_text)
 
 
 def write_yaml(objects: Sequence[Object]) -> str:

@@ -290,10 +290,40 @@ def test_what_can_name_no_run_is_refused(run: str) -> None:
         Cluster(run=run)
 
 
-@pytest.mark.parametrize(("size", "taken"), [("1.5Ti", True), ("200G", True), ("much", False)])
+@pytest.mark.parametrize(
+    ("size", "taken"), [("1.5Ti", True), ("200G", True), ("much", False), ("0", False)]
+)
 def test_a_size_is_one_that_kubernetes_reads(size: str, taken: bool) -> None:
     if taken:
         assert Cluster(storage=size).storage == size
     else:
         with pytest.raises(Rejected, match="storage"):
             Cluster(storage=size)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "taken"),
+    [
+        ("public_url", "javascript:alert(1)", False), ("public_url", "gonogo.example", False),
+        ("public_url", "https://gonogo.example/x", True), ("storage_class", "Fast SSD", False),
+        ("storage_class", "fast-ssd.example", True), ("api_image", "foo bar", False),
+        ("worker_image", "-x", False), ("api_image", "h:5000/team/gonogo@sha256:0a1b", True),
+    ],
+)  # fmt: skip
+def test_what_a_cluster_would_refuse_later_is_refused_here(
+    name: str, value: str, taken: bool
+) -> None:
+    if taken:
+        assert getattr(Cluster(**{name: value}), name) == value
+    else:
+        with pytest.raises(Rejected, match=name):
+            Cluster(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["1e3", "0x1f", "12", "n", "y", "0", "1-2", "e3"])
+def test_a_name_that_kubectl_takes_for_a_number_is_written_as_text(name: str) -> None:
+    """Its reader knows 1e3 and y for what Python's does not."""
+    text = write_yaml([{"metadata": {"namespace": name}}])
+    quoted = f"namespace: '{name}'" in text
+    assert quoted is (name not in ("1-2", "e3"))
+    assert yaml.safe_load(text)["metadata"]["namespace"] == name
