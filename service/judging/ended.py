@@ -71,6 +71,7 @@ class Case:
     launched: bool
     started_at: float | None
     durable_step: int
+    began_at: int
     change: dict[str, Any] | None
     until: int | None
     began_with: str | None
@@ -157,6 +158,7 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
         launched=run.started_at is not None,
         started_at=run.started_at,
         durable_step=point.step if point else 0,
+        began_at=run.resume_from.step if run.resume_from else 0,
         change=run.change,
         until=run.until,
         began_with=_began_with(session, run),
@@ -183,6 +185,7 @@ def assess(case: Case, facts: Facts) -> Assessment:
         launched=case.launched,
         started_at=case.started_at,
         durable_step=case.durable_step,
+        began_at=case.began_at,
         change=case.change,
         until=case.until,
         began_with=case.began_with,

@@ -51,6 +51,8 @@ class Attempt:
     """Unix seconds of the launch."""
     durable_step: int = 0
     """Highest step of a verified checkpoint when it ended; 0 for none."""
+    began_at: int = 0
+    """Step of the checkpoint that it went on from; 0: it began at step 1."""
     change: Mapping[str, Any] | None = None
     """`env` and `train` patch of a confirmation's variant or of a remedy; None when unchanged."""
     step: int | None = None
@@ -103,6 +105,7 @@ def build_attempt(
     launched: bool = True,
     started_at: float | None = None,
     durable_step: int = 0,
+    began_at: int = 0,
     change: Mapping[str, Any] | None = None,
     until: int | None = None,
     began_with: str | None = None,
@@ -130,6 +133,7 @@ def build_attempt(
         launched=launched and judgement.outcome.code is not OutcomeCode.PREFLIGHT_FAILED,
         started_at=started_at,
         durable_step=durable_step,
+        began_at=began_at,
         change=change,
         step=_ended_at(facts),
         until=until,

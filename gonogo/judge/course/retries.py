@@ -7,6 +7,7 @@ the way to its first checkpoint, a person is asked.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from gonogo.contract.decision import Verdict
 from gonogo.contract.facts import History
@@ -25,7 +26,7 @@ def decide_retry(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float
     """Return what follows a run that infrastructure ended: the last of `attempts`."""
     last = attempts[-1]
     failed = [row for row in _trailing_infra(attempts) if not _was_preempted(row)]
-    if is_restart_storm(plan, attempts, now):
+    if is_restart_storm(plan, phase, attempts, now):
         return Action(
             kind=ActionKind.FINISH,
             text=f"restart_storm: {len(failed)} attempts failed without getting further",
@@ -34,7 +35,7 @@ def decide_retry(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float
             history=History(restart_storm=True),
             verdict=Verdict.NO_GO,
         )
-    in_vain = _was_preempted(last) and _gets_nowhere(attempts)
+    in_vain = _was_preempted(last) and _gets_nowhere(plan, phase, attempts)
     if not in_vain and (_was_preempted(last) or len(failed) <= plan.retry.infra):
         keeps = last.reason in (RunReason.CONFIRM, RunReason.REMEDY)
         return Action(
@@ -79,15 +80,24 @@ def _was_preempted(attempt: Attempt) -> bool:
     return attempt.outcome.code is OutcomeCode.PREEMPTED
 
 
-def _gets_nowhere(attempts: Sequence[Attempt]) -> bool:
+def _gets_nowhere(plan: Plan, phase: str, attempts: Sequence[Attempt]) -> bool:
     """Say whether the last launched attempts were all preempted before they had got further."""
     launched = [row for row in attempts if row.launched]
-    recent, before = launched[-IN_VAIN:], launched[:-IN_VAIN]
+    recent, reached = launched[-IN_VAIN:], _reached(plan, phase, launched)
     if len(recent) < IN_VAIN or not all(map(_was_preempted, recent)):
         return False
-    return max(row.durable_step for row in recent) <= max(
-        (row.durable_step for row in before), default=0
-    )
+    return max(reached[-IN_VAIN:]) <= max(reached[:-IN_VAIN], default=0)
+
+
+def _reached(plan: Plan, phase: str, attempts: Sequence[Attempt]) -> list[int]:
+    """Return how far each attempt had got: what was made again for the gate counts as further."""
+    found, again = [row.durable_step for row in attempts[:1]], 0
+    for before, row in pairwise(attempts):
+        earlier = earlier_beginnings(plan, phase, before.durable_step)
+        if row.until is None and earlier and row.began_at in earlier:
+            again += before.durable_step - row.began_at
+        found.append(row.durable_step + again)
+    return found
 
 
 def _trailing_infra(attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -99,21 +109,21 @@ def _trailing_infra(attempts: Sequence[Attempt]) -> list[Attempt]:
     return failed
 
 
-def is_restart_storm(plan: Plan, attempts: Sequence[Attempt], now: float) -> bool:
+def is_restart_storm(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float) -> bool:
     """Say whether retrying is a storm (D25) by the plan's settings.
 
     Only launched attempts count that infrastructure ended, without another end in between.
     """
-    failed = _trailing_infra(attempts)
-    before = attempts[: len(attempts) - len(failed)]
+    reached = _reached(plan, phase, attempts)
+    before = len(attempts) - len(_trailing_infra(attempts))
     starts = [
-        Start(at=row.started_at, durable_step=row.durable_step)
-        for row in failed
+        Start(at=row.started_at, durable_step=step)
+        for row, step in zip(attempts[before:], reached[before:], strict=True)
         if row.launched and not _was_preempted(row)
     ]
     return is_storm(
         starts,
-        before_step=max((row.durable_step for row in before), default=0),
+        before_step=max(reached[:before], default=0),
         now=now,
         settings=plan.watch.restart_storm,
     )

@@ -413,6 +413,27 @@ def test_five_starts_in_half_an_hour_are_a_restart_storm() -> None:
     assert after(*slower, plan=plan).kind == "start_run"
 
 
+def test_who_has_gone_back_for_his_gate_gets_further_though_no_step_is_higher() -> None:
+    """Four lost hosts of a healthy run were a restart storm, and NO_GO."""
+    plan = plan_with(retry__infra=5)
+    back = [lost(20, began_at=10), lost(22, began_at=20), lost(25, began_at=22)]
+    assert after(lost(29), *back, plan=plan).kind == "start_run"
+    for begun in (10, 20):
+        stays = [replace(row, durable_step=begun, began_at=begun) for row in back]
+        assert after(lost(29), *stays, plan=plan).verdict == "NO_GO", "it got nowhere from there"
+    lost_its_own = [replace(row, began_at=0) for row in back]
+    assert after(lost(29), *lost_its_own, plan=plan).verdict == "NO_GO", "that was not on purpose"
+
+
+def test_who_has_gone_back_for_his_gate_is_not_preempted_in_vain() -> None:
+    taken = attempt("preempted", "INCONCLUSIVE", durable_step=29)
+    steps = range(10, 10 + IN_VAIN)
+    back = [replace(taken, began_at=step, durable_step=step + 1) for step in steps]
+    assert after(taken, *back).kind == "start_run"
+    stays = [replace(taken, began_at=20, durable_step=20)] * IN_VAIN
+    assert after(taken, *stays).kind == "await_decision"
+
+
 def test_a_restart_storm_is_named_by_its_detector() -> None:
     action = after(lost(), lost(), lost(), plan=plan_with(retry__infra=5))
     assert action.text.startswith("restart_storm: 3 attempts")
