@@ -121,6 +121,15 @@ def fails_already(criterion: Criterion, measure: Measure | None, rules: Rules) -
     return reading is not None and reading.outcome is FAIL
 
 
+def passes_no_more(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
+    """Say whether a criterion does not pass whatever the samples are that are not there.
+
+    It fails already, or is in its grey zone at best.
+    """
+    at_best = criterion.model_copy(update={"fail_above": None, "fail_below": None})
+    return any(fails_already(row, measure, rules) for row in (criterion, at_best))
+
+
 def _severity(criterion: Criterion, zone: Zone) -> GateSeverity:
     """`grey: conditional` makes a required criterion a condition while its value is grey."""
     required = criterion.severity is GateSeverity.REQUIRED

@@ -19,7 +19,7 @@ from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
 from gonogo.judge.gate.built_in import DRIFT, evaluate_built_in, evaluate_drift
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.conditions import build_conditions
-from gonogo.judge.gate.criteria import evaluate, fails_already, grey_weight, is_unseen
+from gonogo.judge.gate.criteria import evaluate, grey_weight, is_unseen, passes_no_more
 from gonogo.judge.gate.diagnosis import diagnose, diagnosis_named
 from gonogo.judge.gate.history import (
     carried_criteria,
@@ -57,10 +57,10 @@ class Judgement:
     failed: list[str]
     """Criteria, and open conditions, that a run fails which another may come after.
 
-    Of one that something else ended those that fail whatever is missing, but for those of what it
-    learns where a number that is none ended it: that is its failure. Of one that completed those
-    that failed, and those that a value in the grey zone makes, or leaves, a condition. An allowed
-    drift counts for who goes on from its checkpoint.
+    Of one that something else ended those that do not pass whatever is missing, but for those of
+    what it learns where a number that is none ended it: that is its failure. Of one that completed
+    those that failed, and those that a value in the grey zone makes, or leaves, a condition. An
+    allowed drift counts for who goes on from its checkpoint.
     """
     weakened: list[str]
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
@@ -123,7 +123,7 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
         return [name for name, row in asked if _leaves_open(name, row, facts, rules)] + drifted
     if outcome.code is OutcomeCode.NON_FINITE:
         asked = [(name, row) for name, row in asked if row.metric not in LEARNED]
-    found = [name for name, row in asked if fails_already(row, facts.measures.get(name), rules)]
+    found = [name for name, row in asked if passes_no_more(row, facts.measures.get(name), rules)]
     return found + drifted
 
 

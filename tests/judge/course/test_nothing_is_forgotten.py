@@ -52,9 +52,10 @@ VALUES = {
     "fail": MeasureRow(samples=10, owed=10, value=30.0, low=30.0, high=30.0),
     "so far": MeasureRow(samples=6, owed=10, value=5.0, low=5.0),
     "failed by then": MeasureRow(samples=6, owed=10, value=30.0, low=30.0),
+    "grey by then": MeasureRow(samples=6, owed=10, value=15.0, low=15.0),
     "unseen": MeasureRow(samples=0, owed=10),
 }
-OPEN = ("grey", "fail", "failed by then")
+OPEN = ("grey", "fail", "failed by then", "grey by then")
 SHOWN = {Detector.STALL: OutcomeCode.STALLED, Detector.NON_FINITE: OutcomeCode.NON_FINITE}
 
 
@@ -110,7 +111,7 @@ class World:
         step = (until or 1000) if whole else self.rng.choice((100, 400, 900))
         waiting = open_for(self.conditions(), phase)
         seen = ("pass",) if well else ("pass", "pass", "grey", "fail", "unseen")
-        kinds = seen if whole else ("so far", "so far", "failed by then")
+        kinds = seen if whole else ("so far", "so far", "failed by then", "grey by then")
         said = {name: self.rng.choice(kinds) for name in ("pace", "fetch")}
         asked = {row.id: row for row in self.gates[phase]}
         asked |= {row.condition.id: row.criterion for row in waiting if row.criterion is not None}

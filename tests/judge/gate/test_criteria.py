@@ -18,7 +18,7 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.measure import build_measure
 from gonogo.judge.evidence.metrics import METRICS
 from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
-from gonogo.judge.gate.criteria import evaluate, fails_already, is_unseen
+from gonogo.judge.gate.criteria import evaluate, fails_already, is_unseen, passes_no_more
 
 
 def progress(step: int, **fields: Any) -> Heartbeat:
@@ -255,6 +255,26 @@ def test_a_run_that_was_ended_has_failed_what_no_further_step_could_save(
     measure = build_measure(criterion, ranks_with({0: flat(5.0, 8), 1: flat(5.0, 8)}), rules)
     assert fails_already(criterion, measure, rules) is failed
     assert not fails_already(criterion, None, rules)
+
+
+@pytest.mark.parametrize(
+    ("fields", "failed"), [row[1:] for row in FAILED], ids=[row[0] for row in FAILED]
+)
+def test_a_run_that_was_ended_in_a_grey_zone_passes_no_more_where_no_further_step_leaves_it(
+    fields: dict[str, Any], failed: bool
+) -> None:
+    """Or whoever ends a run shortly before its end would try again until its value passes."""
+    strict = Criterion.model_validate({"id": "c", "metric": "loss", **fields})
+    grey = {"fail_above": 9.0} if strict.pass_below is not None else {"fail_below": 1.0}
+    criterion = strict.model_copy(update=grey)
+    rules = Rules(
+        v=2, judge_version=2, steps=10, world_size=2, built_in=[], gate=[], conditions=[],
+    )  # fmt: skip
+    measure = build_measure(criterion, ranks_with({0: flat(5.0, 8), 1: flat(5.0, 8)}), rules)
+    assert not fails_already(criterion, measure, rules)
+    assert passes_no_more(criterion, measure, rules) is failed
+    assert passes_no_more(strict, measure, rules) is failed
+    assert not passes_no_more(criterion, None, rules)
 
 
 def test_a_mean_of_nearly_all_steps_can_be_saved_by_the_rest() -> None:

@@ -45,6 +45,9 @@ def judged_as(code: OutcomeCode | None, *rows: dict[str, Any], **rules: Any) -> 
         (SLOW, LOST, ["row"]),
         ({**SLOW, "severity": "advisory"}, LOST, []),
         ({**SLOW, "pass_above": 1.0}, LOST, []),
+        (GREY, LOST, ["row"]),  # no further step would have made it pass
+        ({**GREY, "severity": "conditional"}, LOST, ["row"]),
+        ({**GREY, "severity": "advisory"}, LOST, []),
         (SLOW, NAN, ["row"]),
         (LEARNS, LOST, ["row"]),
         (LEARNS, NAN, []),  # that is the failure itself
