@@ -374,8 +374,8 @@ class WatcherCheck(Submitted):
     silent_s: Seconds = 60.0
     """The keeper takes the stacks of a watcher that gave no sign for so long, and replaces it."""
     keeper_s: Seconds = 10.0
-    """A keeper that has not obeyed `.kill` so long after the grace is told to go on; then the
-    watcher ends the run itself."""
+    """A keeper that is stopped for so long, or has not obeyed `.kill` so long after the grace, is
+    told to go on; in the latter case the watcher then ends the run itself."""
 
 
 class Hardware(Submitted):

@@ -208,6 +208,19 @@ def test_a_stopped_keeper_is_woken_and_the_run_ends(new_run: NewRun, wakes: bool
     assert run.living() == []
 
 
+def test_a_keeper_that_is_stopped_while_its_program_ends_by_itself_writes_the_end(
+    new_run: NewRun,
+) -> None:
+    """Nobody asks for its end: without a word of the watcher it would stand there for ever."""
+    run = new_run(steps=30, watch=short(keeper_s=1.0))
+    run.wait_for_step(3)
+    assert run.keeper is not None
+    run.keeper.send_signal(signal.SIGSTOP)
+    assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
+    assert "the keeper is stopped: it is told to go on" in (run.path / "watcher.log").read_text()
+    run.assert_replays()
+
+
 def test_a_watcher_that_cannot_begin_ends_no_run(new_run: NewRun, tmp_path: Path) -> None:
     """As after an upgrade under a living run."""
     package = tmp_path / "broken_watcher.py"
