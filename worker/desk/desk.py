@@ -224,7 +224,8 @@ class Desk:
     def _tell_refused(self, run: OpenRun) -> None:
         """Say, once for each answer, that the control plane refuses a run, and what to type."""
         unseen: Refusal | None = None
-        found = self.weather.tried(run.run, partial(load_refusal, run.path), unseen)
+        look = partial(load_refusal, run.path)
+        found = self.weather.tried(f"what is refused of {run.run}", look, unseen)
         if found is not None and self._refused.get(run.run) != found.text:
             self._refused[run.run] = found.text
             text = "%s: the control plane refuses it, and may for ever: %s; it is kept, and given"

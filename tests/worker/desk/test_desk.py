@@ -264,6 +264,28 @@ def test_a_run_that_is_refused_for_good_waits_for_a_person_and_is_said(
     assert plane.claims[-1].active == []
 
 
+def test_a_run_whose_file_a_program_has_replaced_is_said_once_and_not_called_possible_again(
+    desk: Desk,
+    plane: FakeControlPlane,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    order = make_order()
+    ended(desk, order)
+    plane.runs[order.run] = RunStore(token=order.token)
+    (desk.settings.runs / order.run / "findings.jsonl").mkdir()
+    for _ in range(5):
+        desk.run_round()
+        clock[0] += 60.0
+    said = [row.getMessage() for row in caplog.records if row.getMessage().startswith(order.run)]
+    assert [text.partition(": ")[2].split(":")[0] for text in said] == [
+        "[Errno 21] Is a directory",
+        "the control plane refuses it, and may for ever",
+    ]
+
+
 def test_a_run_that_was_given_up_is_not_begun_again_and_its_directory_stays(
     desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
