@@ -8,12 +8,13 @@ advisory lock lets one start migrate.
 
 import logging
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from gonogo.contract.errors import Corrupt, Unavailable
@@ -28,6 +29,11 @@ _log = logging.getLogger(__name__)
 HEAD = "0016"
 """The newest revision."""
 _LOCK = 0x676F6E6F67
+_REFUSED = {
+    "42501": "its role may not: it needs USAGE and CREATE in the schema, and to own the tables",
+    "25006": "it is read-only",
+}
+"""How PostgreSQL refuses a role, or takes no writes → what that means here."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -48,7 +54,7 @@ def migrate(url: str, revision: str = HEAD) -> None:
 
     Raises:
         Corrupt: a SQLite database whose foreign keys do not hold afterwards.
-        Unavailable: as `current_revision`.
+        Unavailable: as `current_revision`; or PostgreSQL refuses it.
     """
     found, _ = current_revision(url)
     _close_to_others(url)
@@ -70,7 +76,7 @@ def migrate(url: str, revision: str = HEAD) -> None:
         def on_begin(connection: Connection) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    with engine.begin() as connection:
+    with _explained("be migrated"), engine.begin() as connection:
         if not is_sqlite(url):
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
         command.upgrade(build_config(connection), revision)
@@ -81,6 +87,23 @@ def migrate(url: str, revision: str = HEAD) -> None:
     engine.dispose()
     if found is not None:  # of a new database there is nothing to tell
         _log.info("brought the database from revision %s to %s", found, revision)
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Say in a line what PostgreSQL does not let this role do; every other error stays.
+
+    Raises:
+        Unavailable: so it is.
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        means = _REFUSED.get(getattr(error.orig, "sqlstate", None) or "")
+        if means is None:
+            raise
+        said = str(error.orig).partition("\n")[0]
+        raise Unavailable(f"the database cannot {what}: {said}: {means}") from error
 
 
 def _make_private(file: str | None) -> None:
@@ -115,8 +138,8 @@ def current_revision(url: str) -> tuple[str | None, str]:
     """Return the revision of the database and the newest one; None: there is no database.
 
     Raises:
-        Unavailable: it cannot be opened; or SQLite's file is gone and its log is not, which would
-            be played into a new one.
+        Unavailable: it cannot be opened, or read by this role; or SQLite's file is gone and its
+            log is not, which would be played into a new one.
     """
     file = make_url(url).database if is_sqlite(url) else None
     logs = (f"{file}-wal", f"{file}-wal.aside") if file and not _size_of(file) else ()
@@ -129,7 +152,7 @@ def current_revision(url: str) -> tuple[str | None, str]:
         return None, HEAD  # SQLite would make it
     engine = _connecting(url)
     try:
-        with engine.connect() as connection:
+        with _explained("be read"), engine.connect() as connection:
             found = None
             if inspect(connection).has_table("alembic_version"):
                 found = connection.scalar(text("SELECT version_num FROM alembic_version"))
