@@ -161,6 +161,7 @@ class Desk:
         if given_up is not None:  # it had not begun, as far as is known there: the next claim says
             self._given_up[order.run] = given_up.reason
             return False
+        self._inventory.expect(order.run)
         if self.submitting is not None:
             return self.submitting.accept(order, secret, self._shipper)
         launch = self._launch(order, secret)

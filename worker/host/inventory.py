@@ -87,6 +87,13 @@ class Inventory:
         self._shipped.discard(run)
         return True
 
+    def expect(self, run: str) -> None:
+        """Look at a run anew that was claimed: it may have been shipped to its end before.
+
+        So it is where a database of then was restored, in which it still waits.
+        """
+        self._shipped.discard(run)
+
     def given_up(self, run: str) -> GivenUp | None:
         """Return that, and why, a run of this machine was given up; None where it was not.
 

@@ -194,6 +194,19 @@ def test_what_a_restored_control_plane_does_not_know_of_is_told_again(
     assert later.events() == told.events(), "it may be restored twice"
 
 
+def test_a_run_that_waits_again_in_a_restored_database_is_begun_once_and_is_the_workers(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that does not name it has it given out again, and what lives is fenced off."""
+    with subprocess.Popen(["true"]) as keeper:
+        monkeypatch.setattr(launching, "start_keeper", lambda *_, **__: keeper)
+    order = ship(desk, plane)
+    plane.runs[order.run] = RunStore(token=order.token + 1, secret="another")
+    plane.orders.append(make_order(run=order.run, token=order.token + 1))
+    assert desk.run_round() == [order.run]
+    assert plane.claims[-1].active == [order.run]
+
+
 def fenced(desk: Desk, order: Order) -> None:
     save_json(desk.settings.runs / order.run / SHIPPED_NAME, {"v": 1, "fenced": True})
 
