@@ -241,6 +241,24 @@ def test_a_kill_for_want_of_memory_names_the_cause(
     assert ("out of memory" in record.text) is (reason is OutcomeCode.OOM)
 
 
+@pytest.mark.parametrize(
+    ("end", "oom_at", "said"),
+    [
+        (ended(1, at=100.0), 97.0, True),
+        (ended(1, at=100.0), 70.0, False),
+        (ended(1, at=100.0), None, False),
+    ],
+    ids=["about then", "long before", "nobody counted"],
+)
+def test_an_error_about_when_the_kernel_killed_for_want_of_memory_says_so(
+    end: Ended, oom_at: float | None, said: bool, tmp_path: Path
+) -> None:
+    """As of a rank whose loader's worker was killed: its own words are those of an error."""
+    record = build(tmp_path, {0: end}, oom_at=oom_at)
+    assert record.reason is OutcomeCode.NONZERO_EXIT
+    assert ("killed a process for want of memory" in record.text) is said
+
+
 NO_SPACE = "OSError: [Errno 28] No space left on device\n"
 
 

@@ -103,6 +103,8 @@ def why(
     text = (
         request.text if request is not None and request.text else _say(order, cause, ranks, agent)
     )
+    if cause is not None and ranks[cause].code and _is_about(ranks[cause], oom_at):
+        text += "; the kernel killed a process for want of memory about then"
     return _by_itself(run_dir, order, ranks, cause, text)
 
 
@@ -205,7 +207,15 @@ def was_killed_for_memory(ended: Ended, oom_at: float | None) -> bool:
         oom_at: when that was seen, in Unix seconds; None: never.
     """
     killed = ended.signal == _KILL or ended.code == 128 + _KILL
-    return killed and oom_at is not None and abs(oom_at - ended.at) <= OOM_WITHIN_S
+    return killed and _is_about(ended, oom_at)
+
+
+def _is_about(ended: Ended, oom_at: float | None) -> bool:
+    """Say whether the kernel killed for want of memory about when a process ended.
+
+    One that leaves with an error then may be the parent of whom it killed, as of a loader's worker.
+    """
+    return oom_at is not None and abs(oom_at - ended.at) <= OOM_WITHIN_S
 
 
 def _kept_silent(run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended) -> bool:
