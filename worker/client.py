@@ -72,6 +72,8 @@ class ControlPlane:
         key: the worker key.
         secret_of: returns the secret of a run's claim.
         moved: returns where it is by now, asked after each call that it did not take; None: there.
+        renewed: returns the key as it is by now, asked after each call whose key it refused; None:
+            it is not known to have changed.
         transport: what carries the calls.
     """
 
@@ -82,10 +84,11 @@ class ControlPlane:
         *,
         secret_of: Callable[[str], str | None] = lambda run: None,
         moved: Callable[[], str | None] = lambda: None,
+        renewed: Callable[[], str | None] = lambda: None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._secret_of, self._moved = secret_of, moved
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._secret_of, self._moved, self._renewed = secret_of, moved, renewed
+        headers = _signed(key) if key else {}
         self._http = httpx.Client(
             base_url=_base_of(url),
             headers=headers,
@@ -160,16 +163,21 @@ class ControlPlane:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> _A:
-        """Post one message; after a failure the next one goes where the control plane is by now.
+        """Post one message; after a failure the next goes where the control plane is by now.
+
+        After one whose key was refused it goes with the key that there is by now.
 
         Raises: see `_post_there`.
         """
         try:
             return self._post_there(path, body, answer, headers=headers, timeout_s=timeout_s)
-        except (Rejected, Unavailable):
+        except (Rejected, Unavailable) as error:
             url = self._moved()
             if url is not None:
                 self._http.base_url = _base_of(url)
+            key = self._renewed() if isinstance(error, KeyRefused) else None
+            if key is not None:
+                self._http.headers.update(_signed(key))
             raise
 
     def _post_there(
@@ -210,6 +218,10 @@ class ControlPlane:
                 raise Unavailable(text)
             return found
         raise _error_of(path, response)
+
+
+def _signed(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
 
 
 def _base_of(url: str) -> str:

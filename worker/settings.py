@@ -17,6 +17,8 @@ from gonogo.systemd import NAMES, Notifier, load_notifier
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _TYPED = re.compile(r"(?:SQUEUE|SCANCEL|SCONTROL)_\w+|SLURM_TIME_FORMAT")
 """Variables by which people have Slurm's commands filter, ask back, or write times their way."""
+_KEY = "GONOGO_API_KEY"
+_KEY_FILE = f"{_KEY}_FILE"
 
 
 class OnStop(StrEnum):
@@ -63,9 +65,26 @@ class Settings:
     def key(self) -> str | None:
         """Return the key for the agent calls: the environment's, else a local one of the home.
 
-        The service makes the local ones at its first start, so this may change from None.
+        The service makes the local ones at its first start, so this may change from None; and what
+        a file holds may be renewed.
         """
-        return self.api_key or _load_worker_key(self.home) or load_key(self.home)
+        said = self.inherited.get(_KEY)
+        return said or self.renewed_key() or self.api_key or load_key(self.home)
+
+    def renewed_key(self) -> str | None:
+        """Return the key as its file holds it by now; None where it is of none that can be read."""
+        file = self.key_file()
+        try:
+            return None if file is None else file.read_text().strip() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def key_file(self) -> Path | None:
+        """Return the file that the worker's own key is from, if it is from one."""
+        named = self.inherited.get(_KEY_FILE)
+        if named:
+            return Path(named)
+        return None if self.api_key else self.home / "worker_key"
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -137,7 +156,10 @@ def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
     kept = {name: value for name, value in settings.inherited.items() if name not in ours}
     root = str(checkout_root())
     path = os.pathsep.join(filter(None, [root, settings.inherited.get("PYTHONPATH")]))
-    more = {"GONOGO_API_KEY": key} if key else {}
+    more = {_KEY: key} if key else {}
+    file = settings.key_file()
+    if key and file is not None:  # it may be renewed while the run goes on
+        more[_KEY_FILE] = str(file)
     if settings.devices_script is not None:
         more["GONOGO_DEVICES_SCRIPT"] = str(settings.devices_script)
     return {
@@ -173,10 +195,3 @@ def _parse_on_stop(text: str) -> OnStop:
     except ValueError as error:
         known = ", ".join(OnStop)
         raise Rejected(f"GONOGO_WORKER_ON_STOP={text}; expected one of {known}") from error
-
-
-def _load_worker_key(home: Path) -> str | None:
-    try:
-        return (home / "worker_key").read_text().strip() or None
-    except FileNotFoundError:
-        return None

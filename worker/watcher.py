@@ -38,6 +38,7 @@ def start_shipping(run_dir: RunDir, order: Order) -> Shipping:
             key,
             secret_of=ClaimBook(settings.home).load,
             moved=partial(load_reached, settings.home, run_dir.path),
+            renewed=settings.renewed_key,
         )
         return Shipper(run_dir, order.run, order.token, client)
 

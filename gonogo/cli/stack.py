@@ -222,10 +222,9 @@ class Stack:
         self.say("starting the service: it brings its database up to date, then listens")
         self._start(Child("service", serve, env, logs / "service.log"))
         self._await_service(logs / "service.log")
-        worker_key = (self.home / "worker_key").read_text().strip()
         worker_env = {
-            **env,
-            "GONOGO_API_KEY": worker_key,
+            **{name: value for name, value in env.items() if name != "GONOGO_API_KEY"},
+            "GONOGO_API_KEY_FILE": str(self.home / "worker_key"),
             "GONOGO_ENGINE": self.engine.value,
             "GONOGO_URL": self.url_of_nodes,
             "GONOGO_WORKER_ON_STOP": env.get("GONOGO_WORKER_ON_STOP", "checkpoint"),

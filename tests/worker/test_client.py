@@ -141,3 +141,26 @@ def test_after_a_failure_it_is_called_where_it_is_by_now(there: str) -> None:
         client.post_telemetry("run_1", Telemetry(token=1))
     client.post_telemetry("run_1", Telemetry(token=1))
     assert hosts == ["login1", "login2"]
+
+
+def test_after_its_key_was_refused_it_calls_with_the_one_that_there_is_by_now() -> None:
+    keys: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["Authorization"])
+        if keys[-1] == "Bearer renewed":
+            return httpx.Response(200, json={"acked": {}})
+        return httpx.Response(401, json=problem_of(401))
+
+    found = iter([None, "renewed"])
+    client = ControlPlane(
+        "http://c:8750",
+        SECRET,
+        renewed=lambda: next(found),
+        transport=httpx.MockTransport(answer),
+    )
+    for _ in range(2):
+        with pytest.raises(KeyRefused):
+            client.post_telemetry("run_1", Telemetry(token=1))
+    client.post_telemetry("run_1", Telemetry(token=1))
+    assert keys == [f"Bearer {SECRET}", f"Bearer {SECRET}", "Bearer renewed"]

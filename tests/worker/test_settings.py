@@ -84,8 +84,32 @@ def test_a_keeper_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
     found = keeper_environ(settings, "k")
     assert found["GONOGO_API_KEY"] == "k"
     assert found["HOME"] == "/root"
-    taken = {"REDIS_URL", "GONOGO_WORKER_LABELS", "GONOGO_API_KEY_FILE", "NOTIFY_SOCKET"}
-    assert not taken & found.keys()
+    assert not {"REDIS_URL", "GONOGO_WORKER_LABELS", "NOTIFY_SOCKET"} & found.keys()
+
+
+@pytest.mark.parametrize("told", ["home", "file"])
+def test_a_key_that_is_renewed_while_a_run_goes_on_is_read_again_from_where_it_was(
+    tmp_path: Path, told: str
+) -> None:
+    file = tmp_path / ("worker_key" if told == "home" else "credential")
+    file.write_text("former\n")
+    more = {"GONOGO_API_KEY_FILE": str(file)} if told == "file" else {}
+    worker = load_settings(environ(tmp_path, **more))
+    watcher = load_settings(keeper_environ(worker, worker.key()))
+    assert (watcher.key(), watcher.renewed_key()) == ("former", "former")
+    file.write_text("renewed\n")
+    assert (watcher.key(), watcher.renewed_key()) == ("former", "renewed")
+    assert worker.key() == "renewed"
+    file.unlink()
+    assert watcher.renewed_key() is None
+
+
+def test_a_key_that_is_said_itself_is_followed_by_no_other(tmp_path: Path) -> None:
+    (tmp_path / "worker_key").write_text("of another service")
+    worker = load_settings(environ(tmp_path, GONOGO_API_KEY="said"))
+    watcher = load_settings(keeper_environ(worker, worker.key()))
+    assert watcher.key() == "said"
+    assert watcher.renewed_key() is None
 
 
 def test_an_engines_worker_is_the_homes_whichever_host_works_it(tmp_path: Path) -> None:
