@@ -6,6 +6,7 @@ between, the end is completed once and `exit.json` names its cause. A `.HALT` ma
 is an operator's.
 """
 
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -87,13 +88,15 @@ def ask_kill(run_dir: Path, request: EndRequest) -> bool:
 def load_request(path: Path) -> EndRequest | None:
     """Return the request in `.HALT` or `.kill`, or None when there is no such file.
 
-    Anybody may have written it: what is not of its kind counts as not said.
+    Anybody may have made it: what is not of its kind counts as not said, and what is no file (a
+    link, a folder) is one made by hand.
     """
     try:
-        made_at = path.stat().st_mtime
+        status = path.lstat()
     except FileNotFoundError:
         return None
-    found = load_json(path) or {}
+    made_at = status.st_mtime
+    found = (load_json(path) if stat.S_ISREG(status.st_mode) else None) or {}
     known: dict[str, Any] = {
         row.name: found[row.name]
         for row in fields(EndRequest)

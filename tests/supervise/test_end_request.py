@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,23 @@ def test_what_was_asked_is_read_as_it_was_written(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ask_halt(tmp_path, request)
     assert load_request(tmp_path / HALT_NAME) == request
+
+
+@pytest.mark.parametrize("kind", ["itself", "nowhere", "folder", "pipe"])
+def test_what_stands_there_and_is_no_file_was_made_by_hand(tmp_path: Path, kind: str) -> None:
+    """A link to itself was a traceback of the keeper, one to nowhere hid every halt after it."""
+    path = tmp_path / HALT_NAME
+    make: dict[str, Callable[[], object]] = {
+        "folder": path.mkdir,
+        "pipe": lambda: os.mkfifo(path),
+        "itself": lambda: path.symlink_to(path),
+        "nowhere": lambda: path.symlink_to(tmp_path / "none"),
+    }
+    make[kind]()
+    found = load_request(path)
+    assert found is not None
+    assert (found.reason, found.ended_by) == ("halted", "operator")
+    assert not ask_halt(tmp_path, request("stalled")), "the first stands"
 
 
 @pytest.mark.parametrize("text", ["", "stop please", "{}", "[1]", '{"reason": "x"}'])
