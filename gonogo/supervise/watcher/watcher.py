@@ -29,6 +29,7 @@ from gonogo.contract.records import ExitRecord
 from gonogo.judge.watch import fold, identity_ok, snapshot
 from gonogo.judge.watch.detectors.process_death import settles_s
 from gonogo.rundir import RunDir, load_record
+from gonogo.supervise.durable import load_json
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.keeper.keeper import LAST_WORDS_S
 from gonogo.supervise.watcher.foresight import unnamed_halt_ahead
@@ -69,6 +70,7 @@ class Watcher:
         signs: Signs | None = None,
     ) -> None:
         self._dir, self._order, self._shipping = run_dir, order, shipping
+        self._inode = run_dir.path.stat().st_ino
         self._pace, self._signs = Pace(), signs or Signs()
         self._stand_in = StandIn(run_dir, order, os.getpid())
         self._weather = Weather(_log)
@@ -93,10 +95,13 @@ class Watcher:
         return self._recording.failures + self._weather.failures
 
     def watch(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
-        """Tick until the run has ended and every line of it has been folded."""
+        """Tick until the run has ended and every line of it has been folded.
+
+        Or until its directory was set aside for another attempt of it, in which nothing is ours.
+        """
         look_until: float | None = None
         tried = self._weather.tried
-        while True:
+        while not tried("whose directory it is", self._is_set_aside, False):
             now = clock()
             ended = tried("the end", self._dir.exit.exists, False)
             brought = tried("a look", partial(self.tick, now), False)
@@ -111,6 +116,21 @@ class Watcher:
                 tried("a request", partial(self._act, now), None)
                 tried("the keeper", partial(self._stand_in.tend, now), None)
             sleep(max(0.0, now + INTERVAL_S - clock()))
+
+    def _is_set_aside(self) -> bool:
+        """Say whether another claim's directory stands where this one did, or none."""
+        try:
+            inode = self._dir.path.stat().st_ino
+        except FileNotFoundError:
+            return False  # removed, or its file system is gone: nothing is written there
+        if inode == self._inode:
+            return False
+        token = (load_json(self._dir.order) or {}).get("token")
+        if token == self._order.token:  # a file system whose numbers change
+            self._inode = inode
+            return False
+        _log.warning("set aside for another attempt", extra={"action": "set_aside"})
+        return True
 
     def _close(
         self, clock: Callable[[], float], sleep: Callable[[float], None], until: float

@@ -74,6 +74,44 @@ def test_an_end_that_cannot_be_read_is_waited_for_no_longer_than_what_is_owed(
     assert looked_s < OWED_S + 30.0
 
 
+@pytest.mark.parametrize("more", [None, 1, 2**32])
+def test_nothing_is_done_in_the_directory_of_another_attempt(
+    ended: RunDir, more: int | None
+) -> None:
+    """Set aside with its end told, it was watched on under its name: a halt went into the next."""
+    order = load_record(ended.order, Order)
+    assert order is not None
+    ended.exit.unlink()
+    clock, waits = Clock(ended, []), iter(range(3))
+    aside = ended.path.with_name("aside")
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if next(waits, None) == 1:
+            ended.path.rename(aside)
+            ended.path.mkdir()
+            if more is not None:
+                newer = {**order.document(), "token": order.token + more}
+                ended.order.write_text(json.dumps(newer))
+
+    Watcher(ended, order, Offline(), clock.now).watch(clock.read, sleep)
+    assert [path.name for path in ended.path.iterdir()] == ["order.json"] * (more is not None)
+    assert len(load_all_lines(RunDir(aside).watch)) >= 1
+
+
+def test_a_directory_whose_number_changes_is_watched_on(ended: RunDir) -> None:
+    order = load_record(ended.order, Order)
+    assert order is not None
+    clock = Clock(ended, [])
+    watcher = Watcher(ended, order, Offline(), clock.now)
+    shutil.copytree(ended.path, ended.path.with_name("copy"))
+    shutil.rmtree(ended.path)
+    ended.path.with_name("copy").rename(ended.path)
+    watcher.watch(clock.read, clock.sleep)
+    ticks = [json.loads(line) for line in load_all_lines(ended.watch)]
+    assert "exit.json" in ticks[-1].get("files", {})
+
+
 class Told(Offline):
     """Remembers the findings that no disk took."""
 
