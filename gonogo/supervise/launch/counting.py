@@ -26,8 +26,11 @@ class Count:
     A number goes on from the last where it is larger, by at most `JUMP_X` times the largest stride
     so far. Any other is kept until the next one: does that go on from it, both count; else it was
     no step (`training to step 300`, `best loss at step 40`). Two in a row below the last are
-    a counter that begins anew: from the first number ever (an epoch) they are added to what was
-    counted; from a later one the program has gone back to a checkpoint. The same number again is
+    a counter that begins anew: from the first number ever, or in an epoch that their lines call
+    a later one, they are added to what was counted; else the program has gone back to a checkpoint.
+    Without a failure it may show other steps of each epoch instead (each hundredth of the whole
+    run): then nobody knows of a line that is owed, nor where a number of an epoch of its own stands
+    alone. The same number again is
     the same step, unless it is the first ever and its line names a later epoch. Where the number
     goes on as that begins anew (`iteration 2 epoch 1`), the epochs lay within it, and were none.
 
@@ -58,7 +61,16 @@ class Count:
         count of the whole run that began anew before its end."""
         self._base = 0
         self._held: Held | None = None
+        self._held_alone = False
+        """Whether that number may be the only one that its epoch shows."""
         self._epoch: int | None = None
+        self._epochs = 0
+        """From the first that a line has named to the last."""
+        self._first_epoch: int | None = None
+        self._from_zero = False
+        """Whether an epoch has begun at 0."""
+        self._unclear = False
+        """Whether epochs may have gone by that were taken for something else."""
         self._before_epochs: tuple[int, int] | None = None
         """What was added up, and how often, before epochs of the first number alone."""
         self._losses: set[Loss] = set()
@@ -83,6 +95,7 @@ class Count:
         *,
         bar: bool = False,
         epoch: int | None = None,
+        of: int | None = None,
         failed: bool | None = False,
         late: bool = False,
     ) -> Iterator[Held | None]:
@@ -93,12 +106,15 @@ class Count:
             fields: what else its line tells.
             bar: whether it is how many steps of a progress bar are done.
             epoch: the number of the epoch that its line names.
+            of: of how many it is, as its line tells.
             failed: whether the program has failed, and begun again, since the last step; None
                 where nobody knows.
             late: whether no rank can still be printing that step.
         """
         begin = 0 if bar else 1
         held, self._held = self._held, None
+        alone, self._held_alone = self._held_alone, False
+        later = self._is_later(epoch)
         if self._first is None:
             if printed > 1 and (held is None or printed <= held[0]):
                 self._held = printed, fields
@@ -115,27 +131,31 @@ class Count:
             if not bar:
                 yield from self._again(printed, fields, epoch, failed=failed, late=late)
         elif self._last < printed <= self._last + JUMP_X * self.stride:
+            self._unclear = self._unclear or alone
             yield from self._taken_back(epoch)
-            yield self._next(printed, fields)
+            yield self._next(printed, fields, later=later)
         elif held is None or held[0] >= printed or held[0] < self._last < printed:
             self._held = printed, fields
+            self._held_alone = printed < self._last and (later or of is not None)
+            self._unclear = self._unclear or alone
             self._widest = max(self._widest, printed - self._last)
             return
         elif held[0] > self._last:  # it had jumped, and goes on from there
             yield from self._taken_back()
             yield self._next(*held)
             yield self._next(printed, fields)
-        elif held[0] <= self._first and not self._is_back(epoch, failed=failed):
+        elif (later or held[0] <= self._first) and not self._is_back(epoch, failed=failed):
             yield from self._taken_back()
             self._begin_epoch(begin)
             yield self._counted(*held)
             yield self._next(printed, fields)
         else:
+            self._unclear = self._unclear or failed is False
             self._base -= self._lines
             yield None
             yield self._counted(*held)
             yield self._next(printed, fields)
-        self._epoch = self._epoch if epoch is None else epoch
+        self._name(epoch)
 
     def _again(
         self,
@@ -147,8 +167,7 @@ class Count:
         late: bool,
     ) -> Iterator[Held | None]:
         """Take the last number once more; yield what it counts, if anything."""
-        later = epoch is not None and self._epoch is not None and epoch > self._epoch
-        if later and printed == self._first:
+        if self._is_later(epoch) and printed == self._first:
             yield from self._taken_back()
             before = self._before_epochs or (self._base, self.anew)
             self._begin_epoch(1)
@@ -176,12 +195,23 @@ class Count:
 
     def _is_back(self, epoch: int | None, *, failed: bool | None) -> bool:
         """Say whether a counter that begins anew has gone back: no later epoch, after a failure."""
-        later = epoch is not None and self._epoch is not None and epoch > self._epoch
-        if failed is False or later:
+        if failed is False or self._is_later(epoch):
             return False
         back = self.anew == 0 or (epoch is not None and epoch == self._epoch)
         self.unsure = self.unsure or not back or failed is None
         return back
+
+    def _is_later(self, epoch: int | None) -> bool:
+        """Say whether a line names a later epoch than the last one did."""
+        return epoch is not None and self._epoch is not None and epoch > self._epoch
+
+    def _name(self, epoch: int | None) -> None:
+        """Keep the number of the epoch that a line names."""
+        if epoch is None:
+            return
+        self._epoch = epoch
+        self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
+        self._epochs = max(self._epochs, epoch - self._first_epoch + 1)
 
     def _begin_epoch(self, begin: int) -> None:
         """Begin the counter anew behind the last step."""
@@ -218,29 +248,42 @@ class Count:
         """Say whether a further line was to come before a run of some steps is at its end.
 
         A single loop that came to its own end has made all that it meant to: its number may be that
-        of its epochs.
+        of its epochs. Where epochs may have shown nothing, nobody knows how many there were.
 
         Args:
             steps: of the run.
             length: to what number its lines count, which may be that of an epoch.
         """
+        if self._unclear:
+            return False
+        named = self._epochs in (0, self.anew + 1)
+        one_based = not self._from_zero and self._begins_at_one
         if length is None:
-            knows = self._strode or not self.anew
-            uncounted = self.anew * (self._widest - 1)
-            return knows and self.step + uncounted + self.stride <= steps
-        shown = self._last if self._held is None else max(self._last, self._held[0])
-        in_epoch = self._strode and shown + self._widest <= length - (self._first == 0)
-        return in_epoch or (self.anew > 0 and (self.anew + 1) * length < steps)
+            knows = self._strode or (not self.anew and not self._epochs)
+            uncounted = self.anew * (self._widest - 1) + (0 if one_based else self.anew)
+            return knows and named and self.step + uncounted + self.stride <= steps
+        held = self._last if self._held is None else self._held[0]
+        shown = held if self._held_alone else max(self._last, held)
+        in_epoch = self._strode and shown + self._widest <= length - (not one_based)
+        all_seen = self._strode and 2 * self._widest <= length
+        whole = self.anew > 0 and (self.anew + 1 + self._held_alone) * length < steps
+        return in_epoch or (whole and named and (all_seen or self._epochs > 0))
+
+    @property
+    def _begins_at_one(self) -> bool:
+        """Whether its first number says that it counts from 1; 1 and 3 may be of either."""
+        return self._first == self.stride or (self._first == 1 and self.stride != 2)
 
     @property
     def waiting(self) -> Held | None:
         """The number that is kept until the next one, and what its line tells."""
         return self._held
 
-    def _next(self, printed: int, fields: dict[str, Any]) -> Held:
+    def _next(self, printed: int, fields: dict[str, Any], *, later: bool = False) -> Held:
         self.stride = max(self.stride, printed - self._last)
         self._widest = max(self._widest, self.stride)
-        self._strode = self._goes_on = True
+        self._strode = self._strode or not later
+        self._goes_on = True
         self._before_epochs = None
         return self._counted(printed, fields)
 
@@ -248,6 +291,7 @@ class Count:
         self._loss = loss_of(fields)
         self._losses = set() if self._loss is None else {self._loss}
         self._last, self._lines = printed, 0
+        self._from_zero = self._from_zero or printed == 0
         self.step = self._base + printed
         return self.step, fields
 

@@ -276,7 +276,13 @@ class OutputLines:
             failed = False  # what begins behind its last step is another training (a seed, a fold)
         changes = [
             *rank.count.take(
-                printed, fields, bar=beside.bar, epoch=beside.epoch, failed=failed, late=late
+                printed,
+                fields,
+                bar=beside.bar,
+                epoch=beside.epoch,
+                of=beside.of,
+                failed=failed,
+                late=late,
             )
         ]
         begins = rank.count.anew > anew
@@ -408,7 +414,7 @@ class _Rank:
 
     def is_within(self, steps: int | None) -> bool:
         """Say whether its lines count the steps of the whole run, and have not come to its end."""
-        return self.of_run and steps is not None and self.count.owes(steps, steps)
+        return self.of_run and steps is not None and not self.count.shown_whole(steps)
 
     def note(self, step: int, fields: dict[str, Any], *, of: int | None = None) -> None:
         """Keep a step that has ended since the last look; `of` how many, where its line tells."""

@@ -1054,6 +1054,58 @@ def test_who_shows_a_few_steps_of_each_epoch_has_ended_early_only_if_a_line_was_
     assert (done.msg == "done") == (ends or done.step == 5400)
 
 
+def every_of_run(every: int, epochs: int, length: int, line: str) -> str:
+    """What a program prints each so many steps of the whole run, by their numbers in the epoch."""
+    return "".join(
+        line.format(epoch=at // length + 1, number=at % length, loss=f"{at / 1000 + 1:.4f}") + "\n"
+        for at in range(0, epochs * length, every)
+    )
+
+
+NAMED = "Epoch {epoch}, step {number} loss {loss}"
+NAMED_OF = "Epoch {epoch}, step {number}/{length} loss {loss}"
+UNNAMED_OF = "step {number}/{length} loss {loss}"
+
+
+@pytest.mark.parametrize(
+    ("line", "every", "epochs", "length"),
+    [
+        (NAMED, 100, 3, 1875),
+        (UNNAMED_OF, 100, 4, 1890),
+        (NAMED, 50, 4, 90),
+        (NAMED, 2, 5, 3),
+        (NAMED_OF, 2, 5, 3),
+        (UNNAMED_OF, 2, 5, 3),
+        (NAMED, 10, 3, 8),
+        (NAMED_OF, 10, 3, 8),
+        (NAMED_OF, 10, 3, 5),
+    ],
+)
+def test_who_shows_some_steps_of_the_whole_run_by_their_numbers_in_the_epoch_has_not_ended_early(
+    line: str, every: int, epochs: int, length: int, tmp_path: Path
+) -> None:
+    """Every hundredth of the run is another of each epoch: that was a going back, and NO_GO."""
+    text = every_of_run(every, epochs, length, line.replace("{length}", str(length)))
+    program = Program(tmp_path, PATTERNS["plain"], steps=epochs * length).write(text)
+    program.reader.close(0, asked=False)
+    assert "done" not in [line.msg for line in program.told()]
+
+
+def test_an_epoch_whose_first_lines_are_lost_is_added_where_its_lines_name_it(
+    tmp_path: Path,
+) -> None:
+    """Its counter begins behind the first number ever: that was a going back, and NO_GO."""
+    text = "".join(
+        f"epoch {epoch} step {number} loss {epoch}.{number}\n"
+        for epoch in (1, 2, 3)
+        for number in range(1 if epoch == 1 else 3, 41)
+    )
+    program = Program(tmp_path, PATTERNS["plain"], steps=120).write(text)
+    program.reader.close(0, asked=False)
+    done = program.told()[-1]
+    assert (done.msg, done.step) == ("done", 120)
+
+
 @pytest.mark.parametrize(("made", "ends"), [(60, False), (59, True), (30, True)])
 def test_a_loop_that_came_to_its_own_end_may_be_of_epochs(
     made: int, ends: bool, tmp_path: Path
