@@ -1,6 +1,6 @@
 """What do the experiments of a campaign bring to its comparison?"""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -40,6 +40,8 @@ class Brought:
     """None: it goes on, or a person stopped it and may let it go on."""
     stopped: int = 0
     """Runs of it that a person ended, and that another came after."""
+    replaced: int = 0
+    """Runs that a person ended of those in whose place it was made."""
 
     def member(self) -> Member:
         """Return it as the campaign's next step wants it."""
@@ -49,6 +51,7 @@ class Brought:
             repeat=row.repeat or 0,
             brought=self.unit,
             stopped=self.stopped,
+            replaced=self.replaced,
         )
 
     def view(self) -> CampaignMember:
@@ -76,22 +79,28 @@ def is_done(state: ExperimentState, stop: Stop | None) -> bool:
 def load_brought(
     session: Session, experiments: Sequence[ExperimentRow], question: Question
 ) -> list[Brought]:
-    """Return what each experiment brings."""
+    """Return what each experiment brings, in the order in which they were begun."""
     done = [row.id for row in experiments if is_done(row.state, row.stop)]
     judged = load_last_automatic(session, done)
     runs = load_seen_runs(session, done)
-    return [
-        replace(
-            _brought(session, row, judged.get(row.id), question),
-            stopped=_stopped(runs.get(row.id, [])),
+    ended: Counter[tuple[str | None, int | None]] = Counter()
+    found: list[Brought] = []
+    for row in experiments:
+        made, slot = runs.get(row.id, []), (row.variant, row.repeat)
+        found.append(
+            replace(
+                _brought(session, row, judged.get(row.id), question),
+                stopped=_ended_by_person(made[:-1]),
+                replaced=ended[slot],
+            )
         )
-        for row in experiments
-    ]
+        ended[slot] += _ended_by_person(made)
+    return found
 
 
-def _stopped(runs: Sequence[RunRow]) -> int:
-    """Return how many runs of an experiment a person ended who then had another made."""
-    ended = [row.outcome for row in runs[:-1] if row.outcome is not None]
+def _ended_by_person(runs: Sequence[RunRow]) -> int:
+    """Return how many of these runs a person ended."""
+    ended = [row.outcome for row in runs if row.outcome is not None]
     return sum(outcome.klass is OutcomeClass.OPERATOR for outcome in ended)
 
 

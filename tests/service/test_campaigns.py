@@ -225,6 +225,29 @@ def test_a_run_that_is_halted_and_run_again_until_it_is_fast_wins_once_and_with_
     assert (done["members"][1]["variant"], done["members"][1]["why"]) == ("static", why)
 
 
+def test_a_run_that_a_person_cancels_and_that_is_made_once_more_wins_with_a_note(
+    plane: Plane,
+) -> None:
+    began = submit(plane, repeats=3)
+    worker, wobbles = plane.worker(), itertools.cycle([1.0, 1.01, 0.99])
+    for number in range(7):
+        order = plane.next_order(worker)
+        if number != 1:
+            run_through(worker, order, next(wobbles))
+            continue
+        worker.start(order)
+        lines = {rank: beats(order, rank, upto=4) for rank in range(order.world_size)}
+        worker.ship(order, lines)
+        plane.call("POST", f"/experiments/{order.experiment}/cancel", json={"reason": "slow"})
+        worker.end(order, lines, "cancelled", "operator", code=3)
+    done = plane.wait(
+        lambda: (row := view(plane, began["id"]))["state"] == "finished" and row, "its end"
+    )
+    assert [row["repeat"] for row in done["members"] if row["variant"] == "static"] == [1, 1, 2, 3]
+    note = "static, repeat 1: a person ended 1 run before the one that is compared"
+    assert note in done["comparison"]["notes"]
+
+
 @pytest.mark.long
 def test_runs_wait_for_the_host_of_the_others_while_it_lives(plane: Plane) -> None:
     submit(plane)

@@ -30,7 +30,14 @@ class Member:
     brought: Unit | NoUnit | None = None
     """None: it goes on, or is not judged."""
     stopped: int = 0
-    """Runs that a person had ended before the one that is brought."""
+    """Runs of it that a person had ended before the one that is brought."""
+    replaced: int = 0
+    """Runs that a person had ended of those in whose place it was made."""
+
+    @property
+    def ended(self) -> int:
+        """Runs that a person had ended, of which this one takes the place."""
+        return self.stopped + self.replaced
 
     @property
     def counted(self) -> Unit | NoUnit | None:
@@ -198,9 +205,9 @@ def _compared(
     ]
     notes += [
         f"{row.variant}, repeat {row.repeat}: a person ended"
-        f" {row.stopped} run{'s' * (row.stopped != 1)} before the one that is compared"
+        f" {row.ended} run{'s' * (row.ended != 1)} before the one that is compared"
         for row in members
-        if row.stopped and isinstance(row.counted, Unit)
+        if row.ended and isinstance(row.counted, Unit)
     ]
     if spec.looks > 1:
         notes.append(
