@@ -4,6 +4,7 @@
 ended. It knows no lines, files, clocks or ranks (`output_lines`). Standard library only.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -33,6 +34,8 @@ class Count:
     alone. The same number again is
     the same step, unless it is the first ever and its line names a later epoch. Where the number
     goes on as that begins anew (`iteration 2 epoch 1`), the epochs lay within it, and were none.
+
+    A loss of it that is not finite is told again, for it may be another rank's.
 
     A number that never goes on names no steps, where its lines tell one loss after the other: after
     `REPEATS` of them each line is a step. Several ranks may print so, too: once the number goes on
@@ -182,6 +185,8 @@ class Count:
         loss = loss_of(fields)
         if loss is None or (loss == self._loss if self._lines else loss in self._losses):
             return
+        if not self._lines and not math.isfinite(fields.get("loss") or 0.0):
+            yield self.step, fields  # of another rank: it is that step's all the same
         self._loss = loss
         if len(self._losses) <= MOST_WRITERS:
             self._losses.add(loss)

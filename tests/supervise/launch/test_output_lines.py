@@ -985,6 +985,19 @@ def test_a_step_that_each_of_several_ranks_prints_is_one(
     assert len(told) >= len(steps) - 1  # the first may have been told before
 
 
+def test_a_loss_that_is_not_finite_is_told_whichever_rank_prints_it(tmp_path: Path) -> None:
+    """Rank 0 prints first, and what the others printed of its step was dropped."""
+    text = "".join(
+        f"step {n} loss 2.{n}\nstep {n} loss {'nan' if n == 7 else 3}\n" for n in range(1, 9)
+    )
+    program = Program(tmp_path, STEP, steps=8).write(text)
+    program.reader.close(0, asked=False)
+    told = [(step, loss) for step, loss in program.steps() if not math.isfinite(loss)]
+    assert [step for step, _ in told] == [7]
+    assert [step for step, _ in program.steps()] == [1, 2, 3, 4, 5, 6, 7, 7, 8]
+    assert program.told()[-1].msg == "done"
+
+
 def test_several_ranks_that_go_back_to_a_checkpoint_begin_another_boot(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP).write(ranks_of([1, 2, 3, 4, 5, 6, 3, 4, 5], 8))
     boots = list(dict.fromkeys(line.boot for line in program.told()))
