@@ -64,6 +64,8 @@ _ENDS = ".;:)]}%'\""
 _END = re.compile(rb"[\r\n]")
 _LENGTH = re.compile(r" {0,8}/ {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)\b(?!\.\d)( \[)?")
 """What follows a number that is told with how many there are, and of a progress bar."""
+_BAR = re.compile(r"^.*?\d/\d+ \[\d+:\d[^\]]{0,400}\](?=[\w\[{(])")
+"""A bar of tqdm that stands on the line where the program prints something else."""
 _EPOCH = re.compile(r"(?i)(?<![a-z])(?:epoch|ep|episode|fold)\b\W{0,4}(\d{1,9})")
 """What a line says of the counter around the steps."""
 _WORD_BEFORE = re.compile(
@@ -187,6 +189,10 @@ class OutputLines:
         return chunk
 
     def _tell(self, text: str) -> None:
+        guessed = bool(self._order.get("patterns_guessed"))
+        if guessed and (bar := _BAR.match(text)) is not None:
+            self._tell(bar[0])
+            text = text[bar.end() :]
         fits = (match for row in self._patterns if (match := row.search(text)) is not None)
         match = next(fits, None)
         before, self._last_text = self._last_text, text
@@ -195,7 +201,6 @@ class OutputLines:
                 for rank in self._ranks.values():
                     rank.failed = True
             return
-        guessed = bool(self._order.get("patterns_guessed"))
         for found in self._chosen(match, fits) if guessed else [match]:
             self._say(found.groupdict(), around(found))
 

@@ -832,6 +832,31 @@ def all_of(length: int, first: int = 0, last: int | None = None) -> str:
     return "".join(bar(n, length) for n in range(first, (length if last is None else last) + 1))
 
 
+def test_what_is_printed_behind_a_bar_is_a_line_of_its_own(tmp_path: Path) -> None:
+    """A bar's loss and the step of a message were one step, and the bar was read no more."""
+    text = "".join(
+        f"\rEpoch 1:  5%|# | {n}/40 [00:01<00:09,  3.2it/s, loss=2.{n}]"
+        + (f"Saving checkpoint at step {n}\n" if n in (14, 16) else "")
+        for n in range(1, 41)
+    )
+    guessed = [PATTERNS[name] for name in GUESSED]
+    program = Program(tmp_path, *guessed, steps=40, patterns_guessed=True).write(text)
+    program.reader.close(0, asked=False)
+    assert [step for step, _ in program.steps()] == list(range(1, 41))
+    assert program.told()[-1].msg == "done"
+
+
+def test_a_line_behind_the_bar_of_an_evaluation_is_read(tmp_path: Path) -> None:
+    text = "".join(
+        f"step {n} loss 2.{n}\n" + ("\rValidating: 3/3 [00:01<00:00, loss=9]" if n == 4 else "")
+        for n in range(1, 9)
+    )
+    guessed = [PATTERNS[name] for name in GUESSED]
+    program = Program(tmp_path, *guessed, steps=8, patterns_guessed=True).write(text)
+    program.reader.close(0, asked=False)
+    assert [step for step, _ in program.steps()] == list(range(1, 9))
+
+
 def test_a_bar_of_the_ordered_length_is_the_run_and_no_other_counts(tmp_path: Path) -> None:
     """As the Trainer of transformers shows them: its evaluations' bars have no name."""
     program = Program(tmp_path, PATTERNS["tqdm"], steps=40)
