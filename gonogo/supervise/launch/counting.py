@@ -259,7 +259,7 @@ class Count:
             steps: of the run.
             length: to what number its lines count, which may be that of an epoch.
         """
-        if self._unclear:
+        if self._unclear or self._first is None:
             return False
         named = self._epochs in (0, self.anew + 1)
         one_based = not self._from_zero and self._begins_at_one

@@ -1129,6 +1129,15 @@ def test_who_shows_some_steps_of_the_whole_run_by_their_numbers_in_the_epoch_has
     assert "done" not in [line.msg for line in program.told()]
 
 
+def test_who_shows_a_single_number_owes_nothing(tmp_path: Path) -> None:
+    """Lines of its epochs were counted until then, and it had ended early at step 0."""
+    text = "".join(f"epoch {n} avg loss 2.{n}\n" for n in (1, 2, 3)) + "step: 10 loss: 2.5\n" * 2
+    guessed = [PATTERNS[name] for name in GUESSED]
+    program = Program(tmp_path, *guessed, steps=15, patterns_guessed=True).write(text)
+    program.reader.close(0, asked=False)
+    assert "done" not in [line.msg for line in program.told()]
+
+
 def test_an_epoch_whose_first_lines_are_lost_is_added_where_its_lines_name_it(
     tmp_path: Path,
 ) -> None:
