@@ -63,7 +63,7 @@ def build(
         agent=more.get("agent", ended(1)),
         ranks=ranks,
         now=200.0,
-        oom_at=oom_at,
+        oom_at=None if oom_at is None else dict.fromkeys(ranks, oom_at),
     )
     return ExitRecord.model_validate(document)
 

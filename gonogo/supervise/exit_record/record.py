@@ -29,7 +29,7 @@ def build_exit(
     ranks: Mapping[int, Ended],
     now: float,
     left: Sequence[Mapping[str, Any]] = (),
-    oom_at: float | None = None,
+    oom_at: Mapping[int, float] | None = None,
     unheld: frozenset[int] = frozenset(),
 ) -> dict[str, Any]:
     """Return exit.json.
@@ -42,11 +42,13 @@ def build_exit(
         ranks: how each rank ended.
         now: Unix seconds.
         left: what of the run could not be ended: pid, state and the kernel's function of each.
-        oom_at: Unix seconds at which the kernel was seen to have killed for want of memory.
+        oom_at: rank → Unix seconds at which the kernel of its host was seen to have killed for want
+            of memory.
         unheld: ranks whose wrapper was gone before its program.
     """
     cause = first_failed(run_dir, ranks)
-    reason, ended_by, text = why(run_dir, order, request, agent, ranks, cause, oom_at, unheld)
+    killed_at = oom_at.get(cause) if oom_at and cause is not None else None
+    reason, ended_by, text = why(run_dir, order, request, agent, ranks, cause, killed_at, unheld)
     seen = [ended for ended in ranks.values() if ended.is_known]
     shown = ranks[cause] if cause is not None else None
     if shown is None or not shown.is_known:

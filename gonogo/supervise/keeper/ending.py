@@ -193,7 +193,7 @@ class Ending:
             agent=agent.ended,
             ranks=stamps,
             left=self.left(),
-            oom_at=self._memory.at,
+            oom_at={} if self._memory.at is None else dict.fromkeys(stamps, self._memory.at),
             unheld=self._unheld,
             now=time.time(),
         )

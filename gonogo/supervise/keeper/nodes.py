@@ -135,10 +135,14 @@ class Nodes:
         """Return what outlives SIGKILL on any node."""
         return [row for end in self.ends.values() for row in end.get("left") or ()]
 
-    def oom_at(self) -> float | None:
-        """Return when a kernel killed for want of memory; None: none was seen to."""
-        told = [end["oom_at"] for end in self.ends.values() if end.get("oom_at") is not None]
-        return min(told, default=None)
+    def oom_at(self) -> dict[int, float]:
+        """Return rank → when its node's kernel killed for want of memory, if it was seen to."""
+        return {
+            rank: end["oom_at"]
+            for node, end in self.ends.items()
+            if end.get("oom_at") is not None
+            for rank in Place.of(self._order, node).ranks
+        }
 
     def unheld(self) -> frozenset[int]:
         """Return the ranks of any node whose wrapper was gone before its program."""

@@ -8,6 +8,7 @@ import pytest
 
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import asked_by
+from gonogo.supervise.exit_record import Ended, build_exit
 from gonogo.supervise.keeper.kill import UNKILLABLE_S
 from gonogo.supervise.keeper.nodes import ANSWER_S, Nodes
 from gonogo.supervise.launch.place import Place
@@ -78,3 +79,29 @@ def test_a_node_that_is_proven_gone_is_waited_for_no_longer(tmp_path: Path, node
     save_json(gone_path(tmp_path, 1), {"by": "Slurm", "text": "job 7 is CANCELLED"})
     assert nodes.are_over(0.1, stopped=False)
     assert list(nodes.lost) == [1]
+
+
+@pytest.mark.parametrize(
+    ("killed_at", "elsewhere_at", "reason"),
+    [(100.0, 40.0, "oom"), (100.0, None, "oom"), (None, 100.0, "nonzero_exit")],
+    ids=["and before on another", "there alone", "on another alone"],
+)
+def test_a_kill_for_want_of_memory_counts_for_the_ranks_of_its_own_node(
+    tmp_path: Path, nodes: Nodes, killed_at: float | None, elsewhere_at: float | None, reason: str
+) -> None:
+    """Where no control group tells, a host's counter counts what others lose there, too."""
+    order = make_order(world_size=3, nodes=3)
+    for node, at in ((0, elsewhere_at), (1, killed_at), (2, None)):
+        part = {"v": 1, "agent": {"code": 1, "signal": None, "at": 101.0}, "oom_at": at}
+        save_json(exit_path(tmp_path, node), part)
+    assert nodes.are_over(0.0, stopped=False)
+    document = build_exit(
+        run_dir=tmp_path,
+        order=order.document(),
+        request=None,
+        agent=None,
+        ranks={1: Ended(code=None, signal=9, at=99.5)},
+        now=200.0,
+        oom_at=nodes.oom_at(),
+    )
+    assert document["reason"] == reason
