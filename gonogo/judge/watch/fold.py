@@ -9,6 +9,7 @@ A state moves on in place: what `fold` was given is used up. `look` is the quest
 without lines would find, and changes nothing.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,8 @@ from gonogo.judge.watch.watch_state import WatchState
 
 FIRST_CHARS = 80
 """How much of the first unreadable line is kept."""
+_HOST = re.compile(r"[\w.-]{1,64}", re.ASCII)
+"""What a host may be called in what people read."""
 
 _AGAIN, _STALE = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT}), Arrival.STALE
 
@@ -100,6 +103,7 @@ def fold_beats(
     if view.started_mono is None and (brought or is_late(tick)):
         view.started_mono = tick.mono
     view.processes = seen_by(view.processes, tick)
+    view.hosts.update({row.node: row.host for row in tick.nodes if _HOST.fullmatch(row.host)})
     for kind, payload in tick.observations.items():
         view.observed[kind] = Observed(mono=tick.mono, ts=tick.ts, payload=payload)
     if tick.late_s > SLEPT_S:

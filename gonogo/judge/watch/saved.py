@@ -25,7 +25,7 @@ from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Observed, Unreadable
 from gonogo.judge.watch.watch_state import WatchState
 
-SAVED_V = 22
+SAVED_V = 23
 
 
 @cache
@@ -66,6 +66,7 @@ def dump_state(state: WatchState) -> dict[str, Any]:
         "late_since_mono": view.late_since_mono,
         "late_n": view.late_n,
         "away_s": view.away_s,
+        "hosts": _dump(dict[int, str], view.hosts),
         "unreadable": _dump(dict[int, Unreadable], view.unreadable),
         "observed": _dump(dict[str, Observed], view.observed),
         "waiting": _dump(dict[int, dict[int, RankStep]], steps.waiting),
@@ -125,6 +126,7 @@ def _fill(state: WatchState, document: dict[str, Any]) -> None:
     view.started_mono = document["started_mono"]
     view.late_since_mono, view.late_n = document["late_since_mono"], document["late_n"]
     view.away_s = document["away_s"]
+    view.hosts = _adapter(dict[int, str]).validate_python(document["hosts"])
     view.unreadable = _adapter(dict[int, Unreadable]).validate_python(document["unreadable"])
     view.observed = _adapter(dict[str, Observed]).validate_python(document["observed"])
     waiting = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["waiting"])

@@ -115,6 +115,8 @@ class View:
     lines: dict[int, LineRecord] = field(default_factory=dict)
     """Rank → its lines as such: duplicates, holes, digests."""
     processes: Processes = field(default_factory=Processes)
+    hosts: dict[int, str] = field(default_factory=dict)
+    """Node → what its host is called, as far as it has told."""
     watched: bool = True
     """Whether ticks are a watcher's (live or recorded), not made up from the lines themselves."""
     goes_on: bool = False
@@ -154,6 +156,11 @@ class View:
             return False
         by_its_way = tick.n == self.late_n and tick.mono - self.late_since_mono > LATE_WAY_S
         return tick.late_s > SLEPT_S or not by_its_way
+
+    def where(self, rank: int) -> str:
+        """Return on which node a rank is, by its number and its host's name."""
+        node = self.run.order.node_of(rank)
+        return f"node {node}, host {self.hosts[node]}" if node in self.hosts else f"node {node}"
 
     def active(self) -> list[RankStream]:
         """Return the ranks that spoke and have neither finished nor died."""
@@ -362,7 +369,7 @@ def found(
         act = Act.NOW
     accused = rank if stream is None else stream.rank if named else None
     if accused is not None and view.run.order.nodes > 1:
-        text = f"{text} (rank {accused} is on node {view.run.order.node_of(accused)})"
+        text = f"{text} (rank {accused} is on {view.where(accused)})"
     return Finding(
         detector=detector,
         severity=severity,

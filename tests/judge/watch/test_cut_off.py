@@ -2,6 +2,7 @@
 
 import pytest
 
+from gonogo.judge.watch import dump_state, load_state
 from gonogo.judge.watch.registry import versions
 from tests.judge.watch.streams import EPOCH, T0, Said, World, order_of, watch
 
@@ -114,3 +115,19 @@ def test_last_lines_may_come_after_the_word_that_a_rank_of_another_node_has_ende
     rank.lines = [Said(s.mono + (late_s if s.mono > since else 0.0), s.raw) for s in rank.lines]
     rank.mono += 10.0
     assert [row.detector for row in watch(world).halts] == halted
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_who_is_named_is_so_with_its_node_and_that_ones_host(told: bool) -> None:
+    """A node's number is no name: the host of node 1 may well be called node2."""
+    world = world_of(1.0)
+    if told:
+        row = {"node": 1, "state": "heard", "host": "node2"}
+        world.probes.append((world.mono, {"nodes": [row]}))
+    world.open_step()
+    world.hang(1, "backward", 120.0)
+    seen = watch(world, interval_s=1.0)
+    restored = load_state(world.order, dump_state(seen.state))
+    assert restored.view.hosts == ({1: "node2"} if told else {})
+    text = seen.halts[0].text
+    assert text.endswith("(rank 1 is on node 1, host node2)" if told else "(rank 1 is on node 1)")
