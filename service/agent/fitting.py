@@ -48,7 +48,9 @@ class Offer:
     labels: Mapping[str, str] = field(default_factory=dict)
     engine: EngineName = EngineName.LOCAL
 
-    def fits(self, plan: Plan, change: RecordedPatch | None = None) -> bool:
+    def fits(
+        self, plan: Plan, change: RecordedPatch | None = None, phase: str | None = None
+    ) -> bool:
         """Say whether a run of this plan fits: a device for each rank, or one slot on a CPU.
 
         The worker serves its profile, allows its programs, holds all the labels it asks for, and
@@ -57,6 +59,7 @@ class Offer:
         Args:
             plan: the experiment's plan.
             change: the patch under which the run is made; it may ask for other ranks.
+            phase: the run's, which may ask for other ranks than the plan; None: the largest.
         """
         if self.profiles and plan.profile not in self.profiles:
             return False
@@ -64,7 +67,7 @@ class Offer:
             return False
         if not spans(plan, self.engine):
             return False
-        return bool(self.free) and self.gpus >= gpus_of(plan, change)
+        return bool(self.free) and self.gpus >= gpus_of(plan, change, phase)
 
     @property
     def gpus(self) -> int:
@@ -104,7 +107,7 @@ def fitting(
             run, experiment = row
             try:
                 plan, change = resolved_of(experiment).parsed(), patch_of(run.change, run.carried)
-                fits = offer.fits(plan, change)
+                fits = offer.fits(plan, change, run.phase)
             except UNREADABLE as error:
                 unreadable(run.id, error)
                 continue
@@ -205,7 +208,7 @@ def _begins_elsewhere(
         return False
     if any(is_unfit(row) for row in attempts if row.phase == run.phase and row.host == theirs):
         return False
-    return _takes(_living(deed, WorkerRow.host == theirs), plan, change)
+    return _takes(_living(deed, WorkerRow.host == theirs), run, plan, change)
 
 
 def _is_tried_elsewhere(
@@ -219,7 +222,7 @@ def _is_tried_elsewhere(
         return False
     if deed.now - run.created_at > OTHER_HOST_S or not _failed_on(deed.session, run, host):
         return False
-    return _takes(_living(deed, WorkerRow.host != host), plan, change)
+    return _takes(_living(deed, WorkerRow.host != host), run, plan, change)
 
 
 def _failed_on(session: Session, run: RunRow, host: str) -> bool:
@@ -235,9 +238,12 @@ def _failed_on(session: Session, run: RunRow, host: str) -> bool:
     return before.outcome is not None and before.outcome.code in OF_THE_HOST
 
 
-def _takes(workers: Iterable[WorkerRow], plan: Plan, change: RecordedPatch | None) -> bool:
+def _takes(
+    workers: Iterable[WorkerRow], run: RunRow, plan: Plan, change: RecordedPatch | None
+) -> bool:
     """Say whether one of these workers could take a run with all its devices."""
-    return any(_offer(row.claim, row.claim.devices).fits(plan, change) for row in workers)
+    offers = (_offer(row.claim, row.claim.devices) for row in workers)
+    return any(offer.fits(plan, change, run.phase) for offer in offers)
 
 
 def _living(deed: Deed, where: ColumnElement[bool]) -> list[WorkerRow]:

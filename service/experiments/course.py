@@ -148,17 +148,20 @@ def patch_of(
     return RecordedPatch.model_validate(found) if found else None
 
 
-def gpus_of(plan: Plan, change: RecordedPatch | None = None) -> int:
+def gpus_of(plan: Plan, change: RecordedPatch | None = None, phase: str | None = None) -> int:
     """Return how many GPUs a run of a plan takes: one a rank; 0 on a profile without devices.
 
     Args:
         plan: the experiment's plan.
         change: the patch under which the run is made; it may ask for other ranks.
+        phase: the run's, which may ask for other ranks than the plan; None: the largest.
     """
     if not hardware_profiles()[plan.profile].has_devices:
         return 0
     changed = change.workload.world_size if change is not None else None
-    return changed or plan.workload.world_size
+    own = plan.workload.world_size
+    asked = [row.workload.world_size or own for row in plan.phases if phase in (None, row.name)]
+    return changed or max(asked, default=own)
 
 
 def queue_run(
@@ -197,7 +200,7 @@ def queue_run(
         carried=kept or None,
         until=until,
         profile=plan.profile,
-        gpus=gpus_of(plan, patch_of(change, kept)),
+        gpus=gpus_of(plan, patch_of(change, kept), phase),
         foreign=not plan.ours,
         labels=canonical_bytes(plan.workload.labels).decode() if plan.workload.labels else None,
         sizes={},

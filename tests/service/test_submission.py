@@ -129,6 +129,31 @@ def test_a_patch_may_ask_for_other_devices() -> None:
     assert [two.fits(plan), two.fits(plan, four)] == [True, False]
 
 
+@pytest.mark.parametrize(("ranks", "free", "taken"), [(4, 2, False), (4, 4, True), (1, 1, True)])
+def test_a_phase_may_ask_for_other_devices_than_its_plan(
+    plane: Plane, ranks: int, free: int, taken: bool
+) -> None:
+    """It was given to a host with as many as the plan has, which is two."""
+    wide = {"workload": {"world_size": ranks}, "train": {"batch": {"global_seqs": ranks}}}
+    plane.submit("m7c-125m", set={f"phases.sanity.{name}": value for name, value in wide.items()})
+    worker = plane.worker()
+    gpus = [f"GPU-{number}" for number in range(free)]
+    order = worker.claim(devices=gpus, free=gpus, profiles=["a100-pcie-gen4"])
+    assert (order is not None) is taken
+
+
+def test_a_plan_waits_for_the_devices_of_its_largest_phase(plane: Plane) -> None:
+    gpus = ["GPU-1", "GPU-2"]
+    plane.worker().claim(devices=gpus, free=[], profiles=["a100-pcie-gen4"])
+    larger = {
+        "phases.production.workload": {"world_size": 4},
+        "phases.production.train": {"batch": {"global_seqs": 4}},
+    }
+    asked = {"plan": "m7c-125m", "set": larger}
+    told = plane.call("POST", "/experiments", json=asked).json()["warnings"]
+    assert told == ["no worker that is up has 4 GPUs of profile a100-pcie-gen4; it waits for one"]
+
+
 @pytest.mark.parametrize("route", ["/experiments", "/experiments/preview", "/plans/validate"])
 @pytest.mark.parametrize(
     ("body", "most"),
