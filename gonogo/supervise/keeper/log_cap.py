@@ -82,7 +82,7 @@ class LogCap:
 
     def _logs(self) -> Iterator[Path]:
         """Yield the logs; a pipe or a link of a program's own under such a name is none."""
-        paths = (*self._dir.glob("rank*.log"), self._dir / "torchrun.log")
+        paths = (*self._dir.glob("rank*.log"), *self._dir.glob("torchrun*.log"))
         return (path for path in paths if path.is_file() and not path.is_symlink())
 
     def _hold_room(self, path: Path) -> None:

@@ -13,8 +13,11 @@ from gonogo.supervise.keeper.log_cap import LOOK_EVERY_S, LogCap
 KB = 1024
 
 
-def test_the_middle_of_a_long_log_is_let_go_and_everybody_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "rank0.log"
+@pytest.mark.parametrize("name", ["rank0.log", "torchrun.log", "torchrun_node1.log"])
+def test_the_middle_of_a_long_log_is_let_go_and_everybody_goes_on(
+    tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
     cap = LogCap(tmp_path, cap_bytes=256 * KB, head_bytes=16 * KB, tail_bytes=64 * KB, room_bytes=0)
     with path.open("ab", buffering=0) as program:
         program.write(b"began\n" + b"a" * 100 * KB)
