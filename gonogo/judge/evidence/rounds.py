@@ -25,6 +25,7 @@ _ORDER = (
     "collectives",
 )
 _OF_RANK = re.compile(r"(?P<kind>[a-z_]+)_rank(?P<rank>\d+)\.\w+")
+_OF_NODE = re.compile(r"_node\d+$")
 COLLECTIVES = "collectives.txt"
 _HANGS = frozenset({Detector.STALL, Detector.SECTION_DEADLINE, Detector.ALIVE_LOST})
 """Findings of a process that still stood when its evidence was taken."""
@@ -42,7 +43,7 @@ def by_relevance(paths: Iterable[str], culprit: int | None = None) -> list[str]:
         name = PurePosixPath(path).name
         of_rank = _OF_RANK.fullmatch(name)
         kind = of_rank["kind"] if of_rank else name
-        kind = kind if kind in _ORDER else kind.partition(".")[0]
+        kind = kind if kind in _ORDER else _OF_NODE.sub("", kind.partition(".")[0])
         place = _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
         rank = int(of_rank["rank"]) if of_rank else -1
         return place, rank != culprit, rank, path

@@ -181,6 +181,9 @@ class Evidence:
             assert target.pid is not None
             jobs[f"proc_rank{rank}.txt"] = partial(read_proc, target.pid)
         jobs["torchrun_log.txt"] = _tail_job(self._dir.torchrun_log, LOG_LINES)
+        for path in sorted(self._dir.path.glob("torchrun_node*.log")):
+            node = path.stem.removeprefix("torchrun_")
+            jobs[f"torchrun_log_{node}.txt"] = _tail_job(path, LOG_LINES)
         if shutil.which("nvidia-smi"):
             jobs["nvidia_smi.xml"] = self._nvidia_smi
         return jobs

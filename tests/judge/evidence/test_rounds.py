@@ -23,6 +23,7 @@ ROUND = [
     "log_rank0.txt",
     "log_rank2.txt",
     "torchrun_log.txt",
+    "torchrun_log_node1.txt",
     "heartbeats_rank1.jsonl",
     "heartbeats_rank0.jsonl",
     "proc_rank1.txt",

@@ -52,6 +52,17 @@ def test_stacks_of_ranks_beyond_those_ordered_are_for_people_alone(tmp_path: Pat
     assert (tmp_path / found.paths[1]).read_text()
 
 
+def test_the_launcher_of_each_node_has_its_last_words_kept(tmp_path: Path) -> None:
+    """The one that failed may be another node's than the watcher's."""
+    run_dir = RunDir(tmp_path)
+    run_dir.torchrun_log.write_text("node 0\n")
+    (tmp_path / "torchrun_node1.log").write_text("node 1\n")
+    found = finished(Evidence(run_dir).start_round("process_death", {}, 0.0))
+    texts = {Path(path).name: (tmp_path / path).read_text() for path in found.paths}
+    assert texts["torchrun_log.txt"].strip() == "node 0"
+    assert texts["torchrun_log_node1.txt"].strip() == "node 1"
+
+
 @pytest.mark.parametrize("own", ["2026-11-23_profile", "2026_profile", "99_mine", "1a_b", "3_x"])
 def test_a_trainers_own_folder_is_no_round(tmp_path: Path, own: str) -> None:
     (tmp_path / "evidence" / own).mkdir(parents=True)
