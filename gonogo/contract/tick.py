@@ -61,6 +61,8 @@ class AgentProbe(Recorded):
     state: ProcessState = ProcessState.UNKNOWN
     code: ExitNumber | None = None
     signal: ExitNumber | None = None
+    node: Count | None = None
+    """Whose it is, where a run has several."""
 
 
 class StackProbe(Recorded):

@@ -33,6 +33,8 @@ class Process:
     env: Mapping[str, str] | None = None
     lost_peer: bool = False
     """Whether its own last error was that another rank was gone."""
+    node: int | None = None
+    """Whose launcher it is, where a run has several nodes."""
 
     @property
     def dead(self) -> bool:
@@ -133,7 +135,8 @@ def seen_by(processes: Processes, tick: Tick) -> Processes:
         )
     agent = processes.agent
     if tick.agent is not None:
-        agent = _probed(agent, tick.agent, tick.mono)
+        node = agent.node if agent.dead else tick.agent.node
+        agent = replace(_probed(agent, tick.agent, tick.mono), node=node)
     stacks = dict(processes.stacks)
     for stack in tick.stacks:
         reading = Stack(mono=tick.mono, probe=stack)

@@ -157,9 +157,8 @@ class View:
         by_its_way = tick.n == self.late_n and tick.mono - self.late_since_mono > LATE_WAY_S
         return tick.late_s > SLEPT_S or not by_its_way
 
-    def where(self, rank: int) -> str:
-        """Return on which node a rank is, by its number and its host's name."""
-        node = self.run.order.node_of(rank)
+    def name_of(self, node: int) -> str:
+        """Return what to call a node: by its number, and by its host's name."""
         return f"node {node}, host {self.hosts[node]}" if node in self.hosts else f"node {node}"
 
     def active(self) -> list[RankStream]:
@@ -369,7 +368,7 @@ def found(
         act = Act.NOW
     accused = rank if stream is None else stream.rank if named else None
     if accused is not None and view.run.order.nodes > 1:
-        text = f"{text} (rank {accused} is on {view.where(accused)})"
+        text = f"{text} (rank {accused} is on {view.name_of(view.run.order.node_of(accused))})"
     return Finding(
         detector=detector,
         severity=severity,

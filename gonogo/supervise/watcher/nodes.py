@@ -207,7 +207,8 @@ class NodesProber:
             before = ranks.get(row.rank)
             env = row.env if row.env is not None or before is None else before.env
             ranks[row.rank] = node.ranks[row.rank] = row.model_copy(update={"env": env})
-        node.agent = line.agent or node.agent
+        if line.agent is not None:
+            node.agent = line.agent.model_copy(update={"node": node.number})
         payload = line.observations.get(Kind.HOST_MEMORY)
         if payload is not None:
             try:

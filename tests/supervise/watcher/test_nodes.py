@@ -191,7 +191,7 @@ def test_launchers_are_one_that_has_ended_badly_as_soon_as_any_has(followers: Fo
     followers.tell(1, agent={"pid": 2, "state": "dead", "code": 1})
     agent = prober.look(0.6, ending=False).agent
     assert agent is not None
-    assert (agent.state, agent.code) == (ProcessState.DEAD, 1)
+    assert (agent.state, agent.code, agent.node) == (ProcessState.DEAD, 1, 1)
 
 
 def tell_memory(followers: Followers, node: int, used_mb: float) -> None:

@@ -198,7 +198,8 @@ def _finding(view: View, tick: Tick, death: Death) -> Finding:
     if order.command is not None and (death.rank == AGENT or order.world_size == 1):
         who = "the command"
     elif death.rank == AGENT:
-        who = "the torchrun agent"
+        on = "" if process.node is None else f" ({view.name_of(process.node)})"
+        who = f"the torchrun agent{on}"
     stream = view.streams.get(death.rank)
     where = "" if stream is None else f" at step {stream.step}{_of_steps(order.steps)}"
     return found(
