@@ -70,17 +70,20 @@ def _times(run: "Training") -> list[float]:
     return times
 
 
-def fetch_s(run: "Training", step_s: float) -> float:
-    """Return how long a rank waits for its loader in a step of so many seconds."""
+def fetch_s(run: "Training", step_s: float, epoch_s: float) -> float:
+    """Return how long a rank waits for its loader in a step of so many seconds.
+
+    A stall is no reason to wait beyond the deadline of data where the loader starts anew as well.
+    """
     noise, dice = run.noise, run.dice
     share = noise.fetch_share
     if run.sick is not None and run.onset is not None and run.sick.fetch_share:
         share = run.sick.fetch_share / (1.0 - run.sick.fetch_share)
-        return step_s * share * dice.lognormvariate(0.0, 0.1)
-    seconds = dice.expovariate(1.0 / (share * step_s))
+        return step_s * share * dice.lognormvariate(0.0, 0.1) + epoch_s
+    seconds = dice.expovariate(1.0 / (share * step_s)) + epoch_s
     if run.chance(noise.stall_rate, step_s):
         stall_s = noise.stall_least_s * dice.paretovariate(noise.stall_tail)
-        seconds += min(noise.stall_most_s, stall_s)
+        seconds += min(max(0.0, noise.stall_most_s - epoch_s), stall_s)
     return seconds
 
 

@@ -95,7 +95,7 @@ class Scripted(Training):
     def _fetch(
         self, rank: AttachedRank, own_s: float, drawn: computing.Drawn, probe: Probe
     ) -> None:
-        fetch_s = computing.fetch_s(self, own_s) + drawn.epoch_s
+        fetch_s = computing.fetch_s(self, own_s, drawn.epoch_s)
         if not self.script.names_data:
             fetch_s = min(fetch_s, UNNAMED_STALL_S)
         with rank.named("data") if self.script.names_data else nullcontext():

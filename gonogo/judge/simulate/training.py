@@ -196,7 +196,7 @@ class Training:
         fetched: list[float] = []
         for rank, own_s in zip(self.ranks, times, strict=True):
             self.open_step(rank, step)
-            fetched.append(computing.fetch_s(self, own_s) + drawn.epoch_s)
+            fetched.append(computing.fetch_s(self, own_s, drawn.epoch_s))
             rank.spend(fetched[-1])
             if paused == "data":
                 computing.pause(self, rank, own_s)

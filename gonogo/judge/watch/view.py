@@ -5,7 +5,7 @@ watcher's tick. Findings are made here, so that every key carries run and attemp
 threshold says where it came from.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -62,6 +62,9 @@ ALL_SILENT_S, ALL_SILENT_X = 900.0, 15.0
 where their processes are seen alive; the larger counts."""
 UNNAMED_SILENT_X = 4.0
 """The same has so many times as long where a program names no sections, and so speaks little."""
+TOGETHER_SHARE = 0.5
+"""Of `alive_lost.suspect_s`: ranks whose last lines are no further apart fell silent together. A
+rank that lives speaks within that time."""
 
 
 LONG_X = 2.0
@@ -195,6 +198,18 @@ class View:
         """Return those that were heard within the liveness limit."""
         limit_s = self.run.watch.alive_lost.suspect_s
         return [stream for stream in streams if mono - stream.heard_mono <= limit_s]
+
+    def speak_on(self, streams: Sequence[RankStream], fresh: Sequence[RankStream]) -> bool:
+        """Whether some ranks, the fresh ones, went on speaking when others had fallen silent.
+
+        Ranks that fall silent together were not all heard at the same moment: for as long the one
+        is silent already and the other is not yet.
+        """
+        silent = [stream.heard_mono for stream in streams if stream not in fresh]
+        if not silent or not fresh:
+            return False
+        later_s = max(stream.heard_mono for stream in fresh) - min(silent)
+        return later_s > TOGETHER_SHARE * self.run.watch.alive_lost.suspect_s
 
     def held(self, rank: int, mono: float) -> bool:
         """Whether a rank's process is dead, or has been stopped or uninterruptible for a while.

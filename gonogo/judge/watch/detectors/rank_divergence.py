@@ -284,7 +284,7 @@ def _is_alone(
 def _told_apart(view: View, tied: list[RankStream], mono: float) -> list[RankStream]:
     """Return those of equal ranks that are silent, or that alone do not wait; else all of them."""
     fresh = view.fresh(tied, mono)
-    if fresh and len(fresh) < len(tied):
+    if view.speak_on(tied, fresh):
         return [stream for stream in tied if stream not in fresh]
     late = _not_come(view, tied)
     if late:

@@ -289,10 +289,11 @@ class SectionDeadline(Detector[None]):
         "and one does not exit: a warning after the limit of a checkpoint, a halt after that of "
         "an evaluation."
     )
-    version = 2
+    version = 3
     """2: no rank is named where nothing tells them apart; a limit for going round without a step,
     and for not exiting; a checkpoint takes what its line says, where that is longer, and no section
-    what steps usually spend there."""
+    what steps usually spend there. 3: ranks that fall silent together, as where all are started
+    anew, are not told apart by who was heard a moment later."""
     ticks = True
     deadline = True
 

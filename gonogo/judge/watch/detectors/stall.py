@@ -32,9 +32,6 @@ UNNAMED_X = 6.0
 it may be evaluating, and nobody knows how many steps lie between its first lines. One that tells
 every tenth step or so, or whose lines were read from what it prints and may be counted, has it for
 as long as the early limit counts: that is hundreds of steps."""
-TOGETHER_SHARE = 0.5
-"""Of `alive_lost.suspect_s`: ranks whose last lines are no further apart fell silent together. A
-rank that lives speaks within that time."""
 AFTER_LAST_X = 8.0
 """Times a limit after the last ordered step: what is left to do, evaluations, an export, is known
 to nobody."""
@@ -144,7 +141,7 @@ def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
         return False  # one may write a checkpoint while the others wait: neither says so
     telling = [stream for stream in streams if not view.cut_off(stream, mono)]
     fresh = view.fresh(telling, mono)
-    silent = _speak_on(view, telling, fresh) and not _goes_on(telling, fresh)
+    silent = view.speak_on(telling, fresh) and not _goes_on(telling, fresh)
     if silent and all(stream.labelled for stream in streams):
         return True
     processes = view.processes
@@ -155,19 +152,6 @@ def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
     if None in waits.values() or not apart or 2 * len(apart) > len(streams):
         return False
     return all(processes.idles(stream.rank) for stream in apart)
-
-
-def _speak_on(view: View, streams: list[RankStream], fresh: list[RankStream]) -> bool:
-    """Whether some ranks went on speaking when others had fallen silent.
-
-    Ranks that fall silent together were not all heard at the same moment: for as long the one is
-    silent already and the other is not yet.
-    """
-    silent = [stream.heard_mono for stream in streams if stream not in fresh]
-    if not silent or not fresh:
-        return False
-    later_s = max(stream.heard_mono for stream in fresh) - min(silent)
-    return later_s > TOGETHER_SHARE * view.run.watch.alive_lost.suspect_s
 
 
 def _goes_on(streams: list[RankStream], fresh: list[RankStream]) -> bool:

@@ -844,3 +844,23 @@ def test_who_said_done_a_step_before_those_who_stand_is_the_culprit(
 def test_of_two_that_left_the_first_is_named() -> None:
     gone = [standing(None, for_s=1.0, rank=rank, **LEFT) for rank in (2, 1)]
     assert blamed(*gone)[0] == 1
+
+
+@pytest.mark.parametrize(("later_s", "named"), [(4.0, None), (15.0, None), (15.25, 1)])
+def test_who_was_heard_a_moment_later_when_all_fell_silent_is_not_ahead(
+    later_s: float, named: int | None
+) -> None:
+    """Rank 0 saves, and an adapter's other rank stands in data, when all are started anew.
+
+    By the seconds between their last lines the one that waited was silent first, and a healthy run
+    was halted as its loader's.
+    """
+    heard = NOW - 31.0
+    known: dict[str, Any] = {"places": ("data", "checkpoint")}
+    waits = standing("data", for_s=310.0, rank=1, heard_mono=heard, **known)
+    saves = standing("checkpoint", for_s=310.0, heard_mono=heard + later_s, **known)
+    order = order_of({}, steps=1000, world_size=2)
+    view = View(run=Run(order=order), streams={0: saves, 1: waits})
+    found = name_culprit(view, [saves, waits], NOW)
+    assert found is not None
+    assert (found.stream.rank if found.named else None) == named
