@@ -257,9 +257,10 @@ class Keeper:
     def _is_waited_for(self) -> bool:
         """Say whether node 0 waits for the end of this part, of which nobody else tells it.
 
-        Its scheduler holds the job of a node that has ended for those that have not.
+        Its scheduler holds the job of a node that has ended for those that have not. Nobody waits
+        where the run's directory was removed from its folder, and that is there.
         """
-        if self._place.leads or self._stops:
+        if self._place.leads or self._stops or _is_removed(self._dir):
             return False
         return not self._weather.tried("the end of all", (self._dir / "exit.json").exists, False)
 
@@ -365,3 +366,14 @@ class Keeper:
                 **({"left": left} if self._over and (left := self._ending.left()) else {}),
             },
         )
+
+
+def _is_removed(folder: Path) -> bool:
+    """Say whether a folder is gone and the one that it lay in is there; not of a disk that is."""
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        return folder.parent.is_dir()
+    except OSError:
+        return False
+    return False

@@ -512,7 +512,6 @@ def test_the_end_of_a_part_is_written_however_late_its_disk_takes_it(
     """Node 0 waits for it, and Slurm holds the job of both, so nobody ends it as lost."""
     monkeypatch.setattr(keeper, "LAST_WORDS_S", 0.0)
     monkeypatch.setattr(Keeper, "_wait", lambda self, wake: None)
-    order = build_test_order("run_x", nodes=2).document()
     tried: list[int] = []
 
     def save() -> None:
@@ -520,23 +519,49 @@ def test_the_end_of_a_part_is_written_however_late_its_disk_takes_it(
         if len(tried) < 4:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    def kept(node: int) -> Keeper:
-        return Keeper(
-            run_dir=tmp_path,
-            order=order,
-            locks={},
-            environ=os.environ,
-            allowed=Allowed(programs=frozenset({"any"})),
-            watcher="watcher",
-            place=Place.of(order, node),
-        )
-
-    kept(1)._save(0, save)
+    _kept(tmp_path, 1)._save(0, save)
     assert len(tried) == 4
     tried.clear()
     with pytest.raises(OSError, match="Read-only"):
-        kept(0)._save(0, save)
+        _kept(tmp_path, 0)._save(0, save)
     tried.clear()
     (tmp_path / "exit.json").touch()  # node 0 waits no more
     with pytest.raises(OSError, match="Read-only"):
-        kept(1)._save(0, save)
+        _kept(tmp_path, 1)._save(0, save)
+
+
+@pytest.mark.parametrize("gone", ["run", "home"])
+def test_the_end_of_a_part_whose_directory_was_removed_is_waited_for_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """Its keeper held the job until the time limit; a home that is not mounted comes back."""
+    monkeypatch.setattr(keeper, "LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(Keeper, "_wait", lambda self, wake: None)
+    run_dir = tmp_path / "runs" / "run_x"
+    run_dir.mkdir(parents=True)
+    kept = _kept(run_dir, 1)
+    tried: list[int] = []
+
+    def save() -> None:
+        tried.append(1)
+        if len(tried) < 4:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    away = run_dir if gone == "run" else run_dir.parent
+    away.rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError) if gone == "run" else contextlib.nullcontext():
+        kept._save(0, save)
+    assert (len(tried) == 4) is (gone == "home")
+
+
+def _kept(run_dir: Path, node: int) -> Keeper:
+    order = build_test_order("run_x", nodes=2).document()
+    return Keeper(
+        run_dir=run_dir,
+        order=order,
+        locks={},
+        environ=os.environ,
+        allowed=Allowed(programs=frozenset({"any"})),
+        watcher="watcher",
+        place=Place.of(order, node),
+    )
