@@ -37,6 +37,7 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.records import ExitRecord
 from gonogo.plain_file import NoPlainFile
 from gonogo.rundir import RunDir, complete_bytes, save_json
+from gonogo.supervise.durable import load_json
 from gonogo.supervise.given_up import forget_refusal, note_refusal
 from worker.backoff import Backoff
 from worker.client import ControlPlane, Intercepted, KeyRefused, TooLarge
@@ -177,11 +178,18 @@ class Shipper:
             name = Path(str(error.filename)).name
             self._note_refused(f"{name}: {error.strerror}, and what stood in it is owed")
             raise
+        if self.fenced and self._is_set_aside():
+            return True  # a mark would be the newer attempt's
         self._reported.forget()  # whoever opens the run again has all of it told again
         self._save()
         save_json(self._dir.path / ".shipped", {"v": 1, "fenced": self.fenced})
         forget_refusal(self._dir.path)
         return True
+
+    def _is_set_aside(self) -> bool:
+        """Say whether a newer claim's directory stands where this one did."""
+        token = (load_json(self._dir.order) or {}).get("token")
+        return isinstance(token, int) and token > self._token
 
     def _is_news(self, error: GonogoError) -> bool:
         """Note that the control plane refuses the run itself; False where it had said just that."""

@@ -205,6 +205,21 @@ def test_a_stale_token_comes_back_as_supersede_and_ends_the_shipping(
     assert arrived(plane).lines == {}
 
 
+def test_the_directory_of_a_newer_attempt_gets_no_mark_of_the_one_before(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    """Set aside while its end was told: the newer one counted as shipped, and never was."""
+    shipping = new_shipper()
+    arrived(plane).token = 8
+    run_dir.path.rename(run_dir.path.with_name("aside"))
+    run_dir.path.mkdir()
+    save_json(run_dir.order, {**ORDER.document(), "token": 8})
+    for now in (0.0, STALE_AGAIN_S + 1.0):
+        shipping.ship(now)
+    assert shipping.finish(completed())
+    assert [path.name for path in run_dir.path.iterdir()] == ["order.json"]
+
+
 @pytest.mark.parametrize(
     ("extra", "reported"),
     [
