@@ -83,7 +83,7 @@ class Settings:
         """Return the file that the worker's own key is from, if it is from one."""
         named = self.inherited.get(_KEY_FILE)
         if named:
-            return Path(named)
+            return Path(named).absolute()  # a keeper works elsewhere
         return None if self.api_key else self.home / "worker_key"
 
 

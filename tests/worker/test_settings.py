@@ -87,18 +87,23 @@ def test_a_keeper_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
     assert not {"REDIS_URL", "GONOGO_WORKER_LABELS", "NOTIFY_SOCKET"} & found.keys()
 
 
-@pytest.mark.parametrize("told", ["home", "file"])
+@pytest.mark.parametrize("told", ["home", "file", "relative"])
 def test_a_key_that_is_renewed_while_a_run_goes_on_is_read_again_from_where_it_was(
-    tmp_path: Path, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
 ) -> None:
     file = tmp_path / ("worker_key" if told == "home" else "credential")
     file.write_text("former\n")
-    more = {"GONOGO_API_KEY_FILE": str(file)} if told == "file" else {}
+    named = {"file": str(file), "relative": file.name}
+    more = {"GONOGO_API_KEY_FILE": named[told]} if told in named else {}
+    monkeypatch.chdir(tmp_path)
     worker = load_settings(environ(tmp_path, **more))
-    watcher = load_settings(keeper_environ(worker, worker.key()))
+    found = keeper_environ(worker, worker.key())
+    monkeypatch.chdir("/")  # a keeper works elsewhere
+    watcher = load_settings(found)
     assert (watcher.key(), watcher.renewed_key()) == ("former", "former")
     file.write_text("renewed\n")
     assert (watcher.key(), watcher.renewed_key()) == ("former", "renewed")
+    monkeypatch.chdir(tmp_path)
     assert worker.key() == "renewed"
     file.unlink()
     assert watcher.renewed_key() is None
