@@ -122,6 +122,7 @@ def test_what_is_told_is_shown_to_a_watcher_on_another_host_once_a_second(
 ) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fdatasync", synced.append)
+    monkeypatch.setattr("gonogo.supervise.launch.output_lines.SHOW_EVERY_S", 600.0)
     program = Program(tmp_path, STEP, nodes=nodes)
     program.write("step 1 loss 2.0\n")
     program.write("step 2 loss 2.0\n")
