@@ -4,7 +4,8 @@ Every look that finds something new becomes a line of `watch_node{K}.jsonl`, whi
 node 0 reads; `.alive_node{K}` is written anew every second, so that silence can be told from a
 quiet run. It takes its part of the rounds of evidence that the watcher asks for. A directory that
 cannot be written is weather: what is told later, or never, is unknown to the watcher, and unknown
-ends no run. After `exit_node{K}.json` it looks once more and ends.
+ends no run. After `exit_node{K}.json` it looks once more and ends. A keeper of its node that stands
+stopped is told to go on: nobody else would tell the end of that part.
 """
 
 import errno
@@ -30,6 +31,7 @@ from gonogo.supervise.watcher.looking import INTERVAL_S
 from gonogo.supervise.watcher.observing import Observations
 from gonogo.supervise.watcher.probes import Prober
 from gonogo.supervise.watcher.signs import Signs
+from gonogo.supervise.watcher.waking import Waking
 from gonogo.supervise.weather import Weather
 
 ALIVE_EVERY_S = 1.0
@@ -55,6 +57,7 @@ class Follower:
         self._prober = Prober(run_dir=run_dir, place=place)
         self._evidence = NodeEvidence(run_dir)
         self._observations = Observations([HostMemoryProbe(run_dir, place.ranks)])
+        self._waking = Waking(run_dir.path, place, order.watch.watcher.keeper_s)
         self._host = os.uname().nodename
         self._number = 0
         self._alive_at = float("-inf")
@@ -72,6 +75,7 @@ class Follower:
             self._signs.give(now)
             if ended and not self._unwritten:
                 return
+            self._weather.tried("the keeper", partial(self._waking.look, now), None)
             sleep(max(0.0, now + INTERVAL_S - clock()))
 
     def look(self, now: float) -> None:

@@ -3,12 +3,18 @@
 from pathlib import Path
 
 from gonogo.supervise.durable import load_json
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import ProcessRef, boot_id
 
 
-def living_keeper(run_dir: Path) -> ProcessRef | None:
-    """Return the keeper of a run, node 0's where it has several, when it lives on this host."""
-    return _living(run_dir / "keeper.json")
+def living_keeper(run_dir: Path, place: Place | None = None) -> ProcessRef | None:
+    """Return the keeper of a run, when it lives on this host.
+
+    Args:
+        run_dir: the run's directory.
+        place: which part of a run on several nodes it keeps; None: node 0's.
+    """
+    return _living(run_dir / (place.own("keeper.json") if place is not None else "keeper.json"))
 
 
 def is_kept_here(run_dir: Path) -> bool:

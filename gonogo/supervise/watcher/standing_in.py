@@ -1,11 +1,9 @@
 """What if the keeper stands still? The watcher wakes it, and ends the run itself where that is due.
 
-A keeper that was stopped (SIGSTOP, a debugger) ends nothing and writes no exit.json, also of a
-program that has ended by itself, while its lock and its lease say that it lives. So one that is
-seen stopped for `keeper_s` is told to go on (SIGCONT). One that does not obey `.kill`, stopped or
-hung, is told so after the grace and `keeper_s` more; where the run still has no end a moment later,
-every process of it is ended from here, as the keeper would have (`gonogo.supervise.keeper.kill`).
-exit.json stays the keeper's to write, when it is awake.
+One that is seen stopped for `keeper_s` is told to go on (`waking`). One that does not obey `.kill`,
+stopped or hung, is told so after the grace and `keeper_s` more; where the run still has no end a
+moment later, every process of it is ended from here, as the keeper would have
+(`gonogo.supervise.keeper.kill`). exit.json stays the keeper's to write, when it is awake.
 """
 
 import logging
@@ -21,13 +19,11 @@ from gonogo.supervise.keeper.marked import environs_of
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import load_rank_record, recorded_ranks
+from gonogo.supervise.watcher.waking import AWAY_S, Waking, state_of
 
 WAKE_S = 2.0
 """How long a keeper that was woken gets."""
-AWAY_S = 5.0
-"""Who has not come by for so long was away itself: the keeper gets its time anew."""
 
-_STOPPED = "T"
 _log = logging.getLogger("gonogo.supervise.watcher")
 
 
@@ -44,8 +40,7 @@ class StandIn:
         self._dir, self._order, self._own = run_dir, order, own
         self._place = Place.of(order.document())
         self._keeper_s = order.watch.watcher.keeper_s
-        self._stopped_at: float | None = None
-        """When it was first seen stopped, and not awake since."""
+        self._waking = Waking(run_dir.path, self._place, self._keeper_s)
         self._asked_at: float | None = None
         self._woken_at: float | None = None
         self._tended = 0.0
@@ -62,8 +57,7 @@ class StandIn:
             return
         request = load_request(self._dir.path / KILL_NAME)
         if request is None:
-            self._stopped_at = None if away else self._stopped_at
-            self._wake_stopped(now)
+            self._waking.look(now)
             return
         if self._asked_at is None or away:
             self._asked_at, self._woken_at = now, None
@@ -75,26 +69,13 @@ class StandIn:
         if self._woken_at is None:
             _log.error(
                 "the keeper does not obey .kill (state %s): it is told to go on",
-                _state_of(keeper) or "gone",
+                state_of(keeper) or "gone",
                 extra={"action": "keeper_hangs"},
             )
             keeper.send(signal.SIGCONT)
             self._woken_at = now
         elif now - self._woken_at >= WAKE_S:
             self._end(keeper, now)
-
-    def _wake_stopped(self, now: float) -> None:
-        """Tell a keeper to go on that has stood stopped for its time, whatever the run is at."""
-        keeper = living_keeper(self._dir.path)
-        if keeper is None or _state_of(keeper) != _STOPPED:
-            self._stopped_at = None
-        elif self._stopped_at is None:
-            self._stopped_at = now
-        elif now - self._stopped_at >= self._keeper_s:
-            text = "the keeper is stopped: it is told to go on"
-            _log.error(text, extra={"action": "keeper_hangs"})
-            keeper.send(signal.SIGCONT)
-            self._stopped_at = None
 
     def _end(self, keeper: ProcessRef, now: float) -> None:
         if self._killer is None:
@@ -121,9 +102,3 @@ class StandIn:
             root=keeper.pid,
             environs=environs_of(self._order.run, self._place, folder),
         )
-
-
-def _state_of(process: ProcessRef) -> str | None:
-    """Return the kernel's letter for what a process is at; None where it is gone."""
-    stat = process.stat()
-    return None if stat is None else stat.state

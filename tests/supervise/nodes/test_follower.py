@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,11 +13,14 @@ import pytest
 
 from gonogo.contract.node import NodeLine
 from gonogo.rundir import RunDir, load_lines
+from gonogo.supervise.durable import save_json
 from gonogo.supervise.follower import follower
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.node_record import exit_path
+from gonogo.supervise.processes import boot_id, load_stat
 from gonogo.supervise.watcher.signs import Signs
 from tests.supervise.orders import make_order
+from tests.supervise.runs import wait_until
 
 
 @pytest.mark.parametrize("left", [b"", b'{"v":1,"node":1,"tok'], ids=["whole", "torn"])
@@ -54,3 +59,37 @@ def test_a_sign_that_cannot_be_given_is_said_once(
     follows.follow(lambda: now[0], sleep)
     told = [text for text in caplog.messages if text.startswith("the sign")]
     assert len(told) == 1, told
+
+
+@pytest.mark.parametrize(("stopped_s", "state"), [(9.0, "T"), (12.0, "S")])
+def test_a_keeper_of_its_node_that_is_stopped_is_told_to_go_on(
+    tmp_path: Path, stopped_s: float, state: str
+) -> None:
+    """Its program had ended by itself, and node 0 waited for its word until the time limit."""
+    order = make_order(nodes=2, world_size=2)
+    place = Place.of(order.document(), 1)
+    follows = follower.Follower(RunDir(tmp_path), order, place, Signs(None))
+    with subprocess.Popen(["sleep", "600"]) as keeper:
+        began = load_stat(keeper.pid)
+        assert began is not None
+        told = {"pid": keeper.pid, "start_ticks": began.start_ticks, "boot_id": boot_id()}
+        save_json(tmp_path / "keeper_node1.json", told)
+        keeper.send_signal(signal.SIGSTOP)
+        wait_until(lambda: seen(keeper.pid) == "T", "it to be stopped")
+        now = [100.0]
+
+        def sleep(seconds: float) -> None:
+            now[0] += max(seconds, 0.1)
+            if now[0] > 100.0 + stopped_s:
+                exit_path(tmp_path, 1).touch()
+
+        follows.follow(lambda: now[0], sleep)
+        try:
+            wait_until(lambda: seen(keeper.pid) == state, "it to be woken, or not")
+        finally:
+            keeper.kill()
+
+
+def seen(pid: int) -> str | None:
+    found = load_stat(pid)
+    return None if found is None else found.state
