@@ -82,8 +82,8 @@ def go_back_for_gate(
     """Return where the next attempt of a phase goes on so that its gate sees enough.
 
     That is an earlier durable checkpoint where after the newest one too few steps are left for it,
-    or its beginning where no checkpoint is early enough, as often in a phase as the plan retries
-    what infrastructure ended: who is cut off late again and again makes no steps again for ever.
+    as often in a phase as the plan retries what infrastructure ended: who is cut off late again and
+    again makes no steps again for ever.
 
     Args:
         session: for reading; checkpoints are read whole.
@@ -106,12 +106,9 @@ def go_back_for_gate(
     if late >= max(1, plan.retry.infra):
         return dict(points)
     point = _lineage_checkpoint(session, experiment, phase, before=wanted.stop)
-    if point is None:
-        point = load_weights(session, experiment, plan.phase(phase).init_from)
-    if (0 if point is None else point.step) not in wanted:
+    if point is None or point.step not in wanted:
         return dict(points)
-    others = {name: row for name, row in points.items() if name != phase}
-    return others if point is None else {**others, phase: point}
+    return {**points, phase: point}
 
 
 def load_weights(

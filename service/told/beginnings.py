@@ -4,4 +4,4 @@ from gonogo.contract.order import RunReason
 
 GOING_ON = frozenset({RunReason.RESUME.value, RunReason.TAKEOVER.value})
 """Reasons of attempts that go on where the one before them stopped."""
-NO_CHECKPOINT = ", from its beginning: no durable checkpoint to go on from is known"
+NO_CHECKPOINT = ", from its beginning: no durable checkpoint is known"

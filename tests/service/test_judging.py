@@ -474,15 +474,9 @@ def test_what_a_lost_run_had_measured_is_not_forgotten_by_the_one_that_goes_on(
     assert condition["text"] == f"what had failed when a run of it was ended is not undone ({told})"
 
 
-def cut_off(
-    plane: Plane,
-    worker: FakeWorker,
-    order: Any,
-    code: str,
-    steps: tuple[int, ...] = (10, 20, 28),
-) -> None:
-    """End a run at step 28 of 30, which has left checkpoints after some steps."""
-    for step in steps:
+def cut_off(plane: Plane, worker: FakeWorker, order: Any, code: str) -> None:
+    """End a run at step 28 of 30, which has left checkpoints after steps 10, 20 and 28."""
+    for step in (10, 20, 28):
         save_checkpoint(worker.home / order.run, step=step)
     save_json(worker.home / order.run / "order.json", order.document())
     worker.start(order)
@@ -539,32 +533,6 @@ def test_nodes_that_never_met_have_started_no_rank_and_are_no_restart_storm(plan
     view = plane.wait_state(experiment, "awaiting_decision")
     assert view["verdict"] == "INCONCLUSIVE"
     assert "preflight_failed after 2 retries" in view["waiting_for"]
-
-
-@pytest.mark.parametrize("weights", [False, True])
-def test_who_has_no_checkpoint_before_begins_anew_for_his_gate(
-    plane: Plane, tmp_path: Path, weights: bool
-) -> None:
-    """Preempted at step 28, with the checkpoint of that alone, it was inconclusive."""
-    plan = bundled_plan("demo")
-    gate = [{"id": "fast", "metric": "dt_step_s", "aggregate": "median", "min_samples": 8,
-             "pass_below": 1.0}]  # fmt: skip
-    first, second, *_ = plan["phases"]
-    cadence = {"every_steps": 1, "every_s": 600}
-    late = {**second, "steps": 30, "gate": gate, "checkpoint": {"every_steps": 50, "every_s": 600}}
-    if weights:
-        late["init_from"] = first["name"]
-    plane.submit({**plan, "phases": [{**first, "checkpoint": cadence}, late]})
-    worker = plane.worker(home=tmp_path / "runs")
-    order = plane.next_order(worker)
-    save_checkpoint(tmp_path / "runs" / order.run, step=1)
-    worker.run_through(order)
-    order = plane.next_order(worker)
-    cut_off(plane, worker, order, "preempted", steps=(28,))
-    again = plane.next_order(worker)
-    assert (again.phase, again.attempt) == (second["name"], 2)
-    assert again.resume_from == (order.resume_from if weights else None)
-    assert (again.resume_from is not None) is weights
 
 
 def test_nobody_goes_back_for_his_gate_again_and_again(plane: Plane, tmp_path: Path) -> None:

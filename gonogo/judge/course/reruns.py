@@ -126,8 +126,7 @@ def earlier_beginnings(plan: Plan, phase: str, newest: int) -> range | None:
     """Return the steps after one of which a run goes on, rather than after `newest`, if cut off.
 
     A gate sees the steps after the checkpoint alone: where those are too few for it, the run would
-    go to its end in vain. Whoever was cut off so late makes some of its steps again instead; 0 says
-    that he may begin anew.
+    go to its end in vain. Whoever was cut off so late makes some of its steps again instead.
 
     Returns:
         None where the gate sees enough after `newest`; empty where the way back is too long.
@@ -136,7 +135,7 @@ def earlier_beginnings(plan: Plan, phase: str, newest: int) -> range | None:
     if latest is None or newest < latest:
         return None
     most = max(REPEATED_STEPS, plan.phase(phase).steps // 10)
-    return range(max(0, newest - most), latest)
+    return range(max(1, newest - most), latest)
 
 
 def _steps_of(criterion: Criterion, steps: int) -> int:

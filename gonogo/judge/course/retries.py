@@ -73,7 +73,7 @@ def _made_again(plan: Plan, phase: str, last: Attempt) -> str:
     """Say that the next attempt may make steps again, so that its gate sees enough of them."""
     if last.until is not None or not earlier_beginnings(plan, phase, last.durable_step):
         return ""
-    return f", or from before step {last.durable_step}, where the gate sees enough"
+    return f", or from one before step {last.durable_step} after which the gate sees enough"
 
 
 def _was_preempted(attempt: Attempt) -> bool:
