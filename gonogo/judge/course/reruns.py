@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from gonogo.contract.criterion import Criterion, GateSeverity, Metric
+from gonogo.contract.errors import Rejected
+from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Detector, OutcomeClass
-from gonogo.contract.plan import Plan
+from gonogo.contract.plan import Phase, Plan
 from gonogo.judge.course.action import Action, ActionKind, Attempt
 from gonogo.judge.evidence.measure import is_of_several
 from gonogo.judge.gate.history import is_isolating
+from gonogo.planning.gates import gate_of
 
 HANGS = frozenset({Detector.STALL, Detector.ALIVE_LOST, Detector.SECTION_DEADLINE})
 
@@ -117,9 +120,19 @@ def _keeps(name: str, value: Any) -> bool:
 def _latest_start(plan: Plan, phase: str) -> int | None:
     """Return the step before which a run must begin for the gate to see enough; None: anywhere."""
     row = plan.phase(phase)
-    deciding = (item for item in row.gate if item.severity is not GateSeverity.ADVISORY)
+    deciding = (item for item in _asked(plan, row) if item.severity is not GateSeverity.ADVISORY)
     needed = max((_steps_of(item, row.steps) for item in deciding), default=0)
     return row.steps - needed + 1 if needed > 1 else None
+
+
+def _asked(plan: Plan, phase: Phase) -> list[Criterion]:
+    """Return the criteria that the plan's profile leaves of a gate; all, where nobody can say."""
+    profile = hardware_profiles().get(plan.profile)
+    try:
+        left = phase.gate if profile is None else gate_of(phase, profile, plan.profile)[0]
+    except Rejected:
+        left = phase.gate
+    return [row for row in left if row.id not in plan.waive]
 
 
 def earlier_beginnings(plan: Plan, phase: str, newest: int) -> range | None:

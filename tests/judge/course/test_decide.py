@@ -47,6 +47,9 @@ def plan_with(**sets: Any) -> Plan:
 
 PLAN = plan_with()
 CONFIRMING = plan_with(confirm=CONFIRM)
+SEES_15 = [{"id": "fast", "metric": "dt_step_s", "aggregate": "median", "min_samples": 15,
+            "pass_below": 100.0}]  # fmt: skip
+"""A gate that sees enough of 40 steps from step 26 on."""
 
 
 def ours(**sets: Any) -> Plan:
@@ -348,10 +351,12 @@ def test_who_is_cut_off_too_late_for_the_gate_is_told_that_steps_may_be_made_aga
 ) -> None:
     again = ", or from one before step 26 after which the gate sees enough"
     cut_off = attempt(code, "INCONCLUSIVE", durable_step=26)
-    assert after(cut_off).text == f"{why}{again}"
-    assert after(replace(cut_off, durable_step=25)).text == why
+    gated = plan_with(phases__smoke__gate=SEES_15)
+    assert after(cut_off, plan=gated).text == f"{why}{again}"
+    assert after(replace(cut_off, durable_step=25), plan=gated).text == why
     bounded = replace(cut_off, reason=RunReason.CONFIRM, until=30)
-    assert after(bounded).text == why, "its gate asks for nothing"
+    assert after(bounded, plan=gated).text == why, "its gate asks for nothing"
+    assert after(cut_off).text == why, "its profile leaves none of what asks for so many"
 
 
 def test_a_preempted_run_goes_on_however_often_and_counts_as_no_retry() -> None:
@@ -415,7 +420,7 @@ def test_five_starts_in_half_an_hour_are_a_restart_storm() -> None:
 
 def test_who_has_gone_back_for_his_gate_gets_further_though_no_step_is_higher() -> None:
     """Four lost hosts of a healthy run were a restart storm, and NO_GO."""
-    plan = plan_with(retry__infra=5)
+    plan = plan_with(retry__infra=5, phases__smoke__gate=SEES_15)
     back = [lost(20, began_at=10), lost(22, began_at=20), lost(25, began_at=22)]
     assert after(lost(29), *back, plan=plan).kind == "start_run"
     for begun in (10, 20):
@@ -429,9 +434,10 @@ def test_who_has_gone_back_for_his_gate_is_not_preempted_in_vain() -> None:
     taken = attempt("preempted", "INCONCLUSIVE", durable_step=29)
     steps = range(10, 10 + IN_VAIN)
     back = [replace(taken, began_at=step, durable_step=step + 1) for step in steps]
-    assert after(taken, *back).kind == "start_run"
+    gated = plan_with(phases__smoke__gate=SEES_15)
+    assert after(taken, *back, plan=gated).kind == "start_run"
     stays = [replace(taken, began_at=20, durable_step=20)] * IN_VAIN
-    assert after(taken, *stays).kind == "await_decision"
+    assert after(taken, *stays, plan=gated).kind == "await_decision"
 
 
 def test_a_restart_storm_is_named_by_its_detector() -> None:

@@ -35,6 +35,16 @@ def test_what_decides_nothing_sends_nobody_back() -> None:
     assert earlier_beginnings(plan, "smoke", 980) is None
 
 
+def test_what_its_profile_leaves_out_or_the_plan_waives_sends_nobody_back() -> None:
+    """The demo's smoke asks 15 steps of a floor and of devices, of which a CPU has none."""
+    demo = parse_plan(bundled_plan("demo"))
+    assert any(row.min_samples == 10 for row in demo.phase("smoke").gate)
+    assert earlier_beginnings(demo, "smoke", 39) is None
+    waived = plan_of(1000, median(500))
+    waived = waived.model_copy(update={"waive": ["row0"]})
+    assert earlier_beginnings(waived, "smoke", 999) is None
+
+
 def test_the_way_back_has_an_end() -> None:
     """A gate that asks for every step of a long phase sends nobody back to its beginning."""
     far = earlier_beginnings(plan_of(50_000, median(49_000)), "smoke", 49_990)
