@@ -26,7 +26,6 @@ class Silence:
 
     since: float
     """Watcher's clock of the tick that said so."""
-    host: str
     told: bool = False
 
 
@@ -64,7 +63,7 @@ class WatcherAway(Detector[Absences]):
             for probe in tick.nodes:
                 nodes.pop(probe.node, None)
                 if probe.state is NodeState.SILENT:
-                    nodes[probe.node] = Silence(since=tick.mono, host=probe.host)
+                    nodes[probe.node] = Silence(since=tick.mono)
             own = replace(own, nodes=nodes)
         findings = []
         for number, silence in own.nodes.items():
@@ -72,7 +71,6 @@ class WatcherAway(Detector[Absences]):
             if silence.told or silent_s < NODE_SILENT_S:
                 continue
             own = replace(own, nodes={**own.nodes, number: replace(silence, told=True)})
-            where = f"node {number} on {silence.host}" if silence.host else f"node {number}"
             finding = found(
                 view,
                 self.name,
@@ -82,8 +80,8 @@ class WatcherAway(Detector[Absences]):
                 value=silent_s,
                 threshold=NODE_SILENT_S,
                 act=Act.PAGE,
-                text=f"{where} has given no sign for {silent_s:.0f} s: what its ranks do nobody"
-                " knows, and nothing is ended by that",
+                text=f"no sign of {view.name_of(number)} for {silent_s:.0f} s: what its ranks do"
+                " nobody knows, and nothing is ended by that",
             )
             findings.append(finding)
         return own, findings

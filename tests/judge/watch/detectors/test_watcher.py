@@ -77,7 +77,7 @@ def test_a_node_that_gives_no_sign_is_told_once_and_halts_nothing(steps: int, to
     assert seen.halts == []
     found = [f for f in seen.of(Severity.WARN) if f.detector == "watcher"]
     assert [(f.act, f.threshold) for f in found] == [(Act.PAGE, 120.0)] * told
-    assert all("node 1 on node2 has given no sign for 120 s" in (f.text or "") for f in found)
+    assert all("no sign of node 1, host node2 for 120 s" in (f.text or "") for f in found)
 
 
 def test_each_silence_of_each_node_is_told() -> None:
@@ -89,5 +89,5 @@ def test_each_silence_of_each_node_is_told() -> None:
         node_says(world, "silent", node)
         world.steps(300)
     found = [f for f in watch(world).of(Severity.WARN) if f.detector == "watcher"]
-    assert [(f.text or "")[:6] for f in found] == ["node 1", "node 2", "node 1"]
+    assert [(f.text or "")[11:17] for f in found] == ["node 1", "node 2", "node 1"]
     assert len({f.key for f in found}) == 3
