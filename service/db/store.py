@@ -2,11 +2,12 @@
 
 Guarantees: a function given to `write` is committed whole or not at all, and its result is
 returned after the commit, which is on the disk. SQLite has one writer thread that commits whatever
-waits as one group (BEGIN IMMEDIATE, a savepoint for each), so that writers neither fail on locks
-nor pay one fsync each; where the group's transaction is lost (a full disk), everyone in it is told
-so. On PostgreSQL writers run side by side and take row locks; a server that takes writes no more (a
+waits as one group (BEGIN IMMEDIATE), so that writers neither fail on locks nor pay one fsync each;
+where one of them fails, the group runs again with a savepoint for each, and where its transaction
+is lost (a full disk), everyone in it is told so. On PostgreSQL writers run side by side and take row locks; a server that takes writes no more (a
 fail-over that left its connections open) is left for whichever a new connection finds. A function
-may be run again after a serialization failure, so it touches nothing but its session; one that
+may be run again (after a serialization failure, or another's of its group), so it touches nothing
+but its session; one that
 nobody waits for any more is not begun, and not held either. SQLite's file stays what it was
 (`sqlite_file`): nothing is written to one that was moved or replaced, and none is opened in its
 place, into which SQLite would play the log of the one that was. Where its log (`-wal`) was removed,
@@ -53,8 +54,8 @@ NO_ANSWER = (OperationalError, PoolTimeout)
 """What a database raises that cannot be asked."""
 NO_ANSWER_TEXT = "the database does not answer"
 _TOPICS = "topics"
-_ALONE: JoinTransactionMode = "rollback_only"
-"""How a session joins a transaction in which it is alone: it needs no savepoint."""
+_JOINED: JoinTransactionMode = "rollback_only"
+"""How a session joins a transaction that is kept whole or not at all: it needs no savepoint."""
 _GROUP = 64
 _QUEUE = 1000
 """How many writers may wait; who comes then is told at once."""
@@ -73,11 +74,11 @@ def ring(session: Session, topic: Topic) -> None:
 def tables_of(session: Session) -> Connection:
     """Return the connection of a session's transaction, for statements on tables.
 
-    That of a session which is alone in its transaction is there from the start; any other begins a
-    transaction or a savepoint first.
+    That of a session without a savepoint is there from the start; any other begins a transaction or
+    a savepoint first.
     """
-    alone = session.join_transaction_mode == _ALONE and isinstance(session.bind, Connection)
-    return session.bind if alone else session.connection()  # type: ignore[return-value]
+    joined = session.join_transaction_mode == _JOINED and isinstance(session.bind, Connection)
+    return session.bind if joined else session.connection()  # type: ignore[return-value]
 
 
 _TAKES_WRITES = text("SELECT current_setting('transaction_read_only') = 'off'")
@@ -281,7 +282,7 @@ class Store:
                     self._writers.begin() as connection,
                     Session(
                         connection,
-                        join_transaction_mode=_ALONE,
+                        join_transaction_mode=_JOINED,
                         expire_on_commit=False,
                         info=self._info,
                     ) as session,
@@ -342,11 +343,40 @@ class Store:
     def _commit_group(self, group: list[_Job[Any]]) -> None:
         """Run a group in one transaction; each fails or holds by itself.
 
-        Nobody hears of success before the commit. SQLite gives up a whole transaction when a
-        disk is full or cannot be read, whatever the savepoints: then nothing of the group is kept
-        and nobody's write happened, so everybody gets the error that ended it.
+        Nobody hears of success before the commit. Savepoints cost more than most writes, so they
+        are for a group of which one fails. SQLite gives up a whole transaction when a disk is full
+        or cannot be read, whatever the savepoints: then nothing of the group is kept and nobody's
+        write happened, so everybody gets the error that ended it.
         """
         group = [job for job in group if job.done.set_running_or_notify_cancel()]
+        results, error = self._run_group(group, savepoints=False)
+        if isinstance(error, _OwnFailure) and len(group) > 1:
+            results, error = self._run_group(group, savepoints=True)
+        if error is not None:
+            if self._file.is_refused:  # what is read would be a mixture
+                self._reconnect()
+            told = error.failure if isinstance(error, _OwnFailure) else error
+            for job in group:
+                if not job.done.done():
+                    job.done.set_exception(told)
+            return
+        for job, result in results:
+            job.done.set_result(result)
+        self._tell(frozenset().union(*(job.topics for job, _ in results)))
+
+    def _run_group(
+        self, group: list[_Job[Any]], *, savepoints: bool
+    ) -> tuple[list[tuple[_Job[Any], Any]], Exception | None]:
+        """Run a group in one transaction; return the results of those who hold.
+
+        Args:
+            group: what waits.
+            savepoints: whether one that fails leaves the others; it is told at once.
+
+        Returns:
+            With an error nothing is kept: one failed, and there are no savepoints, or the
+            transaction of all is lost.
+        """
         results: list[tuple[_Job[Any], Any]] = []
         try:
             self._check_file()
@@ -356,24 +386,17 @@ class Store:
             with connection.begin():
                 before = raw.total_changes
                 for job in group:
-                    self._run_job(connection, job, results, alone=len(group) == 1)
+                    self._run_job(connection, job, results, savepoint=savepoints)
                 if raw.total_changes != before:
                     count = self._file.count_up(raw)
             self._file.note_commit(count)
+        except _OwnFailure as error:
+            return [], error
         except Exception as error:  # noqa: BLE001 - the writer outlives whatever happens to a group
-            told = error.failure if isinstance(error, _OwnFailure) else error
-            if told is error:
-                _log.error("commit failed: %s", error, extra={"action": "commit_failed"})
-                self._let_go()
-            if self._file.is_refused:  # what is read would be a mixture
-                self._reconnect()
-            for job in group:
-                if not job.done.done():
-                    job.done.set_exception(told)
-            return
-        for job, result in results:
-            job.done.set_result(result)
-        self._tell(frozenset().union(*(job.topics for job, _ in results)))
+            _log.error("commit failed: %s", error, extra={"action": "commit_failed"})
+            self._let_go()
+            return [], error
+        return results, None
 
     def _check_file(self) -> None:
         """Refuse a file that is another's; have connections anew where another changed it.
@@ -433,12 +456,12 @@ class Store:
         job: _Job[Any],
         results: list[tuple[_Job[Any], Any]],
         *,
-        alone: bool,
+        savepoint: bool,
     ) -> None:
-        """Run one job of a group; one that is alone needs no savepoint.
+        """Run one job of a group.
 
         Raises:
-            _OwnFailure: a job that is alone failed, so that its transaction is rolled back.
+            _OwnFailure: it failed by itself, and has no savepoint to go back to.
             Unavailable: the database gave up the transaction of all.
         """
         raw = connection.connection.dbapi_connection
@@ -447,7 +470,7 @@ class Store:
         try:
             with Session(
                 connection,
-                join_transaction_mode=_ALONE if alone else "create_savepoint",
+                join_transaction_mode="create_savepoint" if savepoint else _JOINED,
                 expire_on_commit=False,
                 info=self._info,
             ) as session:
@@ -459,7 +482,7 @@ class Store:
             failure = error
         open_still = raw is not None and raw.in_transaction
         weather = isinstance(_first(failure), sqlite3.OperationalError)
-        if alone and failure is not None and (open_still or not weather):
+        if not savepoint and failure is not None and (open_still or not weather):
             raise _OwnFailure(failure)
         if not open_still:
             raise Unavailable(f"the database gave up a transaction: {_first(failure)}") from failure
@@ -470,7 +493,7 @@ class Store:
 
 
 class _OwnFailure(Exception):
-    """The only job of a transaction failed, by itself: the caller gets what it raised."""
+    """A job failed by itself, without a savepoint: nothing of its transaction is kept."""
 
     def __init__(self, failure: Exception) -> None:
         super().__init__(str(failure))

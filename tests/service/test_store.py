@@ -462,6 +462,41 @@ def test_a_write_alone_in_its_group_leaves_nothing_where_any_of_it_failed(store:
         assert kept == ["same"]
 
 
+@pytest.mark.parametrize("failing", [{0}, {2}, {4}, {1, 3}, set(range(5))])
+def test_of_a_group_each_is_kept_once_or_fails_by_itself(tmp_path: Path, failing: set[int]) -> None:
+    url = f"sqlite:///{tmp_path}/group.db"
+    migrate(url)
+    store = Store(url)
+
+    def count_up(session: Session, number: int) -> int:
+        row = session.scalars(select(KeyRow).where(KeyRow.name == "counter")).one()
+        row.created_at += 1
+        add_key(session, str(number))
+        session.flush()
+        if number in failing:
+            raise KeyError(number)
+        return number
+
+    store.write(lambda session: add_key(session, "counter"))
+    began = store.read(lambda session: session.scalars(select(KeyRow.created_at)).one())
+    with ThreadPoolExecutor(6) as pool:
+        told = []
+        with writer_held(store, pool) as first:
+            for number in range(5):
+                told.append(pool.submit(store.write, partial(count_up, number=number)))
+                wait_for(store, number + 1)
+        first.result(60)
+        errors = [future.exception(60) for future in told]
+    assert {n for n, error in enumerate(errors) if error is not None} == failing
+    assert all(isinstance(error, KeyError) for error in errors if error is not None)
+    rows = store.read(
+        lambda session: {row.name: row.created_at for row in session.scalars(select(KeyRow))}
+    )
+    assert rows.keys() - {"counter"} == {str(n) for n in range(5) if n not in failing}
+    assert rows["counter"] == began + 5 - len(failing)
+    store.close()
+
+
 def test_read_modify_write_loses_nothing(store: Store) -> None:
     store.write(lambda session: add_key(session, "counter"))
 
