@@ -162,7 +162,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
     app.state.open = control_plane.Open(app, context)
     app.state.ready = Shared(lambda: _check_ready(context))
     app.add_middleware(
-        ShortWays, context=context, ways=SHORT_WAYS, elsewhere=frozenset({"idempotency-key"})
+        ShortWays, context=context, ways=SHORT_WAYS, elsewhere=frozenset({b"idempotency-key"})
     )
     app.add_middleware(Limits, context=context)
     app.add_middleware(Rates, load_living=living_keys_of(context))

@@ -187,16 +187,27 @@ class SqliteFile:
         Raises:
             OSError: it cannot be seen.
         """
-        if self.has_lost_its_log():
+        try:
+            found = os.stat(self._log_path)
+        except OSError as error:
+            if self._log_place:
+                return None
+            if isinstance(error, FileNotFoundError):
+                return (0,), b""
+            raise
+        if self._log_place not in ((), (found.st_ino, found.st_dev)):
+            return None
+        stamp = _stamp_of(found)
+        if stamp == self._log_stamp:
             return None
         try:
-            stamp = _stamp_of(os.stat(self._log_path))
-            if stamp == self._log_stamp:
-                return None
-            with open(self._log_path, "rb", buffering=0) as log:
-                return stamp, log.read(_LOG_HEAD_BYTES)
+            log = os.open(self._log_path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return (0,), b""
+        try:
+            return stamp, os.read(log, _LOG_HEAD_BYTES)
+        finally:
+            os.close(log)
 
     def _is_of_writer(self, log: tuple[tuple[int, ...], bytes], count: int) -> bool:
         """Say whether what was committed is in a log as it is now, or no longer needs to be.

@@ -57,16 +57,15 @@ class Limits:
         if scope["type"] != "http" or scope["method"] in _BODYLESS:
             await self._app(scope, receive, send)
             return
-        request = Request(scope)
         limit = limit_of(scope["path"])
-        said = request.headers.get("content-length", "")
-        length = int(said) if said.isascii() and said.isdigit() else None
+        length = _length_of(scope)
         if length is not None and length > limit:
             await _refuse(limit)(scope, receive, send)
             return
         caller = None
         crowded = self._held[_NOBODY] > NOBODYS_BYTES // 2  # who has a key goes on by its own
         if length is None or length > UNKNOWN_BYTES or crowded:
+            request = Request(scope)
             try:
                 caller = await run_in_threadpool(self._find, request)
                 if length is not None and length > UNKNOWN_BYTES:
@@ -124,6 +123,12 @@ class Limits:
             self._held[holder] -= size
             if not self._held[holder]:
                 del self._held[holder]
+
+
+def _length_of(scope: Scope) -> int | None:
+    """Return how many bytes a request says that its body has; None: it does not say."""
+    said = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    return int(said) if said.isdigit() else None
 
 
 def _is_worker(caller: Principal) -> bool:

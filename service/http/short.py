@@ -73,7 +73,7 @@ class Way:
         body: the model of its body.
         prepare: what makes a change of a request, without the database; None, or an error that has
             an answer, leaves it to the route.
-        header: the only header that it knows, in lower case; of 200 characters at most.
+        header: the only header that it knows, in lower case; of 200 bytes at most.
         quick_bytes: a body of so many is read and prepared where it came, on the event loop; a
             larger one in a thread.
     """
@@ -82,7 +82,7 @@ class Way:
     role: Role
     body: type[BaseModel]
     prepare: Callable[[Plain], Change | None]
-    header: str = ""
+    header: bytes = b""
     quick_bytes: int = 0
 
 
@@ -92,7 +92,7 @@ _KEYS_SEEN = 10_000
 _LEFT: tuple[type[Exception], ...] = (ValidationError, ValueError, RecursionError, *ANSWERED)
 """What is wrong with a request that the route itself answers, once it knows the key."""
 _LONGEST_HEADER = 200
-_JSON = "application/json"
+_JSON = b"application/json"
 
 
 class ShortWays:
@@ -106,7 +106,7 @@ class ShortWays:
     """
 
     def __init__(
-        self, app: ASGIApp, context: Context, ways: tuple[Way, ...], elsewhere: frozenset[str]
+        self, app: ASGIApp, context: Context, ways: tuple[Way, ...], elsewhere: frozenset[bytes]
     ) -> None:
         self._app = app
         self._context = context
@@ -140,25 +140,25 @@ class ShortWays:
 
         await self._app(scope, receive_again, send)
 
-    def _find(self, scope: Scope) -> tuple[Way, Mapping[str, str], Mapping[str, str]] | None:
+    def _find(self, scope: Scope) -> tuple[Way, Mapping[str, str], Mapping[bytes, bytes]] | None:
         """Return a request's short way, what its path names and its headers."""
         if scope["type"] != "http" or scope["method"] != "POST" or scope["query_string"]:
             return None
         for way in self._ways:
             match = way.path.fullmatch(scope["path"])
             if match is not None:
-                headers = {name.decode("latin-1"): value for name, value in scope["headers"]}
+                headers: dict[bytes, bytes] = dict(scope["headers"])
                 plain = len(headers) == len(scope["headers"]) and not scope.get("root_path")
                 if not plain or not self._elsewhere.isdisjoint(headers):
                     return None
-                return way, match.groupdict(), {k: v.decode("latin-1") for k, v in headers.items()}
+                return way, match.groupdict(), headers
         return None
 
     async def _answer(
         self,
         way: Way,
         named: Mapping[str, str],
-        headers: Mapping[str, str],
+        headers: Mapping[bytes, bytes],
         body: bytes,
     ) -> Response | None:
         """Return the answer; None: the route itself has to see it.
@@ -166,11 +166,13 @@ class ShortWays:
         Raises:
             GonogoError: as the route does.
         """
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        header = headers.get(way.header)
+        scheme, _, key = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        said = headers.get(way.header)
+        header = None if said is None else said.decode("latin-1")
         if (
             scheme.lower() != "bearer"
-            or headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON
+            or kind != _JSON
             or len(header or "") > _LONGEST_HEADER
             or not await self._has_seen(way, key)
         ):

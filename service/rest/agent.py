@@ -97,7 +97,7 @@ SHORT = Way(
     role=Role.WORKER,
     body=Telemetry,
     prepare=_prepare_telemetry,
-    header=CLAIM_HEADER.lower(),
+    header=CLAIM_HEADER.lower().encode(),
     quick_bytes=16 * 2**10,
 )
 """Every watcher's message, a few times a second."""

@@ -90,7 +90,7 @@ def test_a_plain_request_does_not_reach_the_routes(plane: Plane) -> None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    app = ShortWays(routes, plane.context, SHORT_WAYS, frozenset({"idempotency-key"}))
+    app = ShortWays(routes, plane.context, SHORT_WAYS, frozenset({b"idempotency-key"}))
     headers = {"Authorization": f"Bearer {plane.key()}", **JSON}
     client = TestClient(app)
     assert client.post(SUBMIT, content='{"plan": "demo"}', headers=headers).status_code == 201
