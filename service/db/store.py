@@ -1,17 +1,17 @@
 """How is the database read and written? Transactions as functions, on SQLite and PostgreSQL.
 
-Guarantees: a function given to `write` is committed whole or not at all, and its result is
-returned after the commit, which is on the disk. SQLite has one writer thread that commits whatever
-waits as one group (BEGIN IMMEDIATE), so that writers neither fail on locks nor pay one fsync each;
-where one of them fails, the group runs again with a savepoint for each, and where its transaction
-is lost (a full disk), everyone in it is told so. On PostgreSQL writers run side by side and take row locks; a server that takes writes no more (a
-fail-over that left its connections open) is left for whichever a new connection finds. A function
-may be run again (after a serialization failure, or another's of its group), so it touches nothing
-but its session; one that
-nobody waits for any more is not begun, and not held either. SQLite's file stays what it was
-(`sqlite_file`): nothing is written to one that was moved or replaced, and none is opened in its
-place, into which SQLite would play the log of the one that was. Where its log (`-wal`) was removed,
-what that held is put into the file from what the writer still has open.
+Guarantees: a function given to `write` is committed whole or not at all, and its result is returned
+after the commit, which is on the disk. SQLite has one writer thread that commits whatever waits as
+one group (BEGIN IMMEDIATE), so that writers neither fail on locks nor pay one fsync each; where one
+of them fails, the group runs again with a savepoint for each, and where its transaction is lost (a
+full disk), everyone in it is told so. On PostgreSQL writers run side by side and take row locks; a
+server that takes writes no more (a fail-over that left its connections open) is left for whichever
+a new connection finds. A function may be run again (after a serialization failure, or another's of
+its group), so it touches nothing but its session; one that nobody waits for any more is not begun,
+and not held either. SQLite's file stays what it was (`sqlite_file`): nothing is written to one that
+was moved or replaced, and none is opened in its place, into which SQLite would play the log of the
+one that was. Where its log (`-wal`) was removed, what that held is put into the file from what the
+writer still has open.
 """
 
 import asyncio
