@@ -112,6 +112,8 @@ class Submitting:
         if time.monotonic() < self._look_at.get(run.run, 0.0) and not run.ended:
             return False
         self._look_at[run.run] = time.monotonic() + self.look_every_s
+        if submission.engine != self.name:
+            return self._leave(run, run_dir, submission.engine, ship)
         if handle is None:
             self._submit_again(run_dir, order, ship)
             return False
@@ -120,9 +122,6 @@ class Submitting:
         self._tell(run, found)
         if run.run in self.over and not run.ended and not isinstance(found, Ended):
             return self._let_go(run_dir, handle, found)
-        if isinstance(found, Running) and found.again:
-            self._stop(run.run, handle)
-            return False
         if isinstance(found, Running):
             self._listen(run_dir, order, handle, found, ship)
             return False
@@ -131,6 +130,22 @@ class Submitting:
         if isinstance(found, Unknown) or not self._is_long_ended(run.run):
             return False
         return reap(run, ship, self.wall(), end=partial(end_elsewhere, self.name, found))
+
+    def _leave(self, run: OpenRun, run_dir: RunDir, engine: str, ship: ShipperOf) -> bool:
+        """Leave a run to the engine that has it, which is not ours to ask; True: it is over.
+
+        That ours knows no such job proves nothing. One that was declared dead ends, where it lives,
+        by the request in its directory.
+        """
+        if run.ended:
+            return reap(run, ship, self.wall())
+        text = f"it is a run of engine {engine}, and this worker asks {self.name}"
+        self._tell(run, Unknown(text=text))
+        if run.run not in self.over:
+            return False
+        self._supersede(run_dir)
+        let_go(run_dir)
+        return True
 
     def see_off(self, told: Collection[str]) -> None:
         """Cancel what an engine has queued again of attempts that are told to their end.
@@ -155,15 +170,18 @@ class Submitting:
         What the engine knows nothing of, and has heard to stop, takes no place here any more. A
         node of it that was cut off finds the request when it is back.
         """
-        if not run_dir.halt.exists():
-            command = Command(kind=CommandKind.SUPERSEDE, reason="declared dead")
-            ask_halt(run_dir.path, build_request(command, self.wall()))
+        self._supersede(run_dir)
         heard = self._stop(handle.run, handle)
         if isinstance(found, Running) or not heard:
             return False
-        _log.warning("%s is left to itself", handle.run, extra={"action": "let_go"})
-        save_json(run_dir.path / SHIPPED_NAME, {"v": 1, "fenced": True})
+        let_go(run_dir)
         return True
+
+    def _supersede(self, run_dir: RunDir) -> None:
+        """Ask an attempt that was declared dead to end, unless somebody has asked it to."""
+        if not run_dir.halt.exists():
+            command = Command(kind=CommandKind.SUPERSEDE, reason="declared dead")
+            ask_halt(run_dir.path, build_request(command, self.wall()))
 
     def _submit_again(self, run_dir: RunDir, order: Order, ship: ShipperOf) -> None:
         """Submit what was not taken, or whose name was not written down, unless it is stale.
@@ -224,7 +242,13 @@ class Submitting:
     def _listen(
         self, run_dir: RunDir, order: Order, handle: Handle, found: Running, ship: ShipperOf
     ) -> None:
-        """Ask for commands while nobody else does: the run has no watcher, or it stands as well."""
+        """Ask for commands while nobody else does: the run has no watcher, or it stands as well.
+
+        What an engine would start a second time is stopped.
+        """
+        if found.again:
+            self._stop(order.run, handle)
+            return
         watched = _has_begun(run_dir.path, order) and not found.stands
         shipper = None if watched else ship(run_dir, order)
         ack = None if shipper is None else shipper.ship(time.monotonic())
@@ -267,6 +291,12 @@ class Submitting:
         if self._said.get(run.run) != text:
             self._said[run.run] = text
             _log.info("%s: %s", run.run, text, extra={"action": "engine_says"})
+
+
+def let_go(run_dir: RunDir) -> None:
+    """Leave an attempt that was declared dead to itself: it takes no place here any more."""
+    _log.warning("%s is left to itself", run_dir.path.name, extra={"action": "let_go"})
+    save_json(run_dir.path / SHIPPED_NAME, {"v": 1, "fenced": True})
 
 
 def _has_begun(run_dir: Path, order: Order) -> bool:

@@ -361,6 +361,43 @@ def test_a_worker_of_this_host_alone_leaves_an_engine_s_run_as_it_is(room: Room)
     assert room.plane.claims[-1].active == [room.order.run]
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["taken", "not known to be taken"])
+def test_a_worker_of_another_engine_leaves_an_engine_s_run_as_it_is(
+    room: Room, named: bool
+) -> None:
+    """It asks where no such job is, which proves nothing of one that trains elsewhere."""
+    desk = room.desk()
+    desk.run_round()
+    name = "gonogo-run-1" if named else None
+    save_json(room.run_dir.path / "engine.json", {"v": 1, "engine": "jobset", "name": name})
+    room.scheduler.jobs = {(room.order.run, room.order.token): "gonogo-run-1"}
+    room.scheduler.found = Ended(proof="JobSet gonogo-run-1 is gone")
+    asked = room.scheduler.asked
+    for _ in range(3):
+        desk.run_round()
+    assert room.end() is None
+    assert (room.scheduler.asked, room.scheduler.stopped) == (asked, [])
+    told = "it is a run of engine jobset, and this worker asks slurm"
+    assert room.plane.claims[-1].waits == {room.order.run: told}
+    save_json(room.run_dir.exit, completed().wire())
+    desk.run_round()
+    assert "end" in room.states(), "what it wrote about its end itself is told all the same"
+
+
+def test_a_run_of_another_engine_that_was_declared_dead_takes_no_place_for_ever(
+    room: Room,
+) -> None:
+    desk = room.desk()
+    desk.run_round()
+    save_json(room.run_dir.path / "engine.json", {"v": 1, "engine": "jobset", "name": "gonogo-1"})
+    room.plane.over = [room.order.run]
+    for _ in range(3):
+        desk.run_round()
+    assert desk.free() == ("cpu:0", "cpu:1")
+    assert room.run_dir.halt.exists(), "where it lives, it ends"
+    assert (room.end(), room.scheduler.stopped) == (None, [])
+
+
 def test_a_run_of_a_stale_token_is_not_submitted(room: Room) -> None:
     room.scheduler.error = Unavailable("sbatch: Unable to contact slurm controller")
     desk = room.desk()
