@@ -219,7 +219,7 @@ class Submitting:
             _log.error("%s: %s", order.run, text, extra={"action": "submit_refused"})
             return
         self.waits.pop(order.run, None)
-        save_submission(run_dir.path, self.name, handle.name)
+        save_submission(run_dir.path, self.name, handle.name, handle.where)
         text = "%s is %s's job %s"
         _log.info(text, order.run, self.name, handle.name, extra={"action": "run_submitted"})
 

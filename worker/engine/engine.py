@@ -7,7 +7,7 @@ scheduler calls failed while one of its nodes does not answer is `Unknown`: the 
 train on. What a keeper wrote about its own end lies in the run directory, and is not asked here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gonogo.contract.order import Order
@@ -22,6 +22,8 @@ class Handle:
     """What the engine calls it, such as a job's number."""
     run: str
     token: int
+    where: str = field(default="", compare=False)
+    """Where the engine has it, if it can be asked in several places; empty: that was not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

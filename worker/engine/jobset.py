@@ -9,7 +9,8 @@ What Kubernetes says is read with care. That a JobSet has failed says nothing of
 off and trains on; that all of its pods have ended does, since a pod's containers are terminated,
 and its object goes, only when its kubelet says so. So an attempt has ended when every pod of it is
 terminated or gone, or was turned away by its kubelet: one without a device to give (its driver's
-plugin is not back yet, after a boot) starts no container, and tells of none.
+plugin is not back yet, after a boot) starts no container, and tells of none. That there is no
+JobSet proves it only where it was made: with another context in KUBECONFIG there never was one.
 """
 
 import copy
@@ -58,6 +59,10 @@ class Api(Protocol):
     not answer, or says that it cannot now.
     """
 
+    @property
+    def where(self) -> str:
+        """Return which server and namespace are asked."""
+
     def create(self, jobset: Object) -> None:
         """Make a JobSet."""
 
@@ -87,7 +92,8 @@ class JobSets:
         """Make the attempt's JobSet, unless it is there already."""
         jobset = fill_template(self._template, order, token)
         name = jobset["metadata"]["name"]
-        handle = Handle(engine=NAME, name=name, run=order.run, token=token)
+        where = self._api.where
+        handle = Handle(engine=NAME, name=name, run=order.run, token=token, where=where)
         known = self._get(name)
         if known is None:
             try:
@@ -116,6 +122,12 @@ class JobSets:
             return Unknown(text=f"Kubernetes: {error}")
         except Unavailable as error:
             return Unknown(text=f"Kubernetes: {error.detail}")
+        where = self._api.where
+        if jobset is None and handle.where not in ("", where):
+            return Unknown(
+                text=f"Kubernetes: JobSet {handle.name} was made at {handle.where}, "
+                f"and {where} is asked, which has none of that name"
+            )
         try:
             return judge_jobset(handle, jobset, pods, began=began)
         except (AttributeError, LookupError, TypeError, ValueError) as error:

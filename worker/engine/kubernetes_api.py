@@ -58,6 +58,11 @@ class KubernetesApi:
         except (lightkube.ConfigError, OSError, ValueError) as error:
             raise Rejected(f"GONOGO_ENGINE=jobset: no cluster to ask: {error}") from error
 
+    @property
+    def where(self) -> str:
+        """Return which server and namespace are asked, such as `https://10.0.0.1:6443/ml`."""
+        return f"{self._client.config.cluster.server}/{self._client.namespace}"
+
     def create(self, jobset: Object) -> None:
         """See `worker.engine.jobset.Api`, here and below."""
         self._ask(lambda: self._client.create(self._kind(jobset)))

@@ -22,17 +22,25 @@ class Submission:
     engine: str
     name: str | None
     """What the engine calls the attempt; None: it has not said so yet."""
+    where: str = ""
+    """Where the engine has it; empty: that was not told."""
 
     def handle(self, order: Order) -> Handle | None:
         """Return what the engine is asked about; None before it has taken the attempt."""
         if self.name is None:
             return None
-        return Handle(engine=self.engine, name=self.name, run=order.run, token=order.token)
+        return Handle(
+            engine=self.engine,
+            name=self.name,
+            run=order.run,
+            token=order.token,
+            where=self.where,
+        )
 
 
-def save_submission(run_dir: Path, engine: str, name: str | None = None) -> None:
+def save_submission(run_dir: Path, engine: str, name: str | None = None, where: str = "") -> None:
     """Write down whose an attempt is."""
-    save_json(run_dir / ENGINE_NAME, {"v": 1, "engine": engine, "name": name})
+    save_json(run_dir / ENGINE_NAME, {"v": 1, "engine": engine, "name": name, "where": where})
 
 
 def load_submission(run_dir: Path) -> Submission | None:
@@ -40,5 +48,9 @@ def load_submission(run_dir: Path) -> Submission | None:
     found = load_json(run_dir / ENGINE_NAME)
     if found is None or not isinstance(found.get("engine"), str):
         return None
-    name = found.get("name")
-    return Submission(engine=found["engine"], name=name if isinstance(name, str) else None)
+    name, where = found.get("name"), found.get("where")
+    return Submission(
+        engine=found["engine"],
+        name=name if isinstance(name, str) else None,
+        where=where if isinstance(where, str) else "",
+    )

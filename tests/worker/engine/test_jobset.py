@@ -33,6 +33,7 @@ from worker.engine.jobset import (
     load_template,
 )
 from worker.engine.kubernetes_api import KubernetesApi
+from worker.engine.submission import load_submission, save_submission
 from worker.settings import load_settings
 
 TOKEN = 7
@@ -357,6 +358,30 @@ def test_an_attempt_is_looked_for_where_its_template_has_it_made(
     assert found is not None
     found.submit(ORDER, TOKEN)
     assert isinstance(found.find(HANDLE), Running)
+
+
+def test_a_jobset_that_was_made_elsewhere_is_not_gone_for_not_being_here(
+    engine: JobSets, server: Server, template: Path, tmp_path: Path
+) -> None:
+    """KUBECONFIG's context is another one by now, and so the cluster, or its namespace."""
+    save_submission(tmp_path, "jobset", NAME, engine.submit(ORDER, TOKEN).where)
+    submission = load_submission(tmp_path)
+    assert submission is not None
+    handle = submission.handle(ORDER)
+    assert handle == HANDLE
+    config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+    elsewhere = Server()
+    config["clusters"][0]["cluster"]["server"] = elsewhere.url
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    other = JobSets(load_template(template), KubernetesApi(), tmp_path)
+    found = other.find(handle)
+    assert isinstance(found, Unknown)
+    assert f"made at {server.url}/ml, and {elsewhere.url}/ml is asked" in found.text
+    elsewhere.jobsets = server.jobsets  # the same cluster by another address
+    assert isinstance(other.find(handle), Running)
+    elsewhere.close()
+    server.jobsets = {}
+    assert isinstance(engine.find(handle), Ended)
 
 
 def test_a_run_is_followed_from_its_queue_to_its_end(engine: JobSets, server: Server) -> None:
