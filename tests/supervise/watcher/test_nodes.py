@@ -102,6 +102,15 @@ def test_node_that_is_heard_again_is_no_longer_silent(followers: Followers) -> N
     assert prober.silent() == {}
 
 
+def test_a_sign_of_an_older_attempt_is_no_sign_of_this_one(followers: Followers) -> None:
+    prober = heard(followers)
+    for second in range(2, int(SILENT_S) + 2):
+        alive_path(followers.dir, 1).write_text(f"{followers.order.token - 1} {second}\n")
+        followers.be_seen(0)
+        found = prober.look(float(second), ending=False)
+    assert states(found) == {1: NodeState.SILENT}
+
+
 def test_node_that_missed_a_look_is_quiet_until_it_is_heard_or_counts_as_silent(
     followers: Followers,
 ) -> None:

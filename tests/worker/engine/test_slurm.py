@@ -200,6 +200,29 @@ def test_jobs_are_never_requeued_and_get_what_the_plan_asks_for() -> None:
     assert not [option for option in options if option.startswith(("--account", "--qos"))]
 
 
+def test_all_that_sbatch_is_told_of_an_attempt() -> None:
+    """Each is there for a reason: docs/clusters.md and decision 14 say which."""
+    cluster = SlurmCluster(
+        partition="gpu", account="lab", qos="high", time_limit="30", gres="gpu:2",
+        constraint="h100", extra={"mem": "0", "reservation": "r1"},
+    )  # fmt: skip
+    assert build_options(ORDER, 7, cluster, Path("/runs/r")) == [
+        f"--job-name=gonogo-{ORDER.run}.7", "--nodes=2", "--ntasks-per-node=1", "--no-requeue",
+        "--signal=B:TERM@120", "--output=/runs/r/slurm.log", "--open-mode=append", "--export=NIL",
+        "--partition=gpu", "--account=lab", "--qos=high", "--time=30", "--gres=gpu:2",
+        "--constraint=h100", "--mem=0", "--reservation=r1",
+    ]  # fmt: skip
+
+
+def test_a_node_that_ends_badly_does_not_have_srun_end_the_others() -> None:
+    """Their keepers have to say how their parts ended; only a look ends the job at once."""
+    *_, looks, _, _, keeps, _ = build_script(ORDER, 7, {}).splitlines()
+    assert "--kill-on-bad-exit=1" in looks
+    assert looks.endswith("--look &")
+    assert "--kill-on-bad-exit=0" in keeps
+    assert keeps.endswith("--token 7 &")
+
+
 def test_whole_nodes_are_asked_for_as_yaml_and_sbatch_say_it() -> None:
     def options_of(**extra: object) -> list[str]:
         cluster = SlurmCluster.model_validate({"extra": extra})
