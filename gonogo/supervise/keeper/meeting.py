@@ -10,13 +10,13 @@ nothing. Standard library only.
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.durable import create_json, load_json, save_json
-from gonogo.supervise.launch.place import Place, rendezvous_port
+from gonogo.supervise.launch.place import Place, rendezvous_ports
 from gonogo.supervise.node_record import (
     MET_NAME,
     Keeping,
@@ -60,7 +60,7 @@ class Meeting:
         limit_s: float = MEET_LIMIT_S,
     ) -> None:
         self._dir, self._place, self._limit_s = run_dir, place, limit_s
-        address = place.rendezvous or f"{own_address()}:{rendezvous_port(order)}"
+        address = place.rendezvous or f"{own_address()}:{find_port(rendezvous_ports(order))}"
         self.own = own_keeping(node=place.node, token=int(order["token"]), address=address)
         self._came = False
         self._began: float | None = None
@@ -182,6 +182,24 @@ def _ahead_s(run_dir: Path, node: int) -> float:
     path = meet_path(run_dir, node)
     told, taken = (load_json(path) or {}).get("at"), path.stat().st_mtime
     return told - taken if isinstance(told, float) else 0.0
+
+
+def find_port(ports: Sequence[int]) -> int:
+    """Return the first port that nobody listens at on this host; the first of all without one.
+
+    A launcher that finds its port taken fails, which would be told as the program's end.
+    """
+    return next((port for port in ports if _is_free(port)), ports[0])
+
+
+def _is_free(port: int) -> bool:
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        socket.create_server(("", port), family=family, dualstack_ipv6=both).close()
+    except OSError:
+        return False
+    return True
 
 
 def own_address() -> str:

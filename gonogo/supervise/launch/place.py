@@ -14,6 +14,7 @@ from zlib import crc32
 
 _PORTS = range(20_000, 32_768)
 """Below those that Linux hands out by itself."""
+_TRIED = 64
 _NODE_NAMES = ("SLURM_NODEID", "JOB_COMPLETION_INDEX", "PET_NODE_RANK")
 _COUNT_NAMES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "PET_NNODES")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,5}")
@@ -127,9 +128,13 @@ def told_node(order: Mapping[str, Any], environ: Mapping[str, str]) -> int:
     return int(node)
 
 
-def rendezvous_port(order: Mapping[str, Any]) -> int:
-    """Return the port at which an attempt's launchers meet on node 0, the same on all nodes."""
-    return _PORTS[crc32(fence_of(order).encode()) % len(_PORTS)]
+def rendezvous_ports(order: Mapping[str, Any]) -> list[int]:
+    """Return the ports at which an attempt's launchers may meet on node 0, the best first.
+
+    Another attempt's begin elsewhere: where both are on one host, they seldom try the same.
+    """
+    first = crc32(fence_of(order).encode()) % len(_PORTS)
+    return [_PORTS[(first + number) % len(_PORTS)] for number in range(_TRIED)]
 
 
 def fence_of(order: Mapping[str, Any]) -> str:

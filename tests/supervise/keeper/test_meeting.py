@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,18 @@ def test_nodes_begin_when_each_has_read_the_other(tmp_path: Path) -> None:
     assert second.advance(0.0) is None
     assert first.advance(1.0) == "10.0.0.1:29400"
     assert second.advance(1.0) == "10.0.0.1:29400"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"], ids=["everywhere", "on loopback"])
+def test_launchers_meet_where_nobody_listens_already(tmp_path: Path, host: str) -> None:
+    def port() -> int:
+        told = Meeting(tmp_path, ORDER, Place.of(ORDER, 0)).own.address
+        return int(told.rpartition(":")[2])
+
+    first = port()
+    assert port() == first
+    with socket.create_server((host, first)):
+        assert port() > first
 
 
 def test_node_that_node_0_has_not_read_does_not_begin(tmp_path: Path) -> None:
