@@ -241,6 +241,27 @@ def test_the_gpu_that_was_checked_is_its_keeper_s_to_take(tmp_path: Path) -> Non
     assert slots.locks.free(slots.names) == slots.names
 
 
+@pytest.mark.parametrize("job", [{"SLURM_JOB_ID": "7"}, {}], ids=["in a job of Slurm", "in a pod"])
+def test_a_keeper_whose_scheduler_signals_every_process_shields_its_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: dict[str, str]
+) -> None:
+    became: list[str] = []
+
+    def become(_path: str, command: list[str], _environ: dict[str, str]) -> None:
+        became.extend(command)
+        raise InterruptedError
+
+    for name, found in (("execve", become), ("dup2", lambda *_: None), ("chdir", lambda _: None)):
+        monkeypatch.setattr(once.os, name, found)
+    settings = load_settings({"GONOGO_HOME": str(tmp_path), **job})
+    slots = Slots(home=tmp_path, names=(), locks=DeviceLocks(home=tmp_path))
+    run_dir, place = RunDir(tmp_path), Place.of(make_order(nodes=2, world_size=2).document(), 1)
+    with pytest.raises(InterruptedError):
+        once.become_keeper(settings, slots, run_dir, place, ())
+    assert became[became.index("--node") + 1] == "1"
+    assert ("--shield" in became) is bool(job)
+
+
 def leave(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order) -> int:
     monkeypatch.setattr(once, "load_settings", lambda: load_settings({"GONOGO_HOME": str(home)}))
     return once.main([order.run, "--leave"])

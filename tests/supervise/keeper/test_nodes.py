@@ -74,6 +74,20 @@ def test_a_job_that_stood_still_has_lost_no_keeper(tmp_path: Path, nodes: Nodes)
     assert asked_by(tmp_path) is None
 
 
+def test_the_launcher_that_failed_first_speaks_for_all_and_each_part_that_spoke_is_sealed(
+    tmp_path: Path, nodes: Nodes
+) -> None:
+    for node, at in ((1, 3.0), (2, 2.0)):
+        agent = {"code": 1, "signal": None, "at": at}
+        save_json(exit_path(tmp_path, node), {"v": 1, "agent": agent})
+    assert nodes.are_over(0.0, stopped=False)
+    own = Ended(code=0, signal=None, at=1.0)
+    told = nodes.agent(own)
+    assert told is not None
+    assert (told.code, told.at) == (1, 2.0)
+    assert list(nodes.seals()) == ["0", "1", "2"]
+
+
 def test_a_node_that_is_proven_gone_is_waited_for_no_longer(tmp_path: Path, nodes: Nodes) -> None:
     assert not nodes.are_over(0.0, stopped=False)
     save_json(gone_path(tmp_path, 1), {"by": "Slurm", "text": "job 7 is CANCELLED"})

@@ -109,6 +109,8 @@ def test_launchers_meet_at_node_0_under_run_and_token() -> None:
         assert said["--max-restarts"] == "0"
         waits = said["--rdzv-conf"].split(",")[1:]
         assert waits == ["join_timeout=600", "read_timeout=600"], "a store that is late is met, too"
+    confs = [command[command.index("--rdzv-conf") + 1] for command in commands]
+    assert [conf.split(",")[0] for conf in confs] == ["is_host=1", "is_host=0"]
     addresses = [command[command.index("--local-addr") + 1] for command in commands]
     assert addresses[0] == "10.0.0.1"
     assert addresses == sorted(addresses), "torch numbers nodes in the order of these"

@@ -17,6 +17,8 @@ from gonogo.supervise.node_record import (
     alive_path,
     exit_path,
     gone_path,
+    meet_path,
+    own_keeping,
     proof_of_loss,
     watch_path,
 )
@@ -150,6 +152,26 @@ def test_word_of_a_nodes_end_is_proof_and_its_own_is_no_loss(followers: Follower
     save_json(exit_path(followers.dir, 1), {"v": 1})
     assert states(look_on(followers, other, 3.0, 0)) == {1: NodeState.ENDED}
     assert other.lost() == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "proven"),
+    [
+        pytest.param({}, True, id="of this host"),
+        pytest.param({"boot_id": "another"}, False, id="of another host"),
+        pytest.param({"pid_ns": "pid:[1]"}, False, id="of another container"),
+    ],
+)
+def test_that_a_keeper_is_gone_is_seen_among_its_own_processes_alone(
+    tmp_path: Path, changes: dict[str, Any], proven: bool
+) -> None:
+    """A number that no process has here proves nothing of another host's."""
+    told = own_keeping(node=1, token=1, address="a:1").document(1.0)
+    save_json(meet_path(tmp_path, 1), {**told, **changes})
+    assert proof_of_loss(tmp_path, 1) is None, "it lives, or nobody can tell"
+    before = {"start_ticks": told["start_ticks"] - 1}  # whose number another process has by now
+    save_json(meet_path(tmp_path, 1), {**told, **changes, **before})
+    assert (proof_of_loss(tmp_path, 1) is not None) is proven
 
 
 @pytest.mark.parametrize(
