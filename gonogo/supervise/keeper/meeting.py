@@ -11,7 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,11 @@ MEET_LIMIT_S = 600.0
 
 CLOCKS_APART_S = 30.0
 """Torch's launchers call one dead whose last word is 15 s old, by the clock of who reads it."""
+
+
+_FAR = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+"""Addresses that nobody has, by which the kernel says which way leads out; not every host has both
+families."""
 
 
 class NotMet(Exception):
@@ -213,9 +218,9 @@ def own_address() -> str:
 
 def _way_out() -> str:
     """Return the address of the interface that leads away from this host; nothing is sent."""
-    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:  # no route leads away
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
+    for family, far in _FAR:
+        with suppress(OSError), closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+            probe.connect((far, 9))
+            found = str(probe.getsockname()[0])
+            return found if family == socket.AF_INET else f"[{found}]"
+    return "127.0.0.1"  # no route leads away

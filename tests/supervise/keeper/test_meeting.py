@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gonogo.supervise.durable import load_json, save_json
-from gonogo.supervise.keeper.meeting import Meeting, NotMet, Superseded
+from gonogo.supervise.keeper.meeting import Meeting, NotMet, Superseded, own_address
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.node_record import MET_NAME, meet_path
@@ -41,6 +43,49 @@ def test_launchers_meet_where_nobody_listens_already(tmp_path: Path, host: str) 
     assert port() == first
     with socket.create_server((host, first)):
         assert port() > first
+
+
+class Way:
+    """What the kernel says of the way out, by the families of addresses that a host has."""
+
+    def __init__(self, addresses: dict[int, str], family: int) -> None:
+        self._found = addresses.get(family)
+
+    def connect(self, _far: tuple[str, int]) -> None:
+        if self._found is None:
+            raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    def getsockname(self) -> tuple[str | None, int]:
+        return self._found, 9
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "addresses", "reached"),
+    [
+        ("10.0.0.7", {}, "10.0.0.7"),
+        ("127.0.1.1", {socket.AF_INET: "10.0.0.7", socket.AF_INET6: "fd00::7"}, "10.0.0.7"),
+        (None, {socket.AF_INET6: "fd00::7"}, "[fd00::7]"),
+        (None, {}, "127.0.0.1"),
+    ],
+    ids=["by its name", "by its way out", "IPv6 alone", "nowhere"],
+)
+def test_a_host_is_reached_by_the_addresses_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, name: str | None, addresses: dict[int, str], reached: str
+) -> None:
+    def by_name(_host: str) -> str:
+        if name is None:
+            raise OSError("no address of that family")
+        return name
+
+    monkeypatch.setattr("gonogo.supervise.keeper.meeting.socket.gethostbyname", by_name)
+    way = partial(Way, addresses)
+    monkeypatch.setattr(
+        "gonogo.supervise.keeper.meeting.socket.socket", lambda family, _kind: way(family)
+    )
+    assert own_address() == reached
 
 
 def test_node_that_node_0_has_not_read_does_not_begin(tmp_path: Path) -> None:
