@@ -296,6 +296,12 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 unit="percentunit",
             ),
             Panel(
+                title="Where the time of each run goes",
+                about="Of runs that hold devices; see docs/goodput.md.",
+                queries=(Query(expr=f"gonogo_run_seconds{{{RUN}}}", legend="{{run}} {{part}}"),),
+                unit="s",
+            ),
+            Panel(
                 title="Effective training time of each run",
                 about="Unknown time counts as lost.",
                 queries=(Query(expr=f"gonogo_run_effective_ratio{{{RUN}}}"),),

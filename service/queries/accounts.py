@@ -51,6 +51,21 @@ def sum_accounts(session: Session, ended_after: float) -> tuple[int, Mapping[Par
     return count, {part: float(value or 0.0) for part, value in zip(COLUMNS, found, strict=True)}
 
 
+def sum_by_experiment(
+    session: Session, states: Sequence[str]
+) -> Iterator[tuple[str, Mapping[Part, float]]]:
+    """Yield each experiment of which a run is in these states, and its device seconds by part."""
+    within = select(RunRow.experiment).where(RunRow.state.in_(states)).scalar_subquery()
+    sums = [func.sum(column * AccountRow.devices) for column in COLUMNS.values()]
+    query = select(RunRow.experiment, *sums).join(AccountRow, AccountRow.run == RunRow.id)
+    query = query.where(RunRow.experiment.in_(within)).group_by(RunRow.experiment)
+    for experiment, *found in session.execute(query.order_by(RunRow.experiment)):
+        yield (
+            experiment,
+            {part: float(value or 0.0) for part, value in zip(COLUMNS, found, strict=True)},
+        )
+
+
 def load_accounts_in(session: Session, states: Sequence[str]) -> Iterator[AccountRow]:
     """Yield the accounts of runs in these states by run, without what their lines came to."""
     query = select(AccountRow).join(RunRow, RunRow.id == AccountRow.run)

@@ -25,6 +25,7 @@ from service.queries.accounts import (
     load_timed_runs,
     load_waited,
     sum_accounts,
+    sum_by_experiment,
 )
 from service.queries.findings import load_halts
 
@@ -138,12 +139,18 @@ def load_fleet_goodput(session: Session, now: float, hours: float) -> FleetGoodp
     return FleetGoodput(hours=hours, runs=count, **dict(goodput_of(seconds)))
 
 
-def load_run_ratios(session: Session, states: Iterable[str]) -> Iterator[tuple[str, float]]:
-    """Yield the effective training time of runs in these states of which an account was taken."""
-    for row in load_accounts_in(session, list(states)):
-        ratio = stored_goodput(row).ratio
-        if ratio is not None:
-            yield row.run, ratio
+def load_stored(session: Session, states: Sequence[str]) -> Iterator[tuple[str, Goodput]]:
+    """Yield the accounts, as they were taken last, of runs in these states."""
+    for row in load_accounts_in(session, states):
+        yield row.run, stored_goodput(row)
+
+
+def load_stored_of_experiments(
+    session: Session, states: Sequence[str]
+) -> Iterator[tuple[str, Goodput]]:
+    """Yield the device time, as it was taken last, of experiments of which a run is in these."""
+    for experiment, seconds in sum_by_experiment(session, states):
+        yield experiment, goodput_of(seconds)
 
 
 def stored_goodput(row: AccountRow) -> Goodput:

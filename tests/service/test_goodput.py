@@ -153,4 +153,13 @@ def test_page_fleet_and_metrics_show_where_the_time_went(still: Plane) -> None:
     assert 'class="part-productive"' in fleet
     metrics = still.http.get("/metrics").text
     assert 'gonogo_fleet_device_seconds{part="productive"} 24.0' in metrics
+    assert f'gonogo_run_seconds{{part="productive",run="{order.run}"}} 24.0' in metrics
     assert f'gonogo_run_effective_ratio{{run="{order.run}"}}' in metrics
+    of_experiment = f'experiment="{order.experiment}"'
+    assert f'gonogo_experiment_device_seconds{{{of_experiment},part="productive"}} 24.0' in metrics
+    assert f"gonogo_experiment_effective_ratio{{{of_experiment}}}" in metrics
+    assert not [
+        line
+        for line in metrics.splitlines()
+        if "_seconds{" in line and line.endswith(" 0.0") and order.run in line
+    ]
