@@ -10,6 +10,7 @@ from gonogo.contract.lifecycle import PhaseState, RunState
 from gonogo.contract.order import ResumePoint
 from gonogo.judge.course.remedies import lost_answers, set_aside
 from gonogo.judge.course.reruns import earlier_beginnings
+from gonogo.judge.gate.conditions import criteria_awaited
 from service.db.schema import ExperimentRow, RunRow
 from service.db.store import Session
 from service.experiments.checkpoints import (
@@ -20,6 +21,7 @@ from service.experiments.checkpoints import (
     went_to_its_end_unpassed,
 )
 from service.experiments.course import resolved_of
+from service.experiments.decisions import load_conditions
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_attempts, load_run
 from service.told.awaited import ANSWERS
@@ -82,8 +84,9 @@ def go_back_for_gate(
     """Return where the next attempt of a phase goes on so that its gate sees enough.
 
     That is an earlier durable checkpoint where after the newest one too few steps are left for it,
-    as often in a phase as the plan retries what infrastructure ended: who is cut off late again and
-    again makes no steps again for ever.
+    or for the conditions of earlier phases that a run of this one may meet, as often in a phase as
+    the plan retries what infrastructure ended: who is cut off late again and again makes no steps
+    again for ever.
 
     Args:
         session: for reading; checkpoints are read whole.
@@ -95,7 +98,8 @@ def go_back_for_gate(
     plan = resolved_of(experiment).parsed()
     if newest is None or not runs or runs[-1].until is not None:
         return dict(points)
-    wanted = earlier_beginnings(plan, phase, newest.step)
+    awaited = criteria_awaited(load_conditions(session, experiment.id), phase)
+    wanted = earlier_beginnings(plan, phase, newest.step, awaited)
     if not wanted:
         return dict(points)
     before = load_attempts(session, experiment.id, phase, taken_over=True)

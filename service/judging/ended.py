@@ -219,7 +219,8 @@ def find_beginning(session: Session, assessment: Assessment, now: float) -> Asse
     experiment = load_experiment(session, run.experiment)
     plan = resolved_of(experiment).parsed()
     attempts = [*load_attempts(session, run.experiment, run.phase), assessment.attempt]
-    action = decide(plan, run.phase, attempts, now=now, carried=run.carried or [])
+    conditions, carried = load_conditions(session, experiment.id), run.carried or []
+    action = decide(plan, run.phase, attempts, now=now, conditions=conditions, carried=carried)
     lost = action.record and run.id in lost_answers(attempts)
     if lost or assessment.attempt not in set_aside(attempts)[0]:
         points = load_resume_points(session, experiment, run.phase, without=run.id)
@@ -261,7 +262,8 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
     plan = resolved_of(experiment).parsed()
     made: list[RecordedDecision] = []
     carried = run.carried or []
-    action = decide(plan, run.phase, attempts, now=deed.now, carried=carried)
+    conditions = load_conditions(deed.session, experiment.id)
+    action = decide(plan, run.phase, attempts, now=deed.now, conditions=conditions, carried=carried)
     if action.record:
         conditions = _conditions_after(deed, experiment, run, action, assessment)
         reason = decide(

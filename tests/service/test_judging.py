@@ -474,13 +474,14 @@ def test_what_a_lost_run_had_measured_is_not_forgotten_by_the_one_that_goes_on(
     assert condition["text"] == f"what had failed when a run of it was ended is not undone ({told})"
 
 
-def cut_off(plane: Plane, worker: FakeWorker, order: Any, code: str) -> None:
+def cut_off(plane: Plane, worker: FakeWorker, order: Any, code: str, step_s: float = 0.2) -> None:
     """End a run at step 28 of 30, which has left checkpoints after steps 10, 20 and 28."""
     for step in (10, 20, 28):
         save_checkpoint(worker.home / order.run, step=step)
     save_json(worker.home / order.run / "order.json", order.document())
     worker.start(order)
-    lines = {rank: beats(order, rank, upto=28, done=False) for rank in range(order.world_size)}
+    ranks = range(order.world_size)
+    lines = {rank: beats(order, rank, upto=28, step_s=step_s, done=False) for rank in ranks}
     worker.ship(order, lines)
     verbs = {"superseded": "takeover", "halted": "halt"}
     if code in verbs:
@@ -519,6 +520,35 @@ def test_a_run_that_is_cut_off_late_goes_back_to_where_its_gate_sees_enough(
     assert worker.end(order, lines).status_code == 200
     assert plane.next_order(worker).phase == second["name"]
     assert plane.experiment(experiment)["phases"][0]["verdict"] == "GO"
+
+
+def test_a_run_that_is_cut_off_late_goes_back_to_where_it_can_meet_a_condition(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """Its last two steps were all that the condition saw: it was missed, and that was NO_GO."""
+    plan = bundled_plan("demo")
+    first, second = plan["phases"][:2]
+    gate = [{
+        "id": "fast", "metric": "dt_step_s", "aggregate": "median", "min_samples": 8,
+        "pass_below": 0.15, "severity": "conditional",
+    }]  # fmt: skip
+    phases = [{**first, "steps": 30, "gate": gate}, {**second, "steps": 30, "gate": []}]
+    experiment = plane.submit({**plan, "phases": phases})
+    worker = plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = {rank: beats(order, rank) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    worker.end(order, lines)
+    cut_off(plane, worker, plane.next_order(worker), "preempted", step_s=0.1)
+    order = plane.next_order(worker)
+    assert order.resume_from is not None
+    assert order.resume_from.step == 20
+    worker.start(order)
+    lines = {rank: beats(order, rank, step_s=0.1) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    worker.end(order, lines)
+    assert plane.wait_state(experiment, "finished")["verdict"] == "GO"
 
 
 def test_nodes_that_never_met_have_started_no_rank_and_are_no_restart_storm(plane: Plane) -> None:

@@ -8,6 +8,7 @@ on to its last step as it was rerun, and only what that comes to passes the phas
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Verdict
 from gonogo.contract.facts import Confirmation, FailedBefore, History, Undecided
 from gonogo.contract.order import RunReason
@@ -60,9 +61,21 @@ def completion_of(confirmations: Iterable[Attempt]) -> Attempt | None:
 
 
 def next_confirmation(
-    plan: Plan, phase: str, first: Attempt, done: Sequence[Attempt]
+    plan: Plan,
+    phase: str,
+    first: Attempt,
+    done: Sequence[Attempt],
+    awaited: Sequence[Criterion],
 ) -> Action | None:
-    """Return the next rerun that a NO_GO needs before it is one, or None."""
+    """Return the next rerun that a NO_GO needs before it is one, or None.
+
+    Args:
+        plan: the experiment's plan.
+        phase: which phase.
+        first: the run that failed.
+        done: its reruns so far.
+        awaited: as in `earlier_beginnings`.
+    """
     if plan.confirm is None or first.detector not in plan.confirm.on:
         return None
     if first.detector in HANGS and first.logging_off:
@@ -75,13 +88,20 @@ def next_confirmation(
         return rerun(plan, phase, first, RunReason.CONFIRM, None, text)
     last = unchanged[-1]
     if last.verdict in _PASSING and last.until is not None:
-        return go_on(plan, phase, last, "it did not come again: the phase goes on")
+        return go_on(plan, phase, last, "it did not come again: the phase goes on", awaited)
     if last.verdict is not Verdict.NO_GO:
         return None
-    return _next_variant(plan, phase, first, [row for row in done if row.change is not None])
+    made = [row for row in done if row.change is not None]
+    return _next_variant(plan, phase, first, made, awaited)
 
 
-def _next_variant(plan: Plan, phase: str, first: Attempt, made: Sequence[Attempt]) -> Action | None:
+def _next_variant(
+    plan: Plan,
+    phase: str,
+    first: Attempt,
+    made: Sequence[Attempt],
+    awaited: Sequence[Criterion],
+) -> Action | None:
     """Return the next variant; after the last of them, the phase under the first that passed."""
     variants = _variants(plan, phase, first)
     told = [row.change for row in made]
@@ -93,7 +113,8 @@ def _next_variant(plan: Plan, phase: str, first: Attempt, made: Sequence[Attempt
         return None
     for row in made:
         if row.verdict in _PASSING and row.until is not None and not is_isolating(row.change):
-            return go_on(plan, phase, row, "it passes under a variant: the phase goes on with it")
+            text = "it passes under a variant: the phase goes on with it"
+            return go_on(plan, phase, row, text, awaited)
     return None
 
 

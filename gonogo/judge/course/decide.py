@@ -9,6 +9,7 @@ service does what the action says.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.facts import History
 from gonogo.contract.order import CarriedRemedy, RunReason
@@ -39,7 +40,7 @@ from gonogo.judge.course.remedies import (
 from gonogo.judge.course.reruns import go_on
 from gonogo.judge.course.retries import decide_retry
 from gonogo.judge.gate.approval import ApprovalMeasure, ApprovalRule, has_expired
-from gonogo.judge.gate.conditions import END, ON_MISS, missed
+from gonogo.judge.gate.conditions import END, ON_MISS, criteria_awaited, missed
 from gonogo.judge.gate.history import confirmed_verdict
 from gonogo.judge.gate.rules import OpenCondition
 from gonogo.judge.gate.verdict import worst
@@ -70,9 +71,10 @@ def decide(
     attempts = [row for row in attempts if row is last or row.outcome.code not in TAKEN_OVER]
     if last.outcome.klass is OutcomeClass.OPERATOR:
         return _after_operator(last)
+    awaited = criteria_awaited(conditions, phase)
     kept, in_vain = set_aside(attempts)
     if last.outcome.klass is OutcomeClass.INFRA:
-        again = decide_retry(plan, phase, attempts, now)
+        again = decide_retry(plan, phase, attempts, now, awaited)
         lost = never_ended(attempts) if again.record else None
         if lost is None:
             return again
@@ -80,13 +82,13 @@ def decide(
     runs = [row for row in kept if row.outcome.klass not in SAY_NOTHING]
     first, confirmations = confirmed_run(runs)
     if first.verdict is not Verdict.NO_GO:
-        answer = _answer(plan, phase, first, attempts, carried)
+        answer = _answer(plan, phase, first, attempts, carried, awaited)
         if answer is not None:
             return answer
         before = unsettled_before(every, first)
         action = _conclude(plan, phase, first, first.verdict, before, conditions)
         return action if in_vain is None else replace(action, text=f"{action.text}; {in_vain}")
-    further = next_confirmation(plan, phase, first, confirmations)
+    further = next_confirmation(plan, phase, first, confirmations, awaited)
     if further is not None:
         return further
     history = history_of(first, confirmations)
@@ -109,10 +111,11 @@ def _answer(
     first: Attempt,
     attempts: Sequence[Attempt],
     carried: Sequence[CarriedRemedy],
+    awaited: Sequence[Criterion],
 ) -> Action | None:
     """Return what a run that did not fail is answered by before it concludes, if by anything."""
     if first.until is not None and first.verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
-        return go_on(plan, phase, first, "remedied: the phase goes on")
+        return go_on(plan, phase, first, "remedied: the phase goes on", awaited)
     return next_remedy(plan, phase, first, attempts, carried) if may_settle(first) else None
 
 

@@ -8,7 +8,7 @@ No checkpoint goes on with other data (`nsa.resume` refuses it), and the step th
 nothing of them: such a rerun begins at step 1, and answers so many steps after that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gonogo.contract.criterion import Criterion, GateSeverity, Metric
@@ -87,8 +87,18 @@ def rerun(
     )
 
 
-def go_on(plan: Plan, phase: str, answered: Attempt, text: str) -> Action:
-    """Return the run in which a phase goes on to its last step, as it was rerun."""
+def go_on(
+    plan: Plan, phase: str, answered: Attempt, text: str, awaited: Iterable[Criterion]
+) -> Action:
+    """Return the run in which a phase goes on to its last step, as it was rerun.
+
+    Args:
+        plan: the experiment's plan.
+        phase: which phase.
+        answered: the rerun.
+        text: what it had shown.
+        awaited: as in `earlier_beginnings`.
+    """
     return Action(
         kind=ActionKind.START_RUN,
         text=f"{text} to step {plan.phase(phase).steps}",
@@ -96,7 +106,7 @@ def go_on(plan: Plan, phase: str, answered: Attempt, text: str) -> Action:
         reason=answered.reason,
         resume=True,
         resume_of=answered.run,
-        before=_latest_start(plan, phase),
+        before=_latest_start(plan, phase, awaited),
         change=answered.change,
     )
 
@@ -117,11 +127,11 @@ def _keeps(name: str, value: Any) -> bool:
     return keys == _ANY or set(value) <= keys
 
 
-def _latest_start(plan: Plan, phase: str) -> int | None:
+def _latest_start(plan: Plan, phase: str, awaited: Iterable[Criterion]) -> int | None:
     """Return the step before which a run must begin for the gate to see enough; None: anywhere."""
     row = plan.phase(phase)
-    deciding = (item for item in _asked(plan, row) if item.severity is not GateSeverity.ADVISORY)
-    needed = max((_steps_of(item, row.steps) for item in deciding), default=0)
+    deciding = [item for item in _asked(plan, row) if item.severity is not GateSeverity.ADVISORY]
+    needed = max((_steps_of(item, row.steps) for item in (*deciding, *awaited)), default=0)
     return row.steps - needed + 1 if needed > 1 else None
 
 
@@ -135,16 +145,24 @@ def _asked(plan: Plan, phase: Phase) -> list[Criterion]:
     return [row for row in left if row.id not in plan.waive]
 
 
-def earlier_beginnings(plan: Plan, phase: str, newest: int) -> range | None:
+def earlier_beginnings(
+    plan: Plan, phase: str, newest: int, awaited: Iterable[Criterion] = ()
+) -> range | None:
     """Return the steps after one of which a run goes on, rather than after `newest`, if cut off.
 
     A gate sees the steps after the checkpoint alone: where those are too few for it, the run would
     go to its end in vain. Whoever was cut off so late makes some of its steps again instead.
 
+    Args:
+        plan: the experiment's plan.
+        phase: which phase.
+        newest: step of its newest durable checkpoint.
+        awaited: criteria of earlier phases' conditions that a run of this one may meet.
+
     Returns:
         None where the gate sees enough after `newest`; empty where the way back is too long.
     """
-    latest = _latest_start(plan, phase)
+    latest = _latest_start(plan, phase, awaited)
     if latest is None or newest < latest:
         return None
     most = max(REPEATED_STEPS, plan.phase(phase).steps // 10)

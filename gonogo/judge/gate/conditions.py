@@ -147,6 +147,11 @@ def open_for(rows: Iterable[OpenCondition], phase: str) -> list[OpenCondition]:
     ]
 
 
+def criteria_awaited(rows: Iterable[OpenCondition], phase: str) -> list[Criterion]:
+    """Return the criteria of the open conditions that a run of `phase` can meet."""
+    return [row.criterion for row in open_for(rows, phase) if row.criterion is not None]
+
+
 def settle(
     rows: Iterable[OpenCondition], facts: Facts, rules: Rules
 ) -> list[tuple[Condition, CriterionResult]]:

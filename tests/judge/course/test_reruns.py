@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gonogo.contract.criterion import Criterion
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.reruns import REPEATED_STEPS, earlier_beginnings
 from gonogo.planning.source import bundled_plan, parse_plan, with_overrides
@@ -33,6 +34,12 @@ def test_where_the_gate_sees_enough_nothing_is_made_again() -> None:
 def test_what_decides_nothing_sends_nobody_back() -> None:
     plan = plan_of(1000, median(20), median(900, severity="advisory"))
     assert earlier_beginnings(plan, "smoke", 980) is None
+
+
+def test_what_an_earlier_phase_left_open_sends_back_whoever_could_not_meet_it() -> None:
+    awaited = [Criterion.model_validate({"id": "fast", "metric": "dt_step_s", **median(500, 20)})]
+    assert earlier_beginnings(plan_of(1000), "smoke", 480, awaited) is None
+    assert earlier_beginnings(plan_of(1000), "smoke", 900, awaited) == range(1, 481)
 
 
 def test_what_its_profile_leaves_out_or_the_plan_waives_sends_nobody_back() -> None:
