@@ -86,7 +86,7 @@ def go_back_for_gate(
     That is an earlier durable checkpoint where after the newest one too few steps are left for it,
     or for the conditions of earlier phases that a run of this one may meet, as often in a phase as
     the plan retries what infrastructure ended: who is cut off late again and again makes no steps
-    again for ever.
+    again for ever. Once a checkpoint of the phase was found to be deleted nobody goes back in it.
 
     Args:
         session: for reading; checkpoints are read whole.
@@ -98,6 +98,8 @@ def go_back_for_gate(
     plan = resolved_of(experiment).parsed()
     if newest is None or not runs or runs[-1].until is not None:
         return dict(points)
+    if found_missing(runs, host_of_origin(experiment)):
+        return dict(points)  # its trainer may keep the newest alone, and each try costs a retry
     awaited = criteria_awaited(load_conditions(session, experiment.id), phase)
     wanted = earlier_beginnings(plan, phase, newest.step, awaited)
     if not wanted:
