@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from gonogo.contract.lifecycle import PhaseState, RunState
 from gonogo.contract.order import ResumePoint
+from gonogo.contract.outcome import TAKEN_OVER
 from gonogo.judge.course.remedies import lost_answers, set_aside
 from gonogo.judge.course.reruns import earlier_beginnings
 from gonogo.judge.gate.conditions import criteria_awaited
@@ -105,14 +106,17 @@ def go_back_for_gate(
     if not wanted:
         return dict(points)
     before = load_attempts(session, experiment.id, phase, taken_over=True)
-    late = sum(
-        row.launched and row.run != runs[-1].id and row.durable_step >= wanted.stop
-        for row in before
-    )
-    if late >= max(1, plan.retry.infra):
-        return dict(points)
     point = _lineage_checkpoint(session, experiment, phase, before=wanted.stop)
     if point is None or point.step not in wanted:
+        return dict(points)
+    late = {row.run for row in before if row.launched and row.durable_step >= wanted.stop}
+    late |= {  # of whom nobody may know how far he got
+        row.id
+        for row in runs
+        if row.outcome is not None and row.outcome.code in TAKEN_OVER
+        if row.resume_from is not None and row.resume_from.step == point.step
+    }
+    if len(late - {runs[-1].id}) >= max(1, plan.retry.infra):
         return dict(points)
     return {**points, phase: point}
 

@@ -565,7 +565,14 @@ def test_nodes_that_never_met_have_started_no_rank_and_are_no_restart_storm(plan
     assert "preflight_failed after 2 retries" in view["waiting_for"]
 
 
-def test_nobody_goes_back_for_his_gate_again_and_again(plane: Plane, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "steps"),
+    [("preempted", [None, 20, 20, 28]), ("superseded", [None, 20, 20, 20, 28])],
+)
+def test_nobody_goes_back_for_his_gate_again_and_again(
+    plane: Plane, tmp_path: Path, code: str, steps: list[int | None]
+) -> None:
+    """Nor who is taken over, whose files do not come: nobody judges how far he had got."""
     plan = bundled_plan("demo")
     gate = [{"id": "fast", "metric": "dt_step_s", "aggregate": "median", "min_samples": 10,
              "pass_below": 1.0}]  # fmt: skip
@@ -573,11 +580,11 @@ def test_nobody_goes_back_for_his_gate_again_and_again(plane: Plane, tmp_path: P
     plane.submit({**plan, "phases": phases, "retry": {"infra": 2}})
     worker = plane.worker(home=tmp_path / "runs")
     began = []
-    for _ in range(4):
+    for _ in steps:
         order = plane.next_order(worker)
         began.append(order.resume_from and order.resume_from.step)
-        cut_off(plane, worker, order, "preempted")
-    assert began == [None, 20, 20, 28]
+        cut_off(plane, worker, order, code)
+    assert began == steps
 
 
 @pytest.mark.parametrize(
