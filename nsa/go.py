@@ -15,8 +15,11 @@ _POLL_S = 0.05
 
 
 def told(run_dir: Path, word: str) -> bool:
-    """Whether `.GO` or `.HALT` is there."""
-    return (run_dir / f".{word}").exists()
+    """Whether `.GO` or `.HALT` is there; a disk that does not answer says no."""
+    try:
+        return (run_dir / f".{word}").exists()
+    except OSError:
+        return False
 
 
 def forget(run_dir: Path, word: str) -> None:
@@ -35,13 +38,14 @@ def wait_for_go(run_dir: Path, ranks: Ranks, heart: Heartbeat) -> None:
     """
     ranks.choose(0)
     deadline = time.monotonic() + _LIMIT_S
-    while not (go := told(run_dir, "GO")) and not told(run_dir, "HALT"):
+    halt = False
+    while not (go := told(run_dir, "GO")) and not (halt := told(run_dir, "HALT")):
         if ranks.rank != 0 or time.monotonic() > deadline:
             break
         time.sleep(_POLL_S)
     if ranks.choose(int(go)):
         return
-    halted = ranks.choose(int(told(run_dir, "HALT")))
+    halted = ranks.choose(int(halt))
     if halted:
         heart.beat("halt_seen")
     ranks.leave_together()

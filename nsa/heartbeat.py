@@ -23,6 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from nsa.at_length import at_length
+
 VERSION = 1
 _ANNOUNCE_AFTER_S = 1.0
 _POLL_S = 0.1
@@ -64,7 +66,8 @@ class Heartbeat:
         alive_every_s: float,
         shown: bool = False,
     ) -> None:
-        self._fd = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._fd = at_length(file.name, lambda: os.open(file, flags, 0o644))
         self._rank, self._boot, self._alive_every_s = rank, boot, alive_every_s
         self._shown = shown
         self._unseen = False
@@ -73,7 +76,7 @@ class Heartbeat:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._seq = 0
-        self._torn = ends_torn(self._fd)
+        self._torn = at_length(file.name, lambda: ends_torn(self._fd))
         """Whether what waits begins in the middle of a line."""
         self._waiting = b"\n" if self._torn else b""
         self.step = 0

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from nsa.at_length import at_length
+
 _POLL_S = 0.1
 
 
@@ -26,7 +28,7 @@ class StackDumps:
         self._hidden = folder / f".stackdump_rank{rank}.txt"
         self.on_dump: Callable[[str], None] = lambda name: None
         self._previous: TextIO | None = None
-        self._file = self._register()
+        self._file = at_length(self._hidden.name, self._register)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="stackdumps", daemon=True)
         self._thread.start()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from nsa import go
-from nsa.errors import BadConfig
+from nsa.errors import BadConfig, Halted
 from nsa.heartbeat import Heartbeat
 from nsa.ranks import Ranks
 
@@ -69,3 +73,36 @@ def test_who_is_not_let_begin_in_time_leaves_with_the_others_and_says_why(
         wait(tmp_path, ranks, heart)
     assert ranks.left_together
     assert BadConfig.code == 4
+
+
+def refuse_looks(monkeypatch: pytest.MonkeyPatch, *, first: int, last: int, number: int) -> None:
+    """Have a disk refuse some of the looks at `.GO` and `.HALT`; numbered from 1."""
+    stat, looks = Path.stat, itertools.count(1)
+
+    def look(path: Path, **how: bool) -> os.stat_result:
+        if path.name in (".GO", ".HALT") and first <= next(looks) <= last:
+            raise OSError(number, os.strerror(number), str(path))
+        return stat(path, **how)
+
+    monkeypatch.setattr(Path, "stat", look)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_disk_that_does_not_answer_for_a_moment_ends_no_training(
+    monkeypatch: pytest.MonkeyPatch,
+    train_here: Callable[..., list[dict[str, Any]]],
+    number: int,
+) -> None:
+    """The look for `.HALT` after each step ended the rank, as the program's own failure."""
+    refuse_looks(monkeypatch, first=1, last=5, number=number)
+    assert train_here(steps=4)[-1]["msg"] == "done"
+
+
+def test_who_was_told_to_end_is_not_told_that_nobody_answered(
+    tmp_path: Path, heart: Heartbeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the disk says after that."""
+    (tmp_path / ".HALT").touch()
+    refuse_looks(monkeypatch, first=3, last=10**6, number=errno.ESTALE)
+    with pytest.raises(Halted):
+        wait(tmp_path, LateRanks(0.0, None), heart)
