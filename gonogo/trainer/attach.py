@@ -44,7 +44,7 @@ def attach(
 
     Raises:
         SystemExit: 3, the run was halted before it began; 4, it was not let begin in two minutes.
-        ValueError: order.json cannot be read.
+        ValueError: order.json cannot be read, for a minute where the disk refuses.
     """
     known = model is not None
     beat = open_beat(run_dir, config, identity, agree=agree, rank=rank, world_size=world_size)

@@ -1,12 +1,20 @@
 """What was ordered, may the run begin, must it end? Read where a supervisor leaves it."""
 
+import errno
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ALIVE_EVERY_S = 5.0
+LIMIT_S = 60.0
+_POLL_S = 0.2
+_PASSES = frozenset({
+    errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE,
+})  # fmt: skip
+"""Errors that say nothing of a file, but of the disk or the host just now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +97,15 @@ class RunDir:
 
 
 def load_run_dir(path: Path) -> RunDir:
-    """Return a run directory with its order.
+    """Return a run directory with its order, as soon as the disk lets it be read.
 
     Raises:
-        ValueError: order.json is there and holds no JSON object.
+        ValueError: order.json is there and holds no JSON object, or has not been readable for
+            LIMIT_S.
     """
     path = path.absolute()
     try:
-        order = json.loads((path / "order.json").read_bytes())
+        order = json.loads(_read_at_length(path / "order.json"))
     except FileNotFoundError:
         return RunDir(path=path)
     except (OSError, ValueError) as error:
@@ -104,6 +113,22 @@ def load_run_dir(path: Path) -> RunDir:
     if not isinstance(order, dict):
         raise ValueError(f"{path / 'order.json'}: expected a JSON object")
     return RunDir(path=path, order=order)
+
+
+def _read_at_length(path: Path) -> bytes:
+    """Return a file's bytes; a disk that refuses says nothing of the run, which has not begun.
+
+    Raises:
+        OSError: it is no such error, or the disk has refused for LIMIT_S.
+    """
+    give_up = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            if error.errno not in _PASSES or time.monotonic() >= give_up:
+                raise
+        time.sleep(_POLL_S)
 
 
 def _positive(value: Any) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -601,6 +602,24 @@ def test_an_order_that_cannot_be_read_is_said_at_once(tmp_path: Path, text: str)
     with pytest.raises(ValueError, match=r"order\.json"):
         gonogo.trainer.attach(tmp_path)
     assert not RunDir(tmp_path).heartbeat(0).exists()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_an_order_that_a_disk_refuses_for_a_moment_is_waited_for(
+    run: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The program ended there, before it had begun, with an error of its own."""
+    read, refusals = Path.read_bytes, iter(range(3))
+
+    def refuse(path: Path) -> bytes:
+        if path.name == "order.json" and next(refusals, None) is not None:
+            raise OSError(number, os.strerror(number), str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with gonogo.trainer.attach(run) as beat:
+        assert beat.steps == 4
+    assert lines_of(run)[-1].msg == "done"
 
 
 @pytest.mark.parametrize(
