@@ -23,6 +23,7 @@ from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import EndRequest, ask_kill
 from gonogo.supervise.exit_record import (
     Ended,
+    binding,
     build_binding,
     build_exit,
     build_refusal,
@@ -498,6 +499,51 @@ def test_watch_that_cannot_be_sealed_is_sealed_as_empty(tmp_path: Path, there: s
     elif there == "one torn line":
         path.write_bytes(b"x" * 3_000_000)
     assert seal_lines(path) == {"bytes": 0, "sha256": sha256(b"").hexdigest()}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_what_a_disk_refuses_for_a_moment_is_vouched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A run that had completed was open: its end said that nothing stood written."""
+    monkeypatch.setattr(binding, "_AGAIN_POLL_S", 0.01)
+    names = ("order.json", "watch.jsonl", "findings.jsonl", "heartbeat_rank0.jsonl")
+    for name in names:
+        (tmp_path / name).write_text("{}\n")
+    expected = build_binding(tmp_path, ORDER)
+    refused = refuse_opens(monkeypatch, number, times=2)
+    assert build_binding(tmp_path, ORDER) == expected
+    assert refused == dict.fromkeys(names, 0)
+
+
+def test_what_no_disk_gives_any_more_holds_no_end_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert binding.AGAIN_S == 5.0
+    monkeypatch.setattr(binding, "AGAIN_S", 0.2)
+    for name in ("order.json", "watch.jsonl", "heartbeat_rank0.jsonl"):
+        (tmp_path / name).write_text("{}\n")
+    refuse_opens(monkeypatch, errno.EIO, times=10**6)
+    found = build_binding(tmp_path, ORDER)
+    assert found["order_sha256"] is None
+    assert found["watch"] == {"bytes": 0, "sha256": sha256(b"").hexdigest()}
+    assert found["heartbeats"]["heartbeat_rank0.jsonl"]["lines"] == 0
+
+
+def refuse_opens(monkeypatch: pytest.MonkeyPatch, number: int, *, times: int) -> dict[str, int]:
+    """Have a disk refuse each file some times; returns how often it will do so yet."""
+    left: dict[str, int] = {}
+    real = os.open
+
+    def refuse(path: Any, *args: Any, **named: Any) -> int:
+        name = Path(path).name
+        if left.setdefault(name, times):
+            left[name] -= 1
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, *args, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
+    return left
 
 
 def test_whatever_lies_beside_the_files_of_a_run_the_end_is_written(tmp_path: Path) -> None:

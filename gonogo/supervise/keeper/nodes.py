@@ -25,6 +25,7 @@ from gonogo.supervise.end_request import (
     ask_kill,
 )
 from gonogo.supervise.exit_record import Ended, ended_of, seal_file, seal_lines
+from gonogo.supervise.exit_record.binding import AGAIN_S
 from gonogo.supervise.keeper.kill import UNKILLABLE_S
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.node_record import (
@@ -123,10 +124,11 @@ class Nodes:
         Raises:
             OSError: it cannot be read just now.
         """
+        give_up = time.monotonic() + AGAIN_S
         return {
             str(node): {
                 "exit": seal_file(exit_path(self._dir, node)),
-                "watch": seal_lines(watch_path(self._dir, node)),
+                "watch": seal_lines(watch_path(self._dir, node), give_up=give_up),
             }
             for node in sorted(self.ends)
         }
