@@ -86,9 +86,9 @@ def start_script(
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(steps), "0.05", str(folder / "told")]
     return new_run(
-        "--allow", "any", environ={"PYTHONPATH": f"{SHIM}:{ROOT}", **environ}, entry=None,
-        command=command, world_size=1, steps=steps, identity={"world_size": 1},
-        watch=watch or {},
+        "--allow", "any", "--allow-env", "any",  # the program is to feel the weather, too
+        environ={"PYTHONPATH": f"{SHIM}:{ROOT}", **environ}, entry=None, command=command,
+        world_size=1, steps=steps, identity={"world_size": 1}, watch=watch or {},
     )  # fmt: skip
 
 
@@ -376,7 +376,7 @@ def test_a_file_system_that_fails_everyone_for_seconds_costs_nothing(
 ) -> None:
     """Keeper, watcher, wrapper and trainer: every look and every write of theirs."""
     flag = tmp_path / "weather"
-    sky = {"GONOGO_TEST_WEATHER": str(flag), "GONOGO_TEST_SKY": f"{tmp_path}/run_"}
+    sky = {"TEST_WEATHER": str(flag), "TEST_SKY": f"{tmp_path}/run_"}
     run = start_script(new_run, tmp_path, steps=150, **sky)
     run.wait_for_step(10)
     since = told(tmp_path)
@@ -384,6 +384,7 @@ def test_a_file_system_that_fails_everyone_for_seconds_costs_nothing(
     wait_until(lambda: told(tmp_path) >= since + 60, "three seconds of bad weather")
     flag.unlink()
     completes(run, 150)
+    assert run.beats(0)[-1]["write_failures"] > 0, "the program had other weather"
 
 
 def test_the_same_failure_is_said_once_until_it_went_well_again(

@@ -78,8 +78,8 @@ def test_a_host_without_room_for_a_moment_is_no_failure_of_the_program(
     flag = tmp_path / "weather"
     flag.write_text(str(number))
     environ = {
-        "GONOGO_TEST_WEATHER": str(flag),
-        "GONOGO_TEST_SKY": str(tmp_path / what),
+        "TEST_WEATHER": str(flag),
+        "TEST_SKY": str(tmp_path / what),
         "PYTHONPATH": str(Path(__file__).parents[1] / "weather"),
     }
     said = tmp_path / "said"
@@ -97,8 +97,8 @@ def test_a_program_is_not_ended_where_nobody_can_look_at_it_as_it_begins(tmp_pat
     flag, said = tmp_path / "weather", tmp_path / "said"
     flag.write_text(str(errno.ENFILE))
     environ = {
-        "GONOGO_TEST_WEATHER": str(flag),
-        "GONOGO_TEST_SKY": "/proc/",
+        "TEST_WEATHER": str(flag),
+        "TEST_SKY": "/proc/",
         "PYTHONPATH": str(Path(__file__).parents[1] / "weather"),
     }
     program = "import time; print('hello'); time.sleep(2)"
@@ -115,7 +115,7 @@ def test_a_program_is_not_ended_where_nobody_can_look_at_it_as_it_begins(tmp_pat
 
 def test_a_program_whose_log_is_refused_at_close_is_started_once(tmp_path: Path) -> None:
     environ = {
-        "GONOGO_TEST_LATE": str(tmp_path / "rank1.log"),
+        "TEST_LATE": str(tmp_path / "rank1.log"),
         "PYTHONPATH": str(Path(__file__).parents[1] / "weather"),
     }
     wrapper = start(tmp_path, "print('hello'); import time; time.sleep(1.5)", environ=environ)
@@ -128,8 +128,8 @@ def test_how_a_program_ended_is_told_when_the_disk_takes_it_again(tmp_path: Path
     flag = tmp_path / "weather"
     environ = {
         "PYTHONPATH": f"{ROOT / 'tests/supervise/weather'}:{ROOT}",
-        "GONOGO_TEST_WEATHER": str(flag),
-        "GONOGO_TEST_SKY": f"{tmp_path}/exit_rank",
+        "TEST_WEATHER": str(flag),
+        "TEST_SKY": f"{tmp_path}/exit_rank",
     }
     (tmp_path / "order.json").write_text("{}")
     fail = f"open({str(flag)!r}, 'w').write('{errno.EIO}'); raise SystemExit(7)"

@@ -1,10 +1,10 @@
 """A file system that fails on demand, in every Python process that finds this on its path.
 
-While the file `GONOGO_TEST_WEATHER` names exists, whatever touches a path below the folder
-`GONOGO_TEST_SKY` fails with the error whose number stands in it: opening, looking, renaming,
+While the file `TEST_WEATHER` names exists, whatever touches a path below the folder
+`TEST_SKY` fails with the error whose number stands in it: opening, looking, renaming,
 linking, removing, and reading and writing what is open already, since files are Python's own.
 
-Closing the file that `GONOGO_TEST_LATE` names fails with EIO, as on a network file system that says
+Closing the file that `TEST_LATE` names fails with EIO, as on a network file system that says
 there what it did not take: it is closed all the same.
 """
 
@@ -15,8 +15,8 @@ import functools
 import io
 import os
 
-_FLAG, _SKY = os.environ.get("GONOGO_TEST_WEATHER"), os.environ.get("GONOGO_TEST_SKY")
-_LATE = os.environ.get("GONOGO_TEST_LATE")
+_FLAG, _SKY = os.environ.get("TEST_WEATHER"), os.environ.get("TEST_SKY")
+_LATE = os.environ.get("TEST_LATE")
 _stat, _open, _read, _readlink = os.stat, os.open, os.read, os.readlink
 _close = os.close
 
