@@ -43,10 +43,11 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gonogo.plain_file import is_there
 from gonogo.supervise.keeper.keeper import Keeper
@@ -57,6 +58,7 @@ from gonogo.supervise.launch.place import Place, told_node
 from gonogo.supervise.locks import keeper_lock, take_lock
 from gonogo.supervise.node_record import exit_path
 from gonogo.supervise.processes import become_subreaper
+from gonogo.supervise.weather import SCARCE, START_LIMIT_S, Weather
 
 WATCHER_MODULE = "gonogo.supervise.watcher"
 REQUIRED = (
@@ -70,6 +72,8 @@ _BAD_ORDER = 2
 _BUSY = 75
 
 _log = logging.getLogger("gonogo.supervise.keeper")
+_weather = Weather(_log)
+_T = TypeVar("_T")
 
 
 def load_order(path: Path) -> dict[str, Any]:
@@ -96,12 +100,29 @@ def _take_all(paths: Sequence[Path]) -> dict[str, int] | None:
     taken: dict[str, int] = {}
     give_up = time.monotonic() + _LOCK_WAIT_S
     for path in paths:
-        while (descriptor := take_lock(path)) is None:
+        while (descriptor := _at_length("a lock", partial(take_lock, path))) is None:
             if time.monotonic() >= give_up:
                 return None
             time.sleep(_LOCK_POLL_S)
         taken[path.stem] = descriptor
     return taken
+
+
+def _at_length(what: str, look: Callable[[], _T]) -> _T:
+    """Return what a look brings; where the disk refuses just now it is tried again for a minute.
+
+    Raises:
+        OSError: it is no such error, or the disk has refused for START_LIMIT_S.
+    """
+    give_up = time.monotonic() + START_LIMIT_S
+    while True:
+        try:
+            return look()
+        except OSError as error:
+            if error.errno not in SCARCE or time.monotonic() >= give_up:
+                raise
+            _weather.note(what, error)
+        time.sleep(_LOCK_POLL_S)
 
 
 def _held(text: str) -> tuple[str, int]:
@@ -133,20 +154,21 @@ def main(argv: Sequence[str]) -> int:
         os.setsid()
     become_subreaper()
     run_dir = asked.run_dir.absolute()
-    if not (run_dir / "order.json").exists():
-        _log.error("%s: no order.json", run_dir)
-        return _BAD_ORDER
     environ = dict(os.environ)  # noqa: TID251 - handed on to torchrun and the watcher
     try:
-        order = load_order(run_dir / "order.json")
+        order = _at_length("the order", partial(load_order, run_dir / "order.json"))
         node = told_node(order, environ) if asked.node is None else asked.node
         place = Place.of(order, node, rendezvous=asked.rendezvous)
+    except FileNotFoundError:
+        _log.error("%s: no order.json", run_dir)
+        return _BAD_ORDER
     except (OSError, ValueError) as error:
         _log.error("%s: bad order: %s", run_dir, error)
         return _BAD_ORDER
     held = dict(asked.held)
-    own = held.pop("keeper", None) or take_lock(run_dir / place.own(keeper_lock(run_dir).name))
-    if own is None or _has_ended(run_dir, place):
+    lock = partial(take_lock, run_dir / place.own(keeper_lock(run_dir).name))
+    own = held.pop("keeper", None) or _at_length("the keeper's lock", lock)
+    if own is None or _at_length("an end", partial(_has_ended, run_dir, place)):
         _log.error("%s: another keeper has it, or it has ended", run_dir)
         return _BUSY
     locks = _take_all(asked.lock)

@@ -387,6 +387,28 @@ def test_a_file_system_that_fails_everyone_for_seconds_costs_nothing(
     assert run.beats(0)[-1]["write_failures"] > 0, "the program had other weather"
 
 
+@pytest.mark.parametrize("name", ["order.json", ".keeper.lock", "exit.json"])
+def test_a_disk_that_refuses_the_first_looks_begins_the_run_later(
+    tmp_path: Path, name: str
+) -> None:
+    """The keeper ended there, with a traceback or a bad order, and the run was lost."""
+    run_dir, flag = tmp_path / new_id(Kind.RUN), tmp_path / "weather"
+    order = order_of_command(run_dir.name, sys.executable, "-c", "print('hello')")
+    run_dir.mkdir()
+    (run_dir / "order.json").write_text(json.dumps(order.document()))
+    flag.write_text(str(errno.ESTALE))
+    environ = {"PYTHONPATH": f"{SHIM}:{ROOT}", "TEST_WEATHER": str(flag)}
+    environ |= {"TEST_SKY": str(run_dir / name)}
+    run = SupervisedRun(path=run_dir, order=order, environ=environ)
+    run.start("--allow", "any")
+    log = run_dir / "keeper.log"
+    wait_until(lambda: "Stale file handle" in log.read_text(), "that it cannot look")
+    time.sleep(0.3)
+    flag.unlink()
+    record = run.wait_for_exit()
+    assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0), record.text
+
+
 def test_the_same_failure_is_said_once_until_it_went_well_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
