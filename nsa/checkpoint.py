@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor, nn
 
+from nsa.at_length import at_length
 from nsa.checkpoint_form import check_state
 from nsa.errors import BadConfig
 from nsa.sealed_files import seal_of, sync, write_sealed
@@ -193,23 +194,34 @@ def _step(place: Path) -> int:
     return int(place.name.removeprefix("step_"))
 
 
+def _read_state(place: Path) -> Any:
+    """What a checkpoint says of itself, once every file is what its manifest says.
+
+    Raises:
+        BadConfig: one is not.
+        OSError, ValueError, KeyError, TypeError, AttributeError: it cannot be read.
+    """
+    manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+    if manifest["v"] != VERSION:
+        raise BadConfig(f"checkpoint {place} has version {manifest['v']!r}")
+    for name, seal in manifest["files"].items():
+        if seal_of(place / name) != seal:
+            raise BadConfig(f"checkpoint {place}: {name} is not what its manifest says")
+    state = json.loads((place / "state.json").read_text(encoding="utf-8"))
+    check_state(place, state, manifest["step"])
+    if missing := _names(state) - manifest["files"].keys():
+        raise BadConfig(f"checkpoint {place}: its manifest does not name {min(missing)}")
+    return state
+
+
 def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
-    """Read a checkpoint after checking its manifest.
+    """Read a checkpoint after checking its manifest, as soon as the disk lets it be read.
 
     Raises:
         BadConfig: it is missing, torn, changed since, of another form or of another step.
     """
     try:
-        manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["v"] != VERSION:
-            raise BadConfig(f"checkpoint {place} has version {manifest['v']!r}")
-        for name, seal in manifest["files"].items():
-            if seal_of(place / name) != seal:
-                raise BadConfig(f"checkpoint {place}: {name} is not what its manifest says")
-        state = json.loads((place / "state.json").read_text(encoding="utf-8"))
-        check_state(place, state, manifest["step"])
-        if missing := _names(state) - manifest["files"].keys():
-            raise BadConfig(f"checkpoint {place}: its manifest does not name {min(missing)}")
+        state = at_length(place.name, partial(_read_state, place))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadConfig(f"cannot read checkpoint {place}: {error!r}") from error
     if expected_step not in (None, state["step"]):
@@ -300,7 +312,8 @@ def _tensors(place: Path, what: str, read: Callable[[], Any]) -> Any:
 
 
 def _load(file: Path) -> Any:
-    return torch.load(file, map_location="cpu", weights_only=True)
+    load = partial(torch.load, file, map_location="cpu", weights_only=True)
+    return at_length(file.name, load)
 
 
 def load_weights(model: nn.Module, place: Path, weights: Mapping[str, Any]) -> None:

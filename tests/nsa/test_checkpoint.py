@@ -2,12 +2,14 @@ import dataclasses
 import errno
 import hashlib
 import json
+import os
 import re
 import resource
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +17,7 @@ from typing import Any, BinaryIO
 import pytest
 import torch
 
+from nsa import at_length, checkpoint
 from nsa.checkpoint import (
     Snapshot,
     checkpoint_path,
@@ -49,6 +52,32 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (loaded.step, loaded.next_sequence, loaded.world_size) == (20, 80, 2)
     torch.testing.assert_close(loaded.model["w"], SNAPSHOT.model["w"], rtol=0, atol=0)
     assert torch.equal(loaded.rng[1], SNAPSHOT.rng[1])
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_disk_that_refuses_for_a_moment_spoils_no_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The run that was to go on from there had a bad configuration: the user's, for good."""
+    place = save_checkpoint(tmp_path, SNAPSHOT)
+    monkeypatch.setattr(at_length, "_POLL_S", 0.01)
+    refused: set[str] = set()
+
+    def refuse_once(what: str, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        if what not in refused:
+            refused.add(what)
+            raise OSError(number, os.strerror(number))
+        return work(*args, **named)
+
+    def refuse(owner: Any, name: str) -> None:
+        work = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, **n: refuse_once(name, work, *a, **n))
+
+    refuse(Path, "read_text")
+    refuse(checkpoint, "seal_of")
+    refuse(torch, "load")
+    assert load_checkpoint(place, 20).step == 20
+    assert refused == {"read_text", "seal_of", "load"}
 
 
 def test_the_random_state_of_every_gpu_is_kept(tmp_path: Path) -> None:
