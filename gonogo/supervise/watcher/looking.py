@@ -14,7 +14,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick, WatchStart
 from gonogo.rundir import RunDir
 from gonogo.supervise.evidence.rounds import Evidence
-from gonogo.supervise.exit_record import digest_of
+from gonogo.supervise.exit_record import seal_file
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.watcher.journal import Memory
 from gonogo.supervise.watcher.nodes import NodesProber
@@ -58,6 +58,9 @@ class Looking:
         memory: what a watcher before this one recorded.
         evidence: the rounds that are taken beside the looks.
         now: monotonic seconds.
+
+    Raises:
+        OSError: which order it is cannot be read just now: another watcher begins in a moment.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Looking:
         self._start: WatchStart | None = WatchStart(
             run=order.run,
             attempt=order.attempt,
-            order_sha256=digest_of(run_dir.order) or "",
+            order_sha256=str(seal_file(run_dir.order)["sha256"]),
             version=__version__,
         )
         self._number = memory.ticks

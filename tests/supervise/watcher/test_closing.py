@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -52,6 +54,27 @@ def watched(run_dir: RunDir, late: list[bytes]) -> tuple[list[dict[str, Any]], f
     clock = Clock(run_dir, late)
     Watcher(run_dir, order, Offline(), clock.now).watch(clock.read, clock.sleep)
     return [json.loads(line) for line in load_all_lines(run_dir.watch)], clock.now - 1e6
+
+
+def test_who_cannot_read_which_order_it_is_watches_under_none(
+    ended: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper starts another; a whole run was open, as one that was watched under another."""
+    order = load_record(ended.order, Order)
+    assert order is not None
+    real = os.open
+
+    def refuse(path: Any, *args: Any, **named: Any) -> int:
+        if Path(path) == ended.order:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return real(path, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(OSError, match="Stale"):
+            Watcher(ended, order, Offline(), 1e6)
+    ticks, _ = watched(ended, [])
+    assert ticks[0]["start"]["order_sha256"] == sha256(ended.order.read_bytes()).hexdigest()
 
 
 def test_lines_that_come_after_exit_json_stand_before_its_seal(ended: RunDir) -> None:
