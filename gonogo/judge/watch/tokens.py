@@ -1,10 +1,11 @@
 """Do steps carry more tokens than they did? Batch ramps and longer sequences, as the lines tell.
 
 Trainers count differently (of one rank, of all, with padding or without), and may be wrong; so what
-a line tells is held against what the first lines told, never against what was ordered. A trainer
-that always tells 25 times as many as were ordered has grown by nothing. Nor has one that tells the
-tokens of the whole run so far: its steps carry what the number grows by. Sequences that grow with
-every step look so, too, but come to no more than what was ordered; without that nobody knows.
+a line tells is held against what the first lines told, not against what was ordered, unless they
+told that, too: a ramp may begin with the second step. A trainer that always tells 25 times as many
+as were ordered has grown by nothing. Nor has one that tells the tokens of the whole run so far: its
+steps carry what the number grows by. Sequences that grow with every step look so, too, but come to
+no more than what was ordered; without that nobody knows.
 A restart in place tells again what it makes again: of first lines that may be sums, those count no
 more that told as much.
 """
@@ -29,6 +30,9 @@ may be three steps long."""
 EVEN_LINES = 48
 """Of fewer lines those that begin anew lie equally far apart, as epochs do: batches of any size
 rise and fall by chance so that a few may look like sums, but not at equal distances."""
+RAMP_X = 2.0
+"""First lines of which the median is more times what was ordered are in another unit, not of a ramp
+that began with it."""
 SUM_X = 2.0
 """It is one once it is so many times what was ordered for a step."""
 
@@ -60,6 +64,17 @@ def _falls_evenly(steps: Sequence[int]) -> bool:
 
 def _rises(tokens: Sequence[int]) -> bool:
     return all(later > earlier for earlier, later in pairwise(tokens))
+
+
+def _usual(first: Sequence[int], ordered: int | None) -> float:
+    """Return what the first lines told for a step: what was ordered, where they told it, or nearly.
+
+    Those of a ramp that begins at once, or of sequences of any length, have their median elsewhere.
+    """
+    told = statistics.median(first)
+    if ordered is None or told > RAMP_X * ordered:
+        return told
+    return min(told, max(ordered, min(first)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +113,7 @@ class TokenGrowth:
             first = (*self.first, tokens)
         if len(first) < FIRST_LINES:
             return replace(self, first=first, again=self.again and not again)
-        usual = statistics.median(first)
+        usual = _usual(first, ordered)
         known = TokenGrowth(usual=usual, rises_by=rise_of_sums(first), before=first[-2])
         return known._counted(tokens, usual, ordered)
 

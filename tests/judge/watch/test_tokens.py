@@ -65,6 +65,24 @@ def test_a_sum_grows_by_what_it_rises_by(
 
 
 @pytest.mark.parametrize(
+    ("ordered", "tokens", "ratio"),
+    [
+        (100, (*range(100, 180, 5), 400), 4.0),
+        (100, (*range(104, 184, 5), 400), 400 / 104),
+        (100, (*range(70, 230, 10), 300), 3.0),
+        (100, (*range(50, 98, 3), 300), 300 / 72.5),  # fewer than were ordered
+        (100, (*range(126, 286, 10), 400), 400 / 201),  # in another unit
+        (None, (*range(100, 180, 5), 400), 400 / 137.5),
+        (100, (100, *(2500,) * 16), 1.0),
+    ],
+)
+def test_a_ramp_that_begins_at_once_has_grown_since_what_was_ordered(
+    ordered: int | None, tokens: tuple[int, ...], ratio: float
+) -> None:
+    assert of_ordered(ordered, *tokens) == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize(
     ("tokens", "rise"),
     [
         ((*range(100, 2001, 100),), 100),

@@ -65,6 +65,24 @@ def test_a_report_may_rise_with_the_tokens_of_a_step(share: int) -> None:
     assert [f.severity for f in feed(ImplausibleSpeed, same).findings] == [HALT]
 
 
+@pytest.mark.parametrize("most_x", [2.0, 4.0, 8.0])
+def test_a_report_of_a_ramp_that_begins_at_once_is_no_lie(most_x: float) -> None:
+    ran = Ran()
+    for number in range(200):
+        more_x = 1.0 + (most_x - 1.0) * min(1.0, number / 84)
+        ran.step(dt_s=more_x, toks_per_s=TOKENS, tokens=round(more_x * TOKENS))
+    assert feed(ImplausibleSpeed, ran).findings == []
+
+
+def test_a_report_of_sequences_of_any_length_is_no_lie() -> None:
+    for seed in range(40):
+        dice, ran = random.Random(seed), Ran()
+        for _ in range(120):
+            more_x = dice.lognormvariate(0.0, 0.6)
+            ran.step(dt_s=more_x, toks_per_s=TOKENS, tokens=round(more_x * TOKENS))
+        assert feed(ImplausibleSpeed, ran).halts == []
+
+
 def test_a_report_below_warns_once() -> None:
     ran = Ran()
     for number in range(300):
