@@ -53,8 +53,9 @@ _NAMES: tuple[str | None, ...] = (
 _MAY_WAIT = frozenset({Section.LOG, None})
 _APART = "out_of_section"
 _SHORT = frozenset({Section.LOG, _APART})
-_FIRST = frozenset({Section.DATA, _APART})
-"""Deadlines that a start may miss: texts are tokenised, engines built, episodes played."""
+_FIRST = frozenset({Section.DATA, Section.LOG, _APART})
+"""Deadlines that a start may miss: texts are tokenised, engines built, episodes played. Who asks
+the device for the loss of its first step waits for all that is compiled."""
 APART_X = 8.0
 """Times what steps usually spend in no section (or in one of a name of their own) that one may
 stand there: some play episodes or generate answers in every step, and name only the rest. Such
@@ -63,7 +64,7 @@ SHORT_X = 3.0
 """Times the median step that one may stand there, or log, where that is longer: what holds up a run
 for a moment, as a host that stands still, or lines that come late, does so at any step time."""
 FEW_STEPS = 2
-"""Before so many have ended nobody knows what lies between two of them."""
+"""Before so many have ended nobody knows how long one takes, nor what lies between two of them."""
 CYCLE_X = 2.0
 """Times the sum of all limits in which a step has to end."""
 
@@ -137,7 +138,9 @@ def limit_of(
     if name in _FIRST and not stream.completed_steps and source is Source.DEFAULT:
         first_s = first_step_limit(run).seconds  # it may be in it: some tell only a step's end
         return Limit(seconds=max(first_s, deadline.halt_s), source=source)
-    if name == _APART and source is Source.DEFAULT and _may_pause_unnamed(view, stream):
+    early = name == Section.LOG and stream.completed_steps < FEW_STEPS
+    early = early or (name == _APART and _may_pause_unnamed(view, stream))
+    if early and source is Source.DEFAULT:
         early_s = run.watch.stall.early_s
         deadline = deadline.model_copy(update={"halt_s": max(early_s, deadline.halt_s)})
     if _may_compute(stream):
@@ -281,8 +284,10 @@ class SectionDeadline(Detector[None]):
         "its own, it has the time of a start until its first step has ended, the early limit of "
         "the stall rule until its second has, and as long as a program of yours has not named "
         "data, an evaluation and a checkpoint (it may be in one), and then eight times what its "
-        "steps usually spend there, where that is longer. Where three median steps are longer "
-        "than the limit of logging, or of being in no section, it is three steps. In no section, "
+        "steps usually spend there, where that is longer. Logging has the time of a start until "
+        "the first step of a process has ended, and that early limit until its second has. Where "
+        "three median steps are longer than the limit of logging, or of being in no section, it "
+        "is three steps. In no section, "
         "a rank that never names its computing has at least the limits of the stall rule. A rank "
         "that goes from section to section without ending a step is halted after twice what all "
         "of them together may take (eight times after the last step). Where every rank is done "
@@ -293,7 +298,7 @@ class SectionDeadline(Detector[None]):
     """2: no rank is named where nothing tells them apart; a limit for going round without a step,
     and for not exiting; a checkpoint takes what its line says, where that is longer, and no section
     what steps usually spend there. 3: ranks that fall silent together, as where all are started
-    anew, are not told apart by who was heard a moment later."""
+    anew, are not told apart by who was heard a moment later; logging has the time of a start."""
     ticks = True
     deadline = True
 

@@ -153,7 +153,9 @@ def test_each_limit_has_to_be_passed(
     [
         ("data", {"steps": 0}, [900.0]),
         ("data", {"steps": 1}, [300.0]),
-        ("log", {"steps": 0}, [60.0]),
+        ("log", {"steps": 0}, [900.0]),
+        ("log", {"steps": 1}, [300.0]),
+        ("log", {"steps": 2}, [60.0]),
         (None, {"steps": 5}, [60.0]),
         (None, {"steps": 500, "named": ("data", "eval")}, [300.0]),
         (None, {"steps": 500, "named": ("data", "checkpoint")}, [300.0]),
@@ -188,7 +190,8 @@ def test_each_limit_has_to_be_passed(
         ("data", {"labelled": False}, []),
     ],
     ids=[
-        "the first data", "later data", "the first log", "no section", "no checkpoint was named",
+        "the first data", "later data", "the first log", "the second log", "later log",
+        "no section", "no checkpoint was named",
         "no evaluation was named", "no data was named", "nor was computing",
         "a name of its own, and none was named", "log, and none was",
         "after the last step, and none was", "no section, may compute",
@@ -206,6 +209,23 @@ def test_the_limit_of_a_rank(section: str | None, told: dict[str, Any], limit: l
     order = order_of({}, steps=1000, world_size=1, entry="train.py") if "named" in told else None
     found = look(SectionDeadline, [standing(section, for_s=1e4, **told)], order=order)
     assert halts(found) == limit
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_steps_whose_device_is_waited_for_in_log_halt_nothing(ranks: int) -> None:
+    """They are longer than the limit of logging, also the first of each process."""
+    world = World(order_of({}, steps=200, world_size=ranks), alive_every_s=5)
+    for boot in (1, 2):
+        for rank in world.ranks:
+            rank.boot, rank.seq, rank.section = f"boot{boot}.{rank.rank}", 0, "boot"
+        world.boot()
+        for waited_s in (700.0, 95.0, 95.0, 95.0):
+            world.open_step()
+            world.compute()
+            for rank in world.ranks:
+                rank.spend(waited_s)
+            world.close_step()
+    assert watch(world, interval_s=1.0).halts == []
 
 
 @pytest.mark.parametrize("section", [None, "rollout"])
@@ -287,7 +307,7 @@ def test_a_run_without_a_last_step_has_none_after_which_it_saves() -> None:
 
 @pytest.mark.parametrize(("late_s", "found"), [(0.0, 1), (0.75, 1), (1.0, 0)])
 def test_a_late_tick_misses_no_deadline(late_s: float, found: int) -> None:
-    world = World(order_of({}, world_size=1), alive_every_s=5).boot().steps(1).pause("log", 62.0)
+    world = World(order_of({}, world_size=1), alive_every_s=5).boot().steps(2).pause("log", 62.0)
     before = [(world.mono - ago_s, 0.0) for ago_s in range(62, 4, -5)]
     ticks = [(T0, 0.0), *before, (world.mono - 1.0, late_s)]
     assert len(watch(world, ticking=lambda end: ticks).halts) == found
@@ -323,7 +343,7 @@ def test_going_round_without_a_step_halts_in_the_end(sections: tuple[str | None,
         ({}, 2.0 * (ALL_S + 60.0)),
         ({"completed": 1000}, 8.0 * (300.0 + 600.0 + 1800.0 + 60.0 + 60.0 + 60.0)),
         ({"section_times": (("eval", 600.0),)}, 2.0 * (ALL_S + 60.0 + 1200.0)),
-        ({"completed_steps": 0}, 2.0 * (ALL_S + 600.0 + 840.0 + 300.0 + 300.0 + 900.0 + 1800.0)),
+        ({"completed_steps": 0}, 2.0 * (ALL_S + 600.0 + 2 * 840.0 + 2 * 300.0 + 900.0 + 1800.0)),
     ],
     ids=["in the run", "after its last step", "long evaluations", "before its first step"],
 )
