@@ -7,9 +7,11 @@ that of a node that nobody hears (its peers stand where it does: that is D4's an
 
 Serialising a checkpoint, an evaluation, opening data, importing and compiling may hold the
 interpreter for minutes, and then no thread speaks: in these a silent rank has the deadline of its
-section (D5) or of its start (D2), unless its process is stopped or dead. Ranks that a launcher
-restarts in place start one after the other: while a peer starts anew, a silent rank has the time of
-a start; and its silence counts since the peer was back, for its own lines may come later.
+section (D5) or of its start (D2), unless its process is stopped or dead. So has who has told
+nothing since a step began, or stands in no section after the last one: see D5. Ranks that a
+launcher restarts in place start one after the other: while a peer starts anew, a silent rank has
+the time of a start; and its silence counts since the peer was back, for its own lines may come
+later.
 
 A program that names no sections may speak little, so its silence says nothing. A stopped process
 does: who is stopped for as long as silence may last is lost, from the first step on.
@@ -22,7 +24,7 @@ from gonogo.contract.tick import ProcessState, Tick
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.no_first_heartbeat import boot_limit, first_step_limit
 from gonogo.judge.watch.detectors.rank_divergence import name_culprit
-from gonogo.judge.watch.detectors.section_deadline import deadline_of, limit_of
+from gonogo.judge.watch.detectors.section_deadline import deadline_of, limit_of, section_of
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Limit, View, found
 
@@ -63,8 +65,8 @@ def limit_of_silence(view: View, stream: RankStream, mono: float) -> Limit:
     allowed = usual
     if stream.section == Section.BOOT and stream.started_mono is None:
         allowed = boot_limit(view)
-    elif stream.section in MAY_BE_SILENT:
-        name, deadline = deadline_of(run.watch.section_deadline, stream.section)
+    elif (section := section_of(run, stream)) in MAY_BE_SILENT:
+        name, deadline = deadline_of(run.watch.section_deadline, section)
         allowed = limit_of(view, stream, name, deadline, view.median_step_s())
     elif stream.completed_steps == 0:  # some tell no start of a step, only its end
         allowed = first_step_limit(run)
@@ -114,7 +116,9 @@ class AliveLost(Detector[None]):
     sentence = (
         "Suspects a rank that has been silent for half a minute, and halts after a minute when "
         "its process is held or its peers go on speaking; where a section or the start may last"
-        " longer (data, checkpoint, evaluation, boot, first step), at that deadline. A process "
+        " longer (data, checkpoint, evaluation, boot, first step), at that deadline; where a "
+        "rank has only said that a step begins, at that of data, and in no section after the last "
+        "step, at that of a checkpoint. A process "
         "is held once it has been stopped for five seconds, or in uninterruptible sleep for "
         "`suspect_s`; the latter, a write to a slow disk, keeps the time of its section, and that "
         "of a checkpoint where no rank is heard though a peer's process lives: lines wait for "
@@ -123,7 +127,8 @@ class AliveLost(Detector[None]):
     )
     version = 3
     """2: silence in data, checkpoint, evaluation and at the start has the deadline of those.
-    3: of a program that names no sections, a stopped process is lost."""
+    3: of a program that names no sections, a stopped process is lost; who has only said that a step
+    begins may fetch its batch, and save after the last."""
     ticks = True
     deadline = True
     probes = True

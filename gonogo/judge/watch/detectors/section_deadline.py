@@ -13,7 +13,7 @@ nobody names, and a loader may stall. Later it has eight times what steps usuall
 that is longer (an agent's episodes, answers that are generated). Where steps take long, logging and
 what stands in no section have three of them, where that is longer. After the last ordered step,
 being in no section, or in one of a name of its own, has the limit of a checkpoint: what is left is
-to save.
+to save. Who has only said that a step begins has the time of data.
 
 Two limits do not begin anew with each section. A rank that goes through sections without ending a
 step (fetching for ever, evaluating again and again) has twice what all its sections together may
@@ -25,7 +25,7 @@ import statistics
 
 from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity, Source
-from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Section
+from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Msg, Section
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Deadline
@@ -97,7 +97,13 @@ def deadline_of(settings: SectionDeadlineSettings, section: str | None) -> tuple
 
 
 def section_of(run: Run, stream: RankStream) -> str | None:
-    """Return the section whose deadline counts: after the last ordered step, a checkpoint's."""
+    """Return the section whose deadline counts: after the last ordered step, a checkpoint's.
+
+    Who has said nothing since a step began may fetch its batch: a thread tells where the rank is,
+    and a loader may hold the interpreter for as long as it fetches.
+    """
+    if stream.section is None and stream.msg == Msg.STEP_START:
+        return Section.DATA
     ended = run.order.steps is not None and stream.completed >= run.order.last_step
     unnamed = stream.section not in NAMED_SECTIONS
     return Section.CHECKPOINT if ended and unnamed else stream.section
@@ -279,26 +285,27 @@ class SectionDeadline(Detector[None]):
 
     name = Name.SECTION_DEADLINE
     sentence = (
-        "Halts when the rank behind has stood too long in data, checkpoint, evaluation, logging, "
-        "or in no section at all; each has its own limit. In no section, or in one of a name of "
-        "its own, it has the time of a start until its first step has ended, the early limit of "
-        "the stall rule until its second has, and as long as a program of yours has not named "
-        "data, an evaluation and a checkpoint (it may be in one), and then eight times what its "
-        "steps usually spend there, where that is longer. Logging has the time of a start until "
-        "the first step of a process has ended, and that early limit until its second has. Where "
-        "three median steps are longer than the limit of logging, or of being in no section, it "
-        "is three steps. In no section, "
-        "a rank that never names its computing has at least the limits of the stall rule. A rank "
-        "that goes from section to section without ending a step is halted after twice what all "
-        "of them together may take (eight times after the last step). Where every rank is done "
-        "and one does not exit: a warning after the limit of a checkpoint, a halt after that of "
-        "an evaluation."
+        "Halts when the rank behind has stood too long in data, checkpoint, evaluation, "
+        "logging, or in no section at all; each has its own limit. In no section, or in one of "
+        "a name of its own, it has the time of a start until its first step has ended, the "
+        "early limit of the stall rule until its second has, and as long as a program of yours "
+        "has not named data, an evaluation and a checkpoint (it may be in one), and then eight "
+        "times what its steps usually spend there, where that is longer. Logging has the time "
+        "of a start until the first step of a process has ended, and that early limit until its"
+        " second has. Where three median steps are longer than the limit of logging, or of "
+        "being in no section, it is three steps. Where a rank has only said that a step begins "
+        "it has the limit of data. In no section, a rank that never names its computing has at "
+        "least the limits of the stall rule. A rank that goes from section to section without "
+        "ending a step is halted after twice what all of them together may take (eight times "
+        "after the last step). Where every rank is done and one does not exit: a warning after "
+        "the limit of a checkpoint, a halt after that of an evaluation."
     )
     version = 3
     """2: no rank is named where nothing tells them apart; a limit for going round without a step,
     and for not exiting; a checkpoint takes what its line says, where that is longer, and no section
     what steps usually spend there. 3: ranks that fall silent together, as where all are started
-    anew, are not told apart by who was heard a moment later; logging has the time of a start."""
+    anew, are not told apart by who was heard a moment later; logging has the time of a start, and
+    who has only said that a step begins may fetch its batch."""
     ticks = True
     deadline = True
 

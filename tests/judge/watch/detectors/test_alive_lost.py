@@ -186,6 +186,35 @@ def test_silence_beyond_the_deadline_of_its_section_halts(section: str, seconds:
     assert halt.value == pytest.approx(seconds - 10.0, abs=15.0)
 
 
+@pytest.mark.parametrize(("seconds", "lost"), [(290.0, False), (310.0, True)])
+def test_who_has_only_said_that_a_step_begins_may_fetch_its_batch(
+    seconds: float, lost: bool
+) -> None:
+    """A loader holds the interpreter, and no thread comes to say in which section it is."""
+    world = World(order_of({}, steps=100), alive_every_s=5.0).boot().steps(40)
+    first, other = world.ranks
+    for rank in world.ranks:
+        rank.step += 1
+        rank.in_step = True
+        rank.say("step_start")
+    first.mono += seconds
+    other.enter("backward")
+    other.spend(seconds)
+    world.compute()
+    world.close_step()
+    found = watch(world.steps(3), interval_s=1.0)
+    assert {halt.rank for halt in found.halts} == ({0} if lost else set())
+    assert "alive_lost" in found.named(Severity.SUSPECT)
+
+
+@pytest.mark.parametrize(("msg", "found"), [("step_start", []), ("step_end", [60.0])])
+def test_between_two_steps_silence_has_its_own_limit(msg: str, found: list[float]) -> None:
+    silent = standing(None, for_s=70.0, heard_mono=NOW - 70.0, msg=msg)
+    peer = standing("backward", for_s=70.0, rank=1)
+    order = order_of({}, steps=1000, world_size=2)
+    assert halts(look(AliveLost, [silent, peer], order=order)) == found
+
+
 @pytest.mark.parametrize("section", ["data", "checkpoint", "eval"])
 def test_a_rank_that_waits_for_a_disk_has_the_time_of_its_section(section: str) -> None:
     world = silent_between_steps(section, 290.0, state="uninterruptible")
@@ -346,6 +375,9 @@ def test_a_rank_that_is_read_later_than_its_peer_after_a_restart_is_not_lost(
         ("boot", {"steps": 0, "started_mono": None}, 300.0),
         ("boot", {}, 60.0),
         (None, {}, 60.0),
+        (None, {"msg": "step_start"}, 300.0),
+        (None, {"msg": "alive"}, 60.0),
+        (None, {"steps": 100}, 600.0),
         (None, {"steps": 0, "started_mono": None}, 900.0),
         ("log", {}, 60.0),
         ("data", {}, 300.0),
@@ -358,7 +390,7 @@ def test_how_long_a_rank_may_be_silent_where_it_stands(
     section: str | None, told: dict[str, Any], limit_s: float
 ) -> None:
     rank = standing(section, for_s=0.0, **told)
-    run = Run(order=order_of({}))
+    run = Run(order=order_of({}, steps=100))
     assert limit_of_silence(View(run=run, streams={0: rank}), rank, NOW).seconds == limit_s
     held = Processes(ranks={0: Process(state=ProcessState.STOPPED)})
     assert (
