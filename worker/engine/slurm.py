@@ -128,9 +128,9 @@ class Slurm:
     def submit(self, order: Order, token: int) -> Handle:
         """Submit the attempt's job, unless Slurm has it already."""
         name = job_name(order.run, token)
-        known = self._ask("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i")
-        if known.split():
-            return self._handle(known.split()[0], order, token)
+        known = self._ids_of(name)
+        if known:
+            return self._handle(known[0], order, token)
         script = self._runs / order.run / "slurm.sh"
         script.write_text(build_script(order, token, self._environ, self._keeper))
         cluster = lay_over(self._cluster, order)
@@ -144,22 +144,43 @@ class Slurm:
         return self._handle(done.stdout.strip().partition(";")[0], order, token)
 
     def find(self, handle: Handle) -> Found:
-        """Return what Slurm says of the attempt's job and of the nodes that it had."""
-        run_dir = self._runs / handle.run
+        """Return what Slurm says of the attempt's job and of the nodes that it had.
+
+        Where that job runs no more, or not yet again, what it says of another one of that name: a
+        busy controller takes a job after sbatch has given up, and so it may have two.
+        """
         try:
-            began = (run_dir / "keeper.json").exists()  # before Slurm is asked: its word is later
-            meets = is_there(meet_path(run_dir, 0)) and not is_there(run_dir / MET_NAME)
-            done = self._run(["scontrol", "show", "job", "--oneliner", handle.name])
-            if done.returncode != 0 and _GONE.search(done.stderr):
-                return Unknown(text=f"Slurm knows no job {handle.name} any more")
-            if done.returncode != 0:
-                return Unknown(text=f"scontrol: {done.stderr.strip()}")
-            job = parse_fields(done.stdout)
-            rows = self._nodes_of(job, handle)
+            found = self._find_job(handle)
+            if isinstance(found, Running) and not (found.waits and found.again):
+                return found
+            known = self._ids_of(job_name(handle.run, handle.token))
+            for other in [number for number in known if number != handle.name]:
+                twin = self._find_job(replace(handle, name=other))
+                if not isinstance(twin, Ended) and not (isinstance(twin, Running) and twin.waits):
+                    return twin
         except Unavailable as error:
             return Unknown(text=error.detail)
         except OSError as error:
-            return Unknown(text=f"{run_dir}: {error}")
+            return Unknown(text=f"{self._runs / handle.run}: {error}")
+        return found
+
+    def _find_job(self, handle: Handle) -> Found:
+        """Return what Slurm says of one job.
+
+        Raises:
+            Unavailable: Slurm does not tell of it, or of its nodes.
+            OSError: the run's directory cannot be read just now.
+        """
+        run_dir = self._runs / handle.run
+        began = (run_dir / "keeper.json").exists()  # before Slurm is asked: its word is later
+        meets = is_there(meet_path(run_dir, 0)) and not is_there(run_dir / MET_NAME)
+        done = self._run(["scontrol", "show", "job", "--oneliner", handle.name])
+        if done.returncode != 0 and _GONE.search(done.stderr):
+            return Unknown(text=f"Slurm knows no job {handle.name} any more")
+        if done.returncode != 0:
+            raise Unavailable(f"scontrol: {done.stderr.strip()}")
+        job = parse_fields(done.stdout)
+        rows = self._nodes_of(job, handle)
         found = judge_job(handle, job, rows)
         if isinstance(found, Ended) and began and not rows:
             return Unknown(text=f"{found.proof}, and tells no node of those that it ran on")
@@ -171,10 +192,10 @@ class Slurm:
     def stop(self, handle: Handle) -> None:
         """Cancel the job: TERM to its keepers, and KILL after Slurm's own grace.
 
-        By its name as well as its number, which is another job's where a controller lost its state.
+        By its name: its number is another job's where a controller lost its state, and a second job
+        of that name is the same attempt's.
         """
-        name = job_name(handle.run, handle.token)
-        done = self._run(["scancel", f"--name={name}", handle.name])
+        done = self._run(["scancel", f"--name={job_name(handle.run, handle.token)}"])
         if done.returncode != 0 and not _GONE.search(done.stderr):
             raise Unavailable(f"scancel: {done.stderr.strip()}")
 
@@ -191,6 +212,15 @@ class Slurm:
             return []
         rows = self._ask("scontrol", "show", "node", "--oneliner", listed).splitlines()
         return [parse_fields(row) for row in rows if row.strip()]
+
+    def _ids_of(self, name: str) -> list[str]:
+        """Return the jobs of a name that Slurm has, or had lately.
+
+        Raises:
+            Unavailable: it does not tell.
+        """
+        asked = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i")
+        return self._ask(*asked).split()
 
     def _ask(self, *command: str) -> str:
         done = self._run(command)

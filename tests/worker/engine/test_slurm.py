@@ -335,7 +335,7 @@ def test_no_job_is_stopped_that_bears_the_number_of_ours_and_another_name(tmp_pa
     """A controller that lost its state counts from 1 again."""
     answers = Answers()
     Slurm(tmp_path, SlurmCluster(), {}, answers).stop(HANDLE)
-    assert answers.asked == [["scancel", f"--name={NAME}", "12"]]
+    assert answers.asked == [["scancel", f"--name={NAME}"]]
 
 
 FAILED = "sbatch: error: Batch job submission failed: "
@@ -394,6 +394,7 @@ class Requeued(Answers):
 
     def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         said = self.nodes if "node" in command else JOB_LINE.format(self.state)
+        said = "12\n" if command[0] == "squeue" else said
         return subprocess.CompletedProcess(command, 0, said, "")
 
 
@@ -417,6 +418,41 @@ def test_a_job_that_began_and_waits_again_is_told_from_one_that_waits_its_turn(
     second = engine.find(HANDLE)
     assert isinstance(second, Running)
     assert (second.waits, second.again) == (True, True)
+
+
+class Twice(Answers):
+    """Slurm took the attempt's job a second time: sbatch had given up on a busy controller."""
+
+    def __init__(self, **states: str) -> None:
+        super().__init__()
+        self.states = {name.removeprefix("job"): state for name, state in states.items()}
+
+    def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        if command[0] == "squeue":
+            said = "".join(f"{number}\n" for number in self.states)
+        elif "node" in command:
+            said = "NodeName=node1 State=IDLE\nNodeName=node2 State=IDLE"
+        else:
+            said = f"JobName={NAME} JobState={self.states[command[-1]]} NodeList=node[1-2]"
+        return subprocess.CompletedProcess(command, 0, said, "")
+
+
+@pytest.mark.parametrize("state", ["PENDING", "FAILED"])
+def test_an_attempt_that_slurm_took_twice_lives_as_long_as_either_job(
+    tmp_path: Path, state: str
+) -> None:
+    """The second start of it waits, or finds the first one's nodes begun, and fails."""
+    (tmp_path / ORDER.run).mkdir()
+    begin(tmp_path)
+    answers = Twice(job12=state, job11="RUNNING")
+    engine = Slurm(tmp_path, SlurmCluster(), {}, answers)
+    found = engine.find(HANDLE)
+    assert isinstance(found, Running)
+    assert (found.text, found.again) == ("Slurm: RUNNING on node[1-2]", False)
+    answers.states["11"] = "NODE_FAIL"
+    assert isinstance(engine.find(HANDLE), Unknown)
+    answers.states.update({"11": "COMPLETED", "12": "CANCELLED"})
+    assert isinstance(engine.find(HANDLE), Ended)
 
 
 NO_PYTHON = """first
