@@ -175,10 +175,12 @@ def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
 def slurm_environ() -> dict[str, str]:
     """Return the environment of Slurm's commands: ours, without what is set for those typed.
 
+    Times are told in UTC: by local ones, an hour that autumn repeats has nodes boot before they do.
     `SCANCEL_STATE=PENDING` has scancel end nothing and call it done, `SQUEUE_PARTITION` hides a job
     that is there, and `SCANCEL_INTERACTIVE` asks. What sbatch reads (`SBATCH_ACCOUNT`) is kept.
     """
-    return {name: value for name, value in os.environ.items() if _TYPED.fullmatch(name) is None}
+    kept = {name: value for name, value in os.environ.items() if _TYPED.fullmatch(name) is None}
+    return {**kept, "TZ": "UTC0"}
 
 
 def _words(text: str | None) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from worker.engine.slurm import (
     Slurm,
     build_options,
     build_script,
+    has_booted_since,
     job_name,
     judge_job,
     lay_over,
@@ -81,6 +82,18 @@ def test_what_people_set_for_commands_that_they_type_is_kept_from_ours(
     assert {"SLURM_CONF=set", "SBATCH_PARTITION=set"} <= set(seen)
     assert [name for name in theirs if f"{name}=set" in seen] == []
     assert run_command(["cat"]).stdout == "", "a command that asks is answered by nobody"
+
+
+def test_a_node_that_booted_in_the_hour_before_the_clocks_go_back_has_not_booted_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Booted at 02:55, and the job began ten minutes later, at 02:05."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    told = [
+        run_command(["date", f"--date=@{at}", "+%Y-%m-%dT%H:%M:%S"]).stdout.strip()
+        for at in (1792889700, 1792890300)
+    ]
+    assert not has_booted_since(job("NODE_FAIL", StartTime=told[1]), {"BootTime": told[0]})
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED"])
