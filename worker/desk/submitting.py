@@ -63,7 +63,7 @@ class Submitting:
     seen_limit_s: float = SEEN_LIMIT_S
     look_every_s: float = LOOK_EVERY_S
     _ended_at: dict[str, float] = field(default_factory=dict)
-    """Run → when (monotonic clock) its engine first said that it has ended."""
+    """Run → when (monotonic clock) its engine began to say that it has ended."""
     _look_at: dict[str, float] = field(default_factory=dict)
     """Run → when (monotonic clock) its engine is asked about it again."""
     _said: dict[str, str] = field(default_factory=dict)
@@ -280,8 +280,11 @@ class Submitting:
     def _tell(self, run: OpenRun, found: Running | Ended | Unknown) -> None:
         """Log what the engine says, when it says something else, and keep for what a run waits.
 
-        One that has ended, and wrote none itself, waits for its end to be believed.
+        One that has ended, and wrote none itself, waits for its end to be believed; who says that
+        it lives after all takes that end back.
         """
+        if not isinstance(found, Ended):
+            self._ended_at.pop(run.run, None)
         text = found.proof if isinstance(found, Ended) else found.text
         runs = isinstance(found, Running) and not (found.waits or found.stands)
         if runs or (isinstance(found, Ended) and run.ended):

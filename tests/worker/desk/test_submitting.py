@@ -282,6 +282,25 @@ def test_an_attempt_that_is_proven_ended_without_a_word_is_lost_and_names_the_pr
     assert room.states()[-1] == "end"
 
 
+def test_what_was_said_to_have_ended_and_lives_has_its_whole_time_when_it_ends(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("worker.desk.submitting.time.monotonic", lambda: now)
+    desk = room.desk()
+    assert desk.submitting is not None
+    desk.submitting.seen_limit_s = 60.0
+    desk.run_round()
+    for found in (ENDED, RUNNING, ENDED):
+        now += 100.0
+        room.scheduler.found = found
+        desk.run_round()
+    assert room.end() is None, "what its node wrote last may not be seen yet"
+    now += 60.0
+    desk.run_round()
+    assert room.end() is not None
+
+
 def test_an_attempt_that_was_killed_before_it_could_leave_is_preempted_and_no_retry(
     room: Room,
 ) -> None:
