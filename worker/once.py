@@ -16,6 +16,7 @@ Exit codes: those of the keeper · 2 bad settings, no such order, no disk for wh
 import argparse
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -55,6 +56,9 @@ ASK_S = 30.0
 """How long a file system that takes no request is asked to: of the same two minutes."""
 SHIELDED = "SLURM_JOB_ID"
 """Where it is set, a scheduler's TERM reaches every process of a job, not its keepers alone."""
+_SCHEDULERS = re.compile(r"SLURM_(?!CONF$)|SLURMD_|SRUN_")
+"""Slurm's own variables, by which a trainer sets itself up a second time; no rank is to see them,
+nor where GONOGO_WORKER_ALLOW_ENV=any passes the host's environment on."""
 _BAD = 2
 _BUSY = 75
 
@@ -278,8 +282,13 @@ def become_keeper(
         *(part for name in settings.allow for part in ("--allow", name)),
         *(part for name in settings.allow_env for part in ("--allow-env", name)),
     ]  # fmt: skip
+    kept = {
+        name: value
+        for name, value in keeper_environ(settings, settings.key()).items()
+        if _SCHEDULERS.match(name) is None
+    }
     os.chdir(checkout_root())
-    os.execve(command[0], command, keeper_environ(settings, settings.key()))
+    os.execve(command[0], command, kept)
 
 
 if __name__ == "__main__":

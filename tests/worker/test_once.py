@@ -262,6 +262,29 @@ def test_a_keeper_whose_scheduler_signals_every_process_shields_its_ranks(
     assert ("--shield" in became) is bool(job)
 
 
+def test_a_keeper_sees_nothing_that_its_scheduler_sets_for_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GONOGO_WORKER_ALLOW_ENV=any passes on what it sees: a trainer sets itself up by these."""
+    seen: dict[str, str] = {}
+
+    def become(_path: str, _command: list[str], environ: dict[str, str]) -> None:
+        seen.update(environ)
+        raise InterruptedError
+
+    for name, found in (("execve", become), ("dup2", lambda *_: None), ("chdir", lambda _: None)):
+        monkeypatch.setattr(once.os, name, found)
+    sets = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURMD_NODENAME": "n", "SRUN_DEBUG": "3"}
+    kept = {"SLURM_CONF": "/etc/slurm.conf", "TEAM": "ours"}
+    settings = load_settings({"GONOGO_HOME": str(tmp_path), **sets, **kept})
+    slots = Slots(home=tmp_path, names=(), locks=DeviceLocks(home=tmp_path))
+    place = Place.of(make_order(nodes=2, world_size=2).document(), 1)
+    with pytest.raises(InterruptedError):
+        once.become_keeper(settings, slots, RunDir(tmp_path), place, ())
+    assert kept.items() <= seen.items()
+    assert sets.keys().isdisjoint(seen)
+
+
 def leave(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order) -> int:
     monkeypatch.setattr(once, "load_settings", lambda: load_settings({"GONOGO_HOME": str(home)}))
     return once.main([order.run, "--leave"])
