@@ -119,7 +119,7 @@ def told_node(order: Mapping[str, Any], environ: Mapping[str, str]) -> int:
     if nodes == 1:
         return 0
     count = next((environ[name] for name in _COUNT_NAMES if name in environ), None)
-    if count is not None and count != str(nodes):
+    if count not in (None, str(nodes), f"{nodes}:{nodes}"):  # PET_NNODES: at least, at most
         raise NoPlace(f"the order has {nodes} nodes, and it was started on {count}")
     node = next((environ[name] for name in _NODE_NAMES if name in environ), None)
     if node is None or _NUMBER.fullmatch(node) is None:

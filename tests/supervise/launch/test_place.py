@@ -65,6 +65,7 @@ def test_what_does_not_fit_the_order_is_no_place(
                      id="a step on fewer nodes than its job has"),
         pytest.param({"JOB_COMPLETION_INDEX": "1"}, id="an indexed Job"),
         pytest.param({"PET_NODE_RANK": "1", "PET_NNODES": "2"}, id="a TrainJob"),
+        pytest.param({"PET_NODE_RANK": "1", "PET_NNODES": "2:2"}, id="an elastic job of two"),
     ],
 )  # fmt: skip
 def test_the_engine_says_which_node_this_is(environ: dict[str, str]) -> None:
@@ -77,6 +78,7 @@ def test_the_engine_says_which_node_this_is(environ: dict[str, str]) -> None:
         pytest.param({}, "nobody says", id="nobody"),
         pytest.param({"SLURM_NODEID": "one"}, "nobody says", id="no number"),
         pytest.param({"SLURM_NODEID": "1", "SLURM_NNODES": "3"}, "started on 3", id="three"),
+        pytest.param({"PET_NODE_RANK": "1", "PET_NNODES": "1:2"}, "started on 1:2", id="elastic"),
     ],
 )
 def test_a_node_that_nobody_names_starts_nothing(environ: dict[str, str], words: str) -> None:
