@@ -115,8 +115,7 @@ class Submitting:
         if submission.engine != self.name:
             return self._leave(run, run_dir, submission.engine, ship)
         if handle is None:
-            self._submit_again(run_dir, order, ship)
-            return False
+            return self._submit_again(run_dir, order, ship)
         self._handed[run.run] = handle
         found = self.engine.find(handle)
         self._tell(run, found)
@@ -183,19 +182,27 @@ class Submitting:
             command = Command(kind=CommandKind.SUPERSEDE, reason="declared dead")
             ask_halt(run_dir.path, build_request(command, self.wall()))
 
-    def _submit_again(self, run_dir: RunDir, order: Order, ship: ShipperOf) -> None:
+    def _submit_again(self, run_dir: RunDir, order: Order, ship: ShipperOf) -> bool:
         """Submit what was not taken, or whose name was not written down, unless it is stale.
 
+        True: it may live where the engine is not asked any more, and was declared dead.
         What is to end by now is submitted, too, to be stopped then: nobody else knows whether the
         engine has it already. Its keeper finds the request and starts nothing.
         """
         shipper = ship(run_dir, order)
         ack = None if shipper is None else shipper.ship(time.monotonic())
         if ack is None:
-            return
+            return False
         if ack.command is not None:
             ask_halt(run_dir.path, build_request(ack.command, self.wall()))
         self._submit(run_dir, order)
+        submission = load_submission(run_dir.path)
+        unasked = submission is not None and submission.name is None and submission.where != ""
+        if not unasked or order.run not in self.over:
+            return False
+        self._supersede(run_dir)
+        let_go(run_dir)
+        return True
 
     def _submit(self, run_dir: RunDir, order: Order) -> None:
         """Have the attempt started; one that the engine refuses has ended.

@@ -25,6 +25,7 @@ from gonogo.contract.errors import Corrupt, Rejected, Unavailable
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
+from worker.engine.submission import load_submission, save_submission
 
 NAME = "jobset"
 PLACEHOLDER = "RUN"
@@ -96,12 +97,14 @@ class JobSets:
         handle = Handle(engine=NAME, name=name, run=order.run, token=token, where=where)
         known = self._get(name)
         if known is None:
+            self._mark(handle)
             try:
                 self._api.create(jobset)
             except Refused as error:
-                if error.status == _FORBIDDEN and _QUOTA in error.text:
-                    raise Unavailable(f"Kubernetes: {error.text}") from error
-                if error.status != _CONFLICT:
+                if error.status != _CONFLICT:  # nothing was made
+                    save_submission(self._runs / order.run, NAME)
+                    if error.status == _FORBIDDEN and _QUOTA in error.text:
+                        raise Unavailable(f"Kubernetes: {error.text}") from error
                     raise Rejected(f"Kubernetes does not take this order: {error.text}") from error
                 known = self._get(name)
                 if known is None:  # of something else: a quota that others change just now
@@ -132,6 +135,21 @@ class JobSets:
             return judge_jobset(handle, jobset, pods, began=began)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             return Unknown(text=f"Kubernetes: an answer of another shape: {error!r}")
+
+    def _mark(self, handle: Handle) -> None:
+        """Write down where an attempt is about to be made: an answer may be lost.
+
+        Raises:
+            Unavailable: it was about to be made elsewhere, and may run there.
+        """
+        run_dir = self._runs / handle.run
+        before = load_submission(run_dir)
+        if before is not None and before.where not in ("", handle.where):
+            raise Unavailable(
+                f"Kubernetes: JobSet {handle.name} may have been made at {before.where}, "
+                f"and {handle.where} is asked, which has none of that name"
+            )
+        save_submission(run_dir, NAME, where=handle.where)
 
     def _get(self, name: str) -> Object | None:
         """Return a JobSet that is to be made; who may not look knows nothing of it."""

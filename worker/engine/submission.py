@@ -23,7 +23,7 @@ class Submission:
     name: str | None
     """What the engine calls the attempt; None: it has not said so yet."""
     where: str = ""
-    """Where the engine has it; empty: that was not told."""
+    """Where the engine has it, or may have it; empty: that was not told."""
 
     def handle(self, order: Order) -> Handle | None:
         """Return what the engine is asked about; None before it has taken the attempt."""

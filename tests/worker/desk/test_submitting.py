@@ -417,6 +417,23 @@ def test_a_run_of_another_engine_that_was_declared_dead_takes_no_place_for_ever(
     assert (room.end(), room.scheduler.stopped) == (None, [])
 
 
+def test_a_run_that_may_live_where_its_engine_asks_no_more_is_let_go_once_it_is_declared_dead(
+    room: Room,
+) -> None:
+    room.scheduler.error = Unavailable("it may have been made at https://there/ml")
+    desk = room.desk()
+    desk.run_round()
+    where = {"v": 1, "engine": "slurm", "name": None, "where": "https://there/ml"}
+    save_json(room.run_dir.path / "engine.json", where)
+    desk.run_round()
+    assert room.plane.claims[-1].waits == {room.order.run: room.scheduler.error.detail}
+    room.plane.over = [room.order.run]
+    for _ in range(3):
+        desk.run_round()
+    assert room.plane.claims[-1].active == []
+    assert room.run_dir.halt.exists(), "where it lives, it ends"
+
+
 def test_a_run_of_a_stale_token_is_not_submitted(room: Room) -> None:
     room.scheduler.error = Unavailable("sbatch: Unable to contact slurm controller")
     desk = room.desk()

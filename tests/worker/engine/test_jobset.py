@@ -384,6 +384,44 @@ def test_a_jobset_that_was_made_elsewhere_is_not_gone_for_not_being_here(
     assert isinstance(engine.find(handle), Ended)
 
 
+def test_a_jobset_whose_making_was_not_answered_is_made_nowhere_else(
+    engine: JobSets, server: Server, template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was killed there knows no name of it, and asks anew; by now elsewhere."""
+
+    def cut(self: KubernetesApi, jobset: dict[str, Any]) -> None:
+        made(self, jobset)
+        raise Unavailable("the connection was closed")
+
+    made = KubernetesApi.create
+    monkeypatch.setattr(KubernetesApi, "create", cut)
+    with pytest.raises(Unavailable):
+        engine.submit(ORDER, TOKEN)
+    monkeypatch.setattr(KubernetesApi, "create", made)
+    elsewhere = Server()
+    config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+    config["clusters"][0]["cluster"]["server"] = elsewhere.url
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    other = JobSets(load_template(template), KubernetesApi(), tmp_path)
+    with pytest.raises(Unavailable, match=rf"may have been made at {server.url}/ml"):
+        other.submit(ORDER, TOKEN)
+    elsewhere.close()
+    assert elsewhere.jobsets == {}
+    assert engine.submit(ORDER, TOKEN) == HANDLE
+
+
+def test_a_jobset_that_was_refused_may_be_made_elsewhere(
+    engine: JobSets, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KubernetesApi, "get", lambda *_: None)
+    server.fails = (403, "exceeded quota: jobsets")
+    with pytest.raises(Unavailable):
+        engine.submit(ORDER, TOKEN)
+    submission = load_submission(tmp_path / ORDER.run)
+    assert submission is not None
+    assert submission.where == ""
+
+
 def test_a_run_is_followed_from_its_queue_to_its_end(engine: JobSets, server: Server) -> None:
     engine.submit(ORDER, TOKEN)
     found = engine.find(HANDLE)
