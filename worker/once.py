@@ -38,7 +38,7 @@ from gonogo.supervise.keeper.children import open_log
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.launch.place import NoPlace, Place, told_node
 from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock, take_lock
-from gonogo.supervise.node_record import exit_path, load_keeping
+from gonogo.supervise.node_record import load_end, load_keeping
 from gonogo.supervise.release import own_python
 from gonogo.supervise.weather import RESERVE_NAME, Reserve, Weather
 from worker.host.host_probe import ProbeStore
@@ -146,8 +146,8 @@ def find_begun(run_dir: RunDir, order: Order, place: Place) -> str | None:
     """
     path = run_dir.path
     try:
-        own_end = run_dir.exit if place.is_whole else exit_path(path, place.node)
-        if is_there(run_dir.exit) or is_there(own_end):
+        part_ended = not place.is_whole and load_end(path, place.node, order.token) is not None
+        if is_there(run_dir.exit) or part_ended:
             return "it has ended"
         if is_locked(path / place.own(keeper_lock(path).name)):
             return "its keeper lives"

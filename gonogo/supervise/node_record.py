@@ -78,6 +78,19 @@ def exit_path(run_dir: Path, node: int) -> Path:
     return run_dir / f"exit_node{node}.json"
 
 
+def load_end(run_dir: Path, node: int, token: int) -> dict[str, Any] | None:
+    """Return how a node's part of an attempt ended; None: it has not said so.
+
+    What the keeper of an older attempt writes late is no end of this one.
+
+    Raises:
+        OSError: it cannot be read just now.
+    """
+    found = load_json(exit_path(run_dir, node)) or {}
+    told = found.get("token", token)
+    return found if found and isinstance(told, int) and told >= token else None
+
+
 def alive_path(run_dir: Path, node: int) -> Path:
     """Return what a node's follower writes anew every second."""
     return run_dir / f".alive_node{node}"

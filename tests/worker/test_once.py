@@ -94,6 +94,15 @@ def test_what_is_started_a_second_time_says_nothing_of_a_run_that_has_begun(
     assert contents(run_dir) == before
 
 
+def test_what_an_older_attempt_says_late_of_a_node_keeps_it_from_nothing(tmp_path: Path) -> None:
+    order = make_order(nodes=2, world_size=2, token=7)
+    run_dir, place = make_run_dir(tmp_path, order), Place.of(order.document(), 1)
+    save_json(exit_path(run_dir.path, 1), {"v": 1, "token": 6})
+    assert once.find_begun(run_dir, order, place) is None
+    save_json(exit_path(run_dir.path, 1), {"v": 1, "token": 7})
+    assert once.find_begun(run_dir, order, place) == "it has ended"
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_what_is_started_while_the_keeper_lives_says_nothing_of_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int

@@ -43,7 +43,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,7 +56,7 @@ from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.launch.command import ENTRIES, Allowed, LaunchRefused
 from gonogo.supervise.launch.place import Place, told_node
 from gonogo.supervise.locks import keeper_lock, take_lock
-from gonogo.supervise.node_record import exit_path
+from gonogo.supervise.node_record import load_end
 from gonogo.supervise.processes import become_subreaper
 from gonogo.supervise.weather import SCARCE, START_LIMIT_S, Weather
 
@@ -168,7 +168,7 @@ def main(argv: Sequence[str]) -> int:
     held = dict(asked.held)
     lock = partial(take_lock, run_dir / place.own(keeper_lock(run_dir).name))
     own = held.pop("keeper", None) or _at_length("the keeper's lock", lock)
-    if own is None or _at_length("an end", partial(_has_ended, run_dir, place)):
+    if own is None or _at_length("an end", partial(_has_ended, run_dir, order, place)):
         _log.error("%s: another keeper has it, or it has ended", run_dir)
         return _BUSY
     locks = _take_all(asked.lock)
@@ -196,9 +196,10 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _has_ended(run_dir: Path, place: Place) -> bool:
-    ended = is_there(run_dir / "exit.json")
-    return ended or (not place.is_whole and is_there(exit_path(run_dir, place.node)))
+def _has_ended(run_dir: Path, order: Mapping[str, Any], place: Place) -> bool:
+    if is_there(run_dir / "exit.json"):
+        return True
+    return not place.is_whole and load_end(run_dir, place.node, int(order["token"])) is not None
 
 
 if __name__ == "__main__":

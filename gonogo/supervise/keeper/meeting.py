@@ -20,7 +20,7 @@ from gonogo.supervise.launch.place import Place, rendezvous_ports
 from gonogo.supervise.node_record import (
     MET_NAME,
     Keeping,
-    exit_path,
+    load_end,
     load_keeping,
     meet_path,
     own_keeping,
@@ -162,7 +162,7 @@ class Meeting:
             )
 
     def _check_ended(self, node: int) -> None:
-        ended = load_json(exit_path(self._dir, node))
+        ended = load_end(self._dir, node, self.own.token)
         if ended is not None:
             said = (ended.get("refused") or {}).get("text") or "it ended"
             raise NotMet(f"node {node} on {ended.get('host')} starts nothing: {said}")

@@ -31,6 +31,7 @@ from gonogo.supervise.launch.place import Place
 from gonogo.supervise.node_record import (
     SILENT_S,
     exit_path,
+    load_end,
     load_sign,
     proof_of_loss,
     watch_path,
@@ -86,7 +87,7 @@ class Nodes:
             OSError: the directory cannot be read or written just now.
         """
         for node in self.unheard:
-            found = load_json(exit_path(self._dir, node))
+            found = load_end(self._dir, node, int(self._order["token"]))
             if found is not None:
                 self.ends[node] = found
             elif node not in self.lost and (proof := proof_of_loss(self._dir, node)):

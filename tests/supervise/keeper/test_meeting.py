@@ -12,7 +12,7 @@ import pytest
 
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.keeper.meeting import Meeting, NotMet, Superseded, own_address
-from gonogo.supervise.keeper.part import save_refusal
+from gonogo.supervise.keeper.part import save_part, save_refusal
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.node_record import MET_NAME, meet_path
 
@@ -172,3 +172,15 @@ def test_node_that_starts_nothing_says_why_to_the_others(tmp_path: Path) -> None
     ended = load_json(tmp_path / "exit_node1.json")
     assert ended is not None
     assert ended["refused"]["reason"] == "preflight_failed"
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_node_that_an_older_attempt_waited_for_in_vain_begins_this_one(
+    tmp_path: Path, node: int
+) -> None:
+    """Its keeper was cut off, and says it here when it is back."""
+    place = Place.of(ORDER, 1 - node)
+    save_part(tmp_path, {**ORDER, "token": 4}, place, refused={"text": "nobody came"})
+    both = [meeting(tmp_path, 0), meeting(tmp_path, 1)]
+    assert [one.advance(0.0) for one in both] == [None, None]
+    assert [one.advance(1.0) for one in both] == ["10.0.0.1:29400"] * 2

@@ -88,6 +88,14 @@ def test_the_launcher_that_failed_first_speaks_for_all_and_each_part_that_spoke_
     assert list(nodes.seals()) == ["0", "1", "2"]
 
 
+def test_what_an_older_attempt_says_late_is_no_end_of_a_node(tmp_path: Path, nodes: Nodes) -> None:
+    part = {"v": 1, "agent": {"code": 0, "signal": None, "at": 1.0}}
+    save_json(exit_path(tmp_path, 1), {**part, "token": 0})
+    assert not nodes.are_over(0.0, stopped=False)
+    save_json(exit_path(tmp_path, 1), {**part, "token": 1})
+    assert nodes.are_over(1.0, stopped=False)
+
+
 def test_a_node_that_is_proven_gone_is_waited_for_no_longer(tmp_path: Path, nodes: Nodes) -> None:
     assert not nodes.are_over(0.0, stopped=False)
     save_json(gone_path(tmp_path, 1), {"by": "Slurm", "text": "job 7 is CANCELLED"})
