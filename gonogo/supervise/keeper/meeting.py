@@ -94,7 +94,8 @@ class Meeting:
         path, document = meet_path(self._dir, self.own.node), self.own.document(time.time())
         if not create_json(path, document):
             before = load_keeping(self._dir, self.own.node)
-            if before is not None and before.token >= self.own.token:
+            others = before is not None and before.nonce != self.own.nonce
+            if before is not None and others and before.token >= self.own.token:
                 raise Superseded(
                     f"node {self.own.node} began attempt token {before.token} on {before.host};"
                     f" this start has token {self.own.token}"

@@ -184,3 +184,20 @@ def test_a_node_that_an_older_attempt_waited_for_in_vain_begins_this_one(
     both = [meeting(tmp_path, 0), meeting(tmp_path, 1)]
     assert [one.advance(0.0) for one in both] == [None, None]
     assert [one.advance(1.0) for one in both] == ["10.0.0.1:29400"] * 2
+
+
+def test_a_node_whose_coming_was_written_and_refused_is_not_superseded_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name is there, and the folder's own sync failed."""
+
+    def refuse(folder: Path) -> None:
+        raise OSError(errno.EIO, "no sync")
+
+    second = meeting(tmp_path, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("gonogo.supervise.durable._sync_folder", refuse)
+        with pytest.raises(OSError, match="no sync"):
+            second.advance(0.0)
+    assert meet_path(tmp_path, 1).exists()
+    assert second.advance(1.0) is None
