@@ -31,7 +31,10 @@ MEET_LIMIT_S = 600.0
 
 CLOCKS_APART_S = 30.0
 """Torch's launchers call one dead whose last word is 15 s old, by the clock of who reads it."""
-
+SURE_S = 30.0
+"""How long clocks are seen apart before that is believed: whose word came late says it anew."""
+LATE_S = 1.0
+"""A word that a file system took so long for does not tell its writer's clock."""
 
 _FAR = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 """Addresses that nobody has, by which the kernel says which way leads out; not every host has both
@@ -67,8 +70,10 @@ class Meeting:
         self._dir, self._place, self._limit_s = run_dir, place, limit_s
         address = place.rendezvous or f"{own_address()}:{find_port(rendezvous_ports(order))}"
         self.own = own_keeping(node=place.node, token=int(order["token"]), address=address)
-        self._came = False
+        self._came = self._late = False
         self._began: float | None = None
+        self._apart: tuple[float, str] | None = None
+        """Since when (monotonic seconds) clocks are seen apart, and the sentence about it."""
 
     def advance(self, now: float) -> str | None:
         """Do what is due; returns where the launchers meet once all nodes have come.
@@ -82,16 +87,17 @@ class Meeting:
             OSError: the directory cannot be read or written just now.
         """
         self._began = now if self._began is None else self._began
-        if not self._came:
+        if not self._came or self._late:
             self._come()
-        met = self._lead() if self._place.leads else self._follow()
+        met = self._lead(now) if self._place.leads else self._follow()
         if met is None and now - self._began >= self._limit_s:
-            raise NotMet(self._missing())
+            raise NotMet(self._missing() if self._apart is None else self._apart[1])
         return met
 
     def _come(self) -> None:
-        """Say that this node is here, once for the attempt."""
+        """Say that this node is here, once for the attempt, and anew where that took long."""
         path, document = meet_path(self._dir, self.own.node), self.own.document(time.time())
+        began = time.monotonic()
         if not create_json(path, document):
             before = load_keeping(self._dir, self.own.node)
             others = before is not None and before.nonce != self.own.nonce
@@ -101,17 +107,17 @@ class Meeting:
                     f" this start has token {self.own.token}"
                 )
             save_json(path, document)
-        self._came = True
+        self._came, self._late = True, time.monotonic() - began >= LATE_S
 
-    def _lead(self) -> str | None:
+    def _lead(self, now: float) -> str | None:
         """Return where to meet when every node has come, after telling them."""
         others = self._others()
         for node in range(1, self._place.nodes):
             self._check_ended(node)
         if None in others.values():
             return None
-        for node, row in others.items():
-            self._check_clock(node, row)
+        if not self._have_one_time(others, now):
+            return None
         nonces = {str(node): row.nonce for node, row in others.items() if row is not None}
         save_json(
             self._dir / MET_NAME,
@@ -148,19 +154,35 @@ class Meeting:
         seen = isinstance(nonces, dict) and nonces.get(str(self.own.node)) == self.own.nonce
         return str(met["rendezvous"]) if seen and token == self.own.token else None
 
-    def _check_clock(self, node: int, row: Keeping | None) -> None:
-        """Refuse a node by whose clock its launcher would be dead, or this one.
+    def _have_one_time(self, others: Mapping[int, Keeping | None], now: float) -> bool:
+        """Say whether all clocks agree.
+
+        Raises:
+            NotMet: they have not for SURE_S.
+        """
+        found = next(filter(None, (self._tell_apart(*item) for item in others.items())), None)
+        if found is None:
+            self._apart = None
+            return True
+        self._apart = (now if self._apart is None else self._apart[0], found)
+        if now - self._apart[0] >= SURE_S:
+            raise NotMet(found)
+        return False
+
+    def _tell_apart(self, node: int, row: Keeping | None) -> str | None:
+        """Return the sentence about a node by whose clock its launcher would be dead, or this one.
 
         What each wrote when it came is compared with when the file system took it, which has one
         clock for both; where it takes the writer's, nothing is found.
         """
         apart_s = _ahead_s(self._dir, node) - _ahead_s(self._dir, 0)
-        if row is not None and abs(apart_s) >= CLOCKS_APART_S:
-            side = "ahead of" if apart_s > 0 else "behind"
-            raise NotMet(
-                f"the clock of node {node} on {row.host} is {abs(apart_s):.0f} s {side} that of"
-                f" node 0 on {self.own.host}: their launchers would call each other dead"
-            )
+        if row is None or abs(apart_s) < CLOCKS_APART_S:
+            return None
+        side = "ahead of" if apart_s > 0 else "behind"
+        return (
+            f"the clock of node {node} on {row.host} is {abs(apart_s):.0f} s {side} that of"
+            f" node 0 on {self.own.host}: their launchers would call each other dead"
+        )
 
     def _check_ended(self, node: int) -> None:
         ended = load_end(self._dir, node, self.own.token)

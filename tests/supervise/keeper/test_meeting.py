@@ -5,13 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gonogo.supervise.durable import load_json, save_json
-from gonogo.supervise.keeper.meeting import Meeting, NotMet, Superseded, own_address
+from gonogo.supervise.keeper.meeting import (
+    SURE_S,
+    Meeting,
+    NotMet,
+    Superseded,
+    own_address,
+)
 from gonogo.supervise.keeper.part import save_part, save_refusal
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.node_record import MET_NAME, meet_path
@@ -113,14 +120,64 @@ def test_who_is_missing_is_named(tmp_path: Path) -> None:
     ("apart_s", "says"), [(-3600.0, "3600 s behind"), (40.0, "40 s ahead of")], ids=str
 )
 def test_nodes_whose_clocks_differ_start_nothing(tmp_path: Path, apart_s: float, says: str) -> None:
-    first, second = meeting(tmp_path, 0), meeting(tmp_path, 1)
+    first, second = meeting(tmp_path, 0, limit_s=60.0), meeting(tmp_path, 1)
     first.advance(0.0)
     second.advance(0.0)
     told = load_json(meet_path(tmp_path, 1)) or {}
     save_json(meet_path(tmp_path, 1), {**told, "at": told["at"] + apart_s})
+    assert first.advance(1.0) is None, "it may have been late to be written"
     with pytest.raises(NotMet, match=f"the clock of node 1 on .* is {says} that of node 0"):
-        first.advance(1.0)
+        first.advance(1.0 + SURE_S)
     assert second.advance(1.0) is None, "it waits for node 0's word"
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_file_system_that_stands_still_while_a_node_comes_is_no_other_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("gonogo.supervise.keeper.meeting.time", clock)
+    both = [meeting(tmp_path, number, limit_s=60.0) for number in range(2)]
+    clock.stalls_s = 40.0  # the file system takes it now, and it was to be written before that
+    both[node].advance(0.0)
+    clock.stalls_s = 0.0
+    both[1 - node].advance(0.0)
+    for now in (1.0, 2.0):
+        met = [one.advance(now) for one in both]
+    assert met == ["10.0.0.1:29400"] * 2
+
+
+def test_a_node_whose_coming_was_written_and_refused_is_not_superseded_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name is there, and the folder's own sync failed."""
+
+    def refuse(folder: Path) -> None:
+        raise OSError(errno.EIO, "no sync")
+
+    second = meeting(tmp_path, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("gonogo.supervise.durable._sync_folder", refuse)
+        with pytest.raises(OSError, match="no sync"):
+            second.advance(0.0)
+    assert meet_path(tmp_path, 1).exists()
+    assert second.advance(1.0) is None
+
+
+class Clock:
+    """The time, of a process whose next write begins `stalls_s` before it is over."""
+
+    stalls_s = 0.0
+
+    def time(self) -> float:
+        return time.time() - self.stalls_s
+
+    def monotonic(self) -> float:
+        now = time.monotonic() + self.stalls_s * self._asked
+        self._asked += 1
+        return now
+
+    _asked = 0
 
 
 def test_a_node_that_came_long_before_has_no_other_clock(tmp_path: Path) -> None:
@@ -184,20 +241,3 @@ def test_a_node_that_an_older_attempt_waited_for_in_vain_begins_this_one(
     both = [meeting(tmp_path, 0), meeting(tmp_path, 1)]
     assert [one.advance(0.0) for one in both] == [None, None]
     assert [one.advance(1.0) for one in both] == ["10.0.0.1:29400"] * 2
-
-
-def test_a_node_whose_coming_was_written_and_refused_is_not_superseded_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The name is there, and the folder's own sync failed."""
-
-    def refuse(folder: Path) -> None:
-        raise OSError(errno.EIO, "no sync")
-
-    second = meeting(tmp_path, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr("gonogo.supervise.durable._sync_folder", refuse)
-        with pytest.raises(OSError, match="no sync"):
-            second.advance(0.0)
-    assert meet_path(tmp_path, 1).exists()
-    assert second.advance(1.0) is None
