@@ -138,7 +138,6 @@ def test_node_whose_keeper_is_gone_is_lost_and_that_is_no_fault_of_the_program(
     assert run.living() == []
 
 
-@pytest.mark.long
 def test_other_nodes_end_when_the_keeper_of_the_first_is_gone(new_cluster: NewCluster) -> None:
     run = new_cluster(steps=4000)
     run.wait_for_step(3)
