@@ -42,12 +42,13 @@ def prove(home: Path, devices: Sequence[str], outcome: str, text: str, *, now: f
 
 
 def disprove(home: Path, device: str, reason: str) -> None:
-    """Have a device checked again before its next run; `reason` is logged."""
-    try:
-        _path(home, device).unlink(missing_ok=True)
-        _log.info("%s: to be checked again: %s", device, reason, extra={"action": "unproven"})
-    except OSError as error:
-        _log.error("%s: stays proven: %s", device, error, extra={"action": "stays_proven"})
+    """Have a device checked again before its next run; `reason` is logged.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    _path(home, device).unlink(missing_ok=True)
+    _log.info("%s: to be checked again: %s", device, reason, extra={"action": "unproven"})
 
 
 def load_proof(home: Path, devices: Sequence[str], now: float) -> tuple[str, str] | None:

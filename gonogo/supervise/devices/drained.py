@@ -9,7 +9,9 @@ that told an Xid, is to hold up anew before its next run (`gonogo.supervise.prov
 but the place of a run on the CPU is free at once: the run says nothing of it, and it nothing of the
 run.
 
-A driver that hangs is given up, too. Made-up devices are free at once. Exit code: 0.
+A driver that hangs is given up, too. Made-up devices are free at once. What the disk refuses to
+take or to tell is tried again, with the lock in hand: a device is let go when its record stands, or
+when the time that it would have held is over. Exit code: 0.
 """
 
 import argparse
@@ -19,7 +21,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -34,8 +38,9 @@ from gonogo.supervise.devices.lines import parse_sample
 from gonogo.supervise.devices.protocol import DeviceCalls, DeviceUnreadable
 from gonogo.supervise.devices.scripted import BEFORE_THE_RUN
 from gonogo.supervise.proven import disprove
-from gonogo.supervise.quarantine import quarantine
+from gonogo.supervise.quarantine import FIRST_S, LONGEST_S, quarantine
 from gonogo.supervise.settings import load_devices_script
+from gonogo.supervise.weather import Weather
 
 LIMIT_S = 50.0
 _WELL = frozenset({OutcomeCode.PREEMPTED})
@@ -46,7 +51,11 @@ BUSY_MB = 512.0
 _POLL_S = 0.5
 _HANGS_S = 5.0
 
+_RECORD_S = 2.0
+"""How often a record that no disk took is tried again."""
+
 _log = logging.getLogger("gonogo.supervise.devices.drained")
+_T = TypeVar("_T")
 
 
 class Draining:
@@ -104,14 +113,68 @@ class Draining:
         return None
 
 
+class Records:
+    """What is to be recorded of devices before they are let go; used from one thread.
+
+    Args:
+        home: GONOGO_HOME.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home, self._weather = home, Weather(_log)
+        self._owed: list[tuple[str, float, Callable[[], object]]] = []
+
+    def owes(self, device: str) -> bool:
+        """Say whether something of a device could not be recorded yet."""
+        return any(name == device for name, _, _ in self._owed)
+
+    def quarantine(self, device: str, reason: str, *, until_reboot: bool = False) -> None:
+        """Keep a device away."""
+        made = partial(quarantine, self._home, device, reason, until_reboot=until_reboot)
+        lasts_s = LONGEST_S if until_reboot else FIRST_S
+        self._do(device, lasts_s, lambda: made(now=time.time()))
+
+    def disprove(self, device: str, reason: str) -> None:
+        """Have a device checked again before its next run."""
+        self._do(device, FIRST_S, partial(disprove, self._home, device, reason))
+
+    def settle(self, held: dict[str, int], clock: Callable[[], float] = time.monotonic) -> None:
+        """Record what is owed, as soon as the disk takes it, or its time is over.
+
+        Args:
+            held: device → descriptor of its lock, which is closed when nothing of it is owed.
+            clock: returns monotonic seconds.
+        """
+        began = clock()
+        while owed := self._owed:
+            for device in [name for name in list(held) if not self.owes(name)]:
+                _let_go(held, device)
+            time.sleep(_RECORD_S)
+            self._owed = []
+            for device, lasts_s, work in owed:
+                if clock() - began < lasts_s:
+                    self._do(device, lasts_s, work)
+
+    def _do(self, device: str, lasts_s: float, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except OSError as error:
+            self._weather.note(f"the record of {device}", error)
+            self._owed.append((device, lasts_s, work))
+
+
 def faulty_ranks(run_dir: RunDir) -> set[int | None]:
-    """Return the ranks whose device ended the run; None among them stands for all."""
+    """Return the ranks whose device ended the run; None among them stands for all.
+
+    Raises:
+        OSError: the disk does not say.
+    """
     try:
         record = load_record(run_dir.exit, ExitRecord)
         if record is None or record.reason is not OutcomeCode.HARDWARE:
             return set()
         lines = load_all_lines(run_dir.findings)
-    except (OSError, GonogoError):
+    except GonogoError:
         return set()
     found = [row for line in lines if (row := _finding(line)) is not None]
     return {
@@ -166,47 +229,72 @@ def main(argv: Sequence[str]) -> int:
     held: dict[str, int] = dict(asked.held)
     run_dir = RunDir(asked.run_dir.absolute())
     limit_s: float = asked.limit_s
+    records = Records(asked.home)
     try:
-        order = _load_order(run_dir, limit_s)
+        order, faulty = _look(run_dir, limit_s)
     except (OSError, Corrupt) as error:
         for device in held:
             text = f"nobody could look whether it is free after {run_dir.path.name}: {error}"
-            _quarantine(asked.home, device, text, until_reboot=False)
+            records.quarantine(device, text)
+        records.settle(held)
         return 0
     if order is not None and not may_use_gpus(order):
         return 0
     for device, why in shaken(run_dir, tuple(held)).items():
-        disprove(asked.home, device, why)
+        records.disprove(device, why)
     devices = None if order is None else _devices_of(order, tuple(held))
     if devices is None or devices.scripted:
+        records.settle(held)
         return 0
-    faulty = faulty_ranks(run_dir)
-    for rank, device in enumerate(held):
-        if rank in faulty or None in faulty:
-            text = f"{run_dir.path.name} ended as hardware (see its findings)"
-            _quarantine(asked.home, device, text, until_reboot=True)
-    draining = Draining(devices.calls, lambda device: os.close(held.pop(device)))
+    text = f"{run_dir.path.name} ended as hardware (see its findings)"
+    for device in [name for rank, name in enumerate(held) if {rank, None} & faulty]:
+        records.quarantine(device, text, until_reboot=True)
+    owing = frozenset(filter(records.owes, held))
+
+    def free(device: str) -> None:
+        if device not in owing:
+            _let_go(held, device)
+
+    draining = Draining(devices.calls, free)
     thread = threading.Thread(target=draining.wait, args=(tuple(held), limit_s), daemon=True)
     thread.start()
     thread.join(limit_s + _HANGS_S)
     for device, said in dict(draining.left).items():
-        text = f"not free {limit_s:g} s after {run_dir.path.name}: {said}"
-        _quarantine(asked.home, device, text, until_reboot=False)
+        records.quarantine(device, f"not free {limit_s:g} s after {run_dir.path.name}: {said}")
+    records.settle(held)
     sys.stderr.flush()
     os._exit(0)  # a thread inside a dead driver cannot be waited for
 
 
-def _load_order(run_dir: RunDir, limit_s: float) -> Order | None:
-    """Return the order of a run; None: there is none. A disk that refuses is asked for so long.
+def _look(run_dir: RunDir, limit_s: float) -> tuple[Order | None, set[int | None]]:
+    """Return the order of a run, None where there is none, and the ranks whose device ended it.
 
     Raises:
-        Corrupt: its program has made something else of it.
+        Corrupt: its program has made something else of the order.
         OSError: the disk refuses still.
+    """
+    order = _at_length(partial(load_record, run_dir.order, Order), limit_s)
+    if order is not None and not may_use_gpus(order):
+        return order, set()
+    return order, _at_length(partial(faulty_ranks, run_dir), limit_s)
+
+
+def _let_go(held: dict[str, int], device: str) -> None:
+    descriptor = held.pop(device, None)
+    if descriptor is not None:
+        os.close(descriptor)
+
+
+def _at_length(look: Callable[[], _T], limit_s: float) -> _T:
+    """Return what a look brings; a disk that refuses is asked for so long.
+
+    Raises:
+        OSError: it refuses still.
     """
     give_up = time.monotonic() + limit_s
     while True:
         try:
-            return load_record(run_dir.order, Order)
+            return look()
         except OSError:
             if time.monotonic() >= give_up:
                 raise
@@ -226,13 +314,6 @@ def _devices_of(order: Order, held: Sequence[str]) -> RunDevices | None:
     except (GonogoError, DeviceUnreadable) as error:
         _log.error("%s", error, extra={"action": "no_devices"})
         return None
-
-
-def _quarantine(home: Path, device: str, reason: str, *, until_reboot: bool) -> None:
-    try:
-        quarantine(home, device, reason, now=time.time(), until_reboot=until_reboot)
-    except OSError as error:
-        _log.error("%s: no quarantine: %s", device, error, extra={"action": "unquarantined"})
 
 
 if __name__ == "__main__":

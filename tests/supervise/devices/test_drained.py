@@ -28,6 +28,7 @@ from tests.supervise.orders import completed, make_order, make_run_dir
 from tests.supervise.runs import ROOT, NewRun, wait_until
 
 DRIVER = Path(__file__).parent / "driver"
+SHIM = Path(__file__).parents[1] / "weather"
 
 
 def waited(changes: list[dict[str, Any]], **first: Any) -> tuple[list[str], dict[str, str]]:
@@ -139,6 +140,47 @@ def test_a_device_is_kept_away_where_nobody_can_look_whose_it_was(
     os.close(held)
     (row,) = load_quarantines(tmp_path, time.time()).values()
     assert "nobody could look" in row.reason
+
+
+@pytest.mark.parametrize("reason", [OutcomeCode.COMPLETED, OutcomeCode.HARDWARE])
+def test_a_device_is_held_until_the_disk_takes_why_it_is_kept_away(
+    tmp_path: Path, driver: tuple[Path, dict[str, str]], reason: OutcomeCode
+) -> None:
+    """A busy or a broken one went to the next run, with a line in a log alone."""
+    script, environ = driver
+    used_mb = 900 if reason is OutcomeCode.COMPLETED else 100
+    script.write_text(json.dumps([healthy("GPU-0", used_mb=used_mb)]))
+    run_dir = make_run_dir(tmp_path, make_order(profile="h200", world_size=1))
+    found = {"detector": "hardware", "severity": "halt", "rank": 0, "at": 1.0, "key": "k"}
+    run_dir.findings.write_text(json.dumps({**found, "text": "Xid 79"}) + "\n")
+    save_json(run_dir.exit, completed().model_copy(update={"reason": reason}).wire())
+    sky, flag = tmp_path / "home", tmp_path / "weather"
+    for name in ("proven", "quarantine"):
+        (sky / name).mkdir(parents=True)
+    prove(sky, ["GPU-0"], "pass", "700 TFLOP/s", now=time.time())
+    flag.write_text(str(errno.EROFS))
+    lock = tmp_path / "GPU-0.lock"
+    held = take_lock(lock)
+    assert held is not None
+    command = [sys.executable, "-m", "gonogo.supervise.devices.drained", str(run_dir.path)]
+    told = ["--home", str(sky), "--limit-s", "0.6", "--held", f"GPU-0={held}"]
+    told_environ = {"PATH": os.environ["PATH"], **environ, "TEST_SKY": str(sky)}
+    told_environ["PYTHONPATH"] += f"{os.pathsep}{SHIM}"
+    told_environ["TEST_WEATHER"] = str(flag)
+    with subprocess.Popen(
+        [*command, *told], cwd=ROOT, env=told_environ, pass_fds=[held], stderr=subprocess.PIPE
+    ) as looking:
+        os.close(held)
+        time.sleep(4.0)
+        assert is_locked(lock), "it would be the next run's"
+        flag.unlink()
+        assert looking.wait(30) == 0
+    assert not is_locked(lock)
+    (row,) = load_quarantines(sky, time.time()).values()
+    assert ("900 MB" in row.reason) == (reason is OutcomeCode.COMPLETED)
+    assert (row.until is None) == (reason is OutcomeCode.HARDWARE)
+    if reason is OutcomeCode.HARDWARE:
+        assert load_proof(sky, ["GPU-0"], time.time()) is None, "it has to hold up anew"
 
 
 @pytest.mark.parametrize("log_refused", [False, True])
