@@ -42,7 +42,7 @@ from gonogo.supervise.launch.counting import TOGETHER_S, Count, Held, loss_of
 from gonogo.supervise.launch.programs import Programs
 from gonogo.supervise.processes import TICKS_PER_S
 from gonogo.trainer.line import build_line
-from gonogo.trainer.line_file import ATTACHED, READ, SHOW_EVERY_S, LineFile, Taken
+from gonogo.trainer.line_file import ATTACHED, LAST_S, READ, SHOW_EVERY_S, LineFile, Taken
 
 GROUPS = frozenset(("step", "loss", "lr", "grad_norm", "tokens", "toks_per_s", "rank"))
 MOST_RANKS = 1024
@@ -60,6 +60,7 @@ _READ_BYTES = 2**20
 _RECORD_S = 10.0
 """So long a step waits for the lines of its record that are still to come: it may be named as it
 begins, and its loss be told as it ends. What comes later is told of it all the same."""
+_POLL_S = 0.1
 _ENDS = ".;:)]}%'\""
 _END = re.compile(rb"[\r\n]")
 _LENGTH = re.compile(r" {0,8}/ {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)\b(?!\.\d)( \[)?")
@@ -116,6 +117,8 @@ class OutputLines:
         self._ranks: dict[int, _Rank] = {}
         self._offset = begin
         self._rest = b""
+        self._unread = False
+        """Whether the disk refused the log at the last look."""
         self._others_read = int(order.get("nodes") or 1) > 1
         self._began = self._looked = self._show_at = time.monotonic()
         self._looked_ticks = _now_ticks()
@@ -148,18 +151,30 @@ class OutputLines:
             code: exit code, or minus the signal.
             asked: whether the run was asked to end.
         """
-        self.read()
+        by_itself = self._read_the_rest() and code == 0 and not asked
         if self._rest:
             self._tell(_decoded(self._rest))
         for rank in self._ranks.values():
             rank.flush()
-            if code == 0 and not asked and rank.knows_its_end(self._order.get("steps") or 0):
+            if by_itself and rank.knows_its_end(self._order.get("steps") or 0):
                 if rank.count.by_lines:
                     rank.begin_anew(self._order)  # lines were counted, and its end is a number's
                     rank.note(rank.count.step, dict(rank.shown or {}))
                     rank.flush()
                 rank.say("done")
             rank.close()
+
+    def _read_the_rest(self) -> bool:
+        """Read what is left, as soon as the disk gives it; False where it has not for LAST_S."""
+        give_up = time.monotonic() + LAST_S
+        while True:
+            with suppress(OSError):
+                self.read()
+                if not self._unread:
+                    return True
+            if time.monotonic() >= give_up:
+                return False
+            time.sleep(_POLL_S)
 
     def _yield(self) -> None:
         """Fall silent for good: the program speaks for itself."""
@@ -183,8 +198,10 @@ class OutputLines:
             with self._log.open("rb") as stream:
                 stream.seek(self._offset)
                 chunk = stream.read(_READ_BYTES)
-        except OSError:
+        except OSError as error:
+            self._unread = not isinstance(error, FileNotFoundError)
             return b""
+        self._unread = False
         self._offset += len(chunk)
         return chunk
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import math
@@ -64,6 +65,30 @@ def test_each_new_step_is_told_once(tmp_path: Path) -> None:
         None,
         42,
     )
+
+
+@pytest.mark.parametrize("name", ["exists", "open"])
+def test_the_last_lines_are_read_when_the_disk_gives_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A program that ended while a network's disk stood still had completed, and was told of
+    neither its last steps nor its end."""
+    program, real = Program(tmp_path, STEP, steps=3), getattr(Path, name)
+    program.write("step 1 loss 2.5\n")
+    with program.log.open("a") as stream:
+        stream.write("step 2 loss 2.4\nstep 3 loss 2.3\n")
+    refusals = iter(range(3))
+
+    def refuse(path: Path, *args: Any, **named: Any) -> Any:
+        if path in (program.log, tmp_path / ATTACHED) and next(refusals, None) is not None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return real(path, *args, **named)
+
+    monkeypatch.setattr(Path, name, refuse)
+    program.reader.close(0, asked=False)
+    assert next(refusals, None) is None
+    assert [step for step, _ in program.steps()] == [1, 2, 3]
+    assert program.told()[-1].msg == "done"
 
 
 @pytest.mark.parametrize("seed", range(20))
