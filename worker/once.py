@@ -28,7 +28,7 @@ from typing import NoReturn, TypeVar, cast
 from gonogo.contract.errors import GonogoError, Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.contract.records import CheckOutcome
+from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.plain_file import is_there
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record
@@ -54,6 +54,16 @@ LEAVE_S = 90.0
 to give."""
 ASK_S = 30.0
 """How long a file system that takes no request is asked to: of the same two minutes."""
+_UNCHECKED = Preflight(
+    passed=False,
+    checks=[
+        Check(
+            id="disk",
+            outcome=CheckOutcome.FAIL,
+            text=f"the run's directory took no preflight for {SEEN_LIMIT_S:g} s",
+        )
+    ],
+)
 SHIELDED = "SLURM_JOB_ID"
 """Where it is set, a scheduler's TERM reaches every process of a job, not its keepers alone."""
 _SCHEDULERS = re.compile(r"SLURM_(?!CONF$)|SLURMD_|SRUN_")
@@ -217,7 +227,8 @@ def check_host(
     devices = choose_devices(order, _see("the devices", slots.free) or ())
     host = os.uname().nodename
     store = ProbeStore(settings.home, checkout_root(), settings.inherited, host=host)
-    record = run_preflight(
+    check = partial(
+        run_preflight,
         order,
         run_dir,
         devices=devices,
@@ -225,6 +236,7 @@ def check_host(
         script=settings.devices_script,
         node=place.node,
     )
+    record = _see("the preflight", check) or _UNCHECKED
     if record.passed and devices is not None:
         return devices
     # slots without a GPU bear the same names on every node that shares the home
@@ -235,9 +247,19 @@ def check_host(
     _log.error("%s: %s", order.run, text, extra={"action": "preflight_failed"})
     if find_begun(run_dir, order, place) is not None:
         return None  # another start was faster, and has the devices
+    _see("the refusal", partial(_refuse, run_dir, order, place, text))
+    return None
+
+
+def _refuse(run_dir: RunDir, order: Order, place: Place, text: str) -> bool:
+    """Tell that this node starts nothing.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
     reason, actor = OutcomeCode.PREFLIGHT_FAILED.value, Actor.INFRA.value
     save_refusal(run_dir.path, order.document(), place, reason, actor, text)
-    return None
+    return True
 
 
 def hold_place(slots: Slots, devices: Sequence[str]) -> dict[str, int]:

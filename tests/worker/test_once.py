@@ -231,6 +231,31 @@ def test_devices_that_cannot_be_looked_at_for_a_moment_end_no_start(
     assert len(found) == 1
 
 
+@pytest.mark.parametrize(("refusals", "told"), [(2, False), (10**9, True)])
+def test_a_disk_that_takes_no_preflight_is_asked_again_and_then_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int, told: bool
+) -> None:
+    """The start ended there with a traceback: a retry was spent, or the others waited for it."""
+    order = make_order(nodes=2, world_size=2)
+    run_dir = make_run_dir(tmp_path / "runs", order)
+    left = iter(range(refusals))
+
+    def check(*_: object, **__: object) -> Preflight:
+        if next(left, None) is not None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return Preflight(passed=True)
+
+    monkeypatch.setattr(once, "run_preflight", check)
+    monkeypatch.setattr(once, "SEEN_LIMIT_S", 1.0)
+    settings = load_settings({"GONOGO_HOME": str(tmp_path)})
+    place = Place.of(order.document(), 1)
+    found = once.check_host(settings, find_own_slots(settings), order, run_dir, place)
+    assert (found is None) is told
+    said = exit_path(run_dir.path, 1)
+    assert said.exists() is told
+    assert not told or "took no preflight" in said.read_text()
+
+
 def test_a_place_that_another_run_took_meanwhile_is_left_to_it(tmp_path: Path) -> None:
     locks = DeviceLocks(home=tmp_path)
     slots = Slots(home=tmp_path, names=("cpu:0", "cpu:1"), locks=locks)
