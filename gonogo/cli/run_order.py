@@ -46,7 +46,7 @@ def order_of(
             that no record can hold.
     """
     here = _find_folder()
-    for word in (here, *command):
+    for word in (here, *command, name, *patterns):
         if not is_text(word):
             raise Rejected(f"{word!a}: no record can hold this: it is no UTF-8")
     for field in allow_drift:
