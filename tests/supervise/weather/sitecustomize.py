@@ -58,7 +58,9 @@ def _failing(real, name):
     @functools.wraps(real)
     def call(*args, **named):
         if args and any(
-            _is_below(arg) for arg in args[:2] if isinstance(arg, (str, bytes, int, os.PathLike))
+            _is_below(arg)
+            for place, arg in enumerate(args[:2])
+            if isinstance(arg, (str, bytes, os.PathLike)) or (isinstance(arg, int) and not place)
         ):
             number = _number()
             if number is not None:
