@@ -38,7 +38,7 @@ class Act(StrEnum):
 class Finding(Recorded):
     """One finding; idempotent by `key`, which carries the attempt."""
 
-    v: int = 1
+    v: Count = 1
     detector: str
     """One of `outcome.Detector`, or the name of a plug-in."""
     severity: Severity
