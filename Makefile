@@ -69,7 +69,7 @@ mutants: install ## Would a test notice? Mutants of the judge, resumable; 55 min
 	$(TEST_ENV) $(BIN)/python -m bench.mutants $(ARGS)
 
 fuzz: install ## Generated requests to every route, other ones each time (an hour; FUZZ_EXAMPLES=…)
-	$(TEST_ENV) FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-1500} $(BIN)/python -m pytest tests/service/test_fuzz.py $(ARGS)
+	$(TEST_ENV) FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-750} $(BIN)/python -m pytest tests/service/test_fuzz.py --timeout 7200 $(ARGS)
 
 SEED ?= 1
 KILLS ?= 200

@@ -99,7 +99,7 @@ class Plane:
         return self.wait(lambda: worker.claim(**more), "an order")
 
 
-ON_BOTH = ("test_store", "test_telemetry", "test_insert", "test_epochs")
+ON_BOTH = ("test_store", "test_telemetry", "test_insert", "test_epochs", "test_fuzz")
 """Tests of what the databases do differently; a race is one everywhere."""
 
 
