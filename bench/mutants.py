@@ -47,6 +47,8 @@ REASONS = ROOT / "bench" / "mutants.yaml"
 FOLDERS = ("gonogo/judge/watch/detectors", "gonogo/judge/gate", "gonogo/judge/evidence")
 RULES = ("loss_kind", "loss_trend", "pace", "series", "tokens", "trend")
 """Modules of `gonogo/judge/watch` in which parts of the detectors' rules stand."""
+WATCHED = ("line_record", "lines", "ticks")
+"""Those in which is measured whether the run was watched."""
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 
 
@@ -111,7 +113,7 @@ def load_reasons() -> dict[str, str]:
 def all_mutants(only: Sequence[str]) -> list[Mutant]:
     """Return the mutants of every module, or of those whose name holds one of `only`."""
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.py"))]
-    paths += [ROOT / "gonogo" / "judge" / "watch" / f"{name}.py" for name in RULES]
+    paths += [ROOT / "gonogo" / "judge" / "watch" / f"{name}.py" for name in (*RULES, *WATCHED)]
     chosen = [path for path in paths if not only or any(part in path.stem for part in only)]
     return [mutant for path in chosen for mutant in mutants_of(path)]
 

@@ -1,5 +1,6 @@
 """Which lines of a rank have come: de-duplication, holes, digests, conflicts."""
 
+import hashlib
 import json
 from random import Random
 
@@ -7,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.contract.heartbeat import Heartbeat
-from gonogo.judge.watch.line_record import LineRecord, boots_in_front, by_seq
-from gonogo.judge.watch.lines import Arrival, BootLines
+from gonogo.contract.heartbeat import Heartbeat, canonical_line
+from gonogo.judge.watch.line_record import LineRecord
+from gonogo.judge.watch.lines import MAX_RANGES, Arrival, BootLines
 
 
 def line(seq: int, boot: str = "b", msg: str = "alive", **fields: object) -> Heartbeat:
@@ -89,56 +90,47 @@ def test_a_record_that_was_saved_goes_on_as_it_was(seqs: list[int], cut: int) ->
     assert again.dump() == whole.dump()
 
 
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=60, unique=True))
-def test_a_read_is_put_in_order(seqs: list[int]) -> None:
-    assert [beat.seq for beat in by_seq([line(seq) for seq in seqs])] == sorted(seqs)
-
-
-def test_a_read_of_two_boots_keeps_them_apart() -> None:
-    read = [line(7, "old"), line(1, "new", "boot"), line(6, "old"), line(2, "new")]
-    assert [(b.boot, b.seq) for b in by_seq(read)] == [
-        ("old", 6), ("old", 7), ("new", 1), ("new", 2),
-    ]  # fmt: skip
-
-
-def test_only_a_boot_line_opens_another_boot() -> None:
-    _, arrivals = told(
-        line(1, "a", "boot"), line(9, "b"), line(1, "b", "boot"), line(2, "a"), line(3, "a", "boot")
-    )
-    assert arrivals == ["new", "stale", "new", "stale", "stale"]
-
-
-def test_seq_may_begin_at_nought_after_a_restart_in_place() -> None:
-    _, arrivals = told(line(0, "a", "boot"), line(1, "a"), line(0, "b", "boot"), line(1, "b"))
-    assert arrivals == ["new"] * 4
-
-
-@pytest.mark.parametrize(
-    ("fields", "arrival"),
-    [
-        ({"run": "run_1", "attempt": 2}, Arrival.NEW),
-        ({}, Arrival.NEW),
-        ({"run": "run_2", "attempt": 2}, Arrival.STALE),
-        ({"run": "run_1", "attempt": 1}, Arrival.STALE),
-    ],
-    ids=["this run", "not said", "another run", "another attempt"],
-)
-def test_a_boot_of_another_run_is_refused(fields: dict[str, object], arrival: Arrival) -> None:
-    record = LineRecord(run="run_1", attempt=2)
-    assert record.admit(line(1, "x", "boot", **fields)) is arrival
-    assert record.admit(line(2, "x")) is arrival
-
-
-def test_what_stands_before_the_last_boot_line_of_a_first_read_is_not_this_run() -> None:
-    read = [line(1, "old", "boot"), line(2, "old"), line(1, "new", "boot"), line(2, "new")]
-    assert boots_in_front(read) == {"old"}
-    assert boots_in_front(read[:2]) == set()
-    assert boots_in_front([read[0], read[3]]) == set(), "its boot line comes out of order"
-    assert boots_in_front([line(1, "a"), line(1, "b")]) == set()
-
-
 def test_gaps_below_a_seq_leave_out_later_holes() -> None:
     lines = BootLines()
     for seq in (1, 3, 10):
         lines.take(seq, bytes(16))
     assert [lines.gaps(), lines.gaps(below=4), lines.gaps(below=6)] == [7, 1, 3]
+
+
+def test_the_digest_of_a_boot_chains_sixteen_bytes_of_each_line() -> None:
+    """As decisions of every release hold it: another way to count makes them all differ."""
+    beats = [line(seq) for seq in (1, 2, 3, 5)]
+    record, _ = told(*beats)
+    chain, upto = bytes(32), []
+    for beat in beats:
+        held = hashlib.sha256(canonical_line(beat)).digest()[:16]
+        chain = hashlib.sha256(chain + held).digest()
+        upto.append(chain.hex())
+    assert record.now.digest() == upto[3]
+    assert list(record.now.chains()) == [(1, upto[0]), (2, upto[1]), (3, upto[2])]
+    assert record.now.chain.hex() == upto[2]
+
+
+def test_of_many_holes_the_oldest_are_forgotten() -> None:
+    lines = BootLines()
+    for seq in range(1, 2 * MAX_RANGES + 2, 2):
+        lines.take(seq, bytes(16))
+    assert (lines.gaps(), lines.gaps(below=3)) == (1024, 1)
+    lines.take(2 * MAX_RANGES + 3, bytes(16))
+    assert (lines.gaps(), lines.gaps(below=3)) == (1024, 0)
+
+
+def test_lines_that_follow_each_other_behind_a_hole_are_no_more_holes() -> None:
+    lines = BootLines()
+    for seq in (1, *range(3, MAX_RANGES + 9)):
+        lines.take(seq, bytes(16))
+    assert lines.missing == [(2, 2)]
+
+
+def test_of_a_hole_remains_what_did_not_come() -> None:
+    lines = BootLines()
+    left = []
+    for seq in (1, 7, 4, 2, 3, 6, 5):
+        lines.take(seq, bytes(16))
+        left.append(lines.missing.copy())
+    assert left[1:] == [[(2, 6)], [(2, 3), (5, 6)], [(3, 3), (5, 6)], [(5, 6)], [(5, 5)], []]

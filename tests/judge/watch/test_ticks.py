@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
 
-from gonogo.contract.tick import AgentProbe, FileSeal, ProcessState, RankProbe, Tick
+from gonogo.contract.tick import (
+    AgentProbe,
+    FileSeal,
+    NodeProbe,
+    NodeState,
+    ProcessState,
+    RankProbe,
+    Tick,
+)
 from gonogo.judge.watch.ticks import AWAY_S, HOLE_S, MOST_PROBLEMS, TickChain, tick_digest
 
 ONE, OTHER = FileSeal(bytes=1, sha256="1" * 64), FileSeal(bytes=1, sha256="2" * 64)
@@ -40,6 +49,7 @@ def test_ticks_that_follow_each_other_are_one_chain() -> None:
     chain = chain_of({}, {}, {"mono": 2.0})
     assert (chain.ticks, chain.chained, chain.problems) == (3, True, [])
     assert chain.longest_gap_s == 1.0
+    assert chain_of({}).longest_gap_s == 0.0
 
 
 def test_a_tick_that_names_another_before_it_breaks_the_chain() -> None:
@@ -123,9 +133,12 @@ def test_the_same_seal_twice_is_no_problem() -> None:
         ([dead(code=1), ALIVE], [dead(code=0)], False),
         ([ALIVE], [dead(code=0)], False),
         ([dead(code=1)], [dead()], False),
+        ([dead(code=1)], [ALIVE, dead(code=0)], True),
+        ([dead(code=1), ALIVE], [dead(code=1), dead(code=0)], True),
     ],
-    ids=["failed", "killed", "the same", "started again", "lived", "nothing said"],
-)
+    ids=["failed", "killed", "the same", "started again", "lived", "nothing said",
+         "said to live", "ended twice"],
+)  # fmt: skip
 def test_beyond_the_end_no_tick_takes_back_how_a_rank_ended(
     before: list[RankProbe], after: list[RankProbe], told: bool
 ) -> None:
@@ -148,6 +161,51 @@ def test_how_ranks_and_torchrun_ended_is_kept_and_who_was_looked_at() -> None:
     assert (chain.agent.code, chain.agent.signal) == (None, 9)
     assert chain_of({"agent": AgentProbe(code=0)}).agent is not None
     assert chain_of({"agent": AgentProbe()}).agent is None
+
+
+def test_a_tick_is_known_by_its_compact_text_with_sorted_keys_and_without_defaults() -> None:
+    """As every recorded tick names the one before it, and every decision the last."""
+    row = {"n": 3, "mono": 2.5, "ts": 1e9, "late_s": 0.0, "observations": {"ö": {"b": 1, "a": 2}}}
+    text = '{"mono":2.5,"n":3,"observations":{"ö":{"a":2,"b":1}},"ts":1000000000.0}'
+    assert tick_digest(Tick.model_validate(row)) == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_the_ticks_are_known_by_the_digest_of_the_last() -> None:
+    chain = chain_of({}, {})
+    assert chain.last is not None
+    assert chain.digest == tick_digest(chain.last)
+    assert TickChain().digest == hashlib.sha256(b"").hexdigest()
+
+
+@pytest.mark.parametrize(("old_s", "told"), [(HOLE_S, False), (HOLE_S + 1.0, True)])
+def test_what_a_tick_tells_of_devices_is_not_from_long_before_the_last_one(
+    old_s: float, told: bool
+) -> None:
+    def sample(mono: float) -> dict[str, Any]:
+        return {"mono": mono, "ts": 1e9, "uuid": "GPU-0", "rank": 0, "util": 90.0}
+
+    first = {"mono": 100.0, "observations": {"devices": [sample(50.0)]}}
+    later = {"mono": 101.0, "observations": {"devices": [sample(100.5), sample(100.0 - old_s)]}}
+    chain = chain_of(first, later)
+    assert ["tick 2 tells of devices" in row for row in chain.problems] == [True] * told
+    assert [row.mono for row in chain.device_rows] == [50.0, 100.0 - old_s, 100.5]
+
+
+def test_a_node_is_silent_from_the_first_tick_that_calls_it_so_until_it_is_heard() -> None:
+    def nodes(**states: NodeState) -> dict[str, Any]:
+        return {"nodes": [NodeProbe(node=int(k[1:]), state=row) for k, row in states.items()]}
+
+    silent, heard = NodeState.SILENT, NodeState.HEARD
+    chain = chain_of(
+        {"mono": 1.0} | nodes(n0=heard, n1=heard),
+        {"mono": 2.0} | nodes(n0=silent, n1=silent),
+        {"mono": 5.0} | nodes(n0=silent),
+        {"mono": 6.0} | nodes(n0=heard, n1=NodeState.LOST),
+        {"mono": 7.0} | nodes(n0=silent, n2=silent),
+        {"mono": 9.5},
+    )
+    assert chain.silences() == {0: 6.5, 1: 4.0, 2: 2.5}
+    assert TickChain().silences() == {}
 
 
 def test_of_many_problems_the_first_are_told() -> None:
