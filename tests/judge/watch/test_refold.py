@@ -1,6 +1,8 @@
 """Offline: the same findings from the files, with a watcher's ticks and without."""
 
 import json
+from collections.abc import Callable, Container
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,11 +14,15 @@ from hypothesis import strategies as st
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.order import Order
+from gonogo.contract.tick import Tick
 from gonogo.contract.watch import Watch
 from gonogo.judge.watch import (
+    WatchState,
     boots_of,
     dump_state,
     fold,
+    latched,
     load_state,
     not_observed,
     refold,
@@ -24,10 +30,11 @@ from gonogo.judge.watch import (
     start,
 )
 from gonogo.judge.watch.brought import BySeq
+from gonogo.judge.watch.registry import versions
 from gonogo.rundir import PIECE_BYTES, RunDir, save_json
 from tests.data.make_runs import exit_of, healthy_ranks, save_run
 from tests.data.make_runs import order_of as ordered_by_hand
-from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
+from tests.judge.watch.streams import EPOCH, T0, Said, World, order_of, watch
 from tests.judge.watch.test_fold import faulty, healthy, noisy
 
 KINDS = ["hang", "freeze", "slow", "nan", "identity", "death"]
@@ -404,6 +411,100 @@ def test_a_snapshot_and_the_rest_are_the_whole_fold(seed: int, share: float) -> 
         findings += found
     assert dump_state(state) == dump_state(live.state)
     assert findings == live.findings
+
+
+def sections_in(world: World) -> World:
+    """The same world, whose steps tell what their sections took."""
+    for rank in world.ranks:
+        for place, said in enumerate(rank.lines):
+            line = json.loads(said.raw)
+            if line["msg"] == "step_end":
+                line["sections"] = {"data": 0.01, "forward": 0.1, "backward": 0.2}
+                rank.lines[place] = Said(said.mono, json.dumps(line).encode())
+    return world
+
+
+def restarted(rank: int) -> World:
+    """A run of which one process is started anew in the midst."""
+    world = World(order_of()).boot().steps(12)
+    again = world.ranks[rank]
+    again.boot, again.seq, again.section_seq, again.collective_seq = f"again{rank}", 0, 0, 0
+    again.say("boot", **world.order.identity.model_dump(mode="json", exclude_none=True))
+    return world.steps(12)
+
+
+def devices_at(tick: Tick, ranks: int) -> Tick:
+    """A tick of a run whose last device idles, and loses a row of its memory in the end."""
+    rows = [
+        {
+            **{"ts": tick.ts, "mono": tick.mono, "uuid": f"GPU-{rank}", "rank": rank},
+            "util": 20.0 if rank == ranks - 1 else 95.0,
+            "throttle": ["hw_thermal_slowdown"] if rank == 0 else [],
+            "xids": [63] if tick.mono > T0 + 14.0 and rank == ranks - 1 else [],
+        }
+        for rank in range(ranks)
+    ]
+    return tick.model_copy(update={"observations": {"devices": rows}})
+
+
+def in_parts(
+    order: Order, rows: list[tuple[Tick, dict[int, list[bytes]]]], cuts: Container[int]
+) -> tuple[WatchState, list[Finding]]:
+    """The fold of all rows, put down and taken up again before each of the cuts."""
+    state, findings = start(order), []
+    for number, (tick, beats) in enumerate(rows):
+        if number in cuts:
+            saved = json.loads(json.dumps(dump_state(state)))
+            state = load_state(order, saved)
+            assert dump_state(state) == saved
+        state, found = fold(state, tick, beats)
+        findings += found
+    return state, findings
+
+
+RUNS: dict[str, Callable[[], World]] = {
+    "healthy": lambda: noisy(healthy(5), 5),
+    "four healthy ranks": lambda: noisy(healthy(6, world_size=4, steps=20), 6),
+    "one healthy rank": lambda: healthy(7, world_size=1, steps=20),
+    "started anew": lambda: restarted(1),
+    **{kind: partial(faulty, kind) for kind in KINDS},
+    "noise and a hang": lambda: noisy(faulty("hang"), 8),
+}
+
+
+@pytest.mark.parametrize("on_devices", [False, True], ids=["", "on devices"])
+@pytest.mark.parametrize("name", RUNS)
+def test_snapshots_of_a_sick_run_or_one_on_devices_and_the_rest_are_the_whole_fold(
+    name: str, on_devices: bool
+) -> None:
+    """With a snapshot before every seventh tick, and before the seven that follow the first halt.
+
+    A detector keeps more of what is wrong than of what is well.
+    """
+    live = watch(sections_in(RUNS[name]()), interval_s=0.5, stop_at_halt=False)
+    devices: dict[str, Any] = {"imbalance": {"over_s": 5.0}} if on_devices else {}
+    order = live.state.run.order
+    merged = order.watch.model_dump(mode="json", exclude_unset=True) | devices
+    every_detector = {"watch": Watch.model_validate(merged), "detectors": versions()}
+    order = order.model_copy(update=every_detector)
+    offsets, rows = dict.fromkeys(live.files, 0), []
+    for tick in live.ticks:
+        beats = {}
+        for rank, end in ((int(name), end) for name, end in tick.upto.items()):
+            beats[rank] = bytes(live.files[rank][offsets[rank] : end]).splitlines()
+            offsets[rank] = end
+        rows.append((devices_at(tick, len(offsets)) if on_devices else tick, beats))
+    whole, findings = in_parts(order, rows, ())
+    halts = [row for row in findings if row.severity is Severity.HALT]
+    first = next((n for n, (tick, _) in enumerate(rows) if halts and tick.ts >= halts[0].at), 0)
+    again, found = in_parts(order, rows, {*range(0, len(rows), 7), *range(first, first + 7)})
+    assert dump_state(again) == dump_state(whole)
+    assert wired(found) == wired(findings)
+    assert [row.key for row in filter(None, [latched(again)])] == [row.key for row in halts[:1]]
+    if on_devices:
+        assert {"hardware", "imbalance"} <= {row.detector for row in findings}
+    else:
+        assert bool(halts) is (name in KINDS or name == "noise and a hang")
 
 
 @pytest.mark.parametrize("part", ["of", "streams", "lines", "own", "said"])
