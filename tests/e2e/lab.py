@@ -17,7 +17,9 @@ from typing import Any
 from gonogo.cli.client import Client
 from gonogo.cli.stack import Stack
 from gonogo.contract.api import ExperimentView, RunView
+from gonogo.contract.canonical import wire_value
 from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.judge.watch import replay_watch
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, load_all_lines
 
@@ -112,6 +114,13 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file."""
     found: dict[str, Any] = json.loads(path.read_text())
     return found
+
+
+def assert_found_again(run: RunDir) -> None:
+    """The run's files, folded again, come to the findings that were recorded while it lived."""
+    recorded = [json.loads(line) for line in load_all_lines(run.findings)]
+    again = [wire_value(finding.wire()) for finding in replay_watch(run.path)]
+    assert [row | {"evidence": []} for row in again] == [row | {"evidence": []} for row in recorded]
 
 
 def processes_of(run_id: str) -> list[int]:

@@ -10,7 +10,7 @@ import pytest
 
 from gonogo.contract.api import RunView
 from gonogo.rundir import RunDir, load_all_lines
-from tests.e2e.lab import Lab, one_phase_plan, processes_of, read_json
+from tests.e2e.lab import Lab, assert_found_again, one_phase_plan, processes_of, read_json
 
 
 def runs_of(lab: Lab, experiment: str) -> list[RunView]:
@@ -43,6 +43,7 @@ def test_an_xid_is_hardware_is_retried_and_the_third_attempt_is_a_storm(lab: Lab
         assert "Xid 79" in halts[0]["text"]
         assert not list(folder.checkpoints.glob("step_*")), "nothing is saved after a fault"
         assert processes_of(run.id) == []
+        assert_found_again(folder)
     assert (view.state, view.verdict) == ("finished", "NO_GO")
 
 
@@ -57,5 +58,6 @@ def test_imbalance_warns_names_its_rank_and_the_run_is_go(lab: Lab) -> None:
     assert {(row["severity"], row["rank"]) for row in warnings} == {("warn", 1)}
     assert len({row["key"] for row in warnings}) == len(warnings), "each episode once"
     assert (run.verdict, view.verdict) == ("GO", "GO")
+    assert_found_again(folder_of(run))
     devices = read_json(folder_of(run).preflight)["devices"]
     assert [(row["rank"], row["scripted"]) for row in devices] == [(0, True), (1, True)]

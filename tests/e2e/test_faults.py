@@ -15,7 +15,16 @@ import pytest
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_all_lines, load_record
-from tests.e2e.lab import Lab, Receiver, beats, gonogo, one_phase_plan, processes_of, read_json
+from tests.e2e.lab import (
+    Lab,
+    Receiver,
+    assert_found_again,
+    beats,
+    gonogo,
+    one_phase_plan,
+    processes_of,
+    read_json,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,8 @@ def assert_evidence(broken: Broken) -> None:
 
 
 def assert_same_offline(lab: Lab, broken: Broken) -> None:
-    """`gonogo judge` folds the files again and comes to the recorded halt findings."""
+    """The files folded again come to what was found live; `gonogo judge` to the same halts."""
+    assert_found_again(broken.dir)
     spoken = gonogo(lab.stack.home, "judge", str(broken.dir.path), "--json")
     assert spoken.code == 10, spoken.stderr
     recorded = [json.loads(line) for line in load_all_lines(broken.dir.findings)]
@@ -230,6 +240,8 @@ def test_a_straggler_is_named_and_the_run_goes_on(lab: Lab) -> None:
     named = [row["rank"] for row in found if row["detector"] == "straggler"]
     assert named
     assert set(named) == {1}
+    assert run.dir is not None
+    assert_found_again(RunDir(Path(run.dir)))
 
 
 @pytest.mark.long
@@ -247,6 +259,8 @@ def test_a_checkpoint_that_does_not_hold_is_told_and_the_run_goes_on(lab: Lab) -
     ]
     assert {row["severity"] for row in found} == {"warn"}
     assert "does not hold" in found[0]["text"]
+    assert run.dir is not None
+    assert_found_again(RunDir(Path(run.dir)))
 
 
 def test_a_fault_is_refused_where_the_plan_does_not_allow_it(lab: Lab) -> None:
