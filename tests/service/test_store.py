@@ -12,18 +12,23 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sqlalchemy import delete, event, select, text
-from sqlalchemy.exc import IntegrityError, ProgrammingError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool
 
@@ -46,6 +51,19 @@ def store(database_url: str) -> Iterator[Store]:
 def add_key(session: Session, name: str) -> str:
     session.add(KeyRow(id=name, name=name, role="viewer", hash=name, created_at=0.0))
     return name
+
+
+@pytest.fixture(scope="module")
+def shared(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Store, list[frozenset[Topic]]]]:
+    """A store on SQLite, and what was rung for."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('shared')}/gonogo.db"
+    migrate(url)
+    rung: list[frozenset[Topic]] = []
+    opened = Store(url, after_commit=rung.append)
+    yield opened, rung
+    opened.close()
 
 
 @contextmanager
@@ -495,6 +513,119 @@ def test_of_a_group_each_is_kept_once_or_fails_by_itself(tmp_path: Path, failing
     assert rows.keys() - {"counter"} == {str(n) for n in range(5) if n not in failing}
     assert rows["counter"] == began + 5 - len(failing)
     store.close()
+
+
+class Deeds(StrEnum):
+    """What a write of a group does, each after it has added a row."""
+
+    HOLDS = "holds"
+    RAISES = "raises"
+    ASKS_AMISS = "asks amiss"
+    """Fails in SQLite, whose transaction stays open."""
+    BREAKS_A_RULE = "breaks a rule"
+    FAILS_OTHERWISE_AGAIN = "fails otherwise again"
+    FAILS_ONCE = "fails once"
+    FAILS_AT_LAST = "fails at last"
+    """Only where it runs again."""
+    IS_GIVEN_UP = "is given up"
+    """Nobody waits for it any more when its turn comes."""
+    FILLS_THE_DISK = "fills the disk"
+    FILLS_IT_AT_LAST = "fills the disk at last"
+    """Only where it runs again."""
+
+
+FAILS_FIRST = {
+    Deeds.RAISES: KeyError,
+    Deeds.ASKS_AMISS: OperationalError,
+    Deeds.BREAKS_A_RULE: IntegrityError,
+    Deeds.FAILS_OTHERWISE_AGAIN: KeyError,
+    Deeds.FAILS_ONCE: KeyError,
+}
+FAILS_AGAIN = {
+    **FAILS_FIRST,
+    Deeds.FAILS_OTHERWISE_AGAIN: IntegrityError,
+    Deeds.FAILS_AT_LAST: KeyError,
+}
+del FAILS_AGAIN[Deeds.FAILS_ONCE]
+
+
+def outcomes(deeds: list[Deeds]) -> list[type[BaseException] | None]:
+    """Say what becomes of each write of a group: None where it holds."""
+    begun = [deed for deed in deeds if deed is not Deeds.IS_GIVEN_UP]
+    first = next((deed for deed in begun if deed in {*FAILS_FIRST, Deeds.FILLS_THE_DISK}), None)
+    again = first in FAILS_FIRST and len(begun) > 1
+    told: dict[Deeds, type[BaseException]] = {Deeds.IS_GIVEN_UP: CancelledError}
+    if first in FAILS_FIRST:
+        told |= FAILS_AGAIN if again else FAILS_FIRST
+    full = {Deeds.FILLS_THE_DISK, *((Deeds.FILLS_IT_AT_LAST,) if again else ())}
+    lost = next((at for at, deed in enumerate(deeds) if deed in full), None)
+    return [
+        Unavailable
+        if lost is not None and deed is not Deeds.IS_GIVEN_UP and (at > lost or deed not in told)
+        else told.get(deed)
+        for at, deed in enumerate(deeds)
+    ]
+
+
+def do(deed: Deeds, session: Session, *, again: bool) -> None:
+    """Do what a write does after it has added a row."""
+    if deed is Deeds.ASKS_AMISS:
+        session.execute(text("INSERT INTO nowhere VALUES (1)"))
+    if deed is Deeds.BREAKS_A_RULE or (deed is Deeds.FAILS_OTHERWISE_AGAIN and again):
+        add_key(session, "there already")
+        session.flush()
+    if deed in (
+        *(Deeds.RAISES, Deeds.FAILS_OTHERWISE_AGAIN),
+        Deeds.FAILS_AT_LAST if again else Deeds.FAILS_ONCE,
+    ):
+        raise KeyError(deed)
+    if deed is Deeds.FILLS_THE_DISK or (deed is Deeds.FILLS_IT_AT_LAST and again):
+        raw: Any = session.connection().connection.dbapi_connection
+        raw.rollback()
+        raise OperationalError("INSERT", {}, sqlite3.OperationalError("disk is full"))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.sampled_from(Deeds), min_size=1, max_size=6))
+def test_whatever_the_writes_of_a_group_do_each_is_told_what_became_of_it(
+    shared: tuple[Store, list[frozenset[Topic]]], deeds: list[Deeds]
+) -> None:
+    store, rung = shared
+    tries: Counter[int] = Counter()
+
+    def act(session: Session, number: int, deed: Deeds) -> int:
+        tries[number] += 1
+        ring(session, Topic.ALERTS)
+        add_key(session, str(number))
+        session.flush()
+        do(deed, session, again=max(tries.values()) > 1)
+        return number
+
+    def clear(session: Session) -> None:
+        session.execute(delete(KeyRow))
+        add_key(session, "there already")
+
+    store.write(clear)
+    rung.clear()
+    with ThreadPoolExecutor(1) as pool:
+        with writer_held(store, pool):
+            jobs = [
+                store._submit(partial(act, number=number, deed=deed))
+                for number, deed in enumerate(deeds)
+            ]
+            for job, deed in zip(jobs, deeds, strict=True):
+                if deed is Deeds.IS_GIVEN_UP:
+                    job.let_go()
+    wait([job.done for job in jobs], 60)
+    store.write(lambda session: None)  # by now it has told what was rung for
+    told = [CancelledError() if job.done.cancelled() else job.done.exception(60) for job in jobs]
+    expected = outcomes(deeds)
+    assert [None if e is None else type(e) for e in told] == expected, list(map(str, deeds))
+    kept = {str(number) for number, kind in enumerate(expected) if kind is None}
+    names = store.read(lambda session: set(session.scalars(select(KeyRow.name))))
+    assert names == kept | {"there already"}
+    assert rung == ([frozenset({Topic.ALERTS})] if kept else [])
+    assert all(not tries[n] for n, deed in enumerate(deeds) if deed is Deeds.IS_GIVEN_UP)
 
 
 def test_read_modify_write_loses_nothing(store: Store) -> None:
