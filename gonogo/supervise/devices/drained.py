@@ -32,6 +32,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import CLASS_OF, Detector, OutcomeClass, OutcomeCode
 from gonogo.contract.records import ExitRecord
+from gonogo.plain_file import is_there
 from gonogo.rundir import RunDir, load_all_lines, load_record
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of, may_use_gpus
 from gonogo.supervise.devices.lines import parse_sample
@@ -221,6 +222,7 @@ def main(argv: Sequence[str]) -> int:
     """Let go of every device, free or quarantined."""
     parser = argparse.ArgumentParser(prog="gonogo.supervise.devices.drained")
     parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--node", type=int, default=0, metavar="K")
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--held", type=_held, action="append", default=[], metavar="UUID=FD")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S)
@@ -231,7 +233,7 @@ def main(argv: Sequence[str]) -> int:
     limit_s: float = asked.limit_s
     records = Records(asked.home)
     try:
-        order, faulty = _look(run_dir, limit_s)
+        order, faulty = _look(run_dir, asked.node, limit_s)
     except (OSError, Corrupt) as error:
         for device in held:
             text = f"nobody could look whether it is free after {run_dir.path.name}: {error}"
@@ -247,7 +249,8 @@ def main(argv: Sequence[str]) -> int:
         records.settle(held)
         return 0
     text = f"{run_dir.path.name} ended as hardware (see its findings)"
-    for device in [name for rank, name in enumerate(held) if {rank, None} & faulty]:
+    first = 0 if order is None else asked.node * (order.world_size // order.nodes)
+    for device in [name for rank, name in enumerate(held, first) if {rank, None} & faulty]:
         records.quarantine(device, text, until_reboot=True)
     owing = frozenset(filter(records.owes, held))
 
@@ -266,8 +269,11 @@ def main(argv: Sequence[str]) -> int:
     os._exit(0)  # a thread inside a dead driver cannot be waited for
 
 
-def _look(run_dir: RunDir, limit_s: float) -> tuple[Order | None, set[int | None]]:
+def _look(run_dir: RunDir, node: int, limit_s: float) -> tuple[Order | None, set[int | None]]:
     """Return the order of a run, None where there is none, and the ranks whose device ended it.
+
+    That is told by node 0 once every node has ended; another one waits for it, as long as for what
+    a device holds.
 
     Raises:
         Corrupt: its program has made something else of the order.
@@ -276,6 +282,9 @@ def _look(run_dir: RunDir, limit_s: float) -> tuple[Order | None, set[int | None
     order = _at_length(partial(load_record, run_dir.order, Order), limit_s)
     if order is not None and not may_use_gpus(order):
         return order, set()
+    give_up = time.monotonic() + (limit_s if node else 0.0)
+    while time.monotonic() < give_up and not _at_length(partial(is_there, run_dir.exit), limit_s):
+        time.sleep(_POLL_S)
     return order, _at_length(partial(faulty_ranks, run_dir), limit_s)
 
 

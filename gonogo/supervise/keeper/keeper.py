@@ -225,7 +225,7 @@ class Keeper:
         gpus = {slot: self._locks[slot] for slot in gpus_of(self._locks)}
         if gpus and self._home is not None:
             start_heir(
-                build_drain_command(self._dir, self._home, gpus),
+                build_drain_command(self._dir, self._home, gpus, self._place.node),
                 env=self._staff.environ,
                 log=self._dir / self._place.own("drained.log"),
                 descriptors=gpus.values(),

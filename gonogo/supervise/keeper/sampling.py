@@ -48,11 +48,20 @@ def build_sampler_command(run_dir: Path, slots: Collection[str], node: int) -> l
     return [*own_module("gonogo.supervise.devices.sampler"), *own, *held]
 
 
-def build_drain_command(run_dir: Path, home: Path, held: Mapping[str, int]) -> list[str]:
-    """Return the command line that proves devices free; `held` is slot → descriptor of its lock."""
+def build_drain_command(
+    run_dir: Path, home: Path, held: Mapping[str, int], node: int = 0
+) -> list[str]:
+    """Return the command line that proves a node's devices free.
+
+    Args:
+        run_dir: of the run that ended.
+        home: where devices are quarantined.
+        held: slot → descriptor of its lock.
+        node: whose devices they are.
+    """
     locks = [part for name, number in held.items() for part in ("--held", f"{name}={number}")]
-    drained = "gonogo.supervise.devices.drained"
-    return [*own_module(drained), str(run_dir), "--home", str(home), *locks]
+    own = [str(run_dir), "--node", str(node), "--home", str(home)]
+    return [*own_module("gonogo.supervise.devices.drained"), *own, *locks]
 
 
 class Sampling:

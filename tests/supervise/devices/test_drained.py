@@ -19,6 +19,7 @@ from gonogo.rundir import save_json
 from gonogo.supervise.devices import drained
 from gonogo.supervise.devices.drained import Draining, faulty_ranks
 from gonogo.supervise.devices.nvml import Nvml
+from gonogo.supervise.keeper.sampling import build_drain_command
 from gonogo.supervise.locks import DeviceLocks, is_locked, open_host_folder, take_lock
 from gonogo.supervise.proven import load_proof, prove
 from gonogo.supervise.quarantine import load_quarantines
@@ -114,6 +115,38 @@ def test_a_device_that_stays_held_is_quarantined_and_let_go(
     (row,) = load_quarantines(tmp_path, time.time()).values()
     assert row.device == "GPU-0"
     assert "900 MB of its memory are in use" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("rank", "node", "kept"), [(3, 1, ["GPU-1"]), (1, 1, []), (1, 0, ["GPU-1"]), (3, 0, [])]
+)
+def test_of_several_nodes_each_keeps_away_what_failed_on_it(
+    tmp_path: Path, driver: tuple[Path, dict[str, str]], rank: int, node: int, kept: list[str]
+) -> None:
+    """Ranks are those of the run, and node 0 says how it ended once all have told their part."""
+    script, environ = driver
+    script.write_text(json.dumps([healthy("GPU-0"), healthy("GPU-1")]))
+    order = make_order(profile="h200", world_size=4, nodes=2)
+    run_dir = make_run_dir(tmp_path, order)
+    found = {"detector": "hardware", "severity": "halt", "rank": rank, "at": 1.0, "key": "k"}
+    run_dir.findings.write_text(json.dumps({**found, "text": "Xid 79"}) + "\n")
+    ended = {"reason": OutcomeCode.HARDWARE, "ended_by": Actor.WATCHDOG}
+    record = completed().model_copy(update=ended).wire()
+    if node == 0:
+        save_json(run_dir.exit, record)
+    locks = DeviceLocks(home=tmp_path)
+    held = {name: take_lock(locks.path(name)) for name in ("GPU-0", "GPU-1")}
+    numbers = {name: number for name, number in held.items() if number is not None}
+    looking = subprocess.Popen(
+        build_drain_command(run_dir.path, tmp_path, numbers, node),
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], **environ},
+        pass_fds=list(numbers.values()),
+    )
+    time.sleep(1.0 if node else 0.0)
+    save_json(run_dir.exit, record)
+    assert looking.wait(60) == 0
+    assert sorted(load_quarantines(tmp_path, time.time())) == kept
 
 
 @pytest.mark.parametrize("now", ["a stale handle", "torn", "a folder"])
