@@ -729,3 +729,15 @@ def test_who_was_told_to_end_before_another_missed_it_is_blamed(tmp_path: Path) 
 def test_a_disk_is_full_where_the_watch_calls_it_full() -> None:
     assert FULL_BYTES == watched.FULL_MB * watched.MB
     assert FULL_FILES == watched.FULL_FILES
+
+
+@pytest.mark.parametrize("written", [b"", b'{"n": 0}\n{"n": 1}\n{"n"'])
+def test_a_file_with_a_hole_of_a_terabyte_is_read_up_to_it(tmp_path: Path, written: bytes) -> None:
+    """The program may leave one; it takes no room on the disk, and hours to be read."""
+    path = tmp_path / "heartbeat_rank0.jsonl"
+    path.write_bytes(written)
+    before = seal_lines(path)
+    with path.open("r+b") as stream:
+        stream.truncate(2**40)
+    assert seal_lines(path) == before
+    assert count_heartbeats(tmp_path, sealed=False)[path.name]["lines"] == written.count(b"\n")
