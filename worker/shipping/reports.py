@@ -28,16 +28,16 @@ class FindingsPart:
 
     findings: list[Finding]
     offset: int
+    unreadable: int
+    """Lines of the stretch that are no findings."""
 
 
 def load_findings(run_dir: RunDir, offset: int = 0) -> FindingsPart:
-    """Return the findings on the complete lines from `offset` on, as many as one message takes.
-
-    Unreadable ones are logged.
-    """
+    """Return the findings on the complete lines from `offset` on, as many as one message takes."""
     part = load_lines(run_dir.findings, offset, offset + MAX_FINDINGS_BYTES)
     found = [finding for line in part.lines if (finding := _finding_of(line))]
-    return FindingsPart(findings=found, offset=part.offset)
+    unreadable = len(part.lines) - len(found)
+    return FindingsPart(findings=found, offset=part.offset, unreadable=unreadable)
 
 
 def recorded_findings(run_dir: RunDir) -> list[Finding]:
@@ -174,8 +174,7 @@ def _is_halting(run_dir: RunDir) -> bool:
 def _finding_of(line: bytes) -> Finding | None:
     try:
         return Finding.model_validate_json(line)
-    except ValidationError as error:
-        _log.warning("unreadable finding: %s", error, extra={"action": "finding_corrupt"})
+    except ValidationError:
         return None
 
 

@@ -335,6 +335,9 @@ class Shipper:
             if part.findings:
                 report = FindingsReport(token=self._token, findings=part.findings)
                 self._client.post_findings(self._run, report)
+            if part.unreadable:
+                text = "findings.jsonl: %d lines cannot be read"
+                _log.warning(text, part.unreadable, extra={"action": "finding_corrupt"})
             self._reported.findings_bytes = part.offset
             self._save()
             part = load_findings(self._dir, part.offset)

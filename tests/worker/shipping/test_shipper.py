@@ -512,6 +512,20 @@ def test_a_file_that_cannot_be_read_holds_nothing_else_back(
     assert load_refusal(run_dir.path) is None
 
 
+def test_lines_that_are_no_findings_are_said_once_and_in_one_line(
+    run_dir: RunDir, new_shipper: NewShipper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The program may write two million of them, and each look at the file reads all."""
+    run_dir.findings.write_text("{}\n" * 300)
+    shipping, clock = new_shipper(), itertools.count(step=10.0)
+    for _ in range(4):
+        shipping.ship(next(clock))
+    assert shipping.finish(completed())
+    said = [entry for entry in caplog.records if "findings" in entry.getMessage()]
+    said += [entry for entry in caplog.records if "unreadable finding" in entry.getMessage()]
+    assert [entry.getMessage() for entry in said] == ["findings.jsonl: 300 lines cannot be read"]
+
+
 def test_a_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one(
     run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
