@@ -33,8 +33,9 @@ _RANK_EXIT = re.compile(r"exit_rank(0|[1-9][0-9]{0,5})\.json")
 _RANK_LOG = re.compile(r"rank(0|[1-9][0-9]{0,3})\.log")
 TAIL_BYTES = 2**16
 """Of a log's end, as people read it."""
-_NO_RECORD = frozenset({errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENXIO})
-"""What is no record at any later time either: too large, a folder, a link to itself, a socket."""
+_NO_RECORD = frozenset({errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
+"""What is no record at any later time either: too large, a folder, a link to itself, in what is no
+folder, a socket."""
 SHIPPED_NAME = ".shipped"
 """Says that nothing of the run waits to be shipped: a worker leaves it alone."""
 NO_SERVICE = "no service knows"

@@ -145,3 +145,9 @@ def test_what_is_no_record_at_any_time_is_corrupt(
     make(tmp_path / "model.json")
     with pytest.raises(Corrupt, match=r"model\.json"):
         load_record(tmp_path / "model.json", ExitRecord)
+
+
+def test_record_in_what_is_no_folder_is_corrupt(tmp_path: Path) -> None:
+    (tmp_path / "preflight").touch()
+    with pytest.raises(Corrupt, match=r"preflight\.json"):
+        load_record(tmp_path / "preflight" / "preflight.json", ExitRecord)

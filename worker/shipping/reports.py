@@ -182,5 +182,5 @@ def _changed_at(path: Path) -> float | None:
     """Return when a file was last written, in Unix seconds."""
     try:
         return path.stat().st_mtime
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from hashlib import sha256
@@ -524,6 +525,16 @@ def test_lines_that_are_no_findings_are_said_once_and_in_one_line(
     said = [entry for entry in caplog.records if "findings" in entry.getMessage()]
     said += [entry for entry in caplog.records if "unreadable finding" in entry.getMessage()]
     assert [entry.getMessage() for entry in said] == ["findings.jsonl: 300 lines cannot be read"]
+
+
+def test_a_file_in_place_of_the_preflights_folder_keeps_no_end_back(
+    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
+) -> None:
+    """The program may put it there, and a run that is never told the end of is never judged."""
+    shutil.rmtree(run_dir.preflight.parent, ignore_errors=True)
+    run_dir.preflight.parent.write_text("x")
+    assert new_shipper().finish(completed())
+    assert "end" in arrived(plane).events()
 
 
 def test_a_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one(
