@@ -16,6 +16,7 @@ from service.views.goodput import (
 )
 
 _HELD = [state.value for state in HELD]
+_RATIO = "Steps that count in the time with devices, 0 to 1; unknown time counts as lost."
 
 
 def collect_goodput(session: Session, now: float) -> Iterator[Metric]:
@@ -33,27 +34,27 @@ def collect_goodput(session: Session, now: float) -> Iterator[Metric]:
     for part, seconds in seconds_of(load_fleet_goodput(session, now, FLEET_HOURS)).items():
         fleet.add_metric([part.value], seconds)
     yield fleet
-    yield from _families(
-        "gonogo_run_seconds", "Time of the run", "run", load_stored(session, _HELD)
+    of_run = GaugeMetricFamily(
+        "gonogo_run_seconds", "Time of the run, by what it was spent on.", labels=["run", "part"]
     )
-    yield from _families(
+    ratio_of_run = GaugeMetricFamily("gonogo_run_effective_ratio", _RATIO, labels=["run"])
+    yield from _filled(of_run, ratio_of_run, load_stored(session, _HELD))
+    of_experiment = GaugeMetricFamily(
         "gonogo_experiment_device_seconds",
-        "Device time of the experiment's runs",
-        "experiment",
-        load_stored_of_experiments(session, _HELD),
+        "Device time of the experiment's runs, by what it was spent on.",
+        labels=["experiment", "part"],
     )
+    ratio_of_experiment = GaugeMetricFamily(
+        "gonogo_experiment_effective_ratio", _RATIO, labels=["experiment"]
+    )
+    found = load_stored_of_experiments(session, _HELD)
+    yield from _filled(of_experiment, ratio_of_experiment, found)
 
 
-def _families(
-    name: str, what: str, label: str, found: Iterator[tuple[str, Goodput]]
+def _filled(
+    parts: GaugeMetricFamily, ratio: GaugeMetricFamily, found: Iterator[tuple[str, Goodput]]
 ) -> Iterator[Metric]:
-    """Yield seconds by part, those that there are, and the ratio, of each of many."""
-    parts = GaugeMetricFamily(name, f"{what}, by what it was spent on.", labels=[label, "part"])
-    ratio = GaugeMetricFamily(
-        f"gonogo_{label}_effective_ratio",
-        "Steps that count in the time with devices, 0 to 1; unknown time counts as lost.",
-        labels=[label],
-    )
+    """Yield both with the seconds by part, those that there are, and the ratio of each of many."""
     for whose, goodput in found:
         for part, seconds in seconds_of(goodput).items():
             if seconds > 0.0:
