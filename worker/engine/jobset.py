@@ -182,18 +182,34 @@ def load_template(path: Path) -> Object:
     if len(jobsets) != 1:
         raise Rejected(f"GONOGO_JOBSET_TEMPLATE: {path} holds {len(jobsets)} JobSets; expected one")
     try:
-        words = _container(jobsets[0])["args"]
-        if PLACEHOLDER not in words:
-            raise Corrupt(f"no argument of its first container is {PLACEHOLDER}")
-        restarts = jobsets[0]["spec"].get("failurePolicy", {}).get("maxRestarts", 0)
-        if restarts or _job(jobsets[0]).get("backoffLimit") != 0:
-            raise Corrupt("maxRestarts and backoffLimit must be 0: an attempt is ours to decide")
-    except (Corrupt, KeyError, TypeError, IndexError, AttributeError) as error:
+        _check_template(jobsets[0])
+    except (Corrupt, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise Rejected(
             f"GONOGO_JOBSET_TEMPLATE: {path} is no template of a run ({error}); "
             "`gonogo render k8s` writes one"
         ) from error
     return jobsets[0]
+
+
+def _check_template(jobset: Object) -> None:
+    """Look whether `fill_template` can fill a template in, and that it is started once.
+
+    Raises:
+        Corrupt: not so; what reads its parts raises, too, where they are of another shape.
+    """
+    job, words = _job(jobset), _container(jobset)["args"]
+    if not isinstance(words, list) or PLACEHOLDER not in words:
+        raise Corrupt(f"no argument of its first container is {PLACEHOLDER}")
+    if not isinstance(jobset["metadata"], dict):
+        raise Corrupt("its metadata is none")
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    if replicated.get("replicas", 1) != 1 or job.get("completionMode") != "Indexed":
+        raise Corrupt("its job must be one, and Indexed: a pod is told by it which node it is")
+    restarts = jobset["spec"].get("failurePolicy", {}).get("maxRestarts", 0)
+    if restarts or job.get("backoffLimit") != 0:
+        raise Corrupt("maxRestarts and backoffLimit must be 0: an attempt is ours to decide")
+    if job["template"]["spec"].get("restartPolicy") != "Never":
+        raise Corrupt("restartPolicy must be Never: an attempt is ours to decide")
 
 
 def fill_template(template: Object, order: Order, token: int) -> Object:
@@ -203,8 +219,8 @@ def fill_template(template: Object, order: Order, token: int) -> Object:
     """
     jobset = copy.deepcopy(template)
     jobset["metadata"]["name"] = jobset_name(order.run, token)
-    labels = jobset["metadata"].setdefault("labels", {})
-    labels.update({RUN_LABEL: order.run, TOKEN_LABEL: str(token)})
+    labels = jobset["metadata"].get("labels") or {}
+    jobset["metadata"]["labels"] = {**labels, RUN_LABEL: order.run, TOKEN_LABEL: str(token)}
     network = jobset["spec"].get("network")
     if network is not None:
         network["subdomain"] = jobset["metadata"]["name"]
@@ -213,11 +229,26 @@ def fill_template(template: Object, order: Order, token: int) -> Object:
     at = container["args"].index(PLACEHOLDER)
     container["args"][at : at + 1] = [order.run, "--token", str(token)]
     profile = hardware_profiles().get(order.profile)
-    for asked in (container.get("resources") or {}).values():
-        asked.pop(GPU, None)
-        if profile is not None and profile.has_devices:
-            asked[GPU] = str(order.ranks_per_node)
+    has_devices = profile is not None and profile.has_devices
+    _ask_devices(container, order.ranks_per_node if has_devices else 0)
     return jobset
+
+
+def _ask_devices(container: Object, devices: int) -> None:
+    """Ask for so many GPUs and no other number; what else a container asks for stays.
+
+    A limit is what Kubernetes wants of them, and a request is the limit where it is not said. A
+    container with `claims` gets its devices by those.
+    """
+    resources = container["resources"] = container.get("resources") or {}
+    for part in ("requests", "limits"):
+        asked = {name: much for name, much in (resources.get(part) or {}).items() if name != GPU}
+        if devices and not resources.get("claims"):
+            asked[GPU] = str(devices)
+        if asked:
+            resources[part] = asked
+        else:
+            resources.pop(part, None)
 
 
 def jobset_name(run: str, token: int) -> str:

@@ -26,6 +26,7 @@ from tests.supervise.orders import make_order
 from worker.engine.choice import build_engine
 from worker.engine.engine import Ended, Handle, Running, Unknown
 from worker.engine.jobset import (
+    GPU,
     JobSets,
     fill_template,
     jobset_name,
@@ -220,6 +221,37 @@ def test_devices_are_asked_for_where_the_profile_has_them(template: Path) -> Non
         resources = job["template"]["spec"]["containers"][0]["resources"]
         for asked in resources.values():
             assert asked.get("nvidia.com/gpu") == wanted
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        (None, {"requests": {GPU: "2"}, "limits": {GPU: "2"}}),
+        ({"limits": None}, {"requests": {GPU: "2"}, "limits": {GPU: "2"}}),
+        (
+            {"requests": {"cpu": "8", GPU: "8"}},
+            {"requests": {"cpu": "8", GPU: "2"}, "limits": {GPU: "2"}},
+        ),
+        (
+            {"claims": [{"name": "gpus"}], "limits": {"memory": "64Gi"}},
+            {"claims": [{"name": "gpus"}], "limits": {"memory": "64Gi"}},
+        ),
+    ],
+    ids=["nothing", "no limits", "requests alone", "by claims"],
+)
+def test_devices_are_asked_for_whatever_else_the_container_asks_for(
+    template: Path, asked: dict[str, Any] | None, wanted: dict[str, Any]
+) -> None:
+    row = yaml.safe_load(template.read_text())
+    job = row["spec"]["replicatedJobs"][0]["template"]["spec"]
+    job["template"]["spec"]["containers"][0]["resources"] = asked
+    row["metadata"]["labels"] = None
+    template.write_text(yaml.safe_dump(row))
+    order = make_order(nodes=2, world_size=4, profile="h100")
+    made = fill_template(load_template(template), order, TOKEN)
+    job = made["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert job["template"]["spec"]["containers"][0]["resources"] == wanted
+    assert made["metadata"]["labels"] == {"gonogo.dev/run": order.run, "gonogo.dev/token": "7"}
 
 
 @pytest.mark.parametrize("run", ["run_01KDQ4V3Q9T7Y8Z6X5W4V3U2T1", "r" * 90, "Run_.Strange-"])
@@ -520,6 +552,12 @@ def test_what_its_queue_has_preempted_is_not_to_be_admitted_again(
         (("RUN", "run_1"), "no argument"),
         (("backoffLimit: 0", "backoffLimit: 3"), "ours to decide"),
         (("maxRestarts: 0", "maxRestarts: 1"), "ours to decide"),
+        (("restartPolicy: Never", "restartPolicy: OnFailure"), "ours to decide"),
+        (("replicas: 1", "replicas: 2"), "must be one"),
+        (("completionMode: Indexed", "completionMode: NonIndexed"), "must be one, and Indexed"),
+        (("metadata:", "meta:"), "no template"),
+        (("replicatedJobs:", "replicatedJobs: []\n  others:"), "no template"),
+        (("args:", "args: python -m worker.once RUN\n              command:"), "no argument"),
         (("kind: JobSet", "kind: Job"), "holds 0 JobSets"),
         (("replicatedJobs", "jobs"), "no template"),
         (("spec:", "spec: ["), "cannot be read"),
