@@ -183,7 +183,7 @@ def load_template(path: Path) -> Object:
         raise Rejected(f"GONOGO_JOBSET_TEMPLATE: {path} holds {len(jobsets)} JobSets; expected one")
     try:
         _check_template(jobsets[0])
-    except (Corrupt, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (Corrupt, KeyError, TypeError, IndexError, AttributeError) as error:
         raise Rejected(
             f"GONOGO_JOBSET_TEMPLATE: {path} is no template of a run ({error}); "
             "`gonogo render k8s` writes one"
@@ -201,7 +201,7 @@ def _check_template(jobset: Object) -> None:
     if not isinstance(words, list) or PLACEHOLDER not in words:
         raise Corrupt(f"no argument of its first container is {PLACEHOLDER}")
     if not isinstance(jobset["metadata"], dict):
-        raise Corrupt("its metadata is none")
+        raise Corrupt("it has no metadata")
     (replicated,) = jobset["spec"]["replicatedJobs"]
     if replicated.get("replicas", 1) != 1 or job.get("completionMode") != "Indexed":
         raise Corrupt("its job must be one, and Indexed: a pod is told by it which node it is")
