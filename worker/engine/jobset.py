@@ -341,7 +341,27 @@ def _is_terminated(pod: Object) -> bool:
         return bool(pod["metadata"].get("deletionTimestamp") or _phase(pod) == "Failed")
     told = pod.get("status", {}).get("containerStatuses", [])
     ended = bool(told) and all("terminated" in (row.get("state") or {}) for row in told)
+    ended = ended or _has_not_begun(pod)
     return _is_rejected(pod) or (_phase(pod) in ("Succeeded", "Failed") and ended)
+
+
+def _has_not_begun(pod: Object) -> bool:
+    """Say whether a pod that has failed did so before its containers: in one that prepares it.
+
+    Its kubelet leaves the containers waiting then, for good, as nothing of the pod starts again.
+    """
+    spec, status = pod["spec"], pod.get("status", {})
+    told = status.get("containerStatuses") or []
+    # A sidecar, or what has rules of its own, may fail and start again.
+    once = {row["name"] for row in spec.get("initContainers") or [] if "restartPolicy" not in row}
+    failed = [
+        row
+        for row in status.get("initContainerStatuses") or []
+        if row["name"] in once
+        and ((row.get("state") or {}).get("terminated") or {}).get("exitCode")
+    ]
+    waits = all("waiting" in (row.get("state") or {}) for row in told)
+    return spec.get("restartPolicy") == "Never" and bool(failed) and waits
 
 
 def _is_rejected(pod: Object) -> bool:

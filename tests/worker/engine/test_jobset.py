@@ -523,6 +523,43 @@ def test_a_pod_that_its_kubelet_turned_away_trains_nowhere() -> None:
     assert isinstance(judge_jobset(HANDLE, jobset("Failed"), [evicted]), Unknown)
 
 
+AFTER_OTHERS = _container({"waiting": {"reason": "PodInitializing"}})
+FAILED = {**_container({"terminated": {"exitCode": 1}}), "name": "fetch"}
+
+
+def prepared(phase: str, *inits: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a pod whose container waits for the one that prepares it."""
+    found = pod(0, phase, containerStatuses=[AFTER_OTHERS], initContainerStatuses=list(inits))
+    found["spec"].update(restartPolicy="Never", initContainers=[{"name": "fetch", **more}])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "ended"),
+    [
+        pytest.param(prepared("Failed", FAILED), True, id="it failed there"),
+        pytest.param(prepared("Running", FAILED), False, id="its kubelet has not said so yet"),
+        pytest.param(prepared("Failed", FAILED, restartPolicy="Always"), False, id="a sidecar"),
+        pytest.param(
+            prepared("Failed", {**FAILED, "state": {"running": {}}}),
+            False,
+            id="its node is away: it may have begun since",
+        ),
+        pytest.param(
+            prepared("Failed", {**FAILED, "state": {"terminated": {"exitCode": 0}}}),
+            False,
+            id="it was prepared",
+        ),
+    ],
+)
+def test_a_pod_that_failed_while_it_was_prepared_trains_nowhere(
+    engine: JobSets, server: Server, found: dict[str, Any], ended: bool
+) -> None:
+    server.jobsets[NAME] = jobset("Failed")
+    server.pods = [found]
+    assert isinstance(engine.find(HANDLE), Ended) == ended
+
+
 def test_what_its_queue_has_not_admitted_waits() -> None:
     found = judge_jobset(HANDLE, jobset(suspend=True), [])
     assert isinstance(found, Running)
