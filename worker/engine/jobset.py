@@ -40,6 +40,8 @@ _QUOTA = "exceeded quota"
 """What the server says of a namespace that holds as many objects as it may just now."""
 _REJECTED = "Pod was rejected: "
 """What a kubelet's message begins with where it turned a pod away, and its status tells no more."""
+_AFTER_OTHERS = "PodInitializing"
+"""Why a container waits whose turn comes once those that prepare the pod are done."""
 _MADE_UP = re.compile(r"[^a-z0-9-]")
 
 Object = dict[str, Any]
@@ -299,8 +301,11 @@ def judge_jobset(
         return Running(text=f"Kubernetes: suspended, {why}", waits=True, again=began)
     waiting = [reason for pod in pods if (reason := _waits_for(pod)) is not None]
     if waiting or not pods:
-        why = waiting[0] if waiting else "its pods are not made yet"
+        asked = f"`kubectl describe jobs -l {JOBSET_LABEL}={handle.name}` says what hinders that"
+        why = waiting[0] if waiting else f"its pods are not made yet; {asked}"
         return Running(text=f"Kubernetes: {why}", waits=True)
+    if not left:
+        return Unknown(text=f"Kubernetes: all pods of JobSet {handle.name} ended, it has not yet")
     nodes = ", ".join(sorted({_where(pod) for pod in pods}))
     return Running(text=f"Kubernetes: runs on {nodes}")
 
@@ -384,8 +389,10 @@ def _waits_for(pod: Object) -> str | None:
     for row in status.get("conditions", []):
         if row.get("type") == "PodScheduled" and row.get("status") == "False":
             return str(row.get("message") or row.get("reason"))
-    for told in status.get("containerStatuses", []):
+    first, then = status.get("initContainerStatuses") or [], status.get("containerStatuses") or []
+    for told in (*first, *then):
         waiting = (told.get("state") or {}).get("waiting")
-        if waiting:
-            return ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+        if waiting and waiting.get("reason") != _AFTER_OTHERS:
+            why = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+            return f"{_name(pod)}: {why}"
     return f"{_name(pod)} is pending"

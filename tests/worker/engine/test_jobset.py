@@ -560,6 +560,34 @@ def test_a_pod_that_failed_while_it_was_prepared_trains_nowhere(
     assert isinstance(engine.find(HANDLE), Ended) == ended
 
 
+def test_what_prepares_a_pod_says_what_it_waits_for(engine: JobSets, server: Server) -> None:
+    why = {"reason": "ImagePullBackOff", "message": "no such image"}
+    fetch = {**FAILED, "state": {"waiting": why}}
+    server.jobsets[NAME] = jobset()
+    server.pods = [prepared("Pending", fetch)]
+    text = f"Kubernetes: {NAME}-node-0-0: ImagePullBackOff: no such image"
+    assert engine.find(HANDLE) == Running(text=text, waits=True)
+    server.pods = [prepared("Pending", {**fetch, "state": {"running": {}}})]
+    text = f"Kubernetes: {NAME}-node-0-0 is pending"
+    assert engine.find(HANDLE) == Running(text=text, waits=True)
+
+
+def test_pods_that_are_not_made_are_looked_for_where_kubernetes_tells_why() -> None:
+    """A quota on pods, the namespace's pod security, no such account: events of the job."""
+    found = judge_jobset(HANDLE, jobset(), [])
+    assert isinstance(found, Running)
+    assert f"kubectl describe jobs -l jobset.sigs.k8s.io/jobset-name={NAME}" in found.text
+
+
+def test_an_attempt_of_which_no_pod_is_left_does_not_run_on() -> None:
+    """JobSet's controller is down: what the run wrote about its end is taken without it."""
+    found = judge_jobset(HANDLE, jobset(), [pod(0, "Succeeded"), pod(1, "Succeeded", node="b")])
+    assert isinstance(found, Unknown)
+    assert "all pods" in found.text
+    leaves = pod(1, node="b")
+    assert isinstance(judge_jobset(HANDLE, jobset(), [pod(0, "Succeeded"), leaves]), Running)
+
+
 def test_what_its_queue_has_not_admitted_waits() -> None:
     found = judge_jobset(HANDLE, jobset(suspend=True), [])
     assert isinstance(found, Running)
