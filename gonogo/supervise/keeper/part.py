@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gonogo.supervise.durable import save_json
+from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.exit_record import Ended, build_refusal
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.node_record import exit_path
@@ -68,9 +68,14 @@ def save_refusal(
 ) -> None:
     """Write the end of what was not started: of a node's part, and on node 0 of the run.
 
+    A newer attempt's directory lies where an older one's did: there an older one ends nothing.
+
     Raises:
         OSError: the disk refuses.
     """
+    newest = (load_json(run_dir / "order.json") or {}).get("token")
+    if isinstance(newest, int) and newest > order["token"]:
+        return
     if not place.is_whole:
         refused = {"reason": reason, "ended_by": ended_by, "text": text}
         save_part(run_dir, order, place, refused=refused)

@@ -231,6 +231,17 @@ def test_node_that_starts_nothing_says_why_to_the_others(tmp_path: Path) -> None
     assert ended["refused"]["reason"] == "preflight_failed"
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_an_older_attempt_that_gives_up_ends_no_newer_one(tmp_path: Path, nodes: int) -> None:
+    """Its directory was set aside, and the newer one's lies in its place."""
+    older = {**ORDER, "nodes": nodes, "token": 4}
+    save_json(tmp_path / "order.json", ORDER)
+    save_refusal(tmp_path, older, Place.of(older, 0), "preflight_failed", "infra", "nobody came")
+    assert [path.name for path in tmp_path.iterdir()] == ["order.json"]
+    save_refusal(tmp_path, ORDER, Place.of(ORDER, 0), "preflight_failed", "infra", "nobody came")
+    assert (tmp_path / "exit.json").exists()
+
+
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_node_that_an_older_attempt_waited_for_in_vain_begins_this_one(
     tmp_path: Path, node: int
