@@ -185,7 +185,7 @@ def load_template(path: Path) -> Object:
         raise Rejected(f"GONOGO_JOBSET_TEMPLATE: {path} holds {len(jobsets)} JobSets; expected one")
     try:
         _check_template(jobsets[0])
-    except (Corrupt, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (Corrupt, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise Rejected(
             f"GONOGO_JOBSET_TEMPLATE: {path} is no template of a run ({error}); "
             "`gonogo render k8s` writes one"

@@ -621,6 +621,7 @@ def test_what_its_queue_has_preempted_is_not_to_be_admitted_again(
         (("replicas: 1", "replicas: 2"), "must be one"),
         (("completionMode: Indexed", "completionMode: NonIndexed"), "must be one, and Indexed"),
         (("metadata:", "meta:"), "no template"),
+        (("replicatedJobs:\n", "replicatedJobs:\n  - name: second\n"), "no template"),
         (("args:", "args: python -m worker.once RUN\n              command:"), "no argument"),
         (("kind: JobSet", "kind: Job"), "holds 0 JobSets"),
         (("replicatedJobs", "jobs"), "no template"),
