@@ -1,5 +1,7 @@
-"""What does Prometheus see of the time? By part: the fleet's, and of each run that is held and its
-experiment, with how much of it counts."""
+"""What does Prometheus see of the time? By part, and how much of it counts.
+
+The fleet's, that of each run that is held, and that of each experiment of which one is.
+"""
 
 from collections.abc import Iterator
 

@@ -12,7 +12,12 @@ from gonogo.contract.goodput import Part
 from gonogo.contract.order import Order
 from service.conductor.accounts import EVERY_S, Accounts, find_due
 from service.db.schema import AccountRow, RunRow
-from service.views.goodput import COLUMNS, load_accounts, load_fleet_goodput
+from service.views.goodput import (
+    COLUMNS,
+    load_accounts,
+    load_fleet_goodput,
+    load_stored_of_experiments,
+)
 from tests.service.conftest import Plane
 from tests.service.fake_worker import BOOT_TS, beats, size_of
 
@@ -25,12 +30,12 @@ def test_every_part_has_a_column() -> None:
     assert list(COLUMNS) == list(Part)
 
 
-def move(plane: Plane, order: Order, **times: float | None) -> None:
-    """Let a run's lifecycle have been at other times than now."""
+def move(plane: Plane, order: Order, **columns: Any) -> None:
+    """Let a run have another lifecycle than it had."""
 
     def work(session: Session) -> None:
         row = session.get_one(RunRow, order.run)
-        for name, value in times.items():
+        for name, value in columns.items():
             setattr(row, name, value)
 
     plane.context.store.write(work)
@@ -138,6 +143,24 @@ def test_a_judged_run_is_closed_and_not_read_again(plane: Plane) -> None:
     due = plane.context.store.read(lambda session: find_due(session, ahead))
     assert due == []
     assert order.run in plane.get(f"/experiments/{experiment}/goodput")["runs"]
+
+
+def test_an_experiment_has_the_time_of_all_its_runs_while_one_is_held(still: Plane) -> None:
+    first, second = (begin(still)[1] for _ in range(2))
+    move(still, first, gpus=8)
+    Accounts(still.context).run_once()
+
+    def shown() -> dict[str, float]:
+        rows = still.context.store.read(
+            lambda session: list(load_stored_of_experiments(session, ["running"]))
+        )
+        return {experiment: goodput.productive_s for experiment, goodput in rows}
+
+    assert shown() == {first.experiment: 8 * 24.0, second.experiment: 24.0}
+    move(still, first, experiment=second.experiment, phase="before", state="ended")
+    assert shown() == {second.experiment: 9 * 24.0}
+    move(still, second, state="ended")
+    assert shown() == {}
 
 
 def test_page_fleet_and_metrics_show_where_the_time_went(still: Plane) -> None:
