@@ -10,6 +10,7 @@ quota) may have room for bytes and take no new file.
 import errno
 import logging
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ RESERVE_NAME = ".reserve"
 RESERVE_BYTES = 2**20
 
 TRIED_BYTES = 4096
+_AGAIN_S = 0.2
 
 _T = TypeVar("_T")
 
@@ -77,6 +79,24 @@ class Weather:
             self._said.discard(what)
             self._say(f"{what}: possible again")
         return found
+
+    def at_length(self, what: str, work: Callable[[], _T], limit_s: float | None = None) -> _T:
+        """Return what `work` returns; where the host has no room for it just now it is tried again.
+
+        What keeps a program from beginning is no failure of its own.
+
+        Raises:
+            OSError: it is another's fault, or there was no room for `limit_s` (START_LIMIT_S).
+        """
+        give_up = time.monotonic() + (START_LIMIT_S if limit_s is None else limit_s)
+        while True:
+            try:
+                return work()
+            except OSError as error:
+                if error.errno not in SCARCE or time.monotonic() >= give_up:
+                    raise
+                self.note(what, error)
+            time.sleep(_AGAIN_S)
 
     def note(self, what: str, error: OSError) -> None:
         """Count a failure, and say it where it is news."""

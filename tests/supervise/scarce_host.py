@@ -22,6 +22,7 @@ def refuse(self, *args):
 
 
 subprocess.Popen._execute_child = refuse
-for name in ("gonogo.supervise.keeper.keeper", "gonogo.supervise.launch.rank"):
-    importlib.import_module(name).START_LIMIT_S = float(os.environ["GONOGO_TEST_START_S"])
+limit_s = float(os.environ["GONOGO_TEST_START_S"])
+for name in ("keeper.keeper", "launch.rank", "weather"):
+    importlib.import_module(f"gonogo.supervise.{name}").START_LIMIT_S = limit_s
 sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))

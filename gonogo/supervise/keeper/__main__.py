@@ -43,11 +43,11 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gonogo.plain_file import is_there
 from gonogo.supervise.keeper.keeper import Keeper
@@ -58,7 +58,7 @@ from gonogo.supervise.launch.place import Place, told_node
 from gonogo.supervise.locks import keeper_lock, take_lock
 from gonogo.supervise.node_record import load_end
 from gonogo.supervise.processes import become_subreaper
-from gonogo.supervise.weather import SCARCE, START_LIMIT_S, Weather
+from gonogo.supervise.weather import Weather
 
 WATCHER_MODULE = "gonogo.supervise.watcher"
 REQUIRED = (
@@ -73,7 +73,6 @@ _BUSY = 75
 
 _log = logging.getLogger("gonogo.supervise.keeper")
 _weather = Weather(_log)
-_T = TypeVar("_T")
 
 
 def load_order(path: Path) -> dict[str, Any]:
@@ -100,29 +99,12 @@ def _take_all(paths: Sequence[Path]) -> dict[str, int] | None:
     taken: dict[str, int] = {}
     give_up = time.monotonic() + _LOCK_WAIT_S
     for path in paths:
-        while (descriptor := _at_length("a lock", partial(take_lock, path))) is None:
+        while (descriptor := _weather.at_length("a lock", partial(take_lock, path))) is None:
             if time.monotonic() >= give_up:
                 return None
             time.sleep(_LOCK_POLL_S)
         taken[path.stem] = descriptor
     return taken
-
-
-def _at_length(what: str, look: Callable[[], _T]) -> _T:
-    """Return what a look brings; where the disk refuses just now it is tried again for a minute.
-
-    Raises:
-        OSError: it is no such error, or the disk has refused for START_LIMIT_S.
-    """
-    give_up = time.monotonic() + START_LIMIT_S
-    while True:
-        try:
-            return look()
-        except OSError as error:
-            if error.errno not in SCARCE or time.monotonic() >= give_up:
-                raise
-            _weather.note(what, error)
-        time.sleep(_LOCK_POLL_S)
 
 
 def _held(text: str) -> tuple[str, int]:
@@ -156,7 +138,7 @@ def main(argv: Sequence[str]) -> int:
     run_dir = asked.run_dir.absolute()
     environ = dict(os.environ)  # noqa: TID251 - handed on to torchrun and the watcher
     try:
-        order = _at_length("the order", partial(load_order, run_dir / "order.json"))
+        order = _weather.at_length("the order", partial(load_order, run_dir / "order.json"))
         node = told_node(order, environ) if asked.node is None else asked.node
         place = Place.of(order, node, rendezvous=asked.rendezvous)
     except FileNotFoundError:
@@ -167,8 +149,8 @@ def main(argv: Sequence[str]) -> int:
         return _BAD_ORDER
     held = dict(asked.held)
     lock = partial(take_lock, run_dir / place.own(keeper_lock(run_dir).name))
-    own = held.pop("keeper", None) or _at_length("the keeper's lock", lock)
-    if own is None or _at_length("an end", partial(_has_ended, run_dir, order, place)):
+    own = held.pop("keeper", None) or _weather.at_length("the keeper's lock", lock)
+    if own is None or _weather.at_length("an end", partial(_has_ended, run_dir, order, place)):
         _log.error("%s: another keeper has it, or it has ended", run_dir)
         return _BUSY
     locks = _take_all(asked.lock)

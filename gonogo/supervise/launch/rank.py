@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gonogo.plain_file import append_plain
 from gonogo.supervise.durable import load_json, save_json
@@ -45,14 +45,12 @@ _CALLS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 _FORWARDED = _CALLS | {signal.SIGTERM, signal.SIGINT}
 _WAITED = _FORWARDED | {signal.SIGCHLD}
 _READ_EVERY_S = 0.1
-_START_AGAIN_S = 0.5
 _UNFIT = 1
 """Left with where nothing could be started."""
 LAST_WORDS_S = 10.0
 """How long a disk has to take how the program ended."""
 _STAMP_BYTES = 2**14
 """Room held for how the program ended: on a full disk nobody else below torchrun can tell it."""
-_T = TypeVar("_T")
 _weather = Weather(logging.getLogger("gonogo.supervise.launch.rank"))
 
 
@@ -63,7 +61,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--keeper", type=int, metavar="PID")
     parser.add_argument("program", nargs="+")
     asked = parser.parse_args(argv)
-    order = _at_length("the order", partial(load_json, asked.dir / "order.json")) or {}
+    order = _weather.at_length("the order", partial(load_json, asked.dir / "order.json")) or {}
     told = os.environ.get("RANK", "0")  # noqa: TID251 - torchrun's word; no settings here
     rank = 0 if order.get("command") else int(told)
     die_with_parent()
@@ -77,9 +75,11 @@ def main(argv: list[str]) -> int:
     reserve = Reserve(asked.dir, f"{RESERVE_NAME}.rank{rank}", _STAMP_BYTES)
     _weather.tried("the reserve", reserve.hold, None)
     log = asked.dir / f"rank{rank}.log"
-    begin = _at_length("its log", partial(_size_of, log))
+    begin = _weather.at_length("its log", partial(_size_of, log))
     try:
-        child = _at_length("the program", partial(_start, asked.program, log, shielded=shielded))
+        child = _weather.at_length(
+            "the program", partial(_start, asked.program, log, shielded=shielded)
+        )
     except OSError as error:
         if error.errno not in SCARCE:
             raise
@@ -111,25 +111,6 @@ def main(argv: list[str]) -> int:
     return status
 
 
-def _at_length(what: str, work: Callable[[], _T], limit_s: float | None = None) -> _T:
-    """Return what `work` returns; where the host has no room for it just now it is tried again.
-
-    What keeps a program from beginning is no failure of its own.
-
-    Raises:
-        OSError: it is another's fault, or there was no room for `limit_s` (START_LIMIT_S).
-    """
-    give_up = time.monotonic() + (START_LIMIT_S if limit_s is None else limit_s)
-    while True:
-        try:
-            return work()
-        except OSError as error:
-            if error.errno not in SCARCE or time.monotonic() >= give_up:
-                raise
-            _weather.note(what, error)
-        time.sleep(_START_AGAIN_S)
-
-
 def _tell_end(path: Path, stamp: Ended, reserve: Reserve) -> None:
     """Write how the program ended, and that the disk refused it at first, if it did.
 
@@ -142,7 +123,7 @@ def _tell_end(path: Path, stamp: Ended, reserve: Reserve) -> None:
         if error.errno not in SCARCE:
             raise
         save = partial(save_json, path, replace(stamp, disk_refused=True).document())
-        _at_length("the stamp", partial(reserve.write, save), LAST_WORDS_S)
+        _weather.at_length("the stamp", partial(reserve.write, save), LAST_WORDS_S)
 
 
 def _size_of(path: Path) -> int:

@@ -123,7 +123,7 @@ def test_a_device_that_stays_held_is_quarantined_and_let_go(
 def test_of_several_nodes_each_keeps_away_what_failed_on_it(
     tmp_path: Path, driver: tuple[Path, dict[str, str]], rank: int, node: int, kept: list[str]
 ) -> None:
-    """Ranks are those of the run, and node 0 says how it ended once all have told their part."""
+    """Findings name the ranks of the run."""
     script, environ = driver
     script.write_text(json.dumps([healthy("GPU-0"), healthy("GPU-1")]))
     order = make_order(profile="h200", world_size=4, nodes=2)
@@ -131,9 +131,7 @@ def test_of_several_nodes_each_keeps_away_what_failed_on_it(
     found = {"detector": "hardware", "severity": "halt", "rank": rank, "at": 1.0, "key": "k"}
     run_dir.findings.write_text(json.dumps({**found, "text": "Xid 79"}) + "\n")
     ended = {"reason": OutcomeCode.HARDWARE, "ended_by": Actor.WATCHDOG}
-    record = completed().model_copy(update=ended).wire()
-    if node == 0:
-        save_json(run_dir.exit, record)
+    save_json(run_dir.exit, completed().model_copy(update=ended).wire())
     locks = DeviceLocks(home=tmp_path)
     held = {name: take_lock(locks.path(name)) for name in ("GPU-0", "GPU-1")}
     numbers = {name: number for name, number in held.items() if number is not None}
@@ -143,10 +141,22 @@ def test_of_several_nodes_each_keeps_away_what_failed_on_it(
         env={"PATH": os.environ["PATH"], **environ},
         pass_fds=list(numbers.values()),
     )
-    time.sleep(1.0 if node else 0.0)
-    save_json(run_dir.exit, record)
     assert looking.wait(60) == 0
     assert sorted(load_quarantines(tmp_path, time.time())) == kept
+
+
+@pytest.mark.parametrize(("node", "faulty"), [(0, set()), (1, {3})])
+def test_another_node_waits_until_the_first_has_told_how_the_run_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int, faulty: set[int]
+) -> None:
+    """Node 0's own devices are looked at once it has."""
+    run_dir = make_run_dir(tmp_path, make_order(profile="h200", world_size=4, nodes=2))
+    found = {"detector": "hardware", "severity": "halt", "rank": 3, "at": 1.0, "key": "k"}
+    run_dir.findings.write_text(json.dumps({**found, "text": "Xid 79"}) + "\n")
+    ended = {"reason": OutcomeCode.HARDWARE, "ended_by": Actor.WATCHDOG}
+    record = completed().model_copy(update=ended).wire()
+    monkeypatch.setattr(drained.time, "sleep", lambda _: save_json(run_dir.exit, record))
+    assert drained._look(run_dir, node, 60.0)[1] == faulty
 
 
 @pytest.mark.parametrize("now", ["a stale handle", "torn", "a folder"])

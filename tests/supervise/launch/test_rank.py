@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import pytest
 
+from gonogo.supervise import weather
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import KILL_NAME, load_request
 from gonogo.supervise.exit_record import Ended
@@ -432,7 +433,7 @@ def test_a_stamp_that_the_disk_refused_at_first_says_so(
         save_json(path, document)
 
     monkeypatch.setattr(rank, "save_json", save)
-    monkeypatch.setattr(rank, "_START_AGAIN_S", 0.0)
+    monkeypatch.setattr(weather, "_AGAIN_S", 0.0)
     ended = Ended(code=0, signal=None, at=1.0)
     rank._tell_end(tmp_path / "exit_rank1.json", ended, Reserve(tmp_path))
     assert stamp(tmp_path).get("disk_refused", False) is bool(refusals)
