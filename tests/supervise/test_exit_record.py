@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
 import threading
@@ -732,12 +733,24 @@ def test_a_disk_is_full_where_the_watch_calls_it_full() -> None:
 
 
 @pytest.mark.parametrize("written", [b"", b'{"n": 0}\n{"n": 1}\n{"n"'])
-def test_a_file_with_a_hole_of_a_terabyte_is_read_up_to_it(tmp_path: Path, written: bytes) -> None:
+def test_a_file_with_a_hole_of_a_terabyte_is_read_up_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bytes
+) -> None:
     """The program may leave one; it takes no room on the disk, and hours to be read."""
     path = tmp_path / "heartbeat_rank0.jsonl"
     path.write_bytes(written)
     before = seal_lines(path)
     with path.open("r+b") as stream:
         stream.truncate(2**40)
+    sizes: list[int] = []
+
+    class Counted(io.BufferedReader):
+        def read(self, size: int | None = -1, /) -> bytes:
+            sizes.append(len(content := super().read(size)))
+            assert sum(sizes) <= 2**20, "it is read beyond its hole"
+            return content
+
+    monkeypatch.setattr(binding, "read_plain", lambda path: Counted(io.FileIO(path)))
     assert seal_lines(path) == before
     assert count_heartbeats(tmp_path, sealed=False)[path.name]["lines"] == written.count(b"\n")
+    assert sizes
