@@ -164,7 +164,8 @@ class NonFinite(Submitted):
     fp16_running: Annotated[int, Field(ge=1)] = 3
     """In fp16 so many skipped steps running halt (16 while each lowers the loss scale)."""
     fp16_window_steps: Annotated[int, Field(ge=1)] = 100
-    """In fp16 the last steps in which `fp16_skipped` counts."""
+    """In fp16 the last steps in which `fp16_skipped` counts; in bf16 so many skipped ones running
+    halt."""
     fp16_skipped: Annotated[int, Field(ge=1)] = 10
     """In fp16 so many skipped steps among those halt."""
 

@@ -121,9 +121,9 @@ CEILINGS: dict[str, Ceiling] = {
     "slow.warn_over_s": Ceiling(3_600.0),
     "slow.halt_ratio": Ceiling(5.0),
     "slow.over_s": Ceiling(7_200.0),
-    "slow.over_steps": Ceiling(512.0),
+    "slow.over_steps": Ceiling(512.0, none=64.0),
     "non_finite.fp16_running": Ceiling(20.0),
-    "non_finite.fp16_window_steps": _floor(20.0),
+    "non_finite.fp16_window_steps": _range(20.0, 1_000.0),
     "non_finite.fp16_skipped": Ceiling(50.0),
     "hygiene.skew_s": Ceiling(3_600.0),
     "identity.params_tolerance_ratio": Ceiling(0.1),
@@ -196,8 +196,16 @@ CEILINGS: dict[str, Ceiling] = {
 Too small, a baseline or warm-up takes in the slow first steps; a window is all noise, so that one
 good step arms a rule anew, or it follows what creeps up; by a straggler's ratio all ranks are
 behind, and then none is; the spans of a clock are shorter than its jitter. Too large, an `alpha`
-smooths nothing. A `clip_share` of 1 is never reached. All else only tightens the other way.
+smooths nothing, and `fp16_window_steps`, running on which updates are left out in bf16, never come.
+A `clip_share` of 1 is never reached. Half of `over_steps` halt where it stands for `over_s`: more
+than the default's window are later. All else only tightens the other way.
 """
+STEPS_THAT_NEVER_COME = 4
+"""Version of the judge since which the two below are as loose as they are."""
+_BEFORE: dict[str, Ceiling] = {
+    "slow.over_steps": Ceiling(512.0),
+    "non_finite.fp16_window_steps": _floor(20.0),
+}
 PLUGINS = "plugins"
 MOST = 60
 """Characters of another package's setting that are told."""
@@ -232,8 +240,11 @@ class _Loosened:
 
 def _loosened(rules: Rules) -> Iterator[_Loosened]:
     """Yield the settings of the plan that are looser than the defaults, or blunt the other way."""
+    ceilings = CEILINGS
+    if rules.judge_version < STEPS_THAT_NEVER_COME:
+        ceilings = {**CEILINGS, **_BEFORE}
     for path, said in rules.watch.items():
-        ceiling, default = CEILINGS.get(path), default_of(path)
+        ceiling, default = ceilings.get(path), default_of(path)
         if ceiling is None or said.source is Source.DEFAULT:  # a profile sets none of these
             continue
         value, usual = ceiling.number(said.value), ceiling.number(default)

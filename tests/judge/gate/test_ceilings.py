@@ -65,6 +65,8 @@ def test_bundled_plans_stay_below_every_ceiling(name: str) -> None:
         ({"watch.section_deadline.log.suspect_s": 1e9}, "CONDITIONAL_GO", True),
         ({"watch.section_deadline.data.suspect_s": None}, "GO", True),
         ({"watch.slow.over_steps": 5}, "GO", False),
+        ({"watch.slow.over_steps": 64}, "GO", False),
+        ({"watch.slow.over_steps": 65}, "GO", True),
         ({"watch.slow.over_steps": 10**6}, "CONDITIONAL_GO", True),
         ({"watch.slow.hard_floor_over_steps": 0}, "CONDITIONAL_GO", True),
         # what blunts both ways
@@ -80,6 +82,9 @@ def test_bundled_plans_stay_below_every_ceiling(name: str) -> None:
         ({"watch.divergence.window_steps": 16}, "CONDITIONAL_GO", True),
         ({"watch.gradients.window_steps": 16}, "CONDITIONAL_GO", True),
         ({"watch.gradients.clip_share": 1.0}, "CONDITIONAL_GO", True),
+        ({"watch.non_finite.fp16_window_steps": 19}, "CONDITIONAL_GO", True),
+        ({"watch.non_finite.fp16_window_steps": 200}, "GO", True),
+        ({"watch.non_finite.fp16_window_steps": 10**9}, "CONDITIONAL_GO", True),
         ({"watch.straggler.ratio": 0.5}, "CONDITIONAL_GO", True),
         ({"watch.memory_leak.window_samples": 16}, "CONDITIONAL_GO", True),
         ({"watch.loader.window_steps": 4}, "CONDITIONAL_GO", True),
@@ -98,6 +103,18 @@ def test_looser_is_listed_and_too_loose_is_a_condition(
         listed
     )
     assert any(text.startswith(path) for text in found.weakened) is listed
+
+
+@pytest.mark.parametrize(
+    "sets", [{"watch.slow.over_steps": 65}, {"watch.non_finite.fp16_window_steps": 10**9}]
+)
+def test_a_decision_of_before_knows_a_setting_as_loose_as_it_was_taken_for(
+    sets: dict[str, Any],
+) -> None:
+    rules = build_rules(order_of(sets=sets), judge_version=3)
+    path = next(iter(sets)).removeprefix("watch.")
+    assert not any(text.startswith(path) for text in weakened(rules))
+    assert evaluate_ceilings(rules) is None
 
 
 @pytest.mark.parametrize(("floor", "listed"), [(None, True), (44.9, True), (45.0, False)])
