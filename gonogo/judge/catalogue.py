@@ -48,14 +48,7 @@ def _rows(settings: BaseModel, prefix: str) -> Iterator[str]:
 
 def _ceiling(path: str) -> str:
     ceiling = CEILINGS.get(path)
-    if ceiling is None:
-        return ""
-    if ceiling.other is not None:
-        least, most = sorted((ceiling.other, ceiling.limit))
-        return f"{least:g} to {most:g}"
-    if ceiling.zero_is_off:
-        return f"at most {ceiling.limit:g}, not 0"
-    return f"{'at most' if ceiling.higher_is_looser else 'at least'} {ceiling.limit:g}"
+    return "" if ceiling is None else ceiling.words()
 
 
 if __name__ == "__main__":

@@ -249,11 +249,7 @@ def _default(key: Key) -> str:
 
 def _ceiling(path: str) -> str:
     ceiling = CEILINGS.get(path.removeprefix(_WATCH))
-    if ceiling is None:
-        return ""
-    if ceiling.zero_is_off:
-        return f"1 to {ceiling.limit:g}"
-    return f"{'at most' if ceiling.higher_is_looser else 'at least'} {ceiling.limit:g}"
+    return "" if ceiling is None else ceiling.words()
 
 
 if __name__ == "__main__":

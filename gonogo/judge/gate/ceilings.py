@@ -51,6 +51,15 @@ class Ceiling:
             return self.other
         return None
 
+    def words(self) -> str:
+        """Return within what a setting is no condition, as the references print it."""
+        if self.other is not None:
+            least, most = sorted((self.other, self.limit))
+            return f"{least:g} to {most:g}"
+        if self.zero_is_off:
+            return f"at most {self.limit:g}, not 0"
+        return f"{'at most' if self.higher_is_looser else 'at least'} {self.limit:g}"
+
     def looser(self, value: float, than: float) -> bool:
         """Say whether `value` is looser than another."""
         return value > than if self.higher_is_looser else value < than

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from gonogo.contract.finding import Source
 from gonogo.contract.order import Order
 from gonogo.contract.records import PREFLIGHT_CHECKS
 from gonogo.contract.rules import WatchValue
+from gonogo.judge import catalogue
 from gonogo.judge.gate.ceilings import (
     CEILINGS,
     TIGHTENS,
@@ -22,6 +24,7 @@ from gonogo.judge.gate.ceilings import (
 from gonogo.judge.gate.left_out import CHECKS, CHECKS_OF_RANKS, OTHERS, OWED
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.watch.registry import REGISTRY, RELEASE_0_1, versions
+from gonogo.planning import reference
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, bundled_plan_names
 from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
@@ -39,6 +42,18 @@ def test_a_default_is_never_beyond_its_ceiling() -> None:
     for path, ceiling in CEILINGS.items():
         default = default_of(path)
         assert not isinstance(default, int | float) or ceiling.broken(default) is None
+
+
+@pytest.mark.parametrize(("made", "prefix"), [(catalogue.page, ""), (reference.page, "watch.")])
+def test_both_references_tell_a_ceiling_that_is_a_range_with_both_of_its_ends(
+    made: Callable[[], str], prefix: str
+) -> None:
+    page = made()
+    for path, ceiling in CEILINGS.items():
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{prefix}{path}` |"))
+        ends = {ceiling.limit} if ceiling.other is None else {ceiling.limit, ceiling.other}
+        told = {word for cell in row.split(" | ") for word in cell.split()}
+        assert {f"{end:g}" for end in ends} <= {word.strip(",") for word in told}
 
 
 @pytest.mark.parametrize("name", bundled_plan_names())
