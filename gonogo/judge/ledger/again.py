@@ -65,10 +65,18 @@ def is_v1(rules: Json) -> bool:
     Raises:
         Corrupt: they do not say which version judged, or one that this code does not know.
     """
-    version = rules.get("judge_version")
-    if type(version) is not int or version not in range(1, JUDGE_VERSION + 1):
-        raise Corrupt(f"rules.judge_version is {version!r}; this code knows 1 to {JUDGE_VERSION}")
-    return version == 1
+    return known_version(rules.get("judge_version"), "rules.judge_version") == 1
+
+
+def known_version(said: object, path: str) -> int:
+    """Return which version of the judge is said to have judged.
+
+    Raises:
+        Corrupt: nothing says it, or this code does not know that one.
+    """
+    if type(said) is not int or said not in range(1, JUDGE_VERSION + 1):
+        raise Corrupt(f"{path} is {said!r}; this code knows 1 to {JUDGE_VERSION}")
+    return said
 
 
 def judge_again(facts: Json, rules: Json) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 A decision that a run met conditions, or that they were due and had not been met, holds per
 condition the criterion and the measure that it rests on; one about an approval holds how long it
-was waited for and what the clock said. That a condition was waived, or an approval given, is the
-word of a person.
+was waited for and what the clock said. The judge is the one of its version. That a condition was
+waived, or an approval given, is the word of a person.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from gonogo.judge.evidence.metrics import absent_text, metric_row
 from gonogo.judge.gate import approval
 from gonogo.judge.gate.approval import ApprovalMeasure, ApprovalRule, is_approval
 from gonogo.judge.gate.criteria import evaluate
-from gonogo.judge.ledger.again import MAX_RANKS
+from gonogo.judge.ledger.again import MAX_RANKS, known_version
 from gonogo.judge.ledger.difference import Difference, first_difference
 
 Json = Mapping[str, Any]
@@ -49,11 +49,12 @@ def settled_again(document: Json, checked: list[str], not_verified: list[str]) -
             not installed.
     """
     rules, facts = document.get("rules", {}), document.get("facts", {})
+    by = known_version(document.get("judge_version"), "judge_version")
     found: list[dict[str, Any]] = []
     words: set[str] = set()
     for row in document.get("conditions", []):
         condition = Condition.model_validate(row)
-        again = _rests_on(condition, rules, facts)
+        again = _rests_on(condition, rules, facts, by)
         if isinstance(again, Difference):
             return again
         if again is None:
@@ -79,7 +80,9 @@ def _word(condition: Condition) -> str:
     return "conditions that were missed or waived: the word of who settled them"
 
 
-def _rests_on(condition: Condition, rules: Json, facts: Json) -> dict[str, Any] | Difference | None:
+def _rests_on(
+    condition: Condition, rules: Json, facts: Json, by: int
+) -> dict[str, Any] | Difference | None:
     """Return what a condition's measure comes to; None where somebody's word is all there is."""
     if condition.state is ConditionState.WAIVED:
         return None
@@ -92,7 +95,7 @@ def _rests_on(condition: Condition, rules: Json, facts: Json) -> dict[str, Any] 
         if not isinstance(table, Mapping):
             raise Corrupt(f"{path}: expected an object")
     if name in criteria and name in measures:
-        return _evaluated(name, criteria[name], measures[name], rules.get("world_size"))
+        return _evaluated(name, criteria[name], measures[name], rules.get("world_size"), by)
     if condition.state is ConditionState.MET and (rules or facts):
         return Difference(path=f"facts.measures.{name}", recorded="(absent)", found="(needed)")
     return None
@@ -107,7 +110,9 @@ def _by_clock(condition: Condition, asked: Any, seen: Any) -> dict[str, Any]:
     return approval.evaluate_approval(condition, rule, measure).model_dump(mode="json")
 
 
-def _evaluated(name: str, criterion: Any, measure: Any, world_size: Any) -> dict[str, Any]:
+def _evaluated(
+    name: str, criterion: Any, measure: Any, world_size: Any, by: int
+) -> dict[str, Any]:
     if type(world_size) is not int or not 0 < world_size <= MAX_RANKS:
         raise Corrupt(f"rules.world_size: found {world_size!r}")
     try:
@@ -117,4 +122,4 @@ def _evaluated(name: str, criterion: Any, measure: Any, world_size: Any) -> dict
         raise Corrupt(f"rules.criteria.{name}: {text}") from error
     if metric_row(asked.metric) is None:
         raise Corrupt(f"rules.criteria.{name}.metric: {absent_text(asked.metric)}")
-    return evaluate(asked, seen, world_size).model_dump(mode="json")
+    return evaluate(asked, seen, world_size, by).model_dump(mode="json")

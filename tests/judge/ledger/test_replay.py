@@ -742,6 +742,44 @@ def test_that_a_condition_was_missed_replays_from_its_criterion_and_measure() ->
     assert (found.equal, found.path, found.recorded) == (False, "conditions", "missed")
 
 
+@pytest.mark.parametrize(
+    ("state", "asked", "bounds"),
+    [
+        (ConditionState.MISSED, {"pass_above": 900.0}, {"value": 800.0, "high": 850.0}),
+        (ConditionState.MET, {"aggregate": "slope", "pass_below": 0.0}, {"value": 0.0}),
+    ],
+    ids=["a failure that was told without its value", "one sample, which had a slope of 0"],
+)
+def test_a_condition_is_settled_again_by_the_judge_that_settled_it(
+    state: ConditionState, asked: dict[str, Any], bounds: dict[str, float]
+) -> None:
+    criterion = Criterion.model_validate({"id": "fast", "metric": "toks_per_s", **asked})
+    row = {"samples": 1, "owed": 1, "non_finite": 0, "low": 0.0, "high": 0.0, **bounds}
+    seen = {"window": "12..12", "ranks": {"0": row}}
+    entry = settled(
+        [CONDITION.model_copy(update={"state": state})],
+        Verdict.NO_GO,
+        criteria=[evaluate(criterion, Measure.model_validate(seen), 1, judge_version=3)],
+        rules={"world_size": 1, "criteria": {CONDITION.id: criterion.model_dump(mode="json")}},
+        facts={"measures": {CONDITION.id: seen}},
+    )
+    rows = chain()
+    at, around = place(rows, "extended", None), Surroundings(siblings=rows, authority=AUTHORITY)
+    found = replay_decision(append(replace(entry, judge_version=3), at, KEY), around)
+    assert found.equal, found.text
+    assert "decision" in found.checked
+    assert not replay_decision(append(entry, at, KEY), around).equal
+
+
+def test_a_condition_of_a_judge_that_nobody_knows_is_not_settled_again() -> None:
+    entry = settled([CONDITION.model_copy(update={"state": ConditionState.MISSED})], Verdict.NO_GO)
+    rows = chain()
+    recorded = append(replace(entry, judge_version=99), place(rows, "smoke", None), KEY)
+    found = replay_decision(recorded, Surroundings(siblings=rows, authority=AUTHORITY))
+    assert not found.equal
+    assert "judge_version is 99" in found.text
+
+
 def test_a_missed_condition_that_nothing_measured_is_somebodys_word() -> None:
     rows = chain()
     late = CONDITION.model_copy(update={"state": ConditionState.MISSED})
