@@ -16,7 +16,15 @@ from gonogo.plain_file import NoPlainFile, read_plain
 
 def save_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically and durably, over what was there."""
-    temporary = _written(path, value)
+    _place(_written(path, value), path)
+
+
+def save_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically and durably, over what was there."""
+    _place(_kept(path, content), path)
+
+
+def _place(temporary: Path, path: Path) -> None:
     try:
         temporary.replace(path)
     except OSError:
@@ -55,11 +63,15 @@ def load_json(path: Path) -> dict[str, Any] | None:
 
 
 def _written(path: Path, value: Any) -> Path:
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    return _kept(path, f"{text}\n".encode())
+
+
+def _kept(path: Path, content: bytes) -> Path:
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            json.dump(value, stream, indent=1, ensure_ascii=False, allow_nan=False)
-            stream.write("\n")
+        with temporary.open("wb") as stream:
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
     except BaseException:

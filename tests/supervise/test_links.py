@@ -118,6 +118,7 @@ def test_a_watcher_is_started_whatever_its_log_has_become(tmp_path: Path) -> Non
     staff = Staff(
         run_dir=tmp_path,
         order={},
+        ordered=b"{}",
         slots=(),
         environ={},
         watcher="this",

@@ -22,6 +22,7 @@ from gonogo.contract.order import Order
 from gonogo.rundir import RunDir
 from gonogo.supervise.given_up import GivenUp, Refusal, load_refusal
 from gonogo.supervise.locks import holding, launch_lock
+from gonogo.supervise.ordered import put_back
 from gonogo.supervise.processes import boot_id
 from gonogo.supervise.runs_folder import find_missing, mark_runs
 from gonogo.supervise.start import start_draining
@@ -98,8 +99,8 @@ class Desk:
     """Run → why the control plane refuses it, as it was last logged."""
 
     def __post_init__(self) -> None:
-        self._inventory = Inventory(self.settings.runs, self.machine)
         self._book = ClaimBook(self.settings.home)
+        self._inventory = Inventory(self.settings.runs, self.machine, self._book.has_order)
 
     def run_round(self) -> list[str] | None:
         """Reap what is lost, claim until there is nothing more; return the runs started.
@@ -240,6 +241,9 @@ class Desk:
             OSError: its directory can be neither read nor written just now.
         """
         try:
+            ordered = self._book.load_order(run.run)
+            if ordered is not None:
+                put_back(run.path, ordered)
             return self._settle(run)
         except OSError:
             raise

@@ -167,7 +167,7 @@ def move_in(
         secret: the claim's.
         ship: makes the shipper of a directory; None while the control plane cannot be asked.
         runs: folder of the run directories.
-        book: keeps the secret.
+        book: keeps the secret and the order.
         machine: whose the directory is.
         mark: writes what else must stand there before the order.
     """
@@ -183,6 +183,7 @@ def move_in(
     mark_claimed(path, machine, boot_id())
     mark(path)
     save_json(run_dir.order, order.document())
+    book.save_order(order.run, order.document())
     shipper = ship(run_dir, order)
     if shipper is None:
         return None

@@ -4,7 +4,7 @@ A run lives while its keeper does. It is open until `.shipped` says that the con
 everything.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,6 +45,8 @@ class Inventory:
     runs: Path
     machine: str | None = None
     """This machine; None: whoever's the runs are, they are looked at."""
+    has_order: Callable[[str], bool] = lambda run: False
+    """Whether it is known what a run was ordered that has no order.json any more."""
     _shipped: set[str] = field(default_factory=set)
 
     @property
@@ -112,7 +114,8 @@ class Inventory:
         if is_there(path / SHIPPED_NAME):
             self._shipped.add(path.name)
             return None
-        if not is_there(path / "order.json") or self._is_foreign(path):
+        ordered = is_there(path / "order.json") or self.has_order(path.name)
+        if not ordered or self._is_foreign(path):
             return None
         return OpenRun(run=path.name, path=path, keeper=living_keeper(path))
 

@@ -49,7 +49,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gonogo.plain_file import is_there
+from gonogo.plain_file import is_there, read_small
 from gonogo.supervise.keeper.keeper import Keeper
 from gonogo.supervise.keeper.meeting import MEET_LIMIT_S
 from gonogo.supervise.keeper.part import save_refusal
@@ -75,14 +75,13 @@ _log = logging.getLogger("gonogo.supervise.keeper")
 _weather = Weather(_log)
 
 
-def load_order(path: Path) -> dict[str, Any]:
-    """Return the order as data.
+def parse_order(ordered: bytes) -> dict[str, Any]:
+    """Return an order as data.
 
     Raises:
         ValueError: it is no order; what it lacks is named at once.
-        OSError: it cannot be read.
     """
-    order = json.loads(path.read_bytes())
+    order = json.loads(ordered)
     if not isinstance(order, dict):
         raise ValueError("order.json is no JSON object")
     lacking = [name for name in REQUIRED if name not in order]
@@ -138,7 +137,8 @@ def main(argv: Sequence[str]) -> int:
     run_dir = asked.run_dir.absolute()
     environ = dict(os.environ)  # noqa: TID251 - handed on to torchrun and the watcher
     try:
-        order = _weather.at_length("the order", partial(load_order, run_dir / "order.json"))
+        ordered = _weather.at_length("the order", partial(read_small, run_dir / "order.json"))
+        order = parse_order(ordered)
         node = told_node(order, environ) if asked.node is None else asked.node
         place = Place.of(order, node, rendezvous=asked.rendezvous)
     except FileNotFoundError:
@@ -161,6 +161,7 @@ def main(argv: Sequence[str]) -> int:
         keeper = Keeper(
             run_dir=run_dir,
             order=order,
+            ordered=ordered,
             locks={**held, **locks},
             environ=environ,
             allowed=Allowed(programs=ENTRIES.union(asked.allow), names=frozenset(asked.allow_env)),

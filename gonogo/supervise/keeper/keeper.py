@@ -56,6 +56,7 @@ class Keeper:
     Args:
         run_dir: absolute path of the run directory.
         order: the order as data.
+        ordered: its bytes.
         locks: device → descriptor of its lock, closed when no process of the run is left.
         environ: environment of this process.
         allowed: what an order may start and set.
@@ -75,6 +76,7 @@ class Keeper:
         *,
         run_dir: Path,
         order: Mapping[str, Any],
+        ordered: bytes,
         locks: Mapping[str, int],
         environ: Mapping[str, str],
         allowed: Allowed,
@@ -99,6 +101,7 @@ class Keeper:
         self._staff = Staff(
             run_dir=run_dir,
             order=order,
+            ordered=ordered,
             slots=tuple(locks),
             environ=environ,
             watcher=watcher,

@@ -19,6 +19,7 @@ from gonogo.supervise.keeper.sampling import (
 )
 from gonogo.supervise.keeper.watching import SILENT_S, Watching
 from gonogo.supervise.launch.place import Place
+from gonogo.supervise.ordered import put_back
 from gonogo.supervise.processes import TOKEN_NAME
 from gonogo.supervise.release import own_module
 from gonogo.supervise.weather import Weather
@@ -32,6 +33,7 @@ class Staff:
     Args:
         run_dir: the run's directory.
         order: the order as data.
+        ordered: its bytes, which whoever is started here finds in the directory.
         slots: the devices that are held here.
         environ: environment of the keeper.
         watcher: module that watches the run.
@@ -45,6 +47,7 @@ class Staff:
         *,
         run_dir: Path,
         order: Mapping[str, Any],
+        ordered: bytes,
         slots: Sequence[str],
         environ: Mapping[str, str],
         watcher: str,
@@ -53,6 +56,7 @@ class Staff:
         tell: Callable[[], None],
     ) -> None:
         self._dir, self._slots, self._place = run_dir, slots, place
+        self._ordered = ordered
         self._watcher_module, self._weather, self._tell = watcher, weather, tell
         self.environ = {name: text for name, text in environ.items() if name != TOKEN_NAME}
         settings = (order.get("watch") or {}).get("watcher") or {}
@@ -146,6 +150,7 @@ class Staff:
 
     def _start(self, command: Sequence[str], log: str, pass_fds: Sequence[int] = ()) -> Child:
         path = self._dir / log
+        put_back(self._dir, self._ordered)
         return start_child(
             command, env=self.environ, log=path, pass_fds=pass_fds, deaf=True, needs_log=False
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.order import Order
-from gonogo.supervise.keeper.__main__ import REQUIRED, load_order
+from gonogo.supervise.keeper.__main__ import REQUIRED, parse_order
 from tests.supervise.runs import KEEPER, ROOT, build_test_order
 
 
@@ -20,10 +20,9 @@ def test_what_a_keeper_requires_is_what_every_reader_of_an_order_requires() -> N
     assert list(REQUIRED) == [name for name, field in fields if field.is_required()]
 
 
-def test_a_whole_order_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_whole_order_is_taken_as_it_is() -> None:
     document = build_test_order("run_1").document()
-    (tmp_path / "order.json").write_text(json.dumps(document))
-    assert load_order(tmp_path / "order.json") == document
+    assert parse_order(json.dumps(document).encode()) == document
 
 
 @pytest.mark.parametrize(
@@ -49,8 +48,7 @@ def test_an_order_that_is_none_ends_the_keeper_with_2_and_a_sentence(
 
 
 @pytest.mark.parametrize("value", ["20", None, 1.5])
-def test_a_count_that_is_no_number_is_named(tmp_path: Path, value: object) -> None:
+def test_a_count_that_is_no_number_is_named(value: object) -> None:
     document = {**build_test_order("run_1").document(), "world_size": value}
-    (tmp_path / "order.json").write_text(json.dumps(document))
     with pytest.raises(ValueError, match="world_size"):
-        load_order(tmp_path / "order.json")
+        parse_order(json.dumps(document).encode())

@@ -582,6 +582,7 @@ def _kept(run_dir: Path, node: int) -> Keeper:
     return Keeper(
         run_dir=run_dir,
         order=order,
+        ordered=json.dumps(order).encode(),
         locks={},
         environ=os.environ,
         allowed=Allowed(programs=frozenset({"any"})),

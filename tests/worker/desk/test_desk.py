@@ -21,7 +21,7 @@ from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
-from gonogo.rundir import SHIPPED_NAME, save_json
+from gonogo.rundir import SHIPPED_NAME, load_record, save_json
 from gonogo.supervise import runs_folder
 from gonogo.supervise.given_up import give_up, load_refusals
 from gonogo.supervise.locks import DeviceLocks, holding, is_locked, launch_lock
@@ -580,6 +580,35 @@ def test_a_keeper_json_that_says_nothing_of_its_launcher_is_a_lost_keepers(
     save_json(lost.path / "keeper.json", {"boot_id": boot_id(), "agent": agent})
     desk.run_round()
     assert lost.exit.exists()
+
+
+@pytest.mark.parametrize("become", [os.mkfifo, os.mkdir, lambda path: None], ids=repr)
+def test_a_lost_run_whose_program_has_replaced_its_order_ends_and_is_told(
+    desk: Desk, plane: FakeControlPlane, become: Callable[[Path], None]
+) -> None:
+    """Nobody knew which run it was: it went on as running, for ever."""
+    order = make_order()
+    lost = make_run_dir(desk.settings.runs, order)
+    ClaimBook(desk.settings.home).save_order(order.run, order.document())
+    plane.runs[order.run] = RunStore(token=order.token)
+    lost.order.unlink()
+    become(lost.order)
+    desk.run_round()
+    end = plane.runs[order.run].states[-1]
+    assert end.exit is not None
+    assert end.exit.reason is OutcomeCode.KEEPER_LOST
+    assert load_record(lost.order, Order) == order
+
+
+def test_what_is_claimed_is_known_outside_of_its_directory(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "run_preflight", lambda *_, **__: Preflight(passed=False))
+    order = make_order()
+    plane.orders.append(order)
+    desk.run_round()
+    kept = ClaimBook(desk.settings.home).load_order(order.run)
+    assert kept == (desk.settings.runs / order.run / "order.json").read_bytes()
 
 
 def test_a_run_that_cannot_be_looked_after_holds_no_other_back(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.rundir import RunDir
 from tests.supervise.orders import make_order, make_run_dir
 from worker.host.claim_book import CLAIMED_NAME, KEPT_S, ClaimBook, mark_claimed
 from worker.host.inventory import Inventory
@@ -54,13 +55,16 @@ def test_a_secret_is_kept_as_long_as_its_run_has_a_directory(tmp_path: Path) -> 
     make_run_dir(tmp_path / "runs", here)
     for run in (here.run, gone.run):
         book.save(run, f"of {run}")
+        book.save_order(run, here.document())
     for name in (f".{gone.run}.tmp", f".{here.run}.tmp"):
         (tmp_path / "claims" / name).write_text("of a write that was killed")
     book.forget_gone(tmp_path / "runs", time.time())
     assert book.load(gone.run) == f"of {gone.run}", "the runs may be mounted later"
     book.forget_gone(tmp_path / "runs", later)
     kept = sorted(path.name for path in (tmp_path / "claims").iterdir())
-    assert kept == sorted([here.run, f".{here.run}.tmp"])
+    assert kept == sorted([here.run, f".{here.run}.tmp", f"{here.run}.order.json"])
+    assert book.load_order(here.run) == RunDir(tmp_path / "runs" / here.run).order.read_bytes()
+    assert book.load_order(gone.run) is None
     assert book.load(here.run) == f"of {here.run}"
 
 
