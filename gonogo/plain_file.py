@@ -13,6 +13,8 @@ from typing import IO
 
 MAX_RECORD_BYTES = 16 * 2**20
 """No small record comes near this; a file that does is none."""
+_NO_FILE = frozenset({errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
+"""Too large, a folder, a link to itself, in what is no folder, a socket."""
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
@@ -38,6 +40,11 @@ class NoPlainFile(OSError):
 
     def __init__(self, path: Path) -> None:
         super().__init__(errno.EINVAL, "it is no regular file", str(path))
+
+
+def is_for_good(error: OSError) -> bool:
+    """Say whether what cannot be read is no file at any later time either, whatever the disk."""
+    return isinstance(error, NoPlainFile) or error.errno in _NO_FILE
 
 
 def open_plain(path: Path) -> int:

@@ -5,7 +5,6 @@ readers take complete lines only, so that a torn last line waits for its end. No
 a path out of the directory.
 """
 
-import errno
 import hashlib
 import io
 import json
@@ -23,7 +22,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import FileSeal
-from gonogo.plain_file import NoPlainFile, open_plain, read_plain, read_small
+from gonogo.plain_file import is_for_good, open_plain, read_plain, read_small
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -33,9 +32,6 @@ _RANK_EXIT = re.compile(r"exit_rank(0|[1-9][0-9]{0,5})\.json")
 _RANK_LOG = re.compile(r"rank(0|[1-9][0-9]{0,3})\.log")
 TAIL_BYTES = 2**16
 """Of a log's end, as people read it."""
-_NO_RECORD = frozenset({errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
-"""What is no record at any later time either: too large, a folder, a link to itself, in what is no
-folder, a socket."""
 SHIPPED_NAME = ".shipped"
 """Says that nothing of the run waits to be shipped: a worker leaves it alone."""
 NO_SERVICE = "no service knows"
@@ -340,7 +336,7 @@ def load_record(path: Path, model: type[_M]) -> _M | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        if not isinstance(error, NoPlainFile) and error.errno not in _NO_RECORD:
+        if not is_for_good(error):
             raise  # of the disk: it may be read later
         raise Corrupt(f"{path.name}: {error.strerror}") from error
     try:

@@ -95,6 +95,8 @@ class GrowingFiles:
         """About how many complete lines have not been acknowledged."""
         self.unseen: OSError | None = None
         """Why the last message may lack what the end promises; of logs it promises nothing."""
+        self.left_out: frozenset[str] = frozenset()
+        """Heartbeat files that are none, and never will be: nothing of them is sent."""
         self._weather = Weather(_log)
 
     @property
@@ -150,7 +152,8 @@ class GrowingFiles:
 
     def _rank_parts(self) -> Iterator[RankTelemetry | None]:
         """Yield a part of each rank, of those first that are furthest behind."""
-        ranks = self._seen("the ranks", self._dir.ranks) or []
+        found = self._seen("the ranks", self._dir.ranks) or []
+        ranks = [rank for rank in found if self._dir.heartbeat(rank).name not in self.left_out]
         batch = min(MAX_BATCH_BYTES, self._most // 2)
         share = max(MAX_LINE_BYTES, batch // max(1, len(ranks)))
         for rank in sorted(ranks, key=lambda rank: self._ranks.get(rank, 0)):

@@ -15,7 +15,8 @@ from gonogo.contract.agent import (
     RankTelemetry,
     StreamTelemetry,
 )
-from gonogo.plain_file import NoPlainFile
+from gonogo.contract.records import ExitRecord
+from gonogo.plain_file import NoPlainFile, is_for_good
 from gonogo.rundir import Lines, RunDir, complete_bytes, load_lines, open_file
 
 _STREAM = re.compile(STREAM_NAME)
@@ -100,6 +101,34 @@ def _load_fewer(path: Path, start: int, end: int) -> Lines:
         taken.extend(pieces)
         start += len(line)
     return Lines(lines=taken[:MAX_TELEMETRY_LINES], offset=start)
+
+
+def replaced_files(run_dir: RunDir, exit_record: ExitRecord) -> frozenset[str]:
+    """Return the files of heartbeats and of findings that are none, and were none at the end.
+
+    A program has made a pipe or a folder of them. What stood there before can never be sent, and
+    the end says that nothing stood there.
+
+    Raises:
+        OSError: nobody can say just now.
+    """
+    said = {name: row.bytes for name, row in (exit_record.heartbeats or {}).items()}
+    if exit_record.findings is not None:
+        said[run_dir.findings.name] = exit_record.findings.bytes
+    empty = (name for name, size in said.items() if size == 0)
+    return frozenset(name for name in empty if _is_replaced(run_dir.path / name))
+
+
+def _is_replaced(path: Path) -> bool:
+    try:
+        open_file(path).close()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        if not is_for_good(error):
+            raise
+        return True
+    return False
 
 
 def log_names(run_dir: RunDir) -> list[str]:

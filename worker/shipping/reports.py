@@ -111,6 +111,7 @@ def build_end(
     exit_record: ExitRecord,
     *,
     sizes: dict[str, int],
+    findings: int,
     files: dict[str, int],
     records: dict[str, str],
 ) -> StateReport:
@@ -121,6 +122,7 @@ def build_end(
         token: the run's fencing token.
         exit_record: how it ended.
         sizes: rank → bytes of complete lines in its heartbeat file.
+        findings: how many different ones there are.
         files: other growing file → bytes of complete lines.
         records: small record → SHA-256 of its bytes.
     """
@@ -133,7 +135,7 @@ def build_end(
         model=load_or_none(run_dir.model, ModelRecord),
         exit=exit_record,
         sizes=sizes,
-        findings=len(recorded_findings(run_dir)),
+        findings=findings,
         files=files,
         records=records,
     )

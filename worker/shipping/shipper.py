@@ -35,7 +35,7 @@ from gonogo.contract.errors import (
 )
 from gonogo.contract.finding import Finding
 from gonogo.contract.records import ExitRecord
-from gonogo.plain_file import NoPlainFile
+from gonogo.plain_file import is_for_good
 from gonogo.rundir import RunDir, complete_bytes, save_json
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.given_up import forget_refusal, note_refusal
@@ -45,7 +45,7 @@ from worker.shipping.acknowledged import Reported, load_reported
 from worker.shipping.evidence import build_evidence, pending_evidence
 from worker.shipping.fencing import Fence, superseded
 from worker.shipping.growing import GrowingFiles, brings
-from worker.shipping.parts import stream_sizes
+from worker.shipping.parts import replaced_files, stream_sizes
 from worker.shipping.records import SentRecords
 from worker.shipping.reports import (
     build_end,
@@ -53,6 +53,7 @@ from worker.shipping.reports import (
     due_events,
     first_step_at,
     load_findings,
+    recorded_findings,
 )
 
 STALE_PAUSE_S = 1.0
@@ -174,9 +175,10 @@ class Shipper:
             if self._is_news(error):
                 _log.warning("end not shipped: %s", error, extra={"action": "finish_failed"})
             return False
-        except (NoPlainFile, IsADirectoryError) as error:  # of the program's doing, and it stays so
-            name = Path(str(error.filename)).name
-            self._note_refused(f"{name}: {error.strerror}, and what stood in it is owed")
+        except OSError as error:
+            if is_for_good(error):  # somebody's doing, after the end
+                name = Path(str(error.filename)).name
+                self._note_refused(f"{name}: {error.strerror}, and what stood in it is owed")
             raise
         if self.fenced and self._is_set_aside():
             return True  # a mark would be the newer attempt's
@@ -247,6 +249,7 @@ class Shipper:
 
     def _finish(self, exit_record: ExitRecord, deadline: float) -> bool:
         """Send everything, then the end; False where the time is up before."""
+        replaced = self._growing.left_out = replaced_files(self._dir, exit_record)
         for _ in range(FINISH_ROUNDS):
             telemetry = self._growing.build_message(suspect=False)
             if self._growing.asked and not brings(telemetry):
@@ -259,16 +262,22 @@ class Shipper:
             if brings(telemetry) and time.monotonic() > deadline:
                 return False  # something was sent, however slow the control plane is
         self._send_unwritten()
-        self._send_findings()
+        has_findings = self._dir.findings.name not in replaced
+        if has_findings:
+            self._send_findings()
         self._send_states()
         self._send_evidence(limit=10_000)
+        beats = {str(rank): self._dir.heartbeat(rank) for rank in self._dir.ranks()}
         end = build_end(
             self._dir,
             self._token,
             exit_record,
             sizes={
-                str(rank): complete_bytes(self._dir.heartbeat(rank)) for rank in self._dir.ranks()
+                rank: complete_bytes(path)
+                for rank, path in beats.items()
+                if path.name not in replaced
             },
+            findings=len(recorded_findings(self._dir)) if has_findings else 0,
             files=stream_sizes(self._dir),
             records=self._records.send(),
         )

@@ -17,8 +17,10 @@ import pytest
 from gonogo.contract.agent import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
+from gonogo.contract.outcome import OutcomeCode
 from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.given_up import load_refusal, load_refusals
+from gonogo.supervise.lost import build_infra_exit
 from tests.supervise.orders import (
     beat,
     completed,
@@ -511,6 +513,38 @@ def test_a_file_that_cannot_be_read_holds_nothing_else_back(
         (run_dir.path / name).rmdir()
     assert new_shipper().finish(completed())
     assert load_refusal(run_dir.path) is None
+
+
+@pytest.mark.parametrize("become", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(path)])
+@pytest.mark.parametrize(
+    "name", ["heartbeat_rank0.jsonl", "heartbeat_rank1.jsonl", "findings.jsonl"]
+)
+def test_a_file_that_a_program_has_replaced_before_its_end_keeps_nobody_from_judging(
+    run_dir: RunDir,
+    plane: FakeControlPlane,
+    new_shipper: NewShipper,
+    name: str,
+    become: Callable[[Path], None],
+) -> None:
+    """What stood there can never come, and nobody may wait for it."""
+    lines = write_beats(run_dir, 0, range(5))
+    write_finding(run_dir, "a")
+    shipping = new_shipper()
+    for now in (0.0, 10.0):
+        assert shipping.ship(now) is not None
+    path = run_dir.path / name
+    path.unlink(missing_ok=True)
+    become(path)
+    end = build_infra_exit(
+        run_dir, ORDER, reason=OutcomeCode.KEEPER_LOST, text="the keeper was lost", now=200.0
+    )
+    assert new_shipper().finish(end)
+    store = arrived(plane)
+    told = store.states[-1]
+    assert (told.event, told.exit) == ("end", end)
+    assert store.lines["0"] == lines
+    assert told.sizes.keys() == {"0"} - {name.partition("rank")[2].partition(".")[0]}
+    assert told.findings == (name != "findings.jsonl")
 
 
 def test_lines_that_are_no_findings_are_said_once_and_in_one_line(
