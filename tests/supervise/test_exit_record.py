@@ -9,6 +9,7 @@ import json
 import os
 import threading
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -547,13 +548,18 @@ def refuse_opens(monkeypatch: pytest.MonkeyPatch, number: int, *, times: int) ->
     return left
 
 
-def test_whatever_lies_beside_the_files_of_a_run_the_end_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "become", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(path)], ids=["pipe", "dir", "loop"]
+)
+def test_whatever_lies_beside_the_files_of_a_run_the_end_is_written(
+    tmp_path: Path, become: Callable[[Path], None]
+) -> None:
     write_last_step(tmp_path, 10)
     for other in (b"heartbeat_rank\xff.jsonl", b"heartbeat_rank0 (copy).jsonl"):
         (tmp_path / os.fsdecode(other)).write_text("{}\n")
     files = ("heartbeat_rank2.jsonl", "findings.jsonl", "watch.jsonl", "order.json")
     for name in (*files, "rank2.log"):
-        os.mkfifo(tmp_path / name)  # nobody ever writes into it
+        become(tmp_path / name)
     document = build_exit(
         run_dir=tmp_path,
         order=ORDER,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.last_words import last_error
-from gonogo.plain_file import NoPlainFile, read_plain
+from gonogo.plain_file import is_for_good, read_plain
 from gonogo.signs import OF_VICTIMS, UNMISTAKABLE, signs_in
 from gonogo.supervise.exit_record.ended import Ended
 from gonogo.trainer.line_file import ATTACHED
@@ -166,5 +166,7 @@ def load_tail(path: Path, limit: int = _TAIL_BYTES) -> bytes:
             size = stream.seek(0, 2)
             stream.seek(max(0, size - limit))
             return stream.read()
-    except (FileNotFoundError, NoPlainFile):
+    except OSError as error:
+        if not (isinstance(error, FileNotFoundError) or is_for_good(error)):
+            raise
         return b""
