@@ -262,6 +262,16 @@ def load_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
     return Lines(lines=data[:cut].splitlines(), offset=offset + cut)
 
 
+def seen_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
+    """Return what `load_lines` does; none of what is no file, which a program made of one."""
+    try:
+        return load_lines(path, offset, end)
+    except OSError as error:
+        if not is_for_good(error):
+            raise
+        return Lines(lines=[], offset=offset)
+
+
 def complete_bytes(path: Path) -> int:
     """Return how many bytes of a file stand in complete lines (0 when it is missing).
 

@@ -30,7 +30,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick
 from gonogo.judge.watch import WatchState, fold, start, tick_digest
 from gonogo.plain_file import append_plain, is_there
-from gonogo.rundir import RunDir, complete_bytes, load_all_lines, load_lines
+from gonogo.rundir import RunDir, complete_bytes, load_all_lines, seen_lines
 from gonogo.supervise.watcher.snapshots import load_snapshot
 from gonogo.supervise.watcher.tails import Tails
 
@@ -103,7 +103,7 @@ class Journal:
         if memory.pace is not None:
             on_pace(memory.pace)
         folded = {finding.key: finding for finding in memory.findings}
-        while (part := load_lines(self._dir.watch, self.bytes)).offset != self.bytes:
+        while (part := seen_lines(self._dir.watch, self.bytes)).offset != self.bytes:
             self.bytes = part.offset
             for line in filter(bytes.strip, part.lines):  # a blank line tells nothing
                 for finding in _fold_line(memory, line, on_lines):
@@ -211,7 +211,9 @@ class Journal:
 
     def _load_findings(self) -> list[Finding]:
         found: list[Finding] = []
-        for line in filter(bytes.strip, load_all_lines(self._dir.findings)):
+        path = self._dir.findings
+        lines = load_all_lines(path) if path.is_file() else []  # a program made a pipe of it
+        for line in filter(bytes.strip, lines):
             try:
                 found.append(Finding.model_validate_json(line))
             except ValidationError as error:
@@ -247,7 +249,9 @@ def _parse_tick(line: bytes) -> Tick | None:
 
 def _cut_torn_line(path: Path) -> None:
     """Cut what a watcher that was killed while writing left after the last newline."""
+    if not path.is_file() or path.is_symlink():
+        return
     whole = complete_bytes(path)
-    if path.is_file() and not path.is_symlink() and path.stat().st_size != whole:
+    if path.stat().st_size != whole:
         with append_plain(path) as stream:
             stream.truncate(whole)

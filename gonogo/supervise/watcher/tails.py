@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from gonogo.rundir import RunDir, load_lines
+from gonogo.rundir import RunDir, load_lines, seen_lines
 from gonogo.supervise.weather import Weather
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Tails:
         found: dict[int, list[bytes]] = {}
         for rank, end in upto.items():
             while (start := self.offsets.get(rank, 0)) < end:
-                part = load_lines(self.run_dir.heartbeat(rank), start, end)
+                part = seen_lines(self.run_dir.heartbeat(rank), start, end)
                 if part.offset == start:
                     break
                 found.setdefault(rank, []).extend(part.lines)

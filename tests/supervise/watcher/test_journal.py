@@ -9,7 +9,7 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -124,6 +124,19 @@ def test_ticks_form_one_chain_over_a_restart(tmp_path: Path, order: Order) -> No
     journal.add_tick(Tick(n=3, mono=0.8, ts=3.0, go=True))
     ticks = [Tick.model_validate_json(line) for line in load_all_lines(run_dir.watch)]
     assert [tick.prev for tick in ticks] == [None, *(tick_digest(tick) for tick in ticks[:-1])]
+
+
+@pytest.mark.parametrize("become", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
+@pytest.mark.parametrize("name", ["watch.jsonl", "findings.jsonl", "heartbeat_rank0.jsonl"])
+def test_a_file_that_a_program_has_replaced_keeps_no_watcher_from_its_start(
+    tmp_path: Path, order: Order, name: str, become: Callable[[Path], None]
+) -> None:
+    """A run whose watcher had died was watched by nobody, however it hung."""
+    write_a_sick_run(RunDir(tmp_path), order)
+    (tmp_path / name).unlink(missing_ok=True)
+    become(tmp_path / name)
+    memory = Journal(RunDir(tmp_path)).recover(order)
+    assert memory.ticks == (0 if name == "watch.jsonl" else 3)
 
 
 @contextmanager
