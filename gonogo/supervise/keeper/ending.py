@@ -37,7 +37,7 @@ from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.keeper.part import save_part
 from gonogo.supervise.keeper.refusals import Refusals
 from gonogo.supervise.launch.place import Place
-from gonogo.supervise.node_record import proof_of_loss
+from gonogo.supervise.node_record import load_end, proof_of_loss
 from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, recorded_ranks
 from gonogo.supervise.weather import Reserve
@@ -90,7 +90,7 @@ class Ending:
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
         self._killer: Killer | None = None
         self._halt_until: float | None = None
-        self._lead_at = float("-inf")
+        self._lead_at = self._others_at = float("-inf")
         self.disk_refused = False
         """Whether the disk refused at first how the run ended."""
 
@@ -113,7 +113,7 @@ class Ending:
             agent: torchrun.
             at_once: whether the keeper was told to stop a second time.
         """
-        if self._asked() and self._all_stamped():
+        if self._all_stamped() and (self._asked() or self._waits_in_vain(now)):
             self._finish(now, agent)  # torchrun takes seconds to report what the stamps say
         if self._killer is not None:
             return
@@ -259,6 +259,20 @@ class Ending:
             return False
         self._lead_at = now + LEAD_EVERY_S
         return (self._dir / "exit.json").exists() or proof_of_loss(self._dir, 0) is not None
+
+    def _waits_in_vain(self, now: float) -> bool:
+        """Say whether another node's launcher has not come to where launchers wait for each other.
+
+        Behind their last rank they meet once more, and torch gives that five minutes.
+        """
+        if self._place.is_whole or now < self._others_at:
+            return False
+        self._others_at = now + LEAD_EVERY_S
+        token = int(self._order["token"])
+        others = set(range(self._place.nodes)) - {self._place.node}
+        ends = [load_end(self._dir, node, token) for node in others]
+        failed = any((end.get("agent") or {}).get("code") != 0 for end in ends if end is not None)
+        return failed or any(proof_of_loss(self._dir, node) is not None for node in others)
 
     def end_now(self, text: str) -> EndRequest:
         """Write `.kill`; what was asked before it keeps naming the cause.
