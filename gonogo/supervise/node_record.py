@@ -168,6 +168,15 @@ def _proof(run_dir: Path, node: int) -> str | None:
     if word is not None:
         return f"{word.get('by') or 'somebody'} says: {word.get('text') or 'it has ended'}"
     keeping = load_keeping(run_dir, node)
-    if keeping is None or keeping.boot_id != boot_id() or keeping.pid_ns != pid_namespace():
+    if keeping is None or not _is_of_this_host(keeping) or keeping.ref.is_alive():
         return None
-    return None if keeping.ref.is_alive() else f"its keeper, process {keeping.ref.pid}, is gone"
+    return f"its keeper, process {keeping.ref.pid}, is gone"
+
+
+def _is_of_this_host(keeping: Keeping) -> bool:
+    """Say whether a keeper is, or was, a process that can be looked for here.
+
+    Machines that go on from one snapshot of a running one have its boot id, but not its name.
+    """
+    here = os.uname().nodename, boot_id(), pid_namespace()
+    return (keeping.host, keeping.boot_id, keeping.pid_ns) == here

@@ -160,6 +160,7 @@ def test_word_of_a_nodes_end_is_proof_and_its_own_is_no_loss(followers: Follower
         pytest.param({}, True, id="of this host"),
         pytest.param({"boot_id": "another"}, False, id="of another host"),
         pytest.param({"pid_ns": "pid:[1]"}, False, id="of another container"),
+        pytest.param({"host": "another"}, False, id="of a clone of this machine"),
     ],
 )
 def test_that_a_keeper_is_gone_is_seen_among_its_own_processes_alone(
