@@ -310,7 +310,7 @@ def next_attempt(lab: Lab, experiment: str, run: RunView) -> RunView:
 
 @pytest.mark.parametrize(
     ("node", "code"),
-    [(0, OutcomeCode.KEEPER_LOST), (1, OutcomeCode.ISOLATED)],
+    [(0, OutcomeCode.KEEPER_LOST), (1, OutcomeCode.NODE_LOST)],
     ids=["of the first node", "of the second node"],
 )
 def test_a_keeper_that_is_killed_costs_an_attempt_and_no_more(

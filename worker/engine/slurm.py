@@ -32,7 +32,7 @@ from gonogo.judge.course.cause import printable
 from gonogo.plain_file import is_there, read_plain
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.node_record import MET_NAME, keeping_of, meet_path
-from gonogo.supervise.release import own_python
+from gonogo.supervise.release import own_module, own_python
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
 from worker.engine.slurm_queue import Queue
 from worker.settings import slurm_environ
@@ -44,6 +44,8 @@ LOOK_LIMIT_S = 600
 """How long the nodes of a job have to see its order: cold file systems make minutes of it."""
 COMMAND_LIMIT_S = 30.0
 LOG_NAME = "slurm.log"
+EPILOG_NAME = "slurm_epilog.sh"
+GONE_MODULE = "gonogo.supervise.keeper.gone"
 LAST_BYTES, LINE_LIMIT = 4096, 200
 _AFTERWARDS = re.compile(
     r"srun: (?:Force Terminated|forcing job termination|Job step aborted|got SIGCONT"
@@ -131,10 +133,13 @@ class Slurm:
         known = self._ids_of(name)
         if known:
             return self._handle(known[0], order, token)
-        script = self._runs / order.run / "slurm.sh"
-        script.write_text(build_script(order, token, self._environ, self._keeper))
+        run_dir = self._runs / order.run
+        script, epilog = run_dir / "slurm.sh", run_dir / EPILOG_NAME
+        script.write_text(build_script(order, token, self._environ, run_dir, self._keeper))
+        epilog.write_text(build_epilog(token, run_dir))
+        epilog.chmod(0o700)
         cluster = lay_over(self._cluster, order)
-        options = build_options(order, token, cluster, self._runs / order.run)
+        options = build_options(order, token, cluster, run_dir)
         done = self._run(["sbatch", "--parsable", *options, str(script)])
         if done.returncode != 0:
             said = done.stderr.strip() or done.stdout.strip()
@@ -336,8 +341,21 @@ def build_options(order: Order, token: int, cluster: SlurmCluster, run_dir: Path
     ]
 
 
+def build_epilog(token: int, run_dir: Path) -> str:
+    """Return what Slurm runs on a node behind its task: it tells of a keeper that was killed.
+
+    No other node could know, and launchers wait ten minutes for one that has not begun.
+    """
+    words = shlex.join([*own_module(GONE_MODULE), str(run_dir), "--token", str(token)])
+    return f'#!/bin/sh\nexec {words} --node "$SLURM_NODEID"\n'
+
+
 def build_script(
-    order: Order, token: int, environ: Mapping[str, str], keeper: str | None = None
+    order: Order,
+    token: int,
+    environ: Mapping[str, str],
+    run_dir: Path,
+    keeper: str | None = None,
 ) -> str:
     """Return the batch script: one task a node, which becomes the keeper there.
 
@@ -357,12 +375,13 @@ def build_script(
         f"finish; [ $code != 124 ] || echo 'a node has not seen its order for {LOOK_LIMIT_S} s'",
         "[ $code = 0 ] || exit $code",
     ]
+    epilog = shlex.quote(f"--task-epilog={run_dir / EPILOG_NAME}")
     lines = [
         f"leave() {{ {leave}; }}",
         "trap leave TERM",
         "finish() { while :; do wait $!; code=$?; kill -0 $! 2>/dev/null || break; done; }",
         *(looks if order.nodes > 1 else []),
-        f"{each} --kill-on-bad-exit=0 {once} &",
+        f"{each} --kill-on-bad-exit=0 {epilog} {once} &",
         "finish; exit $code",
     ]
     return "\n".join(["#!/bin/bash", *exports, *lines, ""])

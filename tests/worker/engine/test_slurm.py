@@ -32,6 +32,7 @@ from worker.engine.slurm import (
 )
 
 ORDER = make_order(nodes=2, world_size=2, token=7)
+RUN_DIR = Path("/runs/r")
 HANDLE = Handle(engine="slurm", name="12", run=ORDER.run, token=7)
 NAME = job_name(ORDER.run, 7)
 WELL = {"node1": "IDLE", "node2": "IDLE"}
@@ -229,7 +230,7 @@ def test_all_that_sbatch_is_told_of_an_attempt() -> None:
 
 def test_a_node_that_ends_badly_does_not_have_srun_end_the_others() -> None:
     """Their keepers have to say how their parts ended; only a look ends the job at once."""
-    *_, looks, _, _, keeps, _ = build_script(ORDER, 7, {}).splitlines()
+    *_, looks, _, _, keeps, _ = build_script(ORDER, 7, {}, RUN_DIR).splitlines()
     assert "--kill-on-bad-exit=1" in looks
     assert looks.endswith("--look &")
     assert "--kill-on-bad-exit=0" in keeps
@@ -239,7 +240,7 @@ def test_a_node_that_ends_badly_does_not_have_srun_end_the_others() -> None:
 def test_whole_nodes_are_asked_for_as_yaml_and_sbatch_say_it() -> None:
     def options_of(**extra: object) -> list[str]:
         cluster = SlurmCluster.model_validate({"extra": extra})
-        return build_options(ORDER, 7, cluster, Path("/runs/r"))
+        return build_options(ORDER, 7, cluster, RUN_DIR)
 
     assert "--exclusive" in options_of(exclusive=True)
     assert "--exclusive=user" in options_of(exclusive="user")
@@ -261,7 +262,7 @@ def test_what_is_no_word_or_not_listed_is_refused(wrong: dict[str, object]) -> N
 
 
 def test_values_of_the_environment_cannot_become_commands() -> None:
-    script = build_script(ORDER, 7, {"A": "x; rm -rf $HOME", "BAD-NAME": "y"})
+    script = build_script(ORDER, 7, {"A": "x; rm -rf $HOME", "BAD-NAME": "y"}, RUN_DIR)
     assert "export A='x; rm -rf $HOME'" in script
     assert "BAD-NAME" not in script
     assert script.splitlines()[-2].startswith("srun ")
@@ -278,7 +279,7 @@ def test_the_batch_script_asks_the_run_to_leave_and_waits_for_it(tmp_path: Path)
     )
     for program in (python, srun):
         program.chmod(0o755)
-    script = build_script(ORDER, 7, {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    script = build_script(ORDER, 7, {"PATH": f"{tmp_path}:/usr/bin:/bin"}, RUN_DIR)
     path = tmp_path / "job.sh"
     path.write_text(script.replace(own_python(), str(python)))
     job = subprocess.Popen(["bash", str(path)])
@@ -317,7 +318,7 @@ def test_a_node_that_does_not_see_its_order_is_waited_for_by_none(
     srun.chmod(0o755)
     path, environ = f"{tmp_path}:/usr/bin:/bin", {"LOOKS": str(looks), "BEGUN": str(begun)}
     order = make_order(nodes=nodes, world_size=nodes)
-    script = build_script(order, 7, {"PATH": path, **environ})
+    script = build_script(order, 7, {"PATH": path, **environ}, RUN_DIR)
     done = subprocess.run(["bash", "-c", script], check=False, capture_output=True, timeout=30)
     assert done.returncode == code
     assert begun.exists() is begins

@@ -9,7 +9,7 @@ import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.node_record import exit_path, load_keeping
+from gonogo.supervise.node_record import MET_NAME, exit_path, load_keeping
 from gonogo.supervise.processes import find_process, send_signal
 from gonogo.supervise.watcher.recording import WATCHED_NAME
 from tests.slurm_lab import Lab, can_run
@@ -128,8 +128,26 @@ def test_keeper_that_is_killed_ends_the_run_and_leaves_nothing(
         assert not run.dir.exit.exists()
         return
     record = run.record()
-    assert (record.reason, record.ended_by) == (OutcomeCode.ISOLATED, Actor.INFRA), record.text
-    assert record.unheard == [1], "no host can tell of another's processes"
+    assert (record.reason, record.ended_by) == (OutcomeCode.NODE_LOST, Actor.INFRA), record.text
+    assert record.unheard == [1]
+    assert "node2 says: its keeper" in record.text, "no host can tell of another's processes"
+
+
+def test_keeper_that_is_killed_before_its_rank_has_begun_is_not_waited_for(
+    submitted: Submit, lab: Lab
+) -> None:
+    """The other node's launcher would wait ten minutes for that of this one."""
+    run, _ = submitted(steps=4000)
+    met = run.path / MET_NAME
+    wait_until(met.exists, "the meeting", LIMIT_S)
+    keeping = load_keeping(run.path, 1)
+    assert keeping is not None
+    keeping.ref.send(signal.SIGKILL)
+    wait_for_end(run)
+    record = run.record()
+    assert (record.reason, record.ended_by) == (OutcomeCode.NODE_LOST, Actor.INFRA), record.text
+    leave_nothing(run)
+    wait_for_job(lab)
 
 
 def test_node_that_loses_its_power_is_no_fault_of_the_program(
