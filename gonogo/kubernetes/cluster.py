@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from gonogo import __version__
 from gonogo.contract.errors import Rejected
 
 Object = dict[str, Any]
@@ -57,8 +58,8 @@ class Cluster:
     """
 
     namespace: str = "gonogo"
-    api_image: str = "gonogo-api:latest"
-    worker_image: str = "gonogo-worker:latest"
+    api_image: str = f"gonogo-api:{__version__}"
+    worker_image: str = f"gonogo-worker:{__version__}"
     database_url: str | None = None
     """None: SQLite in the home's volume. Its password is the Secret's database_password."""
     public_url: str | None = None

@@ -39,6 +39,11 @@ KEPT_S = 86_400
 """How long what has ended stays to be looked at; a pod on a node that is away stays longer."""
 PLACEHOLDER = "RUN"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+STAYS = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""Annotations: to tidy up its nodes is no reason for a cluster to end an attempt."""
 
 
 def build_queue(cluster: Cluster) -> list[Object]:
@@ -78,13 +83,31 @@ def build_run(cluster: Cluster) -> list[Object]:
     ]
 
 
+def build_run_policy(cluster: Cluster) -> Object:
+    """Return who may connect to a run's pods: one another, for nothing there asks for a key."""
+    runs = {"matchLabels": selected(COMPONENT)}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": cluster.meta(f"{NAME}-run", COMPONENT),
+        "spec": {
+            "podSelector": runs,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": runs}]}],
+        },
+    }
+
+
 def _job(cluster: Cluster) -> Object:
     return {
         "completionMode": "Indexed",
         "completions": cluster.nodes,
         "parallelism": cluster.nodes,
         "backoffLimit": 0,
-        "template": {"metadata": {"labels": selected(COMPONENT)}, "spec": _pod(cluster)},
+        "template": {
+            "metadata": {"labels": selected(COMPONENT), "annotations": STAYS},
+            "spec": _pod(cluster),
+        },
     }
 
 

@@ -31,7 +31,7 @@ from gonogo.kubernetes.pods import (
     secret_volume,
     variables,
 )
-from gonogo.kubernetes.run import build_run
+from gonogo.kubernetes.run import build_run, build_run_policy
 
 COMPONENT = "worker"
 _TEMPLATE = f"{NAME}-run"
@@ -59,6 +59,7 @@ def build_worker(cluster: Cluster) -> list[Object]:
             "metadata": cluster.meta(_TEMPLATE, COMPONENT),
             "data": {_TEMPLATE_FILE: template},
         },
+        build_run_policy(cluster),
         _deployment(cluster),
         {
             "apiVersion": "v1",

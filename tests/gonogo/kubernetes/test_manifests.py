@@ -14,6 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from gonogo import __version__
 from gonogo.contract.errors import Rejected
 from gonogo.kubernetes.cluster import SECRETS_AT, Cluster
 from gonogo.kubernetes.manifests import build_manifests
@@ -168,6 +169,31 @@ def test_kubernetes_never_starts_a_run_again_and_gives_it_time_to_leave() -> Non
     assert pod["restartPolicy"] == "Never"
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     assert compose["x-worker"]["stop_grace_period"] == "330s"
+
+
+def test_no_autoscaler_ends_a_run_to_tidy_up_its_nodes() -> None:
+    assert job(FULL)["template"]["metadata"]["annotations"] == {
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+        "karpenter.sh/do-not-disrupt": "true",
+    }
+
+
+def test_only_a_run_s_pods_may_connect_to_a_run_s_pods() -> None:
+    """torch's rendezvous takes what anybody writes there."""
+    policy = of_kind(FULL, "NetworkPolicy")["spec"]
+    runs, labels = policy["podSelector"], job(FULL)["template"]["metadata"]["labels"]
+    assert runs["matchLabels"] == labels
+    assert policy["ingress"] == [{"from": [{"podSelector": runs}]}]
+    assert policy["policyTypes"] == ["Ingress"], "they reach the service, and what they load from"
+    for name in ("gonogo", "gonogo-worker"):
+        template = of_kind(FULL, "Deployment", name)["spec"]["template"]
+        assert not runs["matchLabels"].items() <= template["metadata"]["labels"].items()
+
+
+def test_images_are_those_of_this_version() -> None:
+    """`latest` would be another one on each node, and is asked for anew at each start."""
+    images = {row["image"] for row in containers(Cluster())}
+    assert images == {f"gonogo-api:{__version__}", f"gonogo-worker:{__version__}"}
 
 
 def test_the_worker_may_make_read_and_end_jobsets_and_nothing_else() -> None:
