@@ -42,6 +42,8 @@ _REJECTED = "Pod was rejected: "
 """What a kubelet's message begins with where it turned a pod away, and its status tells no more."""
 _AFTER_OTHERS = "PodInitializing"
 """Why a container waits whose turn comes once those that prepare the pod are done."""
+_UNCOUNTED = re.compile(r"IgnoreMaxRestarts$|^Ignore$")
+"""Actions of rules by which maxRestarts and backoffLimit of 0 stop nothing."""
 _MADE_UP = re.compile(r"[^a-z0-9-]")
 
 Object = dict[str, Any]
@@ -207,9 +209,14 @@ def _check_template(jobset: Object) -> None:
     (replicated,) = jobset["spec"]["replicatedJobs"]
     if replicated.get("replicas", 1) != 1 or job.get("completionMode") != "Indexed":
         raise Corrupt("its job must be one, and Indexed: a pod is told by it which node it is")
-    restarts = jobset["spec"].get("failurePolicy", {}).get("maxRestarts", 0)
-    if restarts or job.get("backoffLimit") != 0:
+    policy = jobset["spec"].get("failurePolicy") or {}
+    if policy.get("maxRestarts", 0) or job.get("backoffLimit") != 0:
         raise Corrupt("maxRestarts and backoffLimit must be 0: an attempt is ours to decide")
+    rules = [*policy.get("rules", ()), *(job.get("podFailurePolicy") or {}).get("rules", ())]
+    uncounted = {rule["action"] for rule in rules if _UNCOUNTED.search(rule["action"])}
+    if uncounted:
+        said = ", ".join(sorted(uncounted))
+        raise Corrupt(f"a rule starts what has ended again ({said}): an attempt is ours to decide")
     if job["template"]["spec"].get("restartPolicy") != "Never":
         raise Corrupt("restartPolicy must be Never: an attempt is ours to decide")
 
