@@ -40,6 +40,9 @@ _QUOTA = "exceeded quota"
 """What the server says of a namespace that holds as many objects as it may just now."""
 _REJECTED = "Pod was rejected: "
 """What a kubelet's message begins with where it turned a pod away, and its status tells no more."""
+_BY_KUBELET = frozenset({"Evicted", "Preempting", "Terminated", "DeadlineExceeded"})
+"""Why a kubelet ends a pod by itself: its node is short of something, or shuts down. It calls the
+pod failed once nothing of it runs."""
 _AFTER_OTHERS = "PodInitializing"
 """Why a container waits whose turn comes once those that prepare the pod are done."""
 _UNCOUNTED = re.compile(r"IgnoreMaxRestarts$|^Ignore$")
@@ -361,19 +364,21 @@ def _has_not_begun(pod: Object) -> bool:
     """Say whether a pod that has failed did so before its containers: in one that prepares it.
 
     Its kubelet leaves the containers waiting then, for good, as nothing of the pod starts again.
+    So it does where it ended the pod before all was prepared, and that reason is a kubelet's only.
     """
     spec, status = pod["spec"], pod.get("status", {})
     told = status.get("containerStatuses") or []
     # A sidecar, or what has rules of its own, may fail and start again.
     once = {row["name"] for row in spec.get("initContainers") or [] if "restartPolicy" not in row}
-    failed = [
-        row
-        for row in status.get("initContainerStatuses") or []
-        if row["name"] in once
-        and ((row.get("state") or {}).get("terminated") or {}).get("exitCode")
-    ]
+    first = status.get("initContainerStatuses") or []
+    failed = any(
+        row["name"] in once and ((row.get("state") or {}).get("terminated") or {}).get("exitCode")
+        for row in first
+    )
+    runs = any("running" in (row.get("state") or {}) for row in first)
+    ended = bool(told) and status.get("reason") in _BY_KUBELET and not runs
     waits = all("waiting" in (row.get("state") or {}) for row in told)
-    return spec.get("restartPolicy") == "Never" and bool(failed) and waits
+    return spec.get("restartPolicy") == "Never" and (failed or ended) and waits
 
 
 def _is_rejected(pod: Object) -> bool:

@@ -534,6 +534,13 @@ def prepared(phase: str, *inits: dict[str, Any], **more: Any) -> dict[str, Any]:
     return found
 
 
+def evicted(state: str, **more: Any) -> dict[str, Any]:
+    """Return a pod that its kubelet evicted, the one that prepares it in this state."""
+    found = prepared("Failed", {**FAILED, "state": {state: {"exitCode": 0}}})
+    found["status"] |= {"reason": "Evicted", "message": "low on ephemeral-storage", **more}
+    return found
+
+
 @pytest.mark.parametrize(
     ("found", "ended"),
     [
@@ -549,6 +556,15 @@ def prepared(phase: str, *inits: dict[str, Any], **more: Any) -> dict[str, Any]:
             prepared("Failed", {**FAILED, "state": {"terminated": {"exitCode": 0}}}),
             False,
             id="it was prepared",
+        ),
+        pytest.param(evicted("waiting"), True, id="evicted before it was prepared"),
+        pytest.param(evicted("terminated"), True, id="evicted while it was prepared"),
+        pytest.param(evicted("running"), False, id="evicted, and it may be prepared yet"),
+        pytest.param(evicted("waiting", reason=None), False, id="called failed by a controller"),
+        pytest.param(
+            evicted("waiting", containerStatuses=[_container({"running": {}})]),
+            False,
+            id="evicted, and it runs",
         ),
     ],
 )
