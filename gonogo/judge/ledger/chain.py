@@ -2,9 +2,9 @@
 
 Each decision is checked by itself (digests, hash, signature) and by its neighbours: `seq` counts
 1, 2, …, `prev_hash` is the hash of the one before, `supersedes` names an earlier one about the
-same phase. A decision that is not there is never taken for granted: what only it could show is
-*not verified*, and said. That the end of a chain is missing, no chain can show: for that the hash
-of its head stands outside, in alerts, events and the report.
+same phase, and one key has signed them all. A decision that is not there is never taken for
+granted: what only it could show is *not verified*, and said. That the end of a chain is missing, no
+chain can show: for that the hash of its head stands outside, in alerts, events and the report.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -53,6 +53,7 @@ def check_chain(
         found += alone(row, authority, led)
     found += _links(rows)
     found += _supersedes(rows)
+    found += _one_key(rows, None if authority is None else authority.adopted)
     if authority is not None and authority.adopted is not None:
         found += _adopted_heads(rows, authority.adopted)
     return found
@@ -150,6 +151,20 @@ def _supersedes(rows: Sequence[RecordedDecision]) -> Iterator[Wrong]:
             text = f"supersedes: recorded {decision.supersedes!r}, found {wanted!r}"
             yield Wrong(decision=row.id, field="supersedes", text=text)
         last[decision.phase] = row.id
+
+
+def _one_key(rows: Sequence[RecordedDecision], adopted: Adoption | None) -> Iterator[Wrong]:
+    """A home has one key for ever: who is trusted for another chain goes on with none of its."""
+    first: str | None = None
+    for row in rows:
+        decision = row.decision
+        key_id = decision.key_id
+        if decision.v == 1 and adopted is not None:
+            key_id = adopted.key_id
+        first = first or key_id
+        if key_id is not None and key_id != first:
+            text = f"signed by the key {key_id}, the first of {decision.experiment} by {first}"
+            yield Wrong(decision=row.id, field="key_id", text=text)
 
 
 def _adopted_heads(rows: Sequence[RecordedDecision], adopted: Adoption) -> Iterator[Wrong]:

@@ -216,6 +216,32 @@ def test_decisions_of_another_home_are_not_trusted(tmp_path: Path) -> None:
     assert verify_folder(folder, trusting([KEY.public, OTHER_KEY.public])).ok
 
 
+def test_a_key_that_is_trusted_for_another_home_goes_on_with_no_chain_of_this_one(
+    tmp_path: Path,
+) -> None:
+    rows = chain()
+    last = rows[-1]
+    entry = by_person(Verdict.GO, actor="eve", reason="all is well")
+    at = place(rows, "production", None, supersedes=last.id, experiment=last.decision.experiment)
+    folder = save_chain(tmp_path, [*rows, append(entry, at, OTHER_KEY)])
+    found = verify_folder(folder, trusting([KEY.public, OTHER_KEY.public]))
+    assert [(row.decision, row.text.partition(",")[0]) for row in found.problems] == [
+        (at.id, f"signed by the key {OTHER_KEY.key_id}")
+    ]
+
+
+def test_a_key_that_is_trusted_for_another_home_adopts_no_decision_of_this_one(
+    tmp_path: Path,
+) -> None:
+    folder = adopted_home(tmp_path)
+    record = adopt(heads(), OTHER_KEY, "2026-01-01T00:00:00Z")
+    save_json(folder / "adopted.json", record.model_dump(mode="json"))
+    found = verify_folder(folder, trusting([KEY.public, OTHER_KEY.public]))
+    assert [row.text.partition(",")[0] for row in found.problems] == [
+        f"signed by the key {KEY.key_id}"
+    ]
+
+
 def test_without_any_key_nothing_is_called_right(tmp_path: Path) -> None:
     found = verify_folder(save_chain(tmp_path, chain()), Trust())
     assert not found.ok
