@@ -254,6 +254,7 @@ def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verifi
     if not place.is_dir():
         raise NotFound(f"{place}: no such home, folder or decision")
     homes, hidden = _homes_in(place)
+    parts: dict[Path, Verified] = {}
     if homes or hidden:
         parts = {row / "decisions": _verify_home(row, keys, place) for row in homes}
         parts[place] = _verify_beside(place, keys, home)
@@ -265,13 +266,21 @@ def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verifi
         raise NotFound(f"{place}: no decision is there, and it is no home")
     else:
         found = Verified(decisions=0)
-    if (place / PUBLIC_FILE).exists() and not os.path.lexists(place / "decisions"):
+    if (place / PUBLIC_FILE).exists() and _is_bare(place / "decisions", parts):
         found = replace(found, not_verified=[_NONE_THERE.format(place), *found.not_verified])
     return found
 
 
+def _is_bare(folder: Path, parts: Mapping[Path, Verified]) -> bool:
+    """Say whether a home's own folder holds no decision, right or wrong, or is not there."""
+    own = parts.get(folder)
+    if own is None:
+        return not os.path.lexists(folder)
+    return not own.decisions and not own.problems
+
+
 _NONE_THERE = (
-    "{}: no decisions/ is there: that nothing was decided in this home only an anchor can show"
+    "{}: no decision is there: that nothing was decided in this home only an anchor can show"
 )
 
 

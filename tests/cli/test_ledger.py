@@ -106,13 +106,18 @@ def test_decisions_that_nobody_can_look_into_are_a_problem(
     assert row["text"].startswith("it cannot be listed: ")
 
 
-def test_a_home_without_decisions_says_that_only_an_anchor_can_show_more(home: Path) -> None:
+@pytest.mark.parametrize("left", ["no folder", "an empty folder"])
+def test_a_home_without_decisions_says_that_only_an_anchor_can_show_more(
+    left: str, home: Path
+) -> None:
     last = chain()[-1]
     (home / "decisions").rename(home / "elsewhere")
+    if left == "an empty folder":
+        (home / "decisions").mkdir()
     done = typed(home, "verify", "--anchor", last.decision.hash, "--json")
     assert done.returncode == 1
     (text,) = told(done)["not_verified"]
-    assert "no decisions/ is there" in text
+    assert "no decision is there" in text
     assert told(typed(home, "verify", "--json"))["not_verified"] == [text]
 
 
