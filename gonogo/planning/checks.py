@@ -32,6 +32,12 @@ SURELY_ALIKE = 0.85
 """Ratio of equal letters from which an entry looks like a slip in the name of one that is known:
 `nsa.trainer` does (0.9), `my.train` does not (0.71)."""
 
+_COUNTED_IN = (
+    ("non_finite.fp16_skipped", "fp16_window_steps"),
+    ("divergence.spike_count", "spike_of"),
+    ("gradients.spike_count", "spike_of"),
+)
+"""Setting that is a count → the one that is the window in which it counts."""
 _OF_ALL_RANKS = (Metric.TOKS_PER_S, Metric.COST, Metric.GPU_UTIL_RATIO)
 
 
@@ -49,6 +55,7 @@ def problems_in(
         unknown_metrics(plan),
         _taken_names(plan),
         _counted_again(plan),
+        _never_so_many(plan),
         _unknown_remedies(plan),
         _refused_by_plugins(plan),
         _said_elsewhere(plan),
@@ -114,6 +121,17 @@ def _counted_again(plan: Plan) -> Iterator[Problem]:
             if row.over_ranks == "sum" and row.metric in _OF_ALL_RANKS:
                 message = f"each rank's {row.metric} is of all ranks; expected min, max or mean"
                 yield Problem(path=f"phases.{phase.name}.gate.{row.id}.over_ranks", message=message)
+
+
+def _never_so_many(plan: Plan) -> Iterator[Problem]:
+    """Yield the counts of a detector that are more than the window has in which it counts."""
+    for count, window in _COUNTED_IN:
+        detector, setting = count.split(".")
+        said = getattr(plan.watch, detector)
+        found, most = getattr(said, setting), getattr(said, window)
+        if found > most:
+            message = f"found {found}; expected at most {window}, {most}: so many never come"
+            yield Problem(path=f"watch.{count}", message=message)
 
 
 def _unknown_remedies(plan: Plan) -> Iterator[Problem]:

@@ -30,6 +30,13 @@ def patched(**sets: Any) -> dict[str, Any]:
 
 
 REFUSED = [
+    (
+        {"watch.non_finite": {"fp16_window_steps": 20, "fp16_skipped": 21}},
+        "watch.non_finite.fp16_skipped",
+        "at most fp16_window_steps, 20",
+    ),
+    ({"watch.divergence.spike_of": 4}, "watch.divergence.spike_count", "at most spike_of, 4"),
+    ({"watch.gradients.spike_count": 9}, "watch.gradients.spike_count", "at most spike_of, 8"),
     ({"train.optim.lr": "1e-4 "}, "train.optim.lr", "found '1e-4 '; expected a number"),
     ({"train.dtype": "fp13"}, "train.dtype", "expected one of bf16, fp16, fp32"),
     ({"train.sede": 7}, "train.sede", "did you mean seed?"),
@@ -129,6 +136,7 @@ def test_what_would_fail_later_is_refused_with_its_path(
 
 
 ACCEPTED = [
+    {"watch.gradients.spike_count": 8},
     {"train.optim.lr": 1e-4},
     {"train.engine.profile_steps": 2},
     {"train.model.gradient_checkpointing": "reentrant"},
