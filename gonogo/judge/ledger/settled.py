@@ -110,9 +110,7 @@ def _by_clock(condition: Condition, asked: Any, seen: Any) -> dict[str, Any]:
     return approval.evaluate_approval(condition, rule, measure).model_dump(mode="json")
 
 
-def _evaluated(
-    name: str, criterion: Any, measure: Any, world_size: Any, by: int
-) -> dict[str, Any]:
+def _evaluated(name: str, criterion: Any, measure: Any, world_size: Any, by: int) -> dict[str, Any]:
     if type(world_size) is not int or not 0 < world_size <= MAX_RANKS:
         raise Corrupt(f"rules.world_size: found {world_size!r}")
     try:
