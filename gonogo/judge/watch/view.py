@@ -205,7 +205,8 @@ class View:
         Ranks that fall silent together were not all heard at the same moment: for as long the one
         is silent already and the other is not yet.
         """
-        silent = [stream.heard_mono for stream in streams if stream not in fresh]
+        known = {stream.rank for stream in fresh}
+        silent = [stream.heard_mono for stream in streams if stream.rank not in known]
         if not silent or not fresh:
             return False
         later_s = max(stream.heard_mono for stream in fresh) - min(silent)
@@ -218,7 +219,8 @@ class View:
         healthy process for a moment. Uninterruptible sleep says something once it has lasted as
         long as silence must to be suspect; not where the rank had been silent for as long before it
         fell asleep: its lines do not come through, and it may write a checkpoint. Nor, before a
-        checkpoint has had its time, where it names no sections, or where nobody is heard at all.
+        checkpoint has had its time, where it had been silent for half as long, where it names no
+        sections, or where nobody is heard at all.
         """
         process = self.processes.of(rank)
         if process.state not in HELD:
@@ -231,7 +233,8 @@ class View:
                 return False
             stream = self.streams.get(rank)
             unnamed = stream is not None and not stream.labelled
-            if unnamed or self._none_is_heard(rank, mono, least_s):
+            hardly = self._unheard(rank, process, TOGETHER_SHARE * least_s)
+            if unnamed or hardly or self._none_is_heard(rank, mono, least_s):
                 least_s = max(least_s, self.run.watch.section_deadline.checkpoint.halt_s)
         return process.dead or process.held_s(mono) >= least_s
 

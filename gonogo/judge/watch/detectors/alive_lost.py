@@ -128,7 +128,8 @@ class AliveLost(Detector[None]):
     version = 3
     """2: silence in data, checkpoint, evaluation and at the start has the deadline of those.
     3: of a program that names no sections, a stopped process is lost; who has only said that a step
-    begins may fetch its batch, and save after the last."""
+    begins may fetch its batch, and save after the last; who fell asleep a quarter of a minute after
+    its last line has the time of a checkpoint."""
     ticks = True
     deadline = True
     probes = True
