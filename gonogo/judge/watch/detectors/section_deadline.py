@@ -316,7 +316,8 @@ class SectionDeadline(Detector[None]):
     def _may_be_over(self, streams: list[RankStream], mono: float) -> bool:
         """Whether any rank stands for longer than the shortest limit: who is behind is dear."""
         return any(
-            mono - since(row) > self._least_s or mono - row.still_mono > self._eval_s
+            mono - row.still_mono > self._eval_s
+            or (mono - since(row) > self._least_s and has_deadline(row))
             for row in streams
         )
 

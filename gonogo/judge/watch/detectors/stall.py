@@ -193,18 +193,19 @@ def _may_be_over(view: View, mono: float) -> bool:
     """
     stall = view.run.watch.stall
     least_s = min(stall.suspect_s, stall.halt_s, stall.corroborate_s, stall.early_s / 2)
-    for stream in view.streams.values():
-        computed_s = stream.computed_s(mono)
-        if computed_s <= least_s or not stream.completed_steps:
-            continue
-        m = view.median_step_s()
-        if m is None or stream.completed_steps < stall.min_steps:
+    streams = [stream for stream in view.streams.values() if stream.completed_steps]
+    streams = [stream for stream in streams if stream.computed_s(mono) > least_s]
+    m = view.median_step_s() if streams else None
+    if m is None:
+        return bool(streams)
+    corroborated_s = max(stall.corroborate_s, stall.corroborate_x * m)
+    for stream in streams:
+        if stream.completed_steps < stall.min_steps:
             return True
         step_s = m * stream.pace.stride
         suspect_s = max(stall.suspect_s, stall.suspect_x * step_s)
         halt_s = max(stall.halt_s, stall.halt_x * step_s)
-        corroborated_s = max(stall.corroborate_s, stall.corroborate_x * m)
-        if computed_s > min(suspect_s, halt_s, corroborated_s):
+        if stream.computed_s(mono) > min(suspect_s, halt_s, corroborated_s):
             return True
     return False
 
