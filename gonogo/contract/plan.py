@@ -48,7 +48,7 @@ class Halt(Submitted):
     """How a run is ended; `grace_s` null takes 1 s without CUDA and 5 s with."""
 
     grace_s: Annotated[float, Field(ge=0)] | None = None
-    """Seconds between asking a process to end and killing it."""
+    """Seconds between asking a process to end and killing it; a plan says at most 3600."""
 
 
 class Retry(Submitted):

@@ -32,6 +32,8 @@ SURELY_ALIKE = 0.85
 """Ratio of equal letters from which an entry looks like a slip in the name of one that is known:
 `nsa.trainer` does (0.9), `my.train` does not (0.71)."""
 
+MOST_GRACE_S = 3600.0
+"""Between asking a process to end and killing it: checkpoints are written meanwhile."""
 _COUNTED_IN = (
     ("non_finite.fp16_skipped", "fp16_window_steps"),
     ("divergence.spike_count", "spike_of"),
@@ -56,6 +58,7 @@ def problems_in(
         _taken_names(plan),
         _counted_again(plan),
         _never_so_many(plan),
+        _never_killed(plan),
         _unknown_remedies(plan),
         _refused_by_plugins(plan),
         _said_elsewhere(plan),
@@ -132,6 +135,14 @@ def _never_so_many(plan: Plan) -> Iterator[Problem]:
         if found > most:
             message = f"found {found}; expected at most {window}, {most}: so many never come"
             yield Problem(path=f"watch.{count}", message=message)
+
+
+def _never_killed(plan: Plan) -> Iterator[Problem]:
+    """Yield a grace that a hung run would have for ever."""
+    grace_s = plan.halt.grace_s
+    if grace_s is not None and not grace_s <= MOST_GRACE_S:
+        message = f"found {grace_s}; expected at most {MOST_GRACE_S:g}: a run that hangs is killed then"
+        yield Problem(path="halt.grace_s", message=message)
 
 
 def _unknown_remedies(plan: Plan) -> Iterator[Problem]:

@@ -37,6 +37,8 @@ REFUSED = [
     ),
     ({"watch.divergence.spike_of": 4}, "watch.divergence.spike_count", "at most spike_of, 4"),
     ({"watch.gradients.spike_count": 9}, "watch.gradients.spike_count", "at most spike_of, 8"),
+    ({"halt.grace_s": float("inf")}, "halt.grace_s", "at most 3600"),
+    ({"halt.grace_s": 3601}, "halt.grace_s", "at most 3600"),
     ({"train.optim.lr": "1e-4 "}, "train.optim.lr", "found '1e-4 '; expected a number"),
     ({"train.dtype": "fp13"}, "train.dtype", "expected one of bf16, fp16, fp32"),
     ({"train.sede": 7}, "train.sede", "did you mean seed?"),
@@ -136,6 +138,7 @@ def test_what_would_fail_later_is_refused_with_its_path(
 
 
 ACCEPTED = [
+    {"halt.grace_s": 3600},
     {"watch.gradients.spike_count": 8},
     {"train.optim.lr": 1e-4},
     {"train.engine.profile_steps": 2},
