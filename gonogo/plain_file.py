@@ -8,6 +8,7 @@ import errno
 import io
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import IO
 
@@ -64,6 +65,31 @@ def read_plain(path: Path) -> IO[bytes]:
         NoPlainFile, OSError: as `open_plain`.
     """
     return os.fdopen(open_plain(path), "rb")
+
+
+def first_hole(descriptor: int) -> int:
+    """Return at which byte a file has its first hole, or ends; it is read from its start then.
+
+    Nobody leaves one who appends, and one of a terabyte takes no room, and hours to be read. Where
+    the file was empty a moment ago, or a file system cannot tell, it is that of any file.
+    """
+    try:
+        found = os.lseek(descriptor, 0, os.SEEK_HOLE)
+    except OSError:
+        return sys.maxsize
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return found
+
+
+def next_data(descriptor: int, offset: int) -> int:
+    """Return from which byte on, `offset` or behind it, a file has something else than a hole.
+
+    That is its end where there is none.
+    """
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        return os.fstat(descriptor).st_size if error.errno == errno.ENXIO else offset
 
 
 def read_small(path: Path) -> bytes:

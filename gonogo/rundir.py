@@ -22,7 +22,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import FileSeal
-from gonogo.plain_file import is_for_good, open_plain, read_plain, read_small
+from gonogo.plain_file import first_hole, is_for_good, open_plain, read_plain, read_small
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -204,7 +204,7 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def open_lines(path: Path) -> IO[bytes]:
-    """Open a file of lines for reading; it ends where it cannot be read any more.
+    """Open a file of lines for reading; it ends at a hole, or where it cannot be read any more.
 
     Raises:
         OSError: as `open_file`.
@@ -213,23 +213,29 @@ def open_lines(path: Path) -> IO[bytes]:
 
 
 def check_whole(path: Path) -> None:
-    """Read a file of lines to its end.
+    """Read a file of lines to its end, or its first hole.
 
     Raises:
         OSError: it cannot be opened, is no regular file, or some of it cannot be read.
     """
     with open_file(path) as stream:
-        while stream.read(_CHUNK_BYTES):
-            pass
+        left = first_hole(stream.fileno())
+        while part := stream.read(min(_CHUNK_BYTES, left)):
+            left -= len(part)
 
 
 class _UpToAnError(io.FileIO):
-    """A file that ends at a bad sector, or where the host that has it is gone."""
+    """A file that ends at a hole, at a bad sector, or where the host that has it is gone."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor)
+        self._end = first_hole(descriptor)
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int | None:
         """Read what there is; nothing where that fails."""
         try:
-            return super().readinto(buffer)
+            left = max(0, self._end - self.tell())
+            return super().readinto(memoryview(buffer)[:left])
         except OSError:
             return 0
 
@@ -246,14 +252,15 @@ def load_bytes(path: Path) -> bytes:
 def load_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
     """Return the complete lines of a file from `offset` on (up to `end` or 8 MiB).
 
-    A missing file has no lines. A line that outgrows the protocol's limit is returned in pieces,
-    each of which its parser refuses and counts.
+    A missing file has no lines, and no file any behind its first hole. A line that outgrows the
+    protocol's limit is returned in pieces, each of which its parser refuses and counts.
     """
     limit = _CHUNK_BYTES if end is None else max(0, end - offset)
     try:
         with open_file(path) as stream:
+            left = max(0, first_hole(stream.fileno()) - offset)
             stream.seek(offset)
-            data = stream.read(limit)
+            data = stream.read(min(limit, left))
     except FileNotFoundError:
         return Lines(lines=[], offset=offset)
     cut = data.rfind(b"\n") + 1
@@ -273,14 +280,17 @@ def seen_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
 
 
 def complete_bytes(path: Path) -> int:
-    """Return how many bytes of a file stand in complete lines (0 when it is missing).
+    """Return how many bytes of a file stand in complete lines, up to its first hole.
+
+    None of a file that is missing.
 
     Raises:
         OSError: it cannot be read, or is no regular file.
     """
     try:
         with open_file(path) as stream:
-            end = stream.seek(0, 2)
+            whole = os.fstat(stream.fileno()).st_size
+            end = min(whole, first_hole(stream.fileno()))
             while end > 0:
                 start = max(0, end - _TAIL_BYTES)
                 stream.seek(start)

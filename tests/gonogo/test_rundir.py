@@ -15,7 +15,16 @@ from gonogo import plain_file, rundir
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.records import ExitRecord
-from gonogo.rundir import RunDir, complete_bytes, load_all_lines, load_lines, load_record, save_json
+from gonogo.rundir import (
+    RunDir,
+    check_whole,
+    complete_bytes,
+    iter_lines,
+    load_all_lines,
+    load_lines,
+    load_record,
+    save_json,
+)
 
 
 def test_a_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:
@@ -26,6 +35,22 @@ def test_a_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:
     with file.open("ab") as stream:
         stream.write(b"ee\n")
     assert load_lines(file, first.offset).lines == [b"three"]
+
+
+@pytest.mark.parametrize("written", [b"", b"one\ntwo\nthr"])
+def test_a_file_of_lines_ends_at_its_first_hole(tmp_path: Path, written: bytes) -> None:
+    """Nobody leaves one who appends; one of a terabyte kept a run from being told and judged."""
+    file = tmp_path / "lines"
+    file.write_bytes(written)
+    whole = complete_bytes(file)
+    with file.open("r+b") as stream:
+        stream.truncate(2**40)
+        stream.seek(0, os.SEEK_END)
+        stream.write(b"\nfour\n")
+    assert complete_bytes(file) == whole
+    assert load_all_lines(file) == written[:whole].splitlines()
+    assert list(iter_lines(file)) == written[:whole].splitlines(keepends=True)
+    check_whole(file)
 
 
 def test_a_missing_file_has_no_lines(tmp_path: Path) -> None:

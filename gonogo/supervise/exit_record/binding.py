@@ -4,14 +4,13 @@ import hashlib
 import logging
 import os
 import re
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gonogo.plain_file import read_plain, read_small
+from gonogo.plain_file import first_hole, read_plain, read_small
 from gonogo.supervise.weather import SCARCE
 
 _HEARTBEATS = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
@@ -118,32 +117,18 @@ def _read_lines(path: Path, *, sealed: bool, give_up: float) -> _Read:
     return read
 
 
-def _first_hole(descriptor: int) -> int:
-    """Return at which byte a file has its first hole, or ends; it is to be read from its start.
-
-    Where it was empty a moment ago, or a file system cannot tell, it is that of any file.
-    """
-    try:
-        found = os.lseek(descriptor, 0, os.SEEK_HOLE)
-    except OSError:
-        return sys.maxsize
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return found
-
-
 def _read_once(path: Path, *, sealed: bool) -> tuple[_Read, OSError | None]:
     """Read a file once: what is counted are the bytes that are sealed, whoever writes meanwhile.
 
     A piece of it is held at a time: a trainer's own file may be of any size, without a newline. It
-    ends where it has a hole, which nobody leaves who appends: one of a terabyte takes no room, and
-    hours to be read.
+    ends at its first hole.
     """
     lines, size, whole = 0, 0, 0
     read, whole_lines = hashlib.sha256(), hashlib.sha256()
     refused = None
     try:
         with read_plain(path) as stream:
-            left = _first_hole(stream.fileno())
+            left = first_hole(stream.fileno())
             while chunk := stream.read(min(_CHUNK_BYTES, left)):
                 left -= len(chunk)
                 cut = chunk.rfind(b"\n") + 1

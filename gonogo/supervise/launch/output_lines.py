@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gonogo.plain_file import next_data, read_plain
 from gonogo.supervise.launch.counting import TOGETHER_S, Count, Held, loss_of
 from gonogo.supervise.launch.programs import Programs
 from gonogo.supervise.processes import TICKS_PER_S
@@ -195,8 +196,8 @@ class OutputLines:
 
     def _more(self) -> bytes:
         try:
-            with self._log.open("rb") as stream:
-                stream.seek(self._offset)
+            with read_plain(self._log) as stream:  # a hole of it may be the keeper's
+                self._offset = stream.seek(next_data(stream.fileno(), self._offset))
                 chunk = stream.read(_READ_BYTES)
         except OSError as error:
             self._unread = not isinstance(error, FileNotFoundError)

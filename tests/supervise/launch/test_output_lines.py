@@ -67,24 +67,24 @@ def test_each_new_step_is_told_once(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["exists", "open"])
+@pytest.mark.parametrize(("owner", "name"), [(Path, "exists"), (os, "open")])
 def test_the_last_lines_are_read_when_the_disk_gives_them_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     """A program that ended while a network's disk stood still had completed, and was told of
     neither its last steps nor its end."""
-    program, real = Program(tmp_path, STEP, steps=3), getattr(Path, name)
+    program, real = Program(tmp_path, STEP, steps=3), getattr(owner, name)
     program.write("step 1 loss 2.5\n")
     with program.log.open("a") as stream:
         stream.write("step 2 loss 2.4\nstep 3 loss 2.3\n")
     refusals = iter(range(3))
 
-    def refuse(path: Path, *args: Any, **named: Any) -> Any:
+    def refuse(path: Any, *args: Any, **named: Any) -> Any:
         if path in (program.log, tmp_path / ATTACHED) and next(refusals, None) is not None:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
         return real(path, *args, **named)
 
-    monkeypatch.setattr(Path, name, refuse)
+    monkeypatch.setattr(owner, name, refuse)
     program.reader.close(0, asked=False)
     assert next(refusals, None) is None
     assert [step for step, _ in program.steps()] == [1, 2, 3]
@@ -161,6 +161,20 @@ def test_a_last_line_without_an_end_counts(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP).write("step 1 loss 1\nstep 2 loss 2")
     program.reader.close(0, asked=False)
     assert program.steps() == [(1, 1.0), (2, 2.0)]
+
+
+def test_a_hole_is_passed_over_and_a_pipe_not_waited_for(tmp_path: Path) -> None:
+    """A hole of a terabyte held the wrapper for hours, and a pipe for ever."""
+    program = Program(tmp_path, STEP, steps=3)
+    program.write("step 1 loss 2.5\n")
+    os.truncate(program.log, 2**40)
+    program.write("\nstep 2 loss 2.4\n")
+    os.truncate(program.log, 2**41)
+    program.write("")
+    assert [step for step, _ in program.steps()] == [1, 2]
+    program.log.unlink()
+    os.mkfifo(program.log)
+    program.reader.read()
 
 
 def test_steps_that_begin_at_zero_count_from_one(tmp_path: Path) -> None:
