@@ -53,9 +53,32 @@ def local_path(path: str) -> str:
     return path if inside and path.isprintable() else "/"
 
 
-async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a small form."""
-    if request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+def _is_from_elsewhere(request: Request, url: str) -> bool:
+    """Say whether another site's page sent a form, which would sign a browser in as somebody else.
+
+    A browser that reaches us by plain HTTP does not say so itself, but of where the page is. Who
+    says neither is no browser's page. A proxy may have given us another name than it has.
+
+    Args:
+        request: what brings the form.
+        url: where people reach us.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("cross-site", "same-site")
+    page = request.headers.get("origin") or request.headers.get("referer")
+    ours = {request.headers.get(name) for name in ("host", "x-forwarded-host")} | {_host_of(url)}
+    return page is not None and _host_of(page) not in ours
+
+
+def _host_of(url: str) -> str:
+    """Return host and port of an address, however broken; nothing of `null`."""
+    return url.partition("://")[2].partition("/")[0]
+
+
+async def read_form(request: Request, context: Service) -> dict[str, str]:
+    """Return the fields of a small form of our own page."""
+    if _is_from_elsewhere(request, context.url):
         raise NotAllowed("this form was sent by another site")
     body = b""
     async for chunk in request.stream():

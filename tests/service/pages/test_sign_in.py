@@ -123,6 +123,33 @@ def test_a_form_from_another_site_is_refused(plane: Plane) -> None:
         assert "another site" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 303),
+        ({"Origin": "http://gpu-box:8080", "Host": "gpu-box:8080"}, 303),
+        ({"Origin": "https://there.example", "X-Forwarded-Host": "there.example"}, 303),
+        ({"Origin": "https://gonogo.example"}, 303),
+        ({"Referer": "https://gonogo.example/sign-in?next=/"}, 303),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "http://gpu-box:9090", "Host": "gpu-box:8080"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Referer": "https://evil.example/gonogo.example"}, 403),
+        ({"Origin": "http://testserver", "Sec-Fetch-Site": "same-site"}, 403),
+    ],
+    ids=str,
+)
+def test_a_browser_that_does_not_say_whose_form_it_is_tells_from_where_it_came(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], status: int
+) -> None:
+    """By plain HTTP none says so, and any page could sign it in with a key of its own."""
+    with browser(plane) as client:
+        monkeypatch.setattr(plane.context, "url", "https://gonogo.example")
+        answer = client.post("/sign-in", data={"key": plane.key()}, headers=headers)
+        assert answer.status_code == status
+
+
 def test_a_link_from_a_chat_is_asked_for_again_from_here(plane: Plane) -> None:
     with browser(plane) as client:
         answer = client.get("/alerts", headers={"Sec-Fetch-Site": "cross-site"})
