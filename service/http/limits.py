@@ -17,7 +17,7 @@ from gonogo.contract.errors import GonogoError, NotAllowed
 from service.context import Context
 from service.http.auth import ALLOWS, Principal, Role, bearer_key, find_principal
 from service.http.connections import show_key
-from service.http.problems import NoKey, TooMany, problem_of_error, problem_response
+from service.http.problems import BadRequest, NoKey, TooMany, problem_of_error, problem_response
 
 UNKNOWN_BYTES = 64 * 2**10
 BODY_BYTES = 2**20
@@ -54,6 +54,10 @@ class Limits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        if scope["type"] == "http" and _brings_two_keys(scope):
+            error = BadRequest("there are two Authorization headers; send one key")
+            await problem_of_error(Request(scope), error)(scope, receive, send)
+            return
         if scope["type"] != "http" or scope["method"] in _BODYLESS:
             await self._app(scope, receive, send)
             return
@@ -123,6 +127,12 @@ class Limits:
             self._held[holder] -= size
             if not self._held[holder]:
                 del self._held[holder]
+
+
+def _brings_two_keys(scope: Scope) -> bool:
+    """Say whether nobody can know which key a request means; each reader might take another."""
+    names = [name for name, _ in scope["headers"]]
+    return names.count(b"authorization") > 1
 
 
 def _length_of(scope: Scope) -> int | None:

@@ -131,6 +131,17 @@ def test_who_has_no_key_fills_no_memory_and_holds_up_nobody_who_has(
         assert plane.submit(), "who has a key goes on"
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_request_with_two_keys_is_told_so(plane: Plane, method: str) -> None:
+    """The first was taken, and whoever had sent the other was told that it was none."""
+    keys = [("Authorization", f"Bearer {key}") for key in (plane.key(), "another")]
+    for headers in (keys, keys[::-1]):
+        answer = plane.http.request(method, "/api/v1/experiments", headers=headers)
+        assert answer.status_code == 400
+        assert answer.json()["code"] == "bad_request"
+        assert "two Authorization headers" in answer.json()["detail"]
+
+
 def test_a_body_of_unsaid_length_ends_at_the_limit(plane: Plane) -> None:
     known = plane.call("POST", "/experiments", content=drip(2 * BODY_BYTES))
     assert known.status_code == 413
