@@ -189,34 +189,69 @@ def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool
     environ = dict(settings.inherited)
     shared = open_host_folder(settings.locks or HOST_FOLDER) if has_devices(order) else None
     locks = DeviceLocks(home=settings.home, shared=shared)
-    keeper, asked, refused = None, list[int](), ""
-    while keeper is None:
+    asked: list[int] = []
+    try:
+        keeper = _start(order, run_dir, locks, environ, asked)
+    except _Refused as refused:
+        _save_refusal(run_dir, order, "preflight_failed", "infra", str(refused))
+        return False
+    except KeyboardInterrupt as told:
+        _save_refusal(run_dir, order, *_why(told))
+        return True
+    interrupted = _follow(keeper, run_dir, order, asked, quiet=quiet)
+    if keeper.returncode != 0:
+        how = "was killed" if keeper.returncode < 0 else "has failed"
+        _end_lost(run_dir, order, locks, environ, how)
+    return interrupted
+
+
+class _Refused(Exception):
+    """The host is not fit for the run."""
+
+
+def _start(
+    order: Order,
+    run_dir: RunDir,
+    locks: DeviceLocks,
+    environ: dict[str, str],
+    asked: list[int],
+) -> "subprocess.Popen[bytes]":
+    """Check the host and start the keeper; signals that come while it starts are in `asked`.
+
+    Raises:
+        _Refused: the host is not fit.
+        KeyboardInterrupt: a signal came before it was started.
+    """
+    while True:
+        interrupt_on_signals()
         devices = _devices_of(order, environ, locks)
         checked = check_host(order, run_dir, devices=devices, cwd=Path.cwd())
         for check in checked.checks:
             if check.outcome != "pass":
                 say(f"preflight {check.id}: {check.outcome}: {check.text}")
         if not checked.passed or devices is None:
-            refused = "; ".join(row.text for row in checked.checks if row.outcome == "fail")
-            break
+            raise _Refused("; ".join(row.text for row in checked.checks if row.outcome == "fail"))
         try:
             keeper = _launch(run_dir, locks, environ, devices, asked)
         except OSError as error:
-            refused = f"its keeper cannot be started: {error}"
-            say(refused)
-            break
-    if keeper is not None:
-        interrupted = _follow(keeper, run_dir, order, asked, quiet=quiet)
-        if keeper.returncode != 0:
-            how = "was killed" if keeper.returncode < 0 else "has failed"
-            _end_lost(run_dir, order, locks, environ, how)
-        return interrupted
-    document = order.document()
-    refusal = build_refusal(
-        "preflight_failed", "infra", refused, run_dir=run_dir.path, order=document, now=time.time()
-    )
+            text = f"its keeper cannot be started: {error}"
+            say(text)
+            raise _Refused(text) from error
+        if keeper is not None:
+            return keeper
+
+
+def _why(told: KeyboardInterrupt) -> tuple[str, str, str]:
+    """Return cause, who, and why, of a signal that came before a keeper would have said so."""
+    if told.args[:1] == (signal.SIGTERM,):
+        return "preempted", "infra", "the host told the run to end (SIGTERM) before it began"
+    return "halted", "operator", "it was interrupted before it began"
+
+
+def _save_refusal(run_dir: RunDir, order: Order, reason: str, ended_by: str, text: str) -> None:
+    document, now = order.document(), time.time()
+    refusal = build_refusal(reason, ended_by, text, run_dir=run_dir.path, order=document, now=now)
     save_json(run_dir.exit, refusal)
-    return False
 
 
 def _devices_of(

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from gonogo.cli import running
 from gonogo.cli.app import run
 from gonogo.cli.exits import Exit
 from gonogo.cli.settings import load_settings
-from gonogo.contract.records import Preflight
-from gonogo.rundir import RunDir
+from gonogo.contract.records import ExitRecord, Preflight
+from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.devices.listing import DeviceListed, Listing
 from gonogo.supervise.locks import DeviceLocks, holding, launch_lock
 from gonogo.supervise.processes import find_process
@@ -313,6 +313,39 @@ def test_who_asks_while_the_keeper_starts_leaves_no_program_behind(
     record = json.loads((run_dir / "exit.json").read_text())
     assert record["reason"] in ("halted", "preempted")
     assert list((folder / "home" / "decisions").iterdir()), "it is judged like any other"
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(signal.SIGINT, "halted"), (signal.SIGTERM, "preempted")]
+)
+def test_who_asks_while_the_host_is_checked_is_told_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, reason: str
+) -> None:
+    """It left an order, and nothing that says what had become of it."""
+    order, run_dir = make_runs.order_of(), RunDir(tmp_path)
+
+    def look(*_: object, **__: object) -> Preflight:
+        os.kill(os.getpid(), number)
+        raise AssertionError("the check goes on")
+
+    monkeypatch.setattr(running, "check_host", look)
+    with handlers_kept():
+        settings = load_settings({"GONOGO_HOME": str(tmp_path)})
+        assert running._supervise(order, run_dir, settings, quiet=True)
+    record = load_record(run_dir.exit, ExitRecord)
+    assert record is not None
+    assert (record.reason, record.run) == (reason, order.run)
+
+
+@contextmanager
+def handlers_kept() -> Iterator[None]:
+    numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_run_whose_keeper_is_killed_has_an_end_and_leaves_nothing(folder: Path) -> None:
@@ -724,12 +757,7 @@ def test_a_device_that_another_launch_took_meanwhile_is_chosen_anew(
         monkeypatch.setattr(running, "list_host_devices", lambda: Listing(devices=rows))
         monkeypatch.setattr(running, "check_host", look)
         monkeypatch.setattr(running, "start_keeper", start)
-        numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.getsignal(number) for number in numbers}
-        try:
+        with handlers_kept():
             running._supervise(order, RunDir(tmp_path), settings, quiet=True)
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
     assert looked == [("GPU-0",), ("GPU-1",)]
     assert started == [("GPU-1",)]
