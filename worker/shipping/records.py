@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gonogo.contract.agent import MAX_RECORD_BYTES, MAX_RECORDS_BYTES, RECORD_PATH, RecordReport
 from gonogo.contract.errors import Rejected, StaleToken
+from gonogo.plain_file import is_for_good, read_plain
 from gonogo.rundir import RunDir
 from worker.client import ControlPlane, KeyRefused
 
@@ -49,10 +50,15 @@ def load_small_records(run_dir: RunDir) -> list[SmallRecord]:
     names = {str(path.relative_to(run_dir.path)) for path in paths}
     for name in sorted(filter(_RECORD.fullmatch, names), key=_turn):
         path = run_dir.path / name
-        if path.is_symlink() or not path.is_file():
+        if path.is_symlink():
             continue
-        with path.open("rb") as stream:
-            content = stream.read(MAX_RECORD_BYTES + 1)
+        try:
+            with read_plain(path) as stream:
+                content = stream.read(MAX_RECORD_BYTES + 1)
+        except OSError as error:
+            if not (isinstance(error, FileNotFoundError) or is_for_good(error)):
+                raise
+            continue
         if len(content) > MAX_RECORD_BYTES:
             _log.warning("%s is too large to ship", name, extra={"action": "record_too_large"})
             continue

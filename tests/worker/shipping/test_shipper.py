@@ -547,6 +547,18 @@ def test_a_file_that_a_program_has_replaced_before_its_end_keeps_nobody_from_jud
     assert told.findings == (name != "findings.jsonl")
 
 
+def test_a_record_that_becomes_a_pipe_while_it_is_looked_at_is_not_waited_for(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opened it waited for a writer: nothing more of the run, nor of others, was sent."""
+    os.mkfifo(run_dir.model)
+    (run_dir.path / "env.json").mkdir()
+    monkeypatch.setattr(Path, "is_file", lambda path: True)
+    names = [record.path for record in load_small_records(run_dir)]
+    assert "order.json" in names
+    assert not {"model.json", "env.json"} & set(names)
+
+
 def test_lines_that_are_no_findings_are_said_once_and_in_one_line(
     run_dir: RunDir, new_shipper: NewShipper, caplog: pytest.LogCaptureFixture
 ) -> None:
