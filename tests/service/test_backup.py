@@ -580,6 +580,8 @@ def rewritten(kept: Path, change: str) -> bytes:
                 continue
             if change == "outside" and member.name == "key":
                 member.name = "decisions/../../key"
+            if change == "link" and member.name == "key":
+                member.type, member.linkname, content = tarfile.SYMTYPE, "/etc", b""
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return target.getvalue()
@@ -593,6 +595,7 @@ def rewritten(kept: Path, change: str) -> bytes:
         ("changed", "not as it was made: key"),
         ("unlisted", "backup.json is missing"),
         ("outside", "has no place in a backup"),
+        ("link", "'key' has no place in a backup"),
         ("newer", "newer than this one"),
     ],
 )
