@@ -41,6 +41,7 @@ from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock, take_loc
 from gonogo.supervise.node_record import load_end, load_keeping
 from gonogo.supervise.release import own_python
 from gonogo.supervise.weather import RESERVE_NAME, Reserve, Weather
+from worker.engine.submission import save_begun
 from worker.host.host_probe import ProbeStore
 from worker.host.preflight import run_preflight
 from worker.host.slots import Slots, choose_devices, find_places, find_slots, keep_away
@@ -64,8 +65,8 @@ _UNCHECKED = Preflight(
         )
     ],
 )
-SHIELDED = "SLURM_JOB_ID"
-"""Where it is set, a scheduler's TERM reaches every process of a job, not its keepers alone."""
+JOB = "SLURM_JOB_ID"
+"""Where it is set, a scheduler's TERM reaches every process of that job, not its keepers alone."""
 _SCHEDULERS = re.compile(r"SLURM_(?!CONF$)|SLURMD_|SRUN_")
 """Slurm's own variables, by which a trainer sets itself up a second time; no rank is to see them,
 nor where GONOGO_WORKER_ALLOW_ENV=any passes the host's environment on."""
@@ -292,13 +293,16 @@ def become_keeper(
     with open_log(run_dir.path / place.own("keeper.log")) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
+    job = settings.inherited.get(JOB)
+    if job is not None:
+        _see("the job", partial(save_begun, run_dir.path, job))
     held = _see("a place", partial(hold_place, slots, devices)) or {}
     asked = () if held else devices
     command = [
         own_python(), "-m", module, str(run_dir.path),
         "--home", str(settings.home),
         "--node", str(place.node),
-        *(["--shield"] if SHIELDED in settings.inherited else []),
+        *(["--shield"] if job is not None else []),
         *(part for name, number in held.items() for part in ("--held", f"{name}={number}")),
         *(part for name in asked for part in ("--lock", str(slots.locks.path(name)))),
         *(part for name in settings.allow for part in ("--allow", name)),

@@ -23,6 +23,7 @@ from gonogo.supervise.node_record import exit_path, meet_path, own_keeping
 from gonogo.supervise.quarantine import load_quarantines
 from tests.supervise.orders import completed, make_order, make_run_dir
 from worker import once
+from worker.engine.submission import load_begun
 from worker.host.slots import PLACES, Slots
 from worker.once import find_own_slots, wait_for_order
 from worker.settings import load_settings
@@ -294,6 +295,7 @@ def test_a_keeper_whose_scheduler_signals_every_process_shields_its_ranks(
         once.become_keeper(settings, slots, run_dir, place, ())
     assert became[became.index("--node") + 1] == "1"
     assert ("--shield" in became) is bool(job)
+    assert load_begun(tmp_path) == job.get("SLURM_JOB_ID")
 
 
 def test_a_keeper_sees_nothing_that_its_scheduler_sets_for_programs(

@@ -35,6 +35,7 @@ from gonogo.supervise.node_record import MET_NAME, keeping_of, meet_path
 from gonogo.supervise.release import own_module, own_python
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
 from worker.engine.slurm_queue import Queue
+from worker.engine.submission import load_begun
 from worker.settings import slurm_environ
 
 NAME = "slurm"
@@ -152,7 +153,8 @@ class Slurm:
         """Return what Slurm says of the attempt's job and of the nodes that it had.
 
         Where that job runs no more, or not yet again, what it says of another one of that name: a
-        busy controller takes a job after sbatch has given up, and so it may have two.
+        busy controller takes a job after sbatch has given up, and so it may have two. The end of
+        one proves nothing where the other one began the attempt, and Slurm has forgotten it.
         """
         try:
             found = self._find_job(handle)
@@ -163,6 +165,10 @@ class Slurm:
                 twin = self._find_job(replace(handle, name=other))
                 if not isinstance(twin, Ended) and not (isinstance(twin, Running) and twin.waits):
                     return twin
+            begun = load_begun(self._runs / handle.run)
+            if isinstance(found, Ended) and begun not in (None, handle.name, *known):
+                text = f"{found.proof}, but job {begun} began it, which Slurm knows no more"
+                return Unknown(text=text)
         except Unavailable as error:
             return Unknown(text=error.detail)
         except OSError as error:

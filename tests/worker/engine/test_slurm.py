@@ -30,6 +30,7 @@ from worker.engine.slurm import (
     parse_fields,
     run_command,
 )
+from worker.engine.submission import save_begun
 
 ORDER = make_order(nodes=2, world_size=2, token=7)
 RUN_DIR = Path("/runs/r")
@@ -466,6 +467,25 @@ def test_an_attempt_that_slurm_took_twice_lives_as_long_as_either_job(
     answers.states["11"] = "NODE_FAIL"
     assert isinstance(engine.find(HANDLE), Unknown)
     answers.states.update({"11": "COMPLETED", "12": "CANCELLED"})
+    assert isinstance(engine.find(HANDLE), Ended)
+
+
+def test_the_second_job_of_an_attempt_proves_nothing_once_the_first_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    """The node of the first was cut off, and trains on; the second waited its turn meanwhile."""
+    (tmp_path / ORDER.run).mkdir()
+    begin(tmp_path)
+    assert save_begun(tmp_path / ORDER.run, "11")
+    assert not save_begun(tmp_path / ORDER.run, "12"), "it found the first one's nodes begun"
+    answers = Twice(job12="FAILED", job11="NODE_FAIL")
+    engine = Slurm(tmp_path, SlurmCluster(), {}, answers)
+    assert isinstance(engine.find(HANDLE), Unknown)
+    del answers.states["11"]
+    found = engine.find(HANDLE)
+    assert isinstance(found, Unknown)
+    assert "job 11 began it, which Slurm knows no more" in found.text
+    answers.states["11"] = "COMPLETED"
     assert isinstance(engine.find(HANDLE), Ended)
 
 
