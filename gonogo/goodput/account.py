@@ -140,7 +140,7 @@ def account_experiment(
         opened_at: when it was submitted, Unix seconds.
         ended_at: when it was over; None: it goes on.
         runs: (opened, ended or now, seconds by part) of each, none beginning before its forerunner
-            had ended.
+            had ended, or ending before it began.
         now: Unix seconds.
     """
     seconds = dict.fromkeys(Part, 0.0)

@@ -53,8 +53,13 @@ class RunAccount:
     seconds: Seconds
 
     def ended_at(self, now: float) -> float:
-        """Return when it ended, or now; Unix seconds."""
-        return now if self.row.ended_at is None else self.row.ended_at
+        """Return when it ended, or now; Unix seconds, never before it was opened.
+
+        A clock that was set back while it went on says so, and the time before that would be
+        counted another time.
+        """
+        ended_at = now if self.row.ended_at is None else self.row.ended_at
+        return max(self.opened_at, ended_at)
 
 
 def load_accounts(session: Session, experiment: str, now: float) -> list[RunAccount]:
@@ -78,7 +83,7 @@ def load_accounts(session: Session, experiment: str, now: float) -> list[RunAcco
         times = _times(run, runs, opened_at, placed_at, found.get(run.id))
         seconds = account_run(times, fold.told, now)
         accounts.append(RunAccount(row=run, opened_at=opened_at, fold=fold, seconds=seconds))
-        before = max(before, now if run.ended_at is None else run.ended_at)
+        before = accounts[-1].ended_at(now)
     return accounts
 
 
