@@ -14,15 +14,19 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.end_request import KILL_NAME, EndRequest, ask_halt, load_request, until_after
 from gonogo.supervise.exit_record import Ended
+from gonogo.supervise.keeper import ending as keeper_ending
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.ending import Ending, _presumed
 from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.keeper.refusals import Refusals
 from gonogo.supervise.launch.place import Place
+from gonogo.supervise.node_record import exit_path
 from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, save_rank_record
 from gonogo.supervise.weather import Reserve
 from tests.supervise.runs import NewRun, build_test_order, starting, wait_until
+
+KILLED = {"code": None, "signal": 9, "at": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -167,6 +171,39 @@ def test_a_wrapper_that_torchrun_kills_at_last_is_not_what_ended_the_run(
     told = load_json(tmp_path / "exit.json")
     assert told is not None
     assert told["reason"] == ("keeper_lost" if first == "its wrapper" else "nonzero_exit")
+
+
+@pytest.mark.parametrize(
+    ("other", "own", "waits_in_vain"),
+    [
+        pytest.param({"token": 7, "agent": KILLED}, True, True, id="its launcher was killed"),
+        pytest.param({"token": 7, "agent": None}, True, True, id="it started none"),
+        pytest.param({"token": 7, "agent": KILLED}, False, False, id="a rank here goes on"),
+        pytest.param({"token": 7, "agent": {**KILLED, "code": 0}}, True, False, id="it has met"),
+        pytest.param({"token": 6, "agent": KILLED}, True, False, id="an older attempt"),
+        pytest.param(None, True, False, id="its ranks go on"),
+    ],
+)
+def test_a_launcher_is_ended_that_waits_for_one_that_will_not_come(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    other: dict[str, object] | None,
+    own: bool,
+    waits_in_vain: bool,
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(keeper_ending, "Killer", lambda **parts: made.append(parts) or parts)
+    order = build_test_order("run_x", nodes=2, token=7).document()
+    if own:
+        save_json(tmp_path / "exit_rank0.json", {"code": 0, "signal": None, "at": 1.0})
+    if other is not None:
+        save_json(exit_path(tmp_path, 1), {"v": 1, **other})
+    place, reserve = Place.of(order, 0), Reserve(tmp_path)
+    refusals = Refusals(tmp_path / "tried")
+    ending = Ending(tmp_path, order, place, frozenset, reserve, OutOfMemory(lambda: 0), refusals)
+    agent = Child(ref=ProcessRef(pid=2**22 + 3, start_ticks=1), at=900.0)
+    ending.obey(1.0, agent, at_once=False)
+    assert bool(made) is waits_in_vain
 
 
 def test_a_run_whose_directory_was_moved_away_has_not_ended_by_itself(new_run: NewRun) -> None:

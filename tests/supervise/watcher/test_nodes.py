@@ -148,6 +148,8 @@ def test_word_of_a_nodes_end_is_proof_and_its_own_is_no_loss(followers: Follower
     found = look_on(followers, prober, 3.0, 0)
     assert states(found) == {1: NodeState.LOST}
     assert prober.lost() == {1: "Slurm says: job 7 is CANCELLED"}
+    followers.be_seen(0, 1)
+    assert states(prober.look(4.0, ending=False)) == {}, "a sign that came late is none of life"
     other = heard(Followers(followers.dir))
     save_json(exit_path(followers.dir, 1), {"v": 1})
     assert states(look_on(followers, other, 3.0, 0)) == {1: NodeState.ENDED}
