@@ -10,7 +10,7 @@ from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import asked_by
 from gonogo.supervise.exit_record import Ended, build_exit
 from gonogo.supervise.keeper.kill import UNKILLABLE_S
-from gonogo.supervise.keeper.nodes import ANSWER_S, Nodes
+from gonogo.supervise.keeper.nodes import ANSWER_S, SETTLE_S, Nodes
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.node_record import SILENT_S, alive_path, exit_path, gone_path
 from tests.supervise.orders import make_order
@@ -101,6 +101,32 @@ def test_a_node_that_is_proven_gone_is_waited_for_no_longer(tmp_path: Path, node
     save_json(gone_path(tmp_path, 1), {"by": "Slurm", "text": "job 7 is CANCELLED"})
     assert nodes.are_over(0.1, stopped=False)
     assert list(nodes.lost) == [1]
+
+
+@pytest.mark.parametrize(
+    ("lost", "reason", "ended_by"),
+    [(True, "node_lost", "infra"), (False, "nonzero_exit", "trainer")],
+    ids=["a node is lost", "a part has failed"],
+)
+def test_the_rest_of_a_run_is_ended_for_what_became_of_a_part_where_nobody_else_ends_it(
+    tmp_path: Path, lost: bool, reason: str, ended_by: str
+) -> None:
+    order = make_order(world_size=3, nodes=3).document()
+    nodes = Nodes(tmp_path, order, Place.of(order, 0), 1.0)
+    save_json(exit_path(tmp_path, 0), {"v": 1, "agent": {"code": 0, "signal": None, "at": 1.0}})
+    if lost:
+        save_json(gone_path(tmp_path, 1), {"by": "node2", "text": "its keeper is gone"})
+    else:
+        agent = {"code": 1, "signal": None, "at": 1.0}
+        save_json(exit_path(tmp_path, 1), {"v": 1, "agent": agent})
+    for now in (0.0, SETTLE_S - 0.5):
+        assert not nodes.are_over(now, stopped=False)
+    assert asked_by(tmp_path) is None, "the watcher finds out whose fault it is"
+    assert not nodes.are_over(SETTLE_S, stopped=False)
+    asked = asked_by(tmp_path)
+    assert asked is not None
+    assert (asked.reason, asked.ended_by) == (reason, ended_by)
+    assert ("node 1 is lost: node2 says: its keeper is gone" in asked.text) is lost
 
 
 @pytest.mark.parametrize(
