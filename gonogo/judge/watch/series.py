@@ -77,6 +77,12 @@ class Series:
         return latest[-1][1] if latest else 0.0
 
     @property
+    def risen(self) -> float:
+        """How far the latest sample lies above the lowest that is kept (0 before the first)."""
+        kept = (value for points in (*self.scales, self.newest) for _, value in points)
+        return self.last - min(kept, default=self.last)
+
+    @property
     def moves_share(self) -> float:
         """Share of the latest samples that differ from the one before (0 of fewer than two)."""
         values = [value for _, value in (*self.scales[0], *self.newest)]

@@ -15,6 +15,11 @@ anew, and where what is allocated at the end of a step is told and does not rise
 steps have no part in warns only: longer batches that come by chance, or memory in pieces, and
 nothing that is kept. What rises step by step is kept by somebody, whoever counts it.
 
+Caches fill up as a leak does: a loader's processes touch their copy of an index all through the
+first epoch, or keep the data. So a halt waits until the projection reaches no further than the rise
+has come, or until `NEAR_S` before the limit: nothing is lost by that, and most of what fills up has
+stopped by then.
+
 Each host has its own figures, and its ranks no other's. What a host has left shrinks only where its
 used memory rises too: a rank whose resident memory rises while the host's does not has mapped
 files, whose pages the kernel takes back.
@@ -48,6 +53,8 @@ now and then."""
 USED_TELLINGS = 3
 """After so many the host's used memory has a course; one figure has none."""
 
+NEAR_S = 600.0
+"""So near to the limit a halt waits no longer."""
 
 SHORT_RUN_STEPS = 20_000
 LONG_RUN_STRIDE = 4
@@ -103,8 +110,15 @@ class Leak:
     limit_mb: float
     steps_left: float
     """Until the limit is reached."""
+    seen_steps: float
+    """For how long it has risen so, by how far it has come."""
     steady: bool
     eta_s: float | None = None
+
+    @property
+    def near(self) -> bool:
+        """Whether it hits its limit soon, or after no more steps than it has risen for."""
+        return self.steps_left <= self.seen_steps or (self.eta_s or 0.0) < NEAR_S
 
     @property
     def name(self) -> str:
@@ -120,12 +134,16 @@ class MemoryLeak(Detector[Growth]):
         "Warns when a rank's host memory or reserved device memory rises steadily and will hit its"
         " limit before the last step, with the time that is left; halts at the next checkpoint when"
         " that is under an hour, but not for device memory that is reserved in pieces, now and"
-        " then, and not allocated at the ends of steps, where both are told. Steps of more tokens"
-        " than any before begin device memory's course anew. Where the limit is the host's and its"
+        " then, and not allocated at the ends of steps, where both are told, nor before memory has"
+        " risen by as much as is left, or ten minutes are: caches fill up as well. Steps of more"
+        " tokens than any before begin device memory's course anew. Where the limit is the host's"
+        " and its"
         " used memory is told as well,"
         " no rank's memory is projected to rise faster than that does."
     )
     State = Growth
+    version = 2
+    """2: a halt waits until memory has risen by as much as is left, or ten minutes before that."""
     steps = True
     ticks = True
     observes = frozenset({"devices", Kind.HOST_MEMORY, Kind.HOSTS_MEMORY})
@@ -204,7 +222,7 @@ class MemoryLeak(Detector[Growth]):
                 own = replace(own, warned=(*own.warned, leak.name))
                 findings.append(self._finding(view, step, leak, Severity.WARN))
             soon = leak.eta_s is not None and leak.eta_s < self.settings.halt_eta_s
-            if soon and leak.steady and leak.name not in own.halted:
+            if soon and leak.near and leak.steady and leak.name not in own.halted:
                 own = replace(own, halted=(*own.halted, leak.name))
                 findings.append(self._finding(view, step, leak, Severity.HALT))
         return own, findings
@@ -230,6 +248,7 @@ class MemoryLeak(Detector[Growth]):
                     now_mb=series.last,
                     limit_mb=series.last + left_mb,
                     steps_left=max(0.0, left_mb) / slope,
+                    seen_steps=series.risen / series.slope,
                     steady=series.steady and (kind == HOST or _is_kept(own, rank)),
                 )
             )

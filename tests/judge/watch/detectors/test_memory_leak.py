@@ -280,6 +280,15 @@ def test_the_demos_leak_is_found_in_its_forty_steps(base: float) -> None:
     assert halt.step <= 24
 
 
+@pytest.mark.parametrize(("fills", "halts"), [(120, 0), (1_000, 1)], ids=["a cache", "a leak"])
+def test_what_rises_halts_once_no_more_is_left_than_it_has_risen(fills: int, halts: int) -> None:
+    """A loader's processes touch their copy of an index all through the first epoch."""
+    world = World(order({"memory_leak": {"limit_mb": 3_500}}, steps=20_000)).boot()
+    grow(world, 340, lambda rank, step: 1_000.0 + 5.0 * rank * min(step, fills), step_s=2.0)
+    seen = watch(world, interval_s=1.0, stop_at_halt=False)
+    assert (len(leaks(seen)), len(seen.halts)) == (1, halts)
+
+
 @given(st.randoms(use_true_random=False), st.sampled_from(["jitter", "saw", "jumps", "fills"]))
 @settings(max_examples=12, deadline=None)
 def test_healthy_memory_of_many_kinds_never_halts(rng: random.Random, kind: str) -> None:
@@ -305,7 +314,7 @@ def test_healthy_memory_of_many_kinds_never_halts(rng: random.Random, kind: str)
 def test_a_real_leak_is_found_through_noise(slope: float, sigma: float, seed: int) -> None:
     rng = random.Random(seed)
     world = World(order(steps=20_000)).boot()
-    tell(world, host_memory=memory(4_000, 16_000))
+    tell(world, host_memory=memory(4_000, 8_000))
     seen = watch(
         grow(world, 150, lambda rank, step: 2_000 + slope * step * rank + rng.gauss(0, sigma)),
         interval_s=1.0,
@@ -400,10 +409,10 @@ class Grown:
 
 
 def test_it_is_found_at_the_first_look_and_halts_when_two_agree() -> None:
-    grown = Grown({"limit_mb": 8_999}).rise(12, 8.0)
+    grown = Grown({"limit_mb": 8_999}, step_s=0.5).rise(12, 8.0)
     assert grown.said == [(8, "warn"), (9, "halt")]
     (warning,), (halt,) = grown.of(Severity.WARN), grown.of(Severity.HALT)
-    assert (warning.value, warning.threshold, warning.act) == (991.875, None, None)
+    assert (warning.value, warning.threshold, warning.act) == (495.9375, None, None)
     assert (halt.threshold, halt.act) == (3600.0, Act.AT_CHECKPOINT)
     assert [row.key for _, row in grown.found] == [
         "run_1/1/memory_leak/warn/host/0",
@@ -411,7 +420,7 @@ def test_it_is_found_at_the_first_look_and_halts_when_two_agree() -> None:
     ]
     assert warning.text == (
         "host memory of rank 0 grows by 8 MB a step, to 1064 MB at step 8: it hits 8999 MB in about"
-        " 17 min, before the last of 1000 steps"
+        " 8 min, before the last of 1000 steps"
     )
 
 
@@ -437,6 +446,15 @@ def test_less_than_a_megabyte_a_step_is_growth() -> None:
 def test_it_halts_below_the_time_and_not_at_it(eta_s: float, halted: int) -> None:
     """At step 9 of 8 MB each, 3928 MB are left: 491 seconds."""
     grown = Grown({"limit_mb": 5_000, "halt_eta_s": eta_s}).rise(12, 8.0)
+    assert grown.said == [(8, "warn"), (halted, "halt")]
+
+
+@pytest.mark.parametrize(("step_s", "halted"), [(20.0, 54), (10.0, 41)], ids=["as much", "soon"])
+def test_it_halts_once_as_much_is_left_as_it_has_risen_or_ten_minutes_are(
+    step_s: float, halted: int
+) -> None:
+    """It hits its limit at step 100; the lowest that is kept then is of step 8."""
+    grown = Grown({"limit_mb": 1_800}, step_s=step_s).rise(60, 8.0)
     assert grown.said == [(8, "warn"), (halted, "halt")]
 
 
@@ -638,7 +656,7 @@ def test_a_step_of_more_tokens_than_any_begins_the_devices_course(
     assert "host/0" in after.series
 
 
-@pytest.mark.parametrize(("leak_mb", "found"), [(0.0, False), (20.0, True)])
+@pytest.mark.parametrize(("leak_mb", "found"), [(0.0, False), (40.0, True)])
 def test_tokens_that_are_told_as_a_sum_grow_by_nothing(leak_mb: float, found: bool) -> None:
     seen = on_device(200, lambda step: 10_000 + leak_mb * step, leak_mb, lambda step: 2048 * step)
     assert bool(seen.halts) is found
