@@ -141,7 +141,7 @@ def _never_killed(plan: Plan) -> Iterator[Problem]:
     """Yield a grace that a hung run would have for ever."""
     grace_s = plan.halt.grace_s
     if grace_s is not None and not grace_s <= MOST_GRACE_S:
-        message = f"found {grace_s}; expected at most {MOST_GRACE_S:g}: a run that hangs is killed then"
+        message = f"found {grace_s}; expected at most {MOST_GRACE_S:g}: then a hung run is killed"
         yield Problem(path="halt.grace_s", message=message)
 
 
