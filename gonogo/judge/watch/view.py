@@ -219,8 +219,8 @@ class View:
         healthy process for a moment. Uninterruptible sleep says something once it has lasted as
         long as silence must to be suspect; not where the rank had been silent for as long before it
         fell asleep: its lines do not come through, and it may write a checkpoint. Nor, before a
-        checkpoint has had its time, where it had been silent for half as long, where it names no
-        sections, or where nobody is heard at all.
+        checkpoint has had its time, where it names no sections, or where nobody is heard at all: a
+        disk that hangs holds the ranks and their lines, and what sleeps so is not killed either.
         """
         process = self.processes.of(rank)
         if process.state not in HELD:
@@ -233,8 +233,7 @@ class View:
                 return False
             stream = self.streams.get(rank)
             unnamed = stream is not None and not stream.labelled
-            hardly = self._unheard(rank, process, TOGETHER_SHARE * least_s)
-            if unnamed or hardly or self._none_is_heard(rank, mono, least_s):
+            if unnamed or self._none_is_heard(mono, least_s):
                 least_s = max(least_s, self.run.watch.section_deadline.checkpoint.halt_s)
         return process.dead or process.held_s(mono) >= least_s
 
@@ -245,16 +244,10 @@ class View:
             return False
         return process.held_mono - stream.heard_mono > limit_s
 
-    def _none_is_heard(self, rank: int, mono: float, limit_s: float) -> bool:
-        """Whether no rank has been heard for so long, though the process of a peer lives.
-
-        Then lines are lost on their way, or wait for the disk for which this rank waits.
-        """
+    def _none_is_heard(self, mono: float, limit_s: float) -> bool:
+        """Whether no rank has been heard for so long, of those that have spoken."""
         active = self.active()
-        if any(mono - stream.heard_mono <= limit_s for stream in active):
-            return False
-        peers = (self.processes.of(stream.rank) for stream in active if stream.rank != rank)
-        return any(process.state is ProcessState.ALIVE for process in peers)
+        return bool(active) and all(mono - stream.heard_mono > limit_s for stream in active)
 
     def all_silent_s(self, mono: float) -> float:
         """Return for how long all ranks have been silent at once, as only what stands still is.

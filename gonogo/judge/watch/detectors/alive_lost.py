@@ -121,15 +121,14 @@ class AliveLost(Detector[None]):
         "step, at that of a checkpoint. A process "
         "is held once it has been stopped for five seconds, or in uninterruptible sleep for "
         "`suspect_s`; the latter, a write to a slow disk, keeps the time of its section, and that "
-        "of a checkpoint where no rank is heard though a peer's process lives: lines wait for "
-        "disks. Of a program that names no sections, and may speak little, a process that has been"
-        " stopped for a minute halts."
+        "of a checkpoint where no rank is heard: lines wait for disks, too. Of a program that names"
+        " no sections, and may speak little, a process that has been stopped for a minute halts."
     )
     version = 3
     """2: silence in data, checkpoint, evaluation and at the start has the deadline of those.
     3: of a program that names no sections, a stopped process is lost; who has only said that a step
-    begins may fetch its batch, and save after the last; who fell asleep a quarter of a minute after
-    its last line has the time of a checkpoint."""
+    begins may fetch its batch, and save after the last; who sleeps uninterruptibly while nobody is
+    heard has the time of a checkpoint."""
     ticks = True
     deadline = True
     probes = True

@@ -119,6 +119,7 @@ def test_a_stack_outside_a_collective_does_not_beat_the_position() -> None:
 def test_a_held_rank_is_the_culprit_by_its_state(state: str) -> None:
     view = view_of([(4, 9, 3), (4, 9, 4)], ranks=[{"rank": 1, "state": state}])
     for held_s, culprit in ((0.5, 0), (30.0, 1)):
+        view.streams[0].heard_mono = T0 + held_s  # else a disk may hold both
         found = name_culprit(view, view.active(), T0 + held_s)
         assert found is not None
         assert (found.stream.rank, found.named) == (culprit, True)
