@@ -263,11 +263,14 @@ class Ending:
     def _waits_in_vain(self, now: float) -> bool:
         """Say whether another node's launcher has not come to where launchers wait for each other.
 
-        Behind their last rank they meet once more, and torch gives that five minutes.
+        Behind their last rank they meet once more, and torch gives that five minutes. A launcher
+        whose rank has failed waits for nobody, and says what became of it.
         """
         if self._place.is_whole or now < self._others_at:
             return False
         self._others_at = now + LEAD_EVERY_S
+        if any((load_json(self._stamp(rank)) or {}).get("code") != 0 for rank in self._programs):
+            return False
         token = int(self._order["token"])
         others = set(range(self._place.nodes)) - {self._place.node}
         ends = [load_end(self._dir, node, token) for node in others]

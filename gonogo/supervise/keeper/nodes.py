@@ -11,6 +11,7 @@ silent.
 """
 
 import math
+import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -94,6 +95,8 @@ class Nodes:
                 self.lost[node] = proof
         silent = self._silent(now)
         if all(node in self.lost or (stopped and node in silent) for node in self.unheard):
+            if self.lost and self._is_cut_short():
+                self._end_rest()  # nothing is left to end: it names the cause
             return True
         if self._has_failed():
             self._failed_at = now if self._failed_at is None else self._failed_at
@@ -154,6 +157,22 @@ class Nodes:
     def _has_failed(self) -> bool:
         parts = [row.get("agent") or {} for row in self.ends.values()]
         return bool(self.lost) or any(part.get("code") != 0 for part in parts)
+
+    def _is_cut_short(self) -> bool:
+        """Say whether what the lost nodes' ranks did not do is why the run ended.
+
+        Not where all ranks have left as they should, nor where one elsewhere failed by itself.
+        """
+        ends = self.stamps()
+        if sum(ended.code == 0 for ended in ends.values()) == int(self._order["world_size"]):
+            return False
+        lost = {rank for node in self.lost for rank in Place.of(self._order, node).ranks}
+        failed = [
+            ended
+            for rank, ended in ends.items()
+            if rank not in lost and (ended.code or ended.signal not in (None, signal.SIGTERM))
+        ]
+        return all(ended.lost_peer for ended in failed)
 
     def _silent(self, now: float) -> set[int]:
         """Return the nodes that have not said their end, and whose followers give no sign."""

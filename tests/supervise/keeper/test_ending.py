@@ -176,26 +176,27 @@ def test_a_wrapper_that_torchrun_kills_at_last_is_not_what_ended_the_run(
 @pytest.mark.parametrize(
     ("other", "own", "waits_in_vain"),
     [
-        pytest.param({"token": 7, "agent": KILLED}, True, True, id="its launcher was killed"),
-        pytest.param({"token": 7, "agent": None}, True, True, id="it started none"),
-        pytest.param({"token": 7, "agent": KILLED}, False, False, id="a rank here goes on"),
-        pytest.param({"token": 7, "agent": {**KILLED, "code": 0}}, True, False, id="it has met"),
-        pytest.param({"token": 6, "agent": KILLED}, True, False, id="an older attempt"),
-        pytest.param(None, True, False, id="its ranks go on"),
+        pytest.param({"token": 7, "agent": KILLED}, 0, True, id="its launcher was killed"),
+        pytest.param({"token": 7, "agent": None}, 0, True, id="it started none"),
+        pytest.param({"token": 7, "agent": KILLED}, None, False, id="a rank here goes on"),
+        pytest.param({"token": 7, "agent": KILLED}, 1, False, id="a rank here missed another"),
+        pytest.param({"token": 7, "agent": {**KILLED, "code": 0}}, 0, False, id="it has met"),
+        pytest.param({"token": 6, "agent": KILLED}, 0, False, id="an older attempt"),
+        pytest.param(None, 0, False, id="its ranks go on"),
     ],
 )
 def test_a_launcher_is_ended_that_waits_for_one_that_will_not_come(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     other: dict[str, object] | None,
-    own: bool,
+    own: int | None,
     waits_in_vain: bool,
 ) -> None:
     made: list[object] = []
     monkeypatch.setattr(keeper_ending, "Killer", lambda **parts: made.append(parts) or parts)
     order = build_test_order("run_x", nodes=2, token=7).document()
-    if own:
-        save_json(tmp_path / "exit_rank0.json", {"code": 0, "signal": None, "at": 1.0})
+    if own is not None:
+        save_json(tmp_path / "exit_rank0.json", {"code": own, "signal": None, "at": 1.0})
     if other is not None:
         save_json(exit_path(tmp_path, 1), {"v": 1, **other})
     place, reserve = Place.of(order, 0), Reserve(tmp_path)

@@ -103,6 +103,39 @@ def test_a_node_that_is_proven_gone_is_waited_for_no_longer(tmp_path: Path, node
     assert list(nodes.lost) == [1]
 
 
+MISSED = {"code": 1, "signal": None, "at": 2.0, "lost_peer": True}
+FAILED = {**MISSED, "lost_peer": False}
+LEFT = {"code": 0, "signal": None, "at": 1.0}
+TOLD = {"code": None, "signal": 15, "at": 2.0}
+TAKEN = {"code": None, "signal": 9, "at": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("ends", "cut_short"),
+    [
+        pytest.param([MISSED, None, MISSED], True, id="the others missed its rank"),
+        pytest.param([MISSED, TAKEN, TOLD], True, id="its rank went with its keeper"),
+        pytest.param([LEFT, None, LEFT], True, id="its rank never said how it ended"),
+        pytest.param([FAILED, TAKEN, MISSED], False, id="a rank elsewhere failed by itself"),
+        pytest.param([LEFT, LEFT, LEFT], False, id="all had left by then"),
+    ],
+)
+def test_a_run_that_a_lost_node_cut_short_says_so_however_soon_its_others_end(
+    tmp_path: Path, nodes: Nodes, ends: list[dict[str, object] | None], cut_short: bool
+) -> None:
+    """They miss its ranks within a second, and no watcher has asked for the end by then."""
+    for rank, document in enumerate(ends):
+        if document is not None:
+            save_json(tmp_path / f"exit_rank{rank}.json", document)
+    save_json(gone_path(tmp_path, 1), {"by": "node1", "text": "its keeper is gone"})
+    assert nodes.are_over(0.0, stopped=False)
+    asked = asked_by(tmp_path)
+    assert (asked is not None) is cut_short
+    if asked is not None:
+        assert (asked.reason, asked.ended_by) == ("node_lost", "infra")
+        assert asked.text == "node 1 is lost: node1 says: its keeper is gone"
+
+
 @pytest.mark.parametrize(
     ("lost", "reason", "ended_by"),
     [(True, "node_lost", "infra"), (False, "nonzero_exit", "trainer")],
