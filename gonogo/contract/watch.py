@@ -270,7 +270,8 @@ class GateCollapse(Submitted):
     layer_share: Ratio = 0.5
     """More than this share of the layers must have collapsed for a halt."""
     distinct: Annotated[int, Field(ge=1)] = 3
-    """On so many steps it must have been seen, with no sound look in between."""
+    """On so many steps it must have been seen, with no sound look in between but one that follows
+    fifteen collapsed ones running."""
     apart_steps: Steps = 50
     """Those steps are at least so far apart."""
     after_step: Steps = 500

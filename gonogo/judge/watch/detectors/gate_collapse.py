@@ -20,28 +20,33 @@ from gonogo.judge.watch.view import View, found
 ALL_LAYERS = 1.0
 MANY_LAYERS = 100
 """Where the order does not say how many layers there are, one of them is a small share."""
+RUNNING = 15
+"""So many collapsed looks running outweigh one sound look."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sightings:
-    """Looks at collapsed gates, far enough apart, with no sound look in between."""
+    """Looks at collapsed gates, far enough apart, with hardly a sound look in between."""
 
     seen: int = 0
     since_step: int = 0
     since_ts: float = 0.0
     last_step: int = 0
+    running: int = 0
+    """Collapsed looks since the last sound one, at most `RUNNING`."""
 
     def after(self, collapsed: bool, apart: int, step: Step) -> "Sightings":
         """Return the sightings after one more look."""
         if not collapsed:
-            return Sightings()
+            return replace(self, running=0) if self.running == RUNNING else Sightings()
         if not self.seen:
             return Sightings(
-                seen=1, since_step=step.step, since_ts=step.tick.ts, last_step=step.step
+                seen=1, since_step=step.step, since_ts=step.tick.ts, last_step=step.step, running=1
             )
-        if step.step - self.last_step < max(1, apart):
-            return self
-        return replace(self, seen=self.seen + 1, last_step=step.step)
+        running = min(self.running + 1, RUNNING)
+        if step.step - self.last_step >= max(1, apart):
+            return replace(self, seen=self.seen + 1, last_step=step.step, running=running)
+        return self if running == self.running else replace(self, running=running)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +69,13 @@ class GateCollapse(Detector[Gates]):
         "After step `after_step`, the gates of more than `layer_share` of the layers have collapsed"
         " (normalised entropy, in units of the logarithm of the number of branches, below"
         " `entropy`, or a gate above `max_gate`) on `distinct` steps at least `apart_steps` apart,"
-        " with no sound look in between: halt; of one layer: warn. The trainer counts the collapsed"
-        " layers; where it tells only their mean entropy, that is held against the limit. Without"
-        " gate statistics: UNKNOWN, listed as not observed."
+        " with no sound look in between but one that follows fifteen collapsed ones running: halt;"
+        " of one layer: warn. The trainer counts the collapsed layers; where it tells only their"
+        " mean entropy, that is held against the limit. Without gate statistics: UNKNOWN, listed as"
+        " not observed."
     )
+    version = 2
+    """2: a sound look after fifteen collapsed ones running begins nothing anew."""
     State = Gates
     steps = True
 
