@@ -6,7 +6,9 @@ clock is the sampler's own, which is the host's monotonic clock; what a sample d
 unknown and changes nothing.
 
 Of the reasons for which a clock is held down only those count that are a fault of the machine: a
-healthy device at full load runs into its power cap all day.
+healthy device at full load runs into its power cap all day. A device that is throttled for 20 of
+every 30 s is held down as well: the seconds that it is throttled add up, and those that it is not
+are taken off.
 """
 
 from collections.abc import Iterable
@@ -44,6 +46,8 @@ SLOWDOWNS = frozenset(
 
 SILENT_S = 15.0
 """Samples further apart say nothing about the time between them."""
+_ROUNDING_S = 0.1
+"""Seconds that were added up may be so many fewer than they are together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +58,14 @@ class DeviceHealth:
     """Of its last sample, by the sampler's clock."""
     ecc: int | None = None
     """Uncorrectable errors as last told."""
-    slowed_mono: float | None = None
-    """Since when it has been throttled, or None."""
-    slowed_until: float = 0.0
-    """The last sample that said so."""
+    read_mono: float = 0.0
+    """Of its last sample that said whether it is throttled."""
+    slowed: bool = False
+    """Whether it was, at that sample."""
+    slowed_s: float = 0.0
+    """Seconds that it was throttled less those that it was not, since `slowed_mono`."""
+    slowed_mono: float = 0.0
+    """When it began to be throttled."""
     slowdowns: int = 0
     """Times that it began to be throttled."""
 
@@ -77,8 +85,11 @@ class Hardware(Detector[Health]):
     sentence = (
         "Halts on an Xid of the hardware (48, 63, 64, 74, 79, 94, 95) or when a device's count of "
         "uncorrectable memory errors grows; warns of a pending row remap, of throttling by heat "
-        "or power for over a minute, and of an Xid that the program caused (13, 31, 43)."
+        "or power for over a minute (in one go, or that much longer than not, on and off), and of "
+        "an Xid that the program caused (13, 31, 43)."
     )
+    version = 2
+    """2: throttling on and off adds up."""
     State = Health
     ticks = True
     observes = frozenset({"devices"})
@@ -106,7 +117,7 @@ def _look_at(
 ) -> tuple[DeviceHealth, list[Finding]]:
     """Return what is known of a device after one sample, and what it shows."""
     before = known or DeviceHealth(mono=sample.mono)
-    health = _slowed(before, sample)
+    health = _slowed(before, sample, view.run.watch.hardware.throttled_s)
     if sample.ecc_uncorrected is not None:
         health = replace(health, ecc=sample.ecc_uncorrected)
     findings = [
@@ -118,21 +129,24 @@ def _look_at(
     return replace(health, mono=sample.mono), findings
 
 
-def _slowed(before: DeviceHealth, sample: DeviceSample) -> DeviceHealth:
-    """Return for how long a device has been throttled, as of a sample."""
+def _slowed(before: DeviceHealth, sample: DeviceSample, limit_s: float) -> DeviceHealth:
+    """Return for how long a device has been throttled, as of a sample.
+
+    Between two samples that differ nobody knows when it changed: neither counts. What is above the
+    limit has been told, and is not remembered.
+    """
     if sample.throttle is None:
         return before
-    if not SLOWDOWNS.intersection(sample.throttle):
-        return replace(before, slowed_mono=None)
-    goes_on = before.slowed_mono is not None and sample.mono - before.slowed_until <= SILENT_S
-    if goes_on:
-        return replace(before, slowed_until=sample.mono)
-    return replace(
-        before,
-        slowed_mono=sample.mono,
-        slowed_until=sample.mono,
-        slowdowns=before.slowdowns + 1,
-    )
+    slowed = bool(SLOWDOWNS.intersection(sample.throttle))
+    passed_s = sample.mono - before.read_mono
+    known = passed_s <= SILENT_S
+    held_s = min(before.slowed_s, limit_s) if known else 0.0
+    if known and slowed == before.slowed:
+        held_s = max(0.0, held_s + (passed_s if slowed else -passed_s))
+    health = replace(before, read_mono=sample.mono, slowed=slowed, slowed_s=held_s)
+    if slowed and not held_s:
+        return replace(health, slowed_mono=sample.mono, slowdowns=before.slowdowns + 1)
+    return health
 
 
 def _xids(sample: DeviceSample, tick: Tick, view: View) -> Iterable[Finding]:
@@ -170,11 +184,11 @@ def _throttled(
 ) -> Iterable[Finding]:
     """Warn once for each time that a device is throttled for too long."""
     limit_s = view.run.watch.hardware.throttled_s
-    since = health.slowed_mono
-    if since is None or sample.throttle is None or health.slowed_until - since <= limit_s:
+    if not (health.slowed and sample.throttle) or health.slowed_s <= limit_s:
         return
     reasons = ", ".join(sorted(SLOWDOWNS.intersection(sample.throttle)))
-    held_s = health.slowed_until - since
+    since_s = sample.mono - health.slowed_mono
+    on_and_off = "on and off " if since_s - health.slowed_s > _ROUNDING_S else ""
     yield found(
         view,
         Name.HARDWARE,
@@ -183,10 +197,10 @@ def _throttled(
         at=tick.ts,
         rank=sample.rank,
         step=_step(sample, view),
-        value=held_s,
+        value=health.slowed_s,
         threshold=limit_s,
         source=view.run.source("hardware.throttled_s"),
-        text=f"{_named(sample)}: throttled for {held_s:.0f} s ({reasons})",
+        text=f"{_named(sample)}: throttled {on_and_off}for {since_s:.0f} s ({reasons})",
     )
 
 

@@ -110,10 +110,12 @@ def test_a_device_held_down_by_heat_or_power_for_over_a_minute_warns_once(reason
         [HARMLESS] * 100,
         [[]] * 100,
         [None] * 100,
-        [["hw_slowdown"]] * 12 + [[]] + [["hw_slowdown"]] * 12,
+        [["hw_slowdown"]] * 12 + [[]] * 12 + [["hw_slowdown"]] * 12,
+        [*[["hw_slowdown"]] * 6, *[[]] * 6] * 30,
+        [["hw_slowdown"], []] * 100,
         [["hw_slowdown"], None, None, None, None] * 20,
     ],
-    ids=["a power cap is health", "never", "unknown", "with a break", "too far apart to tell"],
+    ids=["a power cap", "never", "unknown", "with a break", "half", "each other", "too far apart"],
 )
 def test_a_device_that_is_not_held_down_for_a_minute_is_silent(
     reasons: list[list[str] | None],
@@ -126,9 +128,27 @@ def test_a_reading_that_is_missed_once_does_not_end_the_time() -> None:
     assert [row.severity for row in fold.findings] == [Severity.WARN]
 
 
-def test_throttled_again_after_a_recovery_is_told_again() -> None:
-    fold = throttled([["hw_slowdown"]] * 20 + [[]] + [["hw_slowdown"]] * 20)
-    assert len(fold.findings) == 2
+@pytest.mark.parametrize(("rest", "told"), [(1, 1), (12, 1), (13, 2)])
+def test_throttled_again_after_a_recovery_is_told_again(rest: int, told: int) -> None:
+    """However long it lasted: what is above the limit of 60 s counts no more."""
+    fold = throttled([["hw_slowdown"]] * 200 + [[]] * rest + [["hw_slowdown"]] * 20)
+    assert len(fold.findings) == told
+
+
+def test_throttling_on_and_off_adds_up_and_is_told_once() -> None:
+    """For 20 of every 30 s, as long as the run went on: it was told of by nobody."""
+    fold = throttled([*[["hw_thermal_slowdown"]] * 5, []] * 20)
+    (warning,) = fold.findings
+    assert (warning.rank, warning.value, warning.threshold) == (1, 65.0, 60.0)
+    assert warning.text.endswith("throttled on and off for 95 s (hw_thermal_slowdown)")
+
+
+@pytest.mark.parametrize(("slow", "free", "told"), [(3, 2, 1), (7, 6, 1), (4, 4, 0), (3, 4, 0)])
+def test_it_warns_of_what_is_throttled_for_more_than_half_of_the_time(
+    slow: int, free: int, told: int
+) -> None:
+    fold = throttled([*[["hw_slowdown"]] * slow, *[[]] * free] * 60)
+    assert len(fold.findings) == told
 
 
 def test_the_same_samples_twice_change_nothing() -> None:
