@@ -35,6 +35,8 @@ class Shares:
     ranks: tuple[int, ...] = ()
     rows: tuple[tuple[float, ...], ...] = ()
     """Own compute seconds of each step of the window, in order of rank."""
+    data: tuple[tuple[float, ...], ...] = ()
+    """Seconds of these in which the rank waited for its data."""
     began_step: int = 0
     began_ts: float = 0.0
     waited: bool = False
@@ -74,11 +76,12 @@ class Straggler(Detector[Shares]):
         if not own.rows:
             own = replace(own, began_step=step.step, began_ts=step.tick.ts)
         waited = own.waited or any(row.sections and row.sections.wait > 0.0 for row in ordered)
-        own = replace(own, rows=(*own.rows, times), waited=waited)
+        data = tuple(row.sections.data if row.sections else 0.0 for row in ordered)
+        own = replace(own, rows=(*own.rows, times), data=(*own.data, data), waited=waited)
         if len(own.rows) < self.settings.window_steps:
             return own, []
         own, findings = self._compared(own, step, view)
-        return replace(own, rows=()), findings
+        return replace(own, rows=(), data=()), findings
 
     def _compared(self, own: Shares, step: Step, view: View) -> Seen[Shares]:
         """Compare the ranks' medians at the end of a window."""
@@ -105,14 +108,25 @@ class Straggler(Detector[Shares]):
             entry = replace(entry, windows=entry.windows + 1)
             if entry.windows >= self.settings.windows and not entry.told:
                 entry = replace(entry, told=True)
-                findings.append(self._finding(entry, rank, median, best, step, view))
+                data_s = statistics.median(row[place] for row in own.data)
+                findings.append(self._finding(entry, rank, median, data_s, best, step, view))
             behind[rank] = entry
         return replace(own, level=level, behind=behind), findings
 
     def _finding(
-        self, entry: Behind, rank: int, median_s: float, best_s: float, step: Step, view: View
+        self,
+        entry: Behind,
+        rank: int,
+        median_s: float,
+        data_s: float,
+        best_s: float,
+        step: Step,
+        view: View,
     ) -> Finding:
         ratio = self.settings.ratio
+        takes = f"computes {median_s:.4g} s a step"
+        if 2.0 * data_s > median_s:
+            takes = f"takes {median_s:.4g} s a step, of which {data_s:.4g} s for data"
         return found(
             view,
             self.name,
@@ -125,8 +139,8 @@ class Straggler(Detector[Shares]):
             threshold=ratio,
             source=self.run.source("straggler.ratio"),
             since=entry.since_ts,
-            text=f"rank {rank} computes {median_s:.4g} s a step, {median_s / best_s:.2f} times as"
-            f" long as the fastest rank, since step {entry.since_step} (limit {ratio:g})",
+            text=f"rank {rank} {takes}, {median_s / best_s:.2f} times as long as the fastest rank,"
+            f" since step {entry.since_step} (limit {ratio:g})",
         )
 
     def armed(self, own: Shares, view: View) -> bool:

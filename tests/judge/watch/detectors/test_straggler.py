@@ -43,6 +43,29 @@ def test_a_rank_that_slows_down_is_named_after_three_windows() -> None:
     assert warning.key == "run_1/1/straggler/warn/rank1/step66"
 
 
+@pytest.mark.parametrize(
+    ("data_s", "said"),
+    [
+        (0.75, "rank 1 computes 1.5 s a step, 1.50 times as long as"),
+        (1.125, "rank 1 takes 1.5 s a step, of which 1.125 s for data, 1.50 times as long as"),
+    ],
+    ids=["half", "most"],
+)
+def test_a_rank_whose_time_is_mostly_for_data_is_not_said_to_compute(
+    data_s: float, said: str
+) -> None:
+    """It waited for its own loader, and was said to compute for as long."""
+    ran = Ran(ranks=2)
+    for number in range(400):
+        data = 9.0 if number % 64 == 1 else data_s
+        ran.step(
+            dt_s=1.5 if number else None,
+            sections=[{"forward": 1.0, "wait": 0.5}, {"data": data, "forward": 1.5 - data_s}],
+        )
+    fed = feed(Straggler, ran, saved_every=50)
+    assert [row.text.partition(" the fastest")[0] for row in fed.findings] == [said]
+
+
 def test_two_windows_are_too_few() -> None:
     ran = steps(Ran(ranks=2), 65, 1.0, 1.0)
     assert feed(Straggler, steps(ran, 2 * 64 + 63, 1.0, 1.5)).findings == []
