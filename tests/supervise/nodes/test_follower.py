@@ -16,7 +16,7 @@ from gonogo.rundir import RunDir, load_lines
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.follower import follower
 from gonogo.supervise.launch.place import Place
-from gonogo.supervise.node_record import exit_path
+from gonogo.supervise.node_record import alive_path, exit_path
 from gonogo.supervise.processes import boot_id, load_stat
 from gonogo.supervise.watcher.signs import Signs
 from tests.supervise.orders import make_order
@@ -59,6 +59,22 @@ def test_a_sign_that_cannot_be_given_is_said_once(
     follows.follow(lambda: now[0], sleep)
     told = [text for text in caplog.messages if text.startswith("the sign")]
     assert len(told) == 1, told
+
+
+def test_it_gives_a_sign_every_second(tmp_path: Path) -> None:
+    """A node that gives none for ten seconds is silent to watcher and keepers."""
+    order = make_order(nodes=2, world_size=2)
+    follows = follower.Follower(RunDir(tmp_path), order, Place.of(order.document(), 1), Signs(None))
+    now, signs = [100.0], dict[str, float]()
+
+    def sleep(seconds: float) -> None:
+        signs.setdefault(alive_path(tmp_path, 1).read_text(), now[0])
+        now[0] += 0.25
+        if now[0] > 105.0:
+            exit_path(tmp_path, 1).touch()
+
+    follows.follow(lambda: now[0], sleep)
+    assert list(signs.values()) == [100.0, 101.0, 102.0, 103.0, 104.0, 105.0]
 
 
 @pytest.mark.parametrize(("stopped_s", "state"), [(9.0, "T"), (12.0, "S")])
