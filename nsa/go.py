@@ -3,6 +3,7 @@
 Rank 0 alone reads them; what it reads is shared, so that all ranks go, or leave, together.
 """
 
+import os
 import time
 from pathlib import Path
 
@@ -15,11 +16,8 @@ _POLL_S = 0.05
 
 
 def told(run_dir: Path, word: str) -> bool:
-    """Whether `.GO` or `.HALT` is there; a disk that does not answer says no."""
-    try:
-        return (run_dir / f".{word}").exists()
-    except OSError:
-        return False
+    """Whether `.GO` or `.HALT` is there, whatever it is; a silent disk says no."""
+    return os.path.lexists(run_dir / f".{word}")
 
 
 def forget(run_dir: Path, word: str) -> None:

@@ -85,6 +85,19 @@ def ask_kill(run_dir: Path, request: EndRequest) -> bool:
     return create_json(run_dir / KILL_NAME, {"v": 1, **asdict(request)})
 
 
+def is_asked(path: Path) -> bool:
+    """Say whether there is a `.HALT` or `.kill` for `load_request`: a link to nowhere is one, too.
+
+    Raises:
+        OSError: the disk does not answer.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def load_request(path: Path) -> EndRequest | None:
     """Return the request in `.HALT` or `.kill`, or None when there is no such file.
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,11 +69,8 @@ class RunDir:
         return [name for name, value in identity.items() if value is not None]
 
     def says(self, word: str) -> bool:
-        """Whether `.GO` or `.HALT` is there; a disk that does not answer says no."""
-        try:
-            return (self.path / f".{word}").exists()
-        except OSError:
-            return False
+        """Whether `.GO` or `.HALT` is there, whatever it is; a silent disk says no."""
+        return os.path.lexists(self.path / f".{word}")
 
     def all_have_spoken(self) -> bool:
         """Whether every ordered rank has begun to write; a disk that does not answer says no."""

@@ -77,14 +77,14 @@ def test_who_is_not_let_begin_in_time_leaves_with_the_others_and_says_why(
 
 def refuse_looks(monkeypatch: pytest.MonkeyPatch, *, first: int, last: int, number: int) -> None:
     """Have a disk refuse some of the looks at `.GO` and `.HALT`; numbered from 1."""
-    stat, looks = Path.stat, itertools.count(1)
+    lstat, looks = os.lstat, itertools.count(1)
 
-    def look(path: Path, **how: bool) -> os.stat_result:
-        if path.name in (".GO", ".HALT") and first <= next(looks) <= last:
+    def look(path: str | Path, **how: Any) -> os.stat_result:
+        if Path(path).name in (".GO", ".HALT") and first <= next(looks) <= last:
             raise OSError(number, os.strerror(number), str(path))
-        return stat(path, **how)
+        return lstat(path, **how)
 
-    monkeypatch.setattr(Path, "stat", look)
+    monkeypatch.setattr(os, "lstat", look)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
@@ -96,6 +96,13 @@ def test_a_disk_that_does_not_answer_for_a_moment_ends_no_training(
     """The look for `.HALT` after each step ended the rank, as the program's own failure."""
     refuse_looks(monkeypatch, first=1, last=5, number=number)
     assert train_here(steps=4)[-1]["msg"] == "done"
+
+
+def test_halt_that_is_a_link_to_nowhere_says_so_too(tmp_path: Path, heart: Heartbeat) -> None:
+    """The keeper obeys it: a trainer that did not was killed, without a checkpoint."""
+    (tmp_path / ".HALT").symlink_to(tmp_path / "none")
+    with pytest.raises(Halted):
+        wait(tmp_path, LateRanks(0.0, None), heart)
 
 
 def test_who_was_told_to_end_is_not_told_that_nobody_answered(

@@ -25,6 +25,7 @@ from gonogo.supervise.end_request import (
     ask_halt,
     ask_kill,
     asked_by,
+    is_asked,
     load_request,
     until_after,
 )
@@ -98,6 +99,7 @@ def test_what_stands_there_and_is_no_file_was_made_by_hand(tmp_path: Path, kind:
     }
     make[kind]()
     found = load_request(path)
+    assert is_asked(path)
     assert found is not None
     assert (found.reason, found.ended_by) == ("halted", "operator")
     assert not ask_halt(tmp_path, request("stalled")), "the first stands"
@@ -176,6 +178,7 @@ def test_nobody_gets_more_than_the_limit_to_leave() -> None:
 
 def test_nothing_asked_is_nothing_found(tmp_path: Path) -> None:
     assert asked_by(tmp_path) is None
+    assert not any(is_asked(tmp_path / name) for name in (HALT_NAME, KILL_NAME))
 
 
 def test_one_of_many_writers_wins(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
 from gonogo.judge.watch.detectors import disk as watched
 from gonogo.supervise.durable import save_json
-from gonogo.supervise.end_request import EndRequest, ask_kill
+from gonogo.supervise.end_request import EndRequest, ask_kill, load_request
 from gonogo.supervise.exit_record import (
     Ended,
     binding,
@@ -585,6 +585,14 @@ def test_the_end_says_what_stood_written_and_who_had_asked(tmp_path: Path) -> No
     assert found["findings"] == seal_lines(tmp_path / "findings.jsonl")
     assert found["findings"]["bytes"] == 3
     assert found["requests"] == [".HALT"]
+
+
+@pytest.mark.parametrize("name", [".HALT", ".kill"])
+def test_who_asked_by_a_link_to_nowhere_has_asked(tmp_path: Path, name: str) -> None:
+    """It ended the run, and the record of the end named no request."""
+    (tmp_path / name).symlink_to(tmp_path / "none")
+    assert load_request(tmp_path / name) is not None
+    assert build_binding(tmp_path, {"run": "r"})["requests"] == [name]
 
 
 def test_the_end_seals_what_ranks_wrote_those_too_that_were_never_ordered(tmp_path: Path) -> None:

@@ -733,22 +733,38 @@ def test_a_checkpoint_is_due_as_the_order_says(
 # Halts
 
 
-def halting(run: Path, at_step: int, agree: Callable[[bool], bool] | None = None) -> Any:
+def touch_halt(run: Path) -> None:
+    RunDir(run).halt.touch()
+
+
+def link_halt_to_nowhere(run: Path) -> None:
+    RunDir(run).halt.symlink_to(run / "none")
+
+
+def halting(
+    run: Path,
+    at_step: int,
+    agree: Callable[[bool], bool] | None = None,
+    ask: Callable[[Path], None] = touch_halt,
+) -> Any:
     """Train until told to halt; `.HALT` appears after a step."""
     with gonogo.trainer.attach(run, agree=agree) as beat:
         for step in range(1, 5):
             beat.step(loss=1.0)
             if step == at_step:
-                RunDir(run).halt.touch()
+                ask(run)
             if beat.should_halt():
                 assert beat.should_halt()
                 saved(beat)
                 break
 
 
-def test_a_halt_is_seen_after_the_step_and_ends_the_process_with_3(run: Path) -> None:
+@pytest.mark.parametrize("ask", [touch_halt, link_halt_to_nowhere])
+def test_a_halt_is_seen_after_the_step_and_ends_the_process_with_3(
+    run: Path, ask: Callable[[Path], None]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        halting(run, 2)
+        halting(run, 2, ask=ask)
     assert ended.value.code == 3
     lines = lines_of(run)
     assert steps_of(lines, "step_end") == [1, 2]

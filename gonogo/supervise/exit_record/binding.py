@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.plain_file import first_hole, read_plain, read_small
+from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, is_asked
 from gonogo.supervise.weather import SCARCE
 
 _HEARTBEATS = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
 """Of ranks: a trainer may have files of its own, whatever they are called."""
-REQUESTS = (".HALT", ".kill")
+REQUESTS = (HALT_NAME, KILL_NAME)
 AGAIN_S = 5.0
 """How long a disk that refuses a look is asked again, for all files of an end together."""
 _AGAIN_POLL_S = 0.1
@@ -37,7 +38,7 @@ def build_binding(run_dir: Path, order: Mapping[str, Any]) -> dict[str, Any]:
         "attempt": order.get("attempt", 1),
         "order_sha256": digest_of(run_dir / "order.json", give_up=give_up),
         "watch": seal_lines(run_dir / "watch.jsonl", give_up=give_up),
-        "requests": [name for name in REQUESTS if (run_dir / name).exists()],
+        "requests": [name for name in REQUESTS if is_asked(run_dir / name)],
         "findings": seal_lines(run_dir / "findings.jsonl", give_up=give_up),
         "heartbeats": count_heartbeats(run_dir, give_up=give_up),
     }

@@ -22,7 +22,7 @@ from gonogo.contract.node import NodeLine
 from gonogo.contract.order import Order
 from gonogo.plain_file import append_plain, create_plain
 from gonogo.rundir import RunDir
-from gonogo.supervise.end_request import HALT_NAME, KILL_NAME
+from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, is_asked
 from gonogo.supervise.evidence.of_node import NodeEvidence
 from gonogo.supervise.host.memory import HostMemoryProbe
 from gonogo.supervise.launch.place import Place
@@ -116,7 +116,8 @@ class Follower:
     def _is_being_ended(self) -> bool:
         names = (HALT_NAME, KILL_NAME)
         return any(
-            self._weather.tried(name, (self._dir.path / name).exists, False) for name in names
+            self._weather.tried(name, partial(is_asked, self._dir.path / name), False)
+            for name in names
         )
 
     def _be_seen(self, now: float) -> None:

@@ -25,6 +25,7 @@ from gonogo.supervise.end_request import (
     ask_halt,
     ask_kill,
     asked_by,
+    is_asked,
     load_request,
     until_after,
 )
@@ -228,7 +229,7 @@ class Ending:
         return min(found, key=lambda request: request.at, default=None)
 
     def _asked(self) -> bool:
-        written = (self._dir / HALT_NAME).exists() or (self._dir / KILL_NAME).exists()
+        written = any(is_asked(self._dir / name) for name in (HALT_NAME, KILL_NAME))
         return written or self._unwritten is not None
 
     def _all_stamped(self) -> bool:

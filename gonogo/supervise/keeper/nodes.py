@@ -24,6 +24,7 @@ from gonogo.supervise.end_request import (
     KILL_NAME,
     EndRequest,
     ask_kill,
+    is_asked,
 )
 from gonogo.supervise.exit_record import Ended, ended_of, seal_file, seal_lines
 from gonogo.supervise.exit_record.binding import AGAIN_S
@@ -209,7 +210,7 @@ class Nodes:
 
     def _ask_once(self, request: EndRequest) -> None:
         """Ask every node to end, unless somebody has."""
-        if not ((self._dir / HALT_NAME).exists() or (self._dir / KILL_NAME).exists()):
+        if not any(is_asked(self._dir / name) for name in (HALT_NAME, KILL_NAME)):
             ask_kill(self._dir, request)
 
     def _end_rest(self) -> None:
@@ -228,7 +229,7 @@ class Nodes:
     def _is_out_of_time(self, now: float) -> bool:
         """Say whether who was asked to end has had all the time there is."""
         for name, limit_s in ((HALT_NAME, HALT_LIMIT_S), (KILL_NAME, 0.0)):
-            if name in self._asked or (self._dir / name).exists():
+            if name in self._asked or is_asked(self._dir / name):
                 asked_at = self._asked.setdefault(name, now)
                 if now - asked_at >= limit_s + self._grace_s + UNKILLABLE_S + ANSWER_S:
                     return True

@@ -23,7 +23,7 @@ from gonogo.contract.outcome import Detector
 from gonogo.judge.evidence.rounds import by_relevance
 from gonogo.judge.watch import RankSnapshot
 from gonogo.rundir import RunDir
-from gonogo.supervise.end_request import KILL_NAME, ask_halt, ask_kill, load_request
+from gonogo.supervise.end_request import KILL_NAME, ask_halt, ask_kill, is_asked, load_request
 from gonogo.supervise.evidence.of_rank import Target
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.watcher.leaving import Leaving
@@ -106,10 +106,10 @@ class Halting:
 
     def asked(self) -> bool:
         """Say whether the run has been asked to end, by whomever."""
-        return self._dir.halt.exists() or self._is_killed()
+        return is_asked(self._dir.halt) or self._is_killed()
 
     def _is_killed(self) -> bool:
-        return (self._dir.path / KILL_NAME).exists()
+        return is_asked(self._dir.path / KILL_NAME)
 
     def observe(self, finding: Finding, now: float) -> Finding:
         """Take evidence for a new finding, decide on it, and return it with its evidence.

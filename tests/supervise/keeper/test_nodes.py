@@ -162,6 +162,20 @@ def test_the_rest_of_a_run_is_ended_for_what_became_of_a_part_where_nobody_else_
     assert ("node 1 is lost: node2 says: its keeper is gone" in asked.text) is lost
 
 
+def test_the_rest_of_a_run_is_not_asked_again_by_who_finds_a_link_to_nowhere(
+    tmp_path: Path,
+) -> None:
+    order = make_order(world_size=3, nodes=3).document()
+    nodes = Nodes(tmp_path, order, Place.of(order, 0), 1.0)
+    (tmp_path / ".HALT").symlink_to(tmp_path / "none")
+    for node in (0, 1):
+        agent = {"code": node, "signal": None, "at": 1.0}
+        save_json(exit_path(tmp_path, node), {"v": 1, "agent": agent})
+    for now in (0.0, SETTLE_S):
+        nodes.are_over(now, stopped=False)
+    assert not (tmp_path / ".kill").exists()
+
+
 @pytest.mark.parametrize(
     ("killed_at", "elsewhere_at", "reason"),
     [(100.0, 40.0, "oom"), (100.0, None, "oom"), (None, 100.0, "nonzero_exit")],

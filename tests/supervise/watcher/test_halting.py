@@ -119,6 +119,14 @@ def test_suspicion_takes_evidence_and_asks_for_nothing(
     assert not halting.asked()
 
 
+@pytest.mark.parametrize("name", [".HALT", ".kill"])
+def test_who_is_asked_by_a_link_to_nowhere_is_asked(
+    tmp_path: Path, halting: Halting, name: str
+) -> None:
+    (tmp_path / name).symlink_to(tmp_path / "none")
+    assert halting.asked()
+
+
 def test_what_is_foreseen_takes_one_round_and_asks_for_nothing(
     halting: Halting, evidence: EvidenceOnPaper
 ) -> None:
