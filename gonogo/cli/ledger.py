@@ -34,6 +34,7 @@ from gonogo.judge.ledger.verify import (
     verify_folder,
 )
 from gonogo.signing import KEY_FILE, PUBLIC_FILE, has_signed, load_public_key, shown_key
+from gonogo.supervise.prune.directories import find_undecided
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Keys = Annotated[
@@ -268,7 +269,21 @@ def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verifi
         found = Verified(decisions=0)
     if (place / PUBLIC_FILE).exists() and _is_bare(place / "decisions", parts):
         found = replace(found, not_verified=[_NONE_THERE.format(place), *found.not_verified])
-    return found
+    return replace(found, not_verified=[*found.not_verified, *_undecided(place)])
+
+
+def _undecided(home: Path) -> Iterable[str]:
+    """Tell of runs of `gonogo run` whose decision is not there; a service's are not its alone."""
+    try:
+        runs = find_undecided(home)
+    except OSError as error:
+        yield f"whether each run was decided: {error.filename or home / 'runs'}: {error.strerror}"
+        return
+    if not runs:
+        return
+    have = "run of gonogo run has" if len(runs) == 1 else "runs of gonogo run have"
+    more = ", …" if len(runs) > SHOWN else ""
+    yield f"{len(runs)} ended {have} no decision here: {', '.join(runs[:SHOWN])}{more}"
 
 
 def _is_bare(folder: Path, parts: Mapping[Path, Verified]) -> bool:

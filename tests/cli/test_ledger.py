@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.ids import Kind, new_id
 from gonogo.judge.ledger.sign import SigningKey
+from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, save_json
 from gonogo.signing import save_public_key, save_signing_key
 from tests.cli.typed import typed
 from tests.judge.ledger.chains import KEY, OTHER_KEY, RELEASE, chain, release, save_chain
@@ -119,6 +121,50 @@ def test_a_home_without_decisions_says_that_only_an_anchor_can_show_more(
     (text,) = told(done)["not_verified"]
     assert "no decision is there" in text
     assert told(typed(home, "verify", "--json"))["not_verified"] == [text]
+
+
+def ended_run(home: Path, name: str, shipped: str | None) -> None:
+    folder = home / "runs" / name
+    folder.mkdir()
+    save_json(folder / "exit.json", {"v": 1})
+    if shipped is not None:
+        (folder / SHIPPED_NAME).write_text(shipped)
+
+
+def test_ended_runs_of_gonogo_run_without_a_decision_are_named(home: Path) -> None:
+    """Each is an experiment of its own: a decision that was taken away left no gap anywhere."""
+    decided = told(typed(home, "verify", "--json"))
+    about = chain()[1].decision.run
+    assert about is not None
+    names = [new_id(Kind.RUN) for _ in range(4)]
+    ended_run(home, names[0], "{}")
+    ended_run(home, names[1], None)
+    (home / "runs" / about / SHIPPED_NAME).write_text(f"gonogo run: {NO_SERVICE} of it\n")
+    assert told(typed(home, "verify", "--json")) == decided, "a service's, and one that was decided"
+    for number, have in ((2, "run of gonogo run has"), (3, "runs of gonogo run have")):
+        ended_run(home, names[number], f"gonogo run: {NO_SERVICE} of it\n")
+        done = typed(home, "verify", "--json")
+        shown = ", ".join(sorted(names[2 : number + 1]))
+        assert told(done)["not_verified"] == [
+            f"{number - 1} ended {have} no decision here: {shown}"
+        ]
+        assert done.returncode == 0
+    (home / "runs" / names[2] / "exit.json").unlink()
+    (text,) = told(typed(home, "verify", "--json"))["not_verified"]
+    assert text.endswith(f"here: {names[3]}"), "one that goes on, or was pruned"
+
+
+def test_runs_that_cannot_be_looked_through_are_not_verified(home: Path) -> None:
+    folder = home / "runs" / new_id(Kind.RUN)
+    folder.mkdir()
+    os.mkfifo(folder / SHIPPED_NAME)  # a program may write in its directory; nobody waits for it
+    assert told(typed(home, "verify", "--json"))["not_verified"] == []
+    (home / "runs").rename(home / "elsewhere")
+    (home / "runs").symlink_to(home / "runs")
+    done = typed(home, "verify", "--json")
+    (text,) = told(done)["not_verified"]
+    assert text.startswith(f"whether each run was decided: {home / 'runs'}: ")
+    assert done.returncode == 0
 
 
 def test_an_anchor_shows_that_the_end_was_removed(home: Path) -> None:

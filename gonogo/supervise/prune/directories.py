@@ -17,7 +17,7 @@ from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
 from gonogo.pruned import PRUNED_NAME, load_pruned
-from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_record, save_json
+from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_bytes, load_record, save_json
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.locks import holding, keeper_lock
 from gonogo.supervise.prune.decide import RunFacts, What
@@ -29,15 +29,14 @@ def load_facts(home: Path) -> list[RunFacts]:
     """Return the facts about every run directory of a home, oldest id first."""
     quarantines = [_text(path) for path in (home / "quarantine").glob("*.json")]
     decided = _decided(home / "decisions")
-    try:
-        paths = sorted((home / "runs").iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return [
-        _facts_of(path, quarantines, decided)
-        for path in paths
-        if is_id(path.name, Kind.RUN) and path.is_dir() and not path.is_symlink()
-    ]
+    return [_facts_of(path, quarantines, decided) for path in _run_dirs(home)]
+
+
+def find_undecided(home: Path) -> list[str]:
+    """Return the ended runs of a home that no service knows and no decision in it is about."""
+    ended = [path for path in _run_dirs(home) if not _known(path) and RunDir(path).exit.exists()]
+    decided = _decided(home / "decisions") if ended else ()
+    return [path.name for path in ended if path.name not in decided]
 
 
 def prune(path: Path, what: What, *, policy: str, now: float) -> bool:
@@ -79,8 +78,7 @@ def _facts_of(path: Path, quarantines: Collection[str], decided: Collection[str]
     run_dir, run = RunDir(path), path.name
     order, ended = _order(run_dir), _exit(run_dir)
     pruned = load_pruned(path)
-    shipped = path / SHIPPED_NAME
-    known = bool(_load_json(shipped)) or NO_SERVICE not in _text(shipped)  # a person's reason may
+    known = _known(path)
     return RunFacts(
         run=run,
         experiment=order.experiment if known and order is not None else run,
@@ -88,7 +86,7 @@ def _facts_of(path: Path, quarantines: Collection[str], decided: Collection[str]
         bytes=_size(path),
         checkpoint_bytes=_size(run_dir.checkpoints),
         living=living_keeper(path) is not None,
-        shipped=shipped.is_file(),
+        shipped=(path / SHIPPED_NAME).is_file(),
         known=known,
         decided=run in decided,
         left=ended is not None and bool(ended.left),
@@ -96,6 +94,24 @@ def _facts_of(path: Path, quarantines: Collection[str], decided: Collection[str]
         begins_from=None if order is None else _begins_from(order),
         pruned=None if pruned is None else _what(pruned.get("what")),
     )
+
+
+def _run_dirs(home: Path) -> list[Path]:
+    try:
+        paths = sorted((home / "runs").iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [
+        path
+        for path in paths
+        if is_id(path.name, Kind.RUN) and path.is_dir() and not path.is_symlink()
+    ]
+
+
+def _known(path: Path) -> bool:
+    """Say whether a service knows of a run."""
+    shipped = path / SHIPPED_NAME
+    return bool(_load_json(shipped)) or NO_SERVICE not in _text(shipped)  # a person's reason may
 
 
 def _what(said: object) -> What:
@@ -150,7 +166,7 @@ def _sizes(path: Path) -> Iterator[int]:
 def _load_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; an empty one where there is none that can be read."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(load_bytes(path))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -158,6 +174,6 @@ def _load_json(path: Path) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        return load_bytes(path).decode(errors="replace")
     except OSError:
         return ""
