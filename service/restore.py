@@ -5,8 +5,8 @@ only one that has no database yet, nor the log of one that was (SQLite would pla
 restored one), is restored into; its `runs/` stays where the backup brings none, for runs go on
 there. A restore that fails leaves the home as it found it. The database comes last, so where it
 lies in the backup a restore that was killed is done again as if it had never begun. A service that
-starts on a restored home begins a new epoch, so that it hands out no token that an attempt of after
-the backup already has.
+starts on a restored home hands out no token that an attempt of after the backup already has
+(`service.experiments.epochs`).
 """
 
 import errno

@@ -1,9 +1,10 @@
 """Which fencing tokens may be given out? Those of an epoch that no living attempt can hold.
 
-A token is `epoch · 2³² + n`. The epoch grows with every start of a service, and is at least the
-hours since 2024: a database that was restored from a backup begins a new one, so that it never
-hands out a number that an attempt of after the backup already has. So does `n` with every second:
-a database that lost its last writes under a service (a fail-over) hands out none of theirs either.
+A token is `epoch · 2³² + n`. The epoch is the hours from 2024 to a service's start, or that of the
+start before where the clock went back; `n` grows with every second. So a database that was restored
+from a backup, or lost its last writes under a service (a fail-over), hands out no number that an
+attempt of after that moment already has, and greater ones alone. Starts are not counted: one that
+was restored knows of none after its backup, and would stay below an attempt of after them.
 """
 
 from sqlalchemy import select
@@ -23,7 +24,7 @@ EPOCH = "epoch"
 
 def next_epoch(last: int, now: float) -> int:
     """Return the epoch of a service that starts at `now` (Unix seconds) after epoch `last`."""
-    return max(last + 1, int((now - _FROM_S) // _HOUR_S), 1)
+    return max(last, int((now - _FROM_S) // _HOUR_S), 1)
 
 
 def begin_epoch(session: Session, now: float) -> int:

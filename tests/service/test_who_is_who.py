@@ -20,7 +20,7 @@ from service.agent.fence import Bearer, bind_key, check_bearer, hash_claim, home
 from service.context import open_context
 from service.db.schema import KeyRow, RunRow
 from service.db.store import Store
-from service.experiments.epochs import begin_epoch, next_epoch, next_token
+from service.experiments.epochs import begin_epoch, is_of_now, next_epoch, next_token
 from service.experiments.takers import SILENT_S
 from service.http.auth import find_principal, load_local_keys, revoke_key
 from service.settings import Settings
@@ -288,35 +288,47 @@ def test_a_database_that_lost_its_last_writes_gives_out_none_of_their_tokens() -
     assert next_token(5 * 2**32 + 7, 5, 1.8e9 + 2) > lost
 
 
-def test_epochs_grow_with_every_start_and_with_the_hours() -> None:
+def test_epochs_grow_with_the_hours_and_never_go_back() -> None:
     hour = 3600.0
     start = 1_704_067_200.0 + 1000 * hour
     assert next_epoch(0, start) == 1000
-    assert next_epoch(1000, start) == 1001
+    assert next_epoch(1001, start) == 1001
     assert next_epoch(1000, start + 5 * hour) == 1005
     assert next_epoch(0, 0.0) == 1
     assert next_epoch(0, 4e9) < 2**21
 
 
+@pytest.mark.parametrize(
+    ("later_s", "starts"),
+    [
+        pytest.param(50 * 3600.0, 1, id="two days later"),
+        pytest.param(600.0, 4, id="ten minutes and four starts later"),
+    ],
+)
 def test_a_restored_database_gives_out_no_number_that_is_living(
-    database_url: str, tmp_path: Path
+    database_url: str, tmp_path: Path, later_s: float, starts: int
 ) -> None:
     """Its tokens are those of the backup; an attempt of after it holds a later one."""
     settings = Settings(home=tmp_path / "home", database_url=database_url)
-    backup = open_context(settings, now=lambda: 1.8e9)
-    before = backup.store._info["epoch"]
-    backup.store.close()
-    later = open_context(settings, now=lambda: 1.8e9 + 50 * 3600)
-    living = next_token(next_token(0, before, 1.8e9), later.store._info["epoch"], 1.8e9 + 50 * 3600)
+
+    def start(now: float) -> int:
+        context = open_context(settings, now=lambda: now)
+        context.store.close()
+        return int(context.store._info["epoch"])
+
+    before = start(1.8e9)
+    after = [start(1.8e9 + later_s) for _ in range(starts)][-1]
+    living = next_token(next_token(0, before, 1.8e9), after, 1.8e9 + later_s)
+    store = Store(database_url)
     back = f"UPDATE epochs SET n = {before}"
-    later.store.write(lambda session: session.connection().exec_driver_sql(back))
-    later.store.close()
-    restored = open_context(settings, now=lambda: 1.8e9 + 51 * 3600)
-    assert next_token(0, restored.store._info["epoch"], 1.8e9) > living
-    restored.store.close()
+    store.write(lambda session: session.connection().exec_driver_sql(back))
+    store.close()
+    restored = start(1.8e9 + later_s + 60)
+    assert next_token(0, restored, 1.8e9 + later_s + 60) > living
+    assert is_of_now(living, restored), "whoever has it is believed"
 
 
-def test_services_that_start_at_once_on_one_database_have_an_epoch_each(
+def test_services_that_start_at_once_on_one_database_all_have_an_epoch(
     database_url: str,
 ) -> None:
     store = Store(database_url)
@@ -325,7 +337,7 @@ def test_services_that_start_at_once_on_one_database_have_an_epoch_each(
             pool.map(lambda _: store.write(lambda session: begin_epoch(session, 1.8e9)), range(8))
         )
     store.close()
-    assert len(set(found)) == 8
+    assert set(found) == {next_epoch(0, 1.8e9)}
 
 
 def test_a_second_home_on_the_database_locks_nobody_out(database_url: str, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class WorkerRow(Table):
 
 
 class EpochRow(Table):
-    """The one row of fencing epochs: it grows with every start of a service."""
+    """The one row of fencing epochs: that of the service that started last."""
 
     __tablename__ = "epochs"
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
