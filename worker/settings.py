@@ -71,6 +71,12 @@ class Settings:
         said = self.inherited.get(_KEY)
         return said or self.renewed_key() or self.api_key or load_key(self.home)
 
+    def key_place(self) -> str:
+        """Return where the key of `key` stands, for people."""
+        if self.inherited.get(_KEY):
+            return _KEY
+        return str(self.home / "key" if self.renewed_key() is None else self.key_file())
+
     def renewed_key(self) -> str | None:
         """Return the key as its file holds it by now; None where it is of none that can be read."""
         file = self.key_file()

@@ -85,7 +85,8 @@ class Desk:
     _book: ClaimBook = field(init=False)
     _called_stale: dict[str, float] = field(default_factory=dict)
     _client: ControlPlane | None = None
-    _reachable: bool = True
+    _unanswered: type[Exception] | None = None
+    """What kept the last claim from an answer, as it was logged; None: it had one."""
     _nodes_know: bool = False
     """Whether an engine's nodes can read where the control plane answers."""
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -358,9 +359,9 @@ class Desk:
         except (Unavailable, Rejected) as error:
             self._note_unreachable(error)
             return None
-        if not self._reachable:
+        if self._unanswered is not None:
             _log.info("the control plane answers again", extra={"action": "reachable"})
-        self._reachable = True
+        self._unanswered = None
         self._tell_again(claim.untold)
         if self.submitting is not None:
             self.submitting.over = frozenset(claim.over)
@@ -403,9 +404,12 @@ class Desk:
         return self._client
 
     def _note_unreachable(self, error: Exception) -> None:
-        if self._reachable:
-            _log.warning("no claim: %s", error, extra={"action": "claim_failed"})
-        self._reachable = self._nodes_know = False
+        kind = Unavailable if isinstance(error, Unavailable) else type(error)
+        if self._unanswered is not kind:
+            whose = f"; its key is of {self.settings.key_place()}"
+            text = f"{error}{whose if isinstance(error, NotAllowed) else ''}"
+            _log.warning("no claim: %s", text, extra={"action": "claim_failed"})
+        self._unanswered, self._nodes_know = kind, False
         if isinstance(error, NotAllowed):
             self._forget_client()  # the key may have been made anew
 

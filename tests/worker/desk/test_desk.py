@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import random
 import shutil
@@ -116,6 +117,19 @@ def test_a_key_that_is_refused_is_read_again(desk: Desk, plane: FakeControlPlane
     (desk.settings.home / "worker_key").write_text("renewed")
     desk.run_round()
     assert len(plane.claims) == 1
+
+
+def test_a_key_that_is_refused_after_an_outage_is_told_with_its_place(
+    desk: Desk, plane: FakeControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A service that was down for a restore knows no key of after its backup."""
+    caplog.set_level(logging.WARNING, "worker.desk")
+    plane.key = "another"
+    for plane.down in (True, True, False, False):
+        desk.run_round()
+    told = [row.getMessage() for row in caplog.records if row.getMessage().startswith("no claim")]
+    assert len(told) == 2, "an outage, and then the key, once each"
+    assert told[1].endswith(f"401: no such key; its key is of {desk.settings.home}/worker_key")
 
 
 def test_a_run_that_cannot_be_shipped_does_not_hold_others_back(
