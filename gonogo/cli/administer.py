@@ -20,6 +20,7 @@ from gonogo.cli.output import err, out, print_json, print_table
 from gonogo.cli.reach.plans import PlanArgument, placed, read_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.cli.stack import embedded_server
+from gonogo.contract.api import WorkerState
 from gonogo.contract.canonical import digest as digest_of
 from gonogo.contract.errors import GonogoError, NotFound
 from gonogo.planning.campaigns import resolve_campaign
@@ -265,10 +266,16 @@ def _check_import(module: str) -> tuple[str, str, str]:
 def _check_service(settings: Settings) -> tuple[str, str, str]:
     with client_of(settings) as client:
         try:
-            count = len(client.get("/workers")["items"])
+            rows = client.get("/workers")["items"]
         except GonogoError as error:
             return "service", "warn", error.detail
-    return "service", "pass" if count else "warn", f"{settings.url}, {count} worker(s)"
+    living = sum(row["state"] != WorkerState.SILENT for row in rows)
+    text = f"{settings.url}, {living} worker(s)"
+    if living < len(rows):
+        text += f", {len(rows) - living} silent (`gonogo workers` names them; their logs say why)"
+    if not living:
+        return "service", "warn", f"{text}; start one with `gonogo worker`"
+    return "service", "pass", text
 
 
 def flags(
