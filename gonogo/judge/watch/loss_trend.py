@@ -49,6 +49,10 @@ class Trend:
     """Sum of heights over the best in the present block of such steps."""
     heights: tuple[float, ...] = ()
     """Those of the last blocks before it."""
+    eased: float | None = None
+    """The lowest smoothed loss since the rise was found to come down; cleared with `told`."""
+    eases: int = 0
+    """How often it was; cleared with `told`."""
     told: bool = False
     """Whether the rise was found; cleared once the smoothed loss has come back."""
     risen_by: float = 0.0
@@ -70,6 +74,11 @@ class Trend:
         """Return the trend at a warm restart: losses are counted anew."""
         own = come_back(self)
         return replace(own, steps=0, best=None, bests=(), warm=True, window=(), spikes=())
+
+    def easing(self) -> "Trend":
+        """Return the trend of a rise that comes down: its blocks are counted anew."""
+        eases = self.eases + 1
+        return replace(self, eased=self.smooth, eases=eases, over=0, up=0, height=0.0, heights=())
 
     def anew(self) -> "Trend":
         """Return the trend where another training begins."""
@@ -109,6 +118,8 @@ def come_back(own: Trend) -> Trend:
         up=0,
         height=0.0,
         heights=(),
+        eased=None,
+        eases=0,
         told=False,
         ends=False,
         kind=own.kind.down(),

@@ -28,6 +28,8 @@ UP = Trend(
     up_ts=28.0,
     height=3.0,
     heights=(2.0,),
+    eased=3.5,
+    eases=2,
     told=True,
     risen_by=1.5,
     spikes=(True, False),
@@ -58,11 +60,18 @@ def test_a_loss_that_has_come_back_is_up_no_more_and_keeps_where_it_was() -> Non
         up=0,
         height=0.0,
         heights=(),
+        eased=None,
+        eases=0,
         told=False,
         ends=False,
         kind=SWUNG,
     )
     assert come_back(UP) == left
+
+
+def test_a_rise_that_comes_down_is_held_against_its_lowest_in_blocks_of_its_own() -> None:
+    left = replace(UP, eased=4.0, eases=3, over=0, up=0, height=0.0, heights=())
+    assert UP.easing() == left
 
 
 def test_a_warm_restart_counts_anew_and_keeps_the_first_losses() -> None:

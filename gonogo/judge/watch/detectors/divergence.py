@@ -5,7 +5,9 @@ its own limit, a spike that is already falling back is left alone unless it does
 and gets nowhere, and what the loss did before it was first smooth counts for little: it may not
 have tripled since its first steps, nor lie above them where they say that it is the loss of a
 language model (near the logarithm of the vocabulary). A mild rise, such as the order of the data
-makes, warns, and has to stay for long before it halts. A restart is held against the best that the
+makes, warns, and has to stay for long before it halts. Other data (a curriculum, another language)
+lift a loss at once and may be learnt slowly: a rise that comes down all the while warns, and halts
+where that stops or turns. A restart is held against the best that the
 run had had by that step; another training after one that was done (the next fold, another stage) is
 held against nothing of that.
 
@@ -27,6 +29,7 @@ that comes up, but not above where the run began, may be that: it has to go on c
 
 import math
 import statistics
+from collections.abc import Sequence
 from operator import attrgetter
 
 from gonogo.contract import outcome
@@ -36,6 +39,7 @@ from gonogo.judge.watch.loss_kind import Rise
 from gonogo.judge.watch.loss_trend import Trend, come_back, jitter_of, sigma_of
 from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import Step
+from gonogo.judge.watch.trend import SlopeBound, trend_of
 from gonogo.judge.watch.view import View, found
 
 _RATE = attrgetter("lr")
@@ -55,6 +59,9 @@ harder mix of data is learnt slowly."""
 FIRST_X, FIRST_LEAST = 3.0, 1.0
 """A loss that began at this or more may not come to so many times that."""
 LN_VOCAB_NEAR = 1.0
+EASES_X, EASES_BLOCKS, EASES = 10.0, 16, 6
+"""A rise of at most so many times the limit (that of noise aside) eases where the losses fall so
+fast that it would be won back within so many of those blocks; so often, each from a rise anew."""
 AGAIN_X = 3.0
 """A rise warns again where it is so many times as high as those that did before."""
 SPIKES_LAST_SHARE, BURSTS, BURSTS_WITHIN = 4, 3, 1000
@@ -79,7 +86,12 @@ class Divergence(Detector[Trend]):
         " first losses where they are within 1 of ln(vocab), else three times these where they are"
         " 1 or more. After a restart it is the best by that step, and losses are counted anew;"
         " of another training after one that was done, nothing of that one counts."
-        " A rise of no more than three times the limit (that of the noise aside) warns, and halts"
+        " A rise of no more than ten times the limit (that of the noise aside), and not above where"
+        " the run began, warns where its losses fall (Theil-Sen slope, 95 %; asked again until"
+        " there are `window_steps`) by as much as wins it back in 64 times `over_steps`; it is then"
+        " held against its lowest since, up to six times, and halts where it has no lower mean, as"
+        " above. So does one that was mild and then jumps."
+        " A mild rise, of no more than three times the limit, warns, and halts"
         " where it has stayed for 32 times `over_steps` without losing a tenth of its height, or"
         " lies above where the loss of a language model began."
         " Any loss that was never negative halts so where it began near ln(vocab). One that did not"
@@ -101,8 +113,9 @@ class Divergence(Detector[Trend]):
         " high as those that warned before."
     )
     State = Trend
-    version = 2
-    """2: a noisy loss that rises with its gradients, as a value's does, only warns."""
+    version = 3
+    """2: a noisy loss that rises with its gradients, as a value's does, only warns. 3: a rise that
+    comes down all the while, as on other data, halts where that stops."""
     steps = True
 
     def observe_step(self, own: Trend, step: Step, view: View) -> Seen[Trend]:
@@ -179,33 +192,41 @@ class Divergence(Detector[Trend]):
             own = replace(own, jitter=jitter_of(own.window))
         mild = best == own.best and own.smooth - best <= MILD_X * least
         own = replace(own, noise=noise, kind=own.kind.up(mild=mild))
+        if own.eased is not None:
+            own = replace(own, eased=min(own.eased, own.smooth))
         own, lasts = self._lasted(own, loss - best, above, best, step)
-        if not self._holds(own, best, above):
-            own = replace(own, over=0)
-        else:
-            if not own.over:
-                own = replace(own, since_step=step.step, since_ts=step.tick.ts)
-            own = replace(own, over=own.over + 1)
+        own = self._held(own, best if own.eased is None else own.eased, above, step)
         over_steps = self.settings.over_steps
         if self._may_reheat(own):
             over_steps *= UNTOLD_X
         if own.ends or (own.over < over_steps and not lasts):
             return own, []
-        falls = own.kind.falls(
-            self._rise(own, best, above, mild=mild, stays=lasts),
-            speaks=self._speaks(own),
-            resumed=self.run.order.resume_from is not None,
-        )
-        ends = falls or own.kind.blows_up(own.smooth)
-        if own.told and not ends:
-            return own, []
+        rise = self._rise(own, best, above, mild=mild, stays=lasts)
+        ends, eases = self._ends(own, rise, least, lasts=lasts)
+        if eases is None or (own.told and not ends):
+            return (own.easing() if eases else own), []
         if own.over < over_steps:
             own = replace(own, over=own.up, since_step=own.up_step, since_ts=own.up_ts)
         higher = own.smooth - best > AGAIN_X * own.risen_by
         severity = Severity.HALT if ends else Severity.WARN if higher else Severity.INFO
         risen_by = own.smooth - best if higher else own.risen_by
-        own = replace(own, told=True, ends=ends, risen_by=risen_by)
-        return own, [self._finding(own, best, above, step, view, severity)]
+        eased = own.smooth if eases else own.eased
+        own = replace(own, told=True, ends=ends, risen_by=risen_by, eased=eased)
+        finding = self._finding(own, best, above, step, view, severity)
+        return (own.easing() if eases else own), [finding]
+
+    def _ends(
+        self, own: Trend, rise: Rise, least: float, *, lasts: bool
+    ) -> tuple[bool, bool | None]:
+        """Return whether a rise ends the run, and whether it would but for being of other data."""
+        if own.kind.blows_up(own.smooth):
+            return True, False
+        resumed = self.run.order.resume_from is not None
+        falls = own.kind.falls(rise, speaks=self._speaks(own), resumed=resumed)
+        if not falls or lasts or rise.worse:
+            return falls, False
+        eases = self._eases(own, rise.best, least)
+        return eases is False, eases
 
     def _rise(self, own: Trend, best: float, above: float, *, mild: bool, stays: bool) -> Rise:
         """Return how far the loss has come, and from where."""
@@ -224,6 +245,30 @@ class Divergence(Detector[Trend]):
             and own.heights[-1] >= WINS_BACK * max(own.heights),
         )
 
+    def _eases(self, own: Trend, best: float, least: float) -> bool | None:
+        """Whether a rise is one of other data; None where that is not known yet.
+
+        Its losses come down, or it was mild until now and has jumped: those before did not climb.
+        """
+        recent = self._recent()
+        held = own.over + recent // 2
+        risen = own.window[-(held if own.eased is not None else max(held, own.up)) :]
+        height = statistics.median(risen) - best
+        if own.eases == EASES or height > EASES_X * least:
+            return False
+        within = EASES_BLOCKS * LASTS_X * self.settings.over_steps
+        fall = _slope([-loss for loss in risen])
+        if fall.slope * within >= height:
+            if fall.lower > 0.0:
+                return True
+            if len(risen) < self.settings.window_steps:
+                return None
+        before = own.window[: -2 * recent]
+        if not own.told or own.eased is not None or len(before) < recent:
+            return False
+        climb = _slope(before)
+        return climb.lower <= 0.0 or climb.slope * within < height
+
     def _lasted(
         self, own: Trend, height: float, above: float, best: float, step: Step
     ) -> tuple[Trend, bool]:
@@ -237,13 +282,27 @@ class Divergence(Detector[Trend]):
         if own.up % (block * UNTOLD_BLOCKS_X if self._may_reheat(own) else block):
             return own, False
         lasts = bool(own.heights) and own.height >= HOLDS * own.heights[-1]
+        if lasts and own.eased is not None and own.smooth > own.eased + above:
+            return replace(own, eased=None, up=0, height=0.0, heights=()), False
         return replace(own, height=0.0, heights=(*own.heights, own.height)[-LONG_BLOCKS:]), lasts
+
+    def _recent(self) -> int:
+        """Return how many losses are recent ones."""
+        return min(RECENT_STEPS, max(FEW_STEPS, int(self.settings.over_steps) // 2))
+
+    def _held(self, own: Trend, best: float, above: float, step: Step) -> Trend:
+        """Count the steps running on which the rise holds."""
+        if not self._holds(own, best, above):
+            return replace(own, over=0)
+        if not own.over:
+            own = replace(own, since_step=step.step, since_ts=step.tick.ts)
+        return replace(own, over=own.over + 1)
 
     def _holds(self, own: Trend, best: float, above: float) -> bool:
         """Whether smoothed and recent losses are above the limit, and not on their way back."""
         if own.smooth <= best + above:
             return False
-        recent = min(RECENT_STEPS, max(FEW_STEPS, self.settings.over_steps // 2))
+        recent = self._recent()
         if statistics.median(own.window[-LAST_STEPS:]) <= best + above:
             return False
         height = statistics.median(own.window[-recent:]) - best
@@ -320,6 +379,8 @@ class Divergence(Detector[Trend]):
 
     def _why_not(self, own: Trend, best: float) -> str:
         """Return why a rise that holds ends nothing."""
+        if own.eased is not None:
+            return "it comes down, and halts where that stops"
         least = max(self.settings.above, self.settings.above_ratio * abs(best))
         if not own.kind.negative and own.smooth - best <= MILD_X * least:
             return f"it halts beyond {MILD_X * least:.3g}, or where it stays for long"
@@ -339,3 +400,7 @@ class Divergence(Detector[Trend]):
             f"Losses were told of {own.steps} steps; more than {self.settings.after_step} are"
             " needed: nobody knows whether the loss diverged."
         )
+
+
+def _slope(losses: Sequence[float]) -> SlopeBound:
+    return trend_of(list(enumerate(losses)))

@@ -254,3 +254,67 @@ def test_the_loss_of_a_value_rises_with_the_returns_and_its_gradients_with_it(se
         return {"loss": base * noise[0], "grad_norm": (0.05 + base) * noise[1], "lr": 1e-4}
 
     assert not run((told(step) for step in range(1500)), vocab=None).halts
+
+
+def on_other_data(
+    kind: Callable[[int], float], *, steps: int = 2400, sigma: float = 0.03, vocab: int | None = 256
+) -> Fed:
+    """A language model's loss that has so much more from step 800 on."""
+    dice = random.Random(11)
+    lines = (of_a_language_model(s, kind(s - 800) if s >= 800 else 0.0) for s in range(steps))
+    noisy = ({**row, "loss": row["loss"] + dice.gauss(0.0, sigma)} for row in lines)
+    return run(noisy, vocab=vocab)
+
+
+@pytest.mark.parametrize("vocab", [256, None])
+@pytest.mark.parametrize(
+    ("height", "tau", "sigma"), [(1.7, 700.0, 0.03), (1.2, 1500.0, 0.03), (2.4, 700.0, 0.15)]
+)
+def test_other_data_that_are_learnt_slowly_warn_once_and_halt_nothing(
+    height: float, tau: float, sigma: float, vocab: int | None
+) -> None:
+    fed = on_other_data(lambda s: 0.2 + height * math.exp(-s / tau), sigma=sigma, vocab=vocab)
+    assert fed.halts == []
+    (warned,) = [row for row in fed.of(Severity.WARN) if "/rise/" in row.key]
+    assert (vocab is None) or warned.text.endswith("it comes down, and halts where that stops")
+
+
+@pytest.mark.parametrize("apart", [450, 700, 800, 1000])
+def test_a_curriculum_that_is_learnt_slowly_halts_nothing(apart: int) -> None:
+    """Each phase is harder, and begins before the one before it was learnt."""
+
+    def harder(since: int) -> float:
+        phase = 1 + since // apart
+        return 0.15 * phase + 0.4 * phase * math.exp(-(since % apart) / 400.0)
+
+    assert on_other_data(harder, steps=800 + 4 * apart).halts == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "last"),
+    [
+        (lambda s: 2.0, 862, 862),
+        (lambda s: 1.2 + 0.8 * math.exp(-s / 200.0), 1200, 1800),
+        (lambda s: 3.2 * math.exp(-s / 700.0), 862, 880),
+        (lambda s: 2.0 - 0.0003 * s, 862, 930),
+        (lambda s: 2.0 * math.exp(-min(s, 500) / 700.0) + 0.02 * max(0, s - 500), 1320, 1420),
+        (lambda s: 2.2 - 0.003 * (s % 250), 862, 2400),
+        (lambda s: 0.5 if s < 520 else 2.0, 1382, 1420),
+        (lambda s: 0.5 + 0.004 * s, 862, 1000),
+    ],
+    ids=[
+        "stays",
+        "stops falling",
+        "too high",
+        "too slowly",
+        "climbs again",
+        "again and again",
+        "a jump from a mild one",
+        "a climb from a mild one",
+    ],
+)
+def test_a_rise_that_does_not_come_down_halts(
+    kind: Callable[[int], float], first: int, last: int
+) -> None:
+    (halt,) = on_other_data(kind).halts
+    assert first <= (halt.step or 0) <= last
