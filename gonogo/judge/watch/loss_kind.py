@@ -30,6 +30,9 @@ SWING_STEPS, SWINGS = 25, 2
 """A loss that was up for so many steps and came back has swung; a language model's may once."""
 BLOW_UP_X, GRADIENTS_X = 10.0, 3.0
 """A blow-up is so many times the largest before, with so many times the usual gradient norm."""
+BLOW_UP_BLOCKS, BLOCK_STEPS = 8, 50
+"""What a loss came to so many blocks of so many steps ago was before: a value's grows as far with
+its returns, over thousands of steps."""
 GRADIENTS_KEPT, GRADIENTS_NOW = 128, 25
 REHEATS_X, REHEATS_SHARE = 1.25, 0.1
 """A learning rate reheats that comes to so many times its lowest, and this share of its top."""
@@ -52,15 +55,25 @@ class LossKind:
     far_swings: int = 0
     """Those of the swings that were."""
     largest: float = 0.0
-    """Of the smoothed loss, by size, while it was not up."""
+    """Of the smoothed loss, by size, while it was not up, or long ago."""
+    lately: tuple[float, ...] = ()
+    """The same of the last blocks of steps on which it was."""
     gradients: tuple[float, ...] = ()
     usual_gradient: float | None = None
     """Median gradient norm when the smoothed loss began to rise."""
 
     def after(self, loss: float, smooth: float) -> "LossKind":
         """Return the kind after one more loss."""
-        largest = self.largest if self.risen else max(self.largest, abs(smooth))
-        return replace(self, negative=self.negative or loss < 0.0, largest=largest)
+        own = replace(self, negative=self.negative or loss < 0.0)
+        size = abs(smooth)
+        if not own.risen:
+            return replace(own, largest=max(own.largest, size))
+        if own.risen % BLOCK_STEPS and own.lately:
+            return replace(own, lately=(*own.lately[:-1], max(own.lately[-1], size)))
+        if len(own.lately) <= BLOW_UP_BLOCKS:
+            return replace(own, lately=(*own.lately, size))
+        largest = max(own.largest, own.lately[0])
+        return replace(own, largest=largest, lately=(*own.lately[1:], size))
 
     def with_gradient(self, norm: float | None) -> "LossKind":
         """Return the kind after one more gradient norm, where one was told."""
@@ -86,7 +99,7 @@ class LossKind:
 
     def restarted(self) -> "LossKind":
         """Return the kind at a restart: a rise that it ended did not come back by itself."""
-        return replace(self, risen=0, far=False, usual_gradient=None)
+        return replace(self, risen=0, far=False, lately=(), usual_gradient=None)
 
     def falls(self, rise: "Rise", *, speaks: bool, resumed: bool) -> bool:
         """Whether a rise that holds is a divergence.

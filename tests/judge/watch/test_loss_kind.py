@@ -33,7 +33,7 @@ def falls(own: LossKind, told: Told, *, speaks: bool = False, resumed: bool = Fa
 def test_nothing_is_known_of_a_loss_before_it_was_told() -> None:
     own = LossKind()
     assert (own.negative, own.risen, own.swings, own.far_swings) == (False, 0, 0, 0)
-    assert (own.far, own.largest, own.usual_gradient) == (False, 0.0, None)
+    assert (own.far, own.largest, own.lately, own.usual_gradient) == (False, 0.0, (), None)
 
 
 @pytest.mark.parametrize(("loss", "negative"), [(-0.1, True), (0.0, False), (0.3, False)])
@@ -49,6 +49,31 @@ def test_the_largest_loss_is_kept_by_size_and_not_while_it_is_up() -> None:
     assert own.after(1.0, 2.0).largest == 3.0
     assert own.after(1.0, 4.0).largest == 4.0
     assert own.up(mild=True).after(1.0, 4.0).largest == 3.0
+
+
+def rising(*sizes: float) -> LossKind:
+    """A loss of size 1 that is up for so many steps of each size."""
+    own = LossKind().after(1.0, 1.0).up(mild=True)
+    for size in sizes:
+        own = own.after(1.0, size).up(mild=True)
+    return own
+
+
+@pytest.mark.parametrize(("steps", "largest"), [(449, 1.0), (450, 49.0), (499, 49.0), (500, 99.0)])
+def test_what_a_loss_came_to_400_steps_ago_is_of_before(steps: int, largest: float) -> None:
+    """It rises by one a step, below zero; blocks of fifty."""
+    own = rising(*(-float(number) for number in range(1, steps + 1)))
+    assert own.largest == largest
+    assert len(own.lately) <= 9
+
+
+def test_the_largest_of_a_block_counts_and_none_where_the_loss_has_come_back() -> None:
+    own = rising(*[2.0] * 60, 7.0, *[2.0] * 500)
+    assert own.largest == 7.0
+    own = rising(*[2.0] * 60, 7.0, *[2.0] * 300)
+    assert (own.largest, max(own.lately)) == (1.0, 7.0)
+    assert (own.down().largest, own.down().lately) == (1.0, ())
+    assert own.restarted().lately == ()
 
 
 @pytest.mark.parametrize("norm", [None, math.nan, math.inf])

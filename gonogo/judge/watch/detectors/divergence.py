@@ -20,7 +20,7 @@ of a language model in its first steps, or quiet, never up and back before, and 
 fall won back. The losses of two networks that play against each other, of a policy, or of rewards
 swing, jump and change their sign while all is well, a term that is annealed adds to a loss, a queue
 of negatives fills up: of those a rise warns, and halts only where it is a blow-up, by factors
-beyond all that was before, with the gradient norms rising too.
+beyond all that was some hundred steps before, with the gradient norms rising too.
 
 A learning rate that comes back up after it had fallen (warm restarts, cycles) takes the loss with
 it: what counts then is the highest of the steps after that. Where no learning rate is told, a loss
@@ -101,7 +101,8 @@ class Divergence(Detector[Trend]):
         " and 1.25 times where it began (one that comes back to that warns),"
         " with three times the gradient norm. All others (of much more noise, a policy's, a"
         " value's, a reward's, that of two networks against each other) halt only where they blow"
-        " up: ten times the largest before, with three times the gradient norm; else a rise warns."
+        " up: ten times the largest before (of what they were 400 steps ago, where they rose more"
+        " slowly), with three times the gradient norm; else a rise warns."
         " Where the learning rate comes back"
         " up (by a quarter, after it had fallen; the mean of twelve), losses are counted anew,"
         " against the highest of the first `after_step`; where none is told, a rise to no more than"
@@ -115,7 +116,8 @@ class Divergence(Detector[Trend]):
     State = Trend
     version = 3
     """2: a noisy loss that rises with its gradients, as a value's does, only warns. 3: a rise that
-    comes down all the while, as on other data, halts where that stops."""
+    comes down all the while, as on other data, halts where that stops; what a loss came to 400
+    steps ago is no blow-up's."""
     steps = True
 
     def observe_step(self, own: Trend, step: Step, view: View) -> Seen[Trend]:

@@ -99,6 +99,39 @@ def test_a_blow_up_is_ten_times_all_that_was_before(height: float, halts: int) -
     assert len(run(iter(lines)).halts) == halts
 
 
+@pytest.mark.parametrize(
+    ("takes", "halts"), [(40.0, 1), (120.0, 1), (500.0, 0)], ids=["fast", "within 300", "slowly"]
+)
+def test_a_loss_of_no_known_kind_blows_up_within_some_hundred_steps(
+    takes: float, halts: int
+) -> None:
+    """It grows by e in so many steps, and its gradient norms with it; in 276 tenfold."""
+    dice = random.Random(2)
+
+    def told(step: int) -> Told:
+        by = math.exp(max(0, step - 400) / takes)
+        loss = by * dice.lognormvariate(0.0, 0.45)
+        return {"loss": loss, "grad_norm": by * dice.lognormvariate(0.0, 0.2), "lr": 1e-4}
+
+    fed = run((told(step) for step in range(int(400 + 4.5 * takes))), vocab=None)
+    assert len(fed.halts) == halts
+    assert halts or len([row for row in fed.of(Severity.WARN) if "/rise/" in row.key]) == 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_loss_of_a_value_grows_for_thousands_of_steps_and_warns(seed: int) -> None:
+    dice = random.Random(seed)
+
+    def told(step: int) -> Told:
+        loss = (0.1 + 40.0 * (step / 4000.0) ** 2) * dice.lognormvariate(0.0, 0.45)
+        norm = (0.5 + 2.0 * step / 4000.0) * dice.lognormvariate(0.0, 0.25)
+        return {"loss": loss, "grad_norm": norm, "lr": 1e-4}
+
+    fed = run((told(step) for step in range(4000)), vocab=None)
+    assert fed.halts == []
+    assert len([row for row in fed.of(Severity.WARN) if "/rise/" in row.key]) == 1
+
+
 def test_one_negative_loss_says_that_it_is_another_kind() -> None:
     lines = [quiet(step) for step in range(400)] + [{"loss": 6.0, "lr": 1e-3}] * 200
     assert len(run(iter(lines)).halts) == 1
