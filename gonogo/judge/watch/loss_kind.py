@@ -54,6 +54,8 @@ class LossKind:
     """Whether the present rise was more than a mild one."""
     far_swings: int = 0
     """Those of the swings that were."""
+    longest: int = 0
+    """Steps of the longest rise that came back by itself."""
     largest: float = 0.0
     """Of the smoothed loss, by size, while it was not up, or long ago."""
     lately: tuple[float, ...] = ()
@@ -95,6 +97,7 @@ class LossKind:
             self.restarted(),
             swings=self.swings + swung,
             far_swings=self.far_swings + (swung and self.far),
+            longest=max(self.longest, self.risen),
         )
 
     def restarted(self) -> "LossKind":

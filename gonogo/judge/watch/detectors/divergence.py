@@ -106,7 +106,8 @@ class Divergence(Detector[Trend]):
         " Where the learning rate comes back"
         " up (by a quarter, after it had fallen; the mean of twelve), losses are counted anew,"
         " against the highest of the first `after_step`; where none is told, a rise to no more than"
-        " the first losses has to climb for twice as long, or to stay for three times as long."
+        " the first losses has to climb for twice as long, or to stay for three times as long, and"
+        " for twice as long as any that came back."
         " `spike_count` of `spike_of` losses above the median of"
         " `window_steps` by more than the larger of `spike_mad_x` sigma and `spike_least` are told,"
         " and warn where they go on for a quarter of `window_steps`, or come for the third time in"
@@ -117,7 +118,8 @@ class Divergence(Detector[Trend]):
     version = 3
     """2: a noisy loss that rises with its gradients, as a value's does, only warns. 3: a rise that
     comes down all the while, as on other data, halts where that stops; what a loss came to 400
-    steps ago is no blow-up's."""
+    steps ago is no blow-up's; where no learning rate is told, a rise may stay for twice as long as
+    one that came back."""
     steps = True
 
     def observe_step(self, own: Trend, step: Step, view: View) -> Seen[Trend]:
@@ -281,7 +283,9 @@ class Divergence(Detector[Trend]):
             own = replace(own, up_step=step.step, up_ts=step.tick.ts)
         own = replace(own, up=own.up + 1, height=own.height + height)
         block = LASTS_X * self.settings.over_steps
-        if own.up % (block * UNTOLD_BLOCKS_X if self._may_reheat(own) else block):
+        if self._may_reheat(own):
+            block = max(block * UNTOLD_BLOCKS_X, own.kind.longest)
+        if own.up % block:
             return own, False
         lasts = bool(own.heights) and own.height >= HOLDS * own.heights[-1]
         if lasts and own.eased is not None and own.smooth > own.eased + above:

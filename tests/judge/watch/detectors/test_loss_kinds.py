@@ -81,6 +81,30 @@ def test_a_loss_of_another_kind_that_rises_is_told_of() -> None:
     assert warned.act is None
 
 
+def restarts(longer: float) -> Iterator[Told]:
+    """Losses of warm restarts, each so many times as long as the one before; no rate is told."""
+    dice, length = random.Random(3), 1300.0
+    for step in range(600):
+        yield {"loss": 2.0 + 3.4 * math.exp(-step / 150.0) + dice.gauss(0.0, 0.03)}
+    for _ in range(4):
+        for step in range(round(length)):
+            heat = 0.5 + 0.5 * math.cos(math.pi * step / length)
+            yield {"loss": 2.0 + 0.8 * heat + dice.gauss(0.0, 0.03)}
+        length *= longer
+
+
+def test_a_restart_that_takes_twice_as_long_as_the_one_before_is_none() -> None:
+    assert run(restarts(2.0), vocab=241).halts == []
+
+
+def test_a_loss_that_stays_up_for_longer_than_restarts_have_halts() -> None:
+    lines = [*restarts(1.0)][: 600 + 2 * 1300]
+    onset = len(lines)
+    lines += [{"loss": row["loss"] + 0.8} for row in lines[-200:]] * 20
+    (halt,) = run(iter(lines), vocab=241).halts
+    assert onset + 1200 <= (halt.step or 0) <= onset + 3 * 1300
+
+
 def quiet(step: int, *, noise: float = 0.02, grad_norm: float = 1.0) -> Told:
     return {"loss": 3.0 + noise * math.sin(7.0 * step), "grad_norm": grad_norm, "lr": 1e-3}
 
