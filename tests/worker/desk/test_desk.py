@@ -596,7 +596,9 @@ def test_a_keeper_json_that_says_nothing_of_its_launcher_is_a_lost_keepers(
     assert lost.exit.exists()
 
 
-@pytest.mark.parametrize("become", [os.mkfifo, os.mkdir, lambda path: None], ids=repr)
+@pytest.mark.parametrize(
+    "become", [os.mkfifo, os.mkdir, lambda path: None], ids=["a pipe", "a folder", "nothing"]
+)
 def test_a_lost_run_whose_program_has_replaced_its_order_ends_and_is_told(
     desk: Desk, plane: FakeControlPlane, become: Callable[[Path], None]
 ) -> None:
