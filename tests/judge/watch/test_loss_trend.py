@@ -41,7 +41,7 @@ UP = Trend(
     heat=Heat(told=True, rates=(1.0,), top=1.0, low=0.5),
 )
 """A loss that is up since step 288, and was told of."""
-SWUNG = LossKind(swings=1, far_swings=1, gradients=(1.0,))
+SWUNG = LossKind(swings=1, longest=40, far_swings=1, gradients=(1.0,))
 
 
 def test_a_run_begins_with_nothing_told() -> None:
