@@ -280,12 +280,13 @@ def test_tokens_grow_and_those_of_a_later_epoch_are_greater() -> None:
     assert next_token(41, 0, start) == 42
     assert next_token(41, 0, 0.0) == 42, "a clock that is wrong"
     assert next_token(0, 5, 1e12) < 6 * 2**32
+    assert next_token(0, 5, 2.2e9) > next_token(0, 5, 2.2e9 - 1.0), "still, in 2039"
 
 
 def test_a_database_that_lost_its_last_writes_gives_out_none_of_their_tokens() -> None:
     """A fail-over, under a service that goes on: its epoch is that of before."""
     lost = next_token(5 * 2**32 + 7, 5, 1.8e9)
-    assert next_token(5 * 2**32 + 7, 5, 1.8e9 + 2) > lost
+    assert next_token(5 * 2**32 + 7, 5, 1.8e9 + 0.125) > lost
 
 
 def test_epochs_grow_with_the_hours_and_never_go_back() -> None:
