@@ -25,7 +25,7 @@ import statistics
 
 from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity, Source
-from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Msg, Section
+from gonogo.contract.heartbeat import COMPUTE_SECTIONS, NON_TRAINING_SECTIONS, Msg, Section
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Deadline
@@ -193,6 +193,19 @@ def _finding(
     return blame_who_left(view, finding) if stream.section in _MAY_WAIT else finding
 
 
+def _of_peers(view: View, stream: RankStream, streams: list[RankStream]) -> list[Limit]:
+    """Return the limits of peers that save or evaluate at this step.
+
+    Some scripts name data whatever lies between two steps: who is there may wait for them.
+    """
+    settings, m = view.run.watch.section_deadline, view.median_step_s()
+    return [
+        limit_of(view, row, *deadline_of(settings, row.section), m)
+        for row in streams
+        if row.step == stream.step and row.section in NON_TRAINING_SECTIONS
+    ]
+
+
 def limit_of_cycle(view: View, stream: RankStream, m: float | None) -> Limit:
     """Return how long a rank may go without ending a step, in whatever sections."""
     run = view.run
@@ -292,9 +305,10 @@ class SectionDeadline(Detector[None]):
         "has not named data, an evaluation and a checkpoint (it may be in one), and then eight "
         "times what its steps usually spend there, where that is longer. Logging has the time "
         "of a start until the first step of a process has ended, and that early limit until its"
-        " second has. Where three median steps are longer than the limit of logging, or of "
-        "being in no section, it is three steps. Where a rank has only said that a step begins "
-        "it has the limit of data. In no section, a rank that never names its computing has at "
+        " second has. In data a rank has the limit of a peer that saves or evaluates at that step,"
+        " where it is longer and the plan sets none. Where three median steps are longer than the"
+        " limit of logging, or of being in no section, it is three steps. Where a rank has only"
+        " said that a step begins it has the limit of data. In no section, a rank that never names its computing has at "
         "least the limits of the stall rule. A rank that goes from section to section without "
         "ending a step is halted after twice what all of them together may take (eight times "
         "after the last step). Where every rank is done and one does not exit: a warning after "
@@ -305,7 +319,8 @@ class SectionDeadline(Detector[None]):
     and for not exiting; a checkpoint takes what its line says, where that is longer, and no section
     what steps usually spend there. 3: ranks that fall silent together, as where all are started
     anew, are not told apart by who was heard a moment later; logging has the time of a start, and
-    who has only said that a step begins may fetch its batch."""
+    who has only said that a step begins may fetch its batch; who is in data may wait for a peer
+    that saves or evaluates."""
     ticks = True
     deadline = True
 
@@ -347,6 +362,8 @@ class SectionDeadline(Detector[None]):
             suspect = Limit(seconds=deadline.suspect_s, source=source)
             findings.append(_finding(view, tick, culprit, Severity.SUSPECT, elapsed_s, suspect))
         halt = limit_of(view, stream, name, deadline, view.median_step_s())
+        if section == Section.DATA and halt.source is Source.DEFAULT:
+            halt = max([halt, *_of_peers(view, stream, streams)], key=lambda row: row.seconds)
         if elapsed_s > halt.seconds and view.testified(streams, stream, tick.mono):
             findings.append(_finding(view, tick, culprit, Severity.HALT, elapsed_s, halt))
         else:

@@ -282,6 +282,33 @@ def test_who_waits_for_a_checkpoint_that_another_rank_writes_has_what_such_a_one
 
 
 @pytest.mark.parametrize(
+    ("peer", "step", "settings", "found"),
+    [
+        ("checkpoint", 41, {}, []),
+        ("eval", 41, {}, []),
+        ("checkpoint", 42, {}, [300.0]),
+        ("log", 41, {}, [300.0]),
+        ("checkpoint", 41, {"section_deadline": {"data": {"halt_s": 300.0}}}, [300.0]),
+    ],
+)
+def test_who_is_in_data_may_wait_for_a_peer_that_saves_or_evaluates(
+    peer: str, step: int, settings: dict[str, Any], found: list[float]
+) -> None:
+    """Some scripts name data whatever lies between two steps, now and then a save in it."""
+    ahead = standing(peer, for_s=302.0, step=step, section_seq=2)
+    entered = (("checkpoint", 5.0), ("eval", 5.0))
+    behind = standing("data", for_s=302.0, rank=1, section_seq=1, section_times=entered)
+    assert halts(look(SectionDeadline, [ahead, behind], settings)) == found
+
+
+def test_who_is_in_data_waits_for_no_peer_for_longer_than_that_has() -> None:
+    ahead = standing("checkpoint", for_s=602.0, section_seq=2)
+    entered = (("checkpoint", 5.0),)
+    behind = standing("data", for_s=602.0, rank=1, section_seq=1, section_times=entered)
+    assert halts(look(SectionDeadline, [ahead, behind])) == [600.0]
+
+
+@pytest.mark.parametrize(
     ("section", "settings", "told"),
     [
         (None, {"stall": {"halt_s": 60.0}}, {"computes": False}),
