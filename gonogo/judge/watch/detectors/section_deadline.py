@@ -308,11 +308,11 @@ class SectionDeadline(Detector[None]):
         " second has. In data a rank has the limit of a peer that saves or evaluates at that step,"
         " where it is longer and the plan sets none. Where three median steps are longer than the"
         " limit of logging, or of being in no section, it is three steps. Where a rank has only"
-        " said that a step begins it has the limit of data. In no section, a rank that never names its computing has at "
-        "least the limits of the stall rule. A rank that goes from section to section without "
-        "ending a step is halted after twice what all of them together may take (eight times "
-        "after the last step). Where every rank is done and one does not exit: a warning after "
-        "the limit of a checkpoint, a halt after that of an evaluation."
+        " said that a step begins it has the limit of data. In no section, a rank that never names"
+        " its computing has at least the limits of the stall rule. A rank that goes from section to"
+        " section without ending a step is halted after twice what all of them together may take"
+        " (eight times after the last step). Where every rank is done and one does not exit: a"
+        " warning after the limit of a checkpoint, a halt after that of an evaluation."
     )
     version = 3
     """2: no rank is named where nothing tells them apart; a limit for going round without a step,
