@@ -180,10 +180,10 @@ def move_in(
         return None
     run_dir = RunDir(path)
     book.save(order.run, secret)
+    book.save_order(order.run, order.document())  # before: an older claim's would be put back
     mark_claimed(path, machine, boot_id())
     mark(path)
     save_json(run_dir.order, order.document())
-    book.save_order(order.run, order.document())
     shipper = ship(run_dir, order)
     if shipper is None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import random
@@ -625,6 +626,25 @@ def test_what_is_claimed_is_known_outside_of_its_directory(
     desk.run_round()
     kept = ClaimBook(desk.settings.home).load_order(order.run)
     assert kept == (desk.settings.runs / order.run / "order.json").read_bytes()
+
+
+def test_a_claim_that_was_cut_short_leaves_no_older_order_to_put_back(
+    desk: Desk, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker is killed while the new directory is still without an order."""
+    older = make_order()
+    book = ClaimBook(desk.settings.home)
+    book.save_order(older.run, older.document())
+    newer = older.model_copy(update={"token": older.token + 1})
+    plane.orders.append(newer)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launching, "mark_claimed", killed)
+    with pytest.raises(KeyboardInterrupt):
+        desk.run_round()
+    assert json.loads(book.load_order(newer.run) or b"")["token"] == newer.token
 
 
 def test_a_run_that_cannot_be_looked_after_holds_no_other_back(
