@@ -137,6 +137,14 @@ class Rank:
         self.mono = end
 
 
+def without_sections(said: Said) -> Said:
+    """Return the line as a program tells it that names no sections."""
+    line = json.loads(said.raw)
+    msg = "alive" if line["msg"] == "section" else line["msg"]
+    told = {name: value for name, value in line.items() if not name.startswith("section")}
+    return Said(said.mono, json.dumps({**told, "msg": msg}).encode())
+
+
 @dataclass(slots=True)
 class World:
     """The ranks of one run, and what the watcher's probes will find."""

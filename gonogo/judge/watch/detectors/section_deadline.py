@@ -19,6 +19,9 @@ Two limits do not begin anew with each section. A rank that goes through section
 step (fetching for ever, evaluating again and again) has twice what all its sections together may
 take, after the last step eight times. Ranks that are done and do not exit have the limit of an
 evaluation; past that of a checkpoint it is said.
+
+Where nobody is heard, and the last line of the rank behind told that it went from one section to
+another, only its stack says that it stands, and not where: it has the time of a checkpoint.
 """
 
 import statistics
@@ -206,6 +209,12 @@ def _of_peers(view: View, stream: RankStream, streams: list[RankStream]) -> list
     ]
 
 
+def _of_unheard(view: View, stream: RankStream) -> Limit:
+    """Return the limit of a rank that was heard on its way, and nobody since: it may save."""
+    name, deadline = deadline_of(view.run.watch.section_deadline, Section.CHECKPOINT)
+    return limit_of(view, stream, name, deadline, view.median_step_s())
+
+
 def limit_of_cycle(view: View, stream: RankStream, m: float | None) -> Limit:
     """Return how long a rank may go without ending a step, in whatever sections."""
     run = view.run
@@ -312,7 +321,9 @@ class SectionDeadline(Detector[None]):
         " its computing has at least the limits of the stall rule. A rank that goes from section to"
         " section without ending a step is halted after twice what all of them together may take"
         " (eight times after the last step). Where every rank is done and one does not exit: a"
-        " warning after the limit of a checkpoint, a halt after that of an evaluation."
+        " warning after the limit of a checkpoint, a halt after that of an evaluation. Where no"
+        " rank is heard, one whose last line left a section, and of which only its stack tells that"
+        " it stands, has the limit of a checkpoint."
     )
     version = 3
     """2: no rank is named where nothing tells them apart; a limit for going round without a step,
@@ -320,7 +331,7 @@ class SectionDeadline(Detector[None]):
     what steps usually spend there. 3: ranks that fall silent together, as where all are started
     anew, are not told apart by who was heard a moment later; logging has the time of a start, and
     who has only said that a step begins may fetch its batch; who is in data may wait for a peer
-    that saves or evaluates."""
+    that saves or evaluates; who was heard on its way, and nobody since, may save."""
     ticks = True
     deadline = True
 
@@ -364,6 +375,8 @@ class SectionDeadline(Detector[None]):
         halt = limit_of(view, stream, name, deadline, view.median_step_s())
         if section == Section.DATA and halt.source is Source.DEFAULT:
             halt = max([halt, *_of_peers(view, stream, streams)], key=lambda row: row.seconds)
+        if name in _SHORT and view.went_unheard(streams, stream, tick.mono):
+            halt = max(halt, _of_unheard(view, stream), key=lambda row: row.seconds)
         if elapsed_s > halt.seconds and view.testified(streams, stream, tick.mono):
             findings.append(_finding(view, tick, culprit, Severity.HALT, elapsed_s, halt))
         else:

@@ -40,7 +40,6 @@ from gonogo.contract.watch import Slow as SlowSettings
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.mean import mean_of
 from gonogo.judge.watch.state import replace
-from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.tokens import TokenGrowth
 from gonogo.judge.watch.view import Beat, View, found
 
@@ -326,12 +325,6 @@ def _absolute(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
     return own, findings
 
 
-def _tokens(stream: RankStream, view: View) -> int | None:
-    """Return the tokens that a rank told last; where it tells none, the most of its peers."""
-    told = [row.tokens for row in view.streams.values() if row.tokens]
-    return stream.tokens or max(told, default=None)
-
-
 def tokens_per_step(view: View, line: Heartbeat) -> int | None:
     """Return the ordered tokens per step; what the line says only where nothing is ordered."""
     return view.run.order.identity.tokens_per_step or line.tokens
@@ -429,7 +422,7 @@ class Slow(Detector[Speed]):
         if ended <= own.counted_step:
             return own, []
         ordered = view.run.order.identity.tokens_per_step
-        tokens = own.tokens.after(_tokens(stream, view), ordered)
+        tokens = own.tokens.after(view.tokens_of(stream), ordered)
         if tokens.sums and not own.tokens.sums:
             own = own.unmeasured()
         own = replace(own, counted_step=ended, tokens=tokens)

@@ -21,7 +21,7 @@ from gonogo.judge.watch.detectors.implausible_speed import (
 from gonogo.judge.watch.registry import versions
 from gonogo.judge.watch.view import Run
 from tests.judge.watch.steps import Ran, feed
-from tests.judge.watch.streams import EPOCH, T0, Said, World, order_of, watch
+from tests.judge.watch.streams import EPOCH, T0, Said, World, order_of, watch, without_sections
 
 WARN, HALT = Severity.WARN, Severity.HALT
 TOKENS = 2048
@@ -448,6 +448,22 @@ def beside_each_other(slower_x: float, clock_x: float = 1.0) -> World:
         for line in [json.loads(said.raw)]
     ]
     return world
+
+
+@pytest.mark.parametrize(("tokens", "found"), [(4096, set()), (2048, {"implausible_speed"})])
+def test_tokens_told_after_the_line_that_ended_the_step_count(tokens: int, found: set[str]) -> None:
+    """A rank that names no sections ends a step by its progress; `step_end` tells the tokens."""
+    world = World(order_of({}, steps=10_000, detectors=versions()), alive_every_s=5.0).boot()
+    for step in range(1, 181):
+        tok_s, carried = (4096.0, tokens) if step > 90 else (2048.0, 2048)
+        for rank in world.ranks:
+            rank.step += 1
+            rank.spend(1.0)
+            rank.say("progress", loss=5.5 - 0.001 * step, toks_per_s=tok_s)
+            rank.say("step_end", tokens=carried)
+    for rank in world.ranks:
+        rank.lines = [without_sections(said) for said in rank.lines]
+    assert watch(world, interval_s=1.0).named(HALT) == found
 
 
 @pytest.mark.parametrize("slower_x", [1.5, 2.5, 5.0])

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Severity, Source
-from gonogo.contract.tick import ProcessState
+from gonogo.contract.tick import ProcessState, StackProbe
 from gonogo.judge.watch.detectors.section_deadline import SectionDeadline
-from gonogo.judge.watch.processes import Process, Processes
+from gonogo.judge.watch.processes import Process, Processes, Stack
+from gonogo.judge.watch.stream import RankStream
 from tests.judge.watch.standing import NOW, halts, look, standing, suspects
 from tests.judge.watch.streams import T0, Said, World, order_of, watch
 
@@ -306,6 +307,46 @@ def test_who_is_in_data_waits_for_no_peer_for_longer_than_that_has() -> None:
     entered = (("checkpoint", 5.0),)
     behind = standing("data", for_s=602.0, rank=1, section_seq=1, section_times=entered)
     assert halts(look(SectionDeadline, [ahead, behind])) == [600.0]
+
+
+def standing_still(streams: list[RankStream], **of: Any) -> Processes:
+    """Processes whose stacks have stood still since before the last lines were lost."""
+    readings = {
+        row.rank: tuple(
+            Stack(mono=NOW - ago_s, probe=StackProbe(rank=row.rank, round=1, digest="same"))
+            for ago_s in (20.0, 10.0)
+        )
+        for row in streams
+    }
+    return Processes(stacks=readings, **of)
+
+
+@pytest.mark.parametrize(
+    ("section", "for_s", "found"),
+    [
+        (None, 599.0, []),
+        ("log", 599.0, []),
+        ("exporting", 599.0, []),
+        (None, 601.0, [600.0]),
+        ("data", 301.0, [300.0]),
+    ],
+)
+def test_who_was_heard_on_its_way_and_nobody_since_may_save(
+    section: str | None, for_s: float, found: list[float]
+) -> None:
+    """Its lines were lost behind the end of a step: a stack that stands does not tell where."""
+    ranks = [standing(section, for_s=for_s, rank=rank, heard_mono=NOW - 31.0) for rank in (0, 1)]
+    assert halts(look(SectionDeadline, ranks, processes=standing_still(ranks))) == found
+
+
+def test_who_is_heard_or_held_or_was_not_watched_has_no_longer_for_that() -> None:
+    heard = [standing(None, for_s=61.0, rank=rank) for rank in (0, 1)]
+    assert halts(look(SectionDeadline, heard, processes=standing_still(heard))) == [60.0]
+    silent = [standing(None, for_s=61.0, rank=rank, heard_mono=NOW - 61.0) for rank in (0, 1)]
+    stopped = Process(state=ProcessState.STOPPED, held_mono=NOW - 61.0)
+    held = standing_still(silent, ranks={0: stopped, 1: stopped})
+    assert halts(look(SectionDeadline, silent, processes=held)) == [60.0]
+    assert halts(look(SectionDeadline, silent, watched=False)) == [60.0]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,17 @@ from gonogo.judge.watch.detectors.slow import Slow, Speed, _read
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Beat, Run, View
-from tests.judge.watch.streams import EPOCH, IDENTITY, T0, Said, Ticking, World, order_of, watch
+from tests.judge.watch.streams import (
+    EPOCH,
+    IDENTITY,
+    T0,
+    Said,
+    Ticking,
+    World,
+    order_of,
+    watch,
+    without_sections,
+)
 
 
 def run_of(watch_settings: dict[str, Any] | None = None, **fields: Any) -> World:
@@ -205,13 +215,6 @@ def test_sequences_that_grow_with_every_step_may_take_as_much_longer() -> None:
         tokens = min(8192, 8 * number)
         told(world, 1, step_s=0.3 + 0.7 * tokens / 1024, tokens=tokens)
     assert watch(world, interval_s=2.0).findings == []
-
-
-def without_sections(said: Said) -> Said:
-    line = json.loads(said.raw)
-    msg = "alive" if line["msg"] == "section" else line["msg"]
-    told = {name: value for name, value in line.items() if not name.startswith("section")}
-    return Said(said.mono, json.dumps({**told, "msg": msg}).encode())
 
 
 def test_tokens_told_after_the_line_that_ended_the_step_count() -> None:
