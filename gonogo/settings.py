@@ -148,10 +148,18 @@ TABLE: tuple[Setting, ...] = (
         ("cli", "worker"),
     ),
     Setting(
-        "GONOGO_JOBSET_TEMPLATE",
-        "",
-        "engine jobset: the file with the JobSet that runs are made from (docs/kubernetes.md)",
+        "GONOGO_SLURM_DEFAULTS",
+        None,
+        "engine slurm: a YAML file of what plans leave out of cluster.slurm (docs/clusters.md)",
         ("worker",),
+        "path",
+    ),
+    Setting(
+        "GONOGO_JOBSET_TEMPLATE",
+        None,
+        "engine jobset: the file with the JobSet that runs are made from (docs/clusters.md)",
+        ("worker",),
+        "path",
     ),
     Setting("GONOGO_REQUIRE", "", "components whose tests must not be skipped", ("tests",), "list"),
     Setting(

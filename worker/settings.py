@@ -51,6 +51,8 @@ class Settings:
     """Names that plans may set, besides the listed ones."""
     on_stop: OnStop
     engine: EngineName = EngineName.LOCAL
+    slurm_defaults: Path | None = None
+    """What every job asks of Slurm where its plan says nothing else, for the engine `slurm`."""
     jobset_template: Path | None = None
     """The JobSet that runs are made from, for the engine `jobset`."""
     host: str
@@ -120,6 +122,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         allow_env=_words(values["GONOGO_WORKER_ALLOW_ENV"]),
         on_stop=_parse_on_stop(values["GONOGO_WORKER_ON_STOP"] or "leave"),
         engine=parse_engine(values["GONOGO_ENGINE"] or "local"),
+        slurm_defaults=_path(values["GONOGO_SLURM_DEFAULTS"]),
         jobset_template=_path(values["GONOGO_JOBSET_TEMPLATE"]),
         host=socket.gethostname(),
         notifier=load_notifier(source, os.getpid()),

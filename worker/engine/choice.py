@@ -6,7 +6,7 @@ from worker.engine.engine import Engine
 from worker.engine.jobset import JobSets, load_template
 from worker.engine.kubernetes_api import KubernetesApi
 from worker.engine.nodes_environ import nodes_environ
-from worker.engine.slurm import Slurm
+from worker.engine.slurm import Slurm, load_defaults
 from worker.settings import Settings
 
 
@@ -19,7 +19,9 @@ def build_engine(settings: Settings) -> Engine | None:
     if settings.engine is EngineName.LOCAL:
         return None
     if settings.engine is EngineName.SLURM:
-        return Slurm(settings.runs, SlurmCluster(), nodes_environ(settings))
+        said = settings.slurm_defaults
+        usual = SlurmCluster() if said is None else load_defaults(said)
+        return Slurm(settings.runs, usual, nodes_environ(settings))
     if settings.jobset_template is None:
         raise Rejected(
             "GONOGO_ENGINE=jobset needs GONOGO_JOBSET_TEMPLATE, the run.yaml that "

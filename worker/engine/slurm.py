@@ -24,10 +24,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from gonogo.contract.cluster import SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
+from gonogo.contract.yaml_text import parse_yaml
 from gonogo.judge.course.cause import printable
 from gonogo.plain_file import is_there, read_plain
 from gonogo.supervise.durable import load_json
@@ -304,14 +307,35 @@ def kept_on(run_dir: Path, token: int) -> list[str]:
     return [row.host.partition(".")[0] for row in rows if row is not None and row.token == token]
 
 
+def load_defaults(path: Path) -> SlurmCluster:
+    """Return what a file says that every job asks of Slurm: the keys of a plan's `cluster.slurm`.
+
+    Raises:
+        Rejected: it cannot be read, or says what a plan may not.
+    """
+    where = f"GONOGO_SLURM_DEFAULTS: {path}"
+    try:
+        return SlurmCluster.model_validate(parse_yaml(path.read_bytes()) or {})
+    except OSError as error:
+        raise Rejected(f"{where} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"] if part != "[key]")
+        raise Rejected(f"{where}: {f'{name}: ' if name else ''}{first['msg']}") from error
+    except Rejected as error:
+        raise Rejected(f"{where}: {error}") from error
+
+
 def lay_over(cluster: SlurmCluster, order: Order) -> SlurmCluster:
     """Return what is asked of Slurm for an order: what its plan says, over what holds for all.
 
-    On a profile with devices each rank gets one, where nobody says how many a node has.
+    Of further directives each counts by itself. On a profile with devices each rank gets one, where
+    nobody says how many a node has.
     """
     own = order.cluster.slurm if order.cluster is not None else None
     said = {} if own is None else {name: getattr(own, name) for name in own.model_fields_set}
-    found = cluster.model_copy(update=said)
+    extra = {**cluster.extra, **said.get("extra", {})}
+    found = cluster.model_copy(update={**said, "extra": extra})
     profile = hardware_profiles().get(order.profile)
     counted = found.gres is not None or "gpus-per-node" in found.extra
     if counted or profile is None or not profile.has_devices:

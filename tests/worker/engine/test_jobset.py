@@ -667,7 +667,7 @@ def test_the_worker_needs_a_template_and_a_cluster(
     tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ = {"GONOGO_HOME": str(tmp_path), "GONOGO_ENGINE": "jobset"}
-    with pytest.raises(Rejected, match="GONOGO_JOBSET_TEMPLATE"):
+    with pytest.raises(Rejected, match="needs GONOGO_JOBSET_TEMPLATE"):
         build_engine(load_settings(environ))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     with pytest.raises(Rejected, match="no cluster"):

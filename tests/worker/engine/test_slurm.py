@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from gonogo.supervise.node_record import meet_path, own_keeping
 from gonogo.supervise.release import own_python
 from tests.supervise.orders import make_order
 from tests.supervise.runs import wait_until
+from worker.engine.choice import build_engine
 from worker.engine.engine import Ended, Handle, Running, Unknown
 from worker.engine.slurm import (
     Slurm,
@@ -26,11 +28,13 @@ from worker.engine.slurm import (
     job_name,
     judge_job,
     lay_over,
+    load_defaults,
     load_last_words,
     parse_fields,
     run_command,
 )
 from worker.engine.submission import save_begun
+from worker.settings import load_settings
 
 ORDER = make_order(nodes=2, world_size=2, token=7)
 RUN_DIR = Path("/runs/r")
@@ -599,6 +603,49 @@ def test_what_a_plan_asks_for_lies_over_what_holds_for_every_job() -> None:
     found = lay_over(usual, make_order(cluster=own))
     assert found == SlurmCluster(partition="gpu", account="lab", time_limit="30")
     assert lay_over(usual, make_order()) == usual
+
+
+def test_further_directives_of_a_plan_lie_over_those_that_hold_for_every_job() -> None:
+    usual = SlurmCluster(extra={"cpus-per-task": "16", "reservation": "lab"})
+    own = ClusterRequest(slurm=SlurmCluster(extra={"cpus-per-task": "4"}))
+    found = lay_over(usual, make_order(cluster=own))
+    assert found.extra == {"cpus-per-task": "4", "reservation": "lab"}
+
+
+def test_what_holds_for_every_job_stands_in_a_file_of_the_settings(tmp_path: Path) -> None:
+    (tmp_path / ORDER.run).mkdir()
+    file = tmp_path / "slurm.yaml"
+    file.write_text("partition: gpu\ntime_limit: '4:00:00'\nextra: {cpus-per-task: 16}\n")
+    environ = {"GONOGO_HOME": str(tmp_path), "GONOGO_ENGINE": "slurm"}
+    settings = load_settings({**environ, "GONOGO_SLURM_DEFAULTS": str(file)})
+    assert isinstance(build_engine(settings), Slurm)
+    assert isinstance(build_engine(load_settings(environ)), Slurm)
+    answers = Answers(sbatch=(0, "7", ""))
+    Slurm(tmp_path, load_defaults(file), {}, answers).submit(ORDER, 7)
+    asked = next(row for row in answers.asked if row[0] == "sbatch")
+    assert {"--partition=gpu", "--time=4:00:00", "--cpus-per-task=16"} <= set(asked)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "cannot be read: No such file"),
+        ("partition: [a]\n", "slurm.yaml: partition: "),
+        ("queue: gpu\n", "slurm.yaml: queue: "),
+        ("extra: {no-kill: true}\n", "slurm.yaml: extra.no-kill: "),
+        ("- partition\n", "slurm.yaml: "),
+        ("a: 1\na: 2\n", "slurm.yaml: "),
+    ],
+)
+def test_a_file_of_the_settings_that_says_what_no_plan_may_is_refused(
+    tmp_path: Path, text: str | None, why: str
+) -> None:
+    file = tmp_path / "slurm.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(Rejected, match=re.escape(why)) as caught:
+        load_defaults(file)
+    assert str(caught.value).startswith("GONOGO_SLURM_DEFAULTS: ")
 
 
 def test_each_rank_gets_a_gpu_where_nobody_says_how_many() -> None:
