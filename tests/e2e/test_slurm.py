@@ -85,34 +85,54 @@ def test_a_plan_on_two_nodes_ends_in_go_by_jobs_of_slurm(lab: Lab, slurm: Slurm)
     lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
 
 
-def demo_on(engine: str, slurm: Slurm) -> tuple[ExperimentView, list[dict[str, Any]]]:
-    """Return the bundled demo's end, and its decisions from the first phase on, by an engine."""
+def decided_by(
+    engine: str, slurm: Slurm, plan: dict[str, Any], **sets: object
+) -> tuple[ExperimentView, list[tuple[str, str, str, str | None]]]:
+    """Return an experiment's end by an engine, and phase, verdict, rules and outcome of each."""
     home = Path(tempfile.mkdtemp(prefix="gonogo-e2e-"))
     environ = {**clean_environ(home), **slurm.environ, "GONOGO_ENGINE": engine}
     settings = load_settings(environ)
     stack = Stack(settings=settings, host="0.0.0.0", port=0, engine=settings.engine)
+    on = ON_TWO if engine == "slurm" else {}
     with stack, Client(stack.url, settings.key()) as client:
         lab = Lab(stack=stack, client=client)
-        experiment = lab.submit(bundled_plan("demo"), **(ON_TWO if engine == "slurm" else {}))
+        experiment = lab.submit(plan, **on, **sets)
         view = lab.wait_for_end(experiment)
         decisions = list(client.pages(f"/experiments/{experiment}/decisions"))
+        codes = {
+            run: outcome.code if (outcome := client.run(run).outcome) else None
+            for run in {row["run"] for row in decisions}
+        }
     shutil.rmtree(home, ignore_errors=True)
-    return view, sorted(decisions, key=lambda row: str(row["at"]))
+    return view, [
+        (row["phase"], row["verdict"], row["rule_digest"], codes[row["run"]])
+        for row in sorted(decisions, key=lambda row: str(row["at"]))
+    ]
 
 
 @pytest.mark.timeout(2400)
 def test_the_whole_demo_is_go_on_two_nodes_by_the_rules_of_one_host(slurm: Slurm) -> None:
-    there, by_slurm = demo_on("slurm", slurm)
+    there, by_slurm = decided_by("slurm", slurm, bundled_plan("demo"))
     assert there.verdict is Verdict.GO, there
     assert [phase.verdict for phase in there.phases] == [Verdict.GO] * 5
-    here, by_local = demo_on("local", slurm)
-    told = [
-        [(row["phase"], row["verdict"], row["rule_digest"]) for row in decisions]
-        for decisions in (by_slurm, by_local)
-    ]
-    assert len(told[0]) == 5
-    assert told[0] == told[1], "no rule knows of an engine or of nodes"
+    here, by_local = decided_by("local", slurm, bundled_plan("demo"))
+    assert len(by_slurm) == 5
+    assert by_slurm == by_local, "no rule knows of an engine or of nodes"
     assert here.verdict is there.verdict
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "spec",
+    ["hang:step=31,rank=0,section=optimizer", "exit:step=40,rank=1,code=9", "nan:step=33"],
+    ids=lambda spec: str(spec).partition(":")[0],
+)
+def test_a_fault_on_two_nodes_is_judged_as_on_one_host(slurm: Slurm, spec: str) -> None:
+    there, by_slurm = decided_by("slurm", slurm, one_phase_plan(), fault=spec)
+    here, by_local = decided_by("local", slurm, one_phase_plan(), fault=spec)
+    assert there.verdict is here.verdict is Verdict.NO_GO
+    assert by_slurm
+    assert by_slurm == by_local
 
 
 def halt_of(
