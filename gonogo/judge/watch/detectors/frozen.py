@@ -5,9 +5,11 @@ number: a trainer refreshes it only now and then, rounds it, or computes an hone
 equal rewards). So the gradient norm is asked: while it moves, the model is not frozen and an equal
 loss is worth a warning at most; but our own trainer tells a loss of each step, and none twice.
 Where the norm says nothing, a loss that never moved, or of few decimals, is given five times as
-long, and every limit grows with the longest run of equal values that ended by itself. An equal norm
-counts only after it has moved, and not where it is cut off: at the order's clipping limit, or at
-the largest ever told where that is round or was reached before.
+long, and every limit grows with the longest run of equal values that ended by itself. Of another
+trainer than ours that way is known once a number has changed a few times: a run that is resumed in
+the midst of a period, or refreshes by the clock, begins with a short one. An equal norm counts only
+after it has moved, and not where it is cut off: at the order's clipping limit, or at the largest
+ever told where that is round or was reached before.
 """
 
 import math
@@ -29,6 +31,8 @@ PATIENT_X = 5
 """How much longer a loss may stand still that may be held or rounded, where no norm is evidence."""
 HALF_BITS = 11
 """Significant bits of a half-precision number (bfloat16 has fewer)."""
+KNOWN_CHANGES = 8
+"""So often a number has changed by the time that its way is known."""
 FEW_DECIMALS = 6
 SMALL = 0.05
 """Below it, few decimals are few digits."""
@@ -47,8 +51,8 @@ class EqualValues:
     since_ts: float = 0.0
     longest: int = 1
     """The longest run that another value has ended."""
-    moved: bool = False
-    """Whether there ever was another value."""
+    changes: int = 0
+    """How often another value came, up to `KNOWN_CHANGES`."""
     single: bool = False
     """Whether a value was told that no half-precision number holds."""
     unrounded: bool = False
@@ -73,7 +77,7 @@ class EqualValues:
             since_step=step.step,
             since_ts=step.tick.ts,
             longest=max(self.longest, self.count),
-            moved=self.moved or self.value is not None,
+            changes=min(KNOWN_CHANGES, self.changes + (self.value is not None)),
             most=value if self.most is None else max(self.most, value),
             ceiling=value == self.most,
             single=self.single or not _fits_half(value),
@@ -84,6 +88,11 @@ class EqualValues:
         """Return the run after a restart: the count begins anew, what was learnt stays."""
         longest = max(self.longest, self.count)
         return replace(self, value=None, count=0, since_step=0, longest=longest)
+
+    @property
+    def moved(self) -> bool:
+        """Whether there ever was another value."""
+        return self.changes > 0
 
     def stands(self, limit: int) -> bool:
         """Whether a number that used to move has stood still for `limit` and for its own way."""
@@ -117,15 +126,16 @@ class Frozen(Detector[Still]):
         " `grad_norm_steps`: suspect; on `halt_x` times as many: halt. Both limits grow with what"
         " the run has shown to be its way: no suspicion below twice, no halt below three times the"
         " longest run of equal values that ended by itself (a trainer that refreshes its loss every"
-        " 50 steps). While the norm moves, no equal loss halts that another trainer than ours"
-        " tells: one of more than six decimals warns; ours tells none twice, so one of 0.05 or more"
-        " halts. A loss of exactly zero never halts. Where no norm that used to move stands still"
-        " as well, five times as many steps are needed of a loss that has never changed or has six"
-        " decimals at most, and one that was only ever told in half precision, or is rounded and"
-        " below 0.05, does not halt; one that was read from what a program prints halts only with"
-        " more decimals than that. An equal norm counts only after it has moved, not at zero (D12),"
-        " and never at the order's clipping limit or at the largest ever told where that is a round"
-        " number or was told before, which is such a limit."
+        " 50 steps), and are five times as long where a number of another trainer than ours has not"
+        " changed eight times yet. While the norm moves, no equal loss halts that another trainer"
+        " than ours tells: one of more than six decimals warns; ours tells none twice, so one of"
+        " 0.05 or more halts. A loss of exactly zero never halts. Where no norm that used to move"
+        " stands still as well, five times as many steps are needed of a loss that has never"
+        " changed or has six decimals at most, and one that was only ever told in half precision,"
+        " or is rounded and below 0.05, does not halt; one that was read from what a program"
+        " prints halts only with more decimals than that. An equal norm counts only after it has"
+        " moved, not at zero (D12), and never at the order's clipping limit or at the largest"
+        " ever told where that is a round number or was told before, which is such a limit."
     )
     State = Still
     steps = True
@@ -185,9 +195,11 @@ class Frozen(Detector[Still]):
 
     def _may_be_told_again(self, loss: EqualValues) -> bool:
         """Whether an equal loss may be an old one; our own trainer tells one of each step."""
-        ours = is_ours(self.run.order.entry, self.run.order.command)
         exact = loss.moved and loss.single and loss.unrounded and abs(loss.value or 0.0) >= SMALL
-        return not (ours and exact)
+        return not (self._is_ours() and exact)
+
+    def _is_ours(self) -> bool:
+        return is_ours(self.run.order.entry, self.run.order.command)
 
     def _norm_grown(
         self, norm: EqualValues, loss: EqualValues, step: Step, view: View
@@ -215,7 +227,10 @@ class Frozen(Detector[Still]):
         """Return after how many equal values a number is suspect, and halts."""
         least: int = getattr(self.settings, f"{number}_steps")
         suspect = max(least, SUSPECT_LONGEST_X * run.longest)
-        return suspect, max(self._least_halt(number), HALT_LONGEST_X * run.longest)
+        least_halt = self._least_halt(number)
+        if run.moved and run.changes < KNOWN_CHANGES and not self._is_ours():
+            least_halt *= PATIENT_X
+        return suspect, max(least_halt, HALT_LONGEST_X * run.longest)
 
     def _finding(
         self, run: EqualValues, number: str, severity: Severity, limit: int, step: Step, view: View

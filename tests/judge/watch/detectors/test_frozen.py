@@ -97,6 +97,26 @@ def test_a_loss_refreshed_rarely_is_safe_in_its_first_period(every: int, told: s
     assert len(stood.halts) >= 1
 
 
+@pytest.mark.parametrize("first", [1, 5, 33])
+@pytest.mark.parametrize("told", ["nothing", "held"])
+def test_a_run_that_is_resumed_in_the_midst_of_a_period_is_safe(first: int, told: str) -> None:
+    """The first value is that of its first step, the next ones stay for 100 steps each."""
+    dice, ran = random.Random(5), Ran(order_of({}, entry="train.py"))
+    for steps in (first, *[100] * 7):
+        norm = None if told == "nothing" else dice.uniform(0.5, 2.0)
+        ran.many(steps, loss=3.5 + dice.gauss(0, 0.01), grad_norm=norm)
+    assert feed(Frozen, ran).halts == []
+    assert len(feed(Frozen, ran.many(310, loss=1.23456789)).halts) == 1
+
+
+@pytest.mark.parametrize(("changes", "halts"), [(7, 8 + 199), (8, 9 + 39)])
+def test_the_way_of_another_trainer_is_known_once_a_number_has_changed_eight_times(
+    changes: int, halts: int
+) -> None:
+    ran = learning(Ran(order_of({}, entry="train.py")), changes).many(200, loss=3.3123456789)
+    assert [finding.step for finding in feed(Frozen, ran).halts] == [halts]
+
+
 def test_a_loss_that_rounding_holds_through_a_warm_up_is_safe() -> None:
     """DPO begins at ln 2 and stays there while the learning rate is small."""
     ran, dice = Ran(), random.Random(6)
@@ -351,7 +371,10 @@ def test_a_number_read_from_what_is_printed_may_be_rounded(
     value: float, found: list[Severity]
 ) -> None:
     order = order_of({}).model_copy(update={"patterns": ["step (?P<step>.)"], "command": ["x"]})
-    ran = Ran(order=order, labelled=False).many(3, loss=3.5).many(60, loss=value)
+    ran = Ran(order=order, labelled=False)
+    for number in range(9):
+        ran.step(loss=3.5 - 0.01 * number)
+    ran.many(60, loss=value)
     assert [row.severity for row in feed(Frozen, ran).findings] == found
 
 
@@ -409,7 +432,8 @@ def test_a_small_norm_of_few_decimals_is_coarse(norm: float, found: int) -> None
 def test_a_norm_read_from_what_is_printed_may_be_rounded(norm: float, named: set[str]) -> None:
     order = order_of({}).model_copy(update={"patterns": ["step (?P<step>.)"], "command": ["x"]})
     ran = Ran(order=order, labelled=False).step(loss=3.1234567, grad_norm=9.5)
-    ran.step(loss=3.5, grad_norm=0.5)
+    for number in range(8):
+        ran.step(loss=3.5 - 0.01 * number, grad_norm=round(0.5 + 0.01 * number, 2))
     halts = feed(Frozen, ran.many(120, loss=2.3156423, grad_norm=norm)).halts
     assert {halt.key.split("/")[-2] for halt in halts} == named
 
