@@ -2,9 +2,10 @@
 
 What the trainer claims does not count: the watcher reads the manifest, sizes and digests itself. A
 checkpoint is due by the order's cadence, in steps or in seconds, whichever comes first, and time
-begins with the first step, or with the last one verified. It is overdue at `overdue_x` times that,
-and `grace_s`. Where a cadence counts steps, the time is the one that those steps really took, so
-that evaluations and pauses between them are no delay. A checkpoint that does not hold is told at
+begins with the end of the first step (how long that may take is D2's), or with the last one
+verified. It is overdue at `overdue_x` times that, and `grace_s`. Where a cadence counts steps, the
+time is the one that those steps really took, so that evaluations and pauses between them are no
+delay. A checkpoint that does not hold is told at
 once; it ends nothing by itself, for an earlier one may. One that the trainer deleted before the
 watcher had read it may have held: nobody knows, so the time begins anew, and so does the count of
 steps.
@@ -40,7 +41,7 @@ class Saved:
     looks: bool = False
     """Whether the watcher says that it looks at checkpoints."""
     since_mono: float | None = None
-    """Watcher's clock of the first step, or of the last checkpoint that verified."""
+    """Watcher's clock of the first step's end, or of the last checkpoint that verified."""
     step: int = 0
     """Its step."""
     evaluated_s: float = 0.0
@@ -158,13 +159,13 @@ class CheckpointOverdue(Detector[Saved]):
     def _clocked(self, own: Saved, tick: Tick, view: View) -> Saved:
         """Return the state with its clocks begun, moved on over an absence, and due noted."""
         if own.since_mono is None:
-            starts = [s.started_mono for s in view.streams.values() if s.started_mono is not None]
-            if not starts:
+            ends = [_first_end(s) for s in view.streams.values() if s.completed_steps]
+            if not ends:
                 return own
             first = max(own.step, _first_step(self.run))
             own = replace(
                 own,
-                since_mono=min(starts),
+                since_mono=min(tick.mono, *ends),
                 evaluated_s=_evaluated_s(view, tick.mono),
                 step=first,
                 counted=first,
@@ -289,6 +290,12 @@ def _is_restarted(stream: RankStream) -> bool:
 def _episode(own: Saved, name: str) -> str:
     """Return the name of an episode; what begins again has episodes of its own."""
     return f"again{own.again}/{name}" if own.again else name
+
+
+def _first_end(stream: RankStream) -> float:
+    """Return the watcher's clock when a rank's first step ended."""
+    started_mono = stream.advanced_mono if stream.started_mono is None else stream.started_mono
+    return started_mono + stream.first_s
 
 
 def _first_step(run: Run) -> int:

@@ -64,6 +64,15 @@ def test_none_at_all_warns_and_then_halts(cadence: dict[str, Any], limit_s: floa
     assert "no checkpoint at all has held" in halt.text
 
 
+@pytest.mark.parametrize("cadence", [{"every_s": 60.0}, {"every_steps": 5}], ids=["s", "steps"])
+def test_how_long_the_first_step_takes_is_no_delay(cadence: dict[str, Any]) -> None:
+    """It may compile for half an hour: twice 1.5 minutes and ten is less."""
+    world = world_with(cadence, train={"engine": {"compile": True}}).steps(1, step_s=1700.0)
+    seen = watch(train(world, 600.0), interval_s=2.0)
+    assert (overdue(seen), seen.halts) == ([], [])
+    assert len(overdue(watch(train(world, 1200.0), interval_s=2.0))) == 2
+
+
 def test_a_run_without_a_cadence_has_no_deadline() -> None:
     seen = watch(train(world_with({}), 4_000), interval_s=2.0)
     assert seen.findings == []
@@ -223,7 +232,7 @@ def test_checkpoints_that_hold_within_the_grace_are_never_overdue(
 
 
 class Waited:
-    """One rank that began its first step at `NOW`, and ticks at exactly so many seconds later."""
+    """One rank that ended its first step at `NOW`, and ticks at exactly so many seconds later."""
 
     def __init__(self, cadence: dict[str, Any], *, looks: bool = True, **settings: float) -> None:
         order = host_order(
@@ -233,7 +242,8 @@ class Waited:
             world_size=1,
         )
         run = Run(order=order)
-        self.rank: RankStream = standing("forward", for_s=0.0, steps=0, started_mono=NOW)
+        told: dict[str, Any] = {"started_mono": NOW - 5.0, "first_s": 5.0, "completed_steps": 1}
+        self.rank: RankStream = standing("forward", for_s=0.0, steps=0, **told)
         self.view = View(run=run, streams={0: self.rank})
         self.rule = CheckpointOverdue(run)
         assert self.rule.ticks, "the fold would show it none"
