@@ -57,7 +57,8 @@ def _follow(booted: RankStream, before: RankStream, beat: Heartbeat, mono: float
     booted.another = before.done and beat.step == 0 < before.completed
     if not booted.another:
         booted.top_step = max(before.top_step, before.completed)
-        booted.idle_boots = 0 if gained else before.idle_boots + 1
+        trained_nothing = before.done and before.completed == 0  # an evaluation has not failed
+        booted.idle_boots = 0 if gained else before.idle_boots + (not trained_nothing)
     return booted
 
 

@@ -134,6 +134,12 @@ def test_trainings_that_follow_each_other_are_no_storm() -> None:
     assert boots([9] * 10, done=True) == []
 
 
+@pytest.mark.parametrize("trained", [[], [9]])
+def test_processes_that_are_done_without_a_step_are_no_storm(trained: list[int]) -> None:
+    """A script that evaluates on one set after the other."""
+    assert boots([*trained, *[0] * 10], done=True) == []
+
+
 def test_a_crash_after_done_again_and_again_is_one() -> None:
     """What is started anew goes on from a checkpoint: it is the same training."""
     found = boots([9] * 7, done=True, resumed=4)
