@@ -1,10 +1,10 @@
 """How does `gonogo up` keep everything running? Embedded server, service and one worker.
 
 Guarantees: whichever dies is started again within a second, or as soon as the host takes one more
-process, and nothing else ends for that; one `up` per home; when `up` itself is
-killed its children get SIGTERM, while runs go on under their keepers. An error that ends us is no
-person's word: what runs is told that its host is taken away, and goes on by itself later. Not
-guaranteed: order of stopping beyond worker, service, server.
+process and the checkout is there (a deploy may put another in its place), and nothing else ends for
+that; one `up` per home; when `up` itself is killed its children get SIGTERM, while runs go on under
+their keepers. An error that ends us is no person's word: what runs is told that its host is taken
+away, and goes on by itself later. Not guaranteed: order of stopping beyond worker, service, server.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ import typer
 from gonogo.cli.checkout import application_argv, application_env
 from gonogo.cli.settings import Settings
 from gonogo.contract.cluster import EngineName
-from gonogo.contract.errors import Conflict, Rejected, Unavailable
+from gonogo.contract.errors import Conflict, NotFound, Rejected, Unavailable
 from gonogo.home_files import SERVICE_FILE
 from gonogo.planning.resolve import checkout_root
 from gonogo.private_file import open_private
@@ -270,7 +270,7 @@ class Stack:
         code = child.process.returncode if child.process else None
         try:
             child.start()
-        except (OSError, subprocess.SubprocessError) as error:  # else we would end all runs for it
+        except (OSError, subprocess.SubprocessError, NotFound) as error:  # else all runs would end
             if not child.refused:
                 say(f"{child.name} ended ({code}); it cannot be started just now: {error}")
             child.refused, child.started_at = True, time.monotonic()

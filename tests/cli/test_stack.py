@@ -16,6 +16,7 @@ import pytest
 import redis
 import typer
 
+import gonogo
 from gonogo.cli.connection import client_of
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Child, Stack, embedded_server, free_port, socket_path
@@ -91,6 +92,31 @@ def test_a_child_that_cannot_be_started_just_now_is_tried_again_and_ends_nothing
         server.started_at = 0.0
         assert not tended()
     server.log = log
+    wait_until(tended, "another server")
+    assert ["just now" in text for text in said] == [True, False], "it is said once"
+    assert ping(tmp_path)
+
+
+def test_a_child_that_dies_while_a_deploy_replaces_the_checkout_ends_nothing(
+    server: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ping(tmp_path)
+    assert server.process is not None
+    settings = load_settings({"GONOGO_HOME": str(tmp_path), "GONOGO_URL": "http://127.0.0.1:1"})
+    stack = Stack(settings=settings, children=[server])
+    server.process.kill()
+    server.process.wait(60)
+    said: list[str] = []
+
+    def tended() -> bool:
+        stack.tend(said.append)
+        return server.restarts == 1
+
+    with monkeypatch.context() as moved:
+        moved.setattr(gonogo, "__file__", str(tmp_path / "moved" / "gonogo" / "__init__.py"))
+        for _ in range(3):
+            server.started_at = 0.0
+            assert not tended()
     wait_until(tended, "another server")
     assert ["just now" in text for text in said] == [True, False], "it is said once"
     assert ping(tmp_path)
