@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session
 
 from gonogo import __version__
 from gonogo.contract.errors import Conflict, NotFound, Rejected
+from gonogo.plain_file import read_plain
 from gonogo.rundir import sync_folder
 from gonogo.signing import KEY_FILE, PUBLIC_FILE
 from service.db.engine import is_sqlite
@@ -188,12 +189,17 @@ def _late_decisions(settings: Settings, url: str) -> set[str]:
     for path in settings.decisions.glob("dec_*.json"):
         if path.stem not in known:
             try:
-                theirs = json.loads(path.read_bytes()).get("experiment")
+                theirs = json.loads(_load(path)).get("experiment")
             except (OSError, ValueError, AttributeError):
                 continue
             if theirs in experiments:
                 late.add(path.name)
     return late
+
+
+def _load(path: Path) -> bytes:
+    with read_plain(path) as stream:
+        return stream.read()
 
 
 def _files(settings: Settings, late: set[str], *, runs: bool) -> Iterator[tuple[str, Path]]:
@@ -220,7 +226,7 @@ def _add(archive: tarfile.TarFile, files: dict[str, Any], name: str, path: Path)
     begins = archive.offset
     for _ in range(_SHRINKS):
         try:
-            with path.open("rb") as stream:
+            with read_plain(path) as stream:
                 files[name] = _append(archive, name, stream)
             return
         except FileNotFoundError:

@@ -25,6 +25,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import make_url
 
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
+from gonogo.plain_file import read_plain
 from gonogo.rundir import save_json, sync_folder
 from service.backup import DATABASE, FOLDERS, KEYS, LIST, RUNS, V, summary
 from service.db.engine import is_sqlite
@@ -166,7 +167,7 @@ def _unpack(source: Path, folder: Path) -> dict[str, Any]:
     found: dict[str, dict[str, Any]] = {}
     listed: dict[str, Any] | None = None
     try:
-        with _open_archive(source) as archive:
+        with _open_file(source) as file, _open_archive(source, file) as archive:
             for member in archive:
                 stream = archive.extractfile(member) if member.isreg() else None
                 if stream is None or listed is not None or not _is_ours(member.name):
@@ -182,7 +183,7 @@ def _unpack(source: Path, folder: Path) -> dict[str, Any]:
         raise Corrupt(f"{source}: not a whole backup: {error}") from error
     except (tarfile.TarError, ValueError, EOFError) as error:
         raise Corrupt(f"{source}: not a whole backup: {error}") from error
-    if not isinstance(listed, dict) or listed.get("v") != V or not listed.keys() >= _LISTED:
+    if not isinstance(listed, dict) or listed.get("v") != V or not _is_list(listed):
         raise Corrupt(f"{source}: not a whole backup: {LIST} is missing or of another version")
     if listed["files"] != found:
         wrong = sorted(
@@ -194,17 +195,36 @@ def _unpack(source: Path, folder: Path) -> dict[str, Any]:
     return listed
 
 
-def _open_archive(source: Path) -> tarfile.TarFile:
-    """Return a file that may be a backup, open.
+def _is_list(listed: dict[str, Any]) -> bool:
+    """Say whether a list has what every one has, in the form that it has there."""
+    if not listed.keys() >= _LISTED or not isinstance(listed["files"], dict):
+        return False
+    return all(isinstance(listed[name], str) for name in _LISTED - {"files"})
+
+
+def _open_file(source: Path) -> IO[bytes]:
+    """Return a file that may be a backup, open; a pipe is not waited for.
 
     Raises:
         NotFound: there is no such file.
-        Rejected: it cannot be read, or is no archive at all.
+        Rejected: it cannot be read.
     """
     try:
-        return tarfile.open(source, mode="r:")
+        return read_plain(source)
     except FileNotFoundError as error:
         raise NotFound(f"no such backup: {source}") from error
+    except OSError as error:
+        raise Rejected(f"{source}: {error.strerror}") from error
+
+
+def _open_archive(source: Path, file: IO[bytes]) -> tarfile.TarFile:
+    """Return an open file as an archive.
+
+    Raises:
+        Rejected: it cannot be read, or is none at all.
+    """
+    try:
+        return tarfile.open(fileobj=file, mode="r:")
     except OSError as error:
         raise Rejected(f"{source}: {error.strerror}") from error
     except (tarfile.TarError, EOFError) as error:

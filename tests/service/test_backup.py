@@ -7,6 +7,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -322,6 +323,17 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return settings
 
 
+def test_a_pipe_among_the_decisions_is_not_waited_for(first: Settings, tmp_path: Path) -> None:
+    first.decisions.mkdir(exist_ok=True)
+    pipe = first.decisions / "dec_pipe.json"
+    os.mkfifo(pipe)
+    try:
+        made = make_backup(first, tmp_path / "b.tar", 0.0, runs=False)
+    finally:
+        pipe.unlink()
+    assert made["decisions"] == 0
+
+
 @pytest.fixture
 def kept(first: Settings, tmp_path: Path) -> Path:
     """Its backup."""
@@ -538,6 +550,7 @@ NO_BACKUPS = {
     "text": "is no backup",
     "empty": "is no backup",
     "folder": "Is a directory",
+    "pipe": "no regular file",
     "another archive": "'etc/hosts' has no place in a backup",
 }
 
@@ -549,6 +562,8 @@ def test_what_is_no_backup_is_a_wrong_argument_and_no_damage(
     file = tmp_path / "file"
     if what == "folder":
         file.mkdir()
+    elif what == "pipe":
+        os.mkfifo(file)
     elif what == "another archive":
         with tarfile.open(file, mode="w") as archive:
             archive.addfile(tarfile.TarInfo("etc/hosts"))
@@ -576,6 +591,8 @@ def rewritten(kept: Path, change: str) -> bytes:
                 content = content.replace(b"gonogo_", b"gonogo-")
             if change == "newer" and member.name == LIST:
                 content = content.replace(b'"revision": "', b'"revision": "f')
+            if change == "unnamed" and member.name == LIST:
+                content = re.sub(rb'"revision": "\w+"', b'"revision": []', content)
             if change == "unlisted" and member.name == LIST:
                 continue
             if change == "outside" and member.name == "key":
@@ -594,6 +611,7 @@ def rewritten(kept: Path, change: str) -> bytes:
         ("missing", r"not as it was made: signing\.key"),
         ("changed", "not as it was made: key"),
         ("unlisted", "backup.json is missing"),
+        ("unnamed", "backup.json is missing or of another version"),
         ("outside", "has no place in a backup"),
         ("link", "'key' has no place in a backup"),
         ("newer", "newer than this one"),
