@@ -3,10 +3,11 @@
 Guarantees: every member's size and SHA-256 is looked at before anything is put into the home, and
 only one that has no database yet, nor the log of one that was (SQLite would play it into the
 restored one), is restored into; its `runs/` stays where the backup brings none, for runs go on
-there. A restore that fails leaves the home as it found it. The database comes last, so where it
-lies in the backup a restore that was killed is done again as if it had never begun. A service that
-starts on a restored home hands out no token that an attempt of after the backup already has
-(`service.experiments.epochs`).
+there. What is a mount of its own, or a link to a folder, stays one (and keeps what a restore that
+was killed had put there, which a person takes out). A restore that fails leaves the home as it
+found it. The database comes last, so where it lies in the backup a restore that was killed is done
+again as if it had never begun. A service that starts on a restored home hands out no token that an
+attempt of after the backup already has (`service.experiments.epochs`).
 """
 
 import errno
@@ -43,6 +44,8 @@ _LOGS = tuple(f"{DATABASE}-{name}" for name in ("wal", "journal"))
 """What a SQLite database leaves beside it that was not closed."""
 _MOVED = "moved.json"
 """Beside what was unpacked: the names that go into the home, once they begin to."""
+_OF_EXT4 = "lost+found"
+"""What an empty file system of its own may hold."""
 
 
 def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
@@ -107,16 +110,62 @@ def _move_in(home: Path, waiting: Path, names: list[str]) -> None:
 
     Where nothing can be taken out again either, it waits for a next restore.
     """
+    stay: list[Path] = []
     try:
         for name in names:
-            if (home / name).is_dir():
-                (home / name).rmdir()
-            (waiting / name).rename(home / name)
+            if _gives_way(home / name):
+                (waiting / name).rename(home / name)
+            else:
+                stay.append(home / name)
+                _copy_in(waiting / name, home / name)
             sync_folder(home)
     except BaseException:
+        for folder in stay:
+            _empty(folder)
         _take_out(home, waiting, names)
         shutil.rmtree(waiting, ignore_errors=True)
         raise
+
+
+def _gives_way(place: Path) -> bool:
+    """Remove an empty folder; a mount, or a link to a folder, stays, and is written into."""
+    try:
+        place.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.ENOTDIR):
+            raise
+        return False
+    return True
+
+
+def _copy_in(source: Path, folder: Path) -> None:
+    for path in source.iterdir():
+        copied = folder / path.name
+        if path.is_dir():
+            shutil.copytree(path, copied)
+        else:
+            shutil.copy2(path, copied)
+        for written in (copied, *copied.rglob("*")):
+            _sync(written)
+    sync_folder(folder)
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir():
+        return sync_folder(path)
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def _empty(folder: Path) -> None:
+    """Remove what was copied into a folder that was empty."""
+    for path in folder.iterdir():
+        if path.is_dir() and path.name != _OF_EXT4:
+            shutil.rmtree(path)
+        elif path.name != _OF_EXT4:
+            path.unlink()
 
 
 def _take_back(home: Path, waiting: Path) -> None:
@@ -159,7 +208,9 @@ def _check_room(home: Path, names: Iterable[str]) -> None:
 
 
 def _is_taken(path: Path) -> bool:
-    return any(path.iterdir()) if path.is_dir() else path.exists()
+    if not path.is_dir():
+        return path.exists()
+    return any(found.name != _OF_EXT4 for found in path.iterdir())
 
 
 def _unpack(source: Path, folder: Path) -> dict[str, Any]:

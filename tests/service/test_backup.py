@@ -461,6 +461,58 @@ def test_a_restore_that_fails_leaves_nothing_and_is_done_again(
     assert (there.home / "gonogo.db").exists()
 
 
+@pytest.fixture(params=["mount", "link"])
+def apart(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A home whose `runs/` is a file system of its own, or a link to a folder elsewhere."""
+    home, runs = tmp_path / "apart", tmp_path / "apart" / "runs"
+    home.mkdir()
+    if request.param == "link":
+        (tmp_path / "elsewhere").mkdir()
+        runs.symlink_to(tmp_path / "elsewhere")
+        yield home
+        return
+    runs.mkdir()
+    command = ("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(runs))
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("mounting takes root and a kernel that lets it")
+    (runs / "lost+found").mkdir()
+    yield home
+    subprocess.run(("umount", "--lazy", str(runs)), check=True)
+
+
+def test_runs_on_a_mount_or_behind_a_link_are_restored_into(
+    first: Settings, apart: Path, tmp_path: Path
+) -> None:
+    """The mount was busy, the link no folder: nothing could be restored there."""
+    home = home_at(tmp_path / "home")
+    shutil.copytree(first.home, home.home)
+    run_dir = home.home / "runs" / "run_1"
+    run_dir.mkdir(parents=True)
+    (run_dir / "order.json").write_text("{}")
+    (home.home / "runs" / "note").write_text("kept")
+    make_backup(home, tmp_path / "b.tar", 0.0, runs=True)
+    there, real, before = home_at(apart), Path.rename, sorted((apart / "runs").iterdir())
+
+    def rename(path: Path, target: Path) -> Path:
+        if path.name == "gonogo.db":
+            raise OSError(errno.EIO, "bad sector")
+        return real(path, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        with pytest.raises(Rejected, match="bad sector"):
+            restore_backup(there, tmp_path / "b.tar")
+    assert [path.name for path in there.home.iterdir()] == ["runs"]
+    assert sorted((apart / "runs").iterdir()) == before, "it leaves them as it found them"
+    restore_backup(there, tmp_path / "b.tar")
+    runs = there.home / "runs"
+    assert runs.is_mount() or runs.is_symlink()
+    assert (runs / "run_1" / "order.json").read_text() == "{}"
+    assert (there.home / "gonogo.db").exists()
+    with pytest.raises(Conflict, match="has "):
+        restore_backup(there, tmp_path / "b.tar")
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system that takes less than a database."""
