@@ -6,6 +6,10 @@ one, or one whose sizes or digests differ, is passed over for the one before it.
 host its watcher has said which checkpoints it verified, in the ticks that were shipped; that such a
 one is there no more is found by the preflight of the run that should have gone on from it, and told
 by `found_missing`.
+
+A checkpoint of a later step than its run has told of is another run's, or nobody's: whoever went on
+from it would pass without the steps between. Only where the last lines of a run never came (a lost
+host) nobody knows how far it had got.
 """
 
 import hashlib
@@ -20,6 +24,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Corrupt, GonogoError
+from gonogo.contract.heartbeat import Msg
 from gonogo.contract.observation import CheckpointSeen, Kind
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
@@ -30,8 +35,11 @@ from gonogo.rundir import RunDir, is_text, load_record, open_file
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.evidence.files import load_bytes_backwards
+from service.evidence.heartbeats import load_beats, load_ranks
+from service.evidence.promised import promised_files, stored_bytes
 from service.queries.experiments import runs_of
 from service.queries.findings import load_findings
+from service.queries.runs import load_progress
 from service.told.awaited import has_not_passed, went_to_its_end
 
 _log = logging.getLogger(__name__)
@@ -45,11 +53,14 @@ def durable_checkpoints(
 ) -> Iterator[ResumePoint]:
     """Yield the checkpoints of a run that were found whole, the newest first.
 
-    Those of step `before` and later, or before step `since`, are not even read.
+    Those of step `before` and later, before step `since`, or of a step that the run never told of,
+    are not even read.
     """
-    steps = range(since, sys.maxsize if before is None else before)
     if run.dir is None:
         return
+    reached = _reached(session, run)
+    behind = sys.maxsize if reached is None else reached + 1
+    steps = range(since, behind if before is None else min(before, behind))
     here = reachable_dir(run)
     if here is not None:
         yield from _verified_here(here, steps)
@@ -60,6 +71,19 @@ def durable_checkpoints(
             continue
         if seen.step in steps:
             yield ResumePoint(path=str(run.dir / place), step=seen.step)
+
+
+def _reached(session: Session, run: RunRow) -> int | None:
+    """Return the last step that a run told of; None where more may have been told than is here."""
+    promised = promised_files(run)
+    have = stored_bytes(session, run.id)
+    if not promised or any(have.get(name, 0) < size for name, size in promised.items()):
+        return None
+    if step := load_progress(session, run.id).step:
+        return step
+    ranks = load_ranks(session, run.id)  # who names sections may tell of progress alone
+    told = (load_beats(session, run.id, rank, (Msg.PROGRESS,)) for rank in ranks)
+    return max((beat.step for beats in told for beat in beats), default=0)
 
 
 def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: str | None = None) -> bool:

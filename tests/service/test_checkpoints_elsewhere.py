@@ -12,7 +12,7 @@ from gonogo.contract.order import Order
 from gonogo.rundir import RunDir, save_json
 from tests.service.conftest import Plane
 from tests.service.fake_run import BOOT_TS, PREFLIGHT, save_checkpoint
-from tests.service.fake_worker import FakeWorker, coded
+from tests.service.fake_worker import FakeWorker, beats, coded, size_of
 
 FAR = "/far/away/runs"
 
@@ -44,7 +44,7 @@ def ended(worker: FakeWorker, order: Order, reason: str, **more: Any) -> None:
         "reason": reason, "text": "", "ranks": {},
     }  # fmt: skip
     rest = {"sizes": {}, "findings": 0, "files": {}, "records": {}}
-    answer = worker.state(order, "end", exit=exit_record, **rest, **more)
+    answer = worker.state(order, "end", exit=exit_record, **{**rest, **more})
     assert answer.status_code == 200, answer.text
 
 
@@ -107,6 +107,30 @@ def test_the_newest_is_that_of_the_latest_step_whatever_its_folder_is_called(
     point = plane.next_order(worker).resume_from
     assert point is not None
     assert (point.step, Path(point.path).name) == (10, "checkpoint-10")
+
+
+@pytest.mark.parametrize("at_hand", [True, False], ids=["at hand", "far away"])
+def test_one_of_a_step_that_the_run_never_told_of_is_passed_over(
+    plane: Plane, tmp_path: Path, at_hand: bool
+) -> None:
+    """Who copies one of another run there would pass without the steps between: it was GO."""
+    worker = plane.worker(home=tmp_path / "runs" if at_hand else None)
+    order = first_order(plane, worker)
+    lines = {rank: beats(order, rank, upto=8, done=False) for rank in range(order.world_size)}
+    if at_hand:
+        run_dir = RunDir(tmp_path / "runs" / order.run)
+        for step in (5, 18):
+            save_checkpoint(run_dir.path, step=step)
+        save_json(run_dir.order, order.document())
+        worker.start(order)
+    else:
+        trains(worker, order, tick(0) + tick(1, seen(5), seen(18)))
+    worker.ship(order, lines)
+    told = {str(rank): size_of(rows) for rank, rows in lines.items()}
+    ended(worker, order, "keeper_lost", sizes=told)
+    point = plane.next_order(worker).resume_from
+    assert point is not None
+    assert point.step == 5
 
 
 @pytest.mark.parametrize("path", ["../../other/step_000009", "/etc/step_000009"])
