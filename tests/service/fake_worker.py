@@ -173,6 +173,13 @@ class FakeWorker:
             files=files, records=records,
         )  # fmt: skip
 
+    def saved_step(self, order: Order) -> int:
+        """The last step of which a checkpoint lies in the run's directory; 0 where none does."""
+        folders = self.home / order.run / "checkpoints" if self.home is not None else Path(".none")
+        return max(
+            (int(row.name.removeprefix("step_")) for row in folders.glob("step_*")), default=0
+        )
+
     def report(self, order: Order, *findings: dict[str, Any]) -> httpx.Response:
         """Report findings as a watcher does that has written them down."""
         self.findings.setdefault(order.run, []).extend(findings)

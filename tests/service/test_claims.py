@@ -509,7 +509,7 @@ def test_infra_is_retried_from_the_last_durable_checkpoint_until_retries_end(
     assert order is not None
     save_checkpoint(tmp_path / "runs" / order.run, step=1)
     worker.start(order)
-    lines = {rank: beats(order, rank, upto=0, done=False) for rank in (0, 1)}
+    lines = {rank: beats(order, rank, upto=1, done=False) for rank in (0, 1)}
     worker.ship(order, lines)
     worker.end(order, lines, "keeper_lost", "infra", code=None)
     again = plane.next_order(worker)
@@ -541,7 +541,9 @@ def test_a_run_that_is_lost_behind_its_last_step_goes_on_before_it(
     assert again.resume_from.step == 4
     save_checkpoint(tmp_path / "runs" / again.run, step=6)
     worker.start(again)
-    worker.end(again, {}, "hardware", "infra", code=None)
+    lines = {rank: beats(again, rank, upto=6, done=False) for rank in (0, 1)}
+    worker.ship(again, lines)
+    worker.end(again, lines, "hardware", "infra", code=None)
     last = plane.next_order(worker)
     assert last.resume_from == again.resume_from
 
@@ -556,7 +558,9 @@ def test_a_checkpoint_whose_bytes_changed_is_passed_over(plane: Plane, tmp_path:
     save_checkpoint(folder, step=2)
     (folder / "checkpoints" / "step_000002" / "model.pt").write_bytes(b"torn!")
     worker.start(order)
-    worker.end(order, {}, "keeper_lost", "infra", code=None)
+    lines = {rank: beats(order, rank, upto=2, done=False) for rank in (0, 1)}
+    worker.ship(order, lines)
+    worker.end(order, lines, "keeper_lost", "infra", code=None)
     again = plane.next_order(worker)
     assert again.resume_from is not None
     assert again.resume_from.step == 1

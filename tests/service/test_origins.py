@@ -34,6 +34,7 @@ class Ended:
 
 def fail(worker: FakeWorker, order: Order, *, upto: int = 0, reason: str = "stalled") -> None:
     worker.start(order)
+    upto = max(upto, worker.saved_step(order))
     lines = {rank: beats(order, rank, upto=upto, done=False) for rank in range(order.world_size)}
     worker.ship(order, lines)
     assert worker.end(order, lines, reason, "watchdog", code=1).status_code == 200
@@ -773,7 +774,7 @@ def remedied(plane: Plane, tmp_path: Path) -> tuple[str, FakeWorker, Path]:
     worker = plane.worker(home=home)
     first = plane.next_order(worker)
     save_checkpoint(home / first.run, step=10)
-    stalled(plane, worker, first)
+    stalled(plane, worker, first, upto=10)
     patched = plane.next_order(worker)
     assert (patched.reason, patched.identity.parallel) == ("remedy", "fsdp")
     worker.start(patched)

@@ -32,7 +32,8 @@ def running(plane: Plane, worker: FakeWorker) -> tuple[str, Any]:
 
 def fail_halted(worker: FakeWorker, order: Any, reason: str = "halted") -> None:
     """End as the watcher does when told to stop."""
-    lines = {rank: beats(order, rank, upto=0, done=False) for rank in range(order.world_size)}
+    upto = worker.saved_step(order)
+    lines = {rank: beats(order, rank, upto=upto, done=False) for rank in range(order.world_size)}
     worker.ship(order, lines)
     answer = worker.end(order, lines, reason, "operator", code=3, text="asked")
     assert answer.status_code == 200, answer.text
