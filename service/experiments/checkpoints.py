@@ -7,9 +7,9 @@ host its watcher has said which checkpoints it verified, in the ticks that were 
 one is there no more is found by the preflight of the run that should have gone on from it, and told
 by `found_missing`.
 
-A checkpoint of a later step than its run has told of is another run's, or nobody's: whoever went on
-from it would pass without the steps between. Only where the last lines of a run never came (a lost
-host) nobody knows how far it had got.
+A checkpoint of a later step than its run may have ended, by what it told, is another run's, or
+nobody's: whoever went on from it would pass without the steps between. Only where the last lines of
+a run never came (a lost host) nobody knows how far it had got.
 """
 
 import hashlib
@@ -35,11 +35,10 @@ from gonogo.rundir import RunDir, is_text, load_record, open_file
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.evidence.files import load_bytes_backwards
-from service.evidence.heartbeats import load_beats, load_ranks
+from service.evidence.heartbeats import load_newest_beats, load_ranks
 from service.evidence.promised import promised_files, stored_bytes
 from service.queries.experiments import runs_of
 from service.queries.findings import load_findings
-from service.queries.runs import load_progress
 from service.told.awaited import has_not_passed, went_to_its_end
 
 _log = logging.getLogger(__name__)
@@ -53,8 +52,8 @@ def durable_checkpoints(
 ) -> Iterator[ResumePoint]:
     """Yield the checkpoints of a run that were found whole, the newest first.
 
-    Those of step `before` and later, before step `since`, or of a step that the run never told of,
-    are not even read.
+    Those of step `before` and later, before step `since`, or of a step that the run cannot
+    have ended, are not even read.
     """
     if run.dir is None:
         return
@@ -74,16 +73,35 @@ def durable_checkpoints(
 
 
 def _reached(session: Session, run: RunRow) -> int | None:
-    """Return the last step that a run told of; None where more may have been told than is here."""
+    """Return the last step that a run may have ended; None where nobody knows.
+
+    More may have been told than is here, or it never told of any. A program that tells of every
+    tenth step may have ended nine more.
+    """
     promised = promised_files(run)
     have = stored_bytes(session, run.id)
     if not promised or any(have.get(name, 0) < size for name, size in promised.items()):
         return None
-    if step := load_progress(session, run.id).step:
-        return step
-    ranks = load_ranks(session, run.id)  # who names sections may tell of progress alone
-    told = (load_beats(session, run.id, rank, (Msg.PROGRESS,)) for rank in ranks)
-    return max((beat.step for beats in told for beat in beats), default=0)
+    ranks = load_ranks(session, run.id)
+    if not ranks:
+        return None
+    told = [rows for rank in ranks if (rows := _last_steps(session, run.id, rank))]
+    if not told:
+        return 0
+    began_at = run.resume_from.step if run.resume_from else 0
+    strides = [last - (began_at if before is None else before) for last, before in told]
+    return max(last for last, _ in told) + max(1, min(strides)) - 1
+
+
+def _last_steps(session: Session, run: str, rank: int) -> tuple[int, int | None] | None:
+    """Return the last step of which a rank told, and the one before; None where it told of none."""
+    last = None
+    for beat in load_newest_beats(session, run, rank, (Msg.STEP_END, Msg.PROGRESS)):
+        if last is None:
+            last = beat.step
+        elif beat.step < last:
+            return last, beat.step
+    return None if last is None else (last, None)
 
 
 def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: str | None = None) -> bool:

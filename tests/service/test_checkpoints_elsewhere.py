@@ -1,6 +1,7 @@
 """A run whose host shares no disk with the control plane: from which checkpoint does it go on?"""
 
 import hashlib
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,40 @@ def test_one_of_a_step_that_the_run_never_told_of_is_passed_over(
     point = plane.next_order(worker).resume_from
     assert point is not None
     assert point.step == 5
+
+
+@pytest.mark.parametrize(
+    ("told", "upto"),
+    [((), 18), ((5,), 9), ((5, 10), 14), ((9, 10), 10), ((1,), 1)],
+    ids=["nothing", "once", "every fifth", "every one", "the first"],
+)
+def test_who_tells_of_some_steps_only_may_have_ended_those_between(
+    plane: Plane, tmp_path: Path, told: tuple[int, ...], upto: int
+) -> None:
+    """A program that logs every 500 steps and saves every 200 would lose most of what it saved."""
+    worker = plane.worker(home=tmp_path / "runs")
+    order = first_order(plane, worker)
+    run_dir = RunDir(tmp_path / "runs" / order.run)
+    for step in (1, 9, 10, 14, 18):
+        save_checkpoint(run_dir.path, step=step)
+    save_json(run_dir.order, order.document())
+    worker.start(order)
+    whole = {rank: beats(order, rank, upto=10, done=False) for rank in range(order.world_size)}
+    ends = ("step_end", "progress")
+    lines = {
+        rank: [
+            text
+            for text in rows
+            if json.loads(text)["msg"] not in ends or json.loads(text)["step"] in told
+        ]
+        for rank, rows in whole.items()
+        if told
+    }
+    worker.ship(order, lines)
+    ended(worker, order, "keeper_lost", sizes={str(r): size_of(rows) for r, rows in lines.items()})
+    point = plane.next_order(worker).resume_from
+    assert point is not None
+    assert point.step == upto
 
 
 @pytest.mark.parametrize("path", ["../../other/step_000009", "/etc/step_000009"])
