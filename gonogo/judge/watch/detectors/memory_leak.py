@@ -17,8 +17,8 @@ nothing that is kept. What rises step by step is kept by somebody, whoever count
 
 Caches fill up as a leak does: a loader's processes touch their copy of an index all through the
 first epoch, or keep the data. So a halt waits until the projection reaches no further than the rise
-has come, or until `NEAR_S` before the limit: nothing is lost by that, and most of what fills up has
-stopped by then.
+has come, however soon that is: as much time is left then as has passed, and most of what fills up
+has stopped by then.
 
 Each host has its own figures, and its ranks no other's. What a host has left shrinks only where its
 used memory rises too: a rank whose resident memory rises while the host's does not has mapped
@@ -52,9 +52,6 @@ MOVES_SHARE = 0.9
 now and then."""
 USED_TELLINGS = 3
 """After so many the host's used memory has a course; one figure has none."""
-
-NEAR_S = 600.0
-"""So near to the limit a halt waits no longer."""
 
 SHORT_RUN_STEPS = 20_000
 LONG_RUN_STRIDE = 4
@@ -117,8 +114,8 @@ class Leak:
 
     @property
     def near(self) -> bool:
-        """Whether it hits its limit soon, or after no more steps than it has risen for."""
-        return self.steps_left <= self.seen_steps or (self.eta_s or 0.0) < NEAR_S
+        """Whether it hits its limit after no more steps than it has risen for."""
+        return self.steps_left <= self.seen_steps
 
     @property
     def name(self) -> str:
@@ -135,15 +132,13 @@ class MemoryLeak(Detector[Growth]):
         " limit before the last step, with the time that is left; halts at the next checkpoint when"
         " that is under an hour, but not for device memory that is reserved in pieces, now and"
         " then, and not allocated at the ends of steps, where both are told, nor before memory has"
-        " risen by as much as is left, or ten minutes are: caches fill up as well. Steps of more"
-        " tokens than any before begin device memory's course anew. Where the limit is the host's"
-        " and its"
-        " used memory is told as well,"
-        " no rank's memory is projected to rise faster than that does."
+        " risen by as much as is left: caches fill up as well. Steps of more tokens than any before"
+        " begin device memory's course anew. Where the limit is the host's and its used memory is"
+        " told as well, no rank's memory is projected to rise faster than that does."
     )
     State = Growth
     version = 2
-    """2: a halt waits until memory has risen by as much as is left, or ten minutes before that."""
+    """2: a halt waits until memory has risen by as much as is left."""
     steps = True
     ticks = True
     observes = frozenset({"devices", Kind.HOST_MEMORY, Kind.HOSTS_MEMORY})
