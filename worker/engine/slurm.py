@@ -194,7 +194,7 @@ class Slurm:
         if done.returncode != 0:
             raise Unavailable(f"scontrol: {done.stderr.strip()}")
         job = parse_fields(done.stdout)
-        rows = self._nodes_of(job, handle)
+        rows = self._nodes_of(job, handle) if job.get("JobState") in _OVER else []
         found = judge_job(handle, job, rows)
         if isinstance(found, Ended) and began and not rows:
             return Unknown(text=f"{found.proof}, and tells no node of those that it ran on")
@@ -216,6 +216,8 @@ class Slurm:
     def _nodes_of(self, job: Mapping[str, str], handle: Handle) -> list[dict[str, str]]:
         """Return what Slurm tells of each node that a job had.
 
+        Of one that is in hidden partitions alone it tells nobody who does not ask for all.
+
         Raises:
             Unavailable: Slurm does not tell, or knows no node of a name that the run tells.
         """
@@ -224,7 +226,8 @@ class Slurm:
             listed = ",".join(kept_on(self._runs / handle.run, handle.token))
         if not listed:
             return []
-        rows = self._ask("scontrol", "show", "node", "--oneliner", listed).splitlines()
+        asked = ("scontrol", "--all", "show", "node", "--oneliner", listed)
+        rows = self._ask(*asked).splitlines()
         return [parse_fields(row) for row in rows if row.strip()]
 
     def _ids_of(self, name: str) -> list[str]:
@@ -233,8 +236,8 @@ class Slurm:
         Raises:
             Unavailable: it does not tell.
         """
-        asked = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i")
-        return self._ask(*asked).split()
+        asked = ("--all", "--noheader", "--states=all", f"--name={name}", "--format=%i")
+        return self._ask("squeue", *asked).split()
 
     def _ask(self, *command: str) -> str:
         done = self._run(command)

@@ -83,8 +83,10 @@ class Queue:
 
     def _ask(self, name: str) -> Partition:
         here = [f"--partition={name}"] if name else []
-        rows = self.ask("squeue", "--noheader", "--states=PENDING", *here, "--format=%i|%Q")
-        told = self.ask("scontrol", "--details", "--oneliner", "show", "node")
+        rows = self.ask(
+            "squeue", "--all", "--noheader", "--states=PENDING", *here, "--format=%i|%Q"
+        )
+        told = self.ask("scontrol", "--all", "--details", "--oneliner", "show", "node")
         nodes = [self.parse(line) for line in told.splitlines() if line.strip()]
         asked = set(name.split(","))  # a job may name several, of which it gets one
         return Partition(

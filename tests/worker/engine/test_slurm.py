@@ -417,6 +417,37 @@ class Requeued(Answers):
         return subprocess.CompletedProcess(command, 0, said, "")
 
 
+class Hidden(Answers):
+    """A job in a hidden partition, of which Slurm tells by its number, or who asks for all."""
+
+    def __init__(self, state: str) -> None:
+        super().__init__()
+        self.state = state
+
+    def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        self.asked.append(list(command))
+        told = "--all" in command
+        if command[0] == "squeue":
+            return subprocess.CompletedProcess(command, 0, "12\n" if told else "", "")
+        if "node" in command:
+            said = "NodeName=node1 State=IDLE\nNodeName=node2 State=IDLE" if told else ""
+            return subprocess.CompletedProcess(command, 0 if told else 1, said, "")
+        line = f"JobName={NAME} JobState={self.state} NodeList=node[1-2]"
+        return subprocess.CompletedProcess(command, 0, line, "")
+
+
+def test_a_job_in_a_hidden_partition_is_seen_and_proven_ended(tmp_path: Path) -> None:
+    (tmp_path / ORDER.run).mkdir()
+    answers = Hidden("RUNNING")
+    engine = Slurm(tmp_path, SlurmCluster(), {}, answers)
+    assert engine.submit(ORDER, 7).name == "12", "it is submitted once"
+    assert isinstance(engine.find(HANDLE), Running)
+    asked = [row for row in answers.asked if "node" in row]
+    assert asked == [], "of what runs no node is asked about, where those are private"
+    answers.state = "CANCELLED"
+    assert isinstance(engine.find(HANDLE), Ended)
+
+
 def begin(runs: Path) -> None:
     """Let node 1's keeper have come on a host, and node 0's have said so."""
     run_dir = runs / ORDER.run
