@@ -15,8 +15,11 @@ from gonogo.settings import home_of, known_names, load_key, parse_engine, read
 from gonogo.systemd import NAMES, Notifier, load_notifier
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
-_TYPED = re.compile(r"(?:SQUEUE|SCANCEL|SCONTROL)_\w+|SLURM_TIME_FORMAT")
-"""Variables by which people have Slurm's commands filter, ask back, or write times their way."""
+_TYPED = re.compile(
+    r"(?:SQUEUE|SCANCEL|SCONTROL|SRUN|SLURMD)_\w+|SLURM_(?!(?:CONF|CLUSTERS|JWT)$)\w+"
+)
+"""Variables by which people have Slurm's commands filter, ask back, or write times their way, and
+those that Slurm itself sets in a job."""
 _KEY = "GONOGO_API_KEY"
 _KEY_FILE = f"{_KEY}_FILE"
 
@@ -186,7 +189,9 @@ def slurm_environ() -> dict[str, str]:
 
     Times are told in UTC: by local ones, an hour that autumn repeats has nodes boot before they do.
     `SCANCEL_STATE=PENDING` has scancel end nothing and call it done, `SQUEUE_PARTITION` hides a job
-    that is there, and `SCANCEL_INTERACTIVE` asks. What sbatch reads (`SBATCH_ACCOUNT`) is kept.
+    that is there, and `SCANCEL_INTERACTIVE` asks. What sbatch reads (`SBATCH_ACCOUNT`) is kept. A
+    worker that is in a job itself has that one's variables, which sbatch hands on to each of ours:
+    srun would take `SLURM_MEM_PER_CPU` or `SLURM_CPU_BIND` for what our job was asked for.
     """
     kept = {name: value for name, value in os.environ.items() if _TYPED.fullmatch(name) is None}
     return {**kept, "TZ": "UTC0"}

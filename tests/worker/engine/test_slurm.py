@@ -90,6 +90,19 @@ def test_what_people_set_for_commands_that_they_type_is_kept_from_ours(
     assert run_command(["cat"]).stdout == "", "a command that asks is answered by nobody"
 
 
+def test_the_job_that_a_worker_is_in_itself_is_kept_from_those_that_it_submits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With `SLURM_MEM_PER_CPU` from outside, the srun of a job that asked for `mem` is refused."""
+    outer = ("SLURM_MEM_PER_CPU", "SLURM_CPU_BIND", "SLURM_JOB_ID", "SRUN_CPUS_PER_TASK")
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+    for name in (*outer, *kept):
+        monkeypatch.setenv(name, "set")
+    seen = run_command(["env"]).stdout.splitlines()
+    assert [name for name in outer if f"{name}=set" in seen] == []
+    assert {f"{name}=set" for name in kept} <= set(seen)
+
+
 def test_a_node_that_booted_in_the_hour_before_the_clocks_go_back_has_not_booted_since(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
