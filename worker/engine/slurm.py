@@ -59,6 +59,9 @@ _AFTERWARDS = re.compile(
 """What srun prints of the other nodes, which it ends once one has said why it does not begin."""
 CLOCKS_APART = timedelta(seconds=30)
 """A node that booted so long after a job began did so by any clock of the cluster."""
+_SUBMITTED = re.compile(r"^\s*(\d+)(?:;\S+)?\s*$", re.MULTILINE)
+"""What `sbatch --parsable` prints: a job's number, and its cluster. Where a site has put a program
+in sbatch's place, its greeting and its checks stand before that."""
 _GONE = re.compile(r"[Ii]nvalid job id")
 _LATER = re.compile(
     r"Unable to contact|Connection|timed out|temporarily|submit limit|standby"
@@ -150,7 +153,10 @@ class Slurm:
             if _LATER.search(said) and not _NEVER.search(said):
                 raise Unavailable(f"sbatch: {said}")
             raise Rejected(f"Slurm does not take this order: {said}")
-        return self._handle(done.stdout.strip().partition(";")[0], order, token)
+        numbers = _SUBMITTED.findall(done.stdout)
+        if not numbers:  # it is looked for by its name, the next time
+            raise Unavailable(f"sbatch tells no job's number: {printable(done.stdout) or 'nothing'}")
+        return self._handle(numbers[-1], order, token)
 
     def find(self, handle: Handle) -> Found:
         """Return what Slurm says of the attempt's job and of the nodes that it had.

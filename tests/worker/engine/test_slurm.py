@@ -363,6 +363,34 @@ def test_an_attempt_that_slurm_has_already_is_not_submitted_again(tmp_path: Path
     assert [command[0] for command in answers.asked] == ["squeue"]
 
 
+GREETING = """
+-----------------------------------------------------------------
+          Welcome to the Stampede3 Supercomputer
+-----------------------------------------------------------------
+
+--> Verifying valid submit host (login4)...OK
+"""
+
+
+@pytest.mark.parametrize("said", ["519605\n", "519605;ours\n", f"{GREETING}519605\n"])
+def test_the_number_of_a_job_is_found_behind_what_a_site_has_sbatch_say(
+    tmp_path: Path, said: str
+) -> None:
+    (tmp_path / ORDER.run).mkdir()
+    engine = Slurm(tmp_path, SlurmCluster(), {}, Answers(sbatch=(0, said, "")))
+    assert engine.submit(ORDER, 7).name == "519605"
+
+
+def test_a_job_of_which_no_number_is_told_is_looked_for_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / ORDER.run).mkdir()
+    answers = Answers(sbatch=(0, GREETING, ""))
+    engine = Slurm(tmp_path, SlurmCluster(), {}, answers)
+    with pytest.raises(Unavailable, match="no job's number"):
+        engine.submit(ORDER, 7)
+    answers.answers["squeue"] = (0, "519605\n", "")
+    assert engine.submit(ORDER, 7).name == "519605"
+
+
 def test_no_job_is_stopped_that_bears_the_number_of_ours_and_another_name(tmp_path: Path) -> None:
     """A controller that lost its state counts from 1 again."""
     answers = Answers()
