@@ -93,10 +93,10 @@ class SlurmCluster(Submitted):
     """Devices of each node, such as `gpu:8`."""
     constraint: Word | None = None
     """Features that the nodes must have."""
-    extra: dict[ExtraName, Value] = Field(default_factory=dict)
+    extra: dict[ExtraName, Value | None] = Field(default_factory=dict)
     """Further directives, without their dashes: `reservation`, `nodelist`, `exclude`, `mem`,
     `mem-per-gpu`, `cpus-per-task`, `gpus-per-node`, `licenses`, `nice`, `comment`, `switches`,
-    `exclusive` (`true`: whole nodes), `prefer`, `wckey`."""
+    `exclusive` (`true`: whole nodes), `prefer`, `wckey`; `null` leaves one to Slurm."""
 
 
 class ClusterRequest(Submitted):

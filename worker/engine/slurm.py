@@ -155,7 +155,8 @@ class Slurm:
             raise Rejected(f"Slurm does not take this order: {said}")
         numbers = _SUBMITTED.findall(done.stdout)
         if not numbers:  # it is looked for by its name, the next time
-            raise Unavailable(f"sbatch tells no job's number: {printable(done.stdout) or 'nothing'}")
+            said = printable(done.stdout) or "nothing"
+            raise Unavailable(f"sbatch tells no job's number: {said}")
         return self._handle(numbers[-1], order, token)
 
     def find(self, handle: Handle) -> Found:
@@ -346,7 +347,7 @@ def lay_over(cluster: SlurmCluster, order: Order) -> SlurmCluster:
     extra = {**cluster.extra, **said.get("extra", {})}
     found = cluster.model_copy(update={**said, "extra": extra})
     profile = hardware_profiles().get(order.profile)
-    counted = found.gres is not None or "gpus-per-node" in found.extra
+    counted = found.gres is not None or found.extra.get("gpus-per-node") is not None
     if counted or profile is None or not profile.has_devices:
         return found
     return found.model_copy(update={"gres": f"gpu:{order.ranks_per_node}"})

@@ -684,6 +684,17 @@ def test_further_directives_of_a_plan_lie_over_those_that_hold_for_every_job() -
     assert found.extra == {"cpus-per-task": "4", "reservation": "lab"}
 
 
+def test_a_plan_leaves_to_slurm_what_holds_for_every_other_job() -> None:
+    """With a `mem` for every job no plan could say `mem-per-gpu`, which sbatch takes alone."""
+    usual = SlurmCluster(partition="gpu", extra={"exclusive": True, "mem": "90G"})
+    said = {"partition": None, "extra": {"exclusive": None, "mem": None, "mem-per-gpu": "9G"}}
+    own = ClusterRequest(slurm=SlurmCluster.model_validate(said))
+    order = make_order(cluster=own)
+    asked = build_options(order, 7, lay_over(usual, order), RUN_DIR)
+    assert "--mem-per-gpu=9G" in asked
+    assert [row for row in asked if re.match(r"--(exclusive|mem|partition)\b(?!-)", row)] == []
+
+
 def test_what_holds_for_every_job_stands_in_a_file_of_the_settings(tmp_path: Path) -> None:
     (tmp_path / ORDER.run).mkdir()
     file = tmp_path / "slurm.yaml"
