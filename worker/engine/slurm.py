@@ -133,6 +133,9 @@ class Slurm:
         self._runs, self._cluster, self._environ, self._run = runs, cluster, environ, run
         self._keeper = keeper
         self._queue = Queue(self._ask, parse_fields)
+        self._ended: dict[Handle, Ended] = {}
+        """Jobs that had ended when Slurm was asked last; it forgets them `MinJobAge` later, on some
+        clusters within seconds."""
 
     def submit(self, order: Order, token: int) -> Handle:
         """Submit the attempt's job, unless Slurm has it already."""
@@ -167,12 +170,12 @@ class Slurm:
         one proves nothing where the other one began the attempt, and Slurm has forgotten it.
         """
         try:
-            found = self._find_job(handle)
+            found = self._find_told(handle)
             if isinstance(found, Running) and not (found.waits and found.again):
                 return found
             known = self._ids_of(job_name(handle.run, handle.token))
             for other in [number for number in known if number != handle.name]:
-                twin = self._find_job(replace(handle, name=other))
+                twin = self._find_told(replace(handle, name=other))
                 if not isinstance(twin, Ended) and not (isinstance(twin, Running) and twin.waits):
                     return twin
             begun = load_begun(self._runs / handle.run)
@@ -185,8 +188,24 @@ class Slurm:
             return Unknown(text=f"{self._runs / handle.run}: {error}")
         return found
 
-    def _find_job(self, handle: Handle) -> Found:
-        """Return what Slurm says of one job.
+    def _find_told(self, handle: Handle) -> Found:
+        """Return what Slurm says of one job, or what it said where it has forgotten it by now.
+
+        Raises:
+            Unavailable: see `_find_job`.
+            OSError: likewise.
+        """
+        found = self._find_job(handle)
+        if found is None:
+            text = f"Slurm knows no job {handle.name} any more"
+            return self._ended.get(handle, Unknown(text=text))
+        self._ended.pop(handle, None)
+        if isinstance(found, Ended):
+            self._ended[handle] = found
+        return found
+
+    def _find_job(self, handle: Handle) -> Found | None:
+        """Return what Slurm says of one job; None: it knows none of that number.
 
         Raises:
             Unavailable: Slurm does not tell of it, or of its nodes.
@@ -197,7 +216,7 @@ class Slurm:
         meets = is_there(meet_path(run_dir, 0)) and not is_there(run_dir / MET_NAME)
         done = self._run(["scontrol", "show", "job", "--oneliner", handle.name])
         if done.returncode != 0 and _GONE.search(done.stderr):
-            return Unknown(text=f"Slurm knows no job {handle.name} any more")
+            return None
         if done.returncode != 0:
             raise Unavailable(f"scontrol: {done.stderr.strip()}")
         job = parse_fields(done.stdout)

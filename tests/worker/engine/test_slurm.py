@@ -445,6 +445,22 @@ def test_job_that_slurm_does_not_know_or_tell_is_unknown(tmp_path: Path, said: s
 JOB_LINE = f"JobId=12 JobName={NAME} JobState={{}} Reason=None NodeList=(null) NumNodes=2"
 
 
+def test_a_job_that_had_ended_has_ended_once_slurm_forgets_it(tmp_path: Path) -> None:
+    """With a `MinJobAge` below a minute that is before its end is believed."""
+    (tmp_path / ORDER.run).mkdir()
+    answers = Answers(scontrol=(0, JOB_LINE.format("CANCELLED"), ""))
+    engine = Slurm(tmp_path, SlurmCluster(), {}, answers)
+    told = engine.find(HANDLE)
+    assert isinstance(told, Ended)
+    forgotten = (1, "", "slurm_load_jobs error: Invalid job id specified")
+    answers.answers["scontrol"] = forgotten
+    assert engine.find(HANDLE) == told
+    answers.answers["scontrol"] = (0, JOB_LINE.format("PENDING"), "")
+    assert isinstance(engine.find(HANDLE), Running)
+    answers.answers["scontrol"] = forgotten
+    assert isinstance(engine.find(HANDLE), Unknown), "it was queued again after its end"
+
+
 class Requeued(Answers):
     """A job that a controller which crashed has queued again: it has no nodes any more."""
 
