@@ -259,11 +259,14 @@ class Slurm:
     def _ids_of(self, name: str) -> list[str]:
         """Return the jobs of a name that Slurm has, or had lately.
 
+        With `SLURM_CLUSTERS` squeue says of which cluster they are, before it says them; and none
+        of ours is an array's.
+
         Raises:
             Unavailable: it does not tell.
         """
         asked = ("--all", "--noheader", "--states=all", f"--name={name}", "--format=%i")
-        return self._ask("squeue", *asked).split()
+        return [word for word in self._ask("squeue", *asked).split() if word.isdecimal()]
 
     def _ask(self, *command: str) -> str:
         done = self._run(command)

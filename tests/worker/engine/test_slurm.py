@@ -363,6 +363,12 @@ def test_an_attempt_that_slurm_has_already_is_not_submitted_again(tmp_path: Path
     assert [command[0] for command in answers.asked] == ["squeue"]
 
 
+def test_what_squeue_says_besides_numbers_is_no_job_of_ours(tmp_path: Path) -> None:
+    (tmp_path / ORDER.run).mkdir()
+    answers = Answers(squeue=(0, "CLUSTER: cm4\n7_[0-3]\n41\n", ""))
+    assert Slurm(tmp_path, SlurmCluster(), {}, answers).submit(ORDER, 7).name == "41"
+
+
 GREETING = """
 -----------------------------------------------------------------
           Welcome to the Stampede3 Supercomputer
