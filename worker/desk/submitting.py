@@ -36,6 +36,9 @@ SEEN_LIMIT_S = 60.0
 """How long a shared file system may take to show here what a node has written last."""
 LOOK_EVERY_S = 5.0
 """How often an engine is asked about a run; a scheduler serves a whole cluster."""
+SLOW_S, REST_S = 5.0, 15.0
+"""An engine that took so long to say nothing is asked about no run for a while: claims, by which
+all that wait are heard, come between."""
 _REASON = {
     CommandKind.HALT: OutcomeCode.HALTED,
     CommandKind.CANCEL: OutcomeCode.CANCELLED,
@@ -66,6 +69,8 @@ class Submitting:
     """Run → when (monotonic clock) its engine began to say that it has ended."""
     _look_at: dict[str, float] = field(default_factory=dict)
     """Run → when (monotonic clock) its engine is asked about it again."""
+    _rests_until: float = 0.0
+    """Until when (monotonic clock) the engine is asked nothing."""
     _said: dict[str, str] = field(default_factory=dict)
     _handed: dict[str, Handle] = field(default_factory=dict)
     """Run → what the engine has of it, or had."""
@@ -109,7 +114,8 @@ class Submitting:
         handle = submission.handle(order)
         if handle is None and run.ended:
             return reap(run, ship, self.wall())
-        if time.monotonic() < self._look_at.get(run.run, 0.0) and not run.ended:
+        not_before = max(self._look_at.get(run.run, 0.0), self._rests_until)
+        if time.monotonic() < not_before and not run.ended:
             return False
         self._look_at[run.run] = time.monotonic() + self.look_every_s
         if submission.engine != self.name:
@@ -117,7 +123,7 @@ class Submitting:
         if handle is None:
             return self._submit_again(run_dir, order, ship)
         self._handed[run.run] = handle
-        found = self.engine.find(handle)
+        found = self._find(handle)
         self._tell(run, found)
         if run.run in self.over and not run.ended and not isinstance(found, Ended):
             return self._let_go(run_dir, handle, found)
@@ -152,16 +158,29 @@ class Submitting:
         Args:
             told: those; a run whose directory is not to be seen just now is none of them.
         """
-        now = time.monotonic()
         for run in [run for run in self._handed if run in told]:
-            if now < self._look_at.get(run, 0.0):
+            now = time.monotonic()
+            if now < max(self._look_at.get(run, 0.0), self._rests_until):
                 continue
             self._look_at[run] = now + self.look_every_s
-            found = self.engine.find(self._handed[run])
+            found = self._find(self._handed[run])
             if not isinstance(found, Running):
                 del self._handed[run], self._look_at[run]
             elif found.waits:
                 self._stop(run, self._handed[run])
+
+    def _find(self, handle: Handle) -> Running | Ended | Unknown:
+        """Return what the engine says, and note that it took its time to say nothing."""
+        began = time.monotonic()
+        found = self.engine.find(handle)
+        if isinstance(found, Unknown):
+            self._note_silence(began)
+        return found
+
+    def _note_silence(self, began: float) -> None:
+        now = time.monotonic()
+        if now - began >= SLOW_S:
+            self._rests_until = now + REST_S
 
     def _let_go(self, run_dir: RunDir, handle: Handle, found: Running | Unknown) -> bool:
         """Have an attempt that was declared dead end where it may live; True: it is left to itself.
@@ -211,9 +230,11 @@ class Submitting:
         reservation has ended, an account or a partition is gone. That is no failure of the
         program's.
         """
+        began = time.monotonic()
         try:
             handle = self.engine.submit(order, order.token)
         except Unavailable as error:
+            self._note_silence(began)
             _log.warning("%s waits: %s", order.run, error, extra={"action": "submit_waits"})
             self.waits[order.run] = error.detail
             return

@@ -460,6 +460,35 @@ def test_a_scheduler_is_not_asked_at_every_round(room: Room) -> None:
     assert room.scheduler.stopped == ["1"]
 
 
+def test_an_engine_that_does_not_answer_keeps_no_claim_waiting(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim speaks for all that wait: half a minute without one, and they count as lost."""
+    now, took_s = 1000.0, 9.0
+    other = make_order(run="run_01KXGATE000000000000000002", nodes=2, world_size=2)
+    room.plane.orders.append(other)
+    desk = room.desk()
+    assert desk.run_round() == [room.order.run, other.run]
+    monkeypatch.setattr("worker.desk.submitting.time.monotonic", lambda: now)
+    asked = []
+
+    def find(handle: Handle) -> Found:
+        nonlocal now
+        asked.append(handle.run)
+        now += took_s
+        return UNKNOWN
+
+    monkeypatch.setattr(room.scheduler, "find", find)
+    desk.run_round()
+    assert len(asked) == 1
+    now += 10.0
+    desk.run_round()
+    assert len(asked) == 1, "of no other either"
+    now, took_s = now + 10.0, 0.1
+    desk.run_round()
+    assert len(asked) == 3, "it says at once that it knows nothing"
+
+
 def test_a_command_is_heard_as_long_as_the_nodes_have_not_met(room: Room) -> None:
     """Node 0's keeper waits up to ten minutes for the others, and has no watcher meanwhile."""
     desk = room.desk()
