@@ -4,6 +4,8 @@ A submission forbids unknown fields (a typo is an error); a record that another 
 ignores them (a newer trainer must not end a run). Non-finite numbers are strings on the wire.
 """
 
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
@@ -46,11 +48,14 @@ class Submitted(BaseModel):
 
 
 class Document(Submitted):
-    """Base of a submission that holds documents of the person's own: bounded in depth."""
+    """Base of a submission that holds documents of the person's own.
+
+    They are bounded in depth, and each text in them has bytes: no half of a surrogate pair.
+    """
 
     @model_validator(mode="before")
     @classmethod
-    def _is_shallow(cls, value: Any) -> Any:
+    def _can_be_kept(cls, value: Any) -> Any:
         level, depth = [value], 0
         while level:
             depth += 1
@@ -60,9 +65,25 @@ class Document(Submitted):
                 inner
                 for outer in level
                 if isinstance(outer, dict | list)
-                for inner in (outer.values() if isinstance(outer, dict) else outer)
+                for inner in (_parts(outer) if isinstance(outer, dict) else outer)
             ]
+            if not all(map(_has_bytes, level)):
+                raise ValueError("a text holds half a surrogate pair")
         return value
+
+
+def _parts(value: Mapping[Any, Any]) -> Iterator[Any]:
+    return chain(value, value.values())
+
+
+def _has_bytes(value: Any) -> bool:
+    if not isinstance(value, str) or value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Recorded(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -206,3 +207,26 @@ def test_a_finding_of_any_key_and_length_is_taken_once_and_told_in_short(
     assert worker.state(order, "end", exit=said, findings=3).status_code == 200
     assert len(plane.call("GET", "/alerts").text) < 100_000
     assert len(plane.call("GET", "/events?limit=1000").text) < 100_000
+
+
+def test_half_a_surrogate_pair_is_refused_wherever_it_stands(plane: Plane) -> None:
+    """It was kept: its run was never judged, its report never written, its events broke off."""
+    worker, order = in_state(plane, RunState.RUNNING)
+    path = f"/api/v1/agent/runs/{order.run}/state"
+    headers = {
+        "Authorization": f"Bearer {worker.key}",
+        "X-Gonogo-Claim": worker.secrets[order.run],
+        "Content-Type": "application/json",
+    }
+    said = {"token": order.token, "event": "end", "at": 1.0}
+    for exit_record in (
+        {**EXIT, "text": "\ud800"},
+        {**EXIT, "requests": ["a", "\udcffb"]},
+        {**EXIT, "ranks": {"\ud800": {"code": 1, "at": 1.0}}},
+    ):
+        body = json.dumps({**said, "exit": exit_record})
+        answer = plane.http.post(path, content=body, headers=headers)
+        assert answer.status_code == 422
+        assert "half a surrogate pair" in answer.json()["detail"]
+    assert plane.get(f"/runs/{order.run}")["state"] == RunState.RUNNING
+    assert worker.state(order, "end", exit={**EXIT, "text": "\U0001f600 é"}).status_code == 200
