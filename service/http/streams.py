@@ -171,9 +171,13 @@ class EventStream(StreamingResponse):
 
 
 def format_event(kind: str, data: Any, number: int | None = None) -> str:
-    """Return one server-sent event."""
+    """Return one server-sent event.
+
+    All but ASCII is escaped: some readers take U+2028 and its like for ends of lines, and half a
+    surrogate pair has no bytes.
+    """
     head = f"id: {number}\n" if number is not None else ""
-    text = json.dumps(wire_value(data), ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(wire_value(data), separators=(",", ":"))
     return f"{head}event: {kind}\ndata: {text}\n\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -79,3 +80,11 @@ def test_one_key_leaves_room_for_the_streams_of_others(plane: Plane) -> None:
         assert status(plane, experiment, viewer) == 429
         assert status(plane, experiment) == 200
     plane.wait(lambda: status(plane, experiment, viewer) == 200, "room for a stream")
+
+
+def test_an_event_is_one_line_for_every_reader() -> None:
+    """Some take U+2028 and its like for an end of line: half an event was no JSON to them."""
+    told = {"text": "a\u2028b\x85c\x0bd é \ud800"}
+    rows = streams.format_event("finding", told, 7).splitlines()
+    assert [row.partition(":")[0] for row in rows] == ["id", "event", "data", ""]
+    assert json.loads(rows[2].removeprefix("data: ")) == told
