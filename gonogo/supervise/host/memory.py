@@ -3,8 +3,9 @@
 Of all limits that hold for this process (its control group, that group's parents, the host) the one
 with the least room is told. Cached pages of files count as free, since the kernel takes them back:
 a run that reads much data fills the rest of the memory with them and lacks nothing. So do a rank's
-pages of mapped files (a data set), which are resident and not held. Both versions of control groups
-are read. Not counted to a rank: its children.
+pages of mapped files (a data set), which are resident and not held. Memory that ranks share
+(tensors in /dev/shm) is resident in each of them: together they are told no more of it than there
+is. Both versions of control groups are read. Not counted to a rank: its children.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,16 @@ from gonogo.supervise.rank_record import RankRecords
 MB = 2**20
 _UNLIMITED_BYTES = 2**60
 _CACHED = ("inactive_file", "active_file")
-_HELD = ("RssAnon:", "RssShmem:")
+_OWN, _SHARED = "RssAnon:", "RssShmem:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a rank's process holds, in KiB."""
+
+    own: int
+    shared: int = 0
+    """Of memory that other processes may map as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +70,15 @@ class HostMemoryProbe:
         Raises:
             OSError: /proc/meminfo cannot be read.
         """
-        levels = [self._host_level(), *self._group_levels()]
+        host = _named_numbers((self._proc / "meminfo").read_text(encoding="ascii"))
+        levels = [_host_level(host), *self._group_levels()]
         tightest = min(levels, key=lambda level: level.limit - level.used)
-        ranks = {str(rank): mb for rank in self._ranks if (mb := self._held_mb(rank)) is not None}
+        held = {rank: row for rank in self._ranks if (row := self._held(rank)) is not None}
+        shared = sum(row.shared for row in held.values())
+        share = min(1.0, host.get("Shmem:", shared) / shared) if shared else 1.0
+        ranks = {
+            str(rank): round((row.own + share * row.shared) / 1024, 1) for rank, row in held.items()
+        }
         return HostMemory(
             used_mb=round(tightest.used / MB, 1),
             limit_mb=round(tightest.limit / MB, 1),
@@ -71,11 +87,6 @@ class HostMemoryProbe:
 
     def resume(self, payload: Any) -> None:
         """Nothing to take up: memory is what it is now."""
-
-    def _host_level(self) -> Level:
-        found = _named_numbers((self._proc / "meminfo").read_text(encoding="ascii"))
-        total, free = found.get("MemTotal:", 0) * 1024, found.get("MemAvailable:", 0) * 1024
-        return Level(used=max(0, total - free), limit=total)
 
     def _group_levels(self) -> Iterator[Level]:
         """Return the limits of this process's control group and of those above it."""
@@ -92,7 +103,7 @@ class HostMemoryProbe:
                 names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
                 yield from _levels(self._cgroups / "memory", path, *names, prefix="total_")
 
-    def _held_mb(self, rank: int) -> float | None:
+    def _held(self, rank: int) -> Held | None:
         """Return the memory that a rank's process holds; None when it does not run.
 
         That is its resident memory without mapped files, where the kernel tells them apart.
@@ -105,9 +116,14 @@ class HostMemoryProbe:
         except OSError:
             return None
         told = _named_numbers(text)
-        held = [told[name] for name in _HELD if name in told]
-        kib = sum(held) if len(held) == len(_HELD) else told.get("VmRSS:")
-        return None if kib is None else round(kib / 1024, 1)
+        if _OWN in told and _SHARED in told:
+            return Held(own=told[_OWN], shared=told[_SHARED])
+        return Held(own=told["VmRSS:"]) if "VmRSS:" in told else None
+
+
+def _host_level(found: dict[str, int]) -> Level:
+    total, free = found.get("MemTotal:", 0) * 1024, found.get("MemAvailable:", 0) * 1024
+    return Level(used=max(0, total - free), limit=total)
 
 
 def _levels(root: Path, path: str, limit: str, used: str, *, prefix: str) -> Iterator[Level]:

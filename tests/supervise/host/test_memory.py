@@ -158,3 +158,26 @@ def test_pages_of_mapped_files_are_not_held(kernel: Kernel, status: str, held_mb
     (kernel.proc / str(own.pid)).mkdir()
     (kernel.proc / str(own.pid) / "status").write_text(status)
     assert kernel.look().ranks == {"0": held_mb}
+
+
+@pytest.mark.parametrize(
+    ("there_kib", "held_mb"),
+    [(None, 44.0), (16_384, 12.0), (81_920, 44.0), (0, 4.0)],
+    ids=["untold", "shared", "each its own", "none"],
+)
+def test_memory_that_ranks_share_is_told_once(
+    kernel: Kernel, there_kib: int | None, held_mb: float
+) -> None:
+    """Two ranks map the same tensors: what is resident in both is there once."""
+    own = load_stat(os.getpid())
+    assert own is not None
+    told = {"pid": own.pid, "start_ticks": own.start_ticks, "wrapper": 1}
+    for rank in range(2):
+        (kernel.folder / f".rank{rank}.json").write_text(json.dumps(told))
+    (kernel.proc / str(own.pid)).mkdir()
+    status = "RssAnon: 4096 kB\nRssShmem: 40960 kB\n"
+    (kernel.proc / str(own.pid) / "status").write_text(status)
+    if there_kib is not None:
+        with (kernel.proc / "meminfo").open("a") as file:
+            file.write(f"Shmem: {there_kib} kB\n")
+    assert kernel.look().ranks == {"0": held_mb, "1": held_mb}
