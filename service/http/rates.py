@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -126,7 +127,7 @@ class Rates:
         if scope["type"] != "http" or not (path.startswith(_API) or path == _SIGN_IN):
             await self._app(scope, receive, send)
             return
-        address = (scope.get("client") or ("",))[0]
+        address = _address_of(scope)
         wait_s = self._failures.wait_s(address)
         if wait_s > 0 and not await self._lives(bearer_key(Request(scope).headers)):
             await _refuse(scope, wait_s)(scope, receive, send)
@@ -143,6 +144,18 @@ class Rates:
 
     async def _lives(self, key: str | None) -> bool:
         return key is not None and await self._living.has(hash_key(key))
+
+
+def _address_of(scope: Scope) -> str:
+    """Return from where a request comes; empty where that is no address.
+
+    A proxy may pass on whatever a caller says of himself, of any length.
+    """
+    host, _, _ = (scope.get("client") or ("",))[0].partition("%")
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return ""
 
 
 def living_keys_of(context: Context) -> Callable[[], frozenset[str]]:

@@ -68,6 +68,10 @@ class Caller:
         self.headers = dict(said[0]["headers"])
         return int(said[0]["status"])
 
+    def buckets(self) -> set[str]:
+        """Return the addresses that are kept."""
+        return set(self._app._failures._buckets)
+
     def exhaust(self) -> None:
         """Try keys until the address may not any more."""
         assert {self.ask(key=f"Bearer {n}") for n in range(int(BURST))} == {401}
@@ -150,6 +154,21 @@ def test_sign_ins_that_fail_count_too() -> None:
     caller = Caller()
     assert {caller.ask("/sign-in") for _ in range(int(BURST))} == {403}
     assert caller.ask("/sign-in") == 429
+
+
+def test_what_is_no_address_is_one_and_none_of_it_is_kept() -> None:
+    """A proxy passed on what a caller said of himself: he was never held up, and filled memory."""
+    caller = Caller()
+    long = "a" * 60_000
+    for number in range(int(BURST)):
+        assert caller.ask(of=(f"{number}{long}", f"fe80::1%{number}{long}")[number % 2]) == 401
+    assert caller.ask(of=f"other{long}") == 401
+    kept = caller.buckets()
+    assert kept == {"", "fe80::1"}
+    for _ in range(int(BURST)):
+        caller.ask(of=long)
+    assert caller.ask(of=f"another{long}") == 429
+    assert caller.ask() == 401
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
