@@ -90,18 +90,29 @@ def _fill_in(run: RunRow, records: dict[str, bytes], run_dir: RunDir) -> None:
     """Write what was not shipped from what the control plane holds of it.
 
     An order that is not the one that was given out is no evidence: the one that was stands in its
-    place, and everything that names the other by its digest does not fit it.
+    place, and everything that names the other by its digest does not fit it. So it is with an exit
+    record that is none.
     """
     if run.order is not None:
         given = Order.model_validate(run.order)
         if not _is_order(records.get("order.json"), given):
             save_json(run_dir.order, given.document())
-    if run.exit is not None and ("exit.json" not in records or is_by_service(run.exit)):
+    if run.exit is not None and (is_by_service(run.exit) or not _is_exit(records.get("exit.json"))):
         save_json(run_dir.exit, ExitRecord.model_validate(run.exit).wire())
     if run.preflight is not None and "preflight/preflight.json" not in records:
         save_json(run_dir.preflight, Preflight.model_validate(run.preflight).wire())
     if run.model is not None and "model.json" not in records:
         save_json(run_dir.model, ModelRecord.model_validate(run.model).wire())
+
+
+def _is_exit(content: bytes | None) -> bool:
+    if content is None:
+        return False
+    try:
+        ExitRecord.model_validate_json(content)
+    except ValidationError:
+        return False
+    return True
 
 
 def _is_order(content: bytes | None, given: Order) -> bool:

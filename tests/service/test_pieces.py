@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from sqlalchemy import JSON, Connection, MetaData, Table, func, select, update
 
 from gonogo.contract.errors import Corrupt
 from service.agent import pieces as agent_pieces
+from service.conductor.judge import Judging
 from service.conductor.packing import Packing
 from service.db.engine import build_engine
 from service.db.migrate import migrate
@@ -329,3 +331,20 @@ def test_the_records_of_a_run_have_room_for_so_much_alone(
 
 def sent_so_far(plane: Plane, run: str) -> dict[str, bytes]:
     return plane.context.store.read(lambda session: load_records(session, run))
+
+
+@pytest.mark.parametrize("content", [b"[" * 5_000, b"\x00" * 300, b"{}"])
+def test_a_run_whose_exit_record_is_none_is_judged_by_what_its_end_said(
+    still: Plane, content: bytes
+) -> None:
+    """It was never judged: "has not ended", for ever."""
+    worker, order = started(still)
+    body = {"token": order.token, "path": "exit.json", "content_b64": coded(content)}
+    assert worker.post(f"/runs/{order.run}/records", body).status_code == 200
+    said = {"ended_at": 1.0, "ended_by": "trainer", "reason": "nonzero_exit", "code": 1}
+    assert worker.state(order, "end", exit=said).status_code == 200
+    with closing(Judging(still.context)) as judging:
+        judging.settle()
+    judged = still.get(f"/runs/{order.run}")
+    assert judged["outcome"]["code"] == "nonzero_exit"
+    assert judged["verdict"] is not None
