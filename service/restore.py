@@ -120,19 +120,19 @@ def _move_in(home: Path, waiting: Path, names: list[str]) -> None:
                 _copy_in(waiting / name, home / name)
             sync_folder(home)
     except BaseException:
-        for folder in stay:
-            _empty(folder)
         _take_out(home, waiting, names)
         shutil.rmtree(waiting, ignore_errors=True)
+        for folder in stay:
+            _empty(folder)
         raise
 
 
 def _gives_way(place: Path) -> bool:
     """Remove an empty folder; a mount, or a link to a folder, stays, and is written into."""
+    if not place.is_dir():
+        return True
     try:
         place.rmdir()
-    except FileNotFoundError:
-        return True
     except OSError as error:
         if error.errno not in (errno.EBUSY, errno.ENOTDIR):
             raise

@@ -39,6 +39,7 @@ from service.evidence.heartbeats import load_newest_beats, load_ranks
 from service.evidence.promised import promised_files, stored_bytes
 from service.queries.experiments import runs_of
 from service.queries.findings import load_findings
+from service.queries.runs import load_progress
 from service.told.awaited import has_not_passed, went_to_its_end
 
 _log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ def durable_checkpoints(
 def _reached(session: Session, run: RunRow) -> int | None:
     """Return the last step that a run may have ended; None where nobody knows.
 
-    More may have been told than is here, or it never told of any. A program that tells of every
+    More may have been told than is here, or there is no line of it. A program that tells of every
     tenth step may have ended nine more.
     """
     promised = promised_files(run)
@@ -90,7 +91,8 @@ def _reached(session: Session, run: RunRow) -> int | None:
         return 0
     began_at = run.resume_from.step if run.resume_from else 0
     strides = [last - (began_at if before is None else before) for last, before in told]
-    return max(last for last, _ in told) + max(1, min(strides)) - 1
+    most = max(load_progress(session, run.id).step or 0, *(last for last, _ in told))
+    return most + max(1, min(strides)) - 1
 
 
 def _last_steps(session: Session, run: str, rank: int) -> tuple[int, int | None] | None:

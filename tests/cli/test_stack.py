@@ -72,33 +72,9 @@ def test_a_dead_child_is_started_again_and_said(server: Child, tmp_path: Path) -
     assert ping(tmp_path)
 
 
+@pytest.mark.parametrize("why", ["no folder for its log", "a deploy replaces the checkout"])
 def test_a_child_that_cannot_be_started_just_now_is_tried_again_and_ends_nothing(
-    server: Child, tmp_path: Path
-) -> None:
-    assert ping(tmp_path)
-    assert server.process is not None
-    settings = load_settings({"GONOGO_HOME": str(tmp_path), "GONOGO_URL": "http://127.0.0.1:1"})
-    stack = Stack(settings=settings, children=[server])
-    server.log, log = tmp_path / "gone" / "redis.log", server.log
-    server.process.kill()
-    server.process.wait(60)
-    said: list[str] = []
-
-    def tended() -> bool:
-        stack.tend(said.append)
-        return server.restarts == 1
-
-    for _ in range(3):
-        server.started_at = 0.0
-        assert not tended()
-    server.log = log
-    wait_until(tended, "another server")
-    assert ["just now" in text for text in said] == [True, False], "it is said once"
-    assert ping(tmp_path)
-
-
-def test_a_child_that_dies_while_a_deploy_replaces_the_checkout_ends_nothing(
-    server: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     assert ping(tmp_path)
     assert server.process is not None
@@ -112,8 +88,11 @@ def test_a_child_that_dies_while_a_deploy_replaces_the_checkout_ends_nothing(
         stack.tend(said.append)
         return server.restarts == 1
 
-    with monkeypatch.context() as moved:
-        moved.setattr(gonogo, "__file__", str(tmp_path / "moved" / "gonogo" / "__init__.py"))
+    with monkeypatch.context() as broken:
+        if why.startswith("a deploy"):
+            broken.setattr(gonogo, "__file__", str(tmp_path / "moved" / "gonogo" / "__init__.py"))
+        else:
+            broken.setattr(server, "log", tmp_path / "gone" / "redis.log")
         for _ in range(3):
             server.started_at = 0.0
             assert not tended()

@@ -570,6 +570,16 @@ def test_of_two_restores_into_one_home_one_waits_for_the_other(
     restore_backup(home, kept)
 
 
+def test_a_link_to_nowhere_gives_way(kept: Path, tmp_path: Path) -> None:
+    there = home_at(tmp_path / "there")
+    there.home.mkdir(exist_ok=True)
+    (there.home / "key").symlink_to(tmp_path / "gone")
+    restore_backup(there, kept)
+    assert (there.home / "key").is_file()
+    assert not (there.home / "key").is_symlink()
+    assert not (tmp_path / "gone").exists()
+
+
 def test_what_lies_in_a_home_is_not_of_a_killed_restore(first: Settings, kept: Path) -> None:
     """One that put in the database was whole, whatever it left beside."""
     save_json(first.home / ".restore" / "moved.json", ["key", "worker_key", "gonogo.db"])

@@ -168,6 +168,34 @@ def test_who_tells_of_some_steps_only_may_have_ended_those_between(
     assert point.step == upto
 
 
+def test_a_run_that_began_anew_in_place_had_ended_what_it_told_before(
+    plane: Plane, tmp_path: Path
+) -> None:
+    worker = plane.worker(home=tmp_path / "runs")
+    order = first_order(plane, worker)
+    run_dir = RunDir(tmp_path / "runs" / order.run)
+    for step in (9, 15, 18):
+        save_checkpoint(run_dir.path, step=step)
+    save_json(run_dir.order, order.document())
+    worker.start(order)
+    ranks = range(order.world_size)
+    lines = {rank: beats(order, rank, upto=15, done=False) for rank in ranks}
+    worker.ship(order, lines)
+    told = {rank: size_of(rows) for rank, rows in lines.items()}
+    again = {
+        rank: [
+            text.replace('"boot": "boot', '"boot": "anew')
+            for text in beats(order, rank, upto=10, done=False)
+        ]
+        for rank in ranks
+    }
+    worker.ship(order, again, told)
+    ended(worker, order, "keeper_lost", sizes={str(r): told[r] + size_of(again[r]) for r in ranks})
+    point = plane.next_order(worker).resume_from
+    assert point is not None
+    assert point.step == 15
+
+
 @pytest.mark.parametrize("path", ["../../other/step_000009", "/etc/step_000009"])
 def test_a_path_that_leaves_the_run_is_passed_over(plane: Plane, path: str) -> None:
     worker = plane.worker()

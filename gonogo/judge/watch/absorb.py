@@ -251,7 +251,7 @@ def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     if toks_per_s is not None:
         stream.toks_per_s = toks_per_s
     if tokens is not None:
-        stream.tokens = tokens
+        stream.tokens, stream.tokens_step = tokens, beat.step
 
 
 def _names_compute(beat: Heartbeat) -> bool:

@@ -128,6 +128,8 @@ class RankStream:
     """By how many steps the last numbers came late that did."""
     toks_per_s: float | None = None
     tokens: int | None = None
+    tokens_step: int = 0
+    """Step of the line that told them."""
     progress: Heartbeat | None = None
     """The last progress line, for the step that it belongs to."""
 

@@ -94,16 +94,27 @@ class TokenGrowth:
     """What the line before told."""
     sums: bool = False
     """Whether lines are known to tell sums."""
+    step: int = 0
+    """Of the last line that told tokens, where that is known."""
 
-    def after(self, tokens: int | None, ordered: int | None = None) -> "TokenGrowth":
+    def after(
+        self, tokens: int | None, ordered: int | None = None, *, step: int | None = None
+    ) -> "TokenGrowth":
         """Return the growth after one more step; what is not told changes nothing.
 
+        Nor does what was told before: who tells of every tenth step has told of one.
+
         Args:
-            tokens: that its line told.
+            tokens: that a line told.
             ordered: for a step.
+            step: of that line; None = of a step that was not counted yet.
         """
-        if not tokens or tokens < 0:
+        if not tokens or tokens < 0 or (step is not None and step <= self.step):
             return self
+        grown = self._after(tokens, ordered)
+        return grown if step is None else replace(grown, step=step)
+
+    def _after(self, tokens: int, ordered: int | None) -> "TokenGrowth":
         if self.usual is not None:
             return self._counted(tokens, self.usual, ordered)
         again = self.again and _rises(self.first) and tokens <= self.first[-1]
@@ -119,7 +130,7 @@ class TokenGrowth:
 
     def restarted(self) -> "TokenGrowth":
         """Return the growth after a restart in place: what is known stays."""
-        return replace(self, again=bool(self.first))
+        return replace(self, again=bool(self.first), step=0)
 
     def _counted(self, tokens: int, usual: float, ordered: int | None) -> "TokenGrowth":
         """Return the growth after a step, once it is known what is usual."""

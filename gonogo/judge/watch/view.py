@@ -277,10 +277,16 @@ class View:
             return False
         return not any(stream.labelled for stream in self.streams.values())
 
-    def tokens_of(self, stream: RankStream) -> int | None:
-        """Return the tokens that a rank told last; where it tells none, the most of its peers."""
-        told = [row.tokens for row in self.streams.values() if row.tokens]
-        return stream.tokens or max(told, default=None)
+    def tokens_of(self, rank: int) -> tuple[int | None, int]:
+        """Return the tokens that a rank told last, and of which step.
+
+        Where it tells none, the most of its peers; of a pipeline the last rank alone may know them.
+        """
+        stream = self.streams.get(rank)
+        if stream is not None and stream.tokens:
+            return stream.tokens, stream.tokens_step
+        told = [(row.tokens, row.tokens_step) for row in self.streams.values() if row.tokens]
+        return max(told, default=(None, 0))
 
     def median_step_s(self) -> float | None:
         """Return m: the largest of the ranks' median step times."""
@@ -311,13 +317,13 @@ class View:
         """Return for how long all ranks may be silent at once before that is their own."""
         return max(ALL_SILENT_S, ALL_SILENT_X * self.run.watch.alive_lost.halt_s)
 
-    def went_unheard(self, streams: list[RankStream], rank: RankStream, mono: float) -> bool:
+    def went_unheard(self, streams: list[RankStream], stream: RankStream, mono: float) -> bool:
         """Whether nobody was heard since a rank told that it goes from one section to another.
 
         Where it is by now its last line does not tell, nor does a stack that stands.
         """
         silent = self.watched and not self.fresh(streams, mono)
-        return silent and not _stays(rank) and not self.held(rank.rank, mono)
+        return silent and not _stays(stream) and not self.held(stream.rank, mono)
 
     def lines_are_refused(self) -> bool:
         """Whether the file system takes no lines, as far as the watcher has tried."""

@@ -36,6 +36,17 @@ def test_growth(tokens: tuple[int | None, ...], ratio: float) -> None:
     assert grown(*tokens) == ratio
 
 
+def test_what_was_told_of_a_step_that_was_counted_changes_nothing() -> None:
+    """Told again for each step in between, sums that are told of every tenth step were none."""
+    growth = TokenGrowth()
+    for step in range(1, 401):
+        told = step // 10 * 10
+        growth = growth.after(100 * told, 100, step=told)
+    assert (growth.sums, growth.ratio, growth.step) == (True, 1.0, 400)
+    assert growth.after(99, 100, step=400) is growth
+    assert growth.restarted().after(39_900, 100, step=390).step == 390
+
+
 def of_ordered(ordered: int | None, *tokens: int) -> float:
     """Return the growth where so many tokens were ordered for a step."""
     growth = TokenGrowth()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -717,18 +718,27 @@ def test_a_plan_leaves_to_slurm_what_holds_for_every_other_job() -> None:
     assert [row for row in asked if re.match(r"--(exclusive|mem|partition)\b(?!-)", row)] == []
 
 
-def test_what_holds_for_every_job_stands_in_a_file_of_the_settings(tmp_path: Path) -> None:
-    (tmp_path / ORDER.run).mkdir()
-    file = tmp_path / "slurm.yaml"
+def test_what_holds_for_every_job_stands_in_a_file_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs, asked, file = tmp_path / "bin", tmp_path / "asked", tmp_path / "slurm.yaml"
+    programs.mkdir()
+    for name, text in (("squeue", "true"), ("sbatch", f"echo $* > {asked}; echo 7")):
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     file.write_text("partition: gpu\ntime_limit: '4:00:00'\nextra: {cpus-per-task: 16}\n")
     environ = {"GONOGO_HOME": str(tmp_path), "GONOGO_ENGINE": "slurm"}
-    settings = load_settings({**environ, "GONOGO_SLURM_DEFAULTS": str(file)})
-    assert isinstance(build_engine(settings), Slurm)
-    assert isinstance(build_engine(load_settings(environ)), Slurm)
-    answers = Answers(sbatch=(0, "7", ""))
-    Slurm(tmp_path, load_defaults(file), {}, answers).submit(ORDER, 7)
-    asked = next(row for row in answers.asked if row[0] == "sbatch")
-    assert {"--partition=gpu", "--time=4:00:00", "--cpus-per-task=16"} <= set(asked)
+    usual = {"--partition=gpu", "--time=4:00:00", "--cpus-per-task=16"}
+    for more, found in (({"GONOGO_SLURM_DEFAULTS": str(file)}, usual), ({}, set())):
+        settings = load_settings({**environ, **more})
+        (settings.runs / ORDER.run).mkdir(parents=True, exist_ok=True)
+        engine = build_engine(settings)
+        assert engine is not None
+        assert engine.submit(ORDER, 7).name == "7"
+        assert usual & set(asked.read_text().split()) == found
+    with pytest.raises(Rejected, match="GONOGO_SLURM_DEFAULTS"):
+        build_engine(load_settings({**environ, "GONOGO_SLURM_DEFAULTS": str(programs)}))
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,10 @@ class ImplausibleSpeed(Detector[Speeds]):
         said = step.values(_TOKS_PER_S)
         own = _listening(own, said, step.step)
         told = None if own.teller is None else said.get(own.teller)
-        carried = first.end.tokens or view.tokens_of(view.streams[first.rank])
-        grown = own.tokens.after(carried, ordered)
+        carried, of_step = first.end.tokens, step.step
+        if not carried:
+            carried, of_step = view.tokens_of(first.rank)
+        grown = own.tokens.after(carried, ordered, step=of_step)
         if grown.sums and not own.tokens.sums:
             own = _unmeasured(own)
         own = replace(
@@ -171,7 +173,7 @@ class ImplausibleSpeed(Detector[Speeds]):
             reported=own.reported or told is not None,
         )
         own, clocks = self._clocked(own, step, view)
-        tokens = ordered * own.tokens.ratio if ordered else carried
+        tokens = ordered * own.tokens.ratio if ordered else first.end.tokens
         step_s, kind_s = step.median_s(), _kind_s(step)
         if not tokens or not step_s or not kind_s:
             return own, clocks

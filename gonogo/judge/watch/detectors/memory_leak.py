@@ -178,7 +178,7 @@ class MemoryLeak(Detector[Growth]):
 
     def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
         """Observe one step's memory, and project where it leads."""
-        own = _grown(own, step, self.settings.rise_ratio, self.run.order.identity.tokens_per_step)
+        own = _grown(own, step, self.settings.rise_ratio, view)
         own = replace(own, last_step=step.step)
         if 0 < step.step - own.sampled < self._stride:
             return own, []
@@ -330,11 +330,12 @@ class MemoryLeak(Detector[Growth]):
         return "nothing says how much host memory there is"
 
 
-def _grown(own: Growth, step: Step, by_ratio: float, ordered: int | None) -> Growth:
+def _grown(own: Growth, step: Step, by_ratio: float, view: View) -> Growth:
     """Return the same, without the courses of devices where a step is larger than any before."""
     told = max((row.end.tokens or 0 for row in step.ranks.values()), default=0)
+    carried, of_step = (told, step.step) if told else view.tokens_of(min(step.ranks))
     before = own.tokens.restarted() if step.step <= own.last_step else own.tokens
-    tokens = before.after(told, ordered)
+    tokens = before.after(carried, view.run.order.identity.tokens_per_step, step=of_step)
     if tokens is own.tokens:
         return own
     if tokens.sums and not own.tokens.sums:  # what was told so far was no growth

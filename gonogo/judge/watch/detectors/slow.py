@@ -422,7 +422,8 @@ class Slow(Detector[Speed]):
         if ended <= own.counted_step:
             return own, []
         ordered = view.run.order.identity.tokens_per_step
-        tokens = own.tokens.after(view.tokens_of(stream), ordered)
+        told, of_step = view.tokens_of(stream.rank)
+        tokens = own.tokens.after(told, ordered, step=of_step)
         if tokens.sums and not own.tokens.sums:
             own = own.unmeasured()
         own = replace(own, counted_step=ended, tokens=tokens)

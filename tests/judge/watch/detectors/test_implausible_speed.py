@@ -25,6 +25,7 @@ from tests.judge.watch.streams import EPOCH, T0, Said, World, order_of, watch, w
 
 WARN, HALT = Severity.WARN, Severity.HALT
 TOKENS = 2048
+NAME = ImplausibleSpeed.name
 
 
 def test_a_report_above_what_the_step_ends_allow_halts() -> None:
@@ -464,6 +465,24 @@ def test_tokens_told_after_the_line_that_ended_the_step_count(tokens: int, found
     for rank in world.ranks:
         rank.lines = [without_sections(said) for said in rank.lines]
     assert watch(world, interval_s=1.0).named(HALT) == found
+
+
+@pytest.mark.parametrize("every", [2, 10])
+@pytest.mark.parametrize(("lie", "slower", "found"), [(25.0, 1.0, NAME), (1.0, 3.0, "slow")])
+def test_tokens_of_the_whole_run_that_are_rarely_told_hide_neither_lies_nor_slowness(
+    every: int, lie: float, slower: float, found: str
+) -> None:
+    """What a line told is of its own step, and not told anew for those up to the next."""
+    order = order_of({"slow": {"floor_tok_s": 1900.0}}, steps=10_000, detectors=versions())
+    world = World(order, alive_every_s=5.0).boot()
+    for step in range(1, 401):
+        late = step > 300
+        for rank in world.ranks:
+            rank.step += 1
+            rank.spend(slower if late else 1.0)
+            rank.say("progress", loss=5.5 - 0.001 * step, toks_per_s=2048 * lie if late else 2048.0)
+            rank.say("step_end", **({} if step % every else {"tokens": 2048 * step}))
+    assert watch(world, interval_s=1.0).named(HALT) == {found}
 
 
 @pytest.mark.parametrize("slower_x", [1.5, 2.5, 5.0])

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
+from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch import armed, not_observed
@@ -23,7 +24,15 @@ from gonogo.planning.source import bundled_plan
 from tests.judge.watch.detectors.host import host_order, memory, tell
 from tests.judge.watch.standing import standing
 from tests.judge.watch.steps import Ran, feed
-from tests.judge.watch.streams import EPOCH, T0, Watched, World, watch
+from tests.judge.watch.streams import (
+    EPOCH,
+    T0,
+    Watched,
+    World,
+    order_of,
+    watch,
+    without_sections,
+)
 
 DEMO = bundled_plan("demo")["watch"]
 HEALTHY_DEMO = (
@@ -78,9 +87,17 @@ def test_a_leak_that_hits_the_limit_warns_with_the_time_that_is_left() -> None:
 
 
 def on_device(
-    count: int, reserved: Callable[[int], float], allocated: float, tokens: Callable[[int], int]
+    count: int,
+    reserved: Callable[[int], float],
+    allocated: float,
+    tokens: Callable[[int], int],
+    *,
+    labelled: bool = True,
 ) -> Watched:
-    """A run of 2000 steps whose device has 22 GB; `allocated` is MB kept by each step."""
+    """A run of 2000 steps whose device has 22 GB; `allocated` is MB kept by each step.
+
+    A rank that is not `labelled` ends a step by its progress; `step_end` tells the tokens.
+    """
     world = World(order({"memory_limit": {"reserved_mb": 22_000}})).boot()
     for _ in range(count):
         world.open_step()
@@ -92,11 +109,17 @@ def on_device(
             rank.enter(None)
             rank.say("step_end", tokens=tokens(rank.step))
             rank.in_step = False
+    for rank in () if labelled else world.ranks:
+        rank.lines = [without_sections(said) for said in rank.lines]
     return watch(world, stop_at_halt=False)
 
 
-def test_device_memory_that_grows_with_the_sequences_is_no_leak() -> None:
-    longer = on_device(150, lambda step: 10_000 + 60.0 * step, 20.0, lambda step: 512 + 16 * step)
+@pytest.mark.parametrize("labelled", [True, False])
+def test_device_memory_that_grows_with_the_sequences_is_no_leak(labelled: bool) -> None:
+    said = {"labelled": labelled}
+    longer = on_device(
+        150, lambda step: 10_000 + 60.0 * step, 20.0, lambda step: 512 + 16 * step, **said
+    )
     assert leaks(longer) == []
     assert longer.halts == []
 
@@ -661,7 +684,8 @@ def test_a_step_of_more_tokens_than_any_begins_the_devices_course(
     (step,) = Ran().step(tokens=told).steps
     series = {"host/0": Series(boot=""), "device/0": Series(boot="")}
     own = Growth(tokens=TokenGrowth(usual=1000.0), series=series)
-    after = _grown(own, step, 0.05, 1000)
+    view = View(run=Run(order=order_of({}, identity=Identity(tokens_per_step=1000))))
+    after = _grown(own, step, 0.05, view)
     assert (after is own) == (told is None)
     assert after.more == pytest.approx(more)
     assert ("device/0" in after.series) is kept
