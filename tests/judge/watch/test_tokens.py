@@ -45,7 +45,7 @@ def test_what_was_told_of_a_step_that_was_counted_changes_nothing() -> None:
     assert (growth.sums, growth.ratio, growth.step) == (True, 1.0, 400)
     assert growth.after(99, 100, step=400) is growth
     assert growth.restarted().after(39_900, 100, step=390).step == 390
-    assert growth.restarted().after(100, 100, step=1).step == 1
+    assert growth.restarted().after(100, 100, step=1).before == 100
     assert TokenGrowth().after(100, 100, step=1).first == (100,)
 
 
