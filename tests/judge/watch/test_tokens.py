@@ -49,6 +49,29 @@ def test_what_was_told_of_a_step_that_was_counted_changes_nothing() -> None:
     assert TokenGrowth().after(100, 100, step=1).first == (100,)
 
 
+@pytest.mark.parametrize(
+    ("ordered", "tokens", "ratio"),
+    [
+        (100, (100,) * 5 + (170,), 1.7),
+        (None, (100,) * 5 + (170,), 1.0),
+        (100, (2500,) * 6, 1.0),
+        (100, (100, 200, 300, 400), 1.0),
+        (100, (100, 200), 1.0),
+        (100, (170,), 1.0),
+        (100, (100, 100, 50), 0.5),
+    ],
+    ids=["ramp", "nothing ordered", "another unit", "sums", "two", "one", "fewer"],
+)
+def test_the_growth_of_the_first_lines_is_against_what_was_ordered(
+    ordered: int | None, tokens: tuple[int, ...], ratio: float
+) -> None:
+    """A batch that grew at step 50, of a program that tells every tenth, looked like slowness."""
+    growth = TokenGrowth()
+    for told in tokens:
+        growth = growth.after(told, ordered)
+    assert growth.ratio == pytest.approx(ratio)
+
+
 def of_ordered(ordered: int | None, *tokens: int) -> float:
     """Return the growth where so many tokens were ordered for a step."""
     growth = TokenGrowth()

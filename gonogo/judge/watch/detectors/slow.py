@@ -402,7 +402,8 @@ class Slow(Detector[Speed]):
     version = 3
     """2: the hard floor asks each of its steps, not their median, and half a minute; steps of more
     tokens may take longer; a restart in place keeps the baseline, and for how long the run
-    has been slow. 3: the time in which a run was suspended with its watcher is no step's."""
+    has been slow. 3: the time in which a run was suspended with its watcher is no step's;
+    growth of the first lines is against the tokens that were ordered."""
     State = Speed
     lines = frozenset({Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS})
 
