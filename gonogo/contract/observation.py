@@ -57,6 +57,8 @@ class CheckpointSeen(Recorded):
     """Inside the run directory."""
     verified: bool
     """Whether every file has the size and SHA-256 of the manifest."""
+    manifest_sha256: str | None = None
+    """Of the manifest itself: whoever changes a checkpoint later changes this too."""
     bytes: Count = 0
     """Of all its files; 0 when it does not hold."""
     text: str = ""

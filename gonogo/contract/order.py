@@ -44,6 +44,8 @@ class ResumePoint(Recorded):
     path: str
     step: Annotated[int, Field(ge=0, le=MOST_STEPS)]
     """Step to go on after; 0 takes the weights alone, whatever step they are of (`init_from`)."""
+    manifest_sha256: str | None = None
+    """Of its `manifest.json` when it was found whole; null = nobody told (an older release)."""
 
 
 class HaltGrace(Recorded):

@@ -8,12 +8,13 @@ one is there no more is found by the preflight of the run that should have gone 
 by `found_missing`.
 
 A checkpoint of a later step than its run may have ended, by what it told, is another run's, or
-nobody's: whoever went on from it would pass without the steps between. Only where the last lines of
-a run never came (a lost host) nobody knows how far it had got.
+nobody's: whoever went on from it would pass without the steps between. So is one whose manifest is
+not what the watcher read when it verified that step, or which neither the watcher, who looked until
+the run had ended, nor a rank told of. Only where the last lines of a run never came (a lost host)
+nobody knows how far it had got, and what it saved last.
 """
 
 import hashlib
-import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,28 +25,21 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Corrupt, GonogoError
-from gonogo.contract.heartbeat import Msg
-from gonogo.contract.observation import CheckpointSeen, Kind
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.contract.records import Manifest, Preflight
 from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.watch.registry import cause_of, shown_by_lines
-from gonogo.rundir import RunDir, is_text, load_record, open_file
+from gonogo.rundir import RunDir, file_seal, is_text, load_record, open_file
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
-from service.evidence.files import load_bytes_backwards
-from service.evidence.heartbeats import load_newest_beats, load_ranks
-from service.evidence.promised import promised_files, stored_bytes
+from service.experiments.saved import Saved, load_told, reached_step
 from service.queries.experiments import runs_of
 from service.queries.findings import load_findings
-from service.queries.runs import load_progress
 from service.told.awaited import has_not_passed, went_to_its_end
 
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 2**20
-_TICKS = "watch.jsonl"
-_SAID = f'"{Kind.CHECKPOINTS}"'.encode()
 
 
 def durable_checkpoints(
@@ -58,52 +52,21 @@ def durable_checkpoints(
     """
     if run.dir is None:
         return
-    reached = _reached(session, run)
+    reached = reached_step(session, run)
     behind = sys.maxsize if reached is None else reached + 1
     steps = range(since, behind if before is None else min(before, behind))
     here = reachable_dir(run)
     if here is not None:
-        yield from _verified_here(here, steps)
+        yield from _verified_here(session, run, here, steps)
         return
-    for seen in _told(session, run):
+    for seen in load_told(session, run):
         place = PurePosixPath(seen.path)
         if not seen.verified or seen.step is None or ".." in place.parts or place.is_absolute():
             continue
         if seen.step in steps:
-            yield ResumePoint(path=str(run.dir / place), step=seen.step)
-
-
-def _reached(session: Session, run: RunRow) -> int | None:
-    """Return the last step that a run may have ended; None where nobody knows.
-
-    More may have been told than is here, or there is no line of it. A program that tells of every
-    tenth step may have ended nine more.
-    """
-    promised = promised_files(run)
-    have = stored_bytes(session, run.id)
-    if not promised or any(have.get(name, 0) < size for name, size in promised.items()):
-        return None
-    ranks = load_ranks(session, run.id)
-    if not ranks:
-        return None
-    told = [rows for rank in ranks if (rows := _last_steps(session, run.id, rank))]
-    if not told:
-        return 0
-    began_at = run.resume_from.step if run.resume_from else 0
-    strides = [last - (began_at if before is None else before) for last, before in told]
-    most = max(load_progress(session, run.id).step or 0, *(last for last, _ in told))
-    return most + max(1, min(strides)) - 1
-
-
-def _last_steps(session: Session, run: str, rank: int) -> tuple[int, int | None] | None:
-    """Return the last step of which a rank told, and the one before; None where it told of none."""
-    last = None
-    for beat in load_newest_beats(session, run, rank, (Msg.STEP_END, Msg.PROGRESS)):
-        if last is None:
-            last = beat.step
-        elif beat.step < last:
-            return last, beat.step
-    return None if last is None else (last, None)
+            yield ResumePoint(
+                path=str(run.dir / place), step=seen.step, manifest_sha256=seen.manifest_sha256
+            )
 
 
 def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: str | None = None) -> bool:
@@ -118,6 +81,8 @@ def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: str | Non
     if folder.is_dir():
         manifest = _manifest(folder)
         if manifest is None or manifest.step != point.step:
+            return False
+        if point.manifest_sha256 not in (None, _seal(folder)):
             return False
         return _is_whole(folder, manifest)
     rows = list(attempts)
@@ -293,26 +258,9 @@ def _preflight(run: RunRow) -> Preflight | None:
         return None
 
 
-def _told(session: Session, run: RunRow) -> Iterator[CheckpointSeen]:
-    """Yield what the run's watcher said of its checkpoints, the newest first."""
-    for piece in load_bytes_backwards(session, run.id, _TICKS):
-        if _SAID not in piece:
-            continue
-        for line in reversed(piece.splitlines()):
-            if _SAID in line:
-                yield from sorted(_seen(line), key=lambda row: row.step or 0, reverse=True)
-
-
-def _seen(line: bytes) -> list[CheckpointSeen]:
-    """Return what a tick says of checkpoints; what cannot be read says nothing."""
-    try:
-        rows = json.loads(line)["observations"][Kind.CHECKPOINTS]
-        return [CheckpointSeen.model_validate(row) for row in rows]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return []
-
-
-def _verified_here(run_dir: RunDir, steps: range) -> Iterator[ResumePoint]:
+def _verified_here(
+    session: Session, run: RunRow, run_dir: RunDir, steps: range
+) -> Iterator[ResumePoint]:
     """Yield by the steps that the manifests say: a trainer calls its folders as it likes."""
     try:
         folders = [row for row in run_dir.checkpoints.iterdir() if _claims(row)]
@@ -320,9 +268,18 @@ def _verified_here(run_dir: RunDir, steps: range) -> Iterator[ResumePoint]:
         return
     read = [(path, manifest) for path in folders if (manifest := _manifest(path)) is not None]
     wanted = [row for row in read if row[1].step in steps]
+    saved = Saved(session, run)
     for path, manifest in sorted(wanted, key=lambda row: (row[1].step, row[0]), reverse=True):
+        sha256 = _seal(path)
+        if sha256 is None:
+            continue
+        try:
+            saved.check(manifest.step, sha256)
+        except Corrupt as error:
+            _refuse(path, error)
+            continue
         if _is_whole(path, manifest):
-            yield ResumePoint(path=str(path), step=manifest.step)
+            yield ResumePoint(path=str(path), step=manifest.step, manifest_sha256=sha256)
 
 
 def _claims(path: Path) -> bool:
@@ -335,6 +292,15 @@ def _manifest(folder: Path) -> Manifest | None:
     try:
         return load_record(folder / "manifest.json", Manifest)
     except (OSError, Corrupt) as error:
+        _refuse(folder, error)
+        return None
+
+
+def _seal(folder: Path) -> str | None:
+    """Return the SHA-256 of a checkpoint's manifest; None where that cannot be read."""
+    try:
+        return file_seal(folder / "manifest.json").sha256
+    except OSError as error:
         _refuse(folder, error)
         return None
 

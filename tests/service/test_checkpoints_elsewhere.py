@@ -23,8 +23,12 @@ def seen(step: int, *, verified: bool = True, path: str | None = None) -> dict[s
 
 
 def tick(n: int, *checkpoints: dict[str, Any]) -> bytes:
-    observations = {"checkpoints": list(checkpoints)} if checkpoints else {}
-    return wire_line({"v": 1, "n": n, "mono": 1.0 + n, "ts": BOOT_TS, "observations": observations})
+    return tick_with(n, {"checkpoints": list(checkpoints)} if checkpoints else {})
+
+
+def tick_with(n: int, observations: dict[str, Any], **more: Any) -> bytes:
+    row = {"v": 1, "n": n, "mono": 1.0 + n, "ts": BOOT_TS, "observations": observations}
+    return wire_line(row | more)
 
 
 def trains(worker: FakeWorker, order: Order, *messages: bytes) -> None:
@@ -132,6 +136,91 @@ def test_one_of_a_step_that_the_run_never_told_of_is_passed_over(
     point = plane.next_order(worker).resume_from
     assert point is not None
     assert point.step == 5
+
+
+def manifest_of(run_dir: RunDir, step: int) -> str:
+    manifest = run_dir.checkpoints / f"step_{step:06d}" / "manifest.json"
+    return hashlib.sha256(manifest.read_bytes()).hexdigest()
+
+
+def saved_again(run_dir: RunDir, step: int) -> None:
+    """Lay the weights of another training of this step in the place of what was saved."""
+    folder = run_dir.checkpoints / f"step_{step:06d}"
+    weights = b"y" * (10 + step)
+    (folder / "model.pt").write_bytes(weights)
+    seal = {"bytes": len(weights), "sha256": hashlib.sha256(weights).hexdigest()}
+    save_json(folder / "manifest.json", {"v": 1, "step": step, "files": {"model.pt": seal}})
+
+
+@pytest.mark.parametrize(
+    ("told", "another", "upto"),
+    [
+        pytest.param((5, 8), None, 8, id="as it was verified"),
+        pytest.param((5, 8), 8, 5, id="another was verified"),
+        pytest.param((5,), None, 5, id="nobody told of it"),
+        pytest.param((), None, None, id="nobody told of any"),
+    ],
+)
+@pytest.mark.parametrize("looked", [True, False], ids=["looked to the end", "cut off"])
+def test_one_that_its_run_did_not_save_is_passed_over(
+    plane: Plane,
+    tmp_path: Path,
+    told: tuple[int, ...],
+    another: int | None,
+    upto: int | None,
+    looked: bool,
+) -> None:
+    """Whole by its own manifest, of a step that the run took: and it is another training's."""
+    worker = plane.worker(home=tmp_path / "runs")
+    order = first_order(plane, worker)
+    run_dir = RunDir(tmp_path / "runs" / order.run)
+    for step in (5, 8):
+        save_checkpoint(run_dir.path, step=step)
+    save_json(run_dir.order, order.document())
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=8, done=False) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    rows = [seen(step) | {"manifest_sha256": manifest_of(run_dir, step)} for step in told]
+    ticks = tick(0) + tick_with(1, {"checkpoints": rows})
+    if looked:
+        ticks += tick_with(2, {}, files={"exit.json": {"bytes": 2, "sha256": "0" * 64}})
+    part = {"name": "watch.jsonl", "start": 0, "content_b64": coded(ticks)}
+    assert worker.telemetry(order, files=[part]).status_code == 200
+    if another is not None:
+        saved_again(run_dir, another)
+    sizes = {str(rank): size_of(rows) for rank, rows in lines.items()}
+    ended(worker, order, "keeper_lost", sizes=sizes, files={"watch.jsonl": len(ticks)})
+    point = plane.next_order(worker).resume_from
+    untold = not looked and another is None and 8 not in told
+    assert (point.step if point else None) == (8 if untold else upto)
+    if point:
+        assert point.manifest_sha256 == manifest_of(run_dir, point.step)
+
+
+def test_one_that_a_rank_told_of_is_its_own_though_nobody_came_to_read_it(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """The last one of a run that is preempted may be larger than what is read until it is over."""
+    worker = plane.worker(home=tmp_path / "runs")
+    order = first_order(plane, worker)
+    run_dir = RunDir(tmp_path / "runs" / order.run)
+    save_checkpoint(run_dir.path, step=8)
+    save_json(run_dir.order, order.document())
+    worker.start(order)
+    lines = {rank: beats(order, rank, upto=8, done=False) for rank in range(order.world_size)}
+    row = json.loads(lines[0][-1])
+    row |= {"msg": "checkpoint", "step": 8, "seq": row["seq"] + 1, "path": "checkpoints/step_8"}
+    lines[0].append(json.dumps(row))
+    worker.ship(order, lines)
+    sealed = {"exit.json": {"bytes": 2, "sha256": "0" * 64}}
+    ticks = tick_with(0, {"checkpoints": []}, files=sealed)
+    part = {"name": "watch.jsonl", "start": 0, "content_b64": coded(ticks)}
+    assert worker.telemetry(order, files=[part]).status_code == 200
+    sizes = {str(rank): size_of(rows) for rank, rows in lines.items()}
+    ended(worker, order, "keeper_lost", sizes=sizes, files={"watch.jsonl": len(ticks)})
+    point = plane.next_order(worker).resume_from
+    assert point is not None
+    assert point.step == 8
 
 
 @pytest.mark.parametrize(

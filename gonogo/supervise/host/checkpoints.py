@@ -27,7 +27,7 @@ from typing import Any
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.observation import CheckpointSeen
 from gonogo.contract.records import Manifest
-from gonogo.rundir import RunDir, is_text, load_record, open_file
+from gonogo.rundir import RunDir, file_seal, is_text, load_record, open_file
 from gonogo.supervise.threads import start_thread
 
 MANIFEST = "manifest.json"
@@ -220,7 +220,8 @@ def _verified(run_dir: RunDir, folder: Path, bytes_per_s: float) -> CheckpointSe
         seal = _seal(folder)
         manifest = _manifest(folder)
         text = _difference(folder, manifest, bytes_per_s)
-        if text and _seal(folder) != seal:
+        sha256 = file_seal(folder / MANIFEST).sha256
+        if _seal(folder) != seal:
             return gone
     except _Gone:
         return gone
@@ -232,6 +233,7 @@ def _verified(run_dir: RunDir, folder: Path, bytes_per_s: float) -> CheckpointSe
         step=manifest.step if 0 <= manifest.step < 2**53 else None,
         path=path,
         verified=not text,
+        manifest_sha256=sha256,
         bytes=0 if text else sum(file.bytes for file in manifest.files.values()),
         text=text,
     )

@@ -16,7 +16,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.records import CheckOutcome, Manifest
-from gonogo.rundir import load_record
+from gonogo.rundir import file_seal, load_record
 from gonogo.supervise.devices.look import Look
 from gonogo.supervise.keeper.environ_scan import is_elsewhere
 from gonogo.supervise.keeper.kill import end_marked
@@ -219,7 +219,7 @@ def living_runs() -> Iterator[tuple[int, str, bytes]]:
 
 
 def check_resume(order: Order) -> Result:
-    """The checkpoint to go on from is here and whole by its manifest's sizes.
+    """The checkpoint to go on from is here, the one that was verified, and whole by its sizes.
 
     A phase that is to begin with another's weights does not begin without them.
     """
@@ -229,13 +229,19 @@ def check_resume(order: Order) -> Result:
                 f"{order.init_from} left no durable checkpoint whose weights it begins with"
             )
         return CheckOutcome.PASS, "starts from scratch"
-    folder = Path(order.resume_from.path)
+    point = order.resume_from
+    folder = Path(point.path)
     try:
         manifest = load_record(folder / "manifest.json", Manifest)
     except Corrupt as error:
         return CheckOutcome.FAIL, f"{folder}: {error}"
     if manifest is None:
         return CheckOutcome.FAIL, f"there is no checkpoint in {folder}"
+    if point.step not in (0, manifest.step):
+        return CheckOutcome.FAIL, f"{folder} is of step {manifest.step}, not {point.step}"
+    wanted = point.manifest_sha256
+    if wanted is not None and file_seal(folder / "manifest.json").sha256 != wanted:
+        return CheckOutcome.FAIL, f"{folder} is not the checkpoint that its run's watcher verified"
     for name, entry in manifest.files.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != entry.bytes:

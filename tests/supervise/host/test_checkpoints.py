@@ -47,8 +47,13 @@ def save(run_dir: RunDir, step: int, *, name: str | None = None, **manifest: Any
 
 
 def test_a_whole_checkpoint_holds(run_dir: RunDir) -> None:
-    assert verify(run_dir, save(run_dir, 20), bytes_per_s=FAST) == CheckpointSeen(
-        step=20, path="checkpoints/step_000020", verified=True, bytes=5_000_002
+    folder = save(run_dir, 20)
+    assert verify(run_dir, folder, bytes_per_s=FAST) == CheckpointSeen(
+        step=20,
+        path="checkpoints/step_000020",
+        verified=True,
+        manifest_sha256=hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest(),
+        bytes=5_000_002,
     )
 
 

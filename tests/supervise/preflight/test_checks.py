@@ -21,7 +21,7 @@ from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.records import CheckOutcome, Preflight
-from gonogo.rundir import RunDir, load_record, save_json
+from gonogo.rundir import RunDir, file_seal, load_record, save_json
 from gonogo.supervise.devices.look import DeviceSeen, Look
 from gonogo.supervise.keeper.kill import end_marked
 from gonogo.supervise.keeper.marked import find_marked
@@ -333,6 +333,20 @@ def test_a_checkpoint_to_go_on_from_must_be_whole(tmp_path: Path, broken: str) -
             (tmp_path / "manifest.json").write_text('{"v": 1,')
     order = make_order(resume_from=ResumePoint(path=str(tmp_path), step=20))
     assert checks.check_resume(order)[0] is (FAIL if broken else PASS)
+
+
+@pytest.mark.parametrize(
+    ("step", "verified", "outcome"),
+    [(20, True, PASS), (0, True, PASS), (20, False, FAIL), (0, False, FAIL), (19, True, FAIL)],
+    ids=["it", "its weights", "changed since", "its weights, changed since", "another step"],
+)
+def test_a_checkpoint_to_go_on_from_is_the_one_that_was_verified(
+    tmp_path: Path, step: int, verified: bool, outcome: CheckOutcome
+) -> None:
+    save_json(tmp_path / "manifest.json", {"v": 1, "step": 20, "files": {}})
+    sha256 = file_seal(tmp_path / "manifest.json").sha256 if verified else "0" * 64
+    point = ResumePoint(path=str(tmp_path), step=step, manifest_sha256=sha256)
+    assert checks.check_resume(make_order(resume_from=point))[0] is outcome
 
 
 def test_a_phase_that_begins_with_weights_does_not_begin_without_them() -> None:
