@@ -203,6 +203,8 @@ class Order(Recorded):
             del document["carried"]
         if self.unpassed is None:
             del document["unpassed"]
+        if self.resume_from is not None and self.resume_from.manifest_sha256 is None:
+            del document["resume_from"]["manifest_sha256"]
         if self.cluster is None:
             del document["cluster"]
         else:

@@ -98,7 +98,8 @@ class Saved:
         """
         verified = self._verified.get(step)
         if verified is None:
-            if self._looked_to_the_end and not self._is_told(step):
+            looked = step < max(self._verified, default=0) or self._looked_to_the_end
+            if looked and not self._is_told(step):
                 raise Corrupt(f"neither watcher nor rank told of a checkpoint of step {step}")
         elif not verified & {None, sha256}:  # None: by a watcher that told no digest
             raise Corrupt(f"it is not the checkpoint of step {step} that was verified")

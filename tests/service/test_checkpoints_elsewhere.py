@@ -143,20 +143,22 @@ def manifest_of(run_dir: RunDir, step: int) -> str:
     return hashlib.sha256(manifest.read_bytes()).hexdigest()
 
 
-def saved_again(run_dir: RunDir, step: int) -> None:
+def saved_again(run_dir: RunDir, step: int, *, as_of: int | None = None) -> None:
     """Lay the weights of another training of this step in the place of what was saved."""
     folder = run_dir.checkpoints / f"step_{step:06d}"
     weights = b"y" * (10 + step)
     (folder / "model.pt").write_bytes(weights)
     seal = {"bytes": len(weights), "sha256": hashlib.sha256(weights).hexdigest()}
-    save_json(folder / "manifest.json", {"v": 1, "step": step, "files": {"model.pt": seal}})
+    manifest = {"v": 1, "step": as_of or step, "files": {"model.pt": seal}}
+    save_json(folder / "manifest.json", manifest)
 
 
 @pytest.mark.parametrize(
     ("told", "another", "upto"),
     [
         pytest.param((5, 8), None, 8, id="as it was verified"),
-        pytest.param((5, 8), 8, 5, id="another was verified"),
+        pytest.param((5, 8), (8, 8), 5, id="another was verified"),
+        pytest.param((5, 8), (8, 7), 5, id="it says an earlier step"),
         pytest.param((5,), None, 5, id="nobody told of it"),
         pytest.param((), None, None, id="nobody told of any"),
     ],
@@ -166,7 +168,7 @@ def test_one_that_its_run_did_not_save_is_passed_over(
     plane: Plane,
     tmp_path: Path,
     told: tuple[int, ...],
-    another: int | None,
+    another: tuple[int, int] | None,
     upto: int | None,
     looked: bool,
 ) -> None:
@@ -187,7 +189,7 @@ def test_one_that_its_run_did_not_save_is_passed_over(
     part = {"name": "watch.jsonl", "start": 0, "content_b64": coded(ticks)}
     assert worker.telemetry(order, files=[part]).status_code == 200
     if another is not None:
-        saved_again(run_dir, another)
+        saved_again(run_dir, another[0], as_of=another[1])
     sizes = {str(rank): size_of(rows) for rank, rows in lines.items()}
     ended(worker, order, "keeper_lost", sizes=sizes, files={"watch.jsonl": len(ticks)})
     point = plane.next_order(worker).resume_from
