@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gonogo.contract.decision import Verdict
+from gonogo.contract.decision import DecisionKind, Verdict
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.judge.gate.conditions import conditions_of, open_for
@@ -92,7 +92,8 @@ def check_open_conditions(
     """Compare the conditions in the rules with those that the decisions before left open.
 
     A run may have been assessed before the last decisions were made, so what was open after any
-    of them will do.
+    of them will do; but a phase begins after the phases before it were judged. What a person
+    decides about these may come at any time.
     """
     rows = recorded.document.get("rules", {}).get("conditions", [])
     decision = recorded.decision
@@ -106,8 +107,10 @@ def check_open_conditions(
             not_verified.append("the open conditions: not every decision before it is there")
         return None
     phase = decision.phase or ""
+    judged = (row.decision for row in before if row.decision.kind is DecisionKind.AUTO)
+    begun = max((row.seq for row in judged if row.phase != decision.phase), default=0)
     states = []
-    for count in range(len(before), -1, -1):
+    for count in range(len(before), begun - 1, -1):
         known = conditions_of(row.decision for row in before[:count])
         found = [_row(row) for row in open_for(known, phase)]
         if first_difference(rows, found) is None:

@@ -14,7 +14,7 @@ import pytest
 
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.criterion import Criterion
-from gonogo.contract.decision import Cause, Condition, ConditionState, Verdict
+from gonogo.contract.decision import Cause, Condition, ConditionState, DecisionKind, Verdict
 from gonogo.contract.errors import NotFound
 from gonogo.contract.facts import Measure
 from gonogo.contract.ids import Kind, new_id
@@ -655,6 +655,46 @@ def test_conditions_in_the_rules_are_those_that_the_decisions_before_left_open()
     found = replay_decision(forged, Surroundings(run_dir=folder, siblings=rows[:2]))
     assert found.equal
     assert any("open conditions" in text for text in found.not_verified)
+
+
+@pytest.mark.parametrize("waived", [False, True], ids=["", "waived meanwhile"])
+@pytest.mark.parametrize("told", [True, False], ids=["told", "left out"])
+def test_rules_without_a_condition_that_an_earlier_phase_left_open_are_a_difference(
+    told: bool, waived: bool
+) -> None:
+    """Where its row in the database was edited meanwhile, the service signed a GO without it."""
+    folder, made = HERE / "runs" / "healthy", present("healthy")
+    rules, facts, decision = made.document["rules"], made.document["facts"], made.decision
+    row, *gate = rules["gate"]
+    kept = {**row, "id": "kept"}
+    left = {"id": "sanity:kept", "text": "", "criterion": "kept", "evidence_from": decision.phase,
+            "due": "end", "on_miss": "no_go", "state": "open"}  # fmt: skip
+    before = replace(
+        entry_of(made),
+        verdict=Verdict.CONDITIONAL_GO,
+        conditions=[Condition.model_validate(left)],
+        rules={**rules, "phase": "sanity", "gate": [kept, *gate]},
+    )
+    first = append(before, place([], "sanity", None, experiment=decision.experiment), None)
+    siblings = [first]
+    if waived:  # by a person, once the run had been judged
+        end = [Condition.model_validate({**left, "state": "waived"})]
+        entry = replace(before, kind=DecisionKind.HUMAN, verdict=Verdict.GO, conditions=end)
+        where = place(siblings, "sanity", None, experiment=decision.experiment)
+        siblings.append(append(entry, replace(where, supersedes=first.id), None))
+    if told:
+        rules = {**rules, "conditions": [{"condition": left, "criterion": kept}]}
+        facts = {
+            **facts,
+            "measures": {**facts["measures"], "sanity:kept": facts["measures"][row["id"]]},
+        }
+    last = siblings[-1].decision
+    more = {"seq": last.seq + 1, "prev_hash": last.hash, "id": new_id(Kind.DECISION)}
+    unsigned = {"key_id": None, "signature": None}
+    forged = judged_anew(made, rules=rules, facts=facts, **more, **unsigned)
+    found = replay_decision(forged, Surroundings(run_dir=folder, siblings=siblings))
+    equal = told or waived
+    assert (found.equal, found.path) == (equal, None if equal else "rules.conditions"), found.text
 
 
 # Conditions.
