@@ -126,12 +126,15 @@ class Watcher:
             return dice.uniform(16.0, noise.asleep_s)
         if chance < noise.late_tick_rate:
             return dice.uniform(*noise.late_tick_s)
-        if self._now >= self._cut.until:
+        if self._now >= self._cut.until and self._state.view.streams:
             self._cut_off()
         return 0.0
 
     def _cut_off(self) -> None:
-        """From now on the lines of some ranks do not come; of a node, nor do their probes."""
+        """From now on the lines of some ranks do not come; of a node, nor do their probes.
+
+        Not before the first line has come: preflight has just read and written where they lie.
+        """
         numbers = [rank.rank for rank in self._ranks]
         cut = cut_at(self._now, self._order, numbers, self._noise, self._dice)
         later = [(_read_at(cut, at, row), row) for at, row in self._probes]

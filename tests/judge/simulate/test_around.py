@@ -107,6 +107,20 @@ def test_an_end_that_is_still_to_be_read_waits_for_a_cut_that_begins_before() ->
     assert [at for at, _ in watcher._probes] == [5.0, 60.0]
 
 
+def test_lines_come_until_the_first_was_read() -> None:
+    """Preflight has just read and written where they lie."""
+    noise = replace(STANDARD, cut_rate=1e6, late_tick_rate=0.0, asleep_rate=0.0, messy_share=0.0)
+    order, dice, wall = order_of(world_size=1), random.Random(1), Wall()
+    rank = Rank(0, now=0.0, offset=0.0, wall=wall)
+    watcher = Watcher(order, [rank], noise=noise, wall=wall, dice=dice, now=0.0)
+    watcher.look_until(5.0)
+    assert watcher._cut.until == 0.0
+    rank.now = 5.0
+    rank.say("boot")
+    watcher.look_until(8.0)
+    assert watcher._cut.until > 5.0
+
+
 def test_a_rank_writes_no_line_that_its_trainer_does_not_tell() -> None:
     telling = Telling(
         messages_left_out=frozenset({"step_end"}),
