@@ -245,7 +245,7 @@ class FailedBefore(Recorded):
     criteria: list[str]
     """Ids of the criteria that it fails whatever its missing samples were, and of the conditions
     of earlier phases that waited for its evidence; `identity_drift` where the judged run goes on
-    from what it has trained."""
+    from what it has trained; `exit.json` where that is not the one that its watcher saw."""
 
 
 class Remedy(Recorded):

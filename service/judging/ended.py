@@ -28,10 +28,11 @@ from gonogo.judge.course.remedies import lost_answers, set_aside
 from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import OpenCondition, build_rules
-from gonogo.judge.gate.verdict import judge
+from gonogo.judge.gate.verdict import EXCHANGED, judge
 from gonogo.judge.ledger.recorded import RecordedDecision
 from gonogo.judge.ledger.seal import judged
 from gonogo.judge.ledger.settled import facts_of, rules_of
+from service.db.documents import is_by_service
 from service.db.schema import (
     AssessmentRow,
     ExperimentRow,
@@ -68,6 +69,8 @@ class Case:
     rules: Rules
     reason: RunReason
     ended_as: OutcomeCode
+    by_service: bool
+    """Whether the control plane wrote down the end, which the watcher may have seen another of."""
     launched: bool
     started_at: float | None
     durable_step: int
@@ -155,6 +158,7 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
         rules=build_rules(order, conditions),
         reason=run.reason,
         ended_as=outcome.code,
+        by_service=is_by_service(run.exit),
         launched=run.started_at is not None,
         started_at=run.started_at,
         durable_step=point.step if point else 0,
@@ -177,11 +181,15 @@ def _began_with(session: Session, run: RunRow) -> str | None:
 
 def assess(case: Case, facts: Facts) -> Assessment:
     """Judge an ended run by itself, from the facts of its directory."""
+    judgement = judge(facts, case.rules)
+    if case.by_service:
+        failed = [name for name in judgement.failed if name != EXCHANGED]
+        judgement = replace(judgement, failed=failed)
     attempt = build_attempt(
         case.run,
         case.reason,
         facts,
-        judge(facts, case.rules),
+        judgement,
         launched=case.launched,
         started_at=case.started_at,
         durable_step=case.durable_step,

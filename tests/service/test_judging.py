@@ -474,6 +474,36 @@ def test_what_a_lost_run_had_measured_is_not_forgotten_by_the_one_that_goes_on(
     assert condition["text"] == f"what had failed when a run of it was ended is not undone ({told})"
 
 
+@pytest.mark.parametrize("edited", [True, False], ids=["another", "as it was seen"])
+def test_an_accident_that_the_watcher_did_not_see_does_not_excuse_the_run_before(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch, edited: bool
+) -> None:
+    """A crash of the program, edited while the service was away, was tried again and was GO."""
+    worker, experiment = plane.worker(), plane.submit()
+    crashed = plane.next_order(worker)
+    worker.start(crashed)
+    lines = {rank: beats(crashed, rank, upto=0, done=False) for rank in range(crashed.world_size)}
+    worker.ship(crashed, lines)
+    ship = worker.ship_files
+
+    def ship_edited(order: Order, run_dir: RunDir) -> tuple[dict[str, int], dict[str, str]]:
+        said = json.loads(run_dir.exit.read_bytes())
+        save_json(run_dir.exit, {**said, "text": "the node was taken back"})
+        return ship(order, run_dir)
+
+    if edited:
+        monkeypatch.setattr(worker, "ship_files", ship_edited)
+    worker.end(crashed, lines, "preempted", "infra", code=None)
+    monkeypatch.undo()
+    order = plane.next_order(worker)
+    worker.run_through(order)
+    assert plane.next_order(worker).phase != order.phase
+    view = plane.experiment(experiment)
+    assert view["phases"][0]["verdict"] == ("CONDITIONAL_GO" if edited else "GO")
+    told = [row["text"].partition("(")[2] for row in view["conditions"]]
+    assert told == ([f"{crashed.run} (preempted): exit.json)"] if edited else [])
+
+
 def cut_off(plane: Plane, worker: FakeWorker, order: Any, code: str, step_s: float = 0.2) -> None:
     """End a run at step 28 of 30, which has left checkpoints after steps 10, 20 and 28."""
     for step in (10, 20, 28):

@@ -33,6 +33,9 @@ from gonogo.judge.gate.settling import SETTLED_BY_RUNS
 FIRST_VERSION = 2
 """The first version of the judge that this code goes on judging by."""
 
+EXCHANGED = "exit.json"
+"""What a run has failed, besides criteria, whose end is not the one that its watcher saw."""
+
 FAILING = (CriterionOutcome.FAIL,)
 UNCERTAIN = (CriterionOutcome.ERROR, CriterionOutcome.INCONCLUSIVE)
 
@@ -60,7 +63,8 @@ class Judgement:
     Of one that something else ended those that do not pass whatever is missing, but for those of
     what it learns where a number that is none ended it: that is its failure. Of one that completed
     those that failed, and those that a value in the grey zone makes, or leaves, a condition. An
-    allowed drift counts for who goes on from its checkpoint.
+    allowed drift counts for who goes on from its checkpoint. An accident of which exit.json alone
+    tells, and not the one that the watcher saw, excuses nothing: `EXCHANGED`.
     """
     weakened: list[str]
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
@@ -124,6 +128,8 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
     if outcome.code is OutcomeCode.NON_FINITE:
         asked = [(name, row) for name, row in asked if row.metric not in LEARNED]
     found = [name for name, row in asked if passes_no_more(row, facts.measures.get(name), rules)]
+    if facts.exit is not None and facts.exit.sealed is False:
+        found.append(EXCHANGED)
     return found + drifted
 
 
