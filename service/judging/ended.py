@@ -38,7 +38,7 @@ from service.db.schema import (
     ExperimentRow,
     RunRow,
 )
-from service.evidence.promised import has_records, promised_files, stored_bytes
+from service.evidence.promised import has_records, load_digests, promised_files, stored_bytes
 from service.experiments.checkpoints import wrote
 from service.experiments.consequences import act
 from service.experiments.course import resolved_of
@@ -57,6 +57,8 @@ from service.queries.findings import count_findings
 from service.queries.runs import load_attempts, load_run, load_unjudged
 from service.told.causes import load_cause
 
+_EXIT = "exit.json"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -69,8 +71,8 @@ class Case:
     rules: Rules
     reason: RunReason
     ended_as: OutcomeCode
-    by_service: bool
-    """Whether the control plane wrote down the end, which the watcher may have seen another of."""
+    end_was_sent: bool
+    """Whether exit.json is what the run's host sent, and not made of what its row says."""
     launched: bool
     started_at: float | None
     durable_step: int
@@ -158,7 +160,7 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
         rules=build_rules(order, conditions),
         reason=run.reason,
         ended_as=outcome.code,
-        by_service=is_by_service(run.exit),
+        end_was_sent=not is_by_service(run.exit) and _EXIT in load_digests(session, run.id),
         launched=run.started_at is not None,
         started_at=run.started_at,
         durable_step=point.step if point else 0,
@@ -182,7 +184,7 @@ def _began_with(session: Session, run: RunRow) -> str | None:
 def assess(case: Case, facts: Facts) -> Assessment:
     """Judge an ended run by itself, from the facts of its directory."""
     judgement = judge(facts, case.rules)
-    if case.by_service:
+    if not case.end_was_sent:
         failed = [name for name in judgement.failed if name != EXCHANGED]
         judgement = replace(judgement, failed=failed)
     attempt = build_attempt(

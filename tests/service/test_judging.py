@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gonogo.contract.canonical import digest
@@ -474,9 +475,9 @@ def test_what_a_lost_run_had_measured_is_not_forgotten_by_the_one_that_goes_on(
     assert condition["text"] == f"what had failed when a run of it was ended is not undone ({told})"
 
 
-@pytest.mark.parametrize("edited", [True, False], ids=["another", "as it was seen"])
+@pytest.mark.parametrize("came", ["another", "as it was seen", "none"])
 def test_an_accident_that_the_watcher_did_not_see_does_not_excuse_the_run_before(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch, edited: bool
+    plane: Plane, monkeypatch: pytest.MonkeyPatch, came: str
 ) -> None:
     """A crash of the program, edited while the service was away, was tried again and was GO."""
     worker, experiment = plane.worker(), plane.submit()
@@ -484,15 +485,22 @@ def test_an_accident_that_the_watcher_did_not_see_does_not_excuse_the_run_before
     worker.start(crashed)
     lines = {rank: beats(crashed, rank, upto=0, done=False) for rank in range(crashed.world_size)}
     worker.ship(crashed, lines)
-    ship = worker.ship_files
+    ship, post, edited = worker.ship_files, worker.post, came == "another"
 
     def ship_edited(order: Order, run_dir: RunDir) -> tuple[dict[str, int], dict[str, str]]:
         said = json.loads(run_dir.exit.read_bytes())
-        save_json(run_dir.exit, {**said, "text": "the node was taken back"})
-        return ship(order, run_dir)
+        if came == "another":
+            save_json(run_dir.exit, {**said, "text": "the node was taken back"})
+        files, records = ship(order, run_dir)
+        return files, {name: row for name, row in records.items() if name != "exit.json"}
 
-    if edited:
+    def post_all_but_the_end(path: str, body: dict[str, Any]) -> httpx.Response:
+        left_out = came == "none" and body.get("path") == "exit.json"
+        return post(f"{path}.none" if left_out else path, body)
+
+    if came != "as it was seen":
         monkeypatch.setattr(worker, "ship_files", ship_edited)
+        monkeypatch.setattr(worker, "post", post_all_but_the_end)
     worker.end(crashed, lines, "preempted", "infra", code=None)
     monkeypatch.undo()
     order = plane.next_order(worker)
