@@ -247,6 +247,11 @@ def test_all_that_sbatch_is_told_of_an_attempt() -> None:
     ]  # fmt: skip
 
 
+def test_a_per_cent_in_the_home_is_no_pattern_of_sbatch() -> None:
+    options = build_options(ORDER, 7, SlurmCluster(), Path("/home/100%user/runs/r"))
+    assert "--output=/home/100%%user/runs/r/slurm.log" in options
+
+
 def test_a_node_that_ends_badly_does_not_have_srun_end_the_others() -> None:
     """Their keepers have to say how their parts ended; only a look ends the job at once."""
     *_, looks, _, _, keeps, _ = build_script(ORDER, 7, {}, RUN_DIR).splitlines()
