@@ -17,9 +17,11 @@ from gonogo.systemd import NAMES, Notifier, load_notifier
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _TYPED = re.compile(
     r"(?:SQUEUE|SCANCEL|SCONTROL|SRUN|SLURMD)_\w+|SLURM_(?!(?:CONF|CLUSTERS|JWT)$)\w+"
+    r"|SBATCH_(?:ARRAY_INX|CLUSTERS|ERROR|INPUT|NO_KILL|WAIT)"
 )
-"""Variables by which people have Slurm's commands filter, ask back, or write times their way, and
-those that Slurm itself sets in a job."""
+"""Variables by which people have Slurm's commands filter, ask back, or write times their way, those
+that Slurm itself sets in a job, and those by which sbatch waits for a job, makes many of one, sends
+it where the other commands do not look, or has Slurm say COMPLETED of one that lost a node."""
 _KEY = "GONOGO_API_KEY"
 _KEY_FILE = f"{_KEY}_FILE"
 
@@ -189,12 +191,16 @@ def slurm_environ() -> dict[str, str]:
 
     Times are told in UTC: by local ones, an hour that autumn repeats has nodes boot before they do.
     `SCANCEL_STATE=PENDING` has scancel end nothing and call it done, `SQUEUE_PARTITION` hides a job
-    that is there, and `SCANCEL_INTERACTIVE` asks. What sbatch reads (`SBATCH_ACCOUNT`) is kept. A
-    worker that is in a job itself has that one's variables, which sbatch hands on to each of ours:
-    srun would take `SLURM_MEM_PER_CPU` or `SLURM_CPU_BIND` for what our job was asked for.
+    that is there, and `SCANCEL_INTERACTIVE` asks. What sbatch reads (`SBATCH_ACCOUNT`) is kept, but
+    for what makes another thing of a job (`SBATCH_WAIT`), and the clusters that it names are those
+    that all of them ask. A worker that is in a job itself has that one's variables, which sbatch
+    hands on to each of ours: srun would take `SLURM_MEM_PER_CPU` or `SLURM_CPU_BIND` for what our
+    job was asked for.
     """
     kept = {name: value for name, value in os.environ.items() if _TYPED.fullmatch(name) is None}
-    return {**kept, "TZ": "UTC0"}
+    clusters = os.environ.get("SBATCH_CLUSTERS")
+    asked = {} if clusters is None else {"SLURM_CLUSTERS": clusters}
+    return {**kept, **asked, "TZ": "UTC0"}
 
 
 def _words(text: str | None) -> tuple[str, ...]:

@@ -91,6 +91,27 @@ def test_what_people_set_for_commands_that_they_type_is_kept_from_ours(
     assert run_command(["cat"]).stdout == "", "a command that asks is answered by nobody"
 
 
+def test_what_makes_another_thing_of_a_job_is_kept_from_sbatch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With `SBATCH_NO_KILL` a job that lost a node ends as FAILED on those that answer."""
+    other = ("ARRAY_INX", "ERROR", "INPUT", "NO_KILL", "WAIT")
+    for name in other:
+        monkeypatch.setenv(f"SBATCH_{name}", "")
+    seen = run_command(["env"]).stdout
+    assert [name for name in other if f"SBATCH_{name}=" in seen] == []
+
+
+def test_clusters_that_sbatch_is_told_are_those_that_the_others_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SBATCH_CLUSTERS", "big")
+    monkeypatch.setenv("SLURM_CLUSTERS", "small")
+    seen = run_command(["env"]).stdout.splitlines()
+    assert "SLURM_CLUSTERS=big" in seen
+    assert "SBATCH_CLUSTERS=big" not in seen
+
+
 def test_the_job_that_a_worker_is_in_itself_is_kept_from_those_that_it_submits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
