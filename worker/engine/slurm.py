@@ -225,7 +225,7 @@ class Slurm:
         if isinstance(found, Ended) and began and not rows:
             return Unknown(text=f"{found.proof}, and tells no node of those that it ran on")
         if not isinstance(found, Running) or not found.waits:
-            return found if began and not meets else tell_output(found, run_dir, nodes=len(rows))
+            return found if began and not meets else tell_output(found, run_dir, job, rows)
         why = "it began before" if began else self._queue.describe(job)
         return replace(found, text=f"{found.text} ({why})" if why else found.text, again=began)
 
@@ -283,22 +283,32 @@ def job_name(run: str, token: int) -> str:
     return f"gonogo-{run}.{token}"
 
 
-def tell_output(found: Found, run_dir: Path, nodes: int) -> Found:
+def tell_output(
+    found: Found, run_dir: Path, job: Mapping[str, str], nodes: Sequence[Mapping[str, str]]
+) -> Found:
     """Return what became of a job whose nodes have not all begun, with what it printed last.
 
     A node that finds no interpreter says so there and nowhere else; one that does not see the run's
-    directory cannot even open that log, and its slurmd ends the job without a word.
+    directory cannot even open that log, and its slurmd ends the job without a word. One whose
+    prolog fails is drained, and the job is cancelled before there is a log.
 
     Args:
         found: what Slurm says.
         run_dir: the run's directory.
-        nodes: how many nodes the job had.
+        job: fields of `scontrol show job`.
+        nodes: fields of `scontrol show node` of each node that it had.
     """
     log = run_dir / LOG_NAME
     said = load_last_words(log)
     if isinstance(found, Ended) and nodes and said is None:
-        unseen = f"it has not opened {log}: is that path there on its nodes, too?"
-        return replace(found, proof=f"{found.proof}; {unseen}")
+        why = [
+            f"{row.get('NodeName', '?')} is drained: {row.get('Reason', 'nobody says why')}"
+            for row in nodes
+            if "DRAIN" in row.get("State", "")
+        ]
+        if not why and job.get("JobState") != "CANCELLED":
+            why = [f"it has not opened {log}: is that path there on its nodes, too?"]
+        return replace(found, proof="; ".join([found.proof, *why]))
     if not said or isinstance(found, Unknown):
         return found
     if isinstance(found, Ended):

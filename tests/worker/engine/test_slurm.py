@@ -666,6 +666,29 @@ def test_a_job_that_could_not_open_its_log_asks_whether_its_node_sees_the_home(
     assert asked in found.proof
 
 
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        ("State=MIXED+DRAIN Reason=Prolog error", "; node2 is drained: Prolog error"),
+        ("State=IDLE", ", and node2 answers"),
+    ],
+    ids=["its prolog failed", "somebody cancelled it"],
+)
+def test_a_job_that_was_cancelled_before_its_log_could_be_opened_is_told_by_its_nodes(
+    tmp_path: Path, node: str, told: str
+) -> None:
+    (tmp_path / ORDER.run).mkdir()
+    line = f"JobName={NAME} JobState=CANCELLED Reason=None NodeList=node2"
+
+    def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        said = f"NodeName=node2 {node}" if "node" in command else line
+        return subprocess.CompletedProcess(command, 0, said, "")
+
+    found = Slurm(tmp_path, SlurmCluster(), {}, run).find(HANDLE)
+    assert isinstance(found, Ended)
+    assert found.proof.endswith(told)
+
+
 def test_what_a_job_printed_is_told_as_people_read_it_and_databases_take_it(tmp_path: Path) -> None:
     """No text of PostgreSQL holds a NUL, and a terminal obeys what follows an escape."""
     log = tmp_path / "slurm.log"
