@@ -15,9 +15,11 @@ the run directory says the attempt was kept on, for a job that Slurm queued agai
 controller that crashed) has no nodes any more.
 """
 
+import contextlib
 import os
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -62,6 +64,8 @@ CLOCKS_APART = timedelta(seconds=30)
 _SUBMITTED = re.compile(r"^\s*(\d+)(?:;\S+)?\s*$", re.MULTILINE)
 """What `sbatch --parsable` prints: a job's number, and its cluster. Where a site has put a program
 in sbatch's place, its greeting and its checks stand before that."""
+_NUMBER = re.compile(r"^\s*([0-9]+)\s*$", re.MULTILINE)
+"""A line of squeue that is a job's number, and nothing else."""
 _GONE = re.compile(r"[Ii]nvalid job id")
 _LATER = re.compile(
     r"Unable to contact|Connection|timed out|temporarily|submit limit|standby"
@@ -93,22 +97,34 @@ Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 def run_command(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     """Run one of Slurm's commands.
 
+    One that does not answer is ended with all that it has started: a site may have put a script in
+    its place.
+
     Raises:
         Unavailable: it is not there, or does not answer.
     """
     try:
-        return subprocess.run(
+        with subprocess.Popen(
             command,
             env=slurm_environ(),
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",  # people write comments and reasons in whatever their terminal speaks
-            check=False,
-            timeout=COMMAND_LIMIT_S,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+            start_new_session=True,
+        ) as process:
+            try:
+                out, err = process.communicate(timeout=COMMAND_LIMIT_S)
+            except BaseException:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{command[0]}: no answer in {COMMAND_LIMIT_S:g} s") from error
+    except OSError as error:
         raise Unavailable(f"{command[0]}: {error}") from error
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 class Slurm:
@@ -152,7 +168,12 @@ class Slurm:
         options = build_options(order, token, cluster, run_dir)
         done = self._run(["sbatch", "--parsable", *options, str(script)])
         if done.returncode != 0:
+            taken = self._ids_of(name)  # what a site has in sbatch's place may fail behind it
+            if taken:
+                return self._handle(taken[0], order, token)
             said = done.stderr.strip() or done.stdout.strip()
+            if done.returncode < 0:
+                raise Unavailable(f"sbatch was ended by signal {-done.returncode}")
             if _LATER.search(said) and not _NEVER.search(said):
                 raise Unavailable(f"sbatch: {said}")
             raise Rejected(f"Slurm does not take this order: {said}")
@@ -259,14 +280,14 @@ class Slurm:
     def _ids_of(self, name: str) -> list[str]:
         """Return the jobs of a name that Slurm has, or had lately.
 
-        With `SLURM_CLUSTERS` squeue says of which cluster they are, before it says them; and none
-        of ours is an array's.
+        With `SLURM_CLUSTERS` squeue says of which cluster they are, before it says them, what a
+        site has in its place says more, and none of ours is an array's.
 
         Raises:
             Unavailable: it does not tell.
         """
         asked = ("--all", "--noheader", "--states=all", f"--name={name}", "--format=%i")
-        return [word for word in self._ask("squeue", *asked).split() if word.isdecimal()]
+        return _NUMBER.findall(self._ask("squeue", *asked))
 
     def _ask(self, *command: str) -> str:
         done = self._run(command)

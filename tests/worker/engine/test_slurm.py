@@ -16,6 +16,7 @@ from gonogo.contract.cluster import ClusterRequest, SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.rundir import save_json
 from gonogo.supervise.node_record import meet_path, own_keeping
+from gonogo.supervise.processes import find_process
 from gonogo.supervise.release import own_python
 from tests.supervise.orders import make_order
 from tests.supervise.runs import wait_until
@@ -392,7 +393,8 @@ def test_an_attempt_that_slurm_has_already_is_not_submitted_again(tmp_path: Path
 
 def test_what_squeue_says_besides_numbers_is_no_job_of_ours(tmp_path: Path) -> None:
     (tmp_path / ORDER.run).mkdir()
-    answers = Answers(squeue=(0, "CLUSTER: cm4\n7_[0-3]\n41\n", ""))
+    said = "CLUSTER: cm4\n7_[0-3]\nqueue of 12 s ago, 900 jobs\n41\n"
+    answers = Answers(squeue=(0, said, ""))
     assert Slurm(tmp_path, SlurmCluster(), {}, answers).submit(ORDER, 7).name == "41"
 
 
@@ -422,6 +424,44 @@ def test_a_job_of_which_no_number_is_told_is_looked_for_by_its_name(tmp_path: Pa
         engine.submit(ORDER, 7)
     answers.answers["squeue"] = (0, "519605\n", "")
     assert engine.submit(ORDER, 7).name == "519605"
+
+
+class Failing(Answers):
+    """An sbatch that ends with a code of its own once Slurm has the job, or before."""
+
+    def __init__(self, code: int, jobs: str) -> None:
+        super().__init__(sbatch=(code, "", "post-submit hook: disk quota exceeded"))
+        self.jobs = jobs
+
+    def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        done = super().__call__(command)
+        if command[0] == "sbatch":
+            self.answers["squeue"] = (0, self.jobs, "")
+        return done
+
+
+def test_a_job_that_slurm_took_is_ours_whatever_sbatch_ends_with(tmp_path: Path) -> None:
+    (tmp_path / ORDER.run).mkdir()
+    assert Slurm(tmp_path, SlurmCluster(), {}, Failing(1, "41\n")).submit(ORDER, 7).name == "41"
+    with pytest.raises(Rejected, match="disk quota"):
+        Slurm(tmp_path, SlurmCluster(), {}, Failing(1, "")).submit(ORDER, 7)
+
+
+def test_an_sbatch_that_was_killed_has_refused_nothing(tmp_path: Path) -> None:
+    (tmp_path / ORDER.run).mkdir()
+    with pytest.raises(Unavailable, match="signal 9"):
+        Slurm(tmp_path, SlurmCluster(), {}, Failing(-9, "")).submit(ORDER, 7)
+
+
+def test_a_command_that_does_not_answer_leaves_no_process_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a script in squeue's place, whose own squeue waits for a file system."""
+    monkeypatch.setattr("worker.engine.slurm.COMMAND_LIMIT_S", 0.5)
+    pid = tmp_path / "pid"
+    with pytest.raises(Unavailable, match=r"^sh: no answer in 0.5 s$"):
+        run_command(["sh", "-c", f"sleep 60 & echo $! > {pid}; wait"])
+    wait_until(lambda: find_process(int(pid.read_text())) is None, "its end")
 
 
 def test_no_job_is_stopped_that_bears_the_number_of_ours_and_another_name(tmp_path: Path) -> None:
