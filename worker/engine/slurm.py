@@ -44,12 +44,14 @@ from worker.engine.submission import load_begun
 from worker.settings import slurm_environ
 
 NAME = "slurm"
+_PREFIX = "gonogo-"
 TERM_BEFORE_S = 120
 """Slurm may send the signal up to a minute earlier; leaving takes a step and a checkpoint."""
 LOOK_LIMIT_S = 600
 """How long the nodes of a job have to see its order: cold file systems make minutes of it."""
 COMMAND_LIMIT_S = 30.0
 LOG_NAME = "slurm.log"
+SCRIPT_NAME = "slurm.sh"
 EPILOG_NAME = "slurm_epilog.sh"
 GONE_MODULE = "gonogo.supervise.keeper.gone"
 LAST_BYTES, LINE_LIMIT = 4096, 200
@@ -152,6 +154,8 @@ class Slurm:
         self._ended: dict[Handle, Ended] = {}
         """Jobs that had ended when Slurm was asked last; it forgets them `MinJobAge` later, on some
         clusters within seconds."""
+        self._renamed: set[Handle] = set()
+        """Those whose job bore another name when Slurm was asked last."""
 
     def submit(self, order: Order, token: int) -> Handle:
         """Submit the attempt's job, unless Slurm has it already."""
@@ -160,7 +164,7 @@ class Slurm:
         if known:
             return self._handle(known[0], order, token)
         run_dir = self._runs / order.run
-        script, epilog = run_dir / "slurm.sh", run_dir / EPILOG_NAME
+        script, epilog = run_dir / SCRIPT_NAME, run_dir / EPILOG_NAME
         script.write_text(build_script(order, token, self._environ, run_dir, self._keeper))
         epilog.write_text(build_epilog(token, run_dir))
         epilog.chmod(0o700)
@@ -241,6 +245,10 @@ class Slurm:
         if done.returncode != 0:
             raise Unavailable(f"scontrol: {done.stderr.strip()}")
         job = parse_fields(done.stdout)
+        self._renamed.discard(handle)
+        if is_renamed(handle, job):
+            self._renamed.add(handle)
+            job["JobName"] = job_name(handle.run, handle.token)
         rows = self._nodes_of(job, handle) if job.get("JobState") in _OVER else []
         found = judge_job(handle, job, rows)
         if isinstance(found, Ended) and began and not rows:
@@ -254,11 +262,13 @@ class Slurm:
         """Cancel the job: TERM to its keepers, and KILL after Slurm's own grace.
 
         By its name: its number is another job's where a controller lost its state, and a second job
-        of that name is the same attempt's.
+        of that name is the same attempt's. By its number, too, where somebody has renamed it.
         """
-        done = self._run(["scancel", f"--name={job_name(handle.run, handle.token)}"])
-        if done.returncode != 0 and not _GONE.search(done.stderr):
-            raise Unavailable(f"scancel: {done.stderr.strip()}")
+        named = f"--name={job_name(handle.run, handle.token)}"
+        for which in [named, handle.name] if handle in self._renamed else [named]:
+            done = self._run(["scancel", which])
+            if done.returncode != 0 and not _GONE.search(done.stderr):
+                raise Unavailable(f"scancel: {done.stderr.strip()}")
 
     def _nodes_of(self, job: Mapping[str, str], handle: Handle) -> list[dict[str, str]]:
         """Return what Slurm tells of each node that a job had.
@@ -301,7 +311,17 @@ class Slurm:
 
 def job_name(run: str, token: int) -> str:
     """Return what an attempt's job is called: by this one finds whether it was submitted."""
-    return f"gonogo-{run}.{token}"
+    return f"{_PREFIX}{run}.{token}"
+
+
+def is_renamed(handle: Handle, job: Mapping[str, str]) -> bool:
+    """Say whether a job is an attempt's by its script, since somebody has given it another name.
+
+    One that bears the name of another attempt is that one's, whatever it runs.
+    """
+    if job.get("JobName", _PREFIX).startswith(_PREFIX):
+        return False
+    return Path(job.get("Command", "")).parts[-2:] == (handle.run, SCRIPT_NAME)
 
 
 def tell_output(

@@ -471,6 +471,36 @@ def test_no_job_is_stopped_that_bears_the_number_of_ours_and_another_name(tmp_pa
     assert answers.asked == [["scancel", f"--name={NAME}"]]
 
 
+def test_a_job_that_somebody_renamed_is_ours_by_its_script_and_is_cancelled(tmp_path: Path) -> None:
+    script = f"{tmp_path}/{ORDER.run}/slurm.sh"
+    told = f"JobName=vip JobState=SUSPENDED NodeList=node1 Command={script} WorkDir=/"
+    answers = Answers(scontrol=(0, told, ""))
+    engine = Slurm(tmp_path, SlurmCluster(), {}, answers)
+    (tmp_path / ORDER.run).mkdir()
+    found = engine.find(HANDLE)
+    assert isinstance(found, Running)
+    assert found.stands
+    engine.stop(HANDLE)
+    assert answers.asked[-2:] == [["scancel", f"--name={NAME}"], ["scancel", HANDLE.name]]
+
+
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [("vip", "run_of_another"), (job_name(ORDER.run, 6), ORDER.run)],
+    ids=["another script", "an older attempt"],
+)
+def test_a_job_of_another_name_and_script_or_attempt_is_neither_ours_nor_cancelled(
+    tmp_path: Path, name: str, run: str
+) -> None:
+    told = f"JobName={name} JobState=RUNNING Command={tmp_path}/{run}/slurm.sh WorkDir=/"
+    answers = Answers(scontrol=(0, told, ""))
+    engine = Slurm(tmp_path, SlurmCluster(), {}, answers)
+    (tmp_path / ORDER.run).mkdir()
+    assert isinstance(engine.find(HANDLE), Unknown)
+    engine.stop(HANDLE)
+    assert answers.asked[-1] == ["scancel", f"--name={NAME}"]
+
+
 FAILED = "sbatch: error: Batch job submission failed: "
 ANY_LIMIT = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 
