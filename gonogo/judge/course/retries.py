@@ -98,7 +98,15 @@ def _was_preempted(attempt: Attempt) -> bool:
 def _gets_nowhere(
     plan: Plan, phase: str, attempts: Sequence[Attempt], awaited: Sequence[Criterion]
 ) -> bool:
-    """Say whether the last launched attempts were all preempted before they had got further."""
+    """Say whether the last launched attempts were all preempted before they had got further.
+
+    Or the last of all, before one of them was launched: a prolog that fails, a time limit that is
+    over before the nodes have looked.
+    """
+    if len(attempts) >= IN_VAIN and not any(
+        row.launched or not _was_preempted(row) for row in attempts[-IN_VAIN:]
+    ):
+        return True
     launched = [row for row in attempts if row.launched]
     recent, reached = launched[-IN_VAIN:], _reached(plan, phase, launched, awaited)
     if len(recent) < IN_VAIN or not all(map(_was_preempted, recent)):

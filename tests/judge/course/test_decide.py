@@ -385,6 +385,13 @@ def test_a_run_that_is_preempted_before_each_next_checkpoint_asks_a_person() -> 
     assert after(*[replace(taken, durable_step=0)] * IN_VAIN).kind == "await_decision"
 
 
+def test_a_run_that_is_preempted_again_and_again_before_its_launch_asks_a_person() -> None:
+    taken = attempt("preempted", "INCONCLUSIVE", launched=False)
+    assert after(*[taken] * (IN_VAIN - 1)).kind == "start_run"
+    assert after(*[taken] * IN_VAIN).kind == "await_decision"
+    assert after(lost(20), *[taken] * (IN_VAIN - 1)).kind == "start_run"
+
+
 def test_after_the_allowed_retries_it_is_inconclusive() -> None:
     action = after(lost(10), lost(20), lost(30))
     assert (action.kind, action.verdict, action.record) == (
