@@ -12,7 +12,12 @@ from gonogo.contract.heartbeat import (
     Msg,
     Section,
 )
-from gonogo.judge.watch.stream import NAMED_SECTIONS, SECTION_SAMPLES, RankStream
+from gonogo.judge.watch.stream import (
+    APART_SAMPLES,
+    NAMED_SECTIONS,
+    SECTION_SAMPLES,
+    RankStream,
+)
 
 MOST_PLACES = 16
 MOST_LEFT = 256
@@ -133,7 +138,7 @@ def _set_apart(
             stream.apart_s += tail_s
     if over:
         if stream.apart_s or stream.apart_times:
-            stream.apart_times = (*stream.apart_times[1 - SECTION_SAMPLES :], stream.apart_s)
+            stream.apart_times = (*stream.apart_times[1 - APART_SAMPLES :], stream.apart_s)
         stream.apart_s = 0.0
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Heartbeat, Section
 from gonogo.judge.watch.pace import StepPace
 
-SECTION_SAMPLES = 32
+SECTION_SAMPLES, APART_SAMPLES = 32, 256
 NAMED_SECTIONS = frozenset(Section)
 
 

@@ -1201,3 +1201,22 @@ def test_who_said_done_before_the_others_is_who_they_wait_for() -> None:
     (halt,) = watch(world, interval_s=1.0).halts
     assert (halt.detector, halt.rank, halt.section) == ("stall", 1, None)
     assert "rank 1 was done after step 40, and rank 0 waits for it" in halt.text
+
+
+def plays_in_rounds(section: str | None, last_s: float) -> World:
+    """An agent plays or generates for 100 s, then trains for 40 steps on it, and so on."""
+    world = world_of(entry=USERS).pause("eval", 0.1).pause("checkpoint", 0.1).pause("data", 1.5)
+    for _ in range(3):
+        world.pause(section, 100.0).steps(40)
+    return world.pause(section, last_s).steps(2)
+
+
+@pytest.mark.parametrize("section", ["rollout", None])
+def test_what_takes_long_once_in_many_steps_is_no_hang(section: str | None) -> None:
+    """Most steps spend nothing there, so none of it is usual."""
+    assert halted(plays_in_rounds(section, 200.0)) == []
+
+
+@pytest.mark.parametrize("section", ["rollout", None])
+def test_one_that_lasts_longer_than_any_of_it_is(section: str | None) -> None:
+    assert halted(plays_in_rounds(section, 320.0)) == [("section_deadline", None, section)]

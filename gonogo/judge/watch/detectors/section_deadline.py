@@ -10,8 +10,9 @@ what stands in no section before the first step has ended; until the second has,
 them for the first time has the early limit of D4. So it has as long as a user's program has not
 named data, an evaluation and a checkpoint: the first of those may come late, and be one that
 nobody names, and a loader may stall. Later it has eight times what steps usually spend there, where
-that is longer (an agent's episodes, answers that are generated). Where steps take long, logging and
-what stands in no section have three of them, where that is longer. After the last ordered step,
+that is longer (an agent's episodes, answers that are generated), and up to that early limit three
+times the longest of late: some play or generate once in many steps. Where steps take long, logging
+and what stands in no section have three of them, where that is longer. After the last ordered step,
 being in no section, or in one of a name of its own, has the limit of a checkpoint: what is left is
 to save. Who has only said that a step begins has the time of data.
 
@@ -46,7 +47,7 @@ from gonogo.judge.watch.detectors.rank_divergence import (
     went_on_mono,
 )
 from gonogo.judge.watch.sections import NAMED_APART
-from gonogo.judge.watch.stream import NAMED_SECTIONS, RankStream
+from gonogo.judge.watch.stream import NAMED_SECTIONS, SECTION_SAMPLES, RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
 
 _NAMES: tuple[str | None, ...] = (
@@ -63,6 +64,9 @@ APART_X = 8.0
 """Times what steps usually spend in no section (or in one of a name of their own) that one may
 stand there: some play episodes or generate answers in every step, and name only the rest. Such
 times spread as steps do, which have as many (D4)."""
+RECURS_X = 3.0
+"""Times the longest of late that one may, up to the early limit of D4: some do so once in many
+steps, of which nothing is usual."""
 SHORT_X = 3.0
 """Times the median step that one may stand there, or log, where that is longer: what holds up a run
 for a moment, as a host that stands still, or lines that come late, does so at any step time."""
@@ -133,43 +137,69 @@ def _may_pause_unnamed(view: View, stream: RankStream) -> bool:
     return not named >= NAMED_APART and view.run.source("stall.halt_s") is Source.DEFAULT
 
 
-def limit_of(
-    view: View, stream: RankStream, name: str, deadline: Deadline, m: float | None
-) -> Limit:
-    """Return the larger of the fixed limit and the multiple of the section's or step's median.
+def _early_s(view: View, stream: RankStream, name: str) -> float:
+    """Return how long what may be new there may take, 0.0 where nothing is."""
+    new = name == Section.LOG and stream.completed_steps < FEW_STEPS
+    new = new or (name == _APART and _may_pause_unnamed(view, stream))
+    return view.run.watch.stall.early_s if new else 0.0
+
+
+def _recurring_s(view: View, stream: RankStream) -> float:
+    """Return how long a user's program may stand there as it does now and then.
+
+    A plan that says how long a step may take says it of what comes between them, too.
+    """
+    run = view.run
+    names = (f"section_deadline.{_APART}.halt_s", "stall.halt_s")
+    planned = any(run.source(name) is not Source.DEFAULT for name in names)
+    if planned or is_ours(run.order.entry, run.order.command):
+        return 0.0
+    return min(run.watch.stall.early_s, RECURS_X * max(stream.apart_times, default=0.0))
+
+
+def _usual_s(view: View, stream: RankStream, name: str, deadline: Deadline) -> float:
+    """Return the multiple of what usually is spent there that one may, 0.0 where there is none.
 
     Of a checkpoint that is written beside later steps its line says what it took, on the rank that
     writes it; whoever waits for one, at the end or before the next, waits for all of that.
     """
-    run = view.run
-    saved_s = [took_s for row in view.streams.values() for took_s in row.saved_s]
-    source = run.source(f"section_deadline.{name}.halt_s")
-    if name in _FIRST and not stream.completed_steps and source is Source.DEFAULT:
-        first_s = first_step_limit(run).seconds  # it may be in it: some tell only a step's end
-        return Limit(seconds=max(first_s, deadline.halt_s), source=source)
-    early = name == Section.LOG and stream.completed_steps < FEW_STEPS
-    early = early or (name == _APART and _may_pause_unnamed(view, stream))
-    if early and source is Source.DEFAULT:
-        early_s = run.watch.stall.early_s
-        deadline = deadline.model_copy(update={"halt_s": max(early_s, deadline.halt_s)})
-    if _may_compute(stream):
-        computing = stall.limits(run, stream, m, view.longest_step_s())[1]
-        if computing.seconds > deadline.halt_s:
-            return computing
-    if name in _SHORT and source is Source.DEFAULT and SHORT_X * (m or 0.0) > deadline.halt_s:
-        deadline = deadline.model_copy(update={"halt_s": SHORT_X * (m or 0.0)})
-        source = Source.ADAPTIVE
     times_s = [took_s for section, took_s in stream.section_times if section == name]
+    saved_s = [took_s for row in view.streams.values() for took_s in row.saved_s]
     if name == Section.CHECKPOINT and saved_s:
         times_s = [max(statistics.median(saved_s), statistics.median(times_s or saved_s))]
     halt_x = deadline.halt_x
     if name == _APART:
-        times_s = list(stream.apart_times)
+        times_s = list(stream.apart_times[-SECTION_SAMPLES:])
         halt_x = halt_x or APART_X
-    if halt_x is not None and times_s:
-        adaptive_s = halt_x * statistics.median(times_s)
-        if adaptive_s > deadline.halt_s:
-            return Limit(seconds=adaptive_s, source=Source.ADAPTIVE)
+    return halt_x * statistics.median(times_s) if halt_x is not None and times_s else 0.0
+
+
+def limit_of(
+    view: View, stream: RankStream, name: str, deadline: Deadline, m: float | None
+) -> Limit:
+    """Return the larger of the fixed limit and the multiple of the section's or step's median."""
+    run = view.run
+    source = run.source(f"section_deadline.{name}.halt_s")
+    if name in _FIRST and not stream.completed_steps and source is Source.DEFAULT:
+        first_s = first_step_limit(run).seconds  # it may be in it: some tell only a step's end
+        return Limit(seconds=max(first_s, deadline.halt_s), source=source)
+    if source is Source.DEFAULT:
+        early_s = _early_s(view, stream, name)
+        deadline = deadline.model_copy(update={"halt_s": max(early_s, deadline.halt_s)})
+    if name == _APART and (recurring_s := _recurring_s(view, stream)) > deadline.halt_s:
+        deadline = deadline.model_copy(update={"halt_s": recurring_s})
+        source = Source.ADAPTIVE
+    if _may_compute(stream):
+        computing = stall.limits(run, stream, m, view.longest_step_s())[1]
+        if computing.seconds > deadline.halt_s:
+            return computing
+    ours, steps_s = source in (Source.DEFAULT, Source.ADAPTIVE), SHORT_X * (m or 0.0)
+    if name in _SHORT and ours and steps_s > deadline.halt_s:
+        deadline = deadline.model_copy(update={"halt_s": steps_s})
+        source = Source.ADAPTIVE
+    adaptive_s = _usual_s(view, stream, name, deadline)
+    if adaptive_s > deadline.halt_s:
+        return Limit(seconds=adaptive_s, source=Source.ADAPTIVE)
     return Limit(seconds=deadline.halt_s, source=source)
 
 
@@ -312,7 +342,8 @@ class SectionDeadline(Detector[None]):
         "a name of its own, it has the time of a start until its first step has ended, the "
         "early limit of the stall rule until its second has, and as long as a program of yours "
         "has not named data, an evaluation and a checkpoint (it may be in one), and then eight "
-        "times what its steps usually spend there, where that is longer. Logging has the time "
+        "times what its steps usually spend there, or, of a program of yours and up to that "
+        "early limit, three times the longest of the last 256 steps. Logging has the time "
         "of a start until the first step of a process has ended, and that early limit until its"
         " second has. In data a rank has the limit of a peer that saves or evaluates at that step,"
         " where it is longer and the plan sets none. Where three median steps are longer than the"
@@ -331,7 +362,8 @@ class SectionDeadline(Detector[None]):
     what steps usually spend there. 3: ranks that fall silent together, as where all are started
     anew, are not told apart by who was heard a moment later; logging has the time of a start, and
     who has only said that a step begins may fetch its batch; who is in data may wait for a peer
-    that saves or evaluates; who was heard on its way, and nobody since, may save."""
+    that saves or evaluates; who was heard on its way, and nobody since, may save; what a user's
+    program does in no section once in many steps may take up to the early limit."""
     ticks = True
     deadline = True
 

@@ -13,6 +13,9 @@ from gonogo.judge.watch.stream import RankStream
 from tests.judge.watch.standing import NOW, halts, look, standing, suspects
 from tests.judge.watch.streams import T0, Said, World, order_of, watch
 
+ROUND = (200.0, *[0.5] * 63)
+"""Seconds in no section of 64 steps, of which the first generates what the others learn from."""
+
 
 def between(section: str | None, seconds: float, settings: dict[str, Any] | None = None) -> World:
     world = World(order_of(settings or {}, steps=200), alive_every_s=5).boot().steps(40)
@@ -173,6 +176,9 @@ def test_each_limit_has_to_be_passed(
         ("rollout", {"steps": 0}, [900.0]),
         ("rollout", {"apart_times": (0.0, 20.0, 20.5, 90.0)}, [162.0]),
         (None, {"apart_times": (0.0, 0.5, 300.0)}, [60.0]),
+        ("rollout", {"of_users": True, "apart_times": (*ROUND, *ROUND, 0.5)}, [300.0]),
+        (None, {"of_users": True, "apart_times": (30.0, *ROUND[1:])}, [90.0]),
+        ("rollout", {"of_users": True, "apart_times": (*ROUND, 0.5), "planned_s": 60}, [60.0]),
         (None, {"apart_times": (24.0,)}, [192.0]),
         (None, {"apart_times": (24.0, 72.0)}, [384.0]),
         (None, {"apart_times": (24.0, 72.0, 70.0)}, [560.0]),
@@ -198,7 +204,8 @@ def test_each_limit_has_to_be_passed(
         "after the last step, and none was", "no section, may compute",
         "the second step, may compute", "the first step, may compute", "no step yet",
         "no section in the first step", "a name of its own in the first step",
-        "episodes in every step", "episodes in few steps", "episodes before the first step",
+        "episodes in every step", "episodes in few steps", "rounds of a user's",
+        "short rounds", "rounds, and the plan", "episodes before the first step",
         "episodes twice", "episodes three times", "after the first step", "a name of its own there",
         "episodes before the second step", "after the second step", "before the last step",
         "after the last step", "a name of its own before it", "a name of its own after it",
@@ -206,9 +213,12 @@ def test_each_limit_has_to_be_passed(
     ],
 )  # fmt: skip
 def test_the_limit_of_a_rank(section: str | None, told: dict[str, Any], limit: list[float]) -> None:
-    """Where it matters what was named, the program is a user's."""
-    order = order_of({}, steps=1000, world_size=1, entry="train.py") if "named" in told else None
-    found = look(SectionDeadline, [standing(section, for_s=1e4, **told)], order=order)
+    """Where it matters what was named, or comes once in many steps, the program is a user's."""
+    known = {name: value for name, value in told.items() if name not in ("of_users", "planned_s")}
+    settings = {"stall": {"halt_s": told["planned_s"]}} if "planned_s" in told else {}
+    users = "of_users" in told or "named" in told
+    order = order_of(settings, steps=1000, world_size=1, entry="train.py") if users else None
+    found = look(SectionDeadline, [standing(section, for_s=1e4, **known)], order=order)
     assert halts(found) == limit
 
 
