@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from gonogo.judge.watch.loss_kind import Heat, LossKind
+from gonogo.judge.watch.loss_unit import LossUnit
 from gonogo.judge.watch.state import replace
 
 SIGMA_OF_MAD = 1.4826
@@ -67,6 +68,7 @@ class Trend:
     """Whether the rise was found to halt; cleared with `told`."""
     kind: LossKind = field(default_factory=LossKind)
     heat: Heat = field(default_factory=Heat)
+    unit: LossUnit = field(default_factory=LossUnit)
     warm: bool = False
     """Whether the learning rate has just jumped back up."""
 
@@ -99,6 +101,7 @@ class Trend:
             spikes_warned=self.spikes_warned,
             kind=self.kind.restarted(),
             heat=self.heat,
+            unit=self.unit.restarted(),
         )
 
     def kept(self) -> "Trend":

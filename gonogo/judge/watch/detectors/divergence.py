@@ -25,6 +25,9 @@ beyond all that was some hundred steps before, with the gradient norms rising to
 A learning rate that comes back up after it had fallen (warm restarts, cycles) takes the loss with
 it: what counts then is the highest of the steps after that. Where no learning rate is told, a loss
 that comes up, but not above where the run began, may be that: it has to go on climbing, or to stay.
+
+A loss that is a sum over what a step carries (micro-batches, tokens) grows with the batch. Where it
+has jumped at once as the tokens of a step did, it counts as that of a step of as many as before.
 """
 
 import math
@@ -112,14 +115,15 @@ class Divergence(Detector[Trend]):
         " `window_steps` by more than the larger of `spike_mad_x` sigma and `spike_least` are told,"
         " and warn where they go on for a quarter of `window_steps`, or come for the third time in"
         " 1000 steps: once a run. A rise that ends nothing warns again only if it is three times as"
-        " high as those that warned before."
+        " high as those that warned before. Losses that jump at once as the tokens of a step do, by"
+        " 1.2 times or more, are sums, and count from then on as of as many tokens as before."
     )
     State = Trend
     version = 3
     """2: a noisy loss that rises with its gradients, as a value's does, only warns. 3: a rise that
     comes down all the while, as on other data, halts where that stops; what a loss came to 400
     steps ago is no blow-up's; where no learning rate is told, a rise may stay for twice as long as
-    one that came back."""
+    one that came back; a sum over what a step carries grows with its tokens."""
     steps = True
 
     def observe_step(self, own: Trend, step: Step, view: View) -> Seen[Trend]:
@@ -135,6 +139,9 @@ class Divergence(Detector[Trend]):
         own = own.reheated() if reheats else own
         if loss is None or not math.isfinite(loss):
             return own, []
+        tokens = _tokens_of(step, view)
+        own = replace(own, unit=own.unit.after(loss, tokens))
+        loss = own.unit.of(loss, tokens)
         own, spikes = self._spiked(own, loss, step, view)
         own = self._smoothed(own, loss).kept()
         own, rises = self._risen(own, loss, step, view)
@@ -406,6 +413,12 @@ class Divergence(Detector[Trend]):
             f"Losses were told of {own.steps} steps; more than {self.settings.after_step} are"
             " needed: nobody knows whether the loss diverged."
         )
+
+
+def _tokens_of(step: Step, view: View) -> int | None:
+    """Return the tokens that a step carried, as its first rank's lines tell, or a peer's."""
+    first = step.ranks[min(step.ranks)]
+    return first.end.tokens or view.tokens_of(first.rank)[0]
 
 
 def _slope(losses: Sequence[float]) -> SlopeBound:

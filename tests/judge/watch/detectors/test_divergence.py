@@ -719,3 +719,39 @@ def test_a_long_rise_keeps_nine_tenths_of_its_greatest_height_at_last(
     detector = Divergence(Run(order=order_of({})))
     trend = Trend(first=(1.0,), smooth=5.0, up=10**6, heights=heights)
     assert detector._rise(trend, 1.0, 0.5, mild=True, stays=True).long is long
+
+
+def ramped(loss: Callable[[int], float], to: int = 4096, back: int = 10**9) -> Fed:
+    """A run that began as a language model, and whose batch grows at step 300, for good or not."""
+    ran = Ran(order=order_of({}, identity=Identity(vocab=50_257)), ranks=1)
+    for number in range(1, 700):
+        tokens = to if 300 <= number < back else 1024
+        ran.step(loss=loss(number), tokens=tokens, lr=1e-4)
+    return feed(Divergence, ran)
+
+
+def learns(number: int) -> float:
+    return 2.5 + 8.3 * (1 + number / 50) ** -1.0
+
+
+@pytest.mark.parametrize("back", [500, 10**9])
+def test_a_sum_over_what_a_step_carries_grows_with_its_tokens(back: int) -> None:
+    grown = noisy(lambda n: (4.0 if 300 <= n < back else 1.0) * learns(n), 0.03)
+    assert rises(ramped(grown, back=back)) == []
+
+
+def test_a_sum_that_grows_by_itself_diverges() -> None:
+    fed = ramped(
+        noisy(lambda n: (4.0 if n >= 300 else 1.0) * (learns(n) + max(0, n - 400) / 30), 0.03)
+    )
+    assert [f.severity for f in rises(fed)][-1:] == [HALT]
+
+
+@pytest.mark.parametrize("within", [6, 20, 60])
+def test_a_mean_that_climbs_when_the_batch_grows_diverges(within: int) -> None:
+    """To twice what it was, as the tokens are, and stays there."""
+
+    def climbs(number: int) -> float:
+        return learns(min(number, 300)) * (1 + min(1, max(0, number - 300) / within))
+
+    assert [f.severity for f in rises(ramped(noisy(climbs, 0.03), to=2048))][-1:] == [HALT]
