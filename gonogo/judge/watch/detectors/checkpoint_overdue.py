@@ -173,8 +173,8 @@ class CheckpointOverdue(Detector[Saved]):
         if view.is_late(tick):
             own = replace(
                 own,
-                since_mono=_later(own.since_mono, tick.late_s),
-                due_mono=_later(own.due_mono, tick.late_s),
+                since_mono=_later(own.since_mono, tick),
+                due_mono=_later(own.due_mono, tick),
             )
         every_steps = self.run.order.checkpoint.every_steps
         if own.due_mono is None and every_steps is not None:
@@ -313,8 +313,9 @@ def _completed(view: View) -> int:
     return min(ended, default=0)
 
 
-def _later(mono: float | None, seconds: float) -> float | None:
-    return None if mono is None else mono + seconds
+def _later(mono: float | None, tick: Tick) -> float | None:
+    """Return a time without that for which the watcher was away; what it has just noted is now."""
+    return None if mono is None else min(tick.mono, mono + tick.late_s)
 
 
 def _is_over(view: View) -> bool:

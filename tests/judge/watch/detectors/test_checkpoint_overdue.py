@@ -250,9 +250,10 @@ class Waited:
         self.own = self.rule.begin()
         self._looks = looks
 
-    def at(self, seconds: float, *, late_s: float = 0.0) -> list[Finding]:
-        """Return what a tick finds."""
-        observed: dict[str, Any] = {"checkpoints": []} if self._looks else {}
+    def at(self, seconds: float, *, late_s: float = 0.0, saved: int | None = None) -> list[Finding]:
+        """Return what a tick finds; `saved` is the step of a checkpoint that it verifies."""
+        rows = [] if saved is None else [checkpoint(saved)]
+        observed: dict[str, Any] = {"checkpoints": rows} if self._looks else {}
         tick = Tick(n=1, mono=NOW + seconds, ts=EPOCH, late_s=late_s, observations=observed)
         self.own, found = self.rule.observe_tick(self.own, tick, self.view)
         return found
@@ -326,6 +327,19 @@ def test_nothing_is_overdue_on_a_late_tick_while_one_is_written_or_after_the_end
     waited = Waited({"every_s": 100.0})
     waited.at(0.0)
     assert waited.at(161.0, late_s=0.8) == []
+
+
+@pytest.mark.parametrize("cadence", [{"every_steps": 20}, {"every_s": 100.0}], ids=["steps", "s"])
+def test_one_that_is_verified_on_waking_counts_from_then(cadence: dict[str, Any]) -> None:
+    """A watcher was stopped for half an hour; the first that it sees then is a checkpoint."""
+    waited = Waited(cadence)
+    waited.at(0.0)
+    waited.rank.completed = 20
+    assert waited.at(1800.0, late_s=1790.0, saved=20) == []
+    waited.rank.completed = 40
+    assert waited.at(1900.0) == []
+    assert waited.at(1960.0) == []
+    assert limits(waited.at(1960.25)) == [(Severity.WARN, 160.0)]
 
 
 @pytest.mark.parametrize(
