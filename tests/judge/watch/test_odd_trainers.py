@@ -1,6 +1,7 @@
 """Trainers that do things in their own way: a healthy one is never halted, a sick one always is."""
 
 import json
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -1220,3 +1221,22 @@ def test_what_takes_long_once_in_many_steps_is_no_hang(section: str | None) -> N
 @pytest.mark.parametrize("section", ["rollout", None])
 def test_one_that_lasts_longer_than_any_of_it_is(section: str | None) -> None:
     assert halted(plays_in_rounds(section, 320.0)) == [("section_deadline", None, section)]
+
+
+def plays_now_and_then(slower_from: int = 10**9, slower_x: float = 1.0) -> World:
+    """An agent plays for 40 s, then trains for one to three steps of 2 s on it, and so on."""
+    world, dice = world_of(steps=500, entry=USERS), random.Random(0)
+    while world.ranks[0].step < 420:
+        times = slower_x if world.ranks[0].step >= slower_from else 1.0
+        world.pause("rollout", 40.0 * times * dice.uniform(0.8, 1.25))
+        world.steps(dice.randint(1, 3), step_s=2.0 * times)
+    return world
+
+
+def test_steps_of_two_lengths_about_as_many_of_each_are_not_slow() -> None:
+    """Their median is now the one, now the other."""
+    assert halted(plays_now_and_then()) == []
+
+
+def test_where_all_of_them_take_longer_they_are() -> None:
+    assert halted(plays_now_and_then(300, 2.0)) == [("slow", None, None)]

@@ -25,11 +25,16 @@ A scheduler that suspends the whole job stops the watcher too: the time for whic
 that a step took besides, is not the step's. It may have been away alone (a look that waited for a
 file system), so in the baseline the step has it all the same.
 
+Nor does it stay where steps are of two lengths, about as many of each (an agent plays before every
+second step or so): by chance it is now the one, now the other. So a halt asks that the mean,
+without the few longest, has risen by as much as warns.
+
 Steps that tell more tokens than the first did (a batch ramp, longer sequences) may take longer in
 proportion. Of steps that tell fewer nothing is asked: short ones cost more a token.
 """
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gonogo.contract.canonical import added
@@ -86,6 +91,8 @@ class Speed:
     """Median of the fastest part of the baseline: the run may have slowed down within it."""
     longer_s: float | None = None
     """Mean of the longer third of the baseline, as `_longer_s` has it; None of a short one."""
+    mean_s: float = 0.0
+    """Mean of the baseline, without its longest steps."""
     after_baseline: int = 0
     trained_s: float = 0.0
     since: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -163,6 +170,7 @@ def _timed(
         baseline_s=statistics.median(baseline),
         fastest_s=_fastest_s(baseline),
         longer_s=_longer_s(baseline),
+        mean_s=_mean_s(baseline),
     )
 
 
@@ -172,6 +180,11 @@ def _longer_s(steps: tuple[float, ...]) -> float | None:
         return None
     part = sorted(steps)[round(LONGER_FROM * len(steps)) : round(LONGER_TO * len(steps))]
     return mean_of(part)
+
+
+def _mean_s(steps: Sequence[float]) -> float:
+    """Return the mean of some steps, without the few longest."""
+    return mean_of(sorted(steps)[: max(1, round(LONGER_TO * len(steps)))])
 
 
 def _fastest_s(baseline: tuple[float, ...]) -> float:
@@ -252,13 +265,23 @@ def _relative(own: Speed, event: Beat, view: View) -> tuple[Speed, list[Finding]
         stages.append((Severity.HALT, "halt_ratio", slow.halt_ratio, slow.over_s, baseline_s))
     for severity, name, limit, over_s, usual_s in stages:
         ratio = median_s / usual_s
-        own, held_s, began = _held_s(own, name, ratio > limit, line.step)
+        holds = ratio > limit and (severity is Severity.WARN or _is_longer_on_the_whole(own, slow))
+        own, held_s, began = _held_s(own, name, holds, line.step)
         if held_s >= over_s:
             of = "the baseline" if usual_s == baseline_s else "the fastest part of the baseline"
             text = f"steps have taken {ratio:.2f} times {of} for {held_s:.0f} s"
             findings.append(_finding(view, event, severity, began, name, ratio, text))
     own, longer = _longer(own, event, view, within=within)
     return own, findings + longer
+
+
+def _is_longer_on_the_whole(own: Speed, slow: SlowSettings) -> bool:
+    """Whether the mean of the window has risen, too, and not its median alone.
+
+    Of steps of two lengths, about as many of each, the median is now the one, now the other.
+    """
+    least_x = min(slow.warn_ratio, slow.halt_ratio)
+    return _mean_s(own.window[-slow.window_steps :]) > least_x * own.mean_s
 
 
 def _longer(own: Speed, event: Beat, view: View, *, within: bool) -> tuple[Speed, list[Finding]]:
@@ -390,7 +413,8 @@ class Slow(Detector[Speed]):
         "`hard_floor_ratio` of it in each of `hard_floor_over_steps` steps, which fill half a "
         "minute at least), or when "
         "steps take far longer than they did at the beginning (before a restart in place too), "
-        "and longer than the tokens they tell have grown. Where they slowed down within that "
+        "and longer than the tokens they tell have grown: by their median, and by as much as warns"
+        " by their mean without the few longest. Where they slowed down within that "
         "beginning, and take longer than in the fastest quarter of it, it warns; and where not half"
         " of the steps, but the longer third of them, takes so much longer. So it does, and "
         "halts nothing, where the lines of an unchanged program call a step an episode, a game or "
@@ -403,7 +427,8 @@ class Slow(Detector[Speed]):
     """2: the hard floor asks each of its steps, not their median, and half a minute; steps of more
     tokens may take longer; a restart in place keeps the baseline, and for how long the run
     has been slow. 3: the time in which a run was suspended with its watcher is no step's;
-    growth of the first lines is against the tokens that were ordered."""
+    growth of the first lines is against the tokens that were ordered; a halt against the baseline
+    asks that the mean has risen, too."""
     State = Speed
     lines = frozenset({Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS})
 
