@@ -36,7 +36,7 @@ from service.db.store import Store
 from service.http.auth import LOCAL_KEYS
 from service.instants import stamp
 from service.queries.decisions import load_ids
-from service.settings import Settings
+from service.settings import Settings, sqlite_url
 
 V = 1
 LIST = "backup.json"
@@ -91,7 +91,7 @@ def make_backup(settings: Settings, target: Path, now: float, *, runs: bool) -> 
                 if held:
                     _copy_database(Path(make_url(url).database or ""), copy)
                     _add(archive, files, DATABASE, copy)
-                    url = f"sqlite:///{copy}"
+                    url = sqlite_url(copy)
                 for name, path in _files(settings, _late_decisions(settings, url), runs=runs):
                     _add(archive, files, name, path)
                 listed = {

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from sqlalchemy import URL
+
 from gonogo.contract.errors import Rejected
 from gonogo.settings import home_of, read
 from gonogo.systemd import Notifier, load_notifier
@@ -50,7 +52,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     return Settings(
         home=home,
         database_url=_with_password(
-            values["GONOGO_DATABASE_URL"] or f"sqlite:///{home}/gonogo.db",
+            values["GONOGO_DATABASE_URL"] or sqlite_url(home / "gonogo.db"),
             values["GONOGO_DATABASE_PASSWORD"],
         ),
         redis_url=_redis(values["REDIS_URL"]),
@@ -60,6 +62,11 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         log=values["GONOGO_LOG"] or "info",
         notifier=load_notifier(source, os.getpid()),
     )
+
+
+def sqlite_url(file: Path) -> str:
+    """Return the URL of a SQLite database, whatever stands in its path (`%20`, `?`)."""
+    return URL.create("sqlite", database=str(file)).render_as_string()
 
 
 def _with_password(url: str, password: str | None) -> str:

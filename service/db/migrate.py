@@ -42,7 +42,8 @@ def build_config(connection: Connection | None = None) -> "Config":
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(_ROOT / "migrations"))
+    migrations = str(_ROOT / "migrations").replace("%", "%%")
+    config.set_main_option("script_location", migrations)
     config.set_main_option("path_separator", "os")
     if connection is not None:
         config.attributes["connection"] = connection

@@ -21,9 +21,11 @@ from redis import Redis
 from gonogo.contract.errors import Rejected
 from service.__main__ import main
 from service.announcing import announce_again
+from service.backup import make_backup
 from service.conductor.upkeep import Upkeep
 from service.context import open_context
 from service.db.migrate import HEAD, current_revision, migrate
+from service.restore import restore_backup
 from service.settings import load_settings
 from tests.service.fake_worker import FakeWorker
 from tests.unit_socket import UnitSocket
@@ -115,6 +117,25 @@ def test_a_service_that_goes_on_is_named_again_once_a_second_one_of_its_home_has
     finally:
         context.store.close()
     assert json.loads((home / "service.json").read_text()) == ours
+
+
+@pytest.mark.parametrize("name", ["a%20b", "what?", "100%"])
+def test_a_home_and_a_checkout_may_lie_in_folders_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """`%20` was read as a space: no service started, or in the database of another home."""
+    checkout = tmp_path / "checkout" / name
+    checkout.mkdir(parents=True)
+    (checkout / "migrations").symlink_to(ROOT / "migrations")
+    monkeypatch.setattr("service.db.migrate._ROOT", checkout)
+    settings = load_settings({"GONOGO_HOME": str(tmp_path / name)})
+    settings.home.mkdir()
+    migrate(settings.database_url)
+    assert (settings.home / "gonogo.db").is_file()
+    make_backup(settings, tmp_path / "b.tar", 0.0, runs=False)
+    restored = load_settings({"GONOGO_HOME": str(tmp_path / "new" / name)})
+    restore_backup(restored, tmp_path / "b.tar")
+    assert current_revision(restored.database_url) == (HEAD, HEAD)
 
 
 def test_a_first_start_says_nothing_of_its_schema(process: Process) -> None:
