@@ -312,12 +312,20 @@ def _follow(
             interrupts += 1
             number = told.args[0] if told.args else signal.SIGINT
             keeper.send_signal(number)  # Ctrl-C is a person's, SIGTERM a host that is taken away
-            if interrupts == 1 and run_dir.go.exists():
+            if interrupts == 1 and _was_let_go(run_dir):
                 say("asked to leave with a checkpoint; Ctrl-C again ends it now")
             else:  # who was never let go reads no request to leave
                 both = {signal.SIGINT, signal.SIGTERM}
                 keeper.send_signal((both - {number}).pop())  # beside the first: its second
                 say("ending it now")
+
+
+def _was_let_go(run_dir: RunDir) -> bool:
+    """Say whether the program has begun; where the disk does not say, it may have."""
+    try:
+        return is_there(run_dir.go)
+    except OSError:
+        return True
 
 
 def _end_lost(

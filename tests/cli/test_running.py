@@ -51,6 +51,9 @@ LONG = ATTACHED.replace("range(1, 31)", "range(1, 100_000)").replace(
 )
 
 
+WAITS = "import time; time.sleep(600)"
+
+
 def gonogo(*arguments: str) -> list[str]:
     """As its script starts it: without the folder that it is called in."""
     return [sys.executable, "-P", "-m", "gonogo.cli.main", *arguments]
@@ -335,6 +338,17 @@ def test_who_asks_while_the_host_is_checked_is_told_how_it_ended(
     record = load_record(run_dir.exit, ExitRecord)
     assert record is not None
     assert (record.reason, record.run) == (reason, order.run)
+
+
+def test_who_asks_while_the_disk_cannot_be_read_leaves_no_program_behind(tmp_path: Path) -> None:
+    """It ended for that, and keeper and program went on with nobody to follow them."""
+    unreadable = RunDir(tmp_path / ("a" * 300))
+    with pytest.raises(OSError, match="too long"):
+        unreadable.go.exists()
+    with handlers_kept(), subprocess.Popen([sys.executable, "-c", WAITS]) as keeper:
+        order, asked = make_runs.order_of(), [signal.SIGTERM]
+        assert running._follow(keeper, unreadable, order, asked, quiet=True)
+    assert keeper.returncode == -signal.SIGTERM
 
 
 @contextmanager
