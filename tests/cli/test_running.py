@@ -173,6 +173,16 @@ def test_a_run_without_devices_waits_for_no_other_launch(folder: Path) -> None:
     assert ran.criteria()["completed"] == "pass"
 
 
+def test_a_program_that_prints_more_than_can_be_read_at_once_has_not_died(folder: Path) -> None:
+    """Nobody told how it had ended before all of that was read; by then it was NO_GO."""
+    more = 'print("sample 7: loss 0.25, predicted 3\\n" * 100_000)\nsys.exit('
+    program = MUTE.replace("iter {step}: loss", "step {step} loss")
+    (folder / "mute.py").write_text(program.replace("sys.exit(", more))
+    ran = Ran(folder, "--steps", "30", "--json", *mute(30))
+    assert ran.code == Exit.INCONCLUSIVE, ran.err
+    assert ran.criteria()["completed"] == ran.criteria()["no_halt_finding"] == "pass"
+
+
 def test_a_program_that_ends_early_is_no_go_and_without_steps_none_is_complete(
     folder: Path,
 ) -> None:

@@ -32,6 +32,7 @@ import math
 import re
 import secrets
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ MANY_EPOCHS = 10
 """An evaluation is not as long as so many epochs, and just as long as the run."""
 _NUMBERS = GROUPS - {"step", "rank", "tokens"}
 _LINE_BYTES = 16_384
-_READ_BYTES = 2**20
+_READ_BYTES = 2**18
 _RECORD_S = 10.0
 """So long a step waits for the lines of its record that are still to come: it may be named as it
 begins, and its loss be told as it ends. What comes later is told of it all the same."""
@@ -85,6 +86,9 @@ _FAILED = re.compile(
 or far from the command); `Killed 3 stale workers` is no such thing."""
 _IGNORED = "Exception ignored in"
 """The line before a traceback of an error that ends nothing."""
+_LOSS_WORDS = ("loss", "cost", "xent")
+_NO_LOSS_WORD = re.compile(r" *\d+(?:: |/\d+ +[\d.]+[GM] | +(?:\d|nan))")
+"""How the lines of darknet, YOLO and fastai begin; all others that are guessed name a loss."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -116,8 +120,11 @@ class OutputLines:
         self._kept: re.Pattern[str] | None = None
         self._rival: _Rival | None = None
         self._ranks: dict[int, _Rank] = {}
+        self._guessed = bool(order.get("patterns_guessed"))
         self._offset = begin
         self._rest = b""
+        self._whole: deque[bytes] = deque()
+        """Lines that were read and not looked at yet."""
         self._unread = False
         """Whether the disk refused the log at the last look."""
         self._others_read = int(order.get("nodes") or 1) > 1
@@ -126,24 +133,37 @@ class OutputLines:
         self._last_text = ""
         self._programs = Programs(pid)
 
-    def read(self) -> None:
-        """Say what has been written since the last call, and who has been silent for long."""
+    def read(self, within_s: float = math.inf) -> bool:
+        """Say what has been written since the last call, and who has been silent for long.
+
+        Args:
+            within_s: how long it may take; a program may print faster than anybody reads.
+
+        Returns:
+            Whether all of it was read.
+        """
         if not self._patterns:
-            return
+            return True
         if (self._folder / ATTACHED).exists():
             self._yield()
-            return
+            return True
         self._programs.look()
-        for text in self._lines():
-            self._tell(text)
-        self._looked, self._looked_ticks = time.monotonic(), _now_ticks()
+        give_up, is_all = time.monotonic() + within_s, True
+        for line in self._lines():
+            self._tell(_decoded(line))
+            if time.monotonic() >= give_up:
+                is_all = False
+                break
+        if is_all:
+            self._looked, self._looked_ticks = time.monotonic(), _now_ticks()
         for rank in self._ranks.values():
             rank.flush(self._parts)
             rank.break_silence(self._alive_every_s)
-        if self._others_read and self._looked >= self._show_at:
-            self._show_at = self._looked + SHOW_EVERY_S
+        if self._others_read and time.monotonic() >= self._show_at:
+            self._show_at = time.monotonic() + SHOW_EVERY_S
             for rank in self._ranks.values():
                 rank.show()
+        return is_all
 
     def close(self, code: int, *, asked: bool) -> None:
         """Say the rest, and `done` of each rank that left with 0, unasked, at a known step.
@@ -185,14 +205,15 @@ class OutputLines:
         with suppress(OSError):
             (self._folder / READ).unlink()
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self) -> Iterator[bytes]:
         """Yield the lines that are new; a progress bar ends its lines with carriage returns."""
-        while chunk := self._more():
-            *whole, self._rest = _END.split(self._rest + chunk)
-            self._rest = self._rest[-_LINE_BYTES:]
-            for line in whole:
-                if line:
-                    yield _decoded(line)
+        while self._whole or (chunk := self._more()):
+            if not self._whole:
+                *whole, self._rest = _END.split(self._rest + chunk)
+                self._rest = self._rest[-_LINE_BYTES:]
+                self._whole.extend(filter(None, whole))
+                continue
+            yield self._whole.popleft()
 
     def _more(self) -> bytes:
         try:
@@ -207,11 +228,12 @@ class OutputLines:
         return chunk
 
     def _tell(self, text: str) -> None:
-        guessed = bool(self._order.get("patterns_guessed"))
+        guessed = self._guessed
         if guessed and (bar := _BAR.match(text)) is not None:
             self._tell(bar[0])
             text = text[bar.end() :]
-        fits = (match for row in self._patterns if (match := row.search(text)) is not None)
+        patterns = [] if guessed and not may_tell_a_loss(text) else self._patterns
+        fits = (match for row in patterns if (match := row.search(text)) is not None)
         match = next(fits, None)
         before, self._last_text = self._last_text, text
         if match is None:
@@ -560,6 +582,12 @@ def around(found: re.Match[str]) -> Around:
         epoch=None if epoch is None else int(epoch[1]),
         word=_word_at(found) if numbered else None,
     )
+
+
+def may_tell_a_loss(text: str) -> bool:
+    """Say whether a guessed pattern may fit a line: to ask each of them takes far longer."""
+    small = text.lower()
+    return any(word in small for word in _LOSS_WORDS) or _NO_LOSS_WORD.match(text) is not None
 
 
 def may_be_epochs(length: int, steps: int) -> bool:

@@ -45,6 +45,11 @@ _CALLS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 _FORWARDED = _CALLS | {signal.SIGTERM, signal.SIGINT}
 _WAITED = _FORWARDED | {signal.SIGCHLD}
 _READ_EVERY_S = 0.1
+_LOOK_S = 0.2
+"""How long one look may read: what prints faster than that holds up no signal and no end."""
+_STAMPED_WITHIN_S = 0.25
+"""How long the end of a program may wait for its last lines: half of what a watcher waits for it
+(`process_death.settle_s`)."""
 _UNFIT = 1
 """Left with where nothing could be started."""
 LAST_WORDS_S = 10.0
@@ -95,16 +100,21 @@ def main(argv: list[str]) -> int:
         return True
 
     looking = Looking(asked.dir, order, rank, child.pid, begin=begin)
-    status = _wait(child, looking, record)
-    launched = looking.launched
+    status, was_asked = _wait(child, looking, record)
     code, number = (status, None) if status >= 0 else (None, -status)
+    ended = Ended(code=code, signal=number, at=time.time())
+    close = partial(looking.close, status, asked=was_asked)
+    if is_all := looking.read(_STAMPED_WITHIN_S):
+        close()  # before its end is told: who looks then finds all lines
+    launched = looking.launched
     if rank not in _save_ends(launched):
-        ended = Ended(code=code, signal=number, at=time.time())
         stamp = replace(
             ended, lost_peer=launched is None and _missed(asked.dir, order, rank, ended)
         )
         tell = partial(_tell_end, asked.dir / f"exit_rank{rank}.json", stamp, reserve)
         _weather.tried("how it ended", tell, None)
+    if not is_all:
+        close()
     _weather.tried("the reserve", reserve.free, None)
     if number is not None:
         _die_by(number)
@@ -218,6 +228,7 @@ class Looking:
         self._read_by = partial(OutputLines, folder, order, log, pid, begin=begin)
         self._look_by = partial(Launched, folder, order, pid)
         self._reads, self._looks = bool(order.get("patterns")), bool(order.get("command"))
+        self._is_all = True
 
     @property
     def is_idle(self) -> bool:
@@ -226,10 +237,17 @@ class Looking:
 
     def look(self) -> None:
         """Look once."""
-        if self._reads and not _goes_on(self._read, "its output", "is read"):
-            self._reads, self._reader = False, None
+        self.read(_LOOK_S)
         if self._looks and not _goes_on(self._seek, "its ranks", "are looked for"):
             self._looks, self.launched = False, None
+
+    def read(self, within_s: float) -> bool:
+        """Read for so long at most; say whether that was all there is to read."""
+        self._is_all = True
+        read = partial(self._read, within_s)
+        if self._reads and not _goes_on(read, "its output", "is read"):
+            self._reads, self._reader = False, None
+        return self._is_all
 
     def close(self, status: int, *, asked: bool) -> None:
         """Read what is left.
@@ -241,9 +259,9 @@ class Looking:
         if self._reads:
             _goes_on(partial(self._close, status, asked=asked), "its output", "is read")
 
-    def _read(self) -> None:
+    def _read(self, within_s: float) -> None:
         self._reader = self._reader or self._read_by()
-        self._reader.read()
+        self._is_all = self._reader.read(within_s)
 
     def _close(self, status: int, *, asked: bool) -> None:
         self._reader = self._reader or self._read_by()
@@ -264,8 +282,12 @@ def _goes_on(look: Callable[[], None], what: str, done: str) -> bool:
     return True
 
 
-def _wait(child: subprocess.Popen[bytes], looking: Looking, record: Callable[[], bool]) -> int:
-    """Pass signals on until the program has ended; returns its code, or minus its signal.
+def _wait(
+    child: subprocess.Popen[bytes], looking: Looking, record: Callable[[], bool]
+) -> tuple[int, bool]:
+    """Pass signals on until the program has ended.
+
+    Returns its code, or minus its signal, and whether it was told to end.
 
     Which process it is is written as soon as the disk takes it: the program never waits for that.
     """
@@ -278,8 +300,7 @@ def _wait(child: subprocess.Popen[bytes], looking: Looking, record: Callable[[],
             asked = asked or found.si_signo not in _CALLS
             child.send_signal(found.si_signo)
         looking.look()
-    looking.close(status, asked=asked)
-    return status
+    return status, asked
 
 
 def _save_ends(launched: Launched | None) -> frozenset[int]:

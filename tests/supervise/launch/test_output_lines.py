@@ -22,7 +22,7 @@ from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.patterns import GUESSED, PATTERNS, fitting
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.launch import programs
-from gonogo.supervise.launch.output_lines import OutputLines, check_patterns
+from gonogo.supervise.launch.output_lines import OutputLines, check_patterns, may_tell_a_loss
 from gonogo.trainer.line_file import ATTACHED, LineFile
 
 STEP = r"step (?P<step>\d+) loss (?P<loss>\S+)"
@@ -155,6 +155,19 @@ def test_what_is_told_is_shown_to_a_watcher_on_another_host_once_a_second(
     program.reader._show_at = 0.0
     program.write("step 3 loss 2.0\n")
     assert len(synced) == 2 * shown
+
+
+def test_what_is_printed_faster_than_it_is_read_is_told_as_it_is_read(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP)
+    with program.log.open("a") as log:
+        log.writelines(f"step {step} loss 1\n" for step in range(1, 7))
+    looks = 0
+    while not program.reader.read(0.0):
+        looks += 1
+        assert [step for step, _ in program.steps()] == list(range(1, looks + 1))
+    assert looks == 6
+    (tmp_path / ATTACHED).touch()
+    assert program.write("step 7 loss 1\n").steps()[-1] == (6, 1.0), "it speaks for itself"
 
 
 def test_a_last_line_without_an_end_counts(tmp_path: Path) -> None:
@@ -724,6 +737,9 @@ def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None
     assert match is not None
     found = {group: text for group, text in match.groupdict().items() if text is not None}
     assert found == told
+    assert name not in GUESSED or may_tell_a_loss(line), (
+        "else it is not looked at where nobody named a pattern"
+    )
 
 
 @pytest.mark.parametrize(
