@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected
+from gonogo.home_files import socket_url
 from gonogo.planning.resolve import checkout_root
 from gonogo.settings import home_of, known_names, load_key, parse_engine, read
 from gonogo.systemd import NAMES, Notifier, load_notifier
@@ -116,7 +117,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         home=home,
         url=(values["GONOGO_URL"] or "").rstrip("/"),
         api_key=values["GONOGO_API_KEY"],
-        redis_url=values["REDIS_URL"] or f"unix://{home}/redis.sock",
+        redis_url=values["REDIS_URL"] or socket_url(home / "redis.sock"),
         metrics_port=parse_port(values["GONOGO_WORKER_METRICS_PORT"] or "0"),
         log_level=level,
         labels=parse_labels(values["GONOGO_WORKER_LABELS"] or ""),

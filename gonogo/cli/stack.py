@@ -30,7 +30,7 @@ from gonogo.cli.checkout import application_argv, application_env
 from gonogo.cli.settings import Settings
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, NotFound, Rejected, Unavailable
-from gonogo.home_files import SERVICE_FILE
+from gonogo.home_files import SERVICE_FILE, socket_url
 from gonogo.planning.resolve import checkout_root
 from gonogo.private_file import open_private
 from gonogo.supervise.processes import die_with_parent
@@ -212,7 +212,7 @@ class Stack:
         base = application_env(self.settings.inherited, GONOGO_HOME=str(self.home))
         redis_url = self.settings.redis_url
         if redis_url is None:
-            redis_url = f"unix://{socket_path(self.home)}"
+            redis_url = socket_url(socket_path(self.home))
             argv = embedded_server(self.home, base.get("PATH", ""))
             self.say("starting the embedded queue server")
             self._start(Child("redis", argv, base, logs / "redis.log"))

