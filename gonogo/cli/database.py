@@ -88,6 +88,8 @@ def db(
         text = "none yet; `gonogo up` or `gonogo db upgrade` makes it"
     elif found == newest:
         text = f"revision {found}, the newest"
+    elif found > newest:
+        text = f"revision {found}, of a newer release; this one knows {newest}"
     else:
         text = f"revision {found}; bring it to {newest} with: gonogo db upgrade"
     print_fields({"database": text})

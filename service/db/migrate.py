@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_u
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
-from gonogo.contract.errors import Corrupt, Unavailable
+from gonogo.contract.errors import Conflict, Corrupt, Unavailable
 from gonogo.private_file import close_to_others
 from service.db.engine import is_sqlite, told_to_postgres
 
@@ -54,10 +54,12 @@ def migrate(url: str, revision: str = HEAD) -> None:
     """Bring the database at `url` to `revision`; one that is there already is left alone.
 
     Raises:
+        Conflict: the database is that of a newer release.
         Corrupt: a SQLite database whose foreign keys do not hold afterwards.
         Unavailable: as `current_revision`; or PostgreSQL refuses it.
     """
     found, _ = current_revision(url)
+    _check_known(found)
     _close_to_others(url)
     if found == revision:
         return
@@ -88,6 +90,19 @@ def migrate(url: str, revision: str = HEAD) -> None:
     engine.dispose()
     if found is not None:  # of a new database there is nothing to tell
         _log.info("brought the database from revision %s to %s", found, revision)
+
+
+def _check_known(found: str | None) -> None:
+    """Refuse a database that this release does not know.
+
+    Raises:
+        Conflict: so it is.
+    """
+    if found is not None and found > HEAD:
+        raise Conflict(
+            f"the database has revision {found}, of a newer release; this one knows {HEAD}: start"
+            " that release again, or bring back a backup of before it"
+        )
 
 
 @contextmanager

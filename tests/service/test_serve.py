@@ -7,9 +7,11 @@ import os
 import resource
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -155,6 +157,20 @@ def test_a_start_that_finds_an_older_schema_says_so_in_a_line(process: Process) 
     assert "alembic" not in log
     told = f"INFO service.db.migrate: brought the database from revision 0012 to {HEAD}\n"
     assert log.count(told) == log.count("revision") == 1
+
+
+def test_a_release_that_is_rolled_back_says_whose_database_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with a traceback, and `gonogo db` said to upgrade."""
+    monkeypatch.setenv("GONOGO_HOME", str(tmp_path))
+    monkeypatch.delenv("GONOGO_DATABASE_URL", raising=False)
+    assert main(["db", "upgrade"]) == 0
+    with closing(sqlite3.connect(tmp_path / "gonogo.db")) as database, database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+    assert main(["serve", "--port", "0"]) == 2
+    said = "error: the database has revision 9999, of a newer release; this one knows"
+    assert capsys.readouterr().err.startswith(said)
 
 
 @pytest.mark.long
