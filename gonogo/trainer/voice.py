@@ -2,7 +2,7 @@
 
 Guarantees: lines are numbered 1, 2, 3, … in file order, under one lock; the thread speaks only in
 silence (`alive`), about a section that lasts, or when evidence was asked for; nothing here raises
-for what a disk or a look refuses. A forked child has no voice.
+for what a disk, a look or a host without threads refuses. A forked child has no voice.
 """
 
 import os
@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from gonogo.trainer.collectives import Collectives
@@ -52,7 +53,9 @@ class Voice:
         self.position = Position(ended=run_dir.resumed_step, since=self._last_write)
         self._stacks = StackDumps(run_dir.path, rank)
         self._collectives = Collectives(run_dir.path, rank)
-        self._thread = threading.Thread(target=self._speak, name="gonogo", daemon=True)
+        self._thread: threading.Thread | None = None
+        self._starts = False
+        """Whether a thread is to speak that the host has not given yet."""
         _voices.add(self)
 
     @property
@@ -61,15 +64,16 @@ class Voice:
         return not self._closing.is_set() and os.getpid() == self._pid
 
     def start(self) -> None:
-        """Let the thread speak in silence."""
-        self._thread.start()
+        """Let the thread speak in silence, as soon as the host gives one."""
+        self._starts = True
+        self._start_thread()
 
     def close(self) -> None:
         """Say no more."""
         if not self.is_ours:
             return
         self._closing.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(_JOIN_S)
         self._stacks.close()
         self._file.finish()
@@ -179,6 +183,15 @@ class Voice:
     def _write(self, lines: bytes) -> None:
         self._last_write = time.monotonic()
         self._file.append(lines)
+        if self._starts:
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        """Start the thread; where there is none to be had, it is tried with the next line."""
+        thread = threading.Thread(target=self._speak, name="gonogo", daemon=True)
+        with suppress(RuntimeError):
+            thread.start()
+            self._thread, self._starts = thread, False
 
     def _speak(self) -> None:
         pause_s = min(_POLL_S, self.run_dir.alive_every_s / 4)

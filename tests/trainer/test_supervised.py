@@ -79,6 +79,29 @@ def test_every_ordered_step_is_whole_and_none_is_opened_after_the_last(run: Path
     assert all(earlier.mono <= later.mono for earlier, later in pairwise(lines))
 
 
+def test_a_host_without_a_thread_ends_no_program_that_attaches(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod's limit, `ulimit -u`: the program ended with our traceback, and was NO_GO."""
+    start = threading.Thread.start
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def speaks() -> bool:
+        return any(thread.name == "gonogo" for thread in threading.enumerate())
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with gonogo.trainer.attach(run) as beat:
+        beat.step(loss=1.0)
+        assert not speaks()
+        monkeypatch.setattr(threading.Thread, "start", start)
+        train(beat, 3)
+        assert speaks()
+    assert steps_of(lines_of(run), Msg.STEP_END) == [1, 2, 3, 4]
+    assert not speaks()
+
+
 def test_the_judge_sees_the_steps_and_their_losses(run: Path) -> None:
     with gonogo.trainer.attach(run) as beat:
         for number in range(1, 5):
