@@ -122,6 +122,9 @@ FULL_COVERAGE = frozenset(
 
 PARTIAL_SHARE = 0.95
 
+EACH_TRAINING = 4
+"""Version of the facts since which each of several trainings in a row counts, not the last."""
+
 MAX_BLOCKS = 64
 """Block means kept per measure and rank."""
 
@@ -171,7 +174,7 @@ def build_measure(
         return Measure(window=said, ranks={})
     try:
         measured = {
-            str(rank): _measure_rank(criterion, row, ranks[rank], rules, window)
+            str(rank): _measure_trainings(criterion, row, ranks[rank], rules, window)
             for rank in sorted(ranks)
             if rank in rules.ranks()
         }
@@ -183,6 +186,42 @@ def build_measure(
             failures.append(text)
         measured = {}
     return Measure(window=said, ranks=measured)
+
+
+def _measure_trainings(
+    criterion: Criterion, row: MetricRow, steps: RankSteps, rules: Rules, window: range
+) -> MeasureRow:
+    """Return what a rank's steps come to; of whole trainings in a row, what the worst does.
+
+    One that told of no evaluation says nothing where the order does not ask for any.
+    """
+    measured = _measure_rank(criterion, row, steps, rules, window)
+    if rules.facts_v < EACH_TRAINING or rules.steps is None:
+        return measured
+    asked = row.owed is not Owed.EVERY_EVAL or bool(rules.evals(window))
+    for training in steps.trainings_before(rules.first_step, rules.steps):
+        other = _measure_rank(criterion, row, training, rules, window)
+        if asked or other.samples:
+            measured = _worse(criterion, measured, other)
+    return measured
+
+
+def _worse(criterion: Criterion, one: MeasureRow, other: MeasureRow) -> MeasureRow:
+    """Return the worse of each number of two trainings; blocks are those of the first."""
+    at_least = criterion.pass_above is not None or criterion.fail_below is not None
+    worst = min if at_least else max
+    values = [row.value for row in (one, other) if row.value is not None]
+    fewer = min(one, other, key=lambda row: row.samples / max(1, row.owed))
+    return one.model_copy(
+        update={
+            "samples": fewer.samples,
+            "owed": fewer.owed,
+            "non_finite": one.non_finite + other.non_finite,
+            "value": worst(values, default=None),
+            "low": worst(one.low, other.low),
+            "high": worst(one.high, other.high),
+        }
+    )
 
 
 def _measure_rank(

@@ -246,6 +246,36 @@ class RankSteps:
             merged.lay(boot.steps, number, mixed=self._mixed)
         return merged
 
+    def trainings_before(self, first_step: int, last_step: int) -> "list[RankSteps]":
+        """Return the trainings in a row that went to the last step before another one began.
+
+        A later fold or seed begins where the run began, after `done`; its steps are laid over
+        theirs.
+
+        Args:
+            first_step: of the run.
+            last_step: that was ordered.
+        """
+        found, boots = list[RankSteps](), list[BootSteps]()
+        for boot, later in pairwise(self.boots):
+            boots.append(boot)
+            line = later.boot_line
+            if boot.done_step is None or line is None or line.step >= first_step:
+                continue
+            if boot.done_step >= last_step:
+                found.append(self._part(boots))
+            boots = []
+        return found
+
+    def _part(self, boots: Iterable[BootSteps]) -> "RankSteps":
+        """Return what some of the processes tell."""
+        part = RankSteps()
+        part._boots = {boot.boot: boot for boot in boots}
+        part._named, part._by_wall, part._mixed = self._named, self._by_wall, self._mixed
+        part.told_by_devices, part.spacing = self.told_by_devices, self.spacing
+        part.apart_of_peers = self.apart_of_peers
+        return part
+
     @property
     def count(self) -> int:
         """Number of distinct lines."""

@@ -319,6 +319,80 @@ def test_what_a_run_spends_between_steps_is_not_known_from_its_first(
     assert (evaluate(criterion, measured(100), 1).outcome == "fail") is failed
 
 
+def training(boot: str, began: int, losses: dict[int, float], done: int | None) -> list[Heartbeat]:
+    """One process: it begins after a step, tells losses, and perhaps that it is done."""
+    mono = 100.0 * ord(boot)
+    stamp: dict[str, Any] = {"ts": mono, "mono": mono, "pid": ord(boot), "rank": 0, "boot": boot}
+    lines = [Heartbeat(**stamp, seq=1, step=began, msg="boot")]
+    lines += [
+        Heartbeat(**stamp, seq=1 + step, step=step, msg="progress", loss=loss)
+        for step, loss in losses.items()
+    ]
+    ended = [] if done is None else [Heartbeat(**stamp, seq=99, step=done, msg="done")]
+    return [*lines, *ended]
+
+
+IN_A_ROW = [
+    ("the last is good", [("a", 0, flat(5.0), 10), ("b", 0, flat(1.0), 10)], "fail"),
+    ("the first is good", [("a", 0, flat(1.0), 10), ("b", 0, flat(5.0), 10)], "fail"),
+    ("the one between", [("a", 0, flat(1.0), 10), ("b", 0, flat(5.0), 10),
+                         ("c", 0, flat(1.0), 10)], "fail"),
+    ("all are good", [("a", 0, flat(2.0), 10), ("b", 0, flat(1.0), 10)], "pass"),
+    ("one told no losses", [("a", 0, {}, 10), ("b", 0, flat(1.0), 10)], "inconclusive"),
+    ("one was given up", [("a", 0, flat(5.0, 4), 4), ("b", 0, flat(1.0), 10)], "pass"),
+    ("it died and began anew", [("a", 0, flat(5.0), None), ("b", 0, flat(1.0), 10)], "pass"),
+    ("it went on after done", [("a", 0, flat(5.0), 10), ("b", 5, flat(1.0), 10)], "pass"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("aggregate", ["last", "mean", "min"])
+@pytest.mark.parametrize(
+    ("processes", "outcome"), [row[1:] for row in IN_A_ROW], ids=[row[0] for row in IN_A_ROW]
+)
+def test_of_whole_trainings_in_a_row_each_has_to_pass(
+    processes: list[tuple[str, int, dict[int, float], int | None]], outcome: str, aggregate: str
+) -> None:
+    """Whoever trains until a gate is passed, in one run, passed it by the last training alone."""
+    lines = [line for row in processes for line in training(*row)]
+    for bounds in ({"pass_below": 4.0}, {"pass_above": -4.0}):
+        sign = 1.0 if "pass_below" in bounds else -1.0
+        ranks = {0: build_rank_steps(turned(line, sign) for line in lines)}
+        criterion = Criterion.model_validate(
+            {"id": "c", "metric": "loss", "aggregate": aggregate, **bounds}
+        )
+        rules = Rules(
+            v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=10, world_size=1,
+            built_in=[], gate=[], conditions=[],
+        )  # fmt: skip
+        assert evaluate(criterion, build_measure(criterion, ranks, rules), 1).outcome == outcome
+        before = rules.model_copy(update={"facts_v": 3})
+        measure = build_measure(criterion, ranks, before)
+        assert evaluate(criterion, measure, 1).outcome == (
+            "fail" if processes[-1][2] == flat(5.0) else "pass"
+        )
+
+
+def turned(line: Heartbeat, sign: float) -> Heartbeat:
+    """The line with its loss times a sign."""
+    return line if line.loss is None else line.model_copy(update={"loss": sign * line.loss})
+
+
+def test_a_training_that_told_of_no_evaluation_says_nothing_where_none_is_ordered() -> None:
+    criterion = Criterion.model_validate(
+        {"id": "c", "metric": "val_loss", "aggregate": "max", "pass_below": 4.0}
+    )
+    lines = [*training("a", 0, flat(1.0), 10), *training("b", 0, flat(1.0), 10)]
+    seen = lines[-2].model_copy(update={"msg": "eval", "val_loss": 2.0, "seq": 50})
+    ranks = {0: build_rank_steps([*lines, seen])}
+    rules = Rules(
+        v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=10, world_size=1, built_in=[],
+        gate=[], conditions=[],
+    )  # fmt: skip
+    assert evaluate(criterion, build_measure(criterion, ranks, rules), 1).outcome == "pass"
+    asked = rules.model_copy(update={"eval_every_steps": 10})
+    assert evaluate(criterion, build_measure(criterion, ranks, asked), 1).outcome != "pass"
+
+
 EVALS_SO_FAR = [
     ("last", {"pass_below": 4.0}, False),
     ("mean", {"pass_below": 4.0}, False),
