@@ -103,11 +103,29 @@ def _brought() -> tuple[tuple[Kind, ...], tuple[str, ...]]:
             wrong.append(f"{value} {failed}")
         elif not (isinstance(kind, type) and issubclass(kind, Detector)):
             wrong.append(f"{value} is no Detector")
+        elif (untold := _untold(kind)) is not None:
+            wrong.append(f"{value}: {untold}")
         elif kind.name in found or kind.name in {row.name for row in REGISTRY}:
             wrong.append(f"there is a detector {kind.name!r} already")
         else:
             found[kind.name] = kind
     return tuple(found.values()), tuple(f"entry point {PLUGINS}: {text}" for text in wrong)
+
+
+def _untold(kind: Kind) -> str | None:
+    """Return what a class does not say, or says otherwise than a detector does; None where it does.
+
+    The watch asks for it outside of the rule itself, where an error would be the watch's own.
+    """
+    name, version, observes = getattr(kind, "name", None), kind.version, kind.observes
+    if not isinstance(name, str) or not name:
+        return f"its `name` is {name!r}, which is no text"
+    if type(version) is not int or version < 1:
+        return f"its `version` is {version!r}; expected 1 or more"
+    for what, said in (("lines", kind.lines), ("observes", observes or frozenset())):
+        if not (isinstance(said, frozenset) and all(isinstance(row, str) for row in said)):
+            return f"its `{what}` is {said!r}; expected a frozenset of texts"
+    return None
 
 
 def plugins() -> tuple[Kind, ...]:
