@@ -249,8 +249,8 @@ class RankSteps:
     def trainings_before(self, first_step: int, last_step: int) -> "list[RankSteps]":
         """Return the trainings in a row that went to the last step before another one began.
 
-        A later fold or seed begins where the run began, after `done`; its steps are laid over
-        theirs.
+        A later fold or seed, or a program that a shell starts again, begins where the run began;
+        its steps are laid over theirs.
 
         Args:
             first_step: of the run.
@@ -260,11 +260,11 @@ class RankSteps:
         for boot, later in pairwise(self.boots):
             boots.append(boot)
             line = later.boot_line
-            if boot.done_step is None or line is None or line.step >= first_step:
+            if line is None or line.step >= first_step:
                 continue
-            if boot.done_step >= last_step:
-                found.append(self._part(boots))
-            boots = []
+            part, boots = self._part(boots), []
+            if part.last_step >= last_step:
+                found.append(part)
         return found
 
     def _part(self, boots: Iterable[BootSteps]) -> "RankSteps":

@@ -338,9 +338,10 @@ IN_A_ROW = [
     ("the one between", [("a", 0, flat(1.0), 10), ("b", 0, flat(5.0), 10),
                          ("c", 0, flat(1.0), 10)], "fail"),
     ("all are good", [("a", 0, flat(2.0), 10), ("b", 0, flat(1.0), 10)], "pass"),
-    ("one told no losses", [("a", 0, {}, 10), ("b", 0, flat(1.0), 10)], "inconclusive"),
+    ("one told few losses", [("a", 0, {10: 1.0}, 10), ("b", 0, flat(1.0), 10)], "inconclusive"),
     ("one was given up", [("a", 0, flat(5.0, 4), 4), ("b", 0, flat(1.0), 10)], "pass"),
-    ("it died and began anew", [("a", 0, flat(5.0), None), ("b", 0, flat(1.0), 10)], "pass"),
+    ("it died at its end", [("a", 0, flat(5.0), None), ("b", 0, flat(1.0), 10)], "fail"),
+    ("it died before", [("a", 0, flat(5.0, 9), None), ("b", 0, flat(1.0), 10)], "pass"),
     ("it went on after done", [("a", 0, flat(5.0), 10), ("b", 5, flat(1.0), 10)], "pass"),
 ]  # fmt: skip
 
