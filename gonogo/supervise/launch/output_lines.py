@@ -89,6 +89,17 @@ _IGNORED = "Exception ignored in"
 _LOSS_WORDS = ("loss", "cost", "xent")
 _NO_LOSS_WORD = re.compile(r" *\d+(?:: |/\d+ +[\d.]+[GM] | +(?:\d|nan))")
 """How the lines of darknet, YOLO and fastai begin; all others that are guessed name a loss."""
+_LOSS = re.compile(
+    r"(?i)\b(?:(?:train(?:ing)?|total|avg|avr|step|lm)[_ ])?loss\b\W{1,4} {0,12}"
+    r"(?P<loss>[-+]?(?:\d[\d,_]*\.?\d*(?:e[-+]?\d+)?|nan\b|inf(?:inity)?\b))"
+)
+_OF_A_KIND = re.compile(
+    r"(?i)(?:\b(?!(?:train|training|total|avg|avr|step|lm)[ -])[a-z][\w-]*[ -]"
+    r"|\b(?:val|valid|validation|eval|evaluation|test|dev)[/._]"
+    r"|\b(?:best|lowest|min|minimum|previous|prev)\b\W?(?:\w+ ?){0,3}\W{1,3})loss\b\W{1,16}$"
+)
+"""How the loss of a part is told, or one of before: `kl loss`, `min loss`, `best so far: loss`."""
+_KIND_CHARS = 96
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -241,8 +252,14 @@ class OutputLines:
                 for rank in self._ranks.values():
                     rank.failed = True
             return
-        for found in self._chosen(match, fits) if guessed else [match]:
-            self._say(found.groupdict(), around(found))
+        if not guessed:
+            self._say(match.groupdict(), around(match))
+            return
+        for found in self._chosen(match, fits):
+            said = found.groupdict()
+            if "loss" in said:
+                said["loss"] = own_loss(found)
+            self._say(said, around(found))
 
     def _chosen(
         self, match: re.Match[str], others: Iterator[re.Match[str]]
@@ -582,6 +599,21 @@ def around(found: re.Match[str]) -> Around:
         epoch=None if epoch is None else int(epoch[1]),
         word=_word_at(found) if numbered else None,
     )
+
+
+def own_loss(match: re.Match[str]) -> str | None:
+    """Return the loss that a line tells: behind one of a kind, the next one that is of none."""
+    found = match.groupdict().get("loss")
+    line = match.string
+    if found is None or not _is_of_a_kind(line, match.start("loss")):
+        return found
+    others = _LOSS.finditer(line, match.end("loss"))
+    plain = (row["loss"] for row in others if not _is_of_a_kind(line, row.start("loss")))
+    return next(plain, found)
+
+
+def _is_of_a_kind(line: str, number_at: int) -> bool:
+    return _OF_A_KIND.search(line[max(0, number_at - _KIND_CHARS) : number_at]) is not None
 
 
 def may_tell_a_loss(text: str) -> bool:

@@ -743,6 +743,32 @@ def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(
+    ("line", "loss"),
+    [
+        ("step 1, kl loss nan, aux_loss: nan, loss: 3.1", 3.1),
+        ("step 1 (min loss: inf) train loss: 2.5", 2.5),
+        ("step 1 early-stop loss inf, loss 2.5", 2.5),
+        ("step 1 best so far: loss inf; loss 2.1", 2.1),
+        ("step 1 loss nan, kl loss 0.3", math.nan),
+        ("step 1 loss nan", math.nan),
+        ("step 1 after 5 min loss 2.0", 2.0),
+        ("step 1 kl loss nan", math.nan),
+        ("step 1 kl loss nan val/loss 3.0 val loss 3.1", math.nan),
+        ("epoch 1 train loss 2.5 contrastive loss 0.1", 2.5),
+        ("step 1 INFO loss 2.5", 2.5),
+    ],
+)
+def test_of_several_losses_the_one_of_no_kind_is_told(
+    line: str, loss: float, tmp_path: Path
+) -> None:
+    """A part that is no number before anything was drawn halted a healthy program."""
+    program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
+    program.write(f"{line}\n")
+    program.reader.close(1, asked=False)
+    assert [row for _, row in program.steps()] == [pytest.approx(loss, nan_ok=True)]
+
+
+@pytest.mark.parametrize(
     ("name", "line"),
     [
         ("plain", "step 3 | val loss: nan"),
