@@ -29,6 +29,7 @@ know, and steps that last no time at all would be worse. Standard library only.
 """
 
 import math
+import os
 import re
 import secrets
 import time
@@ -37,9 +38,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from gonogo.plain_file import next_data, read_plain
+from gonogo.plain_file import next_data, open_plain, read_plain
 from gonogo.supervise.launch.counting import TOGETHER_S, Count, Held, loss_of
 from gonogo.supervise.launch.programs import Programs
 from gonogo.supervise.processes import TICKS_PER_S
@@ -132,6 +133,8 @@ class OutputLines:
         self._rival: _Rival | None = None
         self._ranks: dict[int, _Rank] = {}
         self._guessed = bool(order.get("patterns_guessed"))
+        self._held: int | None = None
+        """The log as it was found first, which the program goes on writing whatever its name."""
         self._offset = begin
         self._rest = b""
         self._whole: deque[bytes] = deque()
@@ -228,7 +231,7 @@ class OutputLines:
 
     def _more(self) -> bytes:
         try:
-            with read_plain(self._log) as stream:  # a hole of it may be the keeper's
+            with self._open_log() as stream:  # a hole of it may be the keeper's
                 self._offset = stream.seek(next_data(stream.fileno(), self._offset))
                 chunk = stream.read(_READ_BYTES)
         except OSError as error:
@@ -237,6 +240,22 @@ class OutputLines:
         self._unread = False
         self._offset += len(chunk)
         return chunk
+
+    def _open_log(self) -> IO[bytes]:
+        """Open the program's log, also where somebody moved or removed it (logrotate).
+
+        By its name where it has that: a network file system shows what is new to who opens anew.
+
+        Raises:
+            OSError: nobody can just now.
+        """
+        if self._held is None:
+            self._held = open_plain(self._log)
+        try:
+            its = os.path.samestat(os.stat(self._log), os.fstat(self._held))
+        except FileNotFoundError:
+            its = False
+        return read_plain(self._log if its else Path(f"/proc/self/fd/{self._held}"))
 
     def _tell(self, text: str) -> None:
         guessed = self._guessed

@@ -67,6 +67,30 @@ def test_each_new_step_is_told_once(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("another", [False, True], ids=["removed", "another in its place"])
+def test_a_log_that_was_moved_away_is_read_to_its_end(tmp_path: Path, another: bool) -> None:
+    """Somebody's logrotate renamed rank0.log, or they removed it to make room: the program went on
+    into the file that it had open, and a run that completed was told as one that ended early."""
+    program = Program(tmp_path, STEP, steps=3)
+    with program.log.open("a") as stream:
+        stream.write("step 1 loss 2.5\n")
+        stream.flush()
+        program.reader.read()
+        if another:
+            program.log.rename(tmp_path / "rank0.log.1")
+            program.log.touch()
+        else:
+            program.log.unlink()
+        stream.write("step 2 loss 2.4\n")
+        stream.flush()
+        program.reader.read()
+        assert program.steps() == [(1, 2.5), (2, 2.4)]
+        stream.write("step 3 loss 2.3\n")
+    program.reader.close(0, asked=False)
+    assert program.steps()[-1] == (3, 2.3)
+    assert program.told()[-1].msg == "done"
+
+
 @pytest.mark.parametrize(("owner", "name"), [(Path, "exists"), (os, "open")])
 def test_the_last_lines_are_read_when_the_disk_gives_them_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
