@@ -2,9 +2,10 @@
 
 Guarantees: whichever dies is started again within a second, or as soon as the host takes one more
 process and the checkout is there (a deploy may put another in its place), and nothing else ends for
-that; one `up` per home; when `up` itself is killed its children get SIGTERM, while runs go on under
-their keepers. An error that ends us is no person's word: what runs is told that its host is taken
-away, and goes on by itself later. Not guaranteed: order of stopping beyond worker, service, server.
+that; so is a service that answers nobody for a minute; one `up` per home; when `up` itself is
+killed its children get SIGTERM, while runs go on under their keepers. An error that ends us is no
+person's word: what runs is told that its host is taken away, and goes on by itself later. Not
+guaranteed: order of stopping beyond worker, service, server.
 """
 
 import fcntl
@@ -28,6 +29,7 @@ import typer
 
 from gonogo.cli.checkout import application_argv, application_env
 from gonogo.cli.settings import Settings
+from gonogo.cli.watchdog import Watchdog
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, NotFound, Rejected, Unavailable
 from gonogo.home_files import SERVICE_FILE, socket_url
@@ -51,13 +53,19 @@ class Child:
     restarts: int = 0
     refused: bool = False
     """Whether it was said that it cannot be started again just now."""
+    watchdog: Watchdog | None = None
+    """Who hears whether it still turns; None: nobody."""
 
     def start(self) -> None:
         """Start the process in its own session, so that a terminal's Ctrl-C is ours alone."""
+        env = dict(self.env)
+        if self.watchdog is not None:
+            self.watchdog.begin()
+            env = self.watchdog.told(env)
         with self.log.open("ab") as stream:
             self.process = subprocess.Popen(
                 self.argv,
-                env=dict(self.env),
+                env=env,
                 cwd=checkout_root(),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
@@ -70,6 +78,14 @@ class Child:
     def dead(self) -> bool:
         """Whether it ran and ended."""
         return self.process is not None and self.process.poll() is not None
+
+    def end_hung(self, now: float) -> bool:
+        """Kill it where it hangs; say whether it did. `now` is monotonic."""
+        if self.process is None or self.watchdog is None or not self.watchdog.is_hung(now):
+            return False
+        self.watchdog.begin()
+        self.process.kill()
+        return True
 
     def stop(self, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> None:
         """Ask it to end, and end it after `timeout_s`."""
@@ -220,7 +236,7 @@ class Stack:
         env = {**base, "REDIS_URL": redis_url, "GONOGO_URL": self.url}
         serve = application_argv("service", "serve", "--host", self.host, "--port", str(self.port))
         self.say("starting the service: it brings its database up to date, then listens")
-        self._start(Child("service", serve, env, logs / "service.log"))
+        self._start(Child("service", serve, env, logs / "service.log", watchdog=Watchdog()))
         self._await_service(logs / "service.log")
         worker_env = {
             **{name: value for name, value in env.items() if name != "GONOGO_API_KEY"},
@@ -261,8 +277,10 @@ class Stack:
             return False
 
     def tend(self, say: Callable[[str], None]) -> None:
-        """Start again what died; call it a few times a second."""
+        """Start again what died or hangs; call it a few times a second."""
         for child in self.children:
+            if child.end_hung(time.monotonic()):
+                say(f"{child.name} hangs, and is ended (log: {child.log})")
             if child.dead() and time.monotonic() - child.started_at > RESTART_S:
                 self._start_again(child, say)
 
@@ -290,6 +308,8 @@ class Stack:
         """
         for child in reversed(self.children):
             child.stop(grace_s, number if child.name == "worker" else signal.SIGTERM)
+            if child.watchdog is not None:
+                child.watchdog.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -20,9 +20,11 @@ import gonogo
 from gonogo.cli.connection import client_of
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Child, Stack, embedded_server, free_port, socket_path
+from gonogo.cli.watchdog import Watchdog
 from gonogo.contract.errors import Conflict, Rejected, Unavailable
 from gonogo.home_files import socket_url
 from gonogo.supervise.processes import find_descendants, load_program
+from gonogo.systemd import Notifier
 from tests.supervise.runs import ROOT, wait_until
 
 
@@ -106,6 +108,44 @@ def test_a_child_that_cannot_be_started_just_now_is_tried_again_and_ends_nothing
     wait_until(tended, "another server")
     assert ["just now" in text for text in said] == [True, False], "it is said once"
     assert ping(tmp_path)
+
+
+@pytest.mark.parametrize("spoke", [True, False], ids=["hangs", "has not begun"])
+def test_a_service_that_hangs_is_ended_and_started_again(tmp_path: Path, spoke: bool) -> None:
+    """Short of memory as it began a thread, it waited for that thread for ever: it had not died,
+    so nobody started it again. One that has said nothing yet migrates, perhaps."""
+    source = "import os, time, gonogo.systemd as s; n = s.load_notifier(os.environ, os.getpid());"
+    source += "n.live(time.monotonic());" if spoke else ""
+    argv = [sys.executable, "-c", f"{source} time.sleep(600)"]
+    unit = {**os.environ, "NOTIFY_SOCKET": "/none", "WATCHDOG_PID": "1", "PYTHONPATH": str(ROOT)}
+    dog = Watchdog(silent_s=1.0)
+    child = Child("service", argv, unit, tmp_path / "service.log", watchdog=dog)
+    settings = load_settings({"GONOGO_HOME": str(tmp_path), "GONOGO_URL": "http://127.0.0.1:1"})
+    stack, said = Stack(settings=settings, children=[child]), list[str]()
+
+    def tended() -> bool:
+        stack.tend(said.append)
+        return child.restarts == 1
+
+    child.start()
+    try:
+        if spoke:
+            wait_until(tended, "another service")
+            assert [text.startswith("service hangs") for text in said] == [True, False]
+        else:
+            until = time.monotonic() + 3
+            while time.monotonic() < until:
+                assert not tended()
+                time.sleep(0.1)
+    finally:
+        stack.stop(grace_s=0.0)
+
+
+def test_who_stood_still_calls_nobody_hung() -> None:
+    dog = Watchdog(silent_s=1.0)
+    Notifier(address=dog.told({})["NOTIFY_SOCKET"]).say(WATCHDOG="1")
+    assert [dog.is_hung(now) for now in (0.0, 0.9, 60.0, 60.9, 61.1)] == [False] * 4 + [True]
+    dog.close()
 
 
 def test_an_up_whose_words_no_disk_takes_goes_on(tmp_path: Path) -> None:
