@@ -14,6 +14,9 @@ from typing import IO
 
 MAX_RECORD_BYTES = 16 * 2**20
 """No small record comes near this; a file that does is none."""
+_PIECE_BYTES = 2**16
+"""What is read at once: Python takes the memory for as much as it is asked for, whatever is there.
+"""
 _NO_FILE = frozenset({errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 """Too large, a folder, a link to itself, in what is no folder, a socket."""
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -98,11 +101,13 @@ def read_small(path: Path) -> bytes:
     Raises:
         NoPlainFile, OSError: as `open_plain`; or it is larger than `MAX_RECORD_BYTES`.
     """
+    raw = bytearray()
     with read_plain(path) as stream:
-        raw = stream.read(MAX_RECORD_BYTES + 1)
+        while len(raw) <= MAX_RECORD_BYTES and (piece := stream.read(_PIECE_BYTES)):
+            raw += piece
     if len(raw) > MAX_RECORD_BYTES:
         raise OSError(errno.EFBIG, f"it is larger than {MAX_RECORD_BYTES} bytes", str(path))
-    return raw
+    return bytes(raw)
 
 
 def append_plain(path: Path) -> io.FileIO:
