@@ -132,9 +132,19 @@ class Submitting:
             return False
         if run.ended:
             return reap(run, ship, self.wall())
-        if isinstance(found, Unknown) or not self._is_long_ended(run.run):
-            return False
-        return reap(run, ship, self.wall(), end=partial(end_elsewhere, self.name, found))
+        return isinstance(found, Ended) and self._end_proven(run, order, found, ship)
+
+    def _end_proven(self, run: OpenRun, order: Order, ended: Ended, ship: ShipperOf) -> bool:
+        """End what its engine proves ended, once its own words would be seen; True when it is told.
+
+        It is spoken for until then, for nobody else does: else a person is told that it is lost.
+        """
+        if self._is_long_ended(run.run):
+            return reap(run, ship, self.wall(), end=partial(end_elsewhere, self.name, ended))
+        shipper = ship(RunDir(run.path), order)
+        if shipper is not None:
+            shipper.ship(time.monotonic())
+        return False
 
     def _leave(self, run: OpenRun, run_dir: RunDir, engine: str, ship: ShipperOf) -> bool:
         """Leave a run to the engine that has it, which is not ours to ask; True: it is over.

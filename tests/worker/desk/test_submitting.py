@@ -301,6 +301,23 @@ def test_what_was_said_to_have_ended_and_lives_has_its_whole_time_when_it_ends(
     assert room.end() is not None
 
 
+def test_a_run_is_spoken_for_while_its_proven_end_waits_for_its_own_words(room: Room) -> None:
+    """Cancelled behind a slow prolog it is halting, and claims are no sign of life of it."""
+    desk = room.desk()
+    assert desk.submitting is not None
+    desk.submitting.seen_limit_s = 60.0
+    desk.run_round()
+    room.scheduler.found = RUNNING
+    room.plane.runs[room.order.run].command = {"kind": "cancel"}
+    desk.run_round()
+    room.scheduler.found = ENDED
+    desk.run_round()
+    spoken = room.plane.runs[room.order.run].telemetry
+    desk.run_round()
+    assert room.plane.runs[room.order.run].telemetry > spoken
+    assert room.end() is None
+
+
 def test_an_attempt_that_was_killed_before_it_could_leave_is_preempted_and_no_retry(
     room: Room,
 ) -> None:
