@@ -17,6 +17,7 @@ controller that crashed) has no nodes any more.
 
 import contextlib
 import os
+import pwd
 import re
 import shlex
 import signal
@@ -66,8 +67,8 @@ CLOCKS_APART = timedelta(seconds=30)
 _SUBMITTED = re.compile(r"^\s*(\d+)(?:;\S+)?\s*$", re.MULTILINE)
 """What `sbatch --parsable` prints: a job's number, and its cluster. Where a site has put a program
 in sbatch's place, its greeting and its checks stand before that."""
-_NUMBER = re.compile(r"^\s*([0-9]+)\s*$", re.MULTILINE)
-"""A line of squeue that is a job's number, and nothing else."""
+_OWNED = re.compile(r"^\s*([0-9]+) ([0-9]+)\s*$", re.MULTILINE)
+"""A line of squeue that is a job's number and its user's, and nothing else."""
 _GONE = re.compile(r"[Ii]nvalid job id")
 _LATER = re.compile(
     r"Unable to contact|Connection|timed out|temporarily|submit limit|standby"
@@ -265,8 +266,9 @@ class Slurm:
         of that name is the same attempt's. By its number, too, where somebody has renamed it.
         """
         named = f"--name={job_name(handle.run, handle.token)}"
-        for which in [named, handle.name] if handle in self._renamed else [named]:
-            done = self._run(["scancel", which])
+        both = [[*ours_alone(), named], [handle.name]]
+        for which in both if handle in self._renamed else both[:1]:
+            done = self._run(["scancel", *which])
             if done.returncode != 0 and not _GONE.search(done.stderr):
                 raise Unavailable(f"scancel: {done.stderr.strip()}")
 
@@ -288,16 +290,18 @@ class Slurm:
         return [parse_fields(row) for row in rows if row.strip()]
 
     def _ids_of(self, name: str) -> list[str]:
-        """Return the jobs of a name that Slurm has, or had lately.
+        """Return the jobs of a name that Slurm has of this user, or had lately.
 
-        With `SLURM_CLUSTERS` squeue says of which cluster they are, before it says them, what a
-        site has in its place says more, and none of ours is an array's.
+        Anybody may give a job of his any name, and read ours in the queue. With `SLURM_CLUSTERS`
+        squeue says of which cluster they are, before it says them, what a site has in its place
+        says more, and none of ours is an array's.
 
         Raises:
             Unavailable: it does not tell.
         """
-        asked = ("--all", "--noheader", "--states=all", f"--name={name}", "--format=%i")
-        return _NUMBER.findall(self._ask("squeue", *asked))
+        asked = ("--all", "--noheader", "--states=all", f"--name={name}", "--format=%i %U")
+        owned = _OWNED.findall(self._ask("squeue", *asked))
+        return [number for number, user in owned if user == str(os.getuid())]
 
     def _ask(self, *command: str) -> str:
         done = self._run(command)
@@ -312,6 +316,19 @@ class Slurm:
 def job_name(run: str, token: int) -> str:
     """Return what an attempt's job is called: by this one finds whether it was submitted."""
     return f"{_PREFIX}{run}.{token}"
+
+
+def ours_alone() -> list[str]:
+    """Return by what scancel leaves the jobs of others alone.
+
+    Without it an administrator's cancels them, and anybody else's fails over them. It takes only a
+    user that this host knows by name.
+    """
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return []
+    return [f"--user={os.getuid()}"]
 
 
 def is_renamed(handle: Handle, job: Mapping[str, str]) -> bool:

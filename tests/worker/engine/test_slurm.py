@@ -32,6 +32,7 @@ from worker.engine.slurm import (
     lay_over,
     load_defaults,
     load_last_words,
+    ours_alone,
     parse_fields,
     run_command,
 )
@@ -42,6 +43,8 @@ ORDER = make_order(nodes=2, world_size=2, token=7)
 RUN_DIR = Path("/runs/r")
 HANDLE = Handle(engine="slurm", name="12", run=ORDER.run, token=7)
 NAME = job_name(ORDER.run, 7)
+UID = os.getuid()
+OURS = [f"--user={UID}"]
 WELL = {"node1": "IDLE", "node2": "IDLE"}
 
 
@@ -384,7 +387,7 @@ class Answers:
 
 
 def test_an_attempt_that_slurm_has_already_is_not_submitted_again(tmp_path: Path) -> None:
-    answers = Answers(squeue=(0, "41\n", ""))
+    answers = Answers(squeue=(0, f"41 {UID}\n", ""))
     (tmp_path / ORDER.run).mkdir()
     handle = Slurm(tmp_path, SlurmCluster(), {}, answers).submit(ORDER, 7)
     assert handle.name == "41"
@@ -393,7 +396,7 @@ def test_an_attempt_that_slurm_has_already_is_not_submitted_again(tmp_path: Path
 
 def test_what_squeue_says_besides_numbers_is_no_job_of_ours(tmp_path: Path) -> None:
     (tmp_path / ORDER.run).mkdir()
-    said = "CLUSTER: cm4\n7_[0-3]\nqueue of 12 s ago, 900 jobs\n41\n"
+    said = f"CLUSTER: cm4\n7_[0-3] {UID}\nqueue of 12 s ago, 900 jobs\n41 {UID}\n"
     answers = Answers(squeue=(0, said, ""))
     assert Slurm(tmp_path, SlurmCluster(), {}, answers).submit(ORDER, 7).name == "41"
 
@@ -422,7 +425,7 @@ def test_a_job_of_which_no_number_is_told_is_looked_for_by_its_name(tmp_path: Pa
     engine = Slurm(tmp_path, SlurmCluster(), {}, answers)
     with pytest.raises(Unavailable, match="no job's number"):
         engine.submit(ORDER, 7)
-    answers.answers["squeue"] = (0, "519605\n", "")
+    answers.answers["squeue"] = (0, f"519605 {UID}\n", "")
     assert engine.submit(ORDER, 7).name == "519605"
 
 
@@ -442,7 +445,8 @@ class Failing(Answers):
 
 def test_a_job_that_slurm_took_is_ours_whatever_sbatch_ends_with(tmp_path: Path) -> None:
     (tmp_path / ORDER.run).mkdir()
-    assert Slurm(tmp_path, SlurmCluster(), {}, Failing(1, "41\n")).submit(ORDER, 7).name == "41"
+    taken = Slurm(tmp_path, SlurmCluster(), {}, Failing(1, f"41 {UID}\n"))
+    assert taken.submit(ORDER, 7).name == "41"
     with pytest.raises(Rejected, match="disk quota"):
         Slurm(tmp_path, SlurmCluster(), {}, Failing(1, "")).submit(ORDER, 7)
 
@@ -468,7 +472,7 @@ def test_no_job_is_stopped_that_bears_the_number_of_ours_and_another_name(tmp_pa
     """A controller that lost its state counts from 1 again."""
     answers = Answers()
     Slurm(tmp_path, SlurmCluster(), {}, answers).stop(HANDLE)
-    assert answers.asked == [["scancel", f"--name={NAME}"]]
+    assert answers.asked == [["scancel", *OURS, f"--name={NAME}"]]
 
 
 def test_a_job_that_somebody_renamed_is_ours_by_its_script_and_is_cancelled(tmp_path: Path) -> None:
@@ -481,7 +485,7 @@ def test_a_job_that_somebody_renamed_is_ours_by_its_script_and_is_cancelled(tmp_
     assert isinstance(found, Running)
     assert found.stands
     engine.stop(HANDLE)
-    assert answers.asked[-2:] == [["scancel", f"--name={NAME}"], ["scancel", HANDLE.name]]
+    assert answers.asked[-2:] == [["scancel", *OURS, f"--name={NAME}"], ["scancel", HANDLE.name]]
 
 
 @pytest.mark.parametrize(
@@ -498,7 +502,7 @@ def test_a_job_of_another_name_and_script_or_attempt_is_neither_ours_nor_cancell
     (tmp_path / ORDER.run).mkdir()
     assert isinstance(engine.find(HANDLE), Unknown)
     engine.stop(HANDLE)
-    assert answers.asked[-1] == ["scancel", f"--name={NAME}"]
+    assert answers.asked[-1] == ["scancel", *OURS, f"--name={NAME}"]
 
 
 FAILED = "sbatch: error: Batch job submission failed: "
@@ -573,7 +577,7 @@ class Requeued(Answers):
 
     def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         said = self.nodes if "node" in command else JOB_LINE.format(self.state)
-        said = "12\n" if command[0] == "squeue" else said
+        said = f"12 {UID}\n" if command[0] == "squeue" else said
         return subprocess.CompletedProcess(command, 0, said, "")
 
 
@@ -588,7 +592,7 @@ class Hidden(Answers):
         self.asked.append(list(command))
         told = "--all" in command
         if command[0] == "squeue":
-            return subprocess.CompletedProcess(command, 0, "12\n" if told else "", "")
+            return subprocess.CompletedProcess(command, 0, f"12 {UID}\n" if told else "", "")
         if "node" in command:
             said = "NodeName=node1 State=IDLE\nNodeName=node2 State=IDLE" if told else ""
             return subprocess.CompletedProcess(command, 0 if told else 1, said, "")
@@ -639,12 +643,32 @@ class Twice(Answers):
 
     def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         if command[0] == "squeue":
-            said = "".join(f"{number}\n" for number in self.states)
+            said = "".join(f"{number} {UID}\n" for number in self.states)
         elif "node" in command:
             said = "NodeName=node1 State=IDLE\nNodeName=node2 State=IDLE"
         else:
             said = f"JobName={NAME} JobState={self.states[command[-1]]} NodeList=node[1-2]"
         return subprocess.CompletedProcess(command, 0, said, "")
+
+
+def test_a_job_of_that_name_of_another_user_is_none_of_the_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names are read in the queue, and given to any job."""
+    (tmp_path / ORDER.run).mkdir()
+    answers = Answers(squeue=(0, f"40 {UID + 1}\n", ""), sbatch=(0, "41\n", ""))
+    assert Slurm(tmp_path, SlurmCluster(), {}, answers).submit(ORDER, 7).name == "41"
+
+    class Others(Twice):
+        def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+            done = super().__call__(command)
+            done.stdout = done.stdout.replace(f"11 {UID}", f"11 {UID + 1}")
+            return done
+
+    found = Slurm(tmp_path, SlurmCluster(), {}, Others(job12="FAILED", job11="RUNNING"))
+    assert isinstance(found.find(HANDLE), Ended)
+    monkeypatch.setattr("worker.engine.slurm.os.getuid", lambda: 2**31 - 2)
+    assert ours_alone() == [], "of a user without a name scancel knows nothing"
 
 
 @pytest.mark.parametrize("state", ["PENDING", "FAILED"])
