@@ -384,6 +384,7 @@ def test_an_attempt_is_looked_for_where_its_template_has_it_made(
     config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
     del config["contexts"][0]["context"]["namespace"]
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("GONOGO_HOME", str(tmp_path))
     monkeypatch.setenv("GONOGO_ENGINE", "jobset")
     monkeypatch.setenv("GONOGO_JOBSET_TEMPLATE", str(template))
     found = build_engine(load_settings())
