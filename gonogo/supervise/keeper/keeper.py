@@ -88,6 +88,7 @@ class Keeper:
     ) -> None:
         self._shield, self._stops = shield, Stops(shield=shield)
         self._dir, self._order, self._locks = run_dir, order, locks
+        self._folder = _which(run_dir.parent)
         self._home = home
         self._place, self._allowed, self._meet_s = place, allowed, meet_s
         self._agent_environ = build_environment(order, run_dir, environ, locks, allowed, place)
@@ -263,7 +264,7 @@ class Keeper:
         Its scheduler holds the job of a node that has ended for those that have not. Nobody waits
         where the run's directory was removed from its folder, and that is there.
         """
-        if self._place.leads or self._stops or _is_removed(self._dir):
+        if self._place.leads or self._stops or _is_removed(self._dir, self._folder):
             return False
         return not self._weather.tried("the end of all", (self._dir / "exit.json").exists, False)
 
@@ -371,12 +372,27 @@ class Keeper:
         )
 
 
-def _is_removed(folder: Path) -> bool:
-    """Say whether a folder is gone and the one that it lay in is there; not of a disk that is."""
+def _is_removed(path: Path, folder: tuple[int, int] | None) -> bool:
+    """Say whether a folder is gone and the one that it lay in is there; not of a disk that is.
+
+    Args:
+        path: it.
+        folder: which one it lay in (`_which`). Another one in its place is where a disk was
+            mounted, or what has been mounted over it.
+    """
     try:
-        folder.stat()
+        path.stat()
     except FileNotFoundError:
-        return folder.parent.is_dir()
+        return folder is not None and _which(path.parent) == folder
     except OSError:
         return False
     return False
+
+
+def _which(folder: Path) -> tuple[int, int] | None:
+    """Return which folder a path leads to, whatever it is called; None: none that can be read."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
