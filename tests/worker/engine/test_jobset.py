@@ -62,6 +62,9 @@ class Server:
         """Status and message of every answer from now on."""
         self.page: tuple[int, str | None, bytes] | None = None
         """What something before the server answers instead: status, content type, body."""
+        self.answers = threading.Event()
+        """Cleared: it takes what it is asked, and says nothing."""
+        self.answers.set()
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -80,6 +83,9 @@ class Server:
 
             def _answer(self, method: str, body: dict[str, Any]) -> None:
                 stub.asked.append(f"{method} {self.path}")
+                if not stub.answers.is_set():
+                    stub.answers.wait(10.0)
+                    return
                 if stub.page is not None:
                     status, kind, text = stub.page
                 else:
@@ -305,6 +311,21 @@ def test_a_server_that_is_away_proves_nothing(engine: JobSets, server: Server) -
     for ask in (lambda: engine.submit(ORDER, TOKEN), lambda: engine.stop(HANDLE)):
         with pytest.raises(Unavailable):
             ask()
+
+
+def test_a_server_that_takes_what_it_is_asked_and_says_nothing_proves_nothing(
+    server: Server, template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.engine.kubernetes_api._TIMEOUT_S", 0.2)
+    engine = JobSets(load_template(template), KubernetesApi(), tmp_path)
+    server.answers.clear()
+    try:
+        assert isinstance(engine.find(HANDLE), Unknown)
+        for ask in (lambda: engine.submit(ORDER, TOKEN), lambda: engine.stop(HANDLE)):
+            with pytest.raises(Unavailable, match="timed out"):
+                ask()
+    finally:
+        server.answers.set()
 
 
 @pytest.mark.parametrize("program", ["false", "no-such-program"])
