@@ -351,6 +351,16 @@ def load_record(path: Path, model: type[_M]) -> _M | None:
     Raises:
         Corrupt: the file is there and is not such a record.
     """
+    found = load_sealed(path, model)
+    return None if found is None else found[0]
+
+
+def load_sealed(path: Path, model: type[_M]) -> tuple[_M, str] | None:
+    """Return the record in a small JSON file and the SHA-256 of its bytes; None: no such file.
+
+    Raises:
+        Corrupt: the file is there and is not such a record.
+    """
     try:
         raw = load_bytes(path)
     except FileNotFoundError:
@@ -360,7 +370,7 @@ def load_record(path: Path, model: type[_M]) -> _M | None:
             raise  # of the disk: it may be read later
         raise Corrupt(f"{path.name}: {error.strerror}") from error
     try:
-        return model.model_validate_json(raw)
+        return model.model_validate_json(raw), hashlib.sha256(raw).hexdigest()
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])

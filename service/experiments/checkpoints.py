@@ -30,7 +30,7 @@ from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.contract.records import Manifest, Preflight
 from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.watch.registry import cause_of, shown_by_lines
-from gonogo.rundir import RunDir, file_seal, is_text, load_record, open_file
+from gonogo.rundir import RunDir, is_text, load_sealed, open_file
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.experiments.saved import Saved, load_told, reached_step
@@ -79,12 +79,11 @@ def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: str | Non
     """
     folder = Path(point.path)
     if folder.is_dir():
-        manifest = _manifest(folder)
-        if manifest is None or manifest.step != point.step:
+        found = _manifest(folder)
+        if found is None or found[0].step != point.step:
             return False
-        if point.manifest_sha256 not in (None, _seal(folder)):
-            return False
-        return _is_whole(folder, manifest)
+        manifest, sha256 = found
+        return point.manifest_sha256 in (None, sha256) and _is_whole(folder, manifest)
     rows = list(attempts)
     holder = next((run for run in rows if _holds(run, point.path)), None)
     if holder is not None and reachable_dir(holder) is not None:
@@ -266,13 +265,11 @@ def _verified_here(
         folders = [row for row in run_dir.checkpoints.iterdir() if _claims(row)]
     except OSError:
         return
-    read = [(path, manifest) for path in folders if (manifest := _manifest(path)) is not None]
+    read = [(path, *found) for path in folders if (found := _manifest(path)) is not None]
     wanted = [row for row in read if row[1].step in steps]
+    wanted.sort(key=lambda row: (row[1].step, row[0]), reverse=True)
     saved = Saved(session, run)
-    for path, manifest in sorted(wanted, key=lambda row: (row[1].step, row[0]), reverse=True):
-        sha256 = _seal(path)
-        if sha256 is None:
-            continue
+    for path, manifest, sha256 in wanted:
         try:
             saved.check(manifest.step, sha256)
         except Corrupt as error:
@@ -287,20 +284,11 @@ def _claims(path: Path) -> bool:
     return not path.name.startswith(".") and path.is_dir() and is_text(path)
 
 
-def _manifest(folder: Path) -> Manifest | None:
-    """Return what a checkpoint says of itself; None where that cannot be read."""
+def _manifest(folder: Path) -> tuple[Manifest, str] | None:
+    """Return what a checkpoint says of itself, and its SHA-256; None where it cannot be read."""
     try:
-        return load_record(folder / "manifest.json", Manifest)
+        return load_sealed(folder / "manifest.json", Manifest)
     except (OSError, Corrupt) as error:
-        _refuse(folder, error)
-        return None
-
-
-def _seal(folder: Path) -> str | None:
-    """Return the SHA-256 of a checkpoint's manifest; None where that cannot be read."""
-    try:
-        return file_seal(folder / "manifest.json").sha256
-    except OSError as error:
         _refuse(folder, error)
         return None
 

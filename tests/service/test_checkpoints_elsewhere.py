@@ -16,6 +16,8 @@ from tests.service.fake_run import BOOT_TS, PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats, coded, size_of
 
 FAR = "/far/away/runs"
+SEALED = {"exit.json": {"bytes": 2, "sha256": "0" * 64}}
+"""What the last tick of a run seals."""
 
 
 def seen(step: int, *, verified: bool = True, path: str | None = None) -> dict[str, Any]:
@@ -51,6 +53,14 @@ def ended(worker: FakeWorker, order: Order, reason: str, **more: Any) -> None:
     rest = {"sizes": {}, "findings": 0, "files": {}, "records": {}}
     answer = worker.state(order, "end", exit=exit_record, **{**rest, **more})
     assert answer.status_code == 200, answer.text
+
+
+def lost_with(worker: FakeWorker, order: Order, lines: dict[int, list[str]], ticks: bytes) -> None:
+    """It is lost, and all that it and its watcher wrote has come."""
+    part = {"name": "watch.jsonl", "start": 0, "content_b64": coded(ticks)}
+    assert worker.telemetry(order, files=[part]).status_code == 200
+    sizes = {str(rank): size_of(rows) for rank, rows in lines.items()}
+    ended(worker, order, "keeper_lost", sizes=sizes, files={"watch.jsonl": len(ticks)})
 
 
 def lost(worker: FakeWorker, order: Order) -> None:
@@ -185,13 +195,10 @@ def test_one_that_its_run_did_not_save_is_passed_over(
     rows = [seen(step) | {"manifest_sha256": manifest_of(run_dir, step)} for step in told]
     ticks = tick(0) + tick_with(1, {"checkpoints": rows})
     if looked:
-        ticks += tick_with(2, {}, files={"exit.json": {"bytes": 2, "sha256": "0" * 64}})
-    part = {"name": "watch.jsonl", "start": 0, "content_b64": coded(ticks)}
-    assert worker.telemetry(order, files=[part]).status_code == 200
+        ticks += tick_with(2, {}, files=SEALED)
     if another is not None:
         saved_again(run_dir, another[0], as_of=another[1])
-    sizes = {str(rank): size_of(rows) for rank, rows in lines.items()}
-    ended(worker, order, "keeper_lost", sizes=sizes, files={"watch.jsonl": len(ticks)})
+    lost_with(worker, order, lines, ticks)
     point = plane.next_order(worker).resume_from
     untold = not looked and another is None and 8 not in told
     assert (point.step if point else None) == (8 if untold else upto)
@@ -214,12 +221,8 @@ def test_one_that_a_rank_told_of_is_its_own_though_nobody_came_to_read_it(
     row |= {"msg": "checkpoint", "step": 8, "seq": row["seq"] + 1, "path": "checkpoints/step_8"}
     lines[0].append(json.dumps(row))
     worker.ship(order, lines)
-    sealed = {"exit.json": {"bytes": 2, "sha256": "0" * 64}}
-    ticks = tick_with(0, {"checkpoints": []}, files=sealed)
-    part = {"name": "watch.jsonl", "start": 0, "content_b64": coded(ticks)}
-    assert worker.telemetry(order, files=[part]).status_code == 200
-    sizes = {str(rank): size_of(rows) for rank, rows in lines.items()}
-    ended(worker, order, "keeper_lost", sizes=sizes, files={"watch.jsonl": len(ticks)})
+    ticks = tick_with(0, {"checkpoints": []}, files=SEALED) + b'{"torn": {"exit.json"\n'
+    lost_with(worker, order, lines, ticks)
     point = plane.next_order(worker).resume_from
     assert point is not None
     assert point.step == 8

@@ -103,9 +103,8 @@ def _gets_nowhere(
     Or the last of all, before one of them was launched: a prolog that fails, a time limit that is
     over before the nodes have looked.
     """
-    if len(attempts) >= IN_VAIN and not any(
-        row.launched or not _was_preempted(row) for row in attempts[-IN_VAIN:]
-    ):
+    newest = attempts[-IN_VAIN:]
+    if len(newest) == IN_VAIN and all(_was_preempted(row) and not row.launched for row in newest):
         return True
     launched = [row for row in attempts if row.launched]
     recent, reached = launched[-IN_VAIN:], _reached(plan, phase, launched, awaited)

@@ -27,7 +27,7 @@ from typing import Any
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.observation import CheckpointSeen
 from gonogo.contract.records import Manifest
-from gonogo.rundir import RunDir, file_seal, is_text, load_record, open_file
+from gonogo.rundir import RunDir, is_text, load_sealed, open_file
 from gonogo.supervise.threads import start_thread
 
 MANIFEST = "manifest.json"
@@ -218,10 +218,9 @@ def _verified(run_dir: RunDir, folder: Path, bytes_per_s: float) -> CheckpointSe
     gone = CheckpointSeen(path=path, verified=False, gone=True)
     try:
         seal = _seal(folder)
-        manifest = _manifest(folder)
+        manifest, sha256 = _manifest(folder)
         text = _difference(folder, manifest, bytes_per_s)
-        sha256 = file_seal(folder / MANIFEST).sha256
-        if _seal(folder) != seal:
+        if text and _seal(folder) != seal:
             return gone
     except _Gone:
         return gone
@@ -263,8 +262,8 @@ def _told(run_dir: RunDir, folder: Path) -> str:
     return str(folder.relative_to(run_dir.path))
 
 
-def _manifest(folder: Path) -> Manifest:
-    """Return the manifest.
+def _manifest(folder: Path) -> tuple[Manifest, str]:
+    """Return the manifest and its SHA-256.
 
     Raises:
         _Gone: there is none any more.
@@ -276,10 +275,10 @@ def _manifest(folder: Path) -> Manifest:
             raise OSError(f"{MANIFEST} has {file.stat().st_size} bytes")
     except FileNotFoundError as error:
         raise _Gone from error
-    manifest = load_record(file, Manifest)
-    if manifest is None:
+    found = load_sealed(file, Manifest)
+    if found is None:
         raise _Gone
-    return manifest
+    return found
 
 
 def _difference(folder: Path, manifest: Manifest, bytes_per_s: float) -> str:

@@ -96,10 +96,11 @@ _LOSS = re.compile(
 )
 _OF_A_KIND = re.compile(
     r"(?i)(?:\b(?!(?:train|training|total|avg|avr|step|lm)[ -])[a-z][\w-]*[ -]"
-    r"|\b(?:val|valid|validation|eval|evaluation|test|dev)[/._]"
     r"|\b(?:best|lowest|min|minimum|previous|prev)\b\W?(?:\w+ ?){0,3}\W{1,3})loss\b\W{1,16}$"
 )
 """How the loss of a part is told, or one of before: `kl loss`, `min loss`, `best so far: loss`."""
+_EVALUATES = re.compile(r"(?i)(?<![a-z])(?:val|valid|validation|eval|evaluation|test|dev)(?![a-z])")
+"""Behind it stands no loss of the training."""
 _KIND_CHARS = 96
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -626,7 +627,9 @@ def own_loss(match: re.Match[str]) -> str | None:
     line = match.string
     if found is None or not _is_of_a_kind(line, match.start("loss")):
         return found
-    others = _LOSS.finditer(line, match.end("loss"))
+    evaluates = _EVALUATES.search(line, match.end("loss"))
+    until = len(line) if evaluates is None else evaluates.start()
+    others = _LOSS.finditer(line, match.end("loss"), until)
     plain = (row["loss"] for row in others if not _is_of_a_kind(line, row.start("loss")))
     return next(plain, found)
 

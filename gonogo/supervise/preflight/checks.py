@@ -16,7 +16,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.records import CheckOutcome, Manifest
-from gonogo.rundir import file_seal, load_record
+from gonogo.rundir import load_sealed
 from gonogo.supervise.devices.look import Look
 from gonogo.supervise.keeper.environ_scan import is_elsewhere
 from gonogo.supervise.keeper.kill import end_marked
@@ -232,15 +232,15 @@ def check_resume(order: Order) -> Result:
     point = order.resume_from
     folder = Path(point.path)
     try:
-        manifest = load_record(folder / "manifest.json", Manifest)
+        found = load_sealed(folder / "manifest.json", Manifest)
     except Corrupt as error:
         return CheckOutcome.FAIL, f"{folder}: {error}"
-    if manifest is None:
+    if found is None:
         return CheckOutcome.FAIL, f"there is no checkpoint in {folder}"
+    manifest, sha256 = found
     if point.step not in (0, manifest.step):
         return CheckOutcome.FAIL, f"{folder} is of step {manifest.step}, not {point.step}"
-    wanted = point.manifest_sha256
-    if wanted is not None and file_seal(folder / "manifest.json").sha256 != wanted:
+    if point.manifest_sha256 not in (None, sha256):
         return CheckOutcome.FAIL, f"{folder} is not the checkpoint that its run's watcher verified"
     for name, entry in manifest.files.items():
         path = folder / name

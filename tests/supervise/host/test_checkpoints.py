@@ -18,7 +18,7 @@ import pytest
 
 from gonogo.contract.observation import CheckpointSeen, checkpoints_in
 from gonogo.contract.tick import Tick
-from gonogo.rundir import RunDir, load_record
+from gonogo.rundir import RunDir, load_sealed
 from gonogo.supervise.host.checkpoints import Checkpoints, verify
 from tests.supervise.runs import no_threads, wait_until
 
@@ -191,9 +191,9 @@ def test_one_whose_disk_fails_for_a_moment_is_told_once_as_it_is(
     def failing(*args: Any) -> Any:
         if fails:
             raise fails.pop()
-        return load_record(*args)
+        return load_sealed(*args)
 
-    monkeypatch.setattr("gonogo.supervise.host.checkpoints.load_record", failing)
+    monkeypatch.setattr("gonogo.supervise.host.checkpoints.load_sealed", failing)
     source = Checkpoints(run_dir, bytes_per_s=FAST, again_s=(0.01, 0.01))
     save(run_dir, 20)
     assert [row.verified for row in look_until(source, 1)] == [True]
@@ -376,11 +376,11 @@ def test_one_that_is_saved_anew_while_it_is_read_is_gone(
     flip(folder)
 
     def meanwhile(*args: Any) -> Any:
-        found = load_record(*args)
+        found = load_sealed(*args)
         os.utime(folder / "manifest.json", ns=(0, 0))
         return found
 
-    monkeypatch.setattr("gonogo.supervise.host.checkpoints.load_record", meanwhile)
+    monkeypatch.setattr("gonogo.supervise.host.checkpoints.load_sealed", meanwhile)
     assert verify(run_dir, folder, bytes_per_s=FAST).gone
     assert not verify(run_dir, folder, bytes_per_s=FAST).gone
 

@@ -778,6 +778,8 @@ def test_well_known_trainers(name: str, line: str, told: dict[str, str]) -> None
         ("step 1 after 5 min loss 2.0", 2.0),
         ("step 1 kl loss nan", math.nan),
         ("step 1 kl loss nan val/loss 3.0 val loss 3.1", math.nan),
+        ("step 1 policy loss 0.5 val: loss 1.2", 0.5),
+        ("step 1 policy loss 0.5 val_step 3 loss 1.2", 0.5),
         ("epoch 1 train loss 2.5 contrastive loss 0.1", 2.5),
         ("step 1 INFO loss 2.5", 2.5),
     ],
