@@ -3,7 +3,6 @@
 The unit of work would insert them too, in several times the CPU.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -31,16 +30,19 @@ def insert_if_new(session: Session, table: type[Table], row: dict[str, Any]) -> 
 
 def is_stored(row: Table) -> bool:
     """Say whether a row has been given to a database; until then it is nobody else's."""
-    return not inspect(row).transient
+    return inspect(row).has_identity
 
 
-def insert_new(session: Session, rows: Sequence[Table]) -> None:
-    """Insert rows that were made just now, in this order; they belong to the session then.
+def insert_added(session: Session) -> None:
+    """Insert what was added to a session and is not stored yet; it stays the session's.
 
-    What they refer to is in the database already, or stands before them.
+    Tables come in the order in which they refer to each other, rows of one in that in which they
+    were added. What had been stored and was changed is left to the unit of work.
     """
     connection = session.connection()
-    for table, group in groupby(rows, type):
+    order = _order_of_tables()
+    added = sorted(session.new, key=lambda row: order[row.__table__])
+    for table, group in groupby(added, type):
         new = _new(table)
         values = []
         for row in group:
@@ -49,9 +51,15 @@ def insert_new(session: Session, rows: Sequence[Table]) -> None:
                 said.setdefault(name, default)
             values.append({name: said[name] for name, _ in new.defaults})
         new.insert.run(connection, *values)
-    for row in rows:
+    for row in added:
+        session.expunge(row)
         make_transient_to_detached(row)
         session.add(row)
+
+
+@cache
+def _order_of_tables() -> dict[CoreTable, int]:
+    return {table: place for place, table in enumerate(Table.metadata.sorted_tables)}
 
 
 @dataclass(frozen=True, slots=True)

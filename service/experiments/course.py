@@ -32,7 +32,7 @@ from gonogo.judge.course.reruns import laid_over
 from gonogo.judge.watch.registry import cause_of, shown_by_lines
 from gonogo.planning.resolve import ResolvedPlan
 from service.db.documents import Awaited, ServiceEnd, is_by_service
-from service.db.insert import insert_new
+from service.db.insert import insert_added
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.experiments.lifecycle import Deed, move_experiment, move_phase, move_run, record_event
@@ -206,7 +206,7 @@ def queue_run(
         sizes={},
         created_at=deed.now,
     )
-    insert_new(deed.session, [run, ProgressRow(run=run.id)])
+    deed.session.add_all([run, ProgressRow(run=run.id)])
     ring(deed.session, Topic.QUEUED)
     record_event(
         deed,
@@ -219,6 +219,7 @@ def queue_run(
         reason=reason.value,
         resume_from=resume_from.wire() if resume_from else None,
     )
+    insert_added(deed.session)
     return run
 
 

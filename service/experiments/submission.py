@@ -17,7 +17,6 @@ from gonogo.planning.configurations import configurations_stamp
 from gonogo.planning.programs import needs
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
-from service.db.insert import insert_new
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.experiments.course import queue_first_run
 from service.experiments.forecasts import check_labels
@@ -164,6 +163,7 @@ def create_experiment(
         )
         for position, phase in enumerate(plan.phases)
     ]
+    deed.session.add_all([experiment, *phases])  # inserted with the run: nothing is asked till then
     record_event(deed, experiment, "experiment.state", state=experiment.state, plan=plan.name)
     inherited = origin.verdicts if origin is not None else {}
     for phase in phases[: len(inherited)]:
@@ -171,7 +171,6 @@ def create_experiment(
         move_phase(deed, experiment, phase, PhaseEvent.INHERIT)
     first = phases[len(inherited)]
     move_phase(deed, experiment, first, PhaseEvent.ACTIVATE)
-    insert_new(deed.session, [experiment, *phases])
     point = origin.point if origin is not None else None
     run = queue_first_run(deed, experiment, first, point, new=True)
     if origin is not None:

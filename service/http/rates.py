@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 
 from starlette.concurrency import run_in_threadpool
@@ -151,9 +152,13 @@ def _address_of(scope: Scope) -> str:
 
     A proxy may pass on whatever a caller says of himself, of any length.
     """
-    host, _, _ = (scope.get("client") or ("",))[0].partition("%")
+    return _address_in((scope.get("client") or ("",))[0])
+
+
+@lru_cache(maxsize=256)
+def _address_in(client: str) -> str:
     try:
-        return str(ip_address(host))
+        return str(ip_address(client.partition("%")[0]))
     except ValueError:
         return ""
 

@@ -12,7 +12,6 @@ nothing is made of a stranger's request, and no writer waits for it.
 """
 
 import asyncio
-import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -226,7 +225,7 @@ class ShortWays:
 def _prepare(way: Way, named: Mapping[str, str], header: str | None, body: bytes) -> Change | None:
     """Return what a request asks for; None: the route itself has to see it."""
     try:
-        said = way.body.model_validate(json.loads(body))
+        said = way.body.model_validate_json(body)
         return way.prepare(Plain(named=named, body=said, header=header))
     except _LEFT:
         return None

@@ -122,6 +122,7 @@ SHORT = Way(
     role=Role.OPERATOR,
     body=Submission,
     prepare=_prepare_submission,
+    quick_bytes=2**10,
 )
 """A campaign or a sweep submits hundreds."""
 

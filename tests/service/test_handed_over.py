@@ -17,7 +17,7 @@ from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, save_json
 from service.conductor.judge import Judging
 from service.conductor.leases import LEASE_S, TAKEOVER_AFTER_S, Leases
-from service.db.insert import insert_new
+from service.db.insert import insert_added
 from service.db.schema import AssessmentRow, ProgressRow, RunRow
 from service.db.store import Session
 from service.experiments.resume_points import load_resume_points
@@ -148,7 +148,8 @@ def test_the_next_phase_takes_no_weights_of_a_remedy_that_its_host_ended(
             dir=str(tmp_path / "runs" / name), host="host-1", profile="cpu", gpus=0,
             sizes={}, created_at=4e9, judged=True,
         )  # fmt: skip
-        insert_new(session, [run, ProgressRow(run=run.id)])
+        session.add_all([run, ProgressRow(run=run.id)])
+        insert_added(session)
         told = replace(attempt, verdict=Verdict.INCONCLUSIVE, answerable=False, **made)
         session.add(AssessmentRow(run=run.id, attempt=told, rules="{}", facts="{}"))
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from collections.abc import Sequence
+
+from sqlalchemy import Engine, event, select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.ids import Kind, new_id
-from service.db.insert import insert_new, is_stored
+from service.db.insert import insert_added, is_stored
 from service.db.schema import ExperimentRow, PhaseRow, Table
 from tests.service.conftest import Plane
 
@@ -21,6 +23,11 @@ def rows() -> tuple[ExperimentRow, PhaseRow]:
     return experiment, phase
 
 
+def insert_all(session: Session, added: Sequence[Table]) -> None:
+    session.add_all(added)
+    insert_added(session)
+
+
 def columns(row: Table) -> dict[str, object]:
     return {column.key: getattr(row, column.key) for column in row.__table__.columns}
 
@@ -28,7 +35,7 @@ def columns(row: Table) -> dict[str, object]:
 def test_they_are_read_as_those_of_the_unit_of_work(plane: Plane) -> None:
     ours, theirs = rows(), rows()
     store = plane.context.store
-    store.write(lambda session: insert_new(session, ours))
+    store.write(lambda session: insert_all(session, ours[::-1]))  # what is referred to comes first
     store.write(lambda session: session.add_all(theirs[:1]))
     store.write(lambda session: session.add_all(theirs[1:]))
 
@@ -47,10 +54,28 @@ def test_they_belong_to_the_session_and_a_change_of_theirs_is_written(plane: Pla
     assert not is_stored(experiment)
 
     def work(session: Session) -> None:
-        insert_new(session, [experiment, phase])
+        session.add_all([experiment, phase])
+        assert not is_stored(phase)
+        insert_added(session)
         assert is_stored(phase)
+        assert not session.new
         experiment.event_seq += 1
 
     plane.context.store.write(work)
     query = select(ExperimentRow.event_seq).where(ExperimentRow.id == experiment.id)
     assert plane.context.store.read(lambda session: session.scalars(query).one()) == 1
+
+
+def test_a_submission_is_inserted_whole_and_nothing_of_it_is_updated(plane: Plane) -> None:
+    told: list[str] = []
+
+    def note(connection: object, cursor: object, statement: str, *_: object) -> None:
+        told.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        plane.submit()
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    units = ("INSERT INTO events", "INSERT INTO runs", "UPDATE experiments")
+    assert not [text for text in told if text.startswith(units)]
