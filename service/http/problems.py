@@ -240,8 +240,14 @@ def _on_text(request: Request, error: Exception) -> JSONResponse:
     return problem_response(body)
 
 
+_NO_THREAD = "can't start new thread"
+"""What Python says where a limit of the host is reached (RuntimeError)."""
+
+
 def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
     """Answer a defect of ours with an id by which its traceback is found in the log."""
+    if str(error) == _NO_THREAD:
+        return problem_of_error(request, Unavailable("the host gives the service no thread for it"))
     number = uuid.uuid4().hex
     _log.error(
         "%s %s failed, request %s",
