@@ -34,6 +34,7 @@ from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.experiments.checkpoints import had_failed, iter_drifted, iter_unpassed
 from service.experiments.course import end_without_worker, resolved_of
 from service.experiments.epochs import EPOCH, is_of_now, next_token
+from service.experiments.hosts import Host
 from service.experiments.lifecycle import (
     Deed,
     lock_run,
@@ -196,7 +197,7 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
         if insert_if_new(deed.session, WorkerRow, {"name": request.worker, **said}):
             return False
         row = deed.session.scalars(query).one()  # another claim of its own was faster
-    same = _is_same_machine(row, request)
+    same = Host(row.host, row.machine).is_same(Host(request.host, request.machine_id))
     by_engine = request.engine is not EngineName.LOCAL
     silent_s = deed.now - row.seen_at
     if by_engine and row.host != request.host and silent_s <= SILENT_S:
@@ -213,13 +214,6 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
     for name, value in said.items():
         setattr(row, name, value)
     return rebooted
-
-
-def _is_same_machine(row: WorkerRow, request: ClaimRequest) -> bool:
-    """Say whether a claim comes from the machine of the one before; by name where none is said."""
-    if row.machine is None or request.machine_id is None:
-        return row.host == request.host
-    return row.machine == request.machine_id
 
 
 def _works(deed: Deed, row: WorkerRow) -> bool:
@@ -283,7 +277,8 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
             _move(deed, experiment, run, request.worker, token)
     except Conflict:
         return None
-    run.worker, run.host, run.boot_id = request.worker, request.host, request.boot_id
+    run.worker, run.boot_id = request.worker, request.boot_id
+    run.host, run.machine = request.host, request.machine_id
     return Claimed(order=_note_claim(deed, experiment, run, order, secret), secret=secret)
 
 
@@ -310,7 +305,8 @@ def take_up(deed: Deed, run_id: str, bearer: Bearer) -> None:
     except UNREADABLE:
         return
     _move(deed, experiment, run, worker.name, bearer.token)
-    run.worker, run.host, run.boot_id = worker.name, worker.host, worker.boot_id
+    run.worker, run.boot_id = worker.name, worker.boot_id
+    run.host, run.machine = worker.host, worker.machine
     _note_claim(deed, experiment, run, order, bearer.secret)
     deed.session.flush()
 

@@ -22,6 +22,7 @@ from service.db.documents import ClaimKept
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
 from service.experiments.checkpoints import host_of, host_of_origin, is_unfit
 from service.experiments.course import gpus_of, patch_of, resolved_of
+from service.experiments.hosts import Host, host_of_run
 from service.experiments.lifecycle import Deed
 from service.experiments.takers import SILENT_S
 from service.queries.experiments import runs_of
@@ -88,7 +89,7 @@ def fitting(
         request: what the worker says of itself.
         unreadable: called with a run of whose plan nothing can be made, and why.
     """
-    offer, host = _offer(request, request.free), request.host
+    offer, host = _offer(request, request.free), Host(request.host, request.machine_id)
     query = (
         select(RunRow, ExperimentRow)
         .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
@@ -169,7 +170,7 @@ def _held(session: Session, labels: Mapping[str, str]) -> list[str]:
     return [text for text in asked if json.loads(text).items() <= labels.items()]
 
 
-def _belongs_elsewhere(deed: Deed, experiment: ExperimentRow, host: str) -> bool:
+def _belongs_elsewhere(deed: Deed, experiment: ExperimentRow, host: Host) -> bool:
     """Say whether a campaign's run waits for the host of its campaign's other runs.
 
     Runs are compared on one host; only where no worker of it lives any more another may go on.
@@ -177,21 +178,24 @@ def _belongs_elsewhere(deed: Deed, experiment: ExperimentRow, host: str) -> bool
     if experiment.campaign is None:
         return False
     query = (
-        select(RunRow.host)
+        select(RunRow.host, RunRow.machine)
         .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
         .where(ExperimentRow.campaign == experiment.campaign, RunRow.host.is_not(None))
         .order_by(RunRow.claimed_at.desc())
         .limit(1)
     )
-    theirs = deed.session.scalars(query).first()
-    return theirs is not None and theirs != host and bool(_living(deed, WorkerRow.host == theirs))
+    found = deed.session.execute(query).first()
+    if found is None or found.host is None:
+        return False
+    theirs = Host(found.host, found.machine)
+    return not theirs.is_same(host) and any(_living_at(deed, theirs))
 
 
 def _begins_elsewhere(
     deed: Deed,
     experiment: ExperimentRow,
     run: RunRow,
-    host: str,
+    host: Host,
     plan: Plan,
     change: RecordedPatch | None,
 ) -> bool:
@@ -204,15 +208,16 @@ def _begins_elsewhere(
         return False
     attempts = runs_of(deed.session, run.experiment)
     theirs = host_of(run.resume_from, attempts) or host_of_origin(experiment)
-    if theirs is None or theirs == host:
+    if theirs is None or theirs.is_same(host):
         return False
-    if any(is_unfit(row) for row in attempts if row.phase == run.phase and row.host == theirs):
+    there = [row for row in attempts if row.phase == run.phase and _ran_at(row, theirs)]
+    if any(map(is_unfit, there)):
         return False
-    return _takes(_living(deed, WorkerRow.host == theirs), run, plan, change)
+    return _takes(_living_at(deed, theirs), run, plan, change)
 
 
 def _is_tried_elsewhere(
-    deed: Deed, run: RunRow, host: str, plan: Plan, change: RecordedPatch | None
+    deed: Deed, run: RunRow, host: Host, plan: Plan, change: RecordedPatch | None
 ) -> bool:
     """Say whether a retry waits a while for another host than the one that may be to blame.
 
@@ -222,18 +227,21 @@ def _is_tried_elsewhere(
         return False
     if deed.now - run.created_at > OTHER_HOST_S or not _failed_on(deed.session, run, host):
         return False
-    return _takes(_living(deed, WorkerRow.host != host), run, plan, change)
+    others = (row for row in _living(deed) if not _is_at(row, host))
+    return _takes(others, run, plan, change)
 
 
-def _failed_on(session: Session, run: RunRow, host: str) -> bool:
+def _failed_on(session: Session, run: RunRow, host: Host) -> bool:
     """Say whether the attempt before failed on this host, by what may be the host's fault."""
-    query = select(RunRow.host, RunRow.outcome).where(
+    query = select(RunRow.host, RunRow.machine, RunRow.outcome).where(
         RunRow.experiment == run.experiment,
         RunRow.phase == run.phase,
         RunRow.attempt == run.attempt - 1,
     )
     before = session.execute(query).first()
-    if before is None or before.host != host:
+    if before is None or before.host is None:
+        return False
+    if not Host(before.host, before.machine).is_same(host):
         return False
     return before.outcome is not None and before.outcome.code in OF_THE_HOST
 
@@ -246,12 +254,26 @@ def _takes(
     return any(offer.fits(plan, change, run.phase) for offer in offers)
 
 
-def _living(deed: Deed, where: ColumnElement[bool]) -> list[WorkerRow]:
-    """Return the workers there that were heard lately and take runs."""
+def _living(deed: Deed) -> Iterator[WorkerRow]:
+    """Yield the workers that were heard lately and take runs."""
     query = select(WorkerRow).where(
-        where, WorkerRow.seen_at >= deed.now - SILENT_S, WorkerRow.draining.is_(False)
+        WorkerRow.seen_at >= deed.now - SILENT_S, WorkerRow.draining.is_(False)
     )
-    return list(deed.session.scalars(query))
+    yield from deed.session.scalars(query)
+
+
+def _living_at(deed: Deed, host: Host) -> Iterator[WorkerRow]:
+    """Yield those of one host."""
+    return (row for row in _living(deed) if _is_at(row, host))
+
+
+def _is_at(worker: WorkerRow, host: Host) -> bool:
+    return Host(worker.host, worker.machine).is_same(host)
+
+
+def _ran_at(run: RunRow, host: Host) -> bool:
+    found = host_of_run(run)
+    return found is not None and found.is_same(host)
 
 
 def _offer(request: ClaimRequest | ClaimKept, devices: Iterable[str]) -> Offer:

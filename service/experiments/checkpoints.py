@@ -33,6 +33,7 @@ from gonogo.judge.watch.registry import cause_of, shown_by_lines
 from gonogo.rundir import RunDir, is_text, load_sealed, open_file
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
+from service.experiments.hosts import Host, host_of_run
 from service.experiments.saved import Saved, load_told, reached_step
 from service.queries.experiments import runs_of
 from service.queries.findings import load_findings
@@ -69,7 +70,7 @@ def durable_checkpoints(
             )
 
 
-def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: str | None = None) -> bool:
+def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: Host | None = None) -> bool:
     """Say whether a checkpoint that was found whole once still is, as far as anybody knows.
 
     Args:
@@ -91,7 +92,7 @@ def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: str | Non
     return point.path not in found_missing(rows, before)
 
 
-def found_missing(attempts: Iterable[RunRow], before: str | None = None) -> set[str]:
+def found_missing(attempts: Iterable[RunRow], before: Host | None = None) -> set[str]:
     """Return the checkpoints that preflight did not find where they were written.
 
     Another host that lacks one proves nothing, unless nobody knows which host wrote it.
@@ -107,8 +108,8 @@ def found_missing(attempts: Iterable[RunRow], before: str | None = None) -> set[
             continue
         path = run.resume_from.path
         holder = next((other for other in rows if _holds(other, path)), None)
-        wrote = before if holder is None else holder.host
-        if wrote is None or wrote == run.host:
+        wrote, looked = before if holder is None else host_of_run(holder), host_of_run(run)
+        if wrote is None or (looked is not None and wrote.is_same(looked)):
             found.add(path)
     return found
 
@@ -211,15 +212,16 @@ def found_elsewhere(point: ResumePoint, attempts: Sequence[RunRow]) -> ResumePoi
     return found if found is not None and found.step else None
 
 
-def host_of(point: ResumePoint, attempts: Iterable[RunRow]) -> str | None:
+def host_of(point: ResumePoint, attempts: Iterable[RunRow]) -> Host | None:
     """Return the host on which a checkpoint was written; None when no run of these wrote it."""
     holder = _holder(point, attempts)
-    return None if holder is None else holder.host
+    return None if holder is None else host_of_run(holder)
 
 
-def host_of_origin(experiment: ExperimentRow) -> str | None:
+def host_of_origin(experiment: ExperimentRow) -> Host | None:
     """Return the host on which lies what was taken over from another experiment, if it is known."""
-    return None if experiment.origin is None else experiment.origin.host
+    name = None if experiment.origin is None else experiment.origin.host
+    return None if name is None else Host(name)
 
 
 def is_unfit(run: RunRow) -> bool:

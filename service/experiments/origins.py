@@ -151,7 +151,8 @@ def _steps_of(experiment: ExperimentRow, phase: str) -> int:
 
 def _host_of(session: Session, source: ExperimentRow, point: ResumePoint) -> str | None:
     """Return the host that wrote a checkpoint of an experiment, or of what that went on from."""
-    return host_of(point, runs_of(session, source.id)) or host_of_origin(source)
+    found = host_of(point, runs_of(session, source.id)) or host_of_origin(source)
+    return None if found is None else found.name
 
 
 def _verdicts(

@@ -229,7 +229,7 @@ def _where(row: ExperimentRow, queued: RunRow, runs: list[RunRow]) -> str:
         return NO_CHECKPOINT if queued.reason in GOING_ON else ""
     host = host_of(queued.resume_from, runs) or host_of_origin(row)
     step = queued.resume_from.step
-    return "" if host is None else f", which goes on from step {step} on {host}"
+    return "" if host is None else f", which goes on from step {step} on {host.name}"
 
 
 def _offer(

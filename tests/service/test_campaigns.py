@@ -249,14 +249,15 @@ def test_a_run_that_a_person_cancels_and_that_is_made_once_more_wins_with_a_note
 
 
 @pytest.mark.long
-def test_runs_wait_for_the_host_of_the_others_while_it_lives(plane: Plane) -> None:
+@pytest.mark.parametrize("name", ["host-2", "host-1"], ids=["another name", "the same name"])
+def test_runs_wait_for_the_host_of_the_others_while_it_lives(plane: Plane, name: str) -> None:
     submit(plane)
     here = plane.worker(name="w1", host="host-1")
-    there = plane.worker(name="w2", host="host-2")
-    run_through(here, plane.next_order(here), 1.0)
+    there = plane.worker(name="w2", host=name)
+    run_through(here, plane.next_order(here, machine_id="a" * 32), 1.0)
     plane.wait(lambda: len(plane.get("/campaigns")["items"][0]["members"]) == 2, "the next run")
-    assert there.claim() is None
-    assert plane.next_order(here) is not None
+    assert there.claim(machine_id="b" * 32) is None
+    assert plane.next_order(here, machine_id="a" * 32) is not None
 
 
 @pytest.mark.long

@@ -67,9 +67,9 @@ def lost(worker: FakeWorker, order: Order) -> None:
     ended(worker, order, "keeper_lost", dir=f"{FAR}/{order.run}")
 
 
-def first_order(plane: Plane, worker: FakeWorker) -> Order:
+def first_order(plane: Plane, worker: FakeWorker, **more: Any) -> Order:
     plane.submit(set={"retry.infra": 3, "phases.sanity.steps": 20})
-    order = worker.claim()
+    order = worker.claim(**more)
     assert order is not None
     return order
 
@@ -400,3 +400,25 @@ def test_a_checkpoint_that_holds_a_pipe_is_none_and_keeps_no_run_from_being_judg
         assert plane.next_order(worker).resume_from is None
     finally:  # whoever waits for a writer has one
         os.close(os.open(folder / "model.pt", os.O_RDWR))
+
+
+def test_another_machine_of_the_same_name_neither_takes_it_nor_proves_it_gone(
+    plane: Plane,
+) -> None:
+    """Containers of one compose file are called alike; the checkpoint lies with one of them."""
+    here, there = "a" * 32, "b" * 32
+    worker = plane.worker()
+    namesake = plane.worker(name="w2", boot_id="boot-9")
+    order = first_order(plane, worker, machine_id=here)
+    trains(worker, order, tick(0, seen(1)))
+    lost(worker, order)
+    plane.wait(lambda: _waits_on(plane, order.experiment, "step 1 on host-1"))
+    assert namesake.claim(machine_id=there) is None
+    worker.claim(machine_id=here, draining=True)
+    second = namesake.claim(machine_id=there)
+    assert second is not None
+    unfit(namesake, second, "resume")
+    worker.active = []
+    third = plane.next_order(worker, machine_id=here)
+    assert third.resume_from is not None
+    assert third.resume_from.step == 1, "it is there, where it was written"

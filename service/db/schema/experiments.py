@@ -165,6 +165,9 @@ class RunRow(Table):
     claim: Mapped[str | None] = mapped_column(String(64))
     """SHA-256 of the secret that its claim was answered with, which every message brings."""
     host: Mapped[str | None] = mapped_column(Text)
+    """Its name, for people."""
+    machine: Mapped[str | None] = mapped_column(String(32))
+    """Which host it is; null: its worker did not say, or a row of before."""
     boot_id: Mapped[str | None] = mapped_column(Text)
     dir: Mapped[str | None] = mapped_column(Text)
     command: Mapped[Stop | None]
