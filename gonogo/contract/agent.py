@@ -222,7 +222,7 @@ class StateReport(Document):
     """With `end`: small record → SHA-256 of its bytes; judgement waits for these very bytes."""
 
 
-class FindingsReport(Submitted):
+class FindingsReport(Document):
     """POST /agent/runs/{id}/findings; idempotent by key."""
 
     token: int

@@ -230,3 +230,22 @@ def test_half_a_surrogate_pair_is_refused_wherever_it_stands(plane: Plane) -> No
         assert "half a surrogate pair" in answer.json()["detail"]
     assert plane.get(f"/runs/{order.run}")["state"] == RunState.RUNNING
     assert worker.state(order, "end", exit={**EXIT, "text": "\U0001f600 é"}).status_code == 200
+
+
+@pytest.mark.parametrize("where", ["key", "text", "detector", "section"])
+def test_a_finding_that_holds_half_a_surrogate_pair_is_the_senders_fault(
+    plane: Plane, where: str
+) -> None:
+    worker, order = in_state(plane, RunState.RUNNING)
+    finding = {"detector": "x", "severity": "info", "at": 1.0, "key": "k", "text": "t"}
+    body = {"token": order.token, "findings": [{**finding, where: "a\ud800"}]}
+    answer = plane.http.post(
+        f"/api/v1/agent/runs/{order.run}/findings",
+        content=json.dumps(body),
+        headers={
+            "Authorization": f"Bearer {worker.key}",
+            "X-Gonogo-Claim": worker.secrets[order.run],
+            "Content-Type": "application/json",
+        },
+    )
+    assert answer.status_code == 422, answer.text
