@@ -4,6 +4,7 @@ The same promise as `gonogo.rundir.save_json`, for processes that must start in
 milliseconds and therefore do without pydantic.
 """
 
+import errno
 import json
 import os
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.first_file import place_first
-from gonogo.plain_file import NoPlainFile, read_plain
+from gonogo.plain_file import NoPlainFile, read_small
 
 
 def save_json(path: Path, value: Any) -> None:
@@ -46,18 +47,22 @@ def create_json(path: Path, value: Any) -> bool:
 
 
 def load_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None when it is missing or is not one (a pipe is none).
+    """Return the object in a JSON file; None when it is missing or is not one.
 
-    Half a surrogate pair in it, which no file takes, is a question mark.
+    A pipe is none, and so is what is larger than any record (`MAX_RECORD_BYTES`). Half a surrogate
+    pair in it, which no file takes, is a question mark.
     """
     try:
-        with read_plain(path) as stream:
-            raw = stream.read()
+        raw = read_small(path)
         found = json.loads(raw)
         if b"\\ud" in raw.lower() or not raw.isascii():  # as an escape, or as bytes of its own
             found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
     except (FileNotFoundError, NoPlainFile, ValueError, RecursionError):
         # a trainer may write here, too
+        return None
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            raise
         return None
     return found if isinstance(found, dict) else None
 

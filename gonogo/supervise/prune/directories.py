@@ -167,7 +167,7 @@ def _load_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; an empty one where there is none that can be read."""
     try:
         found = json.loads(load_bytes(path))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # a trainer may write here, too
         return {}
     return found if isinstance(found, dict) else {}
 

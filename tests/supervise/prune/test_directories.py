@@ -76,6 +76,13 @@ def test_a_run_that_no_service_knows_is_its_own_experiment(tmp_path: Path) -> No
     assert only(tmp_path).known, "what says nothing is a service's"
 
 
+def test_one_run_s_nonsense_keeps_no_other_from_being_pruned(tmp_path: Path) -> None:
+    """A trainer writes to its run's directory: brackets without end were a traceback."""
+    run_dir = ended_run(tmp_path)
+    (run_dir.path / ".shipped").write_text("[" * 200_000)
+    assert only(tmp_path).known
+
+
 def test_a_run_that_was_given_up_is_a_services_whatever_its_reason_says(tmp_path: Path) -> None:
     order = make_order()
     run_dir = ended_run(tmp_path, order)

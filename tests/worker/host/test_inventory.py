@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from gonogo.rundir import save_json
-from gonogo.supervise.given_up import REFUSED_NAME
+from gonogo.supervise.given_up import REFUSED_NAME, load_refusal
 from tests.supervise.orders import make_order, make_run_dir
 from worker.host.claim_book import CLAIMED_NAME
 from worker.host.inventory import Inventory
+from worker.shipping.acknowledged import Reported, load_reported
 
 
 def test_a_run_is_open_until_it_is_shipped(tmp_path: Path) -> None:
@@ -86,3 +87,15 @@ def test_a_pipe_under_a_record_s_name_holds_no_worker(name: str, tmp_path: Path)
         "load_refusal(found.path); load_reported(found.path)"
     )
     subprocess.run([sys.executable, "-c", look, tmp_path], timeout=30.0, check=True)
+
+
+@pytest.mark.parametrize("name", ["keeper.json", CLAIMED_NAME, REFUSED_NAME, ".reported.json"])
+def test_a_terabyte_under_a_record_s_name_ends_no_round(name: str, tmp_path: Path) -> None:
+    """A trainer's `truncate` takes no room: the worker claimed and ended nothing any more."""
+    run_dir = make_run_dir(tmp_path, make_order())
+    with (run_dir.path / name).open("wb") as stream:
+        stream.truncate(2**40)
+    (found,) = Inventory(tmp_path, "m").open_runs()
+    assert (found.keeper, found.unseen) == (None, None)
+    assert load_refusal(found.path) is None
+    assert load_reported(found.path) == Reported()
