@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Network, ip_address
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -33,6 +33,7 @@ ADDRESSES = 10_000
 """Buckets that are kept, those used last; an address that was forgotten has a full one."""
 FRESH_S = 5.0
 """How long what was read of the living keys is held for true, while somebody is held up."""
+_OWN_BITS = 64
 _API = "/api/"
 _SIGN_IN = "/sign-in"
 
@@ -150,17 +151,26 @@ class Rates:
 def _address_of(scope: Scope) -> str:
     """Return from where a request comes; empty where that is no address.
 
-    A proxy may pass on whatever a caller says of himself, of any length.
+    A proxy may pass on whatever a caller says of himself, of any length. An IPv6 host has a network
+    of 2⁶⁴ addresses to itself, so they are one.
     """
-    return _address_in((scope.get("client") or ("",))[0])
+    client = (scope.get("client") or ("",))[0]
+    return _address_in(client) if len(client) <= _LONGEST else ""
+
+
+_LONGEST = 100
+"""Letters of an address with its zone; what is remembered is no longer."""
 
 
 @lru_cache(maxsize=256)
 def _address_in(client: str) -> str:
     try:
-        return str(ip_address(client.partition("%")[0]))
+        address = ip_address(client.partition("%")[0])
     except ValueError:
         return ""
+    if isinstance(address, IPv4Address):
+        return str(address)
+    return str(address.ipv4_mapped or IPv6Network((address, _OWN_BITS), strict=False))
 
 
 def living_keys_of(context: Context) -> Callable[[], frozenset[str]]:

@@ -164,11 +164,22 @@ def test_what_is_no_address_is_one_and_none_of_it_is_kept() -> None:
         assert caller.ask(of=(f"{number}{long}", f"fe80::1%{number}{long}")[number % 2]) == 401
     assert caller.ask(of=f"other{long}") == 401
     kept = caller.buckets()
-    assert kept == {"", "fe80::1"}
+    assert kept == {"", "fe80::/64"}
     for _ in range(int(BURST)):
         caller.ask(of=long)
     assert caller.ask(of=f"another{long}") == 429
     assert caller.ask() == 401
+
+
+def test_a_host_that_has_a_network_of_addresses_is_one_caller() -> None:
+    """It took the next of 2⁶⁴ for each key that it tried, and was never held up."""
+    caller = Caller()
+    for number in range(int(BURST)):
+        assert caller.ask(of=f"2001:db8:0:1::{number:x}") == 401
+    assert caller.ask(of="2001:db8:0:1:ffff::1") == 429
+    assert caller.ask(of="2001:db8:0:2::1") == 401
+    assert caller.ask(of="::ffff:9.9.9.9") == caller.ask(of="9.9.9.9") == 401
+    assert "::ffff:909:909" not in caller.buckets()
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
