@@ -1,4 +1,5 @@
 import hashlib
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -67,6 +68,12 @@ def add_strange_name(folder: Path) -> None:
     (folder / "nsa" / "ü \n'\".yaml").write_text("x: 1\n")
 
 
+def add_link_to_a_pipe(folder: Path) -> None:
+    """Nobody writes to it: worker and trainer waited for that for ever."""
+    os.mkfifo(folder / "pipe")
+    (folder / "nsa" / "piped.py").symlink_to("../pipe")
+
+
 def add_link_to_nothing(folder: Path) -> None:
     (folder / "gone.py").symlink_to(folder / "nowhere")
 
@@ -99,7 +106,7 @@ def lose_everything(folder: Path) -> None:
 
 CHANGES = (
     clean, edit, stage, add_source, add_other_source, add_strange_name, add_link_to_nothing,
-    edit_and_add, add_no_source, lose_git, lose_git_and_edit, lose_everything,
+    add_link_to_a_pipe, edit_and_add, add_no_source, lose_git, lose_git_and_edit, lose_everything,
 )  # fmt: skip
 
 

@@ -82,11 +82,15 @@ def _is_source(name: str) -> bool:
 
 
 def _add_files(digest: "hashlib._Hash", folder: Path, names: Iterable[str]) -> None:
-    """Add names and contents; a file that cannot be read counts by its name alone."""
+    """Add names and contents; what cannot be read, or is no file, counts by its name alone.
+
+    A link may lead to a pipe, for whose writer one would wait, or to a device without an end.
+    """
     for name in names:
         digest.update(b"\0" + os.fsencode(name) + b"\0")
         try:
-            digest.update(hashlib.sha256((folder / name).read_bytes()).digest())
+            if (folder / name).is_file():
+                digest.update(hashlib.sha256((folder / name).read_bytes()).digest())
         except OSError:
             continue
 
