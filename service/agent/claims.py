@@ -34,7 +34,6 @@ from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.experiments.checkpoints import had_failed, iter_drifted, iter_unpassed
 from service.experiments.course import end_without_worker, resolved_of
 from service.experiments.epochs import EPOCH, is_of_now, next_token
-from service.experiments.hosts import Host
 from service.experiments.lifecycle import (
     Deed,
     lock_run,
@@ -197,7 +196,7 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
         if insert_if_new(deed.session, WorkerRow, {"name": request.worker, **said}):
             return False
         row = deed.session.scalars(query).one()  # another claim of its own was faster
-    same = Host(row.host, row.machine).is_same(Host(request.host, request.machine_id))
+    same = _is_same_machine(row, request)
     by_engine = request.engine is not EngineName.LOCAL
     silent_s = deed.now - row.seen_at
     if by_engine and row.host != request.host and silent_s <= SILENT_S:
@@ -214,6 +213,13 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
     for name, value in said.items():
         setattr(row, name, value)
     return rebooted
+
+
+def _is_same_machine(row: WorkerRow, request: ClaimRequest) -> bool:
+    """Say whether a claim comes from the machine of the one before; by name where none is said."""
+    if row.machine is None or request.machine_id is None:
+        return row.host == request.host
+    return row.machine == request.machine_id
 
 
 def _works(deed: Deed, row: WorkerRow) -> bool:

@@ -1,6 +1,7 @@
-"""Which host is it? Its machine's id says so; its name is for people, and others may have it too.
+"""Which host is it? Its machine's id and its name say so together; others may have either, too.
 
-Containers of one compose file are called alike, and so are machines made of one image.
+Containers of one compose file are called alike, and so are machines that nobody named; nodes that
+were started from one image have one `/etc/machine-id`.
 """
 
 from dataclasses import dataclass
@@ -17,10 +18,9 @@ class Host:
     """Its id; None: nobody told (a worker of before, or what another experiment kept of it)."""
 
     def is_same(self, other: "Host") -> bool:
-        """Say whether two are one host; by name where the machine of one is not known."""
-        if self.machine is None or other.machine is None:
-            return self.name == other.name
-        return self.machine == other.machine
+        """Say whether two are one host; by name alone where the machine of one is not known."""
+        unknown = self.machine is None or other.machine is None
+        return self.name == other.name and (unknown or self.machine == other.machine)
 
 
 def host_of_run(run: RunRow) -> Host | None:

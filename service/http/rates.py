@@ -154,18 +154,18 @@ def _address_of(scope: Scope) -> str:
     A proxy may pass on whatever a caller says of himself, of any length. An IPv6 host has a network
     of 2⁶⁴ addresses to itself, so they are one.
     """
-    client = (scope.get("client") or ("",))[0]
-    return _address_in(client) if len(client) <= _LONGEST else ""
+    host, _, _ = (scope.get("client") or ("",))[0].partition("%")
+    return _address_in(host) if len(host) <= _LONGEST else ""
 
 
-_LONGEST = 100
-"""Letters of an address with its zone; what is remembered is no longer."""
+_LONGEST = 45
+"""Letters of an address; what is remembered is no longer."""
 
 
 @lru_cache(maxsize=256)
-def _address_in(client: str) -> str:
+def _address_in(host: str) -> str:
     try:
-        address = ip_address(client.partition("%")[0])
+        address = ip_address(host)
     except ValueError:
         return ""
     if isinstance(address, IPv4Address):

@@ -402,13 +402,14 @@ def test_a_checkpoint_that_holds_a_pipe_is_none_and_keeps_no_run_from_being_judg
         os.close(os.open(folder / "model.pt", os.O_RDWR))
 
 
-def test_another_machine_of_the_same_name_neither_takes_it_nor_proves_it_gone(
-    plane: Plane,
+@pytest.mark.parametrize(("host", "machine"), [("host-1", "b" * 32), ("host-2", "a" * 32)])
+def test_another_host_of_the_same_name_or_id_neither_takes_it_nor_proves_it_gone(
+    plane: Plane, host: str, machine: str
 ) -> None:
-    """Containers of one compose file are called alike; the checkpoint lies with one of them."""
-    here, there = "a" * 32, "b" * 32
+    """Containers of one compose file are called alike, nodes of one image have one machine id."""
+    here, there = "a" * 32, machine
     worker = plane.worker()
-    namesake = plane.worker(name="w2", boot_id="boot-9")
+    namesake = plane.worker(name="w2", host=host, boot_id="boot-9")
     order = first_order(plane, worker, machine_id=here)
     trains(worker, order, tick(0, seen(1)))
     lost(worker, order)
