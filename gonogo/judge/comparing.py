@@ -3,7 +3,7 @@
 A directory is folded once, and measured by the judge's own measure of the metric that is asked for,
 whether or not its gate looks at it: nothing recorded changes by it. A decision brings what its
 facts hold; where they hold no such metric, or one that was measured otherwise then, and the run's
-directory is at hand, that is measured.
+directory is at hand as it was judged, that is measured.
 Either counts only where the criteria pass that no plan waives: what did not complete, or was not
 watched to its end, wins nothing.
 """
@@ -32,13 +32,16 @@ from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir
 
 
-def unit_of_directory(name: str, path: Path, question: Question) -> Unit | NoUnit:
+def unit_of_directory(
+    name: str, path: Path, question: Question, *, judged: Facts | None = None
+) -> Unit | NoUnit:
     """Return what a run directory brings.
 
     Args:
         name: as it was named by who asked.
         path: the run directory.
         question: what is asked.
+        judged: the facts of the decision that it is measured for; None where it is for none.
 
     Raises:
         NotFound: no such directory, neither lines nor an order in it, or it was pruned.
@@ -55,6 +58,9 @@ def unit_of_directory(name: str, path: Path, question: Question) -> Unit | NoUni
         return NoUnit(name=name, why=f"{path.name} cannot be read: {error.strerror}")
     rules = build_rules(record.order)
     facts = build_facts(record, rules)
+    changed = None if judged is None else _changed_since(judged, facts)
+    if changed is not None:
+        return NoUnit(name=name, why=f"its run directory is not as it was judged: {changed}")
     measures = {
         str(row.metric): build_measure(row, record.ranks, rules)
         for row in (question.criteria() if rules.known else ())
@@ -93,7 +99,7 @@ def unit_of_decision(
     here = run_dir is not None and _is_of(run_dir, rules)
     anew = found is None or not is_of_today(facts.v, question.metric)
     if anew and here and run_dir is not None:
-        return unit_of_directory(name, run_dir, question)
+        return unit_of_directory(name, run_dir, question, judged=facts)
     if order is None and here and run_dir is not None:
         order = _judged_order(run_dir, facts)
     measures = {
@@ -143,6 +149,24 @@ def _judged_order(run_dir: Path, facts: Facts) -> Order | None:
     run = RunDir(run_dir)
     judged = facts.files.get(run.order.name)
     return load_order(run) if judged in (None, seal_of(run.order, [])) else None
+
+
+def _changed_since(judged: Facts, found: Facts) -> str | None:
+    """Return which file of a run's directory is another than the one that was judged.
+
+    A decision that is signed vouches for nothing that was put there since. Of its facts only the
+    digests are compared: the rest may have been measured otherwise then. What devices say, the
+    ticks hold.
+    """
+    lines = {rank: row.digest for rank, row in found.ranks.items()}
+    for rank, row in judged.ranks.items():
+        if lines.get(rank) != row.digest:
+            return f"heartbeat_rank{rank}.jsonl"
+    for name, seal in judged.files.items():
+        if found.files.get(name) != seal:
+            return name
+    watched = None if found.watch is None else found.watch.digest
+    return "watch.jsonl" if judged.watch and judged.watch.digest != watched else None
 
 
 def _is_of(run_dir: Path, rules: Rules) -> bool:

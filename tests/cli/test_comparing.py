@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from gonogo.judge.compare.question import ask
 from gonogo.judge.compare.unit import NoUnit, Unit
 from gonogo.judge.comparing import unit_of_decision, unit_of_directory
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.ledger.recorded import load_decision, record_of
+from gonogo.judge.ledger.recorded import RecordedDecision, load_decision, record_of
 from gonogo.rundir import save_json
 from gonogo.signing import save_signing_key
 from tests.cli.conftest import Gonogo
@@ -325,6 +326,13 @@ def test_a_directory_that_cannot_be_listed_brings_nothing_and_says_why(
     assert found == NoUnit(name="a", why=f"{tmp_path.name} cannot be read: Permission denied")
 
 
+def about(recorded: RecordedDecision, folder: Path) -> RecordedDecision:
+    """A decision of an earlier release as if it were about this directory."""
+    own = judge_directory(folder)["facts"]
+    files = {name: own[name] for name in ("ranks", "files", "watch", "exit")}
+    return resealed(recorded, facts={**recorded.document["facts"], **files})
+
+
 @pytest.mark.parametrize(("metric", "version"), [("toks_per_s", 4), ("loss", 3)])
 def test_a_speed_of_an_earlier_release_is_measured_anew_where_its_directory_is(
     metric: str, version: int, tmp_path: Path
@@ -333,12 +341,56 @@ def test_a_speed_of_an_earlier_release_is_measured_anew_where_its_directory_is(
     order = order_of()
     ranks = healthy_ranks(order)
     save_run(tmp_path / "run", order, ranks, exit_of(ranks))
+    recorded = about(recorded, tmp_path / "run")
     question = ask(metric, warmup_steps=5)
     there = unit_of_decision("a", recorded, tmp_path / "run", question)
     alone = unit_of_decision("a", recorded, None, question)
     assert isinstance(there, Unit)
     assert isinstance(alone, Unit)
     assert (there.facts_v, alone.facts_v) == (version, 3)
+
+
+def put_in_its_place(path: Path, factor: float) -> None:
+    shutil.rmtree(path)
+    save_slowed(path, order_for(11, NSA_USE_FLASH="1"), factor)
+
+
+def end_later(path: Path) -> None:
+    watch = path / "watch.jsonl"
+    *before, last = watch.read_bytes().splitlines(keepends=True)
+    tick = json.loads(last)
+    watch.write_bytes(b"".join([*before, wire_line({**tick, "ts": tick["ts"] + 1.0})]))
+
+
+EXCHANGED: dict[str, tuple[Callable[[Path], None], str | None]] = {
+    "nothing": (lambda path: None, None),
+    "another run of the same order": (
+        lambda path: put_in_its_place(path, 0.5),
+        "heartbeat_rank0.jsonl",
+    ),
+    "the last tick, which nothing seals": (end_later, "watch.jsonl"),
+    "a small record": (lambda path: (path / "env.json").write_text("{}"), "env.json"),
+}
+"""What was put in the place of what was judged → which file tells."""
+
+
+@pytest.mark.parametrize("what", EXCHANGED)
+def test_a_signed_decision_s_directory_that_is_another_now_is_not_measured_in_its_name(
+    what: str, tmp_path: Path, slow: list[str], fast: list[str], gonogo: Gonogo
+) -> None:
+    """Speed is not in its facts; whoever can write in `runs/` cannot sign."""
+    home, files = tmp_path / "signs", []
+    save_signing_key(home, KEY)
+    for path, number in ((slow[0], 1), (fast[0], 11)):
+        shutil.copytree(path, home / "runs" / run_id(number))
+        document = judge_directory(Path(path), key=KEY)
+        files.append(home / "decisions" / f"{document['id']}.json")
+        save_json(files[-1], document)
+    edit, named = EXCHANGED[what]
+    edit(home / "runs" / run_id(11))
+    told = [row["why"] for row in gonogo("compare", *map(str, files), "--json").json()["left_out"]]
+    why = f"its run directory is not as it was judged: {named}"
+    assert told == ([] if named is None else [why])
 
 
 @pytest.mark.parametrize("edited", [False, True])
