@@ -116,8 +116,15 @@ class Reach:
             raise NotFound(f"{name}: no such run directory, and no such decision")
         here = self._run_dir(name) if is_id(name, Kind.RUN) else None
         if here is not None:
-            return unit_of_directory(name, here, self.question)
+            return self._of_run(name, name, here)
         return self._of_service(name)
+
+    def _of_run(self, name: str, run: str, path: Path) -> Unit | NoUnit:
+        """Return what a run's directory brings; one that holds another run brings nothing of it."""
+        holds = _run_in(path)
+        if holds not in (None, run):
+            return NoUnit(name=name, why=f"the directory of {run} holds {holds}")
+        return unit_of_directory(name, path, self.question)
 
     def _run_dir(self, run: str | None) -> Path | None:
         """Return the directory of a run in the home or its demos, where it is."""
@@ -153,7 +160,7 @@ class Reach:
             view = client.run(run)
             here = self._run_dir(run) or _own_dir(view.dir, run)
             if here is not None:
-                return unit_of_directory(name, here, self.question)
+                return self._of_run(name, run, here)
             rows = client.get_patiently(f"/experiments/{view.experiment}/decisions")["items"]
         except Unavailable as error:
             raise Unavailable(f"{name}: no such directory here; {error.detail}") from error
@@ -175,13 +182,16 @@ class Reach:
 
 def _own_dir(told: str | None, run: str) -> Path | None:
     """Return the directory that the service names, where it lies here and is that run's."""
-    if told is None:
-        return None
+    return Path(told) if told is not None and _run_in(Path(told)) == run else None
+
+
+def _run_in(path: Path) -> str | None:
+    """Return whose directory it is by its order; None where that says nothing."""
     try:
-        order = load_order(RunDir(Path(told)))
+        order = load_order(RunDir(path))
     except Corrupt:
         return None
-    return Path(told) if order is not None and order.run == run else None
+    return None if order is None else order.run or None
 
 
 def units_of(
