@@ -203,7 +203,8 @@ class MeasureRow(Recorded):
     """The least that the aggregate could be, whatever the missing samples were."""
     high: Number = float("inf")
     blocks: list[Number] = Field(default_factory=list)
-    """Means of up to 64 blocks of consecutive samples. Version 2."""
+    """Means of up to 64 blocks of consecutive samples; none of several trainings in a row.
+    Version 2."""
 
 
 class Measure(Recorded):

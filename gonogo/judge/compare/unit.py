@@ -185,6 +185,8 @@ def _untold(measure: Measure | None, rules: Rules, question: Question) -> str | 
             return f"{row.non_finite} samples of {name} of rank {rank} are not finite"
         if row.samples < PARTIAL_SHARE * row.owed:
             return f"rank {rank} tells {row.samples} of {row.owed} samples of {name}"
+        if not row.blocks:
+            return "it made several trainings in a row, and none of them is the one to compare"
     return None
 
 

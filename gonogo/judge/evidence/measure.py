@@ -207,7 +207,7 @@ def _measure_trainings(
 
 
 def _worse(criterion: Criterion, one: MeasureRow, other: MeasureRow) -> MeasureRow:
-    """Return the worse of each number of two trainings; blocks are those of the first."""
+    """Return the worse of each number of two trainings; they have no blocks of one course."""
     at_least = criterion.pass_above is not None or criterion.fail_below is not None
     worst = min if at_least else max
     values = [row.value for row in (one, other) if row.value is not None]
@@ -220,6 +220,7 @@ def _worse(criterion: Criterion, one: MeasureRow, other: MeasureRow) -> MeasureR
             "value": worst(values, default=None),
             "low": worst(one.low, other.low),
             "high": worst(one.high, other.high),
+            "blocks": [],
         }
     )
 

@@ -130,6 +130,10 @@ def unit_of(values: list[float], question: Question, **fields: Any) -> Unit | No
         ({"non_finite": 1}, "1 samples of loss of rank 1 are not finite"),
         ({"samples": 90}, "rank 1 tells 90 of 100 samples of loss"),
         ({"samples": 0, "blocks": []}, "rank 1 tells no loss"),
+        (
+            {"blocks": []},
+            "it made several trainings in a row, and none of them is the one to compare",
+        ),
     ],
 )
 def test_a_rank_that_tells_less_leaves_the_run_out(second: dict[str, Any], why: str) -> None:

@@ -15,6 +15,7 @@ from gonogo.contract.facts import FACTS_V, Measure, MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.rules import Rules
+from gonogo.judge.compare.question import ask
 from gonogo.judge.evidence.measure import build_measure
 from gonogo.judge.evidence.metrics import METRICS
 from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
@@ -371,6 +372,21 @@ def test_of_whole_trainings_in_a_row_each_has_to_pass(
         assert evaluate(criterion, measure, 1).outcome == (
             "fail" if processes[-1][2] == flat(5.0) else "pass"
         )
+
+
+def test_of_several_trainings_in_a_row_none_is_compared() -> None:
+    """The last one alone was, so whoever trains until its loss is low would win."""
+    (criterion,) = ask("loss", warmup_steps=2).criteria()
+    one, two = training("a", 0, flat(5.0), 10), training("b", 0, flat(1.0), 10)
+    given_up = training("a", 0, flat(5.0, 4), 4)
+    rules = Rules(
+        v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=10, world_size=1, built_in=[],
+        gate=[], conditions=[],
+    )  # fmt: skip
+    for lines, compared in ((two, True), ([*given_up, *two], True), ([*one, *two], False)):
+        row = build_measure(criterion, {0: build_rank_steps(lines)}, rules).ranks["0"]
+        assert row.samples == 8
+        assert row.blocks == ([1.0] * 8 if compared else [])
 
 
 def turned(line: Heartbeat, sign: float) -> Heartbeat:
