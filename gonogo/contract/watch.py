@@ -301,7 +301,7 @@ class MemoryLeak(Submitted):
     halt_eta_s: Seconds = 3600.0
     """Halts at the next checkpoint when the limit is nearer than this."""
     limit_mb: Ratio | None = None
-    """Instead of the cgroup's (or host's) limit for host memory."""
+    """Limit of a rank's host memory, besides the cgroup's (or host's), which it does not lift."""
 
 
 class MemoryLimit(Submitted):
