@@ -46,6 +46,12 @@ SILENT_DEVICES = 4
 FAILED_BEFORE = 4
 """Version of the facts since which an accident does not excuse what the lines had shown before."""
 
+GIVEN_UP = 4
+"""Version of the facts since which it is listed that a run began anew before it came to its end."""
+
+MOST_TOLD = 4
+"""Beginnings of which a sentence tells."""
+
 WEIGHTS_UNTOLD = 4
 """Version of the facts since which it is listed that only the program knows its first weights."""
 
@@ -288,6 +294,8 @@ def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure
     if record.exit is None:
         texts.append("end: there is no exit.json, so nobody knows how the run ended")
     texts += [*_unseen_nodes(record), *_made_before(rules)]
+    if rules.facts_v >= GIVEN_UP:
+        texts += _begun_anew(record, rules)
     if rules.facts_v >= WEIGHTS_UNTOLD:
         texts += _weights_loaded(record.order)
     return list(dict.fromkeys([*texts, *_without_source(record, rules, measures)]))
@@ -314,6 +322,24 @@ def _made_before(rules: Rules) -> Iterator[str]:
         yield (
             f"steps 1 to {rules.first_step - 1}: another run made them, before the checkpoint that"
             " this one went on from; the gate saw those after them"
+        )
+
+
+def _begun_anew(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Yield how far the run had come each time that it began anew: the gate saw what came after."""
+    if not rules.known or rules.steps is None:
+        return
+    given_up = max(
+        (steps.given_up(rules.first_step, rules.steps) for steps in record.ranks.values()),
+        key=len,
+        default=[],
+    )
+    if given_up:
+        told = ", ".join(map(str, given_up[:MOST_TOLD]))
+        more = f" and {len(given_up) - MOST_TOLD} more" if len(given_up) > MOST_TOLD else ""
+        yield (
+            f"given up: it began anew after step {told}{more} of {rules.steps}; the gate saw the"
+            " steps that were made in place of those"
         )
 
 

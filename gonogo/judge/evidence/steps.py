@@ -7,7 +7,7 @@ come: processes are ordered as the ticks name them, else by their first stamp on
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
@@ -256,16 +256,28 @@ class RankSteps:
             first_step: of the run.
             last_step: that was ordered.
         """
-        found, boots = list[RankSteps](), list[BootSteps]()
+        return [part for part in self._begun_before(first_step) if part.last_step >= last_step]
+
+    def given_up(self, first_step: int, last_step: int) -> list[int]:
+        """Return the last step of each training that another one took the place of before its end.
+
+        Args:
+            first_step: of the run.
+            last_step: that was ordered.
+        """
+        last = (part.last_step for part in self._begun_before(first_step))
+        return [step for step in last if first_step <= step < last_step]
+
+    def _begun_before(self, first_step: int) -> "Iterator[RankSteps]":
+        """Yield what was told from each beginning of the run to the next."""
+        boots = list[BootSteps]()
         for boot, later in pairwise(self.boots):
             boots.append(boot)
             line = later.boot_line
             if line is None or line.step >= first_step:
                 continue
-            part, boots = self._part(boots), []
-            if part.last_step >= last_step:
-                found.append(part)
-        return found
+            yield self._part(boots)
+            boots = []
 
     def _part(self, boots: Iterable[BootSteps]) -> "RankSteps":
         """Return what some of the processes tell."""

@@ -25,7 +25,7 @@ from gonogo.judge.evidence.measure import MAX_BLOCKS, block_means
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
-from tests.data.make_runs import HERE, STEPS, healthy_ranks, non_finite_ranks, order_of
+from tests.data.make_runs import HERE, STEPS, Rank, healthy_ranks, non_finite_ranks, order_of
 from tests.judge.runs import SEAL, facts_of, finding, lines_of, record_of, with_gate
 
 
@@ -425,6 +425,38 @@ def test_a_metric_of_the_gate_that_nothing_tells_is_said() -> None:
     assert facts.not_observed[-1] == "host_rss_mb: nothing tells it"
     assert [text for text in facts.not_observed if text.startswith("loss")] == []
     assert [text for text in facts.not_observed if text.startswith("gpu_util: nothing")] == []
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        ((), None),
+        ((11,), "after step 11 of 12"),
+        ((11, 3), "after step 11, 3 of 12"),
+        ((1, 2, 3, 4, 5), "after step 1, 2, 3, 4 and 1 more of 12"),
+    ],
+)
+def test_a_run_that_began_anew_before_its_end_says_so(
+    after: tuple[int, ...], told: str | None
+) -> None:
+    """Whoever gives a training up one step before its end shows no gate what it had come to."""
+    order = order_of()
+    rank = Rank(0, order)
+    rank.boot()
+    for number, last in enumerate((*after, order.steps)):
+        for step in range(1, last + 1):
+            rank.step(step)
+        if number < len(after):
+            rank.restart(0, boot=f"again{number}")
+    rank.done()
+    record = record_of(order, [rank, *healthy_ranks(order)[1:]])
+    texts = [row for row in facts_of(record).not_observed if row.startswith("given up: ")]
+    said = (
+        f"given up: it began anew {told}; the gate saw the steps that were made in place of those"
+    )
+    assert texts == ([] if told is None else [said])
+    rules = build_rules(order).model_copy(update={"facts_v": 3})
+    assert not [row for row in build_facts(record, rules).not_observed if "given up" in row]
 
 
 @pytest.mark.parametrize("resumed", [None, 0, 1, 7])

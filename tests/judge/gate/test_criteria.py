@@ -389,6 +389,28 @@ def test_of_several_trainings_in_a_row_none_is_compared() -> None:
         assert row.blocks == ([1.0] * 8 if compared else [])
 
 
+GIVEN_UP = [
+    ([("a", 0, 10)], []),
+    ([("a", 0, 4), ("b", 0, 9), ("c", 0, 10)], [4, 9]),
+    ([("a", 0, 10), ("b", 0, 3), ("c", 0, 10)], [3]),
+    ([("a", 0, 4), ("b", 4, 10)], []),
+    ([("a", 0, 0), ("b", 0, 10)], []),
+]
+"""Processes in a row, after which step each begins and ends → where a training was given up."""
+
+
+@pytest.mark.parametrize(("processes", "after"), GIVEN_UP)
+def test_where_a_training_was_given_up_is_known(
+    processes: list[tuple[str, int, int]], after: list[int]
+) -> None:
+    lines = [
+        line
+        for boot, began, ended in processes
+        for line in training(boot, began, dict.fromkeys(range(began + 1, ended + 1), 1.0), ended)
+    ]
+    assert build_rank_steps(lines).given_up(1, 10) == after
+
+
 def turned(line: Heartbeat, sign: float) -> Heartbeat:
     """The line with its loss times a sign."""
     return line if line.loss is None else line.model_copy(update={"loss": sign * line.loss})
