@@ -4,7 +4,7 @@ Facts say what was seen and never what it means: that is the gate's. The same re
 the same facts, byte for byte, on any machine and in whatever order lines came.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gonogo.contract.canonical import digest, rounded
 from gonogo.contract.criterion import Criterion, Metric
@@ -326,21 +326,27 @@ def _made_before(rules: Rules) -> Iterator[str]:
 
 
 def _begun_anew(record: RunRecord, rules: Rules) -> Iterator[str]:
-    """Yield how far the run had come each time that it began anew: the gate saw what came after."""
+    """Yield after which steps the run began anew, or made its end again: the gate saw the last."""
     if not rules.known or rules.steps is None:
         return
-    given_up = max(
-        (steps.given_up(rules.first_step, rules.steps) for steps in record.ranks.values()),
-        key=len,
-        default=[],
-    )
+    first, last, ranks = rules.first_step, rules.steps, record.ranks.values()
+    given_up = max((steps.given_up(first, last) for steps in ranks), key=len, default=[])
     if given_up:
-        told = ", ".join(map(str, given_up[:MOST_TOLD]))
-        more = f" and {len(given_up) - MOST_TOLD} more" if len(given_up) > MOST_TOLD else ""
         yield (
-            f"given up: it began anew after step {told}{more} of {rules.steps}; the gate saw the"
+            f"given up: it began anew after step {_some(given_up)} of {last}; the gate saw the"
             " steps that were made in place of those"
         )
+    again = max((steps.made_again(first, last) for steps in ranks), key=len, default=[])
+    if again:
+        yield (
+            f"made again: at its last step it went back to step {_some(again)} of {last}; the gate"
+            " saw the steps that were made last"
+        )
+
+
+def _some(steps: Sequence[int]) -> str:
+    more = f" and {len(steps) - MOST_TOLD} more" if len(steps) > MOST_TOLD else ""
+    return ", ".join(map(str, steps[:MOST_TOLD])) + more
 
 
 def _weights_loaded(order: Order) -> Iterator[str]:

@@ -268,6 +268,20 @@ class RankSteps:
         last = (part.last_step for part in self._begun_before(first_step))
         return [step for step in last if first_step <= step < last_step]
 
+    def made_again(self, first_step: int, last_step: int) -> list[int]:
+        """Return after which step each process went on that followed one which was at the end.
+
+        Args:
+            first_step: of the run.
+            last_step: that was ordered.
+        """
+        lines = [
+            later.boot_line
+            for boot, later in pairwise(self.boots)
+            if self._part([boot]).last_step >= last_step
+        ]
+        return [line.step for line in lines if line and first_step <= line.step < last_step]
+
     def _begun_before(self, first_step: int) -> "Iterator[RankSteps]":
         """Yield what was told from each beginning of the run to the next."""
         boots = list[BootSteps]()

@@ -459,6 +459,21 @@ def test_a_run_that_began_anew_before_its_end_says_so(
     assert not [row for row in build_facts(record, rules).not_observed if "given up" in row]
 
 
+def test_a_run_that_made_its_end_again_says_so() -> None:
+    order = order_of()
+    ranks = healthy_ranks(order)
+    ranks[0].restart(9)
+    for step in range(10, order.steps + 1):
+        ranks[0].step(step)
+    ranks[0].done()
+    texts = facts_of(record_of(order, ranks)).not_observed
+    said = (
+        "made again: at its last step it went back to step 9 of 12; the gate saw the steps that"
+        " were made last"
+    )
+    assert [row for row in texts if row.startswith("made again: ")] == [said]
+
+
 @pytest.mark.parametrize("resumed", [None, 0, 1, 7])
 def test_a_run_that_goes_on_says_which_steps_its_gate_has_not_seen(resumed: int | None) -> None:
     facts = facts_with([beat(1, 1.0, "progress", 9, loss=1.0)], order_of(resume_step=resumed))

@@ -411,6 +411,19 @@ def test_where_a_training_was_given_up_is_known(
     assert build_rank_steps(lines).given_up(1, 10) == after
 
 
+@pytest.mark.parametrize(
+    ("began", "ended", "after"),
+    [(5, 10, [5]), (5, 9, []), (0, 10, []), (10, 10, [])],
+    ids=["back from the end", "it died before", "another training", "nothing left to do"],
+)
+def test_an_end_that_was_made_again_is_known(began: int, ended: int, after: list[int]) -> None:
+    """A shell that goes on from the last checkpoint until the end is good."""
+    made = dict.fromkeys(range(1, ended + 1), 5.0)
+    again = dict.fromkeys(range(began + 1, 11), 1.0)
+    lines = [*training("a", 0, made, ended), *training("b", began, again, 10)]
+    assert build_rank_steps(lines).made_again(1, 10) == after
+
+
 def turned(line: Heartbeat, sign: float) -> Heartbeat:
     """The line with its loss times a sign."""
     return line if line.loss is None else line.model_copy(update={"loss": sign * line.loss})
