@@ -43,7 +43,7 @@ from service.experiments.lifecycle import (
     record_event,
 )
 from service.experiments.speeds import load_best_step_s
-from service.experiments.takers import SILENT_S
+from service.experiments.takers import heard, is_heard
 from service.queries.runs import load_runs_of_worker
 from service.told.awaited import went_to_its_end
 
@@ -199,7 +199,7 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
     same = _is_same_machine(row, request)
     by_engine = request.engine is not EngineName.LOCAL
     silent_s = deed.now - row.seen_at
-    if by_engine and row.host != request.host and silent_s <= SILENT_S:
+    if by_engine and row.host != request.host and is_heard(row, deed.now):
         raise NameTaken(
             f"worker {request.worker} works on {row.host}, which was heard {silent_s:.0f} s ago; "
             "one host at a time works a home: stop it there"
@@ -224,7 +224,7 @@ def _is_same_machine(row: WorkerRow, request: ClaimRequest) -> bool:
 
 def _works(deed: Deed, row: WorkerRow) -> bool:
     """Say whether a worker was heard lately, or has runs that have not ended."""
-    return deed.now - row.seen_at <= SILENT_S or bool(load_runs_of_worker(deed.session, row.name))
+    return is_heard(row, deed.now) or bool(load_runs_of_worker(deed.session, row.name))
 
 
 def _bury(deed: Deed, run: RunRow, request: ClaimRequest) -> None:
@@ -318,7 +318,7 @@ def take_up(deed: Deed, run_id: str, bearer: Bearer) -> None:
 
 
 def _living(deed: Deed) -> Iterable[WorkerRow]:
-    return deed.session.scalars(select(WorkerRow).where(WorkerRow.seen_at >= deed.now - SILENT_S))
+    return deed.session.scalars(select(WorkerRow).where(heard(deed.now)))
 
 
 def _has(row: WorkerRow, run_id: str, bearer: Bearer) -> bool:

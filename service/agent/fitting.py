@@ -24,7 +24,7 @@ from service.experiments.checkpoints import host_of, host_of_origin, is_unfit
 from service.experiments.course import gpus_of, patch_of, resolved_of
 from service.experiments.hosts import Host, host_of_run
 from service.experiments.lifecycle import Deed
-from service.experiments.takers import SILENT_S
+from service.experiments.takers import heard
 from service.queries.experiments import runs_of
 
 _log = logging.getLogger(__name__)
@@ -256,9 +256,7 @@ def _takes(
 
 def _living(deed: Deed) -> Iterator[WorkerRow]:
     """Yield the workers that were heard lately and take runs."""
-    query = select(WorkerRow).where(
-        WorkerRow.seen_at >= deed.now - SILENT_S, WorkerRow.draining.is_(False)
-    )
+    query = select(WorkerRow).where(heard(deed.now), WorkerRow.draining.is_(False))
     yield from deed.session.scalars(query)
 
 

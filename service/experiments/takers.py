@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
 from gonogo.contract.cluster import EngineName
@@ -21,6 +22,20 @@ FORGOTTEN_S = 3600.0
 """One of which nothing was heard for so long is not waited for."""
 
 
+def is_heard(row: WorkerRow, now: float) -> bool:
+    """Say whether a worker was heard of lately; `now` in Unix seconds.
+
+    One that was heard of in a time to come was heard before the clock was set back: it lives if it
+    is heard again.
+    """
+    return abs(now - row.seen_at) <= SILENT_S
+
+
+def heard(now: float) -> ColumnElement[bool]:
+    """Return the same as a condition of a query."""
+    return WorkerRow.seen_at.between(now - SILENT_S, now + SILENT_S)
+
+
 def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
     """Return why a plan's runs will wait that not every worker takes, as the workers are now.
 
@@ -38,12 +53,12 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
     if wanted is None:
         return _without_gpus(workers, plan, gpus, now)
     takers = [row for row in workers if _takes(row.claim, plan)]
-    if takers and now - takers[0].seen_at <= SILENT_S:
+    if any(is_heard(row, now) for row in takers):
         return []
-    silent_s = now - takers[0].seen_at if takers else FORGOTTEN_S
-    if silent_s < FORGOTTEN_S:
-        return [f"worker {takers[0].name} takes it, but was not heard of for {silent_s:.0f} s"]
-    up = [row.claim for row in workers if now - row.seen_at <= SILENT_S]
+    last = next((row for row in takers if row.seen_at <= now), None)
+    if last is not None and (silent_s := now - last.seen_at) < FORGOTTEN_S:
+        return [f"worker {last.name} takes it, but was not heard of for {silent_s:.0f} s"]
+    up = [row.claim for row in workers if is_heard(row, now)]
     if not up:
         return [f"no worker is up yet; it waits for one that has {wanted}"]
     text = f"no worker that is up takes it; it waits for one that has {wanted}"
@@ -57,7 +72,7 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
 
 def _without_gpus(workers: Iterable[WorkerRow], plan: Plan, gpus: int, now: float) -> list[str]:
     """Return that none of the workers that are up has the GPUs of a plan, where that is so."""
-    up = [row.claim for row in workers if now - row.seen_at <= SILENT_S]
+    up = [row.claim for row in workers if is_heard(row, now)]
     if not up or any(_has_gpus(said, plan, gpus) for said in up):
         return []
     count = f"{gpus} GPU{'s' * (gpus != 1)}"

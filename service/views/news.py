@@ -9,7 +9,7 @@ from gonogo.contract.api import (
     WorkerView,
 )
 from service.db.schema import AlertRow, DeliveryRow, EventRow, WorkerRow
-from service.experiments.takers import SILENT_S
+from service.experiments.takers import is_heard
 from service.instants import instant, stamp
 
 
@@ -31,7 +31,7 @@ def view_event(row: EventRow) -> EventView:
 
 def view_worker(row: WorkerRow, now: float) -> WorkerView:
     """Return a worker."""
-    state = WorkerState.SILENT if now - row.seen_at > SILENT_S else WorkerState.UP
+    state = WorkerState.UP if is_heard(row, now) else WorkerState.SILENT
     if state is WorkerState.UP and row.draining:
         state = WorkerState.DRAINING
     claim = row.claim

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,23 @@ def test_it_waits_for_the_host_that_has_it_while_a_worker_lives_there(plane: Pla
     again = other.claim()
     assert again is not None
     assert again.attempt == 2
+
+
+def test_it_does_not_wait_for_a_host_whose_worker_died_before_the_clock_was_set_back(
+    plane: Plane,
+) -> None:
+    there, other = plane.worker(), plane.worker(name="w2", host="host-2", boot_id="boot-9")
+    order = first_order(plane, there)
+    trains(there, order, tick(0, seen(1)))
+    lost(there, order)
+    plane.wait(lambda: _waits_on(plane, order.experiment, "step 1 on host-1"))
+    assert other.claim() is None
+    plane.context.now = lambda: time.time() - 7200
+    again = other.claim()
+    assert again is not None
+    assert again.attempt == 2
+    states = {row["id"]: row["state"] for row in plane.get("/workers")["items"]}
+    assert states == {"w1": "silent", "w2": "up"}
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["before it began", "while it ran"])

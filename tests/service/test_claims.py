@@ -330,6 +330,7 @@ def test_a_worker_of_an_engine_is_told_which_of_its_runs_were_taken_over(still: 
         (60, "train", "worker w1 takes it, but was not heard of for 6"),
         (60, "other", "no worker is up yet; it waits for one that has GONOGO_"),
         (7200, "train", "no worker is up yet; it waits for one that has GONOGO_"),
+        (-7200, "train", "no worker is up yet; it waits for one that has GONOGO_"),
     ],
 )
 def test_a_warning_tells_a_worker_that_is_silent_from_one_that_does_not_allow_it(
