@@ -214,8 +214,22 @@ def _value(row: Setting, environ: Mapping[str, str]) -> str | None:
 
 
 def home_of(values: Mapping[str, str | None]) -> Path:
-    """Return GONOGO_HOME as an absolute path."""
-    return Path(values["GONOGO_HOME"] or "~/.gonogo").expanduser().absolute()
+    """Return GONOGO_HOME as an absolute path.
+
+    Raises:
+        Rejected: nobody knows whose home `~` is, or no record can hold the path.
+    """
+    asked = Path(values["GONOGO_HOME"] or "~/.gonogo")
+    try:
+        home = asked.expanduser().absolute()
+        str(home).encode()
+    except RuntimeError as error:  # a user without HOME and without an entry, as in a container
+        raise Rejected(f"GONOGO_HOME: {asked}: nobody knows where that is") from error
+    except UnicodeEncodeError as error:
+        raise Rejected(
+            f"GONOGO_HOME: {str(home)!a}: no record can hold this: it is no UTF-8"
+        ) from error
+    return home
 
 
 def parse_engine(text: str) -> EngineName:

@@ -28,11 +28,13 @@ def environ(tmp_path: Path, **more: str) -> dict[str, str]:
         ("GONOGO_LOG", "loud"),
         ("GONOGO_ENGINE", "ray"),
         ("GONOGO_WORKER_LABLES", "a=b"),
+        ("GONOGO_HOME", "/srv/\udcff"),
+        ("GONOGO_HOME", "~nobody-of-this-name/gonogo"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_name(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(Rejected, match=name):
-        load_settings(environ(tmp_path, **{name: value}))
+        load_settings({**environ(tmp_path), name: value})
 
 
 def test_defaults_are_those_of_the_table(tmp_path: Path) -> None:
