@@ -13,6 +13,9 @@ import pytest
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.judge.directory import judge_directory
+from gonogo.judge.evidence import record
+from gonogo.supervise.prune.decide import What
+from gonogo.supervise.prune.directories import prune
 from tests.data.make_runs import exit_of, healthy_ranks, order_of, save_run
 
 
@@ -81,6 +84,21 @@ def test_a_moment_of_no_day_in_pruned_json_makes_nobody_fail(what: str, at: str,
     else:
         with pytest.raises(NotFound, match="pruned"):
             judge_directory(run)
+
+
+@pytest.mark.parametrize("late", ["load_order", "is_predecessor", "seal_files"])
+def test_a_run_that_is_pruned_while_it_is_read_is_not_judged_by_what_is_left_of_it(
+    late: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = getattr(record, late)
+
+    def pruned_first(*asked: Any, **more: Any) -> Any:
+        prune(run, What.ALL, policy="a timer", now=1.0)
+        return looks(*asked, **more)
+
+    monkeypatch.setattr(record, late, pruned_first)
+    with pytest.raises(NotFound, match="pruned"):
+        judge_directory(run)
 
 
 def test_what_is_nested_too_deep_in_pruned_json_is_a_torn_record(run: Path) -> None:

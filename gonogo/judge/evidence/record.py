@@ -121,9 +121,16 @@ def load_run(
 
     Raises:
         Corrupt: order.json is there and cannot be read: nobody knows what was ordered.
-        NotFound: it was pruned.
+        NotFound: it was pruned, or was while it was read.
     """
     check_not_pruned(path)
+    try:
+        return _load_run(path, now, order, facts_v)
+    finally:  # the record of it stands before anything goes
+        check_not_pruned(path)
+
+
+def _load_run(path: Path, now: float | None, order: Order | None, facts_v: int) -> RunRecord:
     run_dir = RunDir(path)
     order = load_order(run_dir) or order
     unreadable: list[str] = []
