@@ -7,7 +7,9 @@ the loader has come back. m is the run's median step. What the first step did, a
 again: a model is compiled anew for the last, smaller batch of an epoch or a longer sequence. So may
 each what one of the last steps did: one in four generates answers, one in fifty evaluates. So,
 unless the plan says how long a step may take, it has 1.5 times what the first one took, or the
-longest of those, up to the early limit.
+longest of those, up to the early limit. Of the second step nobody knows more than of the first, and
+steps of minutes differ: where neither plan nor profile says how long one takes, it may take ten
+times as long, up to what a first step may.
 """
 
 from gonogo.contract.finding import Finding, Severity, Source
@@ -61,6 +63,7 @@ def limits(
         least_s = stall.early_s if known else UNNAMED_X * stall.early_s
         if m is None:  # the first step is no sample, but all there is
             expected = max(expected, AS_BEFORE_X * stream.first_s / stall.early_x)
+            least_s = max(least_s, _second_s(run, stream))
         early = _larger(run, "stall.early_s", least_s, stall.early_x * expected)
         return Limit(seconds=early.seconds / 2, source=early.source), early
     m *= stream.pace.stride
@@ -77,6 +80,15 @@ def limits(
         _larger(run, "stall.suspect_s", stall.suspect_s, suspect_s),
         _larger(run, "stall.halt_s", halt_s, adaptive_s),
     )
+
+
+def _second_s(run: Run, stream: RankStream) -> float:
+    """Return how long the second step may take where only the first one tells of it; else 0.0."""
+    known = run.expected_step_s() is not None
+    if known or run.source("stall.early_s") is not Source.DEFAULT:
+        return 0.0
+    most_s = run.watch.no_first_heartbeat.first_step_s
+    return min(run.watch.stall.early_x * stream.first_s, most_s)
 
 
 def _may_be_counted(run: Run) -> bool:
@@ -271,11 +283,14 @@ class Stall(Detector[None]):
         "limit or that of an evaluation, whichever is longer. Unless the plan sets `halt_s`, a step"
         " may take 1.5 times as long as the first one, which may compile, or as the longest of the"
         " last 256 (some generate answers, or evaluate, in one step of many), up to `early_s`."
+        " The second step may take `early_x` times as long as the first, up to what a first step"
+        " may, where neither plan nor profile says how long steps take."
     )
     version = 2
     """2: no halt before 1.5 times the last step or (up to the early limit) the first one, nor for
     waiting that a peer's loader caused; no rank is named on a tie; a rank that names no sections
-    may evaluate for half an hour, unless the plan says how long a step may take."""
+    may evaluate for half an hour, unless the plan says how long a step may take; the second step
+    may take ten times as long as the first, where nothing else is known of it."""
     ticks = True
     deadline = True
 

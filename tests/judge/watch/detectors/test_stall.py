@@ -97,6 +97,24 @@ def test_a_step_may_compile_anew_for_as_long_as_the_first_one_did(
     assert {halt.detector for halt in halts} <= {"stall" if named else "section_deadline"}
 
 
+@pytest.mark.parametrize(("second_s", "limit_s"), [(450.0, None), (1000.0, 900.0)])
+@pytest.mark.parametrize("named", [True, False], ids=["names its computing", "names its loader"])
+def test_a_second_step_of_minutes_may_take_longer_than_the_first(
+    named: bool, second_s: float, limit_s: float | None
+) -> None:
+    """Answers that are generated in it are longer, for instance."""
+    world = World(order_of({}, steps=200), alive_every_s=5.0).boot()
+    for took_s in (190.0, second_s, 200.0):
+        world.open_step()
+        for rank in world.ranks:
+            rank.enter("data")
+            rank.enter("forward" if named else None)
+            rank.spend(took_s)
+        world.close_step()
+    halts = watch(world, interval_s=1.0).halts
+    assert [halt.threshold for halt in halts] == ([] if limit_s is None else [limit_s])
+
+
 def test_slow_steps_have_a_limit_that_follows_them() -> None:
     (halt,) = watch(hung({}, steps=40, step_s=20.0, for_s=200.0), interval_s=1.0).halts
     assert halt.source is Source.ADAPTIVE
@@ -750,7 +768,11 @@ def test_each_limit_has_to_be_passed(
         ({}, {"steps": 3, "stride": 10}, 1.0, 150.0, 300.0),
         ({"early_s": 2.0}, {"steps": 3}, None, 1.0, 2.0),
         ({"early_s": 2.0}, {"steps": 3}, 1.0, 5.0, 10.0),
-        ({}, {"steps": 1, "first_s": 400.0}, None, 300.0, 600.0),
+        ({}, {"steps": 1, "first_s": 20.0}, None, 150.0, 300.0),
+        ({}, {"steps": 1, "first_s": 60.0}, None, 300.0, 600.0),
+        ({}, {"steps": 1, "first_s": 400.0}, None, 450.0, 900.0),
+        ({}, {"steps": 1, "first_s": 800.0}, None, 600.0, 1200.0),
+        ({"early_s": 300.0}, {"steps": 1, "first_s": 400.0}, None, 300.0, 600.0),
         ({}, {"steps": 3, "first_s": 400.0}, 1.0, 150.0, 300.0),
         ({}, {"first_s": 40.0}, 1.0, 10.0, 60.0),
         ({}, {"first_s": 120.0}, 1.0, 10.0, 180.0),
@@ -772,7 +794,11 @@ def test_each_limit_has_to_be_passed(
         "early, tells every tenth step",
         "early as the plan says",
         "early follows the median",
+        "a short first step is all there is",
         "the first step is all there is",
+        "the second may take as long as a first one",
+        "the second may take half as long again as the first",
+        "the first step is all there is, and the plan says how long",
         "the first step is no sample",
         "the first step took less",
         "the first step took more",
