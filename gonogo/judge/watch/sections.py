@@ -24,7 +24,8 @@ MOST_LEFT = 256
 """A run may evaluate on many data sets, one after the other, at one step."""
 LONG_WAIT_S, LONG_WAITS = 10.0, 8
 """So many are kept of what peers may have waited for that took so long: who waited may be heard
-when the rank has saved, evaluated or fetched again."""
+when the rank has saved, evaluated or fetched again. Many save and name nothing: in no section they
+may have been waited for, too."""
 NAMED_APART = NON_TRAINING_SECTIONS | {Section.DATA}
 """What takes long now and then, and who does not name it does in no section, or as a step."""
 _NON_TRAINING = frozenset({Msg.CHECKPOINT, Msg.EVAL})
@@ -103,7 +104,8 @@ def _leave(stream: RankStream, mono: float, own_mono: float) -> None:
     """Keep what peers may have waited for in the section that ends: at `mono`, or `own_mono`."""
     took_s = max(0.0, own_mono - stream.section_began)
     pauses = stream.section in NON_TRAINING_SECTIONS
-    if took_s > LONG_WAIT_S and (pauses or stream.section == _DATA):
+    unnamed = stream.section not in NAMED_SECTIONS
+    if took_s > LONG_WAIT_S and (pauses or unnamed or stream.section == _DATA):
         waits = (*stream.long_waits, (stream.step, mono))
         stream.long_waits = waits[-LONG_WAITS:]
     if pauses:

@@ -62,7 +62,8 @@ class RankStream:
     """The checkpoints and evaluations that it has left at that step, in order; of more than
     `sections.MOST_LEFT` the last."""
     long_waits: tuple[tuple[int, float], ...] = ()
-    """Of both, the last that took longer than `sections.LONG_WAIT_S`: step, and when it left."""
+    """Of both, of data, and of no section or one of a name of its own, the last that took longer
+    than `sections.LONG_WAIT_S`: step, and when it left."""
     fed_mono: float = 0.0
     """When it last came from its loader after longer than a median step: peers may have waited."""
     fed_step: int = 0

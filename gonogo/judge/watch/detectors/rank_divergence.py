@@ -353,13 +353,13 @@ def _may_wait(acting: RankStream, behind: Sequence[RankStream]) -> bool:
 def freed_mono(view: View, culprit: RankStream, among: Sequence[RankStream], mono: float) -> float:
     """Return when the last of its peers left what it may have waited for.
 
-    That is a checkpoint or an evaluation, or a loader that took longer than a step. Who waits for
-    one rank that saves or evaluates for all, or is fed late, goes on a moment later than that one,
-    which may be done by then. Peers that are further ahead than by one step do not run in lockstep
-    with it, or its lines come late: then what they did at its own step counts, be it not the last
-    that they did. Ranks that tell
-    every tenth step or so are abreast within as many. Of a silent rank that may have waited when it
-    was heard last, the time since then is all that counts.
+    That is a checkpoint or an evaluation, a loader that took longer than a step, or what took long
+    in no section: many save and name nothing. Who waits for one rank that saves or evaluates for
+    all, or is fed late, goes on a moment later than that one, which may be done by then. Peers
+    that are further ahead than by one step do not run in lockstep with it, or its lines come late:
+    then what they did at its own step counts, be it not the last that they did. Ranks that tell
+    every tenth step or so are abreast within as many. Of a silent rank that may have waited when
+    it was heard last, the time since then is all that counts.
     """
     waited = [culprit.heard_mono] if _waited(view, culprit, among, mono) else []
     peers = [*among, *(row for row in view.streams.values() if row.done)]

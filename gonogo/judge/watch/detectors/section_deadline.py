@@ -363,7 +363,8 @@ class SectionDeadline(Detector[None]):
     anew, are not told apart by who was heard a moment later; logging has the time of a start, and
     who has only said that a step begins may fetch its batch; who is in data may wait for a peer
     that saves or evaluates; who was heard on its way, and nobody since, may save; what a user's
-    program does in no section once in many steps may take up to the early limit."""
+    program does in no section once in many steps may take up to the early limit; who waited for
+    what a peer did in no section has stood since that left it."""
     ticks = True
     deadline = True
 

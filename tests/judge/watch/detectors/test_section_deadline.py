@@ -11,7 +11,7 @@ from gonogo.judge.watch.detectors.section_deadline import SectionDeadline
 from gonogo.judge.watch.processes import Process, Processes, Stack
 from gonogo.judge.watch.stream import RankStream
 from tests.judge.watch.standing import NOW, halts, look, standing, suspects
-from tests.judge.watch.streams import T0, Said, World, order_of, watch
+from tests.judge.watch.streams import T0, Rank, Said, World, order_of, watch
 
 ROUND = (200.0, *[0.5] * 63)
 """Seconds in no section of 64 steps, of which the first generates what the others learn from."""
@@ -538,6 +538,37 @@ def _uncounted(raw: bytes) -> bytes:
     line = json.loads(raw)
     line.pop("collective_seq", None)
     return json.dumps(line).encode()
+
+
+@pytest.mark.parametrize("section", [None, "save"], ids=["names nothing", "names it its way"])
+@pytest.mark.parametrize("save_s", range(75, 80))
+def test_who_waited_for_a_peer_that_saves_and_names_no_checkpoint_has_stood_since_then(
+    section: str | None, save_s: int
+) -> None:
+    """Both go on together; which of them is heard first is a matter of when they spoke last."""
+    order = order_of({}, steps=200, entry=None, command=["python", "train.py"])
+    world = World(order, alive_every_s=5.0).boot()
+    for step in range(1, 6):
+        for rank in world.ranks:
+            rank.step, rank.in_step = step, True
+            rank.say("step_start")
+            if step == 4 and rank.rank == 0:
+                rank.enter(section)
+                rank.spend(save_s)
+                rank.enter(None)
+            _ask(rank)
+        world.meet()
+        for rank in world.ranks:
+            rank.enter(None)
+            rank.spend(8.0)
+        world.close_step()
+    assert watch(world).halts == []
+
+
+def _ask(rank: Rank) -> None:
+    """Wait for the others in a collective that is counted, as `should_halt()` does."""
+    rank.collective_seq += 1
+    rank.enter("log")
 
 
 @pytest.mark.parametrize(
