@@ -18,8 +18,10 @@ others, and lives on, is who they wait for.
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
+from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, NON_TRAINING_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
@@ -374,11 +376,24 @@ def went_on_mono(culprit: RankStream, among: Sequence[RankStream]) -> float:
     """Return when the last of its peers ended a step that a rank may have waited for.
 
     In lockstep they wait for it a moment later, and their steps stand still. One that has been so
-    slow is heard first, perhaps: those who waited for it have stood since then.
+    slow is heard first, perhaps: those who waited for it have stood since then. It may have taken
+    more steps since, where nobody waits at each of them.
     """
-    upto = culprit.step + culprit.pace.stride
-    near = [row for row in among if row is not culprit and culprit.step <= row.step <= upto]
-    return max((row.advanced_mono for row in near), default=0.0)
+    near = (row for row in among if row is not culprit and culprit.step <= row.step)
+    return max((passed_mono(row, culprit) for row in near), default=0.0)
+
+
+def passed_mono(stream: RankStream, culprit: RankStream) -> float:
+    """Return when a rank that is not behind came beside another, by what its last steps took.
+
+    0.0 where it is further ahead than its last steps tell.
+    """
+    pace, upto = stream.pace, culprit.step + culprit.pace.stride
+    count = -(-max(0, stream.step - upto) // pace.stride)
+    if count > len(pace.times_s):
+        return 0.0
+    since = added(islice(reversed(pace.times_s), count)) * pace.stride
+    return max(0.0, stream.advanced_mono - since)
 
 
 def _left_mono(stream: RankStream) -> float:
@@ -407,9 +422,10 @@ def _abreast(stream: RankStream, culprit: RankStream) -> bool:
 def _waits_at(step: int, culprit: RankStream) -> bool:
     """Whether what a peer did at this step is what a rank may have waited for.
 
-    It may have opened its next step already, where the peer is between the two.
+    Also where the peer was behind: on the micro-steps of gradient accumulation nobody waits, so who
+    comes to the next collective may be many of them ahead.
     """
-    return culprit.step - 1 <= step <= culprit.step + culprit.pace.stride
+    return step <= culprit.step + culprit.pace.stride
 
 
 def stray(view: View, among: Sequence[RankStream]) -> RankStream | None:

@@ -364,7 +364,7 @@ class SectionDeadline(Detector[None]):
     who has only said that a step begins may fetch its batch; who is in data may wait for a peer
     that saves or evaluates; who was heard on its way, and nobody since, may save; what a user's
     program does in no section once in many steps may take up to the early limit; who waited for
-    what a peer did in no section has stood since that left it."""
+    what a peer did in no section, or came to many steps late, has stood since that was there."""
     ticks = True
     deadline = True
 

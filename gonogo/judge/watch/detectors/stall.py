@@ -23,6 +23,7 @@ from gonogo.judge.watch.detectors.rank_divergence import (
     freed_mono,
     late_text,
     name_culprit,
+    passed_mono,
     stray,
     stray_text,
 )
@@ -184,13 +185,13 @@ def _stood_s(view: View, culprit: RankStream, streams: list[RankStream], mono: f
 
     A rank that waited in its backward for a peer's loader has computed for as long as that took.
     So nothing counts from before the last rank of this step was fed: each of them has computed, or
-    waited in log, at least as long. Nor from before a peer went on to the next step, for which it
-    had needed the culprit, nor from before one came back that had saved or evaluated for all.
+    waited in log, at least as long. Nor from before a peer that is ahead came beside the culprit,
+    nor from before one came back that had saved or evaluated for all.
     """
     stood_s = min(culprit.computed_s(mono), mono - freed_mono(view, culprit, streams, mono))
     for stream in streams:
-        if stream.step == culprit.step + 1:
-            stood_s = min(stood_s, mono - stream.advanced_mono)
+        if stream.step > culprit.step:
+            stood_s = min(stood_s, mono - passed_mono(stream, culprit))
         elif stream.step == culprit.step and stream.labelled:
             waits_s = 0.0 if stream.computing else max(0.0, mono - stream.section_mono)
             stood_s = min(stood_s, stream.computed_s(mono) + waits_s)
@@ -290,7 +291,8 @@ class Stall(Detector[None]):
     """2: no halt before 1.5 times the last step or (up to the early limit) the first one, nor for
     waiting that a peer's loader caused; no rank is named on a tie; a rank that names no sections
     may evaluate for half an hour, unless the plan says how long a step may take; the second step
-    may take ten times as long as the first, where nothing else is known of it."""
+    may take ten times as long as the first, where nothing else is known of it; who waited has stood
+    since the last of those that are ahead came beside it."""
     ticks = True
     deadline = True
 

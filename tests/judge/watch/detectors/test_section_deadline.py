@@ -565,6 +565,33 @@ def test_who_waited_for_a_peer_that_saves_and_names_no_checkpoint_has_stood_sinc
     assert watch(world).halts == []
 
 
+@pytest.mark.parametrize("section", ["log", "backward"])
+@pytest.mark.parametrize("does", ["checkpoint", "data", None])
+def test_who_waited_at_the_end_of_an_accumulation_has_stood_since_the_others_came(
+    section: str, does: str | None
+) -> None:
+    """A rank saves four micro-steps behind; a moment later it is two ahead, and heard first."""
+    order = order_of({}, steps=200, entry=None, command=["python", "train.py"])
+    world = World(order, alive_every_s=5.0).boot()
+    first, second = world.ranks
+    for step in range(1, 48):
+        for rank in world.ranks:
+            rank.step, rank.in_step = step, True
+            rank.say("step_start")
+            if step == 41 and rank is first:
+                rank.enter(does)
+                rank.spend(150.0)
+                rank.enter(None)
+            rank.enter("forward")
+            rank.spend(0.3)
+            rank.enter(section)
+        if step % 5 == 0:
+            world.meet()
+            second.spend(1.5 if step == 45 else 0.0)
+        world.close_step()
+    assert watch(world).halts == []
+
+
 def _ask(rank: Rank) -> None:
     """Wait for the others in a collective that is counted, as `should_halt()` does."""
     rank.collective_seq += 1
@@ -586,12 +613,19 @@ def test_a_step_that_advances_is_a_move_in_no_section_alone(
 @pytest.mark.parametrize("section", ["log", "data", None])
 @pytest.mark.parametrize(
     ("ahead", "back_s", "found"),
-    [(0, 5.0, False), (1, 5.0, False), (1, 301.0, True), (2, 5.0, True)],
+    [
+        (0, 5.0, False),
+        (1, 5.0, False),
+        (1, 301.0, True),
+        (2, 50.0, False),
+        (2, 300.0, True),
+        (60, 5.0, True),
+    ],
 )
 def test_who_waited_for_a_peers_slow_step_has_stood_since_that_ended(
     section: str | None, ahead: int, back_s: float, found: bool
 ) -> None:
-    """The peer's lines are read first; two steps ahead it does not wait for this rank at all."""
+    """The peer's lines are read first; many steps ahead it does not wait for this rank at all."""
     waits = standing(section, for_s=320.0, rank=1, section_seq=3)
     peer = standing(
         None, for_s=back_s, step=41 + ahead, completed=40 + ahead, section_seq=4, compute_s=0.0
