@@ -1078,13 +1078,13 @@ def test_what_lies_between_boot_and_the_first_step_has_the_time_of_a_first_step(
     assert halted(world)[0][0] == "section_deadline"
 
 
-def test_the_second_step_may_take_what_the_first_one_took() -> None:
+def test_the_second_step_may_take_what_a_first_one_may() -> None:
     assert watch(world_of().steps(2, step_s=400.0), interval_s=1.0).halted() == []
     world = world_of().steps(1, step_s=400.0)
     world.open_step()
-    world.hang(0, "forward", 700.0)
+    world.hang(0, "forward", 1000.0)
     (halt,) = watch(world, interval_s=1.0).halts
-    assert (halt.detector, halt.threshold) == ("stall", pytest.approx(600.0, rel=0.02))
+    assert (halt.detector, halt.threshold) == ("stall", 900.0)
 
 
 @pytest.mark.parametrize(("seconds", "halts"), [(290.0, 0), (310.0, 1)])
@@ -1096,9 +1096,9 @@ def test_what_comes_for_the_first_time_between_two_steps_has_the_early_limit(
     assert len(halted(world.steps(5, step_s=2.0))) == halts
 
 
-@pytest.mark.parametrize(("step_s", "halts"), [(400.0, 0), (700.0, 1)])
+@pytest.mark.parametrize(("step_s", "halts"), [(400.0, 0), (700.0, 0), (1000.0, 1)])
 def test_the_ends_of_steps_alone_tell_how_long_they_take(step_s: float, halts: int) -> None:
-    """A trainer that writes one line a step: the second may take what the first did, and half."""
+    """A trainer that writes one line a step: the second may take what a first one may."""
     world = world_of()
     for seconds in (400.0, step_s, 400.0, 400.0):
         for rank in world.ranks:
