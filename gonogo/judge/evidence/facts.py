@@ -326,7 +326,7 @@ def _made_before(rules: Rules) -> Iterator[str]:
 
 
 def _begun_anew(record: RunRecord, rules: Rules) -> Iterator[str]:
-    """Yield after which steps the run began anew, or made its end again: the gate saw the last."""
+    """Yield after which steps the run began anew or went back: the gate saw those made last."""
     if not rules.known or rules.steps is None:
         return
     first, last, ranks = rules.first_step, rules.steps, record.ranks.values()
@@ -342,11 +342,15 @@ def _begun_anew(record: RunRecord, rules: Rules) -> Iterator[str]:
             f"made again: at its last step it went back to step {_some(again)} of {last}; the gate"
             " saw the steps that were made last"
         )
+    back = max((steps.gone_back(first, last) for steps in ranks), key=len, default=[])
+    if back:
+        told = [f"from step {reached} to step {to}" for reached, to in back]
+        yield f"gone back: {_some(told)} of {last}; the gate saw the steps that were made last"
 
 
-def _some(steps: Sequence[int]) -> str:
-    more = f" and {len(steps) - MOST_TOLD} more" if len(steps) > MOST_TOLD else ""
-    return ", ".join(map(str, steps[:MOST_TOLD])) + more
+def _some(told: Sequence[int | str]) -> str:
+    more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+    return ", ".join(map(str, told[:MOST_TOLD])) + more
 
 
 def _weights_loaded(order: Order) -> Iterator[str]:

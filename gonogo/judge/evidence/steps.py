@@ -282,6 +282,25 @@ class RankSteps:
         ]
         return [line.step for line in lines if line and first_step <= line.step < last_step]
 
+    def gone_back(self, first_step: int, last_step: int) -> list[tuple[int, int]]:
+        """Return from which step to which one a process went back that followed on another.
+
+        From the last step, and to the beginning, the others tell.
+
+        Args:
+            first_step: of the run.
+            last_step: that was ordered.
+        """
+        found, reached = list[tuple[int, int]](), 0
+        for boot in self.boots:
+            line = boot.boot_line
+            if line is not None and line.step < reached:
+                if first_step <= line.step and reached < last_step:
+                    found.append((reached, line.step))
+                reached = line.step
+            reached = max(reached, self._part([boot]).last_step)
+        return found
+
     def _begun_before(self, first_step: int) -> "Iterator[RankSteps]":
         """Yield what was told from each beginning of the run to the next."""
         boots = list[BootSteps]()

@@ -474,6 +474,21 @@ def test_a_run_that_made_its_end_again_says_so() -> None:
     assert [row for row in texts if row.startswith("made again: ")] == [said]
 
 
+def test_a_run_that_went_back_before_its_end_says_so() -> None:
+    """A launcher that starts its program again until an evaluation on the way is good."""
+    order = order_of()
+    ranks = healthy_ranks(order)
+    lines = [line for line in ranks[0].lines if line["step"] <= 9 and line["msg"] != "done"]
+    ranks[0].lines, ranks[0].seq = lines, lines[-1]["seq"]
+    ranks[0].restart(5)
+    for step in range(6, order.steps + 1):
+        ranks[0].step(step)
+    ranks[0].done()
+    texts = facts_of(record_of(order, ranks)).not_observed
+    said = "gone back: from step 9 to step 5 of 12; the gate saw the steps that were made last"
+    assert [row for row in texts if row.startswith("gone back: ")] == [said]
+
+
 @pytest.mark.parametrize("resumed", [None, 0, 1, 7])
 def test_a_run_that_goes_on_says_which_steps_its_gate_has_not_seen(resumed: int | None) -> None:
     facts = facts_with([beat(1, 1.0, "progress", 9, loss=1.0)], order_of(resume_step=resumed))

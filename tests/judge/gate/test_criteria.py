@@ -424,6 +424,29 @@ def test_an_end_that_was_made_again_is_known(began: int, ended: int, after: list
     assert build_rank_steps(lines).made_again(1, 10) == after
 
 
+@pytest.mark.parametrize(
+    ("began", "back"),
+    [
+        ([(0, 8), (5, 10)], [(8, 5)]),
+        ([(0, 8), (5, 6), (5, 10)], [(8, 5), (6, 5)]),
+        ([(0, 8), (5, 5), (5, 10)], [(8, 5)]),
+        ([(0, 5), (5, 10)], []),
+        ([(0, 8), (0, 10)], []),
+        ([(0, 10), (5, 10)], []),
+    ],
+    ids=["once", "twice", "and died", "nowhere", "to the beginning", "from the end"],
+)
+def test_whence_and_where_to_a_run_went_back_is_known(
+    began: list[tuple[int, int]], back: list[tuple[int, int]]
+) -> None:
+    lines = [
+        line
+        for name, (first, last) in zip("abc", began, strict=False)
+        for line in training(name, first, dict.fromkeys(range(first + 1, last + 1), 1.0), None)
+    ]
+    assert build_rank_steps(lines).gone_back(1, 10) == back
+
+
 def turned(line: Heartbeat, sign: float) -> Heartbeat:
     """The line with its loss times a sign."""
     return line if line.loss is None else line.model_copy(update={"loss": sign * line.loss})
