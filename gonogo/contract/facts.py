@@ -245,8 +245,8 @@ class FailedBefore(Recorded):
     code: OutcomeCode
     criteria: list[str]
     """Ids of the criteria that it fails whatever its missing samples were, and of the conditions
-    of earlier phases that waited for its evidence; `identity_drift` where the judged run goes on
-    from what it has trained; `exit.json` where that is not the one that its watcher saw."""
+    of earlier phases that waited for its evidence; `identity_drift` and `identity` where the judged
+    run goes on from what it has trained; `exit.json` where its watcher saw another one."""
 
 
 class Remedy(Recorded):

@@ -28,7 +28,7 @@ from gonogo.contract.errors import Corrupt, GonogoError
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.contract.records import Manifest, Preflight
-from gonogo.judge.gate.built_in import DRIFT
+from gonogo.judge.gate.built_in import IN_WEIGHTS
 from gonogo.judge.watch.registry import cause_of, shown_by_lines
 from gonogo.rundir import RunDir, is_text, load_sealed, open_file
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
@@ -144,14 +144,15 @@ def iter_unpassed(
 def iter_drifted(
     session: Session, experiment: ExperimentRow, phase: str, point: ResumePoint
 ) -> Iterator[RunRow]:
-    """Yield the runs of other experiments whose code was another, and that trained a checkpoint.
+    """Yield the runs of other experiments that trained a checkpoint, and were not as ordered.
 
-    An allowed drift there is in the weights here. Of the experiment's own runs `decide` tells.
+    An allowed drift there, or other work, is in the weights here. Of the experiment's own runs
+    `decide` tells.
     """
     for at, looked, runs in _iter_origins(session, experiment, phase, point):
         behind: ResumePoint | None = looked if at is not experiment else None
         while behind is not None and (holder := _holder(behind, runs)) is not None:
-            if DRIFT in _failed_of(session, holder):
+            if _failed_of(session, holder) & IN_WEIGHTS:
                 yield holder
             behind = holder.resume_from
 
@@ -191,7 +192,7 @@ def had_failed(session: Session, run: RunRow) -> OutcomeCode | None:
     shown = failed_by_lines(session, run)
     if shown is not None or run.outcome is None or went_to_its_end(run):
         return shown  # of one that went to its end its verdict tells
-    return run.outcome.code if _failed_of(session, run) - {DRIFT} else None
+    return run.outcome.code if _failed_of(session, run) - IN_WEIGHTS else None
 
 
 def _failed_of(session: Session, run: RunRow) -> set[str]:

@@ -685,6 +685,39 @@ def of_other_code(order: Order) -> dict[int, list[str]]:
     }
 
 
+def of_other_steps(order: Order) -> dict[int, list[str]]:
+    ordered = f'"tokens": {order.identity.tokens_per_step}'
+    return {
+        rank: [line.replace(ordered, '"tokens": 7') for line in beats(order, rank, upto=4)]
+        for rank in range(order.world_size)
+    }
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_what_was_trained_at_other_work_is_not_forgotten_by_who_goes_on_with_it(
+    plane: Plane, tmp_path: Path, saved: bool
+) -> None:
+    """A whole run of such steps is NO_GO, and one that was preempted on its way was GO."""
+    plan = bundled_plan("demo")
+    experiment = plane.submit({**plan, "phases": [{**plan["phases"][0], "steps": 6, "gate": []}]})
+    worker = plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    if saved:
+        save_checkpoint(tmp_path / "runs" / order.run, step=4)
+        save_json(tmp_path / "runs" / order.run / "order.json", order.document())
+    worker.start(order)
+    lines = of_other_steps(order)
+    worker.ship(order, lines)
+    worker.end(order, lines, "preempted", "infra", code=None)
+    again = plane.next_order(worker)
+    assert (again.resume_from is not None) is saved
+    worker.run_through(again)
+    view = plane.wait_state(experiment, "finished")
+    assert view["verdict"] == ("CONDITIONAL_GO" if saved else "GO")
+    told = [row["text"] for row in view["conditions"]]
+    assert [f"({order.run} (preempted): identity)" in text for text in told] == [True] * saved
+
+
 @pytest.mark.parametrize("saved", [True, False])
 def test_what_other_code_has_trained_is_not_the_frozen_code_s_that_goes_on(
     plane: Plane, tmp_path: Path, saved: bool
@@ -712,8 +745,9 @@ def test_what_other_code_has_trained_is_not_the_frozen_code_s_that_goes_on(
     assert [f"({order.run} (preempted): identity_drift)" in text for text in told] == [True] * saved
 
 
+@pytest.mark.parametrize("kind", ["code", "steps"])
 def test_nor_is_it_in_another_experiment_that_goes_on_from_there(
-    plane: Plane, tmp_path: Path
+    plane: Plane, tmp_path: Path, kind: str
 ) -> None:
     """It was GO: only whether a run had failed was asked there."""
     plan = bundled_plan("demo")
@@ -726,7 +760,7 @@ def test_nor_is_it_in_another_experiment_that_goes_on_from_there(
     save_checkpoint(tmp_path / "runs" / order.run, step=4)
     save_json(tmp_path / "runs" / order.run / "order.json", order.document())
     worker.start(order)
-    lines = of_other_code(order)
+    lines = of_other_code(order) if kind == "code" else of_other_steps(order)
     worker.ship(order, lines)
     assert plane.call("POST", f"/experiments/{first}/cancel", json={}).is_success
     worker.end(order, lines, "cancelled", "operator", code=None)

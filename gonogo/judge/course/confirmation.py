@@ -5,7 +5,7 @@ change. A rerun answers within a bounded number of steps (`reruns`); where it pa
 on to its last step as it was rerun, and only what that comes to passes the phase.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from gonogo.contract.criterion import Criterion
@@ -18,7 +18,7 @@ from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, Attempt
 from gonogo.judge.course.remedies import remedied
 from gonogo.judge.course.reruns import HANGS, go_on, is_sudden, rerun
-from gonogo.judge.gate.built_in import DRIFT
+from gonogo.judge.gate.built_in import DRIFT, IN_WEIGHTS
 from gonogo.judge.gate.diagnosis import LOGGING_OFF
 from gonogo.judge.gate.history import is_isolating
 
@@ -181,7 +181,9 @@ def unsettled_before(
         and row.until is None
         and (row.verdict is not Verdict.NO_GO or is_sudden(row))
     ]
-    drifted = _drifted_behind(runs, judged, itself=itself)
+    behind = _behind(runs, judged, itself=itself)
+    tells_itself = DRIFT in judged.failed and not itself  # its own gate says so
+    stays = IN_WEIGHTS - {DRIFT} if tells_itself else IN_WEIGHTS
     found: dict[str, Any] = {}
     undecided = [
         Undecided(run=row.run, criteria=list(row.undecided)) for row in before if row.undecided
@@ -189,7 +191,7 @@ def unsettled_before(
     failed = [
         FailedBefore(run=row.run, code=row.outcome.code, criteria=criteria)
         for row in runs
-        if (criteria := _failed_of(row, told=row in before, drifted=row.run in drifted))
+        if (criteria := _failed_of(row, row in before, stays if row.run in behind else ()))
     ]
     if undecided:
         found["undecided"] = undecided
@@ -198,14 +200,14 @@ def unsettled_before(
     return History(**found) if found else None
 
 
-def _failed_of(row: Attempt, *, told: bool, drifted: bool) -> list[str]:
-    return [name for name in row.failed if (drifted if name == DRIFT else told)]
+def _failed_of(row: Attempt, told: bool, stays: Collection[str]) -> list[str]:
+    return [name for name in row.failed if (name in stays if name in IN_WEIGHTS else told)]
 
 
-def _drifted_behind(runs: Sequence[Attempt], judged: Attempt, *, itself: bool) -> set[str]:
-    """Return the runs of an allowed drift from whose checkpoints the judged one goes on.
+def _behind(runs: Sequence[Attempt], judged: Attempt, *, itself: bool) -> set[str]:
+    """Return the runs from whose checkpoints the judged one goes on, and perhaps itself.
 
-    What was trained under it is in the weights still. Of one that drifts itself its gate says so.
+    What was trained under a drift, or of other work, is in the weights still.
     """
     known = {row.run: row for row in runs}
     behind: list[Attempt] = []
@@ -213,9 +215,7 @@ def _drifted_behind(runs: Sequence[Attempt], judged: Attempt, *, itself: bool) -
     while at is not None and at not in behind:
         behind.append(at)
         at = known.get(at.began_with or "")
-    if not itself and DRIFT in judged.failed:
-        return set()
-    return {row.run for row in behind if DRIFT in row.failed}
+    return {row.run for row in (behind if itself else behind[1:])}
 
 
 def joined(told: History | None, more: History | None) -> History | None:

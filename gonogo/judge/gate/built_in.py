@@ -35,6 +35,10 @@ Check = Callable[[Facts, Rules], Iterator[Said]]
 DRIFT = "identity_drift"
 """Id of the condition that an allowed drift of the code identity makes."""
 
+IDENTITY = "identity"
+IN_WEIGHTS = frozenset({DRIFT, IDENTITY})
+"""Ids of what stays in the weights of who goes on from a run's checkpoint, and is nobody else's."""
+
 UNKNOWN_ORDER = "nobody recorded what was ordered"
 ORDER = "order.json"
 
@@ -297,7 +301,7 @@ def _watched(facts: Facts) -> Iterator[Said]:
 
 BUILT_IN: dict[str, Check] = {
     "completed": completed,
-    "identity": identity,
+    IDENTITY: identity,
     "coverage": coverage,
     "preflight": preflight,
     "no_halt_finding": no_halt_finding,

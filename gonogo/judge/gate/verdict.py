@@ -16,7 +16,7 @@ from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
 from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
-from gonogo.judge.gate.built_in import DRIFT, evaluate_built_in, evaluate_drift
+from gonogo.judge.gate.built_in import DRIFT, IDENTITY, evaluate_built_in, evaluate_drift
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.conditions import build_conditions
 from gonogo.judge.gate.criteria import evaluate, grey_weight, is_unseen, passes_no_more
@@ -63,7 +63,8 @@ class Judgement:
     Of one that something else ended those that do not pass whatever is missing, but for those of
     what it learns where a number that is none ended it: that is its failure. Of one that completed
     those that failed, and those that a value in the grey zone makes, or leaves, a condition. An
-    allowed drift counts for who goes on from its checkpoint. An accident of which exit.json alone
+    allowed drift counts for who goes on from its checkpoint, and so does it that one which was
+    ended had told of other work than was ordered. An accident of which exit.json alone
     tells, and not the one that the watcher saw, excuses nothing: `EXCHANGED`.
     """
     weakened: list[str]
@@ -130,6 +131,8 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
     found = [name for name, row in asked if passes_no_more(row, facts.measures.get(name), rules)]
     if facts.exit is not None and facts.exit.sealed is False:
         found.append(EXCHANGED)
+    if evaluate_built_in(IDENTITY, facts, rules).outcome is CriterionOutcome.FAIL:
+        found.append(IDENTITY)
     return found + drifted
 
 

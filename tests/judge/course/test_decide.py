@@ -281,6 +281,18 @@ def test_a_drift_is_one_of_who_goes_on_from_its_checkpoint_and_of_nobody_else() 
     assert told_of(after(drifted, lost_again, own)) == [], "its own gate says so"
 
 
+def test_so_is_other_work_than_was_ordered() -> None:
+    """Half of a phase with half of the batch, and a host that was lost: it was GO."""
+    other = attempt("preempted", "INCONCLUSIVE", failed=("identity",))
+    whole = attempt(reason=RunReason.RESUME, run="run_2", began_with="run_1")
+    action = after(other, whole)
+    assert (action.verdict, told_of(action)) == ("CONDITIONAL_GO", [("run_1", ["identity"])])
+    anew = replace(whole, began_with=None)
+    assert (after(other, anew).verdict, told_of(after(other, anew))) == ("GO", [])
+    own = replace(whole, verdict=Verdict.CONDITIONAL_GO, failed=(DRIFT,))
+    assert told_of(after(other, own)) == [("run_1", ["identity"])], "its gate says nothing of that"
+
+
 def test_a_drift_of_a_confirmation_is_told_where_the_decision_is_about_the_failure() -> None:
     whole = confirm("CONDITIONAL_GO", failed=(DRIFT,))
     assert told_of(after(nan(), whole, plan=CONFIRMING)) == [("run_c", [DRIFT])]

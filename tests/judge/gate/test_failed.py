@@ -13,7 +13,7 @@ from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.gate.history import unpassed_criteria
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import Judgement, judge
-from tests.data.make_runs import order_of
+from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import exit_record, record_of, with_gate
 
 SLOW: dict[str, Any] = {"id": "row", "metric": "toks_per_s", "pass_above": 1e9}
@@ -58,6 +58,23 @@ def test_what_a_run_has_failed_is_what_no_other_run_undoes(
     row: dict[str, Any], code: OutcomeCode | None, failed: list[str]
 ) -> None:
     assert judged_as(code, row).failed == failed
+
+
+@pytest.mark.parametrize(
+    ("code", "tokens", "failed"),
+    [(LOST, 256, ["identity"]), (LOST, 512, []), (COMPLETED, 256, [])],
+    ids=["other steps", "as ordered", "whole: its verdict says so"],
+)
+def test_other_work_than_was_ordered_is_failed_by_who_was_ended(
+    code: OutcomeCode, tokens: int, failed: list[str]
+) -> None:
+    ranks = healthy_ranks(order_of())
+    for line in (line for rank in ranks for line in rank.lines if "tokens" in line):
+        line["tokens"] = tokens
+    rules = build_rules(order_of())
+    end = exit_record(code, by=Actor.INFRA)
+    facts = build_facts(record_of(order_of(), ranks, exit=end), rules)
+    assert judge(facts, rules).failed == failed
 
 
 @pytest.mark.parametrize("code", [COMPLETED, LOST])
