@@ -231,14 +231,15 @@ class Undecided(Recorded):
 
     run: str
     criteria: list[str]
-    """Ids of the criteria whose value lies between their thresholds."""
+    """Ids of the criteria whose value lies between their thresholds, is no number, or does not pass
+    as far as it was told."""
 
 
 class FailedBefore(Recorded):
     """A run that had failed its gate, whatever it did not come to, when something else ended it.
 
-    Or that came to its end, failed a criterion or a condition, or left one by a grey value, and was
-    run again all the same.
+    Or that came to its end, failed a criterion or a condition, or left one by what was seen, and
+    was run again all the same.
     """
 
     run: str

@@ -161,7 +161,7 @@ def unsettled_before(
 ) -> History | None:
     """Return the runs of the same order that had decided nothing, or failed, as facts; else None.
 
-    Run again until it passes, a value that lies between its thresholds would be GO by chance. What
+    Run again until it passes, a value that does not pass would be GO by chance. What
     was not seen of a run is no such value, and is seen in the next one or not. Nor does an
     accident, or a halt, excuse what a run had measured by then: one that goes on from its
     checkpoint sees the steps after that alone. Of one that is NO_GO the confirmations tell, unless

@@ -90,15 +90,20 @@ def is_unseen(
     return _read(criterion, _rank_rows(measure, world_size), judge_version).zone is Zone.NOWHERE
 
 
-def grey_weight(
+def undecided_weight(
     criterion: Criterion,
     measure: Measure | None,
     world_size: int,
     judge_version: int = JUDGE_VERSION,
 ) -> GateSeverity | None:
-    """Return what a criterion weighs that its value leaves undecided, else None; see `evaluate`."""
-    zone = _read(criterion, _rank_rows(measure, world_size), judge_version).zone
-    return _severity(criterion, zone) if zone is Zone.GREY else None
+    """Return what a criterion weighs that was seen, and is undecided, else None; see `evaluate`.
+
+    Its value lies between the thresholds, is no number, or does not pass as far as it was told.
+    """
+    reading = _read(criterion, _rank_rows(measure, world_size), judge_version)
+    if reading.outcome in (PASS, FAIL) or reading.zone is Zone.NOWHERE:
+        return None
+    return _severity(criterion, reading.zone)
 
 
 def fails_already(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
@@ -108,26 +113,31 @@ def fails_already(criterion: Criterion, measure: Measure | None, rules: Rules) -
     does not say after which steps it evaluates, nobody knows how many evaluations are not there.
     A mean in every sample is not known before half of them are there.
     """
-    row = metric_row(criterion.metric)
-    advisory = criterion.severity is GateSeverity.ADVISORY
-    if row is None or row.owed is Owed.ONCE or advisory:
-        return False
-    rows = _rank_rows(measure, rules.world_size or 0)
-    if row.averaged and any(2 * one.samples < one.owed for one in rows):
-        return False
-    if row.owed is Owed.EVERY_EVAL and not rules.evals(rules.window(criterion)):
-        rows = [open_ended(criterion.aggregate, one) for one in rows]
-    reading = _already(criterion, rows, rules.judge_version)
+    reading = _certain(criterion, measure, rules)
     return reading is not None and reading.outcome is FAIL
 
 
 def passes_no_more(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
     """Say whether a criterion does not pass whatever the samples are that are not there.
 
-    It fails already, or is in its grey zone at best.
+    It fails already, is in its grey zone at best, or has a sample that is no number.
     """
     at_best = criterion.model_copy(update={"fail_above": None, "fail_below": None})
-    return any(fails_already(row, measure, rules) for row in (criterion, at_best))
+    return any(_certain(row, measure, rules) is not None for row in (criterion, at_best))
+
+
+def _certain(criterion: Criterion, measure: Measure | None, rules: Rules) -> Reading | None:
+    """Return what is certain of a criterion before its run has come to its end; None: nothing."""
+    row = metric_row(criterion.metric)
+    advisory = criterion.severity is GateSeverity.ADVISORY
+    if row is None or row.owed is Owed.ONCE or advisory:
+        return None
+    rows = _rank_rows(measure, rules.world_size or 0)
+    if row.averaged and any(2 * one.samples < one.owed for one in rows):
+        return None
+    if row.owed is Owed.EVERY_EVAL and not rules.evals(rules.window(criterion)):
+        rows = [open_ended(criterion.aggregate, one) for one in rows]
+    return _already(criterion, rows, rules.judge_version)
 
 
 def _severity(criterion: Criterion, zone: Zone) -> GateSeverity:

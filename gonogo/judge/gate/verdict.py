@@ -19,7 +19,7 @@ from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
 from gonogo.judge.gate.built_in import DRIFT, IDENTITY, evaluate_built_in, evaluate_drift
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.conditions import build_conditions
-from gonogo.judge.gate.criteria import evaluate, grey_weight, is_unseen, passes_no_more
+from gonogo.judge.gate.criteria import evaluate, is_unseen, passes_no_more, undecided_weight
 from gonogo.judge.gate.diagnosis import diagnose, diagnosis_named
 from gonogo.judge.gate.history import (
     carried_criteria,
@@ -56,13 +56,13 @@ class Judgement:
     answerable: bool
     """Whether the diagnosis explains why a condition is open, so that its remedy may settle it."""
     undecided: list[str]
-    """Required criteria whose value neither passes nor fails, of a run that completed."""
+    """Required criteria that what was seen neither passes nor fails, of a run that completed."""
     failed: list[str]
     """Criteria, and open conditions, that a run fails which another may come after.
 
     Of one that something else ended those that do not pass whatever is missing, but for those of
     what it learns where a number that is none ended it: that is its failure. Of one that completed
-    those that failed, and those that a value in the grey zone makes, or leaves, a condition. An
+    those that failed, and those that a value which does not pass makes, or leaves, a condition. An
     allowed drift counts for who goes on from its checkpoint, and so does it that one which was
     ended had told of other work than was ordered. An accident of which exit.json alone
     tells, and not the one that the watcher saw, excuses nothing: `EXCHANGED`.
@@ -107,11 +107,12 @@ def _undecided(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]
     if outcome is None or outcome.klass is not OutcomeClass.SUCCESS:
         return []
     required = GateSeverity.REQUIRED
-    return [row.id for row in rules.gate if _grey(row.id, row, facts, rules) is required]
+    return [row.id for row in rules.gate if _undecided_by(row.id, row, facts, rules) is required]
 
 
-def _grey(name: str, row: Criterion, facts: Facts, rules: Rules) -> GateSeverity | None:
-    return grey_weight(row, facts.measures.get(name), rules.world_size or 0, rules.judge_version)
+def _undecided_by(name: str, row: Criterion, facts: Facts, rules: Rules) -> GateSeverity | None:
+    measure, ranks = facts.measures.get(name), rules.world_size or 0
+    return undecided_weight(row, measure, ranks, rules.judge_version)
 
 
 def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
@@ -137,12 +138,12 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
 
 
 def _leaves_open(name: str, row: Criterion, facts: Facts, rules: Rules) -> bool:
-    """Say whether a whole run fails a criterion, or leaves a condition by a grey value."""
+    """Say whether a whole run fails a criterion, or leaves a condition by what was seen."""
     measure, ranks = facts.measures.get(name), rules.world_size or 0
     result = evaluate(row, measure, ranks, rules.judge_version)
     if result.outcome is CriterionOutcome.FAIL:
         return result.severity is not GateSeverity.ADVISORY
-    return _grey(name, row, facts, rules) is GateSeverity.CONDITIONAL
+    return _undecided_by(name, row, facts, rules) is GateSeverity.CONDITIONAL
 
 
 def _explains(diagnosis: str | None, results: Iterable[CriterionResult], rules: Rules) -> bool:

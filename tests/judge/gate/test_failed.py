@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -60,6 +61,41 @@ def test_what_a_run_has_failed_is_what_no_other_run_undoes(
     assert judged_as(code, row).failed == failed
 
 
+NORM: dict[str, Any] = {"id": "row", "metric": "grad_norm", "pass_below": 5.0}
+NONE_IS_ERROR = {"id": "row", "metric": "val_loss", "pass_below": 50.0, "on_nan": "error"}
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "undecided", "failed"),
+    [
+        (NORM, COMPLETED, ["row"], []),
+        ({**NORM, "pass_below": 200.0}, COMPLETED, [], []),
+        ({**NORM, "severity": "conditional"}, COMPLETED, [], ["row"]),
+        (NORM, LOST, [], []),  # more of them may have come
+        (NONE_IS_ERROR, COMPLETED, ["row"], []),
+        ({**NONE_IS_ERROR, "severity": "conditional"}, COMPLETED, [], ["row"]),
+        (NONE_IS_ERROR, LOST, [], ["row"]),
+        ({**NONE_IS_ERROR, "severity": "advisory"}, LOST, [], []),
+    ],
+)
+def test_what_was_told_in_part_or_is_no_number_is_not_forgotten_by_the_next_run(
+    row: dict[str, Any], code: OutcomeCode, undecided: list[str], failed: list[str]
+) -> None:
+    """Run again until all of it was told and well, the best of several runs was GO."""
+    order = with_gate(order_of(), row)
+    ranks = healthy_ranks(order)
+    for line in (line for rank in ranks for line in rank.lines):
+        if line["msg"] == "progress":
+            line["grad_norm"] = 100.0 if line["step"] % 2 else None
+        elif line["msg"] == "eval":
+            line["val_loss"] = math.nan
+    rules = build_rules(order)
+    end = exit_record(code, by=Actor.INFRA)
+    found = judge(build_facts(record_of(order, ranks, exit=end), rules), rules)
+    assert found.verdict in ("INCONCLUSIVE", "CONDITIONAL_GO")
+    assert (found.undecided, found.failed) == (undecided, failed)
+
+
 @pytest.mark.parametrize(
     ("code", "tokens", "failed"),
     [(LOST, 256, ["identity"]), (LOST, 512, []), (COMPLETED, 256, [])],
@@ -102,7 +138,8 @@ def test_nothing_is_failed_or_decided_of_ranks_that_nobody_counted() -> None:
         (GREY, COMPLETED, ["row"]),
         ({**GREY, "severity": "conditional"}, COMPLETED, []),
         (SLOW, COMPLETED, []),
-        ({**GREY, "min_samples": 99}, COMPLETED, []),  # nobody saw it
+        ({**GREY, "min_samples": 99}, COMPLETED, ["row"]),  # what was seen of it does not pass
+        ({**GREY, "min_samples": 99, "pass_above": 2.0}, COMPLETED, []),  # nobody saw all of it
         (GREY, LOST, []),
         (GREY, None, []),
     ],
