@@ -47,6 +47,8 @@ def _of_runs(units: Counted, rows: Sequence[ComparedVariant], question: Question
                 f" far as {question.metric} goes they are one run told again; order another seed"
                 " for each"
             )
+        for row in mine if question.metric in LEARNED else ():
+            yield from (f"{row.name}: {text}" for text in row.made_twice)
         uneven = uneven_paths([row.ran for row in mine])
         if uneven:
             yield f"the runs of {name} differ among themselves: {', '.join(uneven)}"

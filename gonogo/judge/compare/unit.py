@@ -18,6 +18,7 @@ from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.rules import Rules
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.ran import Ran, build_ran
+from gonogo.judge.evidence.facts import MADE_TWICE
 from gonogo.judge.evidence.measure import MAX_BLOCKS, PARTIAL_SHARE
 from gonogo.judge.evidence.metrics import metric_row
 from gonogo.judge.watch.mean import mean_of
@@ -49,6 +50,8 @@ class Unit:
     ran: Ran = field(default_factory=Ran)
     shown: Mapping[str, float] = field(default_factory=dict)
     """Means of the other metrics that are asked for, as far as every rank tells them."""
+    made_twice: tuple[str, ...] = ()
+    """What its facts say of steps in whose place others were made, one sentence each."""
 
     def as_repeat(self, repeat: int | None) -> "Unit":
         """Return it under the number of its repeat."""
@@ -121,6 +124,7 @@ def build_unit(
         samples=min(ours.samples for ours in series),
         facts_v=facts.v,
         ran=build_ran(facts, rules, order),
+        made_twice=tuple(row for row in facts.not_observed if row.startswith(MADE_TWICE)),
         shown={
             metric: mean
             for metric in question.told

@@ -49,6 +49,8 @@ FAILED_BEFORE = 4
 GIVEN_UP = 4
 """Version of the facts since which it is listed that a run began anew before it came to its end."""
 
+MADE_TWICE = ("given up: ", "made again: ", "gone back: ")
+"""How what was not observed of steps begins in whose place others were made."""
 MOST_TOLD = 4
 """Beginnings of which a sentence tells."""
 

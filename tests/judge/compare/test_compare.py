@@ -229,6 +229,17 @@ def test_where_no_order_is_at_hand_another_configuration_is_another_seed() -> No
     assert compare({"a": by_rules(*"111"), "b": mine}, ask("loss")).winner is None
 
 
+@pytest.mark.parametrize(("metric", "noted"), [("loss", True), ("toks_per_s", False)])
+def test_of_what_is_learnt_it_is_noted_which_steps_were_made_in_place_of_others(
+    metric: str, noted: bool
+) -> None:
+    """Whoever goes back to a checkpoint until the loss is low has the lowest."""
+    base, mine = runs("a", [100, 101, 99]), runs("b", [50, 51, 49], batch=8)
+    mine[1] = replace(mine[1], made_twice=("gone back: from step 9 to step 5 of 12",))
+    notes = compare({"a": base, "b": mine}, ask(metric)).notes
+    assert ("b2: gone back: from step 9 to step 5 of 12" in notes) is noted
+
+
 def test_repeats_that_are_the_same_to_the_last_digit_are_none() -> None:
     found = of_two([5.0, 5.0, 5.0], [4.0, 4.0, 4.0], ask("loss"))
     assert found.result is Result.INCONCLUSIVE

@@ -48,6 +48,16 @@ def test_a_healthy_run_brings_its_blocks_after_the_warm_up() -> None:
     assert unit.run == f"{ORDER.run}/1"
 
 
+def test_a_unit_tells_which_steps_were_made_in_place_of_others() -> None:
+    told = "gone back: from step 9 to step 5 of 12; the gate saw the steps that were made last"
+    facts = FACTS.model_copy(update={"not_observed": [*FACTS.not_observed, told]})
+    measures = {"loss": build_measure(LOSS.criteria()[0], record_of().ranks, RULES)}
+    for seen, said in ((FACTS, ()), (facts, (told,))):
+        unit = build_unit("r", seen, RULES, measures, LOSS)
+        assert isinstance(unit, Unit)
+        assert unit.made_twice == said
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
