@@ -191,6 +191,8 @@ def _untold(measure: Measure | None, rules: Rules, question: Question) -> str | 
             return f"rank {rank} tells {row.samples} of {row.owed} samples of {name}"
         if not row.blocks:
             return "it made several trainings in a row, and none of them is the one to compare"
+        if len(row.blocks) != math.ceil(row.samples / _block_steps(row.samples)):
+            return f"its {len(row.blocks)} blocks of {name} of rank {rank} are not its samples'"
     return None
 
 

@@ -152,6 +152,14 @@ def test_a_rank_that_tells_less_leaves_the_run_out(second: dict[str, Any], why: 
     assert found.why == why
 
 
+@pytest.mark.parametrize("samples", [10**6, 2**53])
+def test_facts_that_hold_other_blocks_than_their_samples_make_are_no_unit(samples: int) -> None:
+    """Whoever exports a decision that nobody signed says in it what he likes."""
+    found = unit_of([1.0] * 10, LOSS, second={"samples": samples})
+    assert isinstance(found, NoUnit)
+    assert found.why == "its 10 blocks of loss of rank 1 are not its samples'"
+
+
 def test_of_recorded_blocks_all_that_hold_a_step_of_the_warm_up_are_left_out() -> None:
     """200 samples are 50 blocks of 4; 2 steps are gone already, 5 more take two blocks."""
     values = [9.0] * 5 + [1.0] * 195
