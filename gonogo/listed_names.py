@@ -162,7 +162,7 @@ LISTED = frozenset(
         *(f"TORCH_NCCL_{name}" for name in _TORCH_NCCL),
         *("TORCH_DISTRIBUTED_DEBUG", "GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT"),
         *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF"),
-        *("CONFIG", "TOKENIZERS_PARALLELISM", "HF_HOME", "HF_TOKEN"),
+        *("CONFIG", "TOKENIZERS_PARALLELISM", "HF_TOKEN"),
     }
 )
 """Names that every worker passes on, besides the workload's own `NSA_*`."""

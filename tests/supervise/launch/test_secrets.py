@@ -22,7 +22,7 @@ RUN_DIR = Path("/runs/run_1")
         "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_DEBUG_FILE",
         "NCCL_CONF_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE",
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "GLOO_ANYTHING",
-        "HTTP_PROXY", "NCCL_", "xNCCL_DEBUG",
+        "HTTP_PROXY", "NCCL_", "xNCCL_DEBUG", "HF_HOME",
     ],
 )  # fmt: skip
 def test_no_listed_name_writes_a_file_or_loads_code(name: str) -> None:
