@@ -25,6 +25,7 @@ from gonogo.contract.output import DryRun
 from gonogo.rundir import RunDir
 from service.db.schema import ExperimentRow
 from service.evidence import artifacts
+from service.http.auth import Role, create_key
 from service.http.deprecation import deprecation_headers
 from service.http.etag import check_if_match, etag_of
 from service.http.files import file_response
@@ -61,6 +62,19 @@ def test_the_same_idempotency_key_creates_once(plane: Plane) -> None:
     assert len(plane.get("/experiments")["items"]) == 1
     other = plane.call("POST", "/experiments", json={"plan": "demo", "name": "x"}, headers=headers)
     assert other.status_code == 422
+
+
+def test_an_idempotency_key_is_its_callers_own(plane: Plane) -> None:
+    """Who guesses another's is not answered with what that one made, and hides none of his own."""
+    other = plane.context.store.write(
+        lambda session: create_key(session, "other", Role.OPERATOR, 1.0)
+    )
+    made = [
+        plane.call("POST", "/experiments", key=key, json=body, headers={"Idempotency-Key": "k3"})
+        for key, body in ((None, {"plan": "demo"}), (other, {"plan": "demo"}))
+    ]
+    assert [answer.status_code for answer in made] == [201, 201]
+    assert made[0].json()["id"] != made[1].json()["id"]
 
 
 def test_a_refused_submission_may_be_sent_again_under_its_key(plane: Plane) -> None:
