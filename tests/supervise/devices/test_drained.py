@@ -68,6 +68,17 @@ def test_what_is_not_free_in_time_says_why(held: dict[str, Any], said: str) -> N
     assert said in left["GPU-0"]
 
 
+def test_a_device_is_waited_for_fifty_seconds() -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    calls = Nvml(load=lambda: FakeNvml(gpus=[healthy("GPU-0", used_mb=900)]))
+    Draining(calls, lambda _: None, clock=lambda: now[0], sleep=sleep).wait(("GPU-0",))
+    assert now[0] == pytest.approx(50.0)
+
+
 def test_the_rank_whose_device_failed_is_known(tmp_path: Path) -> None:
     run_dir = make_run_dir(tmp_path, make_order())
     found = {"detector": "hardware", "severity": "halt", "rank": 1, "at": 1.0, "key": "k"}
