@@ -220,7 +220,8 @@ def _unpack(source: Path, folder: Path) -> dict[str, Any]:
     try:
         with _open_file(source) as file, _open_archive(source, file) as archive:
             for member in archive:
-                stream = archive.extractfile(member) if member.isreg() else None
+                plain = member.isreg() and not member.issparse()  # holes would fill the disk
+                stream = archive.extractfile(member) if plain else None
                 if stream is None or listed is not None or not _is_ours(member.name):
                     text = f"{source}: {member.name!r} has no place in a backup"
                     raise Corrupt(text) if found or listed else Rejected(text)

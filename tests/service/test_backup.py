@@ -637,6 +637,21 @@ def test_what_is_no_backup_is_a_wrong_argument_and_no_damage(
     assert list(there.home.iterdir()) == []
 
 
+def test_a_member_of_holes_does_not_fill_the_disk(tmp_path: Path) -> None:
+    """Ten kilobytes that unpack to a gigabyte, or to as much as somebody likes."""
+    content = f"1\n{2**30}\n0\n".encode().ljust(tarfile.BLOCKSIZE, b"\0")
+    sparse = {"major": 1, "minor": 0, "name": "key", "realsize": 2**30}
+    member = tarfile.TarInfo("key")
+    member.size = len(content)
+    member.pax_headers = {f"GNU.sparse.{name}": str(value) for name, value in sparse.items()}
+    with tarfile.open(tmp_path / "holes.tar", mode="w") as archive:
+        archive.addfile(member, io.BytesIO(content))
+    there = home_at(tmp_path / "there")
+    with pytest.raises(Rejected, match="'key' has no place in a backup"):
+        restore_backup(there, tmp_path / "holes.tar")
+    assert list(there.home.iterdir()) == []
+
+
 def rewritten(kept: Path, change: str) -> bytes:
     """The bytes of a backup that something has happened to."""
     if change == "cut":
