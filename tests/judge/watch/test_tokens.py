@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import pytest
 
@@ -202,3 +203,82 @@ def test_a_sum_is_known_as_one_over_restarts(boots: tuple[Sequence[int], ...]) -
 def test_what_is_no_sum_grows_over_restarts(boots: tuple[Sequence[int], ...], ratio: float) -> None:
     growth = over_restarts(*boots)
     assert (growth.sums, growth.ratio) == (False, ratio)
+
+
+UP, FLAT, ANEW = 100, 0, -100
+"""What the number of a line is more than that of the line before."""
+
+
+def told_by(steps: Iterable[int], first: int = 300) -> list[int]:
+    return list(accumulate(steps, initial=first))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rises_by"),
+    [
+        (told_by([UP, ANEW] * 6 + [UP] * 3), 100),
+        (told_by([UP, ANEW] * 6 + [UP, FLAT, FLAT]), None),
+        (told_by([UP, UP, -200] * 3 + [UP, ANEW] * 3, first=200), None),
+        (told_by([UP, UP, -200] * 13 + [UP, ANEW] * 4, first=200), 100),
+        (told_by([UP, UP, -200] * 13 + [UP, ANEW] * 3 + [UP], first=200), None),
+        (told_by([UP, UP, UP, -300] * 6 + [UP]), 100),
+        (told_by([UP, UP, UP, -299] * 6 + [UP]), None),
+        (told_by([UP] * 19 + [FLAT]), 100),
+        (told_by([UP] * 18 + [FLAT, FLAT]), None),
+        (told_by([UP] * 10 + [FLAT] * 6), None),
+        (told_by([UP, UP, FLAT, ANEW] * 4), None),
+        (told_by([UP] * 20, first=301), None),
+        (told_by([UP, UP, UP, -300, UP, FLAT, UP, -200, *[UP, UP, UP, -300] * 3]), 100),
+        (told_by([1] * 20, first=3), 1),
+    ],
+    ids=[
+        "three of five rise",
+        "fewer",
+        "a few uneven",
+        "48 uneven",
+        "47 uneven",
+        "anew at three rises",
+        "anew beyond",
+        "one of twenty is flat",
+        "two are",
+        "what stays has not begun anew",
+        "nor at equal distances",
+        "begun too high",
+        "what stays is none of those that begin anew",
+        "by one token",
+    ],
+)
+def test_where_numbers_may_be_sums(tokens: list[int], rises_by: int | None) -> None:
+    assert rise_of_sums(tokens) == rises_by
+
+
+@pytest.mark.parametrize(
+    ("ordered", "tokens", "ratio"),
+    [
+        (100, (100, 200, 200), 2.0),
+        (100, (100, 50), 2 / 3),
+        (100, (*range(100, 1700, 100),), 1.0),
+        (100, (*range(10, 170, 10),), 160 / 85),
+        (100, (*range(10, 170, 10), 150), 150 / 85),
+        (100, (*range(100, 1600, 100), 250), 1.0),
+        (100, (*range(100, 1800, 100), 1700), 1.0),
+        (100, (*range(100, 1800, 100), 1701), 0.01),
+    ],
+    ids=[
+        "the median is twice what was ordered",
+        "two lines tell enough",
+        "the sixteenth line is a sum's",
+        "no sum yet",
+        "nor after one that is less",
+        "the sixteenth begins anew",
+        "told once more",
+        "one token more",
+    ],
+)
+def test_growth_at_the_edges(ordered: int, tokens: tuple[int, ...], ratio: float) -> None:
+    assert of_ordered(ordered, *tokens) == pytest.approx(ratio)
+
+
+def test_lines_that_do_not_rise_are_no_sum_that_is_told_again() -> None:
+    growth = over_restarts((100,) * 15, (100,))
+    assert growth.usual == 100
