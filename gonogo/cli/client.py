@@ -24,6 +24,8 @@ from gonogo.contract.ids import Kind
 
 _ERRORS = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
 TIMEOUT_S = 30.0
+DRAWN_S = 180.0
+"""How long a report is waited for: its pictures are drawn when it is asked for."""
 _PATIENCE_S = 60.0
 """How long a read is repeated while the service restarts or the machine is starved."""
 
@@ -91,8 +93,17 @@ class Client:
         body: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
     ) -> httpx.Response:
         """Return the response of one call.
+
+        Args:
+            method: of HTTP.
+            path: below `/api/v1`.
+            body: sent as JSON.
+            params: of the query; those that are None are left out.
+            headers: besides the client's own.
+            timeout_s: for each step of this call; None: the client's.
 
         Raises:
             Unavailable: no answer, or a 5xx.
@@ -101,7 +112,12 @@ class Client:
         self._check()
         try:
             response = self._http.request(
-                method, path, json=body, params=_present(params), headers=headers
+                method,
+                path,
+                json=body,
+                params=_present(params),
+                headers=headers,
+                timeout=httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s,
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Unavailable(f"no answer from {self.url} ({error}); {self._unanswered}") from error

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gonogo.cli.client import Client
+from gonogo.cli.client import DRAWN_S, Client
 from gonogo.cli.exits import Exit, exit_of_experiment
 from gonogo.cli.interrupts import interrupt_on_signals
 from gonogo.cli.output import err, out, print_json, standing_text, tell, verdict_text
@@ -21,6 +21,7 @@ from gonogo.cli.settings import Settings, load_settings
 from gonogo.cli.stack import Stack
 from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView
+from gonogo.contract.errors import Unavailable
 from gonogo.contract.fault import KINDS
 from gonogo.planning.resolve import checkout_root, resolve_plan
 from gonogo.planning.source import bundled_plan
@@ -108,12 +109,12 @@ def _await_alerts(client: Client) -> None:
 
 
 def build_result(client: Client, experiment: str, home: Path) -> dict[str, Any]:
-    """Return what the demo reports, and save the report into the home."""
+    """Return what the demo reports, and have the report drawn into the home."""
     view = client.experiment(experiment)
     decisions = list(client.pages(f"/experiments/{experiment}/decisions"))
     runs = [client.run(run) for phase in view.phases for run in phase.runs]
     findings = [row for run in runs for row in client.pages(f"/runs/{run.id}/findings")]
-    client.call("GET", f"/experiments/{experiment}/report")
+    _draw_report(client, experiment)
     report = home / "reports" / experiment / "report.md"
     last = runs[-1].outcome if runs else None
     return {
@@ -137,6 +138,14 @@ def build_result(client: Client, experiment: str, home: Path) -> dict[str, Any]:
         ],
         "view": view.wire(),
     }
+
+
+def _draw_report(client: Client, experiment: str) -> None:
+    """Have the report drawn, which takes a busy machine minutes; the verdict stands without it."""
+    try:
+        client.call("GET", f"/experiments/{experiment}/report", timeout_s=DRAWN_S)
+    except Unavailable as error:
+        _say(f"the report is not drawn: {error}")
 
 
 def _print_result(result: dict[str, Any], view: ExperimentView) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from gonogo.cli.client import DRAWN_S
 from gonogo.cli.connection import connect, parse_pairs, parse_sets
 from gonogo.cli.evidence import describe_run
 from gonogo.cli.exits import exit_of_experiment
@@ -46,8 +47,6 @@ from gonogo.contract.lifecycle import ExperimentState, RunState
 MOST_SIGNS = 3
 """Of what was found so far in a run that goes on: the newest."""
 
-_DRAWN_S = 180.0
-"""How long a report is waited for: its pictures are drawn when it is asked for."""
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-]+\.png)\)")
 _FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", "": "markdown"}
 """A picture that a report in Markdown names."""
@@ -315,7 +314,7 @@ def report(
 ) -> None:
     """Print the report of an experiment as Markdown, or write it as one HTML file."""
     wanted = "markdown" if output is None else _format_of(output)
-    with connect(_DRAWN_S) as client:
+    with connect(DRAWN_S) as client:
         view = client.experiment(experiment)
         path = f"/experiments/{view.id}/report"
         text = client.call("GET", path, params={"format": wanted}).text
