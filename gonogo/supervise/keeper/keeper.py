@@ -29,6 +29,7 @@ from gonogo.supervise.keeper.refusals import Refusals
 from gonogo.supervise.keeper.sampling import build_drain_command
 from gonogo.supervise.keeper.staff import Staff
 from gonogo.supervise.keeper.stops import Stops
+from gonogo.supervise.keeper.watching import AWAY_S
 from gonogo.supervise.launch.command import Allowed, build_command, build_environment
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import NODE_NAME, boot_id, load_stat
@@ -123,6 +124,7 @@ class Keeper:
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
         self._statuses: dict[int, Ended] = {}
         self._over = False
+        self._waited = time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def run(self) -> None:
         """Start, keep, end, and write exit.json.
@@ -311,6 +313,10 @@ class Keeper:
         """Sleep until a child ends or a moment has passed; take note of what ended."""
         if select.select([wake], [], [], _LOOP_S)[0]:
             os.read(wake, 4096)
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if now - self._waited >= AWAY_S:
+            self._ending.away_s += now - self._waited
+        self._waited = now
         self._reap()
         if self._agent is not None:
             self._staff.tend(time.monotonic())

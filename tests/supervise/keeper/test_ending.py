@@ -17,6 +17,7 @@ from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper import ending as keeper_ending
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.ending import Ending, _presumed
+from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.keeper.refusals import Refusals
 from gonogo.supervise.launch.place import Place
@@ -114,6 +115,23 @@ def test_a_program_that_dies_just_after_its_wrapper_was_noted_is_noted_too(tmp_p
         record = wait_until(lambda: load_rank_record(run.path, 0), "the program")
         os.kill(record.wrapper, signal.SIGKILL)
         told = run.wait_for_exit()
+    assert (told.reason, told.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA)
+
+
+def test_a_keeper_that_stood_still_knows_late_that_a_wrapper_was_killed(new_run: NewRun) -> None:
+    """As on a host that swaps: the watcher has asked for the end long before the keeper sees it."""
+    run = new_run(
+        "--allow", "any", entry=None, world_size=1, identity={"world_size": 1}, watch={},
+        command=[sys.executable, "-c", "import time; time.sleep(300)"],
+    )  # fmt: skip
+    record = wait_until(lambda: load_rank_record(run.path, 0), "the program")
+    keeper = wait_until(lambda: living_keeper(run.path), "the keeper")
+    keeper.send(signal.SIGSTOP)
+    os.kill(record.wrapper, signal.SIGKILL)
+    asked = wait_until(lambda: load_request(run.path / KILL_NAME), "the watcher's request")
+    time.sleep(max(0.0, asked.at + keeper_ending.AFTERMATH_S + 0.5 - time.time()))
+    keeper.send(signal.SIGCONT)
+    told = run.wait_for_exit()
     assert (told.reason, told.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA)
 
 
