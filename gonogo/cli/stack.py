@@ -2,10 +2,12 @@
 
 Guarantees: whichever dies is started again within a second, or as soon as the host takes one more
 process and the checkout is there (a deploy may put another in its place), and nothing else ends for
-that; so is a service that answers nobody for a minute; one `up` per home; when `up` itself is
-killed its children get SIGTERM, while runs go on under their keepers. An error that ends us is no
-person's word: what runs is told that its host is taken away, and goes on by itself later. Not
-guaranteed: order of stopping beyond worker, service, server.
+that; one that ends by an error as it starts is tried less and less often, and an embedded server
+does so without what it kept, which a power cut may have spoilt (the database says what waits); so
+is a service that answers nobody for a minute; one `up` per home; when `up` itself is killed its
+children get SIGTERM, while runs go on under their keepers. An error that ends us is no person's
+word: what runs is told that its host is taken away, and goes on by itself later. Not guaranteed:
+order of stopping beyond worker, service, server.
 """
 
 import fcntl
@@ -38,6 +40,11 @@ from gonogo.private_file import open_private
 from gonogo.supervise.processes import die_with_parent
 
 RESTART_S = 0.5
+LONGEST_PAUSE_S = 30.0
+SHORT_S = 5.0
+"""Who ends by an error within so long of its start could not begin."""
+TRIES = 2
+"""So often a server tries to begin with what it kept."""
 
 
 @dataclass(slots=True)
@@ -55,6 +62,11 @@ class Child:
     """Whether it was said that it cannot be started again just now."""
     watchdog: Watchdog | None = None
     """Who hears whether it still turns; None: nobody."""
+    keeps: Path | None = None
+    """A folder that it can do without; None: there is none."""
+    failed: int = 0
+    """How often running it could not begin."""
+    end_noted: bool = False
 
     def start(self) -> None:
         """Start the process in its own session, so that a terminal's Ctrl-C is ours alone."""
@@ -73,11 +85,39 @@ class Child:
                 start_new_session=True,
                 preexec_fn=partial(die_with_parent, signal.SIGTERM),
             )
-        self.started_at = time.monotonic()
+        self.started_at, self.end_noted = time.monotonic(), False
 
     def dead(self) -> bool:
         """Whether it ran and ended."""
         return self.process is not None and self.process.poll() is not None
+
+    def is_due(self, now: float) -> bool:
+        """Say whether one that is dead is to be started again; `now` is monotonic."""
+        pause_s = min(LONGEST_PAUSE_S, RESTART_S * 2.0 ** min(self.failed, 10))
+        return now - self.started_at > pause_s
+
+    def note_end(self, now: float) -> None:
+        """Take note, once, of whether one that is dead could begin; `now` is monotonic."""
+        if self.end_noted:
+            return
+        self.end_noted = True
+        code = self.process.returncode if self.process else None
+        short = code is not None and code > 0 and now - self.started_at < SHORT_S
+        self.failed = self.failed + 1 if short else 0
+
+    def put_aside(self) -> Path | None:
+        """Have it begin without what it kept, where it could not with that; return where that is.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        if self.keeps is None or self.failed != TRIES:
+            return None
+        aside = self.keeps.with_name(f"{self.keeps.name}.unreadable")
+        shutil.rmtree(aside, ignore_errors=True)
+        self.keeps.rename(aside)
+        self.keeps.mkdir()
+        return aside
 
     def end_hung(self, now: float) -> bool:
         """Kill it where it hangs; say whether it did. `now` is monotonic."""
@@ -231,7 +271,7 @@ class Stack:
             redis_url = socket_url(socket_path(self.home))
             argv = embedded_server(self.home, base.get("PATH", ""))
             self.say("starting the embedded queue server")
-            self._start(Child("redis", argv, base, logs / "redis.log"))
+            self._start(Child("redis", argv, base, logs / "redis.log", keeps=self.home / "redis"))
         self.port = self.port or free_port(self.host)
         env = {**base, "REDIS_URL": redis_url, "GONOGO_URL": self.url}
         serve = application_argv("service", "serve", "--host", self.host, "--port", str(self.port))
@@ -281,12 +321,16 @@ class Stack:
         for child in self.children:
             if child.end_hung(time.monotonic()):
                 say(f"{child.name} hangs, and is ended (log: {child.log})")
-            if child.dead() and time.monotonic() - child.started_at > RESTART_S:
-                self._start_again(child, say)
+            if child.dead():
+                child.note_end(time.monotonic())
+                if child.is_due(time.monotonic()):
+                    self._start_again(child, say)
 
     def _start_again(self, child: Child, say: Callable[[str], None]) -> None:
         code = child.process.returncode if child.process else None
         try:
+            if (aside := child.put_aside()) is not None:
+                say(f"{child.name} cannot begin with what it kept, which is put aside: {aside}")
             child.start()
         except (OSError, subprocess.SubprocessError, NotFound) as error:  # else all runs would end
             if not child.refused:

@@ -81,6 +81,44 @@ def test_a_dead_child_is_started_again_and_said(server: Child, tmp_path: Path) -
     assert ping(tmp_path)
 
 
+def test_a_server_whose_file_a_power_cut_has_spoilt_begins_without_it(
+    server: Child, tmp_path: Path
+) -> None:
+    """The block that was written last is zeros then, and the server refuses all of the file."""
+    assert ping(tmp_path)
+    server.stop(5.0, signal.SIGKILL)
+    written = next((tmp_path / "redis").rglob("*.incr.aof"))
+    with written.open("ab") as stream:
+        stream.write(b"\0" * 4096)
+    server.keeps = tmp_path / "redis"
+    stack = Stack(settings=load_settings({"GONOGO_HOME": str(tmp_path)}))
+    stack.children.append(server)
+    said: list[str] = []
+
+    def begun() -> bool:
+        stack.tend(said.append)
+        return any("put aside" in text for text in said) and not server.dead()
+
+    wait_until(begun, "a server without what it kept")
+    assert ping(tmp_path)
+    assert list((tmp_path / "redis.unreadable").rglob("*.incr.aof"))
+
+
+def test_who_cannot_begin_is_tried_less_and_less_often(tmp_path: Path) -> None:
+    """It writes a log, and the terminal of who looks on, each time."""
+    child = Child("service", ["false"], dict(os.environ), tmp_path / "log")
+    stack = Stack(settings=load_settings({"GONOGO_HOME": str(tmp_path)}))
+    stack.children.append(child)
+    child.start()
+    give_up = time.monotonic() + 8.0
+    while time.monotonic() < give_up:
+        stack.tend(lambda _: None)
+        time.sleep(0.02)
+    assert 2 <= child.restarts <= 4
+    assert child.process is not None
+    child.process.wait()
+
+
 @pytest.mark.parametrize("why", ["no folder for its log", "a deploy replaces the checkout"])
 def test_a_child_that_cannot_be_started_just_now_is_tried_again_and_ends_nothing(
     server: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
