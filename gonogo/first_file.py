@@ -20,12 +20,22 @@ _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EX
 def place_first(spare: Path, path: Path) -> bool:
     """Give a written file a name unless the name is there; True when this call gave it.
 
+    File and name are on the disk then: a power cut would leave an empty file of that name.
+
     Args:
         spare: the file, in the folder of `path`; it is the caller's to remove.
 
     Raises:
         OSError: the file system refuses just now.
     """
+    _sync(spare, os.O_RDONLY)
+    placed = _linked(spare, path)
+    if placed:
+        _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    return placed
+
+
+def _linked(spare: Path, path: Path) -> bool:
     try:
         os.link(spare, path)
     except FileExistsError:
@@ -63,3 +73,11 @@ def _lock(folder: int) -> None:
             return
         else:
             return
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

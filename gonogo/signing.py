@@ -120,8 +120,6 @@ def save_signing_key(home: Path, key: SigningKey) -> SigningKey:
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(key.pem())
-            stream.flush()
-            os.fsync(stream.fileno())
         place_first(temporary, home / KEY_FILE)  # where a key is, none is ever replaced
     finally:
         temporary.unlink(missing_ok=True)
@@ -138,7 +136,10 @@ def save_public_key(home: Path, key: PublicKey) -> None:
         return
     temporary = home / f".{PUBLIC_FILE}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     temporary.write_bytes(key.pem())
-    temporary.replace(path)
+    try:
+        place_first(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def load_public_key(path: Path) -> PublicKey:

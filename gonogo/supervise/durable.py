@@ -17,7 +17,7 @@ from gonogo.plain_file import NoPlainFile, read_small
 
 def save_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically and durably, over what was there."""
-    _place(_written(path, value), path)
+    _place(_kept(path, _encoded(value)), path)
 
 
 def save_bytes(path: Path, content: bytes) -> None:
@@ -36,14 +36,11 @@ def _place(temporary: Path, path: Path) -> None:
 
 def create_json(path: Path, value: Any) -> bool:
     """Write a JSON file unless there is one; True when this call made it."""
-    temporary = _written(path, value)
+    temporary = _kept(path, _encoded(value), syncs=False)
     try:
-        if not place_first(temporary, path):
-            return False
+        return place_first(temporary, path)
     finally:
         _remove(temporary)
-    _sync_folder(path.parent)
-    return True
 
 
 def load_json(path: Path) -> dict[str, Any] | None:
@@ -67,18 +64,19 @@ def load_json(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _written(path: Path, value: Any) -> Path:
+def _encoded(value: Any) -> bytes:
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    return _kept(path, f"{text}\n".encode())
+    return f"{text}\n".encode()
 
 
-def _kept(path: Path, content: bytes) -> Path:
+def _kept(path: Path, content: bytes, *, syncs: bool = True) -> Path:
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         with temporary.open("wb") as stream:
             stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if syncs:
+                stream.flush()
+                os.fsync(stream.fileno())
     except BaseException:
         _remove(temporary)
         raise

@@ -37,6 +37,22 @@ def placed(folder: Path, text: str) -> bool:
         spare.unlink(missing_ok=True)
 
 
+def test_what_has_the_name_outlives_a_power_cut(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty signing.pub kept the service from its next start, and an empty id is another's."""
+    real, synced = os.fsync, list[tuple[str, bool]]()
+
+    def sync(descriptor: int) -> None:
+        at = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append(("folder" if at == folder else "file", (folder / "name").exists()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    assert placed(folder, "first")
+    assert synced == [("file", False), ("folder", True)]
+
+
 def test_first_gives_the_name_and_no_other_takes_it(folder: Path) -> None:
     assert [placed(folder, "a"), placed(folder, "b")] == [True, False]
     assert (folder / "name").read_text() == "a"

@@ -34,6 +34,21 @@ def test_the_first_key_stays(tmp_path: Path) -> None:
     assert save_signing_key(tmp_path, create_signing_key()) == first
 
 
+def test_no_half_of_a_key_is_lost_to_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, synced = os.fsync, set[int]()
+
+    def sync(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    save_signing_key(tmp_path, create_signing_key())
+    kept = {path.stat().st_ino for path in (tmp_path, *tmp_path.iterdir())}
+    assert kept <= synced
+
+
 def test_keys_differ() -> None:
     assert create_signing_key() != create_signing_key()
 
