@@ -90,6 +90,7 @@ def judge_directory(
         judgement.criteria,
         diagnosis=judgement.diagnosis,
         exits=record.exit.ranks if record.exit is not None else {},
+        ranks=facts.ranks,
         read_tail=lambda name: read_tail(path / name),
     )
     entry = judged(judgement, rules, facts, actor=ACTOR, cause=cause)

@@ -341,7 +341,7 @@ def _record(
     facts = with_history(facts, action.history)
     judgement = judge(facts, rules)
     about = load_run(deed.session, action.about or run.id)
-    cause = load_cause(deed.session, about, judgement)
+    cause = load_cause(deed.session, about, judgement, facts)
     decision = record_decision(
         deed,
         experiment,

@@ -1,6 +1,7 @@
 """Why did a run not end in GO? Its findings, its end and its logs, as the decision quotes them."""
 
 from gonogo.contract.decision import Cause
+from gonogo.contract.facts import Facts
 from gonogo.contract.records import ExitRecord
 from gonogo.judge.course.cause import SHARED_LOG, TORCHRUN_LOG, describe_cause, last_line
 from gonogo.judge.gate.verdict import Judgement
@@ -14,7 +15,7 @@ _MOST_LINES = 100_000
 """No bound of its own: of the log's end that counts, however many ranks wrote into it."""
 
 
-def load_cause(session: Session, run: RunRow, judgement: Judgement) -> Cause | None:
+def load_cause(session: Session, run: RunRow, judgement: Judgement, facts: Facts) -> Cause | None:
     """Return why the verdict on an ended run is not GO; None for a GO."""
     exits = ExitRecord.model_validate(run.exit).ranks if run.exit else {}
     return describe_cause(
@@ -24,6 +25,7 @@ def load_cause(session: Session, run: RunRow, judgement: Judgement) -> Cause | N
         judgement.criteria,
         diagnosis=judgement.diagnosis,
         exits=exits,
+        ranks=facts.ranks,
         read_tail=lambda name: _load_tail(session, run.id, name),
     )
 

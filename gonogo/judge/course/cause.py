@@ -4,12 +4,13 @@ Words for people: they stand in the decision, under its hash, and decide nothing
 diagnosis fits is called unknown, and where to look is listed, the most telling first.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, Verdict
-from gonogo.contract.facts import halt_behind
+from gonogo.contract.facts import Missing, RankFacts, halt_behind
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector, Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
@@ -63,6 +64,7 @@ def describe_cause(
     *,
     diagnosis: str | None = None,
     exits: Mapping[str, RankExit] | None = None,
+    ranks: Mapping[str, RankFacts] | None = None,
     read_tail: ReadTail = lambda name: "",
 ) -> Cause | None:
     """Return why a verdict is not GO; None for a GO.
@@ -74,19 +76,24 @@ def describe_cause(
         criteria: of the decision.
         diagnosis: name of the known failure that the facts show.
         exits: rank → how it ended, from exit.json.
+        ranks: rank → what its lines told.
         read_tail: the end of a log.
     """
     if verdict is Verdict.GO:
         return None
-    failed = _halt(findings, outcome) is not None or (
+    halt = _halt(findings, outcome)
+    failed = halt is not None or (
         outcome is not None and outcome.klass not in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR)
     )
     rank = guilty_rank(findings, exits or {}, outcome) if failed else None
+    text, first = cause_of(findings, outcome, criteria), first_without_loss(halt, ranks or {})
+    if rank is None and first is not None:
+        rank, text = first, f"{text}; by then rank {first} alone had told a loss that is not finite"
     alone = len(exits or {}) == 1
     log, line = _last_words(rank, read_tail, alone=alone) if failed else (None, None)
     unknown = diagnosis is None and outcome is not None and outcome.code in SYMPTOMS
     return Cause(
-        text=cause_of(findings, outcome, criteria),
+        text=text,
         rank=rank,
         log=log,
         line=line,
@@ -132,6 +139,31 @@ def guilty_rank(
         return halt.rank
     bad = [(row.at, int(rank)) for rank, row in exits.items() if row.code or row.signal]
     return min(bad)[1] if bad else None
+
+
+def first_without_loss(halt: Finding | None, ranks: Mapping[str, RankFacts]) -> int | None:
+    """Return the rank that was the first to tell a loss that is not finite; None: nobody knows.
+
+    D10 halts at the first line and names no rank: a moment later those of the others may say the
+    same, and the gradients of all are bad by the loss of one.
+    """
+    if halt is None or halt.detector != Detector.NON_FINITE or halt.step is None:
+        return None
+    known = all(
+        facts.with_loss and _first_step(facts.missing) > halt.step for facts in ranks.values()
+    )
+    bad = {rank: _first_step(facts.without_loss) for rank, facts in ranks.items()}
+    early = [rank for rank, step in bad.items() if step <= halt.step]
+    if not known or len(ranks) < 2 or len(early) != 1 or bad[early[0]] != halt.step:
+        return None
+    return int(early[0])
+
+
+def _first_step(missing: Missing | None) -> float:
+    """Return the step of the first line that is missing, or holds no number."""
+    if missing is None or not missing.count:
+        return math.inf
+    return int(missing.first[0].rpartition(" ")[2])
 
 
 def _halt(findings: Sequence[Finding], outcome: Outcome | None) -> Finding | None:

@@ -8,6 +8,7 @@ import pytest
 
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, Verdict
+from gonogo.contract.facts import Missing, RankFacts
 from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import CLASS_OF, Actor, Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
@@ -98,6 +99,62 @@ def test_the_guilty_rank_is_the_one_that_halted_else_the_first_that_ended_badly(
     waited = finding(detector="memory_leak", act="at_checkpoint", rank=0)
     assert guilty_rank([waited, finding(rank=3)], exits, outcome()) == 3, "what ended the run"
     assert guilty_rank([], {"0": RankExit(code=0, at=1.0)}) is None
+
+
+def told(bad: int | None, *, gap: int | None = None, losses: int = 29) -> RankFacts:
+    """Return what a rank told whose losses are not finite from step `bad` on."""
+    return RankFacts(
+        count=90,
+        digest="0" * 64,
+        blocks=[],
+        boots=1,
+        gaps=0,
+        last_step=31,
+        last_msg="step_end",
+        last_section=None,
+        done_step=None,
+        tokens=[],
+        missing=None if gap is None else Missing(count=9, first=[f"progress {gap}"]),
+        without_loss=None if bad is None else Missing(count=2, first=[f"loss {bad}"]),
+        with_loss=losses,
+    )
+
+
+ALONE = [
+    ({"0": told(31, gap=32), "1": told(30, gap=32)}, 1, "its loss spoiled the gradients of all"),
+    (
+        {"0": told(30), "1": told(31), "2": told(None, gap=31)},
+        0,
+        "the others were halted before theirs",
+    ),
+    ({"0": told(30), "1": told(30)}, None, "they tell the mean over ranks"),
+    ({"0": told(31), "1": told(31)}, None, "the gradient was bad first"),
+    ({"0": told(30), "1": told(1, losses=0)}, None, "the other told none"),
+    ({"0": told(30), "1": told(None, gap=30)}, None, "that of the other was lost"),
+    ({"0": told(30), "1": told(2)}, None, "the other's was none before"),
+    ({"0": told(30)}, None, "there is one rank"),
+    ({}, None, "nothing is known"),
+]
+
+
+@pytest.mark.parametrize(("ranks", "guilty", "why"), ALONE, ids=[row[2] for row in ALONE])
+def test_a_rank_whose_loss_alone_was_not_finite_is_named(
+    ranks: dict[str, RankFacts], guilty: int | None, why: str
+) -> None:
+    text = "grad_norm is nan at step 30"
+    halt = finding(detector="non_finite", rank=None, section=None, step=30, text=text)
+    logs = {f"rank{rank}.log": f"of rank {rank}\n" for rank in range(3)}
+    cause = described(
+        halt, outcome=outcome("non_finite"), ranks=ranks, read_tail=lambda name: logs.get(name, "")
+    )
+    assert cause.rank == guilty, why
+    words = f"; by then rank {guilty} alone had told a loss that is not finite"
+    assert cause.text == f"non_finite: {text}" + (words if guilty is not None else "")
+    assert cause.line == f"of rank {guilty or 0}"
+
+
+def test_who_lost_a_number_is_not_to_blame_for_a_stall() -> None:
+    assert described(finding(rank=None), ranks={"0": told(None), "1": told(12)}).rank is None
 
 
 LOGS = [
