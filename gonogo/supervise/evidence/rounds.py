@@ -168,11 +168,12 @@ class Evidence:
         for rank, target in here.items():
             read = partial(read_target, self._readers, self._py_spy, self._probes.put)
             jobs[f"stacks_rank{rank}.txt"] = partial(read, number, target, native)
-        for rank, ref in load_beyond(self._dir.path).items():
-            if rank not in targets:
-                beyond = Target(rank=rank, pid=ref.pid)
-                read = partial(read_target, self._readers, self._py_spy, lambda _: None)
-                jobs[f"stacks_rank{rank}.txt"] = partial(read, number, beyond, native)
+        named = load_beyond(self._dir.path)
+        beyond = {rank: ref.pid for rank, ref in named.items() if rank not in targets}
+        for rank, pid in beyond.items():
+            read = partial(read_target, self._readers, self._py_spy, lambda _: None)
+            target = Target(rank=rank, pid=pid)
+            jobs[f"stacks_rank{rank}.txt"] = partial(read, number, target, native)
         for rank in sorted(targets):
             jobs[f"log_rank{rank}.txt"] = _tail_job(self._dir.rank_log(rank), LOG_LINES)
             beats = _tail_job(self._dir.heartbeat(rank), HEARTBEATS)
@@ -180,6 +181,8 @@ class Evidence:
         for rank, target in here.items():
             assert target.pid is not None
             jobs[f"proc_rank{rank}.txt"] = partial(read_proc, target.pid)
+        for rank, pid in beyond.items():
+            jobs[f"proc_rank{rank}.txt"] = partial(read_proc, pid)
         jobs["torchrun_log.txt"] = _tail_job(self._dir.torchrun_log, LOG_LINES)
         for path in sorted(self._dir.path.glob("torchrun_node*.log")):
             node = path.stem.removeprefix("torchrun_")

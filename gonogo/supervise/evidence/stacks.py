@@ -113,7 +113,7 @@ def read_stacks(
         pid: the rank's process.
         rank: its rank.
         round_number: number of the evidence round.
-        stopped: whether the process is stopped.
+        stopped: whether the process was stopped when it was last looked at; it may be by now.
         native: whether native frames are worth the time that the process stands still.
         program: path of py-spy; None when it is missing.
         readers: where the readings are listed while they run.
@@ -122,7 +122,8 @@ def read_stacks(
     if program is None:
         return Stacks(text="py-spy is not installed\n", probe=None)
     ways: list[tuple[list[str], float]] = [([], limit_s)]
-    if stopped:
+    stat = load_stat(pid)
+    if stopped or (stat is not None and stat.state == "T"):
         ways = [(["--nonblocking"], limit_s)]
     elif native:
         ways = [(["--native"], 0.6 * limit_s), ([], 0.4 * limit_s)]

@@ -50,6 +50,8 @@ def test_stacks_of_ranks_beyond_those_ordered_are_for_people_alone(tmp_path: Pat
     assert names[:3] == ["stacks_rank0.txt", "stacks_rank1.txt", "log_rank0.txt"]
     assert {probe.rank for probe in evidence.take_probes()} <= {0}
     assert (tmp_path / found.paths[1]).read_text()
+    (process,) = (path for path in found.paths if path.endswith("/proc_rank1.txt"))
+    assert "State:" in (tmp_path / process).read_text()
 
 
 def test_the_launcher_of_each_node_has_its_last_words_kept(tmp_path: Path) -> None:

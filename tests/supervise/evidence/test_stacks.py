@@ -64,10 +64,13 @@ def test_two_readings_of_a_standing_process_are_identical(
     assert first.digest == second.digest
 
 
-def test_stopped_process_is_read_as_it_stands(sleeper: subprocess.Popen[bytes]) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_stopped_process_is_read_as_it_stands(
+    sleeper: subprocess.Popen[bytes], known: bool
+) -> None:
     sleeper.send_signal(signal.SIGSTOP)
     wait_until(lambda: (stat := load_stat(sleeper.pid)) and stat.state == "T", "the stop")
-    found = read(sleeper.pid, find_py_spy(), stopped=True)
+    found = read(sleeper.pid, find_py_spy(), stopped=known)
     assert "stand_here" in found.text
     stat = load_stat(sleeper.pid)
     assert stat is not None
