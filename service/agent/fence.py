@@ -9,6 +9,7 @@ import hmac
 import re
 import shlex
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from sqlalchemy.orm import Session
@@ -58,6 +59,7 @@ class HeldRun(Protocol):
 _NUMBERED = re.compile(r"(-[0-9a-f]{6})-\d{1,2}$")
 
 
+@lru_cache(maxsize=1024)
 def home_of_worker(worker: str) -> str:
     """Return what the workers of one home, which share its key, have in common."""
     return _NUMBERED.sub(r"\1", worker)

@@ -193,7 +193,7 @@ def _answer(run: RunColumns, have: dict[str, int], *, names_files: bool) -> Tele
     }
     if names_files:
         answer["files"] = {name: size for name, size in have.items() if name.endswith(".jsonl")}
-    return TelemetryAck(**answer)
+    return TelemetryAck.model_construct(**answer)  # all of it is ours
 
 
 def _needs_flags(run: RunColumns, said: dict[str, Any], suspect: bool) -> bool:

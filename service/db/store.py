@@ -210,14 +210,19 @@ class Store:
             Unavailable: the database does not answer, or too many wait for it.
         """
         job = self._submit(work)
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+        job.done.add_done_callback(lambda _: _wake_from_afar(loop, over))
+        patience = loop.call_later(_PATIENCE_S, _wake, over)
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                return await asyncio.wrap_future(job.done)
+            await over
+            if not job.done.done():
+                raise _gave_up(job.done)
+            return job.done.result()
         except OperationalError as error:
             raise Unavailable(NO_ANSWER_TEXT) from error
-        except TimeoutError as error:
-            raise _gave_up(job.done) from error
         finally:
+            patience.cancel()
             job.let_go()
 
     def _submit(self, work: Callable[[Session], _T]) -> "_Job[_T]":
@@ -498,6 +503,18 @@ class _OwnFailure(Exception):
     def __init__(self, failure: Exception) -> None:
         super().__init__(str(failure))
         self.failure = failure
+
+
+def _wake(over: "asyncio.Future[None]") -> None:
+    """Wake who waits for the end of a write, or of its patience; whichever comes first."""
+    if not over.done():
+        over.set_result(None)
+
+
+def _wake_from_afar(loop: asyncio.AbstractEventLoop, over: "asyncio.Future[None]") -> None:
+    """Wake it from another thread, unless nobody waits any more."""
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(_wake, over)
 
 
 def _gave_up(done: "Future[Any]") -> Unavailable:
