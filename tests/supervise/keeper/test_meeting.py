@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import stat
 import time
 from functools import partial
 from pathlib import Path
@@ -152,12 +153,13 @@ def test_a_node_whose_coming_was_written_and_refused_is_not_superseded_by_itself
 ) -> None:
     """The name is there, and the folder's own sync failed."""
 
-    def refuse(folder: Path) -> None:
-        raise OSError(errno.EIO, "no sync")
+    def refuse(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, "no sync")
 
     second = meeting(tmp_path, 1)
     with monkeypatch.context() as patch:
-        patch.setattr("gonogo.supervise.durable._sync_folder", refuse)
+        patch.setattr(os, "fsync", refuse)
         with pytest.raises(OSError, match="no sync"):
             second.advance(0.0)
     assert meet_path(tmp_path, 1).exists()
