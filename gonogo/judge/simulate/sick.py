@@ -108,7 +108,8 @@ SICK: tuple[Sickness, ...] = (
         together=True, within_s=2400.0,  # a quarter of an hour, anew once if the watcher was away
     ),
     Sickness(
-        name="rounds", by=(Name.SECTION_DEADLINE,), rounds=True, tie=True, within_s=9000.0,
+        name="rounds", by=(Name.SECTION_DEADLINE,), rounds=True, tie=True,
+        within_s=16_000.0,  # twice all limits; a checkpoint's is eight times those before it
     ),
     Sickness(
         name="lingers", by=(Name.SECTION_DEADLINE,), rank=1, lingers=True, within_s=2400.0,
