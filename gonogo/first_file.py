@@ -31,7 +31,7 @@ def place_first(spare: Path, path: Path) -> bool:
     _sync(spare, os.O_RDONLY)
     placed = _linked(spare, path)
     if placed:
-        _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        sync_folder(path.parent)
     return placed
 
 
@@ -73,6 +73,15 @@ def _lock(folder: int) -> None:
             return
         else:
             return
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in a folder durable: a file's own fsync does not cover its name.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _sync(path: Path, flags: int) -> None:

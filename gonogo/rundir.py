@@ -22,6 +22,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import FileSeal
+from gonogo.first_file import sync_folder
 from gonogo.plain_file import first_hole, is_for_good, open_plain, read_plain, read_small
 
 if TYPE_CHECKING:
@@ -408,12 +409,3 @@ def save_json(path: Path, value: Any) -> None:
             temporary.unlink()
         raise
     sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a new name in a folder durable: a file's own fsync does not cover its name."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

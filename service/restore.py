@@ -26,8 +26,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import make_url
 
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
+from gonogo.first_file import sync_folder
 from gonogo.plain_file import read_plain
-from gonogo.rundir import save_json, sync_folder
+from gonogo.rundir import save_json
 from service.backup import DATABASE, FOLDERS, KEYS, LIST, RUNS, V, summary
 from service.db.engine import is_sqlite
 from service.db.migrate import build_config

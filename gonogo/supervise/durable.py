@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gonogo.first_file import place_first
+from gonogo.first_file import place_first, sync_folder
 from gonogo.plain_file import NoPlainFile, read_small
 
 
@@ -31,7 +31,7 @@ def _place(temporary: Path, path: Path) -> None:
     except OSError:
         _remove(temporary)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def create_json(path: Path, value: Any) -> bool:
@@ -87,12 +87,3 @@ def _remove(temporary: Path) -> None:
     """Leave nothing of what no disk took: it is tried again and again."""
     with suppress(OSError):
         temporary.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new name in a folder durable: a file's own fsync does not cover its name."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

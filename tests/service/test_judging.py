@@ -693,28 +693,42 @@ def of_other_steps(order: Order) -> dict[int, list[str]]:
     }
 
 
+def preempted_behind(
+    plane: Plane,
+    worker: FakeWorker,
+    order: Order,
+    lines: dict[int, list[str]],
+    runs: Path,
+    *,
+    saved: bool,
+) -> list[str]:
+    """Preempt a run, perhaps behind a checkpoint; return the conditions where another goes on."""
+    if saved:
+        save_checkpoint(runs / order.run, step=4)
+        save_json(runs / order.run / "order.json", order.document())
+    worker.start(order)
+    worker.ship(order, lines)
+    worker.end(order, lines, "preempted", "infra", code=None)
+    again = plane.next_order(worker)
+    assert (again.resume_from is not None) is saved
+    worker.run_through(again)
+    view = plane.wait_state(order.experiment, "finished")
+    assert view["verdict"] == ("CONDITIONAL_GO" if saved else "GO")
+    return [row["text"] for row in view["conditions"]]
+
+
 @pytest.mark.parametrize("saved", [True, False])
 def test_what_was_trained_at_other_work_is_not_forgotten_by_who_goes_on_with_it(
     plane: Plane, tmp_path: Path, saved: bool
 ) -> None:
     """A whole run of such steps is NO_GO, and one that was preempted on its way was GO."""
     plan = bundled_plan("demo")
-    experiment = plane.submit({**plan, "phases": [{**plan["phases"][0], "steps": 6, "gate": []}]})
+    plane.submit({**plan, "phases": [{**plan["phases"][0], "steps": 6, "gate": []}]})
     worker = plane.worker(home=tmp_path / "runs")
     order = plane.next_order(worker)
-    if saved:
-        save_checkpoint(tmp_path / "runs" / order.run, step=4)
-        save_json(tmp_path / "runs" / order.run / "order.json", order.document())
-    worker.start(order)
-    lines = of_other_steps(order)
-    worker.ship(order, lines)
-    worker.end(order, lines, "preempted", "infra", code=None)
-    again = plane.next_order(worker)
-    assert (again.resume_from is not None) is saved
-    worker.run_through(again)
-    view = plane.wait_state(experiment, "finished")
-    assert view["verdict"] == ("CONDITIONAL_GO" if saved else "GO")
-    told = [row["text"] for row in view["conditions"]]
+    told = preempted_behind(
+        plane, worker, order, of_other_steps(order), tmp_path / "runs", saved=saved
+    )
     assert [f"({order.run} (preempted): identity)" in text for text in told] == [True] * saved
 
 
@@ -725,23 +739,13 @@ def test_what_other_code_has_trained_is_not_the_frozen_code_s_that_goes_on(
     plan = bundled_plan("demo")
     first, second = plan["phases"][:2]
     phases = [{**first, "steps": 6, "gate": []}, {**second, "steps": 6, "gate": []}]
-    experiment = plane.submit({**plan, "phases": phases, "allow_drift": ["git_sha"]})
+    plane.submit({**plan, "phases": phases, "allow_drift": ["git_sha"]})
     worker = plane.worker(home=tmp_path / "runs")
     worker.run_through(plane.next_order(worker))
     order = plane.next_order(worker)
-    if saved:
-        save_checkpoint(tmp_path / "runs" / order.run, step=4)
-        save_json(tmp_path / "runs" / order.run / "order.json", order.document())
-    worker.start(order)
-    lines = of_other_code(order)
-    worker.ship(order, lines)
-    worker.end(order, lines, "preempted", "infra", code=None)
-    again = plane.next_order(worker)
-    assert (again.resume_from is not None) is saved
-    worker.run_through(again)
-    view = plane.wait_state(experiment, "finished")
-    assert view["verdict"] == ("CONDITIONAL_GO" if saved else "GO")
-    told = [row["text"] for row in view["conditions"]]
+    told = preempted_behind(
+        plane, worker, order, of_other_code(order), tmp_path / "runs", saved=saved
+    )
     assert [f"({order.run} (preempted): identity_drift)" in text for text in told] == [True] * saved
 
 

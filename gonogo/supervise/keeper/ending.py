@@ -94,8 +94,8 @@ class Ending:
         self._lead_at = self._others_at = float("-inf")
         self.disk_refused = False
         """Whether the disk refused at first how the run ended."""
-        self.away_s = 0.0
-        """How long the keeper stood still: what ended meanwhile it was told of only then."""
+        self.late_s: dict[int, float] = {}
+        """Pid → for how long the keeper had stood still when it was told of its end."""
 
     def ask_to_leave(self, reason: str, ended_by: str, text: str) -> None:
         """Ask the ranks to leave with a checkpoint, unless the run is ending already."""
@@ -360,11 +360,11 @@ class Ending:
         That of a command is the agent; it may have been killed before it wrote what it started. A
         torchrun that was killed takes all wrappers along, and is no process of ours. What a
         launcher started the keeper reaps, too, where the launcher is killed: that tells nothing.
-        Nor does a wrapper that was killed when the run was ending already, but for one of whose end
-        this process, which stood still, knew late.
+        Nor does a wrapper that was killed when the run was ending already; one that ended while
+        this process stood still may have been killed when that began.
         """
         records = self._rank_records()
-        until = self._first_bad_end(records) + AFTERMATH_S + self.away_s
+        until = self._first_bad_end(records) + AFTERMATH_S
         killed = agent is not None and agent.signal == signal.SIGKILL
         if killed is not self._launches:
             return frozenset()
@@ -374,7 +374,7 @@ class Ending:
             rank
             for rank, record in records.items()
             if (ended := statuses.get(record.ref.pid)) is not None
-            and ended.at < until
+            and ended.at - self.late_s.get(record.ref.pid, 0.0) < until
             and not (record.launched or self._stamp(rank).exists())
         )
 

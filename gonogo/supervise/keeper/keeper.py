@@ -314,17 +314,17 @@ class Keeper:
         if select.select([wake], [], [], _LOOP_S)[0]:
             os.read(wake, 4096)
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        if now - self._waited >= AWAY_S:
-            self._ending.away_s += now - self._waited
-        self._waited = now
-        self._reap()
+        away_s, self._waited = now - self._waited, now
+        self._reap(away_s if away_s >= AWAY_S else 0.0)
         if self._agent is not None:
             self._staff.tend(time.monotonic())
 
-    def _reap(self) -> None:
-        """Take note of what ended."""
+    def _reap(self, late_s: float = 0.0) -> None:
+        """Take note of what ended, and for how long nobody was there to see it."""
         for pid, ended in reap_all():
             self._statuses[pid] = ended
+            if late_s:
+                self._ending.late_s[pid] = late_s
             if self._agent is not None and self._agent.ref.pid == pid:
                 self._agent.ended = self._agent.ended or ended
                 self._save_state()

@@ -24,9 +24,10 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick
+from gonogo.first_file import sync_folder
 from gonogo.judge.watch import WatchState, dump_state, load_state, tick_digest
 from gonogo.plain_file import create_plain, read_plain
-from gonogo.rundir import RunDir, sync_folder
+from gonogo.rundir import RunDir
 from gonogo.supervise.threads import start_thread
 
 FOLD_NAME = ".fold.json"

@@ -159,11 +159,15 @@ def test_a_program_that_kills_its_process_group_has_ended_by_itself(new_run: New
     assert told.text == "the command ended by signal 9"
 
 
+@pytest.mark.parametrize("late", ["never", "before", "then"])
 @pytest.mark.parametrize("first", ["its wrapper", "another rank", "a request"])
 def test_a_wrapper_that_torchrun_kills_at_last_is_not_what_ended_the_run(
-    tmp_path: Path, first: str
+    tmp_path: Path, first: str, late: str
 ) -> None:
-    """A rank that hangs outlives SIGTERM by 30 s where the plan's grace is longer than that."""
+    """A rank that hangs outlives SIGTERM by 30 s where the plan's grace is longer than that.
+
+    Unless the keeper stood still: then it may have been killed a minute before it was seen dead.
+    """
     order = build_test_order("run_1").document()
     killed = Ended(code=None, signal=9, at=1000.0)
     pids = {0: os.getpid(), 1: 2**22 + 1}
@@ -185,10 +189,13 @@ def test_a_wrapper_that_torchrun_kills_at_last_is_not_what_ended_the_run(
         at=900.0,
         ended=Ended(code=1, signal=None, at=1002.0),
     )
+    if late != "never":
+        ending.late_s[pids[1] if late == "then" else 2**22 + 4] = 60.0
     ending.save_exit(agent, {pids[1]: killed})
     told = load_json(tmp_path / "exit.json")
     assert told is not None
-    assert told["reason"] == ("keeper_lost" if first == "its wrapper" else "nonzero_exit")
+    lost = first == "its wrapper" or late == "then"
+    assert told["reason"] == ("keeper_lost" if lost else "nonzero_exit")
 
 
 @pytest.mark.parametrize(
