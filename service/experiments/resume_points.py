@@ -110,11 +110,12 @@ def go_back_for_gate(
     if point is None or point.step not in wanted:
         return dict(points)
     late = {row.run for row in before if row.launched and row.durable_step >= wanted.stop}
-    late |= {  # of whom nobody may know how far he got
+    late |= {  # of whom nobody may know how far he got, and who may not be judged yet
         row.id
         for row in runs
         if row.outcome is not None and row.outcome.code in TAKEN_OVER
-        if row.resume_from is not None and row.resume_from.step == point.step
+        if (row.resume_from is not None and row.resume_from.step == point.step)
+        or any(durable_checkpoints(session, row, since=wanted.stop))
     }
     if len(late - {runs[-1].id}) >= max(1, plan.retry.infra):
         return dict(points)

@@ -148,7 +148,11 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
         raise ValueError(f"run {run.id} has not ended")
     restarts = outcome.klass in (OutcomeClass.INFRA, OutcomeClass.OPERATOR)
     passed = outcome.klass is OutcomeClass.SUCCESS
-    resume = load_resume_points(session, experiment, run.phase) if restarts or passed else {}
+    resume = {}
+    if restarts or passed:  # of one taken over another has begun by now: what that left is its own
+        resume = load_resume_points(
+            session, experiment, run.phase, made_by=lambda row: row.attempt <= run.attempt
+        )
     point = resume.get(run.phase) if restarts else None
     if restarts:
         resume = go_back_for_gate(session, experiment, run.phase, resume)
