@@ -56,9 +56,22 @@ def load_signing_key(home: Path) -> SigningKey | None:
         key = parse_signing(pem)
     except Rejected as error:
         raise Rejected(f"{path}: {error.detail}") from error
-    if public.exists() and load_public_key(public) != key.public:
-        raise Rejected(f"{public} is not the public half of {KEY_FILE}: one of them was changed")
+    _check_public_half(public, key)
     return key
+
+
+def _check_public_half(path: Path, key: SigningKey) -> None:
+    """Raise `Rejected` where what lies as a key's public half is none, or another's."""
+    if not path.exists():
+        return
+    try:
+        shown = load_public_key(path)
+    except Rejected as error:
+        raise Rejected(
+            f"{error.detail}; remove it: `gonogo serve` writes it anew from {KEY_FILE}"
+        ) from error
+    if shown != key.public:
+        raise Rejected(f"{path} is not the public half of {KEY_FILE}: one of them was changed")
 
 
 def own_signing_key(home: Path) -> SigningKey | None:

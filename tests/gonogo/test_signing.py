@@ -75,6 +75,17 @@ def test_a_public_half_of_another_key_is_seen(tmp_path: Path) -> None:
         load_signing_key(tmp_path)
 
 
+@pytest.mark.parametrize("raw", [b"", b"no key"])
+def test_a_public_half_that_is_no_key_says_the_way_out(raw: bytes, tmp_path: Path) -> None:
+    """As a power cut of an earlier release could leave it."""
+    key = save_signing_key(tmp_path, create_signing_key())
+    (tmp_path / "signing.pub").write_bytes(raw)
+    with pytest.raises(Rejected, match=r"signing\.pub: .*; remove it"):
+        load_signing_key(tmp_path)
+    (tmp_path / "signing.pub").unlink()
+    assert load_signing_key(tmp_path) == key
+
+
 @pytest.mark.parametrize("raw", [b"", b"no key", b"\xff\x00"])
 def test_a_file_that_is_no_key_is_refused_in_one_sentence(raw: bytes, tmp_path: Path) -> None:
     (tmp_path / "signing.key").write_bytes(raw)
