@@ -41,6 +41,8 @@ AT_ONCE = 3
 MEAN_PAUSE_S = 3.0
 DOWN_S = 2.5
 """Longest time for which a killed database stays away."""
+SAY_S = 60.0
+"""How often it is said how far it is."""
 DRAIN_S = 400.0
 """How long what is under way may take to its end once the kills have stopped."""
 _PARTS = ("service", "worker", "redis")
@@ -71,11 +73,18 @@ class Chaos:
     _database_at: float | None = None
     _submitting: tuple[str, Kind] | None = None
 
-    def go(self, kills: int, limit_s: float) -> None:
-        """Kill so often, at most for so long, while experiments come and go."""
-        deadline = time.monotonic() + limit_s
-        next_at = time.monotonic() + self.dice.expovariate(1 / MEAN_PAUSE_S)
-        while sum(self.killed.values()) < kills and time.monotonic() < deadline:
+    def go(self, kills: int, limit_s: float, say: Callable[[str], None]) -> None:
+        """Kill so often, at most for so long, while experiments come and go; say how far it is."""
+        began = said = time.monotonic()
+        deadline = began + limit_s
+        next_at = began + self.dice.expovariate(1 / MEAN_PAUSE_S)
+        while (done := sum(self.killed.values())) < kills and time.monotonic() < deadline:
+            now = time.monotonic()
+            if done and now >= said + SAY_S:
+                said = now
+                left_s = min((now - began) * (kills - done) / done, deadline - now)
+                over = f"{len(self.over)} of {len(self.kinds)} experiments over"
+                say(f"{done} of {kills} kills, {over}, about {left_s / 60:.0f} min left")
             self._tend()
             if len(self.kinds) - len(self.over) < AT_ONCE:
                 self._submit()
@@ -228,7 +237,7 @@ def run_chaos(
 ) -> list[str]:
     """Kill, settle, look; return what is wrong, a sentence each."""
     with opened(seed) as chaos:
-        chaos.go(kills, limit_s)
+        chaos.go(kills, limit_s, say)
         say(f"seed {seed}: {sum(chaos.killed.values())} kills {dict(sorted(chaos.killed.items()))}")
         left = chaos.settle()
         wrong = [*left, *problems_of(chaos)]
