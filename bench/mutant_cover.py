@@ -65,7 +65,7 @@ def tests_about(module: str) -> list[Path]:
     found = [own_tests(module)]
     folder = found[0].parent
     if ".detectors." in module:
-        found += sorted(folder.parent.glob("test_*.py"))
+        found += sorted(folder.glob("test_*.py")) + sorted(folder.parent.glob("test_*.py"))
     else:
         found += sorted(folder.rglob("test_*.py"))
         for name in ("evidence", "gate", "ledger", "course", "compare", "."):

@@ -29,6 +29,9 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
+from gonogo.contract.api import ProblemBody
+from service.http.problems import BadRequest, problem_response
+
 REQUEST_S = 120.0
 """From a request's first byte, or a connection's beginning, to the end of its head; and for each
 `PACE_BYTES` of its body, so that a slow link may send as long as it takes."""
@@ -207,10 +210,21 @@ class Connection(HttpToolsProtocol):
         if self._has_body_to_come() or not self._waits():
             self.transport.abort()
             return
-        status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        self.transport.write(
-            STATUS_LINE[status] + b"content-length: 0\r\nconnection: close\r\n\r\n"
+        self._refuse(
+            HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            f"address and headers have at most {HEAD_BYTES} bytes and {MOST_HEADERS} headers",
         )
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP (uvicorn's name, and its text)."""
+        self._refuse(HTTPStatus.BAD_REQUEST, msg)
+
+    def _refuse(self, status: HTTPStatus, text: str) -> None:
+        """Answer by a problem, as everywhere, and end the connection."""
+        problem = ProblemBody(title=status.phrase, status=status, detail=text, code=BadRequest.code)
+        answer = problem_response(problem, {"Connection": "close"})
+        lines = [b"%b: %b\r\n" % row for row in answer.raw_headers]
+        self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", answer.body]))
         self.transport.close()
 
     def _count_unsent(self) -> int:

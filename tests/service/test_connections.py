@@ -13,7 +13,9 @@ from http.client import HTTPResponse
 
 import pytest
 
+from gonogo.contract.api import ProblemBody
 from service.http import connections
+from service.http.problems import MEDIA_TYPE
 from tests.service.conftest import Plane
 
 LIMIT_S = 0.3
@@ -38,11 +40,15 @@ def connected(plane: Plane) -> Iterator[socket.socket]:
         yield client
 
 
-def status_of_whole_answer(client: socket.socket) -> int:
-    """Read an answer to its end, which may come in pieces, and return its status."""
+def whole_answer(client: socket.socket) -> tuple[HTTPResponse, bytes]:
+    """Read an answer to its end, which may come in pieces; return it, and its body."""
     answer = HTTPResponse(client)
     answer.begin()
-    answer.read()
+    return answer, answer.read()
+
+
+def status_of_whole_answer(client: socket.socket) -> int:
+    answer, _ = whole_answer(client)
     return answer.status
 
 
@@ -175,6 +181,27 @@ def test_a_head_of_many_requests_one_after_the_other_is_not_too_long(still: Plan
             assert status_of_whole_answer(client) == 200
         client.sendall(HEADER + b"x" * 600_000)
         assert client.recv(4096).startswith(b"HTTP/1.1 431")
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (HEALTH + b"Content-Length: ]y\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00 is TLS\r\n\r\n", 400),
+        (HEALTH + b"X: x\r\n" * 101, 431),
+    ],
+    ids=["length", "no http", "many headers"],
+)
+def test_what_cannot_be_read_is_told_by_a_problem(still: Plane, said: bytes, status: int) -> None:
+    """It was text, or nothing."""
+    with connected(still) as client:
+        client.sendall(said)
+        answer, body = whole_answer(client)
+        assert (answer.status, answer.headers["Content-Type"]) == (status, MEDIA_TYPE)
+        assert answer.headers["Connection"] == "close"
+        problem = ProblemBody.model_validate_json(body)
+        assert (problem.status, problem.code) == (status, "bad_request")
+        assert ended(client)
 
 
 @pytest.mark.parametrize("headers", [100, 101])
