@@ -158,6 +158,17 @@ def _unfit(facts: Facts, rules: Rules) -> str | None:
         return f"its records contradict each other: {facts.contradictions[0]}"
     if facts.unreadable:
         return f"not all of its records are there as they were: {facts.unreadable[0]}"
+    return _other_tokens(facts, rules)
+
+
+def _other_tokens(facts: Facts, rules: Rules) -> str | None:
+    """Return which rank told of steps of other tokens than were ordered, by which speed goes."""
+    ordered = rules.tokens_per_step
+    for rank in rules.ranks() if ordered else ():
+        row = facts.ranks.get(str(rank))
+        for told in row.tokens if row is not None else ():
+            if told != ordered:
+                return f"rank {rank} told of {told} tokens a step, {ordered} were ordered"
     return None
 
 

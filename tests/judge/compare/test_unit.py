@@ -120,6 +120,22 @@ def test_a_run_of_which_a_record_was_changed_is_no_unit() -> None:
     assert found.why.endswith("as they were: exit_node1.json is not the one")
 
 
+def test_a_run_that_told_of_other_tokens_than_were_ordered_is_no_unit() -> None:
+    """With half the tokens a step takes half the time, and its speed is that of the order."""
+    ranks = healthy_ranks(ORDER)
+    for line in ranks[1].lines:
+        if "tokens" in line:
+            line["tokens"] //= 2
+    record, speed = record_of(ORDER, ranks), ask()
+    measures = {str(row.metric): build_measure(row, record.ranks, RULES) for row in speed.criteria()}
+    found = build_unit("r", build_facts(record, RULES), RULES, measures, speed, order=ORDER)
+    assert isinstance(brought(speed), Unit)
+    assert isinstance(found, NoUnit)
+    ordered = RULES.tokens_per_step
+    assert ordered
+    assert found.why == f"rank 1 told of {ordered // 2} tokens a step, {ordered} were ordered"
+
+
 def row_of(values: list[float], **fields: Any) -> MeasureRow:
     return MeasureRow(
         samples=len(values), owed=len(values), value=1.0, blocks=block_means(values), **fields
