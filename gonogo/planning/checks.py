@@ -18,6 +18,7 @@ from gonogo.contract.errors import Corrupt, Problem
 from gonogo.contract.near_miss import hint, near
 from gonogo.contract.patch import Patch
 from gonogo.contract.plan import Phase, Plan
+from gonogo.judge.gate.conditions import END
 from gonogo.judge.gate.diagnosis import DIAGNOSES
 from gonogo.judge.watch.registry import plugins
 from gonogo.listed_names import LISTED, NO_SECRET, SECRETIVE, may_hold_secret, referred
@@ -109,8 +110,11 @@ def _owed_by_a_script(plan: Plan) -> Iterator[str]:
 
 
 def _taken_names(plan: Plan) -> Iterator[Problem]:
-    """Yield the criteria that are named as one that the judge adds."""
+    """Yield the criteria that are named as one that the judge adds, and a phase that is no end."""
     for phase in plan.phases:
+        if phase.name == END:
+            message = f"`due: {END}` is when all phases are over; expected another name of a phase"
+            yield Problem(path=f"phases.{phase.name}.name", message=message)
         for row in phase.gate:
             if row.id in ADDED_CRITERIA:
                 message = f"{row.id} is a criterion that the judge adds; expected another name"

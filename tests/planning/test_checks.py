@@ -35,6 +35,7 @@ REFUSED = [
         "watch.non_finite.fp16_skipped",
         "at most fp16_window_steps, 20",
     ),
+    ({"phases.smoke.name": "end"}, "phases.end.name", "expected another name of a phase"),
     ({"watch.divergence.spike_of": 4}, "watch.divergence.spike_count", "at most spike_of, 4"),
     ({"watch.gradients.spike_count": 9}, "watch.gradients.spike_count", "at most spike_of, 8"),
     ({"halt.grace_s": float("inf")}, "halt.grace_s", "at most 3600"),
