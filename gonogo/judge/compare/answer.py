@@ -109,15 +109,15 @@ def _exp(value: float) -> float:
 def _counts(path: DifferingPath, question: Question) -> bool:
     """Say whether a difference makes the variant another thing than the baseline.
 
-    Of a campaign only what was ordered does, where it differs in every run: one run on another
-    commit, or one that was resumed, is no variant.
+    From which checkpoint a run went on does not. Of a campaign only what was ordered does, where it
+    differs in every run: one run on another commit is no variant.
     """
-    if path.evidence is PathEvidence.DENIED:
+    if path.evidence is PathEvidence.DENIED or path.path == RESUMED:
         return False
     if not question.in_campaign:
         return True
     base, mine = ({canonical_bytes(value) for value in row} for row in path.values.values())
-    return path.ordered and path.path != RESUMED and not base & mine
+    return path.ordered and not base & mine
 
 
 def _elsewhere(baseline: Sequence[Unit], units: Sequence[Unit], question: Question) -> str | None:
@@ -138,9 +138,11 @@ def _elsewhere(baseline: Sequence[Unit], units: Sequence[Unit], question: Questi
 def _same_text(paths: Sequence[DifferingPath], question: Question) -> str:
     if not paths:
         return SAME
-    names = ", ".join(row.path for row in paths if row.ordered)
+    names = ", ".join(row.path for row in paths if row.ordered and row.path != RESUMED)
     if question.in_campaign and not names:
         return f"{SAME}: nothing that was ordered differs"
+    if not names:
+        return f"{SAME}, from another checkpoint on"
     return f"{SAME}: what was ordered to differ ({names}) did not"
 
 

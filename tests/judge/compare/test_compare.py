@@ -67,6 +67,17 @@ def test_of_a_loss_lower_is_better() -> None:
     assert found.text == "b wins: loss is 10 % lower (ratio 0.899 to 0.901) than that of a"
 
 
+def test_who_only_went_on_from_a_checkpoint_ran_the_same_thing() -> None:
+    """The loss of the last half of a run is lower than that of all of it, whatever it ran."""
+    whole = runs("a", [2.0, 2.01, 1.99], resume_step=0)
+    late = runs("b", [1.8, 1.81, 1.79], resume_step=30)
+    found = compare({"a": whole, "b": late}, ask("loss"))
+    assert (found.result, found.winner) == (Result.INCONCLUSIVE, None)
+    assert found.variants[1].text == "the variants ran the same thing, from another checkpoint on"
+    other = runs("b", [1.8, 1.81, 1.79], resume_step=30, batch=8)
+    assert compare({"a": whole, "b": other}, ask("loss")).winner == "b"
+
+
 def test_the_paired_interval_is_that_of_the_textbook() -> None:
     """Differences of the logs 0.1, 0.12, 0.08: mean 0.1, s 0.02, t(2) 4.30265."""
     import math
