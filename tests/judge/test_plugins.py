@@ -478,6 +478,9 @@ MISSAID = {
     "version": "name, version = 'odd', '2.0'",
     "lines": "name, lines = 'odd', None",
     "observes": "name, observes = 'odd', 'disk'",
+    "code": "name, code = 'odd', 'too_cold'",
+    "code ": "name, code = 'odd', OutcomeCode.COMPLETED",
+    "code  ": "name, code = 'odd', OutcomeCode.CANCELLED",
 }
 
 
@@ -491,6 +494,7 @@ def test_a_class_that_does_not_say_what_it_is_refuses_orders_and_harms_no_run(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: missaid\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[gonogo.detectors]\nodd = missaid:It\n")
     (tmp_path / "missaid.py").write_text(
+        "from gonogo.contract.outcome import OutcomeCode\n"
         "from gonogo.judge.watch.detector import Detector\n"
         f"class It(Detector):\n    sentence = 'It.'\n    {MISSAID[what]}\n"
     )
@@ -505,7 +509,7 @@ def test_a_class_that_does_not_say_what_it_is_refuses_orders_and_harms_no_run(
     )
     verdict, refused = in_python(tmp_path, code, str(ended_under(tmp_path / "run"))).splitlines()
     assert verdict == "GO"
-    assert refused.startswith(f"entry point gonogo.detectors: missaid:It: its `{what}` is ")
+    assert refused.startswith(f"entry point gonogo.detectors: missaid:It: its `{what.strip()}` is ")
 
 
 def test_a_halt_of_another_package_ends_the_run_by_its_own_cause(

@@ -74,7 +74,7 @@ class Detector(Generic[S]):
     probes: ClassVar[bool] = False
     """Whether it sees nothing without a watcher's probes and clock."""
     code: ClassVar[OutcomeCode | None] = None
-    """Cause that a plug-in's halt names, else `diverged`; those of D1 to D26 are in
+    """Cause of a failure that a plug-in's halt names, else `diverged`; those of D1 to D26 are in
     `gonogo.contract.outcome`."""
 
     def __init__(self, run: Run) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode, code_of
+from gonogo.contract.outcome import CLASS_OF, SHOWN_BY_LINES, OutcomeClass, OutcomeCode, code_of
 from gonogo.contract.outcome import Detector as Name
 from gonogo.judge.watch.detector import Detector
 from gonogo.judge.watch.detectors.alive_lost import AliveLost
@@ -125,7 +125,14 @@ def _untold(kind: Kind) -> str | None:
     for what, said in (("lines", kind.lines), ("observes", observes or frozenset())):
         if not (isinstance(said, frozenset) and all(isinstance(row, str) for row in said)):
             return f"its `{what}` is {said!r}; expected a frozenset of texts"
+    if kind.code is not None and not (isinstance(kind.code, OutcomeCode) and _fails(kind.code)):
+        return f"its `code` is {kind.code!r}; expected an OutcomeCode of a run that failed"
     return None
+
+
+def _fails(code: OutcomeCode) -> bool:
+    """Say whether a run that ends so has failed: a halt is no success, and no person's doing."""
+    return CLASS_OF[code] not in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR)
 
 
 def plugins() -> tuple[Kind, ...]:
