@@ -6,20 +6,22 @@ was waited for and what the clock said. The judge is the one of its version. Tha
 waived, or an approval given, is the word of a person.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from gonogo.contract.criterion import Criterion
-from gonogo.contract.decision import Condition, ConditionState
+from gonogo.contract.decision import Condition, ConditionState, Verdict
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.facts import Facts, Measure
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.metrics import absent_text, metric_row
 from gonogo.judge.gate import approval
 from gonogo.judge.gate.approval import ApprovalMeasure, ApprovalRule, is_approval
+from gonogo.judge.gate.conditions import ON_MISS
 from gonogo.judge.gate.criteria import evaluate
+from gonogo.judge.gate.verdict import worst
 from gonogo.judge.ledger.again import MAX_RANKS, known_version
 from gonogo.judge.ledger.difference import Difference, first_difference
 
@@ -50,10 +52,13 @@ def settled_again(document: Json, checked: list[str], not_verified: list[str]) -
     """
     rules, facts = document.get("rules", {}), document.get("facts", {})
     by = known_version(document.get("judge_version"), "judge_version")
+    conditions = [Condition.model_validate(row) for row in document.get("conditions", [])]
+    wrong = _belied(document, conditions) if document.get("v", 1) > 1 else None
+    if wrong is not None:
+        return wrong
     found: list[dict[str, Any]] = []
     words: set[str] = set()
-    for row in document.get("conditions", []):
-        condition = Condition.model_validate(row)
+    for condition in conditions:
         again = _rests_on(condition, rules, facts, by)
         if isinstance(again, Difference):
             return again
@@ -72,6 +77,19 @@ def settled_again(document: Json, checked: list[str], not_verified: list[str]) -
         return None
     checked.append("decision")
     return first_difference(document.get("criteria"), found, "criteria")
+
+
+def _belied(document: Json, conditions: Sequence[Condition]) -> Difference | None:
+    """Return what makes it no decision about conditions: none of them, or a verdict beyond them.
+
+    The verdict is that of the experiment, which no condition that was missed leaves a GO.
+    """
+    if not conditions:
+        return Difference(path="conditions", recorded=[], found="(what it settles)")
+    late = [ON_MISS[row.on_miss] for row in conditions if row.state is ConditionState.MISSED]
+    verdict = document.get("verdict")
+    found = None if verdict is None else worst([Verdict(verdict), *late])
+    return None if found == verdict else Difference(path="verdict", recorded=verdict, found=found)
 
 
 def _word(condition: Condition) -> str:

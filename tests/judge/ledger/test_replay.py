@@ -843,6 +843,17 @@ def test_the_words_of_a_cause_decide_nothing_and_are_under_the_hash() -> None:
     assert (found.equal, found.path) == (False, "hash")
 
 
+@pytest.mark.parametrize("state", [None, ConditionState.MISSED])
+def test_a_no_go_is_no_go_by_being_called_a_decision_about_conditions(
+    state: ConditionState | None,
+) -> None:
+    rows = [] if state is None else [CONDITION.model_copy(update={"state": state}).wire()]
+    said = {"kind": "condition", "verdict": "GO", "conditions": rows, "rules": {}, "facts": {}}
+    unsigned = resealed(present("stalled"), key_id=None, signature=None, **said)
+    found = replay_decision(unsigned, Surroundings(run_dir=HERE / "runs" / "stalled"))
+    assert (found.equal, found.path) == (False, "verdict" if rows else "conditions")
+
+
 def test_a_waived_condition_is_somebodys_word() -> None:
     rows = chain()
     entry = settled([waived(CONDITION)], Verdict.GO, actor="ana", reason="seen")
