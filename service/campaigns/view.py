@@ -95,11 +95,8 @@ def _next(row: CampaignRow, spec: CampaignSpec, brought: Sequence[Brought]) -> l
             *found,
             NextStep(command=f"gonogo campaign cancel {row.id}", text="stop it for good"),
         ]
-    told: dict[str, list[str]] = {variant.name: [] for variant in spec.variants}
-    for one in brought:
-        if one.decision is not None and isinstance(one.unit, Unit):
-            told[one.experiment.variant or ""].append(one.decision)
-    if row.comparison is None or not all(told.values()):
+    told = _compared(row.comparison)
+    if not told:
         return []
     command = " ".join(f"{name}={','.join(rows)}" for name, rows in told.items())
     options = " ".join(_options(spec))
@@ -109,6 +106,17 @@ def _next(row: CampaignRow, spec: CampaignSpec, brought: Sequence[Brought]) -> l
             text="compare the recorded decisions again",
         )
     ]
+
+
+def _compared(comparison: Comparison | None) -> dict[str, list[str]]:
+    """Return variant → decisions of its runs that count; nothing where some were not compared.
+
+    Of those not even all counted, or they were made on several hosts, or nothing that was ordered
+    differed: what decisions alone come to might be a winner all the same.
+    """
+    if comparison is None or any(one.basis is None for one in comparison.variants[1:]):
+        return {}
+    return {one.name: [run.name for run in one.runs] for one in comparison.variants}
 
 
 def _options(spec: CampaignSpec) -> Iterator[str]:

@@ -223,6 +223,8 @@ def test_a_run_that_is_halted_and_run_again_until_it_is_fast_wins_once_and_with_
     assert (note in done["comparison"]["notes"]) is (halts == 1)
     why = "a person ended 2 runs of it before" if halts == 2 else None
     assert (done["members"][1]["variant"], done["members"][1]["why"]) == ("static", why)
+    (step,) = done["next"]
+    assert (done["members"][1]["decision"] in step["command"]) is (halts == 1)
 
 
 def test_a_run_that_a_person_cancels_and_that_is_made_once_more_wins_with_a_note(
@@ -271,6 +273,7 @@ def test_runs_on_two_nodes_of_a_scheduler_are_not_compared(plane: Plane) -> None
         lambda: (row := view(plane, began["id"]))["state"] == "finished" and row, "its end"
     )
     assert "made on host node2, the baseline's on node1" in str(done["comparison"])
+    assert done["next"] == [], "by the decisions alone the other host would win"
 
 
 @pytest.mark.long

@@ -127,7 +127,8 @@ def test_a_run_that_told_of_other_tokens_than_were_ordered_is_no_unit() -> None:
         if "tokens" in line:
             line["tokens"] //= 2
     record, speed = record_of(ORDER, ranks), ask()
-    measures = {str(row.metric): build_measure(row, record.ranks, RULES) for row in speed.criteria()}
+    (row,) = speed.criteria()
+    measures = {str(row.metric): build_measure(row, record.ranks, RULES)}
     found = build_unit("r", build_facts(record, RULES), RULES, measures, speed, order=ORDER)
     assert isinstance(brought(speed), Unit)
     assert isinstance(found, NoUnit)
