@@ -22,17 +22,20 @@ from gonogo.contract.agent import (
 )
 from gonogo.contract.api import AlertType
 from gonogo.contract.canonical import canonical_bytes
+from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.lifecycle import RunEvent, RunState
 from gonogo.contract.outcome import Outcome
+from gonogo.judge.watch.registry import shown_by_lines
 from gonogo.planning.resolve import FROZEN
 from service.agent.fence import Bearer, check_bearer
-from service.db.documents import Promised
+from service.db.documents import Promised, is_by_service
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.experiments.course import recall_failure
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
+from service.queries.experiments import phases_of
 from service.queries.findings import load_halts, load_known
 from service.told.alert_text import finding_text
 from service.told.causes import load_last_line
@@ -233,11 +236,19 @@ def _store_finding(
 def _alert(
     deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, kind: AlertType
 ) -> None:
-    """Tell a person of a finding, unless the run has been judged since."""
+    """Tell a person of a finding, unless the run has been judged since.
+
+    Of one that was called dead, and whose phase has passed without it, a person is told even then
+    that its lines show that it had failed: nothing else looks at them any more.
+    """
+    place = f"{experiment.name}, {run.phase}"
     if run.judged:
-        return
+        passed = _passed_without(deed, run)
+        if passed is None or shown_by_lines([finding]) is None:
+            return
+        place = f"{place}, attempt {run.attempt}, which was called dead ({passed} stands)"
     said = None if finding.rank is None else load_last_line(deed.session, run, finding.rank)
-    text = finding_text(experiment.id, f"{experiment.name}, {run.phase}", finding, said)
+    text = finding_text(experiment.id, place, finding, said)
     queue_alert(
         deed,
         experiment,
@@ -247,6 +258,15 @@ def _alert(
         rank=finding.rank,
         finding=finding.wire(),
     )
+
+
+def _passed_without(deed: Deed, run: RunRow) -> Verdict | None:
+    """Return by which verdict the phase of a run has passed that was called dead, if it has."""
+    if not is_by_service(run.exit):
+        return None
+    phases = phases_of(deed.session, run.experiment)
+    verdict = next(row.verdict for row in phases if row.name == run.phase)
+    return verdict if verdict in (Verdict.GO, Verdict.CONDITIONAL_GO) else None
 
 
 def take_evidence(deed: Deed, run_id: str, report: EvidenceReport, bearer: Bearer) -> None:

@@ -253,6 +253,27 @@ def test_nor_is_it_where_the_halt_is_told_after_the_run_was_given_up(
     assert ("not reproduced: failed in 1 of 2" in str(decision["criteria"])) is failed
 
 
+@pytest.mark.parametrize("detector", ["non_finite", "stall"])
+def test_a_person_is_told_of_it_where_the_phase_has_passed_by_then(
+    plane: Plane, detector: str
+) -> None:
+    """The GO stands, and nobody looked at what the host told that came back."""
+    worker, other = plane.worker(), plane.worker(name="w2", host="host-2")
+    experiment, order = running(plane, worker)
+    assert verb(plane, experiment, "takeover").status_code == 202
+    other.run_through(plane.next_order(other))
+    assert plane.next_order(other).phase == "synthetic"
+    told = {"detector": detector, "severity": "halt", "at": 1.0, "key": "b", "text": "it is NaN"}
+    for _ in range(2):
+        assert worker.report(order, told).status_code == 200
+    halts = [row for row in plane.get("/alerts")["items"] if row["type"] == "finding.halt"]
+    texts = [row["data"]["text"] for row in halts]
+    assert len(texts) == (detector == "non_finite")
+    said = "attempt 1, which was called dead (GO stands): it is NaN"
+    assert all(said in text for text in texts)
+    assert plane.experiment(experiment)["phases"][0]["verdict"] == "GO"
+
+
 def test_a_halt_that_is_told_while_the_run_is_judged_is_not_forgotten(still: Plane) -> None:
     worker = still.worker()
     experiment, order = running(still, worker)
