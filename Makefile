@@ -87,6 +87,7 @@ made: install ## Write anew what is made from the code: schemas, references, das
 	$(BIN)/python -m gonogo.judge.metric_catalogue > docs/metric-reference.md
 	$(BIN)/python -m nsa.flags --markdown > docs/flags.md
 	$(BIN)/python -m nsa.describe --schema > gonogo/planning/workloads/nsa.train.json
+	cp nsa/configs/*.yaml gonogo/planning/configs/
 	$(BIN)/python docker/grafana/dashboards.py
 	cp docker/prometheus/rules.yml gonogo/kubernetes/rules.yaml
 

@@ -29,8 +29,8 @@ def checkout_root() -> Path:
 def load_train_config(name: str) -> dict[str, Any]:
     """Return the training configuration called `name` (nsa/configs/NAME.yaml), yours to change.
 
-    An installed gonogo has those of the bundled plans, so that it judges as a checkout does. A file
-    is read again when it has changed.
+    An installed gonogo has copies of all, so that it judges as a checkout does. A file is read
+    again when it has changed.
 
     Raises:
         NotFound: there is none.
