@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Container
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -31,6 +32,8 @@ from gonogo.judge.watch import (
 )
 from gonogo.judge.watch.brought import BySeq
 from gonogo.judge.watch.registry import versions
+from gonogo.judge.watch.steps import Steps
+from gonogo.judge.watch.view import Observed, Unreadable, View
 from gonogo.rundir import PIECE_BYTES, RunDir, save_json
 from tests.data.make_runs import exit_of, healthy_ranks, save_run
 from tests.data.make_runs import order_of as ordered_by_hand
@@ -505,6 +508,48 @@ def test_snapshots_of_a_sick_run_or_one_on_devices_and_the_rest_are_the_whole_fo
         assert {"hardware", "imbalance"} <= {row.detector for row in findings}
     else:
         assert bool(halts) is (name in KINDS or name == "noise and a hang")
+
+
+def with_every_part() -> WatchState:
+    """A state of which each part holds something."""
+    state = watch(faulty("nan"), stop_at_halt=False).state
+    view, steps = state.view, state.steps
+    view.hosts, view.away_s = {1: "other"}, 20.0
+    view.late_since_mono, view.late_n = 3.0, 7
+    view.unreadable = {0: Unreadable(count=2, first="x", since_mono=1.5)}
+    view.observed = {"disk": Observed(mono=1.0, ts=2.0, payload={"free_mb": 5.0})}
+    ended = watch(behind()).state.steps.waiting
+    steps.waiting, steps.bare = ended, {0: next(iter(ended.values()))}
+    steps.given_up, steps.late = 3, {1: 2}
+    state.leave_out({"of_another_package": "it failed"})
+    return state
+
+
+def behind() -> World:
+    """A run whose rank 0 has ended a step that rank 1 has not."""
+    world = World(order_of()).boot().steps(4)
+    del world.ranks[1].lines[-3:]
+    return world
+
+
+def test_each_part_of_a_state_is_put_down_and_taken_up_again() -> None:
+    state = with_every_part()
+    saved = json.loads(json.dumps(dump_state(state)))
+    assert dump_state(load_state(state.run.order, saved)) == saved
+    nothing = dump_state(start(state.run.order))
+    assert [part for part in saved if part != "of" and saved[part] == nothing[part]] == []
+    held = {row.name for kind in (View, Steps) for row in fields(kind)}
+    named = (saved.keys() - {"last_step"}) | {"last"}
+    assert held - named == {"run", "watched", "goes_on"}, "ordered, compared, and of no watcher"
+
+
+@pytest.mark.parametrize("what", ["v", "judge_version", "run", "attempt", "watched", "detectors"])
+def test_a_snapshot_says_of_what_it_is(what: str) -> None:
+    """By any other of these it goes on otherwise than the whole fold would."""
+    document = dump_state(watch(healthy(1)).state)
+    del document["of"][what]
+    with pytest.raises(Corrupt):
+        load_state(order_of(), document)
 
 
 @pytest.mark.parametrize("part", ["of", "streams", "lines", "own", "said"])
