@@ -45,6 +45,18 @@ def test_every_reading_is_taken_in_its_unit() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("remap", "pending"),
+    [((3, 2, 0, 0), False), ((0, 0, 1, 0), True), ((0, 0, 0, 1), True)],
+    ids=["remapped", "waits", "could not be"],
+)
+def test_a_row_that_waits_to_be_remapped_or_could_not_be_is_told(
+    remap: tuple[int, ...], pending: bool
+) -> None:
+    calls = nvml(FakeNvml(gpus=[gpu("GPU-0", remap=remap)]))
+    assert calls.remap_pending(calls.devices()[0]) is pending
+
+
 def test_xids_are_told_once_and_by_device() -> None:
     fake = FakeNvml()
     calls = nvml(fake)

@@ -102,6 +102,24 @@ def test_a_reading_that_merely_moves_waits_but_an_error_count_does_not(tmp_path:
     assert bench.poll(1.0) == 2
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("nvmlDeviceGetCurrentClocksThrottleReasons", 0x8),
+        ("nvmlDeviceGetTotalEccErrors", 3),
+        ("nvmlDeviceGetRemappedRows", (0, 0, 0, 0)),
+        ("nvmlDeviceGetNvLinkErrorCounter", 2),
+    ],
+)
+def test_what_says_that_a_device_is_sick_waits_for_no_next_line(
+    call: str, said: object, tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path)
+    bench.poll()
+    setattr(bench.nvml, call, lambda *_: said)
+    assert bench.poll(1.0) == 2
+
+
 def test_a_scripted_reading_that_moves_is_written_at_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path, scripted=True)
     bench.poll()
