@@ -15,6 +15,7 @@ import pytest
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.judge.ledger.adoption import Head, adopt, heads_of
+from gonogo.judge.ledger.chain import Authority, led_to_head
 from gonogo.judge.ledger.recorded import record_of
 from gonogo.judge.ledger.seal import Place, append, by_person
 from gonogo.judge.ledger.sign import (
@@ -288,6 +289,17 @@ def test_an_old_decision_stands_by_the_files_that_lead_to_the_head(tmp_path: Pat
     assert verify_file(_at(folder, 1), TRUST).ok
     _at(folder, 3).unlink()
     assert not verify_file(_at(folder, 1), TRUST).ok
+
+
+def test_a_link_that_is_not_what_its_hash_says_leads_nowhere(tmp_path: Path) -> None:
+    """Who edits an old decision names it in the next one, whose hash he leaves as it was."""
+    rows = release("go")
+    whole = Authority(trust=TRUST, adopted=adopt(heads(), KEY, "2026-01-01T00:00:00Z"))
+    assert led_to_head(rows, whole) == {row.decision.hash for row in rows}
+    first = resealed(rows[0], reason="another one")
+    linked = edited(rows[1], prev_hash=first.decision.hash)
+    led = led_to_head([first, linked, *rows[2:]], whole)
+    assert led == {row.decision.hash for row in rows[2:]}
 
 
 def test_a_removed_end_shows_only_against_an_anchor_outside(tmp_path: Path) -> None:
