@@ -177,3 +177,22 @@ def test_what_is_no_line_of_a_rank_changes_no_fact_wherever_the_others_stand(
 def test_what_a_run_with_a_lost_line_comes_to_is_what_its_watcher_found(tmp_path: Path) -> None:
     folder = never_written(20)(tmp_path / "run")
     assert load_run(folder).unrecorded == ()
+
+
+def test_beyond_a_lost_line_the_first_step_that_failed_is_named_wherever_lines_stand(
+    tmp_path: Path,
+) -> None:
+    """No tick's digest covers what stands there, so their bytes give no tick its lines."""
+    ranks = healthy_ranks(order_of())
+    del ranks[0].lines[5]
+    for line in (*ranks[0].lines, *ranks[1].lines):
+        if line["msg"] == "progress" and line["step"] >= 8:
+            line["loss"] = "NaN"
+    folder = saved(tmp_path / "run", ranks)
+    before = facts_of(load_run(folder))
+    (halt,) = (row for row in before.findings if row.detector == "non_finite")
+    assert halt.step == 8
+    file = folder / "heartbeat_rank0.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:5] + lines[:4:-1]))
+    assert facts_of(load_run(folder)).document() == before.document()

@@ -1114,6 +1114,47 @@ def test_lines_and_ticks_of_steps_added_behind_the_end_leave_no_go(tmp_path: Pat
     assert verdict_of(folder) != "GO"
 
 
+def test_one_line_more_than_exit_json_has_counted_was_added(healthy: dict[str, Path]) -> None:
+    copy = copied(healthy["two ranks"])
+    said = json.loads((copy / "exit.json").read_bytes())
+    said["heartbeats"]["heartbeat_rank0.jsonl"]["lines"] -= 1
+    save_json(copy / "exit.json", said)
+    sealed_anew(copy, ticks_in(copy))
+    watch = facts_of(load_run(copy)).watch
+    assert watch is not None
+    assert watch.problems == ["rank 0: 1 lines were added after the end of the run"]
+    assert verdict_of(copy) == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("other", [-1, 1])
+def test_a_tick_says_how_many_lines_its_digest_is_of(other: int, healthy: dict[str, Path]) -> None:
+    copy = copied(healthy["two ranks"])
+    *before, last = ticks_in(copy)
+    brought = next(tick for tick in reversed(before) if "0" in tick.lines)
+    seen = brought.lines["0"].model_copy(update={"seq": brought.lines["0"].seq + other})
+    false = brought.model_copy(update={"lines": {**brought.lines, "0": seen}})
+    sealed_anew(copy, [*(false if tick is brought else tick for tick in before), last])
+    watch = facts_of(load_run(copy)).watch
+    assert watch is not None
+    assert any("are not those watched" in text for text in watch.problems)
+    assert verdict_of(copy) == "INCONCLUSIVE"
+
+
+def test_bytes_that_a_tick_had_read_reach_no_line_without_their_digest(
+    healthy: dict[str, Path],
+) -> None:
+    copy = copied(healthy["two ranks"])
+    *before, last = ticks_in(copy)
+    brought = next(tick for tick in reversed(before) if "0" in tick.lines)
+    lines = {rank: seen for rank, seen in brought.lines.items() if rank != "0"}
+    untold = brought.model_copy(update={"lines": lines})
+    sealed_anew(copy, [*(untold if tick is brought else tick for tick in before), last])
+    watch = facts_of(load_run(copy)).watch
+    assert watch is not None
+    assert (watch.reaches, watch.problems) == (False, ["the ticks do not reach every line"])
+    assert verdict_of(copy) == "INCONCLUSIVE"
+
+
 def with_others(kind: str) -> list[Rank]:
     """Ranks of which the first one's file holds lines that another process wrote."""
     order = order_of()
