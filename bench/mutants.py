@@ -47,7 +47,7 @@ REASONS = ROOT / "bench" / "mutants.yaml"
 FOLDERS = ("gonogo/judge/watch/detectors", "gonogo/judge/gate", "gonogo/judge/evidence")
 RULES = ("loss_kind", "loss_trend", "loss_unit", "pace", "series", "tokens", "trend")
 """Modules of `gonogo/judge/watch` in which parts of the detectors' rules stand."""
-WATCHED = ("line_record", "lines", "ticks")
+WATCHED = ("brought", "line_record", "lines", "recorded", "ticks")
 """Those in which is measured whether the run was watched."""
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 

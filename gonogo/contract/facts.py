@@ -6,8 +6,9 @@ and by what the rules' criteria measure on them.
 
 One model reads all versions. Version 1 is that of release 0.1; version 2 adds what closes the
 evidence: every boot, the watch as measured, files by digest, contradictions; version 3 orders the
-processes of a rank by clocks that cannot be set. A digest is always taken over the document as it
-was recorded, never over what this model makes of it.
+processes of a rank by clocks that cannot be set; version 4 measures speed over whole steps, and
+tells what each node's preflight came to. A digest is always taken over the
+document as it was recorded, never over what this model makes of it.
 """
 
 from collections.abc import Iterable
