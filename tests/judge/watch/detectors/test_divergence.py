@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import ResumePoint
-from gonogo.judge.watch.detectors.divergence import Divergence
+from gonogo.judge.watch.detectors.divergence import Divergence, _tokens_of
 from gonogo.judge.watch.loss_trend import SIGMA_OF_MAD, Trend
 from gonogo.judge.watch.view import Run
 from gonogo.planning.source import bundled_plan
@@ -719,6 +720,121 @@ def test_a_long_rise_keeps_nine_tenths_of_its_greatest_height_at_last(
     detector = Divergence(Run(order=order_of({})))
     trend = Trend(first=(1.0,), smooth=5.0, up=10**6, heights=heights)
     assert detector._rise(trend, 1.0, 0.5, mild=True, stays=True).long is long
+
+
+@pytest.mark.parametrize(("loss", "severity"), [(10.0, WARN), (10.25, HALT)])
+def test_a_loss_that_was_negative_halts_beyond_ten_times_all_that_was_before(
+    loss: float, severity: Severity
+) -> None:
+    fed = feed(Divergence, losses((10, -1.0), (1, 0.5), (8, loss)))
+    assert [f.severity for f in rises(fed)] == [severity]
+
+
+def line(middle: float, by: float, count: int) -> tuple[float, ...]:
+    """So many losses, each by so much more than the one before."""
+    return tuple(middle + by * (2 * number - count + 1) / 2 for number in range(count))
+
+
+def eases(window: tuple[float, ...], best: float = 1.0, **state: Any) -> bool | None:
+    """Whether a rise above a best, with a limit of one, is one of other data.
+
+    Recent losses are four; it would be won back within 512 steps.
+    """
+    order = order_of({"divergence": {"over_steps": 8, "window_steps": 16}})
+    return Divergence(Run(order=order))._eases(Trend(window=window, **state), best, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("window", "best", "state", "found"),
+    [
+        (line(6.0, -0.25, 15), 1.0, {}, True),
+        (line(6.0, -0.25, 15), 1.0, {"eases": 5}, True),
+        (line(6.0, -0.25, 15), 1.0, {"eases": 6}, False),
+        (line(11.0, -0.25, 15), 1.0, {}, True),
+        (line(11.0, -0.25, 15), 0.75, {}, False),
+        (line(5.0, -1 / 128, 15), 1.0, {}, True),
+        (line(5.0, -1 / 128, 15), 0.875, {}, False),
+        (line(5.0, 0.25, 15), 1.0, {}, False),
+    ],
+    ids=[
+        "falls", "for the sixth time", "for the seventh", "from ten times the limit",
+        "from higher", "within 512 steps", "not quite", "climbs",
+    ],
+)  # fmt: skip
+def test_a_rise_comes_down_that_would_be_won_back_six_times_at_most(
+    window: tuple[float, ...], best: float, state: dict[str, Any], found: bool
+) -> None:
+    assert eases(window, best, over=13, **state) is found
+
+
+@pytest.mark.parametrize("eased", [None, 2.0])
+@pytest.mark.parametrize(("count", "found"), [(5, None), (6, False)])
+def test_a_rise_that_may_come_down_is_asked_again_until_a_window_is_full(
+    count: int, found: bool | None, eased: float | None
+) -> None:
+    """Ten losses are alike, so that no fall is sure."""
+    window = (6.0,) * 10 + line(5.0, -0.25, count)
+    assert eases(window, over=8 + count, eased=eased) is found
+
+
+@pytest.mark.parametrize(("eased", "found"), [(2.0, True), (None, False)])
+def test_what_came_down_is_asked_since_it_rose_again(eased: float | None, found: bool) -> None:
+    window = line(5.0, 0.5, 8) + line(5.0, -0.25, 8)
+    assert eases(window, over=6, up=16, eased=eased) is found
+
+
+ALIKE = (2.0,) * 5
+
+
+@pytest.mark.parametrize(
+    ("before", "state", "found"),
+    [
+        ((2.0,) * 4, {}, True),
+        ((2.0,) * 3, {}, False),
+        ((2.0,) * 4, {"told": False}, False),
+        ((2.0,) * 4, {"eased": 2.0}, False),
+        (line(2.0, 0.25, 8), {}, False),
+        (line(2.0, 1 / 64, 8), {}, False),
+        (line(2.0, 1 / 128, 8), {}, True),
+        ((*ALIKE, 3.0, 4.0, 5.0), {}, True),
+    ],
+    ids=[
+        "stays", "too few", "none was mild", "came down before", "climbs",
+        "climbs as high in 512 steps", "not quite", "may not climb",
+    ],
+)  # fmt: skip
+def test_a_rise_that_was_mild_and_jumps_is_of_other_data_unless_it_climbed(
+    before: tuple[float, ...], state: dict[str, Any], found: bool
+) -> None:
+    """It jumps to eight above its best."""
+    assert eases(before + (9.0,) * 8, **{"over": 6, "told": True, **state}) is found
+
+
+@pytest.mark.parametrize(
+    ("eased", "after"),
+    [(5.0, (5.0, 32, (320.0, 320.0), True)), (4.75, (None, 0, (), False))],
+    ids=["not above the limit", "above it"],
+)
+def test_a_block_above_the_lowest_since_it_came_down_and_the_limit_begins_it_anew(
+    eased: float, after: tuple[float | None, int, tuple[float, ...], bool]
+) -> None:
+    detector = Divergence(Run(order=order_of({"divergence": {"over_steps": 8}})))
+    own = Trend(first=(1.0,), smooth=9.0, eased=eased, up=31, height=310.0, heights=(320.0,))
+    (step,) = Ran(ranks=1).step().steps
+    own, lasts = detector._lasted(own, 10.0, 4.0, 1.0, step)
+    assert (own.eased, own.up, own.heights, lasts) == after
+    assert own.height == 0.0
+
+
+@pytest.mark.parametrize(("tokens", "found"), [(1024, 1024), (None, 4096)])
+def test_the_tokens_of_a_step_whose_first_rank_tells_none_are_those_of_a_peer(
+    tokens: int | None, found: int
+) -> None:
+    ran = Ran(ranks=2)
+    view = ran.view()
+    view.streams[1].tokens, view.streams[1].tokens_step = 4096, 7
+    (step,) = ran.step(tokens=tokens).steps
+    assert _tokens_of(step, view) == found
 
 
 def ramped(loss: Callable[[int], float], to: int = 4096, back: int = 10**9) -> Fed:
