@@ -522,8 +522,11 @@ EXACT: dict[str, Any] = {
 class Timed:
     """Ends of steps, of exactly so many seconds, as the rule is shown them."""
 
-    def __init__(self, tokens_per_step: int = 2048, **settings: Any) -> None:
-        order = order_of({"slow": {**EXACT, **settings}}, steps=5000)
+    def __init__(
+        self, tokens_per_step: int | None = 2048, *, is_read: bool = False, **settings: Any
+    ) -> None:
+        read: dict[str, Any] = {"patterns": ["x"], "command": ["x"]} if is_read else {}
+        order = order_of({"slow": {**EXACT, **settings}}, steps=5000, **read)
         identity = order.identity.model_copy(update={"tokens_per_step": tokens_per_step})
         run = Run(order=order.model_copy(update={"identity": identity}))
         self.view = View(run=run)
@@ -531,19 +534,26 @@ class Timed:
         self.own = self.rule.begin()
         self.found: list[tuple[Severity, int | None, str]] = []
         """What, at which step it was found, and in which episode; each key once."""
+        self.texts: list[str] = []
         self._keys: set[str] = set()
         self._mono = 1000.0
+        self._labelled = not is_read
         self.boot(0, "first")
 
     def boot(self, rank: int, boot: str) -> "Timed":
         """Let a rank begin anew, at step 0."""
-        stream = RankStream(rank=rank, boot=boot, labelled=True)
+        stream = RankStream(rank=rank, boot=boot, labelled=self._labelled)
         stream.pace.end(0, self._mono)
         self.view.streams[rank] = stream
         return self
 
     def ends(
-        self, seconds: Sequence[float], rank: int = 0, told: int = 1, stride: int = 1
+        self,
+        seconds: Sequence[float],
+        rank: int = 0,
+        told: int = 1,
+        stride: int = 1,
+        word: str | None = None,
     ) -> "Timed":
         """End so many steps after the other, the last of them told by so many lines."""
         stream = self.view.streams[rank]
@@ -552,14 +562,15 @@ class Timed:
             step = (stream.pace.last_step or 0) + stride
             stream.pace.end(step, self._mono)
             for _ in range(told):
-                self._tell(stream, step)
+                self._tell(stream, step, word)
         return self
 
-    def _tell(self, stream: RankStream, step: int) -> None:
+    def _tell(self, stream: RankStream, step: int, word: str | None) -> None:
         line = Heartbeat.model_validate(
             {
                 "v": 1, "ts": EPOCH, "mono": self._mono, "pid": 1, "rank": stream.rank,
                 "boot": stream.boot, "seq": step, "step": step, "msg": "step_end",
+                "step_word": word,
             }
         )  # fmt: skip
         tick = Tick(n=step, mono=self._mono, ts=EPOCH)
@@ -570,6 +581,7 @@ class Timed:
                 self._keys.add(finding.key)
                 episode = finding.key.rpartition("/")[2]
                 self.found.append((finding.severity, finding.step, episode))
+                self.texts.append(finding.text)
 
 
 WARN, HALT = Severity.WARN, Severity.HALT
@@ -589,6 +601,108 @@ def test_the_relative_limits_have_to_be_passed(
 
 def test_the_relative_limit_of_a_halt_has_to_be_passed() -> None:
     assert (HALT, 8, "step7") in Timed().ends([1.0] * 4).ends([3.25] * 4).found
+
+
+@pytest.mark.parametrize(
+    ("count", "fast", "step_s", "warned"),
+    [
+        (64, 32, 2.0, "2.00 times the fastest part of the baseline"),
+        (64, 32, 2.25, "2.25 times the fastest part of the baseline"),
+        (64, 32, 2.5, "1.67 times the baseline"),
+        (63, 31, 2.0, None),
+        (160, 21, 2.0, "2.00 times the fastest part of the baseline"),
+        (160, 20, 2.0, None),
+        (4, 2, 2.0, None),
+        (4, 4, 1.75, "1.75 times the baseline"),
+    ],
+    ids=[
+        "two parts", "just within it", "beyond it", "too few for two", "four parts", "no fifth",
+        "too few for any", "no part is faster",
+    ],
+)  # fmt: skip
+def test_a_run_that_was_slower_in_its_baseline_is_held_against_its_fastest_part(
+    count: int, fast: int, step_s: float, warned: str | None
+) -> None:
+    """Against one of four at most, each of 32 steps or more; once it is slower, against all."""
+    timed = Timed(baseline_steps=count)
+    timed.ends([2.0] * (count - fast)).ends([1.0] * fast).ends([step_s] * 6)
+    assert [text.partition(" for ")[0] for text in timed.texts] == (
+        [] if warned is None else [f"steps have taken {warned}"]
+    )
+
+
+LOW = [1.0] * 11
+
+
+@pytest.mark.parametrize(
+    ("longer", "found"),
+    [
+        ([3.25] * 4 + [3.25], True),
+        ([3.0] * 4 + [3.0], False),
+        ([3.0] * 4 + [900.0], False),
+        ([3.0] * 3 + [3.5] * 2, True),
+        ([1.0] + [3.5] * 4, False),
+    ],
+    ids=["above", "at the limit", "the longest is left out", "the last but it is not", "the least"],
+)
+def test_the_longer_third_are_four_of_sixteen_without_the_longest(
+    longer: list[float], found: bool
+) -> None:
+    timed = Timed(baseline_steps=16, window_steps=16).ends([1.0] * 16)
+    timed.ends([*LOW, *longer] * 2)
+    assert [(severity, episode[:4]) for severity, _, episode in timed.found] == (
+        [(WARN, "step")] * found
+    )
+    assert all("the longer third" in text for text in timed.texts)
+
+
+def test_the_longer_third_of_fifteen_is_not_asked() -> None:
+    timed = Timed(baseline_steps=16, window_steps=15).ends([1.0] * 16)
+    assert timed.ends([*LOW[:10], *[4.0] * 5] * 4).found == []
+
+
+@pytest.mark.parametrize(("over_s", "step"), [(4.0, 21), (4.25, 22)])
+def test_the_longer_third_has_to_be_longer_for_its_seconds(over_s: float, step: int) -> None:
+    """Four of them have taken so long at step 20."""
+    timed = Timed(baseline_steps=16, window_steps=16, over_s=over_s).ends([1.0] * 16)
+    assert timed.ends([*[4.0] * 5, *LOW]).found == [(WARN, step, "step20")]
+
+
+@pytest.mark.parametrize(("short_s", "halts"), [(0.375, 0), (0.5, 1)])
+def test_a_halt_asks_that_the_mean_has_risen_by_more_than_warns(short_s: float, halts: int) -> None:
+    """Of five steps three take 2.25 times what is usual; the mean is at 1.5 times, or above."""
+    timed = Timed(window_steps=5, halt_ratio=2.0, over_s=9.0).ends([1.0] * 4)
+    timed.ends([2.25, short_s, 2.25, short_s, 2.25] * 6)
+    assert len([row for row in timed.found if row[0] is HALT]) == halts
+
+
+@pytest.mark.parametrize(
+    ("away_s", "step_s"), [(0.0, 1.0), (0.25, 0.75), (0.75, 0.25), (1.0, 1.0), (1.25, 1.0)]
+)
+def test_a_step_is_shorter_by_the_time_that_its_watcher_was_away_with_it(
+    away_s: float, step_s: float
+) -> None:
+    timed = Timed().ends([1.0] * 4)
+    timed.view.away_s += away_s
+    assert timed.ends([1.0]).own.window[-1] == step_s
+
+
+@pytest.mark.parametrize(
+    ("is_read", "word", "tokens", "halts"),
+    [
+        (True, "game", None, False),
+        (True, "games", None, False),
+        (True, "step", None, True),
+        (True, None, None, True),
+        (True, "game", 2048, True),
+        (False, "game", None, True),
+    ],
+)
+def test_a_word_for_steps_of_any_length_halts_nothing_where_it_is_read(
+    is_read: bool, word: str | None, tokens: int | None, halts: bool
+) -> None:
+    timed = Timed(tokens, is_read=is_read).ends([1.0] * 6, word=word).ends([4.0] * 8, word=word)
+    assert {row[0] for row in timed.found} == ({WARN, HALT} if halts else {WARN})
 
 
 @pytest.mark.parametrize(("over_s", "step"), [(4.0, 9), (6.0, 10), (6.25, 11)])
@@ -701,7 +815,7 @@ def test_of_ten_steps_that_one_line_ends_a_single_one_may_have_been_slow(
     lines: int, found: list[tuple[Severity, int, str]]
 ) -> None:
     """A program that tells every tenth step saved a checkpoint, and was halted at its next line."""
-    lasts = {"floor_over_s": 1e9, "warn_over_s": 1e9, "over_s": 1e9}
+    lasts: dict[str, Any] = {"floor_over_s": 1e9, "warn_over_s": 1e9, "over_s": 1e9}
     timed = Timed(20480, floor_tok_s=4096.0, hard_floor_over_steps=5, **lasts)
     timed.view.streams[0].labelled = False
     timed.ends([75.0] * 20, stride=10).ends([125.0] * lines, stride=10)
