@@ -184,7 +184,7 @@ def _longer_s(steps: tuple[float, ...]) -> float | None:
 
 def _mean_s(steps: Sequence[float]) -> float:
     """Return the mean of some steps, without the few longest."""
-    return mean_of(sorted(steps)[: max(1, round(LONGER_TO * len(steps)))])
+    return mean_of(sorted(steps)[: round(LONGER_TO * len(steps))])
 
 
 def _fastest_s(baseline: tuple[float, ...]) -> float:
