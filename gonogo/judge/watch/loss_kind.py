@@ -64,12 +64,18 @@ class LossKind:
     usual_gradient: float | None = None
     """Median gradient norm when the smoothed loss began to rise."""
 
-    def after(self, loss: float, smooth: float) -> "LossKind":
-        """Return the kind after one more loss."""
+    def after(self, loss: float, smooth: float, before: float) -> "LossKind":
+        """Return the kind after one more loss.
+
+        Args:
+            loss: as it was told.
+            smooth: the smoothed loss with it, which may be the first of a rise.
+            before: the smoothed loss without it.
+        """
         own = replace(self, negative=self.negative or loss < 0.0)
         size = abs(smooth)
         if not own.risen:
-            return replace(own, largest=max(own.largest, size))
+            return replace(own, largest=max(own.largest, abs(before)))
         if own.risen % BLOCK_STEPS and own.lately:
             return replace(own, lately=(*own.lately[:-1], max(own.lately[-1], size)))
         if len(own.lately) <= BLOW_UP_BLOCKS:

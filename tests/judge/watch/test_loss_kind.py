@@ -38,24 +38,25 @@ def test_nothing_is_known_of_a_loss_before_it_was_told() -> None:
 
 @pytest.mark.parametrize(("loss", "negative"), [(-0.1, True), (0.0, False), (0.3, False)])
 def test_a_loss_below_zero_is_negative_from_then_on(loss: float, negative: bool) -> None:
-    own = LossKind().after(loss, 1.0)
+    own = LossKind().after(loss, 1.0, 0.0)
     assert own.negative is negative
-    assert own.after(2.0, 1.0).negative is negative
+    assert own.after(2.0, 1.0, 1.0).negative is negative
 
 
 def test_the_largest_loss_is_kept_by_size_and_not_while_it_is_up() -> None:
-    own = LossKind().after(1.0, -3.0)
+    """Nor is what the first step of a rise has made of it."""
+    own = LossKind().after(1.0, 9.0, -3.0)
     assert own.largest == 3.0
-    assert own.after(1.0, 2.0).largest == 3.0
-    assert own.after(1.0, 4.0).largest == 4.0
-    assert own.up(mild=True).after(1.0, 4.0).largest == 3.0
+    assert own.after(1.0, 9.0, 2.0).largest == 3.0
+    assert own.after(1.0, 9.0, 4.0).largest == 4.0
+    assert own.up(mild=True).after(1.0, 4.0, 9.0).largest == 3.0
 
 
 def rising(*sizes: float) -> LossKind:
     """A loss of size 1 that is up for so many steps of each size."""
-    own = LossKind().after(1.0, 1.0).up(mild=True)
+    own = LossKind().after(1.0, 1.0, 1.0).up(mild=True)
     for size in sizes:
-        own = own.after(1.0, size).up(mild=True)
+        own = own.after(1.0, size, 0.0).up(mild=True)
     return own
 
 

@@ -119,11 +119,12 @@ class Divergence(Detector[Trend]):
         " 1.2 times or more, are sums, and count from then on as of as many tokens as before."
     )
     State = Trend
-    version = 3
+    version = 4
     """2: a noisy loss that rises with its gradients, as a value's does, only warns. 3: a rise that
     comes down all the while, as on other data, halts where that stops; what a loss came to 400
     steps ago is no blow-up's; where no learning rate is told, a rise may stay for twice as long as
-    one that came back; a sum over what a step carries grows with its tokens."""
+    one that came back; a sum over what a step carries grows with its tokens. 4: what a rise comes
+    to with its first step is none of what was before, so a loss that blows up at once halts."""
     steps = True
 
     def observe_step(self, own: Trend, step: Step, view: View) -> Seen[Trend]:
@@ -168,7 +169,7 @@ class Divergence(Detector[Trend]):
             first=first,
             began=best if own.began is None else own.began,
             was_armed=armed,
-            kind=own.kind.after(loss, smooth),
+            kind=own.kind.after(loss, smooth, own.smooth),
         )
 
     def _most(self, own: Trend) -> float:

@@ -23,9 +23,12 @@ def lines_of(kind: str, seed: int) -> Iterator[Told]:
     return (numbers(step) for step in range(STEPS))
 
 
-def run(lines: Iterable[Told], *, vocab: int | None = 256, resumed: bool = False) -> Fed:
+def run(
+    lines: Iterable[Told], *, vocab: int | None = 256, resumed: bool = False, **watch: float
+) -> Fed:
     identity = Identity.model_validate({**IDENTITY.model_dump(), "vocab": vocab})
-    order = order_of({}, identity=identity, steps=10 * STEPS)
+    settings = {"divergence": watch} if watch else {}
+    order = order_of(settings, identity=identity, steps=10 * STEPS)
     if resumed:
         order = order.model_copy(update={"resume_from": ResumePoint(path="step_1000", step=1000)})
     ran = Ran(order=order, ranks=1)
@@ -121,6 +124,21 @@ def test_a_blow_up_is_ten_times_all_that_was_before(height: float, halts: int) -
     lines = [quiet(step, noise=0.5) for step in range(400)]
     lines += [{"loss": height, "grad_norm": 4.0, "lr": 1e-3}] * 300
     assert len(run(iter(lines)).halts) == halts
+
+
+@pytest.mark.parametrize("alpha", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("height", [12.5, 100.0, 1e4])
+def test_a_loss_that_blows_up_at_once_halts_however_it_is_smoothed(
+    height: float, alpha: float
+) -> None:
+    """What its first step made of the smoothed loss was ten times too high for the rest."""
+    lines = [
+        {"loss": (-1.0) ** step, "grad_norm": 1.0}
+        if step < 400
+        else {"loss": height, "grad_norm": 100.0}
+        for step in range(800)
+    ]
+    assert len(run(lines, alpha=alpha).halts) == 1
 
 
 @pytest.mark.parametrize(
