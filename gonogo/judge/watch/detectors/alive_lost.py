@@ -81,8 +81,8 @@ def limit_of_silence(view: View, stream: RankStream, mono: float) -> Limit:
 def _is_stopped(view: View, stream: RankStream, mono: float) -> bool:
     """Whether a rank's process has been stopped for longer than silence may last."""
     process = view.processes.of(stream.rank)
-    stopped_s = process.held_s(mono) if process.state is ProcessState.STOPPED else 0.0
-    return stopped_s > view.run.watch.alive_lost.halt_s
+    halt_s = view.run.watch.alive_lost.halt_s
+    return process.state is ProcessState.STOPPED and process.held_s(mono) > halt_s
 
 
 def _halt(view: View, tick: Tick, stream: RankStream) -> Finding:

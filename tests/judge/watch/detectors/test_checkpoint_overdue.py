@@ -250,13 +250,29 @@ class Waited:
         self.own = self.rule.begin()
         self._looks = looks
 
-    def at(self, seconds: float, *, late_s: float = 0.0, saved: int | None = None) -> list[Finding]:
-        """Return what a tick finds; `saved` is the step of a checkpoint that it verifies."""
+    def at(
+        self,
+        seconds: float,
+        *,
+        late_s: float = 0.0,
+        saved: int | None = None,
+        gone: int | None = None,
+    ) -> list[Finding]:
+        """Return what a tick finds; `saved`, `gone`: steps of what it verifies, and of one lost."""
         rows = [] if saved is None else [checkpoint(saved)]
+        if gone is not None:
+            rows.append({**checkpoint(gone), "verified": False, "gone": True})
         observed: dict[str, Any] = {"checkpoints": rows} if self._looks else {}
         tick = Tick(n=1, mono=NOW + seconds, ts=EPOCH, late_s=late_s, observations=observed)
         self.own, found = self.rule.observe_tick(self.own, tick, self.view)
         return found
+
+
+    def again(self, seconds: float, *, step: int = 0, **told: Any) -> None:
+        """The rank has started again in place, and ended the step after `step` since."""
+        known = {"boot": "again", "completed_steps": 1, "completed": step + 1, "step": step + 1}
+        for name, value in {**known, "started_mono": NOW + seconds, **told}.items():
+            setattr(self.rank, name, value)
 
 
 def limits(found: list[Finding]) -> list[tuple[Severity, float | None]]:
@@ -563,3 +579,45 @@ def test_the_steps_that_were_told_as_gone_are_counted_anew_too() -> None:
         tell(world, checkpoints=[{**checkpoint(20 * count), "verified": False, "gone": True}])
     found = overdue(watch(train(restart(world, 0), 2_000), interval_s=2.0))
     assert [finding.severity for finding in found] == [Severity.WARN, Severity.HALT]
+
+
+@pytest.mark.parametrize(
+    "told", [{"top_step": 1}, {"idle_boots": 1}, {"another": True}], ids=lambda told: next(iter(told))
+)
+def test_who_begins_again_has_the_time_since_its_first_step_began(told: dict[str, Any]) -> None:
+    waited = Waited({"every_s": 100.0})
+    waited.at(0.0, saved=20)
+    waited.again(100.0, **told)
+    assert waited.at(150.0) == waited.at(260.0) == []
+    (warning,) = waited.at(260.25)
+    assert (warning.value, warning.threshold) == (160.25, 160.0)
+    assert warning.key == "run_1/1/checkpoint_overdue/warn/again1/step0"
+    assert "since all ranks began again" in warning.text
+
+
+def test_who_goes_on_from_the_last_one_that_held_goes_on_from_that() -> None:
+    """A later one was deleted before it was read, so that steps count from there."""
+    waited = Waited({"every_s": 100.0})
+    waited.at(0.0, saved=20)
+    waited.rank.completed = 45
+    waited.at(50.0, gone=40)
+    waited.again(100.0, step=20, top_step=45)
+    (warning,) = waited.at(300.0)
+    assert "since that of step 20" in warning.text
+
+
+@pytest.mark.parametrize(
+    ("saved", "last"), [(30, "since that of step 30"), (31, "since all ranks began again")]
+)
+def test_one_beyond_all_that_ranks_have_told_since_counts_for_the_time_alone(
+    saved: int, last: str
+) -> None:
+    waited = Waited({"every_s": 100.0})
+    waited.at(0.0, saved=20)
+    waited.again(100.0, top_step=20)
+    waited.at(110.0)
+    waited.rank.step = 30
+    assert waited.at(200.0, saved=saved) == waited.at(360.0) == []
+    found = waited.at(520.25)
+    assert limits(found) == [(Severity.WARN, 160.0), (Severity.HALT, 320.0)]
+    assert all(last in row.text for row in found)
