@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.finding import Severity, Source
-from gonogo.judge.watch.detectors.frozen import Frozen
+from gonogo.judge.watch.detectors.frozen import Frozen, is_exact
 from tests.judge.watch.steps import Ran, feed
 from tests.judge.watch.streams import EPOCH, order_of
 
@@ -59,7 +59,7 @@ def test_while_the_norm_moves_an_equal_loss_warns_and_halts_once_the_norm_stands
 
 
 @pytest.mark.parametrize(
-    ("loss", "halts"), [(4.2512345678, [140]), (0.0412345678, []), (4.25, [140])]
+    ("loss", "halts"), [(4.2512345678, [140]), (0.0412345678, []), (4.25, [140]), (0.05, [140])]
 )
 def test_our_own_trainer_tells_no_loss_twice_and_halts_though_the_norm_moves(
     loss: float, halts: list[int]
@@ -400,6 +400,13 @@ def test_a_norm_that_was_told_once_beside_a_loss_does_not_move() -> None:
     assert feed(Frozen, ran.many(39, loss=4.2512345678)).severities == [(SUSPECT, 120), (HALT, 140)]
 
 
+def test_a_norm_that_stands_since_the_same_step_and_is_told_less_often_does_not_move() -> None:
+    ran = learning(Ran(order_of({}, entry="train.py")), 100)
+    for _ in range(20):
+        ran.step(loss=4.2512345678, grad_norm=0.75).step(loss=4.2512345678)
+    assert feed(Frozen, ran).severities == [(SUSPECT, 120), (HALT, 140)]
+
+
 def test_each_stand_of_a_norm_halts_once() -> None:
     ran = learning(Ran(), 20)
     for number in range(160):
@@ -443,3 +450,20 @@ def test_half_precision_holds_eleven_bits(bits: int, found: int) -> None:
     """Two of them are those of the three before the point."""
     ran = coarse(Ran(), 20, half).many(40, loss=3.0 + 2.0 ** (2 - bits))
     assert len(feed(Frozen, ran).halts) == found
+
+
+@pytest.mark.parametrize(
+    ("value", "exact"),
+    [
+        (2.3025850929940455, True),
+        (2.302585, False),
+        (2.3125, False),
+        (0.00048828125, False),
+        (0.0, False),
+    ],
+    ids=["whole", "rounded", "both", "half precision", "zero"],
+)
+def test_a_number_is_exact_that_was_neither_rounded_nor_of_half_precision(
+    value: float, exact: bool
+) -> None:
+    assert is_exact(value) is exact

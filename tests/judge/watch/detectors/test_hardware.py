@@ -143,6 +143,13 @@ def test_throttling_on_and_off_adds_up_and_is_told_once() -> None:
     assert warning.text.endswith("throttled on and off for 95 s (hw_thermal_slowdown)")
 
 
+def test_throttling_with_one_short_break_is_on_and_off_too() -> None:
+    fold = throttled([*[["hw_slowdown"]] * 9, [], *[["hw_slowdown"]] * 300], 0.25)
+    (warning,) = fold.findings
+    assert warning.value == 60.25
+    assert warning.text.endswith("throttled on and off for 61 s (hw_slowdown)")
+
+
 @pytest.mark.parametrize(("slow", "free", "told"), [(3, 2, 1), (7, 6, 1), (4, 4, 0), (3, 4, 0)])
 def test_it_warns_of_what_is_throttled_for_more_than_half_of_the_time(
     slow: int, free: int, told: int

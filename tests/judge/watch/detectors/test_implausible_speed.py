@@ -3,7 +3,9 @@
 import json
 import random
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +21,8 @@ from gonogo.judge.watch.detectors.implausible_speed import (
     limit_tok_s,
 )
 from gonogo.judge.watch.registry import versions
+from gonogo.judge.watch.step import Step
+from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Run
 from tests.judge.watch.steps import Ran, feed
 from tests.judge.watch.streams import EPOCH, T0, Said, World, order_of, watch, without_sections
@@ -726,6 +730,59 @@ def test_a_rank_that_has_not_told_for_long_is_not_waited_for(
     ran = Ran().step(each=[{"toks_per_s": TOKENS}, {}])
     fed = feed(ImplausibleSpeed, ran.many(1100, each=[{}, {"toks_per_s": lie * TOKENS}]))
     assert [severity for severity, _ in fed.severities] == found
+
+
+@pytest.mark.parametrize(("told_at", "halt"), [(1, 1005), (2, 1006)])
+def test_a_rank_is_waited_for_through_a_thousand_silent_steps(told_at: int, halt: int) -> None:
+    ran, told = few(ranks=2), {"toks_per_s": TOKENS}
+    ran.many(told_at, each=[told, {}]).many(1100, each=[{}, {"toks_per_s": 25 * TOKENS}])
+    assert feed(ImplausibleSpeed, ran).severities == [(HALT, halt)]
+
+
+def observed(ran: Ran, **streams: Callable[[Step], Any]) -> list[tuple[Severity, int | None]]:
+    """What is found where the first rank's stream is another at each step."""
+    view, own, findings = ran.view(), Speeds(), []
+    detector = ImplausibleSpeed(view.run)
+    for step in ran.steps:
+        told = {name: value(step) for name, value in streams.items()}
+        view.streams[0] = RankStream(rank=0, boot=step.ranks[0].boot, **told)
+        own, more = detector.observe_step(own, step, view)
+        findings += more
+    return [(row.severity, row.step) for row in findings]
+
+
+@pytest.mark.parametrize(
+    ("done", "silent_s", "until", "found"),
+    [
+        (False, 0.0, 0, [(HALT, 13)]),
+        (False, 30.0, 40, [(HALT, 13)]),
+        (False, 30.25, 40, []),
+        (True, 0.0, 40, []),
+        (False, 30.25, 10, [(HALT, 22)]),
+        (True, 0.0, 10, [(HALT, 22)]),
+    ],
+)
+def test_who_has_fallen_silent_or_is_done_tells_nothing_of_its_clock(
+    done: bool, silent_s: float, until: int, found: list[tuple[Severity, int]]
+) -> None:
+    found_now = observed(
+        few(ranks=1).many(40, dt_s=0.25, receipt_s=1.0),
+        done=lambda step: done and step.step <= until,
+        heard_mono=lambda step: step.tick.mono - (silent_s if step.step <= until else 0.0),
+    )
+    assert found_now == found
+
+
+@pytest.mark.parametrize(("first", "found"), [(0, [(HALT, 71)]), (50, [])])
+def test_a_restart_in_place_that_goes_on_from_a_step_is_no_run_of_another(
+    first: int, found: list[tuple[Severity, int]]
+) -> None:
+    """Its first process began at step 0, so that its own steps are all that a mean may know."""
+    ran = Ran(ranks=1).back_to(first).many(60 - first, toks_per_s=TOKENS).back_to(50)
+    ran.step(dt_s=None, toks_per_s=1.3 * TOKENS).many(60, toks_per_s=1.3 * TOKENS)
+    began = {place: first if place < 60 - first else 50 for place in range(len(ran.steps))}
+    places = {id(step): place for place, step in enumerate(ran.steps)}
+    assert observed(ran, from_step=lambda step: began[places[id(step)]]) == found
 
 
 @pytest.mark.parametrize(
