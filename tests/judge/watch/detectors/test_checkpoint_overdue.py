@@ -267,7 +267,6 @@ class Waited:
         self.own, found = self.rule.observe_tick(self.own, tick, self.view)
         return found
 
-
     def again(self, seconds: float, *, step: int = 0, **told: Any) -> None:
         """The rank has started again in place, and ended the step after `step` since."""
         known = {"boot": "again", "completed_steps": 1, "completed": step + 1, "step": step + 1}
@@ -582,7 +581,9 @@ def test_the_steps_that_were_told_as_gone_are_counted_anew_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [{"top_step": 1}, {"idle_boots": 1}, {"another": True}], ids=lambda told: next(iter(told))
+    "told",
+    [{"top_step": 1}, {"idle_boots": 1}, {"another": True}],
+    ids=lambda told: next(iter(told)),
 )
 def test_who_begins_again_has_the_time_since_its_first_step_began(told: dict[str, Any]) -> None:
     waited = Waited({"every_s": 100.0})

@@ -12,7 +12,7 @@ from gonogo.judge.watch import armed
 from gonogo.judge.watch.detectors.disk import PAGED_S
 from gonogo.judge.watch.registry import cause_of
 from tests.judge.watch.detectors.host import checkpoint, disk, host_order, tell
-from tests.judge.watch.streams import Watched, World, watch
+from tests.judge.watch.streams import T0, Watched, World, watch
 
 REFUSALS = [
     ("OSError", "[Errno 28] No space left on device: '/runs/x/checkpoints/.step_000020.draft'"),
@@ -197,6 +197,24 @@ def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
     assert bool(lie) is (checkpoints < free)
 
 
+@pytest.mark.parametrize(
+    ("checkpoints", "text"),
+    [
+        (5_000.0, "500 MB of 100000 are free where the run writes (limit 5000 MB; a checkpoint"),
+        (4_999.0, "4999 MB are free where its checkpoints lie (limit 5000 MB; a checkpoint"),
+    ],
+)
+def test_a_warning_tells_of_where_the_checkpoints_lie_once_that_is_short(
+    checkpoints: float, text: str
+) -> None:
+    world = World(host_order(steps=400)).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2, mb=1_000.0)])
+    world.steps(10)
+    tell(world, disk={**disk(500.0), "checkpoints_mb": checkpoints})
+    (found,) = watch(world.steps(2)).findings
+    assert found.text.startswith(text)
+
+
 def test_the_limit_of_a_run_directory_is_none_of_checkpoints_that_lie_elsewhere() -> None:
     world = World(host_order(steps=400)).boot().steps(2)
     tell(world, checkpoints=[checkpoint(2, mb=10_000.0)])
@@ -211,11 +229,20 @@ def test_the_limit_of_a_run_directory_is_none_of_checkpoints_that_lie_elsewhere(
     ("free", "checkpoints", "cause", "left"),
     [
         (500.0, 90_000.0, OutcomeCode.RESOURCE_LIMIT, "90000 MB were free where its checkpoints"),
+        (64.0, 90_000.0, OutcomeCode.RESOURCE_LIMIT, "90000 MB were free where its checkpoints"),
         (0.5, 90_000.0, OutcomeCode.DISK_FULL, "0 MB were free where the run writes"),
+        (0.5, 1_000.0, OutcomeCode.DISK_FULL, "0 MB were free where the run writes"),
         (6_000.0, 20.0, OutcomeCode.DISK_FULL, "20 MB were free where its checkpoints lie"),
         (500.0, 20.0, OutcomeCode.DISK_FULL, "20 MB were free where its checkpoints lie"),
     ],
-    ids=["both have room", "logs have none", "checkpoints have none", "little and none"],
+    ids=[
+        "both have room",
+        "just enough for logs",
+        "logs have none",
+        "just enough for checkpoints",
+        "checkpoints have none",
+        "little and none",
+    ],
 )
 def test_a_run_directory_needs_no_room_for_checkpoints_that_lie_elsewhere(
     free: float, checkpoints: float, cause: OutcomeCode, left: str
@@ -416,3 +443,29 @@ def test_a_disk_that_refuses_again_later_is_told_again() -> None:
         tell(world, disk={**disk(90_000.0), "refused": True})
         world.steps(20, step_s=0.25)
     assert len([row for row in watch(world).findings if row.act is Act.PAGE]) == 2
+
+
+def test_where_the_watcher_may_not_write_either_nothing_is_left() -> None:
+    world = World(host_order()).boot().steps(3)
+    tell(world, disk={**disk(100_000), "read_only": True})
+    world.ranks[0].say("error", type="OSError", text=READ_ONLY)
+    (halt,) = watch(world.steps(1)).halts
+    assert (halt.value, halt.threshold) == (0.0, 64.0)
+    assert halt.text.endswith("; nobody may write there, nor may the watcher")
+
+
+def test_before_a_checkpoint_there_is_none_to_multiply() -> None:
+    world = World(host_order({"disk": {"halt_checkpoints": 1_000}})).boot().steps(3)
+    tell(world, disk=disk(100.0))
+    world.ranks[0].say("error", type="OSError", text=NO_SPACE)
+    (halt,) = watch(world.steps(1)).halts
+    assert (halt.value, halt.threshold) == (100.0, 64.0)
+
+
+@pytest.mark.parametrize(("until", "paged"), [(89.75, []), (90.0, [90.0])])
+def test_a_person_is_told_at_the_ninetieth_second(until: float, paged: list[float]) -> None:
+    world = World(host_order(steps=4000)).boot().steps(400)
+    for after_s, refused in ((0.0, True), (60.0, True), (until, True), (until + 0.25, False)):
+        seen = {**disk(90_000.0), "refused": refused}
+        world.probes.append((T0 + 20.0 + after_s, {"observations": {"disk": seen}}))
+    assert [row.value for row in watch(world).findings if row.act is Act.PAGE] == paged

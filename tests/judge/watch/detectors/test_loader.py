@@ -157,13 +157,18 @@ def test_more_fetching_than_step_is_the_whole_step_and_less_than_none_is_none() 
     assert feed(Loader, Ran().many(80, dt_fetch_s=-50.0)).findings == []
 
 
-@pytest.mark.parametrize(("fetch_s", "halts"), [(0.9, 1), (1.2, 1), (1.3, 0), (4.0, 0)])
+@pytest.mark.parametrize(("fetch_s", "halts"), [(0.9, 1), (1.2, 1), (1.25, 1), (1.3, 0), (4.0, 0)])
 def test_fetches_beside_the_steps_are_no_waits(fetch_s: float, halts: int) -> None:
     """Of eight workers each takes longer than a step, and steps wait for none of them."""
     fed = feed(Loader, Ran().many(500, dt_fetch_s=fetch_s), saved_every=60)
     assert len(fed.halts) == halts
     assert fed.findings[0].severity is Severity.WARN
     assert (fed.missing is None) == bool(halts)
+
+
+def test_who_never_waits_hides_no_rank_that_starves() -> None:
+    ran = Ran().many(3000, dt_s=0.25, each=[{"dt_fetch_s": 0.0}, {"dt_fetch_s": 0.2}])
+    assert [row.rank for row in feed(Loader, ran).halts] == [1]
 
 
 def test_who_tells_waits_again_is_halted_where_it_starves() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -725,3 +726,26 @@ def test_what_is_allocated_has_to_rise_or_to_be_untold_or_memory_changes_from_st
     if slope is not None:
         told["allocated/0"] = Series(boot="", slopes=(slope,) * len(SCALES))
     assert _is_kept(Growth(series=told), 0) is kept
+
+
+@pytest.mark.parametrize(("last", "kept"), [(0, True), (1, False), (2, False)])
+def test_a_step_that_is_ended_again_may_be_larger(last: int, kept: bool) -> None:
+    """What was told of a step before the restart is not what it has now."""
+    (step,) = Ran().step(tokens=1051).steps
+    tokens = TokenGrowth(usual=1000.0, step=last or 1)
+    own = Growth(last_step=last, tokens=tokens, series={"device/0": Series(boot="")})
+    view = View(run=Run(order=order_of({}, identity=Identity(tokens_per_step=1000))))
+    assert ("device/0" in _grown(own, step, 0.05, view).series) is kept
+
+
+@pytest.mark.parametrize(("more", "kept"), [(1050, True), (1051, False)])
+def test_what_sums_were_taken_for_is_no_growth(more: int, kept: bool) -> None:
+    """Up to twice what is ordered they look like steps of more and more tokens."""
+    first, second = Ran().step(tokens=2100).step(tokens=2100 + more).steps
+    tokens = TokenGrowth(usual=100.0, rises_by=1000.0, before=1100)
+    own = Growth(tokens=tokens, more=10.0, series={"device/0": Series(boot="")})
+    view = View(run=Run(order=order_of({}, identity=Identity(tokens_per_step=1000))))
+    known = _grown(own, first, 0.05, view)
+    assert (known.tokens.sums, known.more, "device/0" in known.series) == (True, 0.0, True)
+    after = _grown(replace(known, last_step=1), second, 0.05, view)
+    assert ("device/0" in after.series) is kept

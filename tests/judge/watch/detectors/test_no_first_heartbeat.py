@@ -433,3 +433,31 @@ def test_eight_ranks_without_a_line_are_listed_and_more_are_others(
     assert (" and others" in text) is more
     assert ("rank 0, 1, 2, 3, 4, 5, 6, 7" in text) is (missing >= 8)
     assert "8" not in text
+
+
+@pytest.mark.parametrize(
+    ("entry", "found"),
+    [
+        ("nsa.train", [(Severity.HALT, 120.0)]),
+        ("train.py", [(Severity.WARN, 120.0), (Severity.HALT, 900.0)]),
+    ],
+)
+def test_a_rank_without_a_line_that_ends_nothing_hides_no_first_step(
+    entry: str, found: list[tuple[Severity, float]]
+) -> None:
+    order = order_of({}).model_copy(update={"entry": entry})
+    rank = standing("forward", for_s=1.0, steps=0, started_mono=NOW - 900.25)
+    seen = look(NoFirstHeartbeat, [rank], order=order, started_mono=NOW - 1000.0)
+    assert [(row.severity, row.threshold) for row in seen] == found
+
+
+@pytest.mark.parametrize(
+    ("step", "began_s", "found"),
+    [(501, 1.0, [900.0]), (502, 1.0, []), (502, 900.0, []), (502, 900.25, [900.0])],
+)
+def test_who_tells_only_in_which_step_it_is_has_ended_those_before(
+    step: int, began_s: float, found: list[float]
+) -> None:
+    told = {"started_mono": NOW - 2000.0, "from_step": 500, "step": step, "steps": 0}
+    rank = standing("forward", for_s=1.0, **{**told, "advanced_mono": NOW - began_s})
+    assert halts(look(NoFirstHeartbeat, [rank], started_mono=NOW - 3000.0)) == found

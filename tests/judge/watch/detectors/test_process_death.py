@@ -132,6 +132,18 @@ def test_exit_zero_before_the_last_step_ended_early() -> None:
     assert 0.5 <= finding.at - (EPOCH + died - T0) <= 1.0
 
 
+def test_last_lines_may_be_five_seconds_on_their_way_from_another_host() -> None:
+    world = World(order_of({}, nodes=2)).boot().steps(7)
+    world.open_step()
+    died = world.mono
+    world.probe(0, "dead", code=0)
+    for rank in world.ranks:
+        rank.spend(8.0)
+    (finding,) = watch(world).halts
+    assert (finding.detector, finding.rank) == (Detector.PROCESS_DEATH, 0)
+    assert 5.0 <= finding.at - (EPOCH + died - T0) <= 5.5
+
+
 def test_a_normal_end_that_races_with_a_tick_is_silent() -> None:
     world = World(order_of(steps=5)).boot().steps(5)
     world.probe(1, "dead", code=0)  # probed before its last lines were read

@@ -269,7 +269,31 @@ def test_where_steps_take_long_what_lies_between_them_has_three(
     """A host that stood still for 52 s, and lines that came ten seconds late, halted a run."""
     for for_s, due in ((limit_s, []), (limit_s + 0.25, [limit_s])):
         rank = standing(section, for_s=for_s, step_s=step_s)
-        assert halts(look(SectionDeadline, [rank])) == due
+        found = look(SectionDeadline, [rank])
+        assert halts(found) == due
+        source = Source.DEFAULT if step_s == 20.0 else Source.ADAPTIVE
+        assert {row.source for row in found if row.severity is Severity.HALT} <= {source}
+
+
+@pytest.mark.parametrize(
+    ("apart_s", "limit", "source"),
+    [(20.0, 60.0, Source.DEFAULT), (20.25, 60.75, Source.ADAPTIVE)],
+)
+def test_what_recurs_is_told_where_it_is_more_than_the_limit(
+    apart_s: float, limit: float, source: Source
+) -> None:
+    rank = standing(None, for_s=1e4, apart_times=(apart_s, *ROUND[1:]))
+    order = order_of({}, steps=1000, world_size=1, entry="train.py")
+    (halt,) = look(SectionDeadline, [rank], order=order)
+    assert (halt.threshold, halt.source) == (limit, source)
+
+
+@pytest.mark.parametrize("section", ["log", "data", "checkpoint", "eval", None])
+def test_a_limit_of_the_plan_holds_however_short_it_is(section: str | None) -> None:
+    settings = {section or "out_of_section": {"suspect_s": None, "halt_s": 0.25}}
+    for for_s, found in ((0.25, []), (0.5, [0.25])):
+        rank = standing(section, for_s=for_s)
+        assert halts(look(SectionDeadline, [rank], {"section_deadline": settings})) == found
 
 
 @pytest.mark.parametrize("name", ["log", "out_of_section"])

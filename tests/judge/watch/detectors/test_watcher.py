@@ -91,3 +91,15 @@ def test_each_silence_of_each_node_is_told() -> None:
     found = [f for f in watch(world).of(Severity.WARN) if f.detector == "watcher"]
     assert [(f.text or "")[11:17] for f in found] == ["node 1", "node 2", "node 1"]
     assert len({f.key for f in found}) == 3
+
+
+@pytest.mark.parametrize(("silent_s", "told"), [(119.75, []), (120.0, [120.0])])
+def test_a_person_is_told_at_the_limit_of_a_nodes_silence(
+    silent_s: float, told: list[float]
+) -> None:
+    world = World(host_order(nodes=2)).boot().steps(400)
+    for after_s, state in ((0.0, "silent"), (silent_s + 0.25, "heard")):
+        probe = {"node": 1, "state": state, "host": "node2"}
+        world.probes.append((T0 + 20.0 + after_s, {"nodes": [probe]}))
+    found = [row for row in watch(world).of(Severity.WARN) if row.detector == "watcher"]
+    assert [row.value for row in found] == told
