@@ -392,8 +392,7 @@ def passed_mono(stream: RankStream, culprit: RankStream) -> float:
     count = -(-max(0, stream.step - upto) // pace.stride)
     if count > len(pace.times_s):
         return 0.0
-    since = added(islice(reversed(pace.times_s), count)) * pace.stride
-    return max(0.0, stream.advanced_mono - since)
+    return stream.advanced_mono - added(islice(reversed(pace.times_s), count)) * pace.stride
 
 
 def _left_mono(stream: RankStream) -> float:
