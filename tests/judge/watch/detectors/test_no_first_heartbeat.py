@@ -458,6 +458,11 @@ def test_a_rank_without_a_line_that_ends_nothing_hides_no_first_step(
 def test_who_tells_only_in_which_step_it_is_has_ended_those_before(
     step: int, began_s: float, found: list[float]
 ) -> None:
-    told = {"started_mono": NOW - 2000.0, "from_step": 500, "step": step, "steps": 0}
+    told: dict[str, Any] = {
+        "started_mono": NOW - 2000.0,
+        "from_step": 500,
+        "step": step,
+        "steps": 0,
+    }
     rank = standing("forward", for_s=1.0, **{**told, "advanced_mono": NOW - began_s})
     assert halts(look(NoFirstHeartbeat, [rank], started_mono=NOW - 3000.0)) == found
