@@ -70,10 +70,10 @@ def recorded(
     state: ConditionState, waited_s: float = 10.0, rule: ApprovalRule = RULE
 ) -> RecordedDecision:
     """A decision that an approval ended so."""
-    seen = measure(waited_s)
+    seen, ended = measure(waited_s), settled_approval(ASKED, state)
     entry = settled(
-        [settled_approval(ASKED, state)],
-        Verdict.GO,
+        [ended],
+        experiment_verdict({"smoke": Verdict.GO}, [ended]),
         criteria=[evaluate_approval(ASKED, rule, seen)],
         rules=recorded_rules(ASKED, rule),
         facts=recorded_facts(ASKED, seen),
