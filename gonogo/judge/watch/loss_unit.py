@@ -35,7 +35,7 @@ class LossUnit:
 
     def after(self, loss: float, tokens: int | None) -> "LossUnit":
         """Return the unit after one more step that told a finite loss."""
-        if not tokens or tokens < 0 or self.sums_of is not None:
+        if tokens is None or tokens <= 0 or self.sums_of is not None:
             return self
         if self.tokens is None or not 1 / CHANGES_X < tokens / self.tokens < CHANGES_X:
             return self._changed(loss, tokens)
@@ -47,7 +47,7 @@ class LossUnit:
 
     def of(self, loss: float, tokens: int | None) -> float:
         """Return a loss as of a step of as many tokens as before."""
-        if self.sums_of is None or not tokens or tokens < 0:
+        if self.sums_of is None or tokens is None or tokens <= 0:
             return loss
         return loss * self.sums_of / tokens
 
