@@ -27,7 +27,7 @@ NEEDS_TWO = 4
 WEIGHS_PART = 4
 """Version of the judge since which samples that are too few, and do not pass, were seen."""
 
-UNKNOWN = MeasureRow(samples=1)
+UNKNOWN = MeasureRow()
 """What a rank with one sample tells of a slope or a spread: any value may be its own."""
 
 

@@ -43,10 +43,18 @@ def test_the_highest_speed_beyond_the_peak_is_told() -> None:
         [],
         [warned(0.1, 0.5)],
         [warned(500.0, 900.0)],
+        [warned(900.0, 900.0)],
         [warned(2.0, 1.0, detector="straggler")],
         [FindingFacts(detector="implausible_speed", severity=Severity.WARN)],
     ],
-    ids=["none", "steps that beat the best", "a report too low", "another detector", "no figure"],
+    ids=[
+        "none",
+        "steps that beat the best",
+        "a report too low",
+        "just reached",
+        "another detector",
+        "no figure",
+    ],
 )
 def test_nothing_else_is_told(findings: list[FindingFacts]) -> None:
     assert notes(*findings) == []

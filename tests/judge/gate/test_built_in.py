@@ -649,11 +649,35 @@ def test_ranks_that_nothing_tells_apart_are_not_blamed(values: dict[int, int]) -
     assert found.evidence.startswith("vocab differs between the ranks: 9 on rank 0, ")
 
 
+@pytest.mark.parametrize("judge_version", [3, JUDGE_VERSION])
+def test_most_ranks_have_been_right_since_the_judge_of_version_3(judge_version: int) -> None:
+    found = unordered({0: 9, 1: 256, 2: 256}, judge_version=judge_version)
+    assert found.evidence == "vocab of rank 0 is 9, 256 is that of most ranks"
+
+
 def test_the_judge_before_this_blames_who_differs_from_rank_0() -> None:
     found = unordered({0: 9, 1: 256, 2: 256}, judge_version=2)
     assert found.evidence == (
         "vocab of rank 1 is 256, 9 was ordered; vocab of rank 2 is 256, 9 was ordered"
     )
+
+
+@pytest.mark.parametrize(
+    ("passed", "checks", "text"),
+    [
+        (False, PREFLIGHT.checks, "failed: not said which"),
+        (False, [*PREFLIGHT.checks[1:], FAILED], f"failed: {FAILED.id}"),
+        (True, [*PREFLIGHT.checks[1:], FAILED], f"failed: {FAILED.id}"),
+    ],
+    ids=["which is not said", "as a check says", "by a check alone"],
+)
+def test_what_another_node_failed_is_told_as_that_of_the_first(
+    passed: bool, checks: list[Check], text: str
+) -> None:
+    there = Preflight(passed=passed, checks=checks)
+    found = judged(replace(record_of(), preflights={1: there}))
+    (said,) = (row for row in found.criteria if row.id == "preflight")
+    assert (said.outcome, said.evidence) == ("fail", f"node 1: {text}")
 
 
 @pytest.mark.parametrize("waive", [[], ["preflight"]])

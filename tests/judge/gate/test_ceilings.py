@@ -132,6 +132,23 @@ def test_a_decision_of_before_knows_a_setting_as_loose_as_it_was_taken_for(
     assert evaluate_ceilings(rules) is None
 
 
+@pytest.mark.parametrize(
+    ("sets", "limit"),
+    [
+        ({"watch.slow.over_steps": 512}, None),
+        ({"watch.slow.over_steps": 513}, 512.0),
+        ({"watch.non_finite.fp16_window_steps": 20}, None),
+        ({"watch.non_finite.fp16_window_steps": 19}, 20.0),
+    ],
+)
+def test_a_decision_of_before_knows_the_ceiling_of_then(
+    sets: dict[str, Any], limit: float | None
+) -> None:
+    found = evaluate_ceilings(build_rules(order_of(sets=sets), judge_version=3))
+    path = next(iter(sets)).removeprefix("watch.")
+    assert (found and found.threshold) == (None if limit is None else {path: limit})
+
+
 @pytest.mark.parametrize(("floor", "listed"), [(None, True), (44.9, True), (45.0, False)])
 def test_a_floor_below_the_profiles_is_listed(floor: float | None, listed: bool) -> None:
     resolved = resolve_plan(bundled_plan("m7c-125m"), {"watch.slow.floor_tok_s": floor})
@@ -221,6 +238,7 @@ def test_a_detector_in_a_version_that_nobody_knows_is_named(version: int, known:
     text = f"stall watches by version {version}, which nobody knows"
     assert (text in weakened(build_rules(order))) is not known
     assert (judged(record_of(order)).verdict == "GO") is known
+    assert (text in weakened(build_rules(order, judge_version=3))) is not known
     of_2 = build_rules(order, judge_version=2)
     assert text not in weakened(of_2)
     assert evaluate_ceilings(of_2) is None
@@ -244,6 +262,7 @@ def test_an_order_that_owes_fewer_checks_is_no_plain_go(
     named = [text for text in weakened(rules) if text.startswith("the preflight does not check")]
     assert (named == []) is whole
     assert (evaluate_ceilings(rules) is None) is whole
+    assert (evaluate_ceilings(build_rules(order, judge_version=3)) is None) is whole
     of_2 = build_rules(order, judge_version=2)
     assert not any("the preflight does not check" in text for text in weakened(of_2))
     assert evaluate_ceilings(of_2) is None
@@ -268,6 +287,8 @@ def test_whoever_does_not_watch_is_listed_and_only_some_are_a_condition(
     said = [text for text in weakened(rules) if text.endswith(" does not watch")]
     assert sorted(said) == sorted(f"{name} does not watch" for name in named)
     assert evaluate_ceilings(rules) is None
+    of_3 = weakened(build_rules(order, judge_version=3))
+    assert [text for text in of_3 if text.endswith(" does not watch")] == said
     of_2 = build_rules(order, judge_version=2)
     assert not any(text.endswith(" does not watch") for text in weakened(of_2))
 

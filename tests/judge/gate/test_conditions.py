@@ -19,6 +19,7 @@ from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.ceilings import CEILING
 from gonogo.judge.gate.conditions import (
     conditions_of,
+    criteria_awaited,
     experiment_verdict,
     missed,
     open_for,
@@ -180,6 +181,13 @@ def test_a_rerun_replaces_the_conditions_of_its_phase_and_a_person_s_word_does_n
     human = sealed(by_person(Verdict.GO, actor="ana", reason="seen"), "smoke", 2)
     assert len(conditions_of([first, human])) == 1
     assert conditions_of([first, decision_of("smoke", seq=3)]) == []
+
+
+def test_the_criteria_that_a_phase_can_meet_are_those_of_its_open_conditions() -> None:
+    (row,) = conditions_of([decision_of("smoke", FAST)])
+    (criterion,) = criteria_awaited([row, replace(row, criterion=None)], "extended")
+    assert (criterion.id, criterion.pass_above) == ("fast", 2000.0)
+    assert criteria_awaited([row], "production") == []
 
 
 def test_an_open_condition_is_missed_when_what_it_guards_is_due() -> None:

@@ -278,6 +278,30 @@ def test_a_run_that_was_ended_in_a_grey_zone_passes_no_more_where_no_further_ste
     assert not passes_no_more(criterion, None, rules)
 
 
+@pytest.mark.parametrize(
+    ("metric", "evals"), [("loss", None), ("loss", 5), ("val_loss", 5)], ids=str
+)
+@pytest.mark.parametrize("bound", [4.0, 6.0])
+def test_a_run_that_was_ended_after_its_last_step_has_failed_by_its_last_value(
+    metric: str, evals: int | None, bound: float
+) -> None:
+    """What was ordered is known to be all, of steps where none is evaluated, too."""
+    criterion = Criterion.model_validate(
+        {"id": "c", "metric": metric, "aggregate": "last", "pass_below": bound}
+    )
+    rules = Rules(
+        v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=10, world_size=1,
+        eval_every_steps=evals, built_in=[], gate=[], conditions=[],
+    )  # fmt: skip
+    losses = [progress(step, loss=5.0) for step in range(1, 11)]
+    seen = [
+        progress(step).model_copy(update={"msg": "eval", "val_loss": 5.0, "seq": 20 + step})
+        for step in (5, 10)
+    ]
+    measure = build_measure(criterion, {0: build_rank_steps([*losses, *seen])}, rules)
+    assert fails_already(criterion, measure, rules) is (bound == 4.0)
+
+
 def test_a_mean_of_nearly_all_steps_can_be_saved_by_the_rest() -> None:
     criterion = Criterion.model_validate(
         {"id": "c", "metric": "loss", "aggregate": "mean", "pass_below": 4.0}
@@ -291,9 +315,17 @@ def test_a_mean_of_nearly_all_steps_can_be_saved_by_the_rest() -> None:
     assert not fails_already(criterion, measure, rules)
 
 
-@pytest.mark.parametrize(("steps", "gap_s", "failed"), [(10, 0.0, False), (60, 0.1, True)])
+@pytest.mark.parametrize(
+    ("steps", "gap_s", "failed", "whole"),
+    [
+        (10, 0.0, False, "pass"),
+        (40, 0.1, False, "fail"),
+        (50, 0.1, True, "fail"),
+        (60, 0.1, True, "fail"),
+    ],
+)
 def test_what_a_run_spends_between_steps_is_not_known_from_its_first(
-    steps: int, gap_s: float, failed: bool
+    steps: int, gap_s: float, failed: bool, whole: str
 ) -> None:
     """A healthy run that was preempted early had failed by its first two batches."""
     criterion = Criterion.model_validate(
@@ -317,7 +349,7 @@ def test_what_a_run_spends_between_steps_is_not_known_from_its_first(
 
     assert evaluate(criterion, measured(steps), 1).outcome in ("fail", "inconclusive")
     assert fails_already(criterion, measured(steps), rules) is failed
-    assert (evaluate(criterion, measured(100), 1).outcome == "fail") is failed
+    assert evaluate(criterion, measured(100), 1).outcome == whole
 
 
 def training(boot: str, began: int, losses: dict[int, float], done: int | None) -> list[Heartbeat]:

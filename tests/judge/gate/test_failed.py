@@ -132,6 +132,20 @@ def test_nothing_is_failed_or_decided_of_ranks_that_nobody_counted() -> None:
     assert judged_as(COMPLETED, GREY, world_size=None).undecided == []
 
 
+@pytest.mark.parametrize("code", [COMPLETED, LOST])
+@pytest.mark.parametrize("row", [SLOW, GREY, {**GREY, "severity": "conditional"}], ids=str)
+def test_what_ranks_told_says_nothing_where_nobody_knows_whether_these_are_all(
+    row: dict[str, Any], code: OutcomeCode
+) -> None:
+    order = with_gate(order_of(), row)
+    rules = build_rules(order)
+    facts = build_facts(record_of(order, exit=exit_record(code, by=Actor.INFRA)), rules)
+    known = judge(facts, rules)
+    assert known.failed + known.undecided == ["row"]
+    unknown = judge(facts, rules.model_copy(update={"world_size": None}))
+    assert unknown.failed + unknown.undecided == []
+
+
 @pytest.mark.parametrize(
     ("row", "code", "undecided"),
     [

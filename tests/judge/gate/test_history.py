@@ -79,6 +79,12 @@ def test_confirmations_are_one_condition_with_its_counts(
     assert found.evidence == evidence
 
 
+def test_of_the_other_runs_facts_hold_what_was_said_and_no_defaults() -> None:
+    facts = with_history(facts_of(record_of()), History(restart_storm=True))
+    assert facts.document()["history"] == {"restart_storm": True}
+    assert "history" not in with_history(facts_of(record_of()), None).document()
+
+
 def test_runs_that_were_undecided_are_one_condition() -> None:
     rows = [Undecided(run=name, criteria=["speed", "memory"]) for name in ("run_1", "run_2")]
     (found,) = history_criteria(History(undecided=rows))
