@@ -138,7 +138,7 @@ class StepTable:
                 for mine, its in zip(self.numbers, later.numbers, strict=True):
                     mine[row] = its[there]
             elif not mixed and NEVER not in (later.start_seq[there], later.end_seq[there]):
-                self.progress_seq[row], self.told[row], self.skipped[row] = NEVER, 0, 0
+                self.progress_seq[row], self.told[row] = NEVER, 0
             if later.end_seq[there] != NEVER:
                 self.end_seq[row] = later.end_seq[there]
                 self.end_mono[row] = later.end_mono[there]

@@ -273,7 +273,9 @@ BUDGET = {
 """Device-hours: less than the twelve steps cost, and more than the last six."""
 
 
-@pytest.mark.parametrize(("resumed", "verdict"), [(None, "NO_GO"), (6, "INCONCLUSIVE")])
+@pytest.mark.parametrize(
+    ("resumed", "verdict"), [(None, "NO_GO"), (1, "INCONCLUSIVE"), (6, "INCONCLUSIVE")]
+)
 def test_what_a_host_left_half_way_is_not_within_its_budget(
     resumed: int | None, verdict: str
 ) -> None:
@@ -380,6 +382,7 @@ def test_a_speed_needs_the_tokens_of_a_step(ordered: int | None, speeds: dict[in
         (None, [*range(100, 401, 100), *[400] * 13], 4, 200.0),  # a process ended while it grew
         (None, [*range(9000, 9017)], 17, 4508.0),  # ever longer sequences
         (None, [100, 200, 300], 17, 150.0),  # by chance
+        (None, [100, 200, 300, 400], 17, None),
         (None, [*range(100, 501, 100)] * 4, 20, None),
         (None, [*range(100, 501, 100)] * 3, 15, 250.0),
         (None, [*range(900, 1301, 100)] * 4, 20, 650.0),  # batches of five lengths in turns
@@ -387,7 +390,7 @@ def test_a_speed_needs_the_tokens_of_a_step(ordered: int | None, speeds: dict[in
     ],
     ids=[
         "sums", "sums of few steps", "sums begun anew", "begun anew late",
-        "of each step", "grown", "grown at first", "growing", "three steps",
+        "of each step", "grown", "grown at first", "growing", "three steps", "sums of four steps",
         "sums of each epoch", "of three epochs", "in turns", "ordered",
     ],
 )  # fmt: skip

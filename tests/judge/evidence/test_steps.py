@@ -372,6 +372,24 @@ def test_a_step_without_a_progress_line_told_no_number() -> None:
     assert {table.number(name, table.rows[1]) for name in NUMBERS} == {None}
 
 
+@pytest.mark.parametrize("skipped", [False, True])
+def test_a_step_that_was_made_again_without_a_progress_line_told_no_number(skipped: bool) -> None:
+    told = dict.fromkeys(NUMBERS, 0.5)
+    first = [
+        beat(1, "step_start", 1.0),
+        beat(2, "progress", 1.5, skipped=skipped, **told),
+        beat(3, "step_end", 2.0),
+    ]
+    later = {"boot": "c", "pid": 2}
+    second = [beat(1, "step_start", 11.0, **later), beat(2, "step_end", 12.0, **later)]
+    steps = build_rank_steps([*first, *second])
+    table = steps.steps
+    assert {table.number(name, table.rows[1]) for name in NUMBERS} == {None}
+    assert (steps.samples("loss"), steps.skipped()) == ({}, frozenset())
+    steps.order_by((), mixed=True)
+    assert (steps.samples("loss"), 1 in steps.skipped()) == ({1: 0.5}, skipped)
+
+
 def spaced(gaps: dict[int, float], count: int, **others: dict[str, Any]) -> RankSteps:
     """Steps of one second, each a tenth after the one before but where a gap is given.
 
