@@ -1,0 +1,96 @@
+"""Whoever does not watch, and a check that is not owed, is told; some make a condition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.records import PREFLIGHT_CHECKS
+from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
+from gonogo.judge.gate.left_out import CHECKS, CHECKS_OF_RANKS, OTHERS, OWED
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.watch.registry import REGISTRY, RELEASE_0_1, versions
+from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
+from tests.data.make_runs import order_of
+from tests.judge.runs import judged, record_of
+
+
+@pytest.mark.parametrize("detectors", [{"first_loss": 1}, {**versions(), "stall": None}])
+def test_an_order_that_leaves_a_detector_out_is_no_plain_go(detectors: dict[str, Any]) -> None:
+    kept = {name: version for name, version in detectors.items() if version is not None}
+    order = order_of().model_copy(update={"detectors": kept})
+    assert "stall does not watch" in weakened(build_rules(order))
+    found = evaluate_ceilings(build_rules(order))
+    assert found is not None
+    assert "stall does not watch" in found.evidence
+    assert judged(record_of(order)).verdict == "CONDITIONAL_GO"
+
+
+@pytest.mark.parametrize(
+    ("version", "known"), [(0, False), (1, True), (versions()["stall"] + 1, False), (99, False)]
+)
+def test_a_detector_in_a_version_that_nobody_knows_is_named(version: int, known: bool) -> None:
+    order = order_of().model_copy(update={"detectors": {**versions(), "stall": version}})
+    text = f"stall watches by version {version}, which nobody knows"
+    assert (text in weakened(build_rules(order))) is not known
+    assert (judged(record_of(order)).verdict == "GO") is known
+    assert (text in weakened(build_rules(order, judge_version=3))) is not known
+    of_2 = build_rules(order, judge_version=2)
+    assert text not in weakened(of_2)
+    assert evaluate_ceilings(of_2) is None
+
+
+LISTS = [
+    (list(PREFLIGHT_CHECKS), None, True),
+    (["devices"], None, False),
+    ([name for name in PREFLIGHT_CHECKS if name != "peak"], None, False),
+    (list(WITHOUT_SERVICE), ["python", "x.py"], True),
+    (["devices"], ["python", "x.py"], False),
+]
+
+
+@pytest.mark.parametrize(("checks", "command", "whole"), LISTS)
+def test_an_order_that_owes_fewer_checks_is_no_plain_go(
+    checks: list[str], command: list[str] | None, whole: bool
+) -> None:
+    order = order_of().model_copy(update={"preflight": checks, "command": command})
+    rules = build_rules(order)
+    named = [text for text in weakened(rules) if text.startswith("the preflight does not check")]
+    assert (named == []) is whole
+    assert (evaluate_ceilings(rules) is None) is whole
+    assert (evaluate_ceilings(build_rules(order, judge_version=3)) is None) is whole
+    of_2 = build_rules(order, judge_version=2)
+    assert not any("the preflight does not check" in text for text in weakened(of_2))
+    assert evaluate_ceilings(of_2) is None
+    if command is None:
+        assert judged(record_of(order)).verdict == ("GO" if whole else "CONDITIONAL_GO")
+
+
+@pytest.mark.parametrize(
+    ("detectors", "named"),
+    [
+        (versions(), []),
+        ({name: row for name, row in versions().items() if name != "frozen"}, ["frozen"]),
+        ({}, [name for name in versions() if name not in RELEASE_0_1]),
+    ],
+    ids=["all", "all but one", "none named"],
+)
+def test_whoever_does_not_watch_is_listed_and_only_some_are_a_condition(
+    detectors: dict[str, int], named: list[str]
+) -> None:
+    order = order_of().model_copy(update={"detectors": detectors})
+    rules = build_rules(order)
+    said = [text for text in weakened(rules) if text.endswith(" does not watch")]
+    assert sorted(said) == sorted(f"{name} does not watch" for name in named)
+    assert evaluate_ceilings(rules) is None
+    of_3 = weakened(build_rules(order, judge_version=3))
+    assert [text for text in of_3 if text.endswith(" does not watch")] == said
+    of_2 = build_rules(order, judge_version=2)
+    assert not any(text.endswith(" does not watch") for text in weakened(of_2))
+
+
+def test_every_check_and_detector_is_owed_or_listed() -> None:
+    assert {*OWED, *OTHERS} == {row.name for row in REGISTRY}
+    assert {*CHECKS, *CHECKS_OF_RANKS} == set(PREFLIGHT_CHECKS) - {"store"}
+    assert set(CHECKS) == set(WITHOUT_SERVICE) - {"store"}
