@@ -12,7 +12,7 @@ from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.node import NodeExit, Refusal
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
-from gonogo.contract.records import ExitRecord, ModelRecord, PartSeals, RankExit
+from gonogo.contract.records import ExitRecord, ModelRecord, PartSeals, RankExit, Written
 from gonogo.judge.evidence.contradictions import find_contradictions
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
@@ -77,6 +77,39 @@ def test_a_rank_that_was_never_ordered_left_no_record(
     found = told(**{"ranks": {}, **fields})
     assert [text.partition(", and")[0] for text in found] == sentences
     assert not any("never ordered" in text for text in told(**{"ranks": {}, **fields}, order=None))
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "sealed", "kept", "unreadable", "named"),
+    [
+        ("heartbeat_rank5.jsonl", 2, True, False, 0, True),
+        ("heartbeat_rank5.jsonl", 2, True, False, 2, True),
+        ("heartbeat_rank5.jsonl", 2, True, True, 0, False),
+        ("heartbeat_rank5.jsonl", 0, True, False, 0, False),
+        ("heartbeat_rank1.jsonl", 2, True, False, 0, False),
+        ("more.jsonl", 2, True, False, 0, False),
+        ("heartbeat_rank5.jsonl", 1, False, False, 0, True),
+        ("heartbeat_rank5.jsonl", 2, False, False, 1, True),
+        ("heartbeat_rank5.jsonl", 2, False, False, 2, False),
+        ("heartbeat_rank5.jsonl", 2, False, True, 0, False),
+    ],
+    ids=[
+        "gone", "another stands there", "as it was sealed", "empty", "ordered", "no rank's",
+        "one line, of before", "one may be none", "all may be none", "kept, of before",
+    ],
+)  # fmt: skip
+def test_lines_that_exit_json_counted_of_a_rank_that_was_never_ordered_are_a_record(
+    name: str, lines: int, sealed: bool, kept: bool, unreadable: int, named: bool
+) -> None:
+    written = Written(bytes=9, lines=lines, sha256="5" * 64 if sealed else None)
+    exits = exit_record().model_copy(update={"heartbeats": {name: written}})
+    found = told(
+        {},
+        exit=exits,
+        kept=frozenset({5} if kept else ()),
+        unreadable_lines={5: unreadable} if unreadable else {},
+    )
+    assert found == ["rank 5 was never ordered, and there is a record of it"] * named
 
 
 def test_a_rank_without_a_line_is_no_record() -> None:

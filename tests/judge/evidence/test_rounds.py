@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.outcome import Detector, OutcomeCode
 from gonogo.judge.evidence.rounds import (
@@ -99,6 +101,31 @@ def test_a_hang_whose_own_round_holds_no_stack_is_told_by_the_one_before() -> No
     )
     earlier = hung(1, 4, Severity.WARN, *stacks)
     assert where_it_stood([earlier, halt], 1) == "evidence/03_stall/log_rank1.txt"
+
+
+@pytest.mark.parametrize(
+    ("names", "rank", "told"),
+    [
+        (["log_rank1.txt", "collectives.txt", "stacks_rank1.txt"], 1, "stacks_rank1.txt"),
+        (["log_rank1.txt", "collectives.txt", "stacks_rank0.txt"], 1, "collectives.txt"),
+        (["log_rank1.txt", "collectives.txt", "stacks_rank1.txt"], None, "collectives.txt"),
+        (["log_rank1.txt", "stacks_rank1.txt", "stacks_rank0.txt"], None, "stacks_rank0.txt"),
+        ([], 1, None),
+    ],
+    ids=["its stack", "a peer's alone", "nobody's", "nobody's, no collectives", "nothing"],
+)
+def test_a_hang_is_told_by_the_culprits_stack_else_by_what_comes_first(
+    names: list[str], rank: int | None, told: str | None
+) -> None:
+    halt = finding(Detector.STALL, step=9, evidence=[f"evidence/01_stall/{name}" for name in names])
+    found = where_it_stood([halt], rank)
+    assert found == (None if told is None else f"evidence/01_stall/{told}")
+
+
+def test_a_hang_is_not_told_by_what_was_found_after_it() -> None:
+    halt = finding(Detector.STALL, step=9, evidence=["evidence/01_stall/stacks_rank1.txt"])
+    later = finding(Detector.ALIVE_LOST, step=9, evidence=["evidence/02_lost/stacks_rank1.txt"])
+    assert where_it_stood([halt, later], 1) == "evidence/01_stall/stacks_rank1.txt"
 
 
 def test_a_hang_that_ended_what_a_leak_waited_to_end_is_told_by_its_own_round() -> None:

@@ -183,8 +183,11 @@ NAMED = ("section", 9.0, "eval")
         ([START, NAMED, ("step_start", 20.0, None), ("section", 22.0, "checkpoint"), AGAIN,
           ("step_end", 41.0, None)], 4, 12.0),
         ([START, ("alive", 1.0, "data"), AGAIN, ("step_end", 41.0, None)], 4, None),
+        ([START, ("section", 9.0, "data"), AGAIN, ("step_end", 41.0, None)], 4, None),
+        ([START, ("alive", 9.0, "eval"), AGAIN, ("step_end", 41.0, None)], 4, None),
         ([START, AGAIN, ("step_end", 46.0, None)], 4, 6.0),
         ([START, AGAIN, ("step_end", 44.0, None)], 4, None),
+        ([START, AGAIN, ("step_end", 45.0, None)], 4, 5.0),
         ([START, AGAIN, ("step_end", 50.0, None)], 1, None),
         ([START, AGAIN, ("step_end", 79.0, None)], 1, None),
         ([START, AGAIN, ("step_end", 81.0, None)], 1, 41.0),
@@ -197,8 +200,9 @@ NAMED = ("section", 9.0, "eval")
         ([START, NAMED, ("step_end", 41.0, None)], 4, 41.0),
     ],
     ids=[
-        "evaluated last", "each of them", "evaluated first", "twice", "not named", "as long",
-        "too short", "none like it", "less than half", "more than half", "short by itself",
+        "evaluated last", "each of them", "evaluated first", "twice", "not named",
+        "another section", "only heard there", "as long", "too short", "half as long",
+        "none like it", "less than half", "more than half", "short by itself",
         "at once", "named once", "named, and told of when it is over", "each of them told so",
         "told of much later", "not begun anew",
     ],
@@ -244,12 +248,16 @@ TOLD = 0.0005
         ([1.0, TOLD, TOLD] * 2, None),
         ([1.0, 0.001] * 3, None),
         ([0.04, TOLD] * 3, None),
+        ([25 / 512, 1 / 2048] * 3, None),
         ([60.0, *[TOLD] * 9], None),
         ([0.5] * 9, None),
         ([], None),
     ],
-    ids=["in threes", "in twos", "twice", "as long", "as short", "compiled", "one by one", "none"],
-)
+    ids=[
+        "in threes", "in twos", "twice", "as long", "as short", "a hundredth", "compiled",
+        "one by one", "none",
+    ],
+)  # fmt: skip
 def test_steps_that_are_told_of_together_share_their_time(
     times: list[float], even: list[float] | None
 ) -> None:
