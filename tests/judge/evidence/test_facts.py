@@ -11,22 +11,33 @@ from typing import Any
 import pytest
 
 from gonogo.contract.canonical import canonical_bytes, digest
+from gonogo.contract.criterion import Metric
 from gonogo.contract.decision import Decision
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, StepSections, parse_heartbeat
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
-from gonogo.contract.records import Check, CheckOutcome, ExitRecord, Preflight
+from gonogo.contract.records import Check, CheckOutcome, ExitRecord, PartSeals, Preflight
 from gonogo.contract.rules import Rules
 from gonogo.contract.tick import FileSeal
-from gonogo.judge.evidence.facts import build_facts, outcome_of
+from gonogo.judge.evidence.facts import MADE_TWICE, build_facts, outcome_of
 from gonogo.judge.evidence.measure import MAX_BLOCKS, block_means
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
+from gonogo.rundir import preflight_name
 from tests.data.make_runs import HERE, STEPS, Rank, healthy_ranks, non_finite_ranks, order_of
-from tests.judge.runs import SEAL, facts_of, finding, lines_of, record_of, with_gate
+from tests.judge.runs import (
+    PREFLIGHT,
+    SEAL,
+    exit_record,
+    facts_of,
+    finding,
+    lines_of,
+    record_of,
+    with_gate,
+)
 
 
 @pytest.mark.parametrize("ranks", [healthy_ranks, non_finite_ranks])
@@ -177,6 +188,65 @@ def test_a_preflight_is_counted_by_how_its_checks_ended() -> None:
     found = facts_of(record_of(preflight=Preflight(passed=False, checks=checks))).preflight
     assert found is not None
     assert (found.failed, found.warned, found.checks) == (["fail"], ["warn"], 3)
+
+
+TWO_NODES = order_of().model_copy(update={"nodes": 2})
+
+
+@pytest.mark.parametrize(
+    ("first", "sealed", "unchecked", "checks"),
+    [
+        (PREFLIGHT, True, [], len(PREFLIGHT.checks)),
+        (PREFLIGHT, False, [1], len(PREFLIGHT.checks)),
+        (None, True, [0], 0),
+        (None, False, [0, 1], 0),
+    ],
+)
+def test_a_node_of_which_no_tick_holds_a_preflight_is_unchecked(
+    first: Preflight | None, sealed: bool, unchecked: list[int], checks: int
+) -> None:
+    whole = record_of(TWO_NODES, preflight=first)
+    assert whole.watch is not None
+    seals = {**whole.watch.files, **({preflight_name(1): SEAL} if sealed else {})}
+    watch = replace(whole.watch, files=seals)
+    found = facts_of(replace(whole, watch=watch, preflights={1: PREFLIGHT})).preflight
+    assert found is not None
+    assert (found.unchecked, found.checks, found.passed) == (unchecked, checks, True)
+
+
+def test_without_an_order_or_a_second_node_none_is_unchecked() -> None:
+    for record in (record_of(), replace(record_of(), order=None)):
+        found = facts_of(record).preflight
+        assert found is not None
+        assert found.unchecked == []
+
+
+NEVER_HEARD = "node 1: its follower was never heard, so nobody looked at its processes"
+SILENT = "node 1: silent for {:.0f} s; nobody looked at its processes then"
+
+
+@pytest.mark.parametrize(
+    ("looked", "silent_s", "sealed", "told"),
+    [
+        ({0, 1}, {}, True, []),
+        ({0, 1}, {0: 0.0, 1: 0.0}, True, []),
+        ({0, 1}, {1: 0.5}, True, [SILENT.format(0.5)]),
+        ({0, 1}, {1: 9.0}, True, [SILENT.format(9.0)]),
+        ({0}, {}, True, [NEVER_HEARD]),
+        ({0}, {1: 9.0}, True, [NEVER_HEARD]),
+        ({0}, {1: 9.0}, False, []),
+    ],
+)
+def test_a_node_whose_processes_nobody_looked_at_is_said(
+    looked: set[int], silent_s: dict[int, float], sealed: bool, told: list[str]
+) -> None:
+    parts = {str(node): PartSeals(exit=SEAL, watch=SEAL) for node in range(2)}
+    exits = exit_record().model_copy(update={"nodes": parts if sealed else None})
+    whole = record_of(TWO_NODES, exit=exits)
+    assert whole.watch is not None
+    watch = replace(whole.watch, looked=frozenset(looked), silent_s=silent_s)
+    texts = facts_of(replace(whole, watch=watch)).not_observed
+    assert [text for text in texts if text.startswith("node ")] == told
 
 
 OTHER = FileSeal(bytes=2, sha256="6" * 64)
@@ -418,6 +488,37 @@ def test_what_has_no_source_is_said_with_its_reason(
     assert len(facts.not_observed) == len(sentences) + 3, "and no watch, preflight and end"
 
 
+@pytest.mark.parametrize(
+    ("told", "facts_v", "said"),
+    [(20, 4, False), (19, 4, False), (18, 4, True), (0, 4, True), (18, 3, False)],
+)
+def test_a_device_that_ticks_tell_of_too_few_steps_is_said(
+    told: int, facts_v: int, said: bool
+) -> None:
+    order = order_of(sets={"phases.smoke.steps": 20})
+    ranks = {rank: build_rank_steps([beat(1, 1.0, "alive", 1, rank=rank)]) for rank in (0, 1)}
+    for rank, count in ((0, 20), (1, told)):
+        ranks[rank].told_by_devices = {Metric.GPU_UTIL: dict.fromkeys(range(1, count + 1), 90.0)}
+    rules = build_rules(order).model_copy(update={"facts_v": facts_v})
+    texts = build_facts(RunRecord(order=order, ranks=ranks), rules).not_observed
+    assert [text for text in texts if text.startswith("gpu_util: ")] == [
+        f"gpu_util: of rank 1 ticks tell it of {told} of 20 steps"
+    ] * said
+
+
+def test_tokens_of_the_whole_run_so_far_hide_the_speed_and_no_other_metric() -> None:
+    rows = [{"id": name, "metric": name, "pass_above": 0.0} for name in ("toks_per_s", "comm_mb")]
+    order = with_gate(order_of(), *rows)
+    unknown = order.identity.model_copy(update={"tokens_per_step": None})
+    order = order.model_copy(update={"identity": unknown})
+    beats = [row.model_copy(update={"tokens": 100 * row.step}) for row in ends(*range(1, 41))]
+    texts = facts_with(beats, order).not_observed
+    assert [text.partition(":")[0] for text in texts if "rise with every step" in text] == [
+        "toks_per_s"
+    ]
+    assert "comm_mb: nothing tells it" in texts
+
+
 def test_a_metric_of_the_gate_that_nothing_tells_is_said() -> None:
     rows = [{"id": name, "metric": name, "pass_above": 0.0} for name in ("loss", "host_rss_mb")]
     order = with_gate(order_of(), *rows, {"id": "u", "metric": "gpu_util", "pass_above": 0.0})
@@ -433,6 +534,7 @@ def test_a_metric_of_the_gate_that_nothing_tells_is_said() -> None:
         ((), None),
         ((11,), "after step 11 of 12"),
         ((11, 3), "after step 11, 3 of 12"),
+        ((1, 2, 3, 4), "after step 1, 2, 3, 4 of 12"),
         ((1, 2, 3, 4, 5), "after step 1, 2, 3, 4 and 1 more of 12"),
     ],
 )
@@ -457,6 +559,17 @@ def test_a_run_that_began_anew_before_its_end_says_so(
     assert texts == ([] if told is None else [said])
     rules = build_rules(order).model_copy(update={"facts_v": 3})
     assert not [row for row in build_facts(record, rules).not_observed if "given up" in row]
+
+
+def test_a_run_of_as_many_steps_as_it_likes_gave_none_up() -> None:
+    order = order_of().model_copy(update={"steps": None})
+    rank = Rank(0, order)
+    rank.boot()
+    rank.step(1)
+    rank.restart(0)
+    rank.step(1)
+    texts = facts_of(record_of(order, [rank])).not_observed
+    assert not [row for row in texts if row.startswith(MADE_TWICE)]
 
 
 def test_a_run_that_made_its_end_again_says_so() -> None:

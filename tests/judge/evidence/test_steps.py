@@ -137,6 +137,34 @@ def test_a_rank_is_done_where_its_last_process_says_so() -> None:
         assert build_rank_steps([*more, *begun, *first]).done_step == step
 
 
+@pytest.mark.parametrize(
+    ("reached", "began", "given_up", "made_again", "gone_back", "trainings"),
+    [
+        (8, 0, [8], [], [], 0),
+        (8, 1, [], [], [(8, 1)], 0),
+        (10, 0, [], [], [], 1),
+        (10, 1, [], [1], [], 0),
+    ],
+)
+def test_who_goes_on_after_the_first_step_does_not_begin_anew(
+    reached: int,
+    began: int,
+    given_up: list[int],
+    made_again: list[int],
+    gone_back: list[tuple[int, int]],
+    trainings: int,
+) -> None:
+    lines = [
+        beat(step + 1, "progress" if step > first else "boot", at + step, boot=boot, step=step)
+        for boot, at, first, last in (("b", 0.0, 0, reached), ("c", 90.0, began, 10))
+        for step in range(first, last + 1)
+    ]
+    steps = build_rank_steps(lines)
+    assert (steps.given_up(1, 10), steps.made_again(1, 10)) == (given_up, made_again)
+    assert steps.gone_back(1, 10) == gone_back
+    assert len(steps.trainings_before(1, 10)) == trainings
+
+
 def sections(seconds: float) -> StepSections:
     return StepSections(
         data=seconds, forward=seconds, backward=seconds, optimizer=seconds, wait=seconds
