@@ -162,7 +162,7 @@ def _load_run(path: Path, now: float | None, order: Order | None, facts_v: int) 
     check_findings_seal(run_dir, exit_record, unreadable)
     told = record.watch.devices if record.watch is not None else b""
     watched = record.watch.files if record.watch is not None else {}
-    others = range(1, order.nodes if order is not None else 1)
+    others = range(1, order.nodes) if order is not None else ()
     # no release before this sealed those of other nodes, or sent them to the control plane
     checked = [node for node in others if preflight_name(node) in watched]
     devices = read_devices(run_dir, told, unreadable)

@@ -162,6 +162,27 @@ def test_facts_of_version_2_order_processes_by_a_clock_that_may_step(
     assert len(boots) == 2
 
 
+@pytest.mark.parametrize(("facts_v", "told"), [(3, True), (4, False)])
+def test_facts_of_version_3_keep_what_was_told_of_a_step_that_was_made_again(
+    facts_v: int, told: bool, copy_run: CopyRun
+) -> None:
+    """A second process makes the last step again, and tells no loss of it."""
+    folder = copy_run("healthy")
+    (folder / "watch.jsonl").unlink()
+    path = folder / "heartbeat_rank0.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    last = max(row["step"] for row in rows)
+    again = [row for row in rows if row["step"] == last and row["msg"].startswith("step_")]
+    rows += [
+        {**row, "boot": "late", "seq": seq, "mono": row["mono"] + 9, "ts": row["ts"] + 9}
+        for seq, row in enumerate(again)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    steps = load_run(folder, facts_v=facts_v).ranks[0]
+    assert len(steps.boots) == 2
+    assert (last in steps.samples("loss")) is told
+
+
 @pytest.mark.parametrize(("facts_v", "by_wall"), [(2, True), (3, True), (4, False)])
 def test_facts_of_version_4_take_the_first_finding_from_the_fold(
     facts_v: int, by_wall: bool, copy_run: CopyRun, monkeypatch: pytest.MonkeyPatch
