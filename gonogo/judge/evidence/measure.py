@@ -208,8 +208,7 @@ def _measure_trainings(
 
 def _worse(criterion: Criterion, one: MeasureRow, other: MeasureRow) -> MeasureRow:
     """Return the worse of each number of two trainings; they have no blocks of one course."""
-    at_least = criterion.pass_above is not None or criterion.fail_below is not None
-    worst = min if at_least else max
+    worst = min if _asks_at_least(criterion) else max
     values = [row.value for row in (one, other) if row.value is not None]
     fewer = min(one, other, key=lambda row: row.samples / max(1, row.owed))
     return one.model_copy(
@@ -225,10 +224,34 @@ def _worse(criterion: Criterion, one: MeasureRow, other: MeasureRow) -> MeasureR
     )
 
 
+def _asks_at_least(criterion: Criterion) -> bool:
+    return criterion.pass_above is not None or criterion.fail_below is not None
+
+
 def _measure_rank(
     criterion: Criterion, row: MetricRow, steps: RankSteps, rules: Rules, window: range
 ) -> MeasureRow:
+    """Return what one training comes to; of several numbers of a step, what the worse one does."""
     samples = row.samples(steps, rules)
+    measured = _measure_samples(criterion, row, steps, rules, window, samples)
+    spans = row.spans(steps, rules)
+    if not spans:
+        return measured
+    end = 0 if _asks_at_least(criterion) else 1
+    worst = {**samples, **{step: span[end] for step, span in spans.items()}}
+    other = _measure_samples(criterion, row, steps, rules, window, worst)
+    kept = {"non_finite": other.non_finite, "blocks": other.blocks}
+    return _worse(criterion, measured, other).model_copy(update=kept)
+
+
+def _measure_samples(
+    criterion: Criterion,
+    row: MetricRow,
+    steps: RankSteps,
+    rules: Rules,
+    window: range,
+    samples: Mapping[int, float],
+) -> MeasureRow:
     owed = _owed(row, steps, rules, window, samples)
     pairs = sorted((step, value) for step, value in samples.items() if step in owed)
     finite = [(step, value) for step, value in pairs if math.isfinite(value)]

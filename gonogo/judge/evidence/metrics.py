@@ -18,7 +18,7 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence import samples
 from gonogo.judge.evidence.samples import Samples
-from gonogo.judge.evidence.steps import RankSteps
+from gonogo.judge.evidence.steps import RankSteps, Span
 from gonogo.judge.watch.mean import mean_of
 from gonogo.judge.watch.packages import failure, load_points
 
@@ -43,6 +43,8 @@ class MetricRow:
     """When set, the metric is one number over the window and the criterion's aggregate is moot."""
     excused: Callable[[RankSteps, Rules], frozenset[int]] = lambda steps, rules: frozenset()
     """Steps that rightly have no sample."""
+    spans: Callable[[RankSteps, Rules], Mapping[int, Span]] = lambda steps, rules: {}
+    """Lowest and highest of the steps of which several numbers were told: the worse one counts."""
     averaged: bool = False
     """Whether each sample holds a mean over the whole run."""
     since: int = 1
@@ -109,13 +111,16 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.VAL_LOSS: MetricRow(
         samples=samples.evals,
         owed=Owed.EVERY_EVAL,
-        meaning="`val_loss` of the `eval` lines.",
+        spans=samples.eval_spans,
+        meaning="`val_loss` of the `eval` lines; of several of one step the worse.",
     ),
     Metric.EVAL_S: MetricRow(
         samples=samples.eval_s,
         owed=Owed.EVERY_EVAL,
+        spans=samples.eval_s_spans,
         unit="s",
-        meaning="`dt` of the `eval` lines: how long the evaluation took.",
+        meaning="`dt` of the `eval` lines: how long the evaluation took; of several of one step"
+        " the worse.",
     ),
     Metric.TOKS_PER_S: MetricRow(
         samples=samples.toks_per_s,

@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from gonogo.contract.criterion import Metric
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.rules import Rules
-from gonogo.judge.evidence.steps import RankSteps
+from gonogo.judge.evidence.steps import RankSteps, Span
 from gonogo.judge.evidence.table import NEVER
 from gonogo.judge.watch.tokens import FIRST_LINES, rise_of_sums
 
 WHOLE_STEPS = 4
 """Version of the facts since which speeds are of whole steps, and costs of all of them."""
+EACH_EVALUATION = 4
+"""Version of the facts since which each of several evaluations of a step counts, not the last."""
 FEWEST_LINES = 4
 """Fewer numbers of tokens may rise by chance."""
 Samples = Mapping[int, float]
@@ -120,6 +122,19 @@ def evals(steps: RankSteps, rules: Rules) -> Samples:
 def eval_s(steps: RankSteps, rules: Rules) -> Samples:
     """Seconds of each evaluation."""
     return steps.eval_s
+
+
+def eval_spans(steps: RankSteps, rules: Rules) -> Mapping[int, Span]:
+    """Lowest and highest validation loss of each step whose evaluations differ.
+
+    Facts before version 4 were made with the last one that was told.
+    """
+    return steps.eval_spans() if rules.facts_v >= EACH_EVALUATION else {}
+
+
+def eval_s_spans(steps: RankSteps, rules: Rules) -> Mapping[int, Span]:
+    """Fewest and most seconds of an evaluation of each step whose evaluations differ."""
+    return steps.eval_s_spans() if rules.facts_v >= EACH_EVALUATION else {}
 
 
 def steps_completed(steps: RankSteps, rules: Rules) -> Samples:

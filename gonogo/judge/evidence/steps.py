@@ -20,6 +20,8 @@ from gonogo.judge.watch.boots import boots_in_order
 from gonogo.judge.watch.mean import mean_of
 
 _T = TypeVar("_T")
+Span = tuple[float, float]
+"""Lowest and highest of several numbers; one that is not finite is both."""
 
 MAX_PIDS = 4
 _APART = frozenset({Msg.EVAL, Msg.CHECKPOINT})
@@ -59,6 +61,10 @@ class BootSteps:
     """Step → seq and validation loss of its `eval` line."""
     eval_s: dict[int, float] = field(default_factory=dict)
     """Step → the seconds that its `eval` line tells."""
+    eval_spans: dict[int, Span] = field(default_factory=dict)
+    """Step → lowest and highest validation loss of all its `eval` lines."""
+    eval_s_spans: dict[int, Span] = field(default_factory=dict)
+    """Step → fewest and most seconds of all its `eval` lines."""
     apart: set[int] = field(default_factory=set)
     """Steps at which it evaluated or saved."""
     began_ts: float = float("inf")
@@ -148,10 +154,8 @@ class BootSteps:
 
     def _take_other(self, beat: Heartbeat) -> None:
         if beat.msg == Msg.EVAL:
-            if beat.val_loss is not None and beat.seq >= self.evals.get(beat.step, (0, 0.0))[0]:
-                self.evals[beat.step] = beat.seq, beat.val_loss
-                if beat.dt is not None:
-                    self.eval_s[beat.step] = beat.dt
+            if beat.val_loss is not None:
+                self._take_eval(beat, beat.val_loss)
         elif beat.msg == Msg.BOOT:
             if beat.seq >= self.boot_seq:
                 self.boot_seq, self.boot_line = beat.seq, beat
@@ -163,6 +167,16 @@ class BootSteps:
             if beat.msg == Msg.ERROR:
                 first = beat.seq if self.error_seq is None else min(self.error_seq, beat.seq)
                 self.error_seq = first
+
+    def _take_eval(self, beat: Heartbeat, loss: float) -> None:
+        step, dt_s = beat.step, beat.dt
+        self.eval_spans[step] = _spanned(self.eval_spans.get(step), (loss, loss))
+        if dt_s is not None:
+            self.eval_s_spans[step] = _spanned(self.eval_s_spans.get(step), (dt_s, dt_s))
+        if beat.seq >= self.evals.get(step, (0, 0.0))[0]:
+            self.evals[step] = beat.seq, loss
+            if dt_s is not None:
+                self.eval_s[step] = dt_s
 
     @property
     def gaps(self) -> int:
@@ -342,6 +356,27 @@ class RankSteps:
         """Step → the seconds that its evaluation took, where the line tells them."""
         return self._told_last(lambda boot: boot.eval_s)
 
+    def eval_spans(self) -> dict[int, Span]:
+        """Return step → lowest and highest validation loss, where its evaluations differ."""
+        return self._told_apart(lambda boot: boot.eval_spans)
+
+    def eval_s_spans(self) -> dict[int, Span]:
+        """Return step → fewest and most seconds of an evaluation, where they differ."""
+        return self._told_apart(lambda boot: boot.eval_s_spans)
+
+    def _told_apart(self, told: Callable[[BootSteps], Mapping[int, Span]]) -> dict[int, Span]:
+        """Return between what the numbers of a step lie, without what was told before it was made.
+
+        An evaluation of what was loaded is of the same step as that of the process before.
+        """
+        found: dict[int, Span] = {}
+        for boot in self.boots:
+            for step in boot.steps.windows():
+                found.pop(step, None)
+            for step, span in told(boot).items():
+                found[step] = _spanned(found.get(step), span)
+        return {step: span for step, span in found.items() if span[0] != span[1]}
+
     def _told_last(self, told: Callable[[BootSteps], Mapping[int, _T]]) -> dict[int, _T]:
         """Return what was told of steps; of one that a later process made again, what that told."""
         found: dict[int, _T] = {}
@@ -469,6 +504,15 @@ class RankSteps:
         steps = self.steps
         rows = steps.steps_of(Msg.PROGRESS)
         return frozenset(step for step, row in rows if steps.skipped[row])
+
+
+def _spanned(known: Span | None, more: Span) -> Span:
+    """Return between what several numbers lie; one that is not finite is never within."""
+    if known is None or not math.isfinite(more[0]):
+        return more
+    if not math.isfinite(known[0]):
+        return known
+    return min(known[0], more[0]), max(known[1], more[1])
 
 
 def _ends(steps: StepTable) -> Msg:

@@ -537,6 +537,68 @@ def test_where_no_evaluation_is_due_those_that_were_told_are_owed_and_at_least_o
     assert (found.samples, found.owed) == (samples, owed)
 
 
+@pytest.mark.parametrize(
+    ("told", "asked", "value", "non_finite"),
+    [
+        ((9.0, 2.0), {"pass_below": 3.0}, 9.0, 0),
+        ((2.0, 9.0), {"pass_below": 3.0}, 9.0, 0),
+        ((9.0, 2.0), {"pass_above": 3.0}, 2.0, 0),
+        ((2.0, 2.0), {"pass_below": 3.0}, 2.0, 0),
+        ((math.nan, 2.0), {"pass_below": 3.0}, None, 1),
+        ((2.0, math.nan, 1.0), {"pass_below": 3.0}, None, 1),
+    ],
+)
+@pytest.mark.parametrize("metric", ["val_loss", "eval_s"])
+def test_of_several_evaluations_of_a_step_the_worse_one_counts(
+    metric: str,
+    told: Sequence[float],
+    asked: dict[str, float],
+    value: float | None,
+    non_finite: int,
+) -> None:
+    ranks = evaluated(told)
+    bounds = {"pass_above": None, **asked}
+    found = measured(ranks, metric, without_evals(), aggregate="last", **bounds)
+    assert (found.samples, found.non_finite) == (1, non_finite)
+    assert value is None or found.value == value
+
+
+def test_an_evaluation_of_what_was_loaded_is_of_the_step_that_was_saved() -> None:
+    ranks = evaluated((9.0,))
+    for rank in ranks:
+        rank.lines = [line for line in rank.lines if line["msg"] != "done"]
+        rank.restart(STEPS)
+        rank.say("eval", STEPS, "eval", val_loss=2.0)
+        rank.done()
+    bounds = {"pass_above": None, "pass_below": 3.0}
+    found = measured(ranks, "val_loss", without_evals(), **bounds)
+    assert found.value == 9.0
+
+
+def test_facts_of_version_3_hold_the_last_evaluation_of_a_step() -> None:
+    order = with_gate(without_evals(), {"id": "c", "metric": "val_loss", "pass_below": 3.0})
+    rules = build_rules(order, judge_version=3)
+    facts = build_facts(record_of(order, evaluated((9.0, 2.0))), rules)
+    assert facts.measures["c"].ranks["0"].value == 2.0
+
+
+def without_evals() -> Order:
+    """An order that does not say after which steps it evaluates."""
+    order = order_of()
+    return order.model_copy(update={"train": {**order.train, "eval": None}})
+
+
+def evaluated(told: Sequence[float]) -> list[Rank]:
+    """Healthy ranks that tell these validation losses (and as many seconds) of their last step."""
+    ranks = healthy_ranks(without_evals())
+    for rank in ranks:
+        rank.lines = [line for line in rank.lines if line["msg"] not in ("eval", "done")]
+        for value in told:
+            rank.say("eval", STEPS, "eval", val_loss=value, dt=value)
+        rank.done()
+    return ranks
+
+
 def drifts(*boots: dict[str, Any], allow: list[str] | None = None) -> MeasureRow:
     """What `identity_drift` sees of processes, each of which ended a step unless it says `idle`."""
     order = order_of()
