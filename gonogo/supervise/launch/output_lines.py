@@ -515,16 +515,18 @@ class _Rank:
         """Keep what another line of its record tells of the last step.
 
         Where that has been said (its number is printed as it begins, its loss as it ends), it is
-        said again, with both.
+        said again, with both. Of several losses the first is its own, unless one is not finite.
 
         Returns:
             Whether any step was told before: else such a line is counted.
         """
         last = self.count.waiting or (self._noted[-1] if self._noted else None)
         if last is not None:
-            last[1].update({**fields, **last[1]})
-        elif self.step and not fields.keys() <= self._said.keys():
-            self._noted, self._noted_at = [(self.step, {**fields, **self._said})], time.monotonic()
+            last[1].update(_joined(last[1], fields))
+        elif self.step:
+            both = _joined(self._said, fields)
+            if both.keys() != self._said.keys() or _is_lost(both) != _is_lost(self._said):
+                self._noted, self._noted_at = [(self.step, both)], time.monotonic()
         return last is not None or self.step > 0
 
     def knows_its_end(self, steps: int) -> bool:
@@ -674,6 +676,16 @@ def _word_at(match: re.Match[str]) -> str | None:
     before = _WORD_BEFORE.search(text[max(0, begin - _WORD_CHARS) : begin])
     found = before or _WORD_AFTER.match(text[end : end + _WORD_CHARS])
     return None if found is None else found[1].lower()
+
+
+def _joined(known: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what two lines tell of one step: a loss that is not finite is never hidden."""
+    return {**more, **known, **({"loss": more["loss"]} if _is_lost(more) else {})}
+
+
+def _is_lost(fields: Mapping[str, Any]) -> bool:
+    """Say whether a line tells a loss that is not finite."""
+    return not math.isfinite(fields.get("loss") or 0.0)
 
 
 def _is_exact(value: float | None) -> bool:

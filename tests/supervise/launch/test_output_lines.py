@@ -434,6 +434,25 @@ def test_the_lines_of_a_record_tell_one_step(at_once: bool, tmp_path: Path) -> N
     assert (program.told()[-1].msg, program.told()[-1].step) == ("done", 9), "it ended early"
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(
+    "record", ["step {0}\nloss: 2\nstep {0}\nloss: {1}\n", "step {0}\nloss: 2\nloss: {1}\n"]
+)
+def test_a_loss_that_is_not_finite_is_told_wherever_a_record_has_it(
+    record: str, at_once: bool, tmp_path: Path
+) -> None:
+    """Of two losses of a step the first was told: another rank's, or another line's, was not."""
+    program = Program(tmp_path, r"step (?P<step>\d+)", r"loss: (?P<loss>\S+)", steps=4)
+    text = "".join(record.format(n, "nan" if n == 3 else 5) for n in range(1, 5))
+    for piece in [text] if at_once else text.splitlines(keepends=True):
+        program.write(piece)
+    program.reader.close(0, asked=False)
+    lost = [step for step, loss in program.steps() if loss is not None and math.isnan(loss)]
+    assert lost == [3]
+    assert {loss for step, loss in program.steps() if step != 3} <= {2.0, None}
+    assert program.told()[-1].msg == "done"
+
+
 def test_what_a_record_tells_of_a_first_step_beyond_one_is_its_own(tmp_path: Path) -> None:
     program = Program(tmp_path, r"step (?P<step>\d+)", r"loss: (?P<loss>\S+)")
     for number in (10, 20, 30):
