@@ -256,6 +256,8 @@ def test_a_run_that_was_ended_has_failed_what_no_further_step_could_save(
     measure = build_measure(criterion, ranks_with({0: flat(5.0, 8), 1: flat(5.0, 8)}), rules)
     assert fails_already(criterion, measure, rules) is failed
     assert not fails_already(criterion, None, rules)
+    uncounted = rules.model_copy(update={"world_size": None})
+    assert not fails_already(criterion, measure, uncounted)
 
 
 @pytest.mark.parametrize(
