@@ -120,7 +120,7 @@ class StepTable:
             bit <<= 1
         self.told[row] = told
 
-    def lay(self, later: "StepTable", boot: int, *, mixed: bool = False) -> None:
+    def lay(self, later: "StepTable", boot: int, *, mixed: bool) -> None:
         """Lay the steps of a later process (number `boot`) over these: what it said counts.
 
         Numbers of a step that it made from start to end, and told none of, were another one's:

@@ -362,7 +362,7 @@ def test_more_processes_than_a_small_number_holds_are_counted() -> None:
     table, later = StepTable(), StepTable()
     later.take(beat(1, "step_start", 1.0))
     later.take(beat(2, "step_end", 2.0))
-    table.lay(later, 70_000)
+    table.lay(later, 70_000, mixed=False)
     assert (table.start_boot[0], table.end_boot[0]) == (70_000, 70_000)
     assert table.step_times() == {1: 1.0}
 
