@@ -122,6 +122,19 @@ def test_of_a_step_that_two_processes_took_the_later_one_counts() -> None:
     assert begun.steps.tokens[0] == 5
 
 
+def test_what_was_told_of_a_step_that_was_made_again_counts_only_where_that_is_asked() -> None:
+    steps = build_rank_steps([
+        beat(1, "progress", 1.0, loss=9.0),
+        beat(1, "step_start", 11.0, boot="c"),
+        beat(2, "step_end", 12.0, boot="c"),
+    ])  # fmt: skip
+    assert steps.samples("loss") == {}
+    steps.order_by((), mixed=True)
+    assert steps.samples("loss") == {1: 9.0}
+    steps.order_by(())
+    assert steps.samples("loss") == {}
+
+
 def test_a_rank_is_done_where_its_last_process_says_so() -> None:
     """What one before it said is old: of trainings in a row the last one may have failed."""
     first = [beat(1, "boot", 1.0), beat(2, "done", 2.0, step=5)]
@@ -295,9 +308,10 @@ def test_steps_that_are_told_of_together_share_their_time(
         lines.append(beat(2 * step, "step_start", mono=mono, step=step))
         mono += dt_s
         lines.append(beat(2 * step + 1, "step_end", mono=mono, step=step))
-    found = build_rank_steps(lines).even_step_times()
-    wanted = dict(enumerate(times if even is None else even, 1))
-    assert found == pytest.approx(wanted)
+    steps = build_rank_steps(lines)
+    assert steps.even_step_times() == pytest.approx(dict(enumerate(even or times, 1)))
+    assert steps.mean_step_times() == steps.even_step_times()
+    assert steps.mean_step_times(whole=False) == pytest.approx(dict(enumerate(times, 1)))
 
 
 def test_only_steps_behind_each_other_are_told_of_together() -> None:
