@@ -20,6 +20,7 @@ from gonogo.judge.evidence.metrics import (
     metric_row,
     slope,
 )
+from gonogo.judge.evidence.samples import EACH_EVALUATION
 from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.watch.mean import mean_of
 from gonogo.judge.watch.packages import ERRORS
@@ -288,11 +289,13 @@ def block_means(values: Sequence[float]) -> list[float]:
 def _owed(
     row: MetricRow, steps: RankSteps, rules: Rules, window: range, samples: Mapping[int, float]
 ) -> range | frozenset[int]:
-    """Return the steps that owe a sample."""
+    """Return the steps that owe a sample; an evaluation counts where none was due, too."""
     if row.owed is Owed.ONCE:
         return range(rules.last_step, rules.last_step + 1)
     if row.owed is Owed.EVERY_EVAL:
-        said = frozenset(step for step in samples if step in window)
-        return rules.evals(window) or said or range(rules.last_step, rules.last_step + 1)
+        said, due = frozenset(step for step in samples if step in window), rules.evals(window)
+        if rules.facts_v >= EACH_EVALUATION and not said.issubset(due):
+            return said.union(due)
+        return due or said or range(rules.last_step, rules.last_step + 1)
     excused = row.excused(steps, rules)
     return frozenset(step for step in window if step not in excused) if excused else window

@@ -16,7 +16,8 @@ from gonogo.judge.watch.tokens import FIRST_LINES, rise_of_sums
 WHOLE_STEPS = 4
 """Version of the facts since which speeds are of whole steps, and costs of all of them."""
 EACH_EVALUATION = 4
-"""Version of the facts since which each of several evaluations of a step counts, not the last."""
+"""Version of the facts since which every evaluation counts: each of a step, and where none was due;
+before, the last of a step that was due."""
 FEWEST_LINES = 4
 """Fewer numbers of tokens may rise by chance."""
 Samples = Mapping[int, float]

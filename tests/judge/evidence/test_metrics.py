@@ -563,6 +563,25 @@ def test_of_several_evaluations_of_a_step_the_worse_one_counts(
     assert value is None or found.value == value
 
 
+@pytest.mark.parametrize(
+    ("aggregate", "value", "samples", "owed"),
+    [("last", 9.0, 3, 3), ("max", 9.0, 3, 3), ("count", 3.0, 3, 3), ("min", 5.0, 3, 3)],
+)
+def test_an_evaluation_counts_where_none_was_due(
+    aggregate: str, value: float, samples: int, owed: int
+) -> None:
+    order = order_of(sets={"phases.smoke.steps": STEPS + 1})
+    ranks = healthy_ranks(order)
+    for rank in ranks:
+        rank.say("eval", STEPS + 1, "eval", val_loss=9.0)
+    bounds = {"pass_above": None, "pass_below": 6.0, "aggregate": aggregate}
+    found = measured(ranks, "val_loss", order, **bounds)
+    assert (found.value, found.samples, found.owed) == (value, samples, owed)
+    before = with_gate(order, {"id": "c", "metric": "val_loss", **bounds, "pass_above": None})
+    facts = build_facts(record_of(before, ranks), build_rules(before, judge_version=3))
+    assert facts.measures["c"].ranks["0"].owed == 2
+
+
 def test_an_evaluation_of_what_was_loaded_is_of_the_step_that_was_saved() -> None:
     ranks = evaluated((9.0,))
     for rank in ranks:
