@@ -57,6 +57,12 @@ MOST_STEPS = 10**9
 FEW_DECIMALS = 6
 MANY_EPOCHS = 10
 """An evaluation is not as long as so many epochs, and just as long as the run."""
+LEAP_X = 2
+"""So many times the largest stride a number lies ahead that may be a mention: `before step 300`."""
+SOON_SHARE = 0.5
+"""Of the time that as many steps took before; what is told sooner was not trained."""
+_PACE_STEPS = 5
+"""The last steps by which that time goes: the first may have been compiled."""
 _NUMBERS = GROUPS - {"step", "rank", "tokens"}
 _LINE_BYTES = 16_384
 _READ_BYTES = 2**18
@@ -449,6 +455,12 @@ class _Rank:
         """What the last line told, where lines are counted."""
         self.failed = False
         """Whether something was printed since the last step that says so of the program."""
+        self.leapt = False
+        """Whether the last step lies far ahead of the one before, and was told too soon for it."""
+        self._longest = 0
+        """The largest distance between two steps."""
+        self._paced = deque[tuple[float, int]](maxlen=_PACE_STEPS)
+        """When the last steps were noted, and which."""
         self.program: int | None = None
         """Which of a shell's programs was there as that step was noted."""
         self.before_ticks = 0
@@ -465,6 +477,8 @@ class _Rank:
         """Say that the program has gone back: what comes is said by another boot."""
         self.flush()
         self._boot, self._seq, self.step = secrets.token_hex(8), 0, 0
+        self._longest = 0
+        self._paced.clear()
         self.boot(order, at=self._spoke)
 
     def follows(self, of: int | None, order: Mapping[str, Any]) -> bool:
@@ -500,12 +514,28 @@ class _Rank:
 
     def note(self, step: int, fields: dict[str, Any], *, of: int | None = None) -> None:
         """Keep a step that has ended since the last look; `of` how many, where its line tells."""
+        now = time.monotonic()
+        self.leapt = self._leaps(step, now) and of is None
         self.step = step
         self._shown += 1
         if of is not None:
             self._lengths.add(of)
         self._noted.append((step, fields))
-        self._noted_at = time.monotonic()
+        self._noted_at = now
+
+    def _leaps(self, step: int, now: float) -> bool:
+        """Say whether a number is too far ahead, too soon, to be a step that was made."""
+        before = list(self._paced)
+        self._paced.append((now, step))
+        if not before:
+            return False
+        (since, first), (until, last) = before[0], before[-1]
+        ahead, longest = step - last, self._longest
+        self._longest = max(longest, ahead)
+        if not 0 < longest * LEAP_X < ahead or first >= last:
+            return False
+        usual_s = (until - since) / (last - first)
+        return now - until < SOON_SHARE * ahead * usual_s
 
     def stands_s(self) -> float:
         """Return for how long no further step has been told."""
@@ -537,9 +567,10 @@ class _Rank:
         epoch may have been printed no more, so less than a stride for each may be uncounted; where
         each epoch shows one line, nobody knows how many, unless it tells of how many it is.
         Of loops of different lengths, one may be an evaluation; nor is it where steps may have been
-        counted twice. Where each number has many lines, it is the last if it was ordered.
+        counted twice, nor where the last may be a mention of one that never came. Where each number
+        has many lines, it is the last if it was ordered.
         """
-        if len(self._lengths) > 1 or self.count.unsure:
+        if len(self._lengths) > 1 or self.count.unsure or self.leapt:
             return False
         if self.count.by_lines or self.count.counts_lines:
             return self.count.step >= steps

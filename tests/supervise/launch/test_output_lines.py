@@ -434,6 +434,30 @@ def test_the_lines_of_a_record_tell_one_step(at_once: bool, tmp_path: Path) -> N
     assert (program.told()[-1].msg, program.told()[-1].step) == ("done", 9), "it ended early"
 
 
+@pytest.mark.parametrize(
+    ("last", "wait_s", "ended"),
+    [
+        ("stopped early, before step 20 loss 1.9", 0.0, False),
+        ("step 20 loss 1.9", 0.3, True),
+        ("step 20/20 loss 1.9", 0.0, True),
+        ("step 12 loss 1.9", 0.0, True),
+    ],
+)
+def test_a_step_that_is_mentioned_at_the_end_and_was_never_made_is_no_end(
+    last: str, wait_s: float, ended: bool, tmp_path: Path
+) -> None:
+    """A run that stopped at step 10 and told what it would have come to had completed."""
+    pattern = r"step (?P<step>\d+)(?:/20)? loss (?P<loss>\S+)"
+    program = Program(tmp_path, pattern, steps=12 if "12" in last else 20)
+    for number in range(1, 11):
+        program.write(f"step {number} loss {number}\n")
+        time.sleep(0.02)
+    time.sleep(wait_s)
+    program.write(last + "\n")
+    program.reader.close(0, asked=False)
+    assert (program.told()[-1].msg == "done") is ended
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize(
     "record", ["step {0}\nloss: 2\nstep {0}\nloss: {1}\n", "step {0}\nloss: 2\nloss: {1}\n"]
