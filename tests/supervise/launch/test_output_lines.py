@@ -51,6 +51,18 @@ class Program:
         return [(line.step, line.loss) for line in self.told(rank) if line.msg == "progress"]
 
 
+class LaterClock:
+    """The time of this machine, so much later."""
+
+    later_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.later_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
 def test_each_new_step_is_told_once(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP)
     program.write(
@@ -438,21 +450,24 @@ def test_the_lines_of_a_record_tell_one_step(at_once: bool, tmp_path: Path) -> N
     ("last", "wait_s", "ended"),
     [
         ("stopped early, before step 20 loss 1.9", 0.0, False),
-        ("step 20 loss 1.9", 0.3, True),
+        ("step 20 loss 1.9", 40.0, False),
+        ("step 20 loss 1.9", 60.0, True),
         ("step 20/20 loss 1.9", 0.0, True),
         ("step 12 loss 1.9", 0.0, True),
     ],
 )
 def test_a_step_that_is_mentioned_at_the_end_and_was_never_made_is_no_end(
-    last: str, wait_s: float, ended: bool, tmp_path: Path
+    last: str, wait_s: float, ended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that stopped at step 10 and told what it would have come to had completed."""
+    clock = LaterClock()
+    monkeypatch.setattr("gonogo.supervise.launch.output_lines.time", clock)
     pattern = r"step (?P<step>\d+)(?:/20)? loss (?P<loss>\S+)"
     program = Program(tmp_path, pattern, steps=12 if "12" in last else 20)
     for number in range(1, 11):
+        clock.later_s += 10.0
         program.write(f"step {number} loss {number}\n")
-        time.sleep(0.02)
-    time.sleep(wait_s)
+    clock.later_s += wait_s
     program.write(last + "\n")
     program.reader.close(0, asked=False)
     assert (program.told()[-1].msg == "done") is ended
