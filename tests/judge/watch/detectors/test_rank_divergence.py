@@ -334,13 +334,6 @@ def test_a_step_that_a_peer_ended_counts_while_it_may_have_been_waited_for(
     assert went_on_mono(waits, [waits, peer]) == (0.0 if ago_s is None else NOW - ago_s)
 
 
-def test_a_peer_whose_steps_took_longer_than_there_is_a_clock_came_beside_before_all() -> None:
-    """Thirty seconds, on a clock that has run for ten."""
-    waits = standing("log", for_s=320.0, rank=1)
-    peer = standing(None, for_s=5.0, step=41 + 30, advanced_mono=10.0)
-    assert went_on_mono(waits, [waits, peer]) == 0.0
-
-
 def test_of_ranks_that_nothing_tells_apart_the_last_that_moved_counts() -> None:
     first = in_step(0, 2, 4, section_mono=NOW - 5.0)
     assert of_streams(first, in_step(1, 3, 5, section_mono=NOW - 80.0)) == (0, False)
