@@ -543,6 +543,9 @@ def test_where_no_evaluation_is_due_those_that_were_told_are_owed_and_at_least_o
         ((9.0, 2.0), {"pass_below": 3.0}, 9.0, 0),
         ((2.0, 9.0), {"pass_below": 3.0}, 9.0, 0),
         ((9.0, 2.0), {"pass_above": 3.0}, 2.0, 0),
+        ((2.0, 9.0), {"pass_above": 3.0}, 2.0, 0),
+        ((2.0, 9.0, 5.0), {"pass_above": 3.0}, 2.0, 0),
+        ((2.0, 9.0, 5.0), {"pass_below": 3.0}, 9.0, 0),
         ((2.0, 2.0), {"pass_below": 3.0}, 2.0, 0),
         ((math.nan, 2.0), {"pass_below": 3.0}, None, 1),
         ((2.0, math.nan, 1.0), {"pass_below": 3.0}, None, 1),
@@ -582,16 +585,27 @@ def test_an_evaluation_counts_where_none_was_due(
     assert facts.measures["c"].ranks["0"].owed == 2
 
 
-def test_an_evaluation_of_what_was_loaded_is_of_the_step_that_was_saved() -> None:
+@pytest.mark.parametrize(
+    ("again", "bound", "value"),
+    [
+        ((2.0,), "pass_below", 9.0),
+        ((2.0, 5.0), "pass_above", 2.0),
+        ((5.0, 11.0, 6.0), "pass_below", 11.0),
+    ],
+)
+def test_an_evaluation_of_what_was_loaded_is_of_the_step_that_was_saved(
+    again: Sequence[float], bound: str, value: float
+) -> None:
     ranks = evaluated((9.0,))
     for rank in ranks:
         rank.lines = [line for line in rank.lines if line["msg"] != "done"]
         rank.restart(STEPS)
-        rank.say("eval", STEPS, "eval", val_loss=2.0)
+        for loss in again:
+            rank.say("eval", STEPS, "eval", val_loss=loss)
         rank.done()
-    bounds = {"pass_above": None, "pass_below": 3.0}
+    bounds = {"pass_above": None, bound: 3.0}
     found = measured(ranks, "val_loss", without_evals(), **bounds)
-    assert found.value == 9.0
+    assert found.value == value
 
 
 def test_facts_of_version_3_hold_the_last_evaluation_of_a_step() -> None:

@@ -55,6 +55,8 @@ def test_what_stands_before_the_last_boot_line_of_a_first_read_is_not_this_run()
     assert boots_in_front(read[:2]) == set()
     assert boots_in_front([read[0], read[3]]) == set(), "its boot line comes out of order"
     assert boots_in_front([line(1, "a"), line(1, "b")]) == set()
+    assert boots_in_front([line(1, "a", "boot"), line(1, "b", "boot"), line(2, "a")]) == set()
+    assert boots_in_front([]) == set()
 
 
 @pytest.mark.parametrize(

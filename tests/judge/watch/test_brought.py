@@ -1,0 +1,45 @@
+"""Which lines a recorded tick brought, by the bytes that it says it had read."""
+
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.heartbeat import MAX_LINE_BYTES
+from gonogo.contract.tick import Tick
+from gonogo.judge.watch.brought import ByBytes
+from gonogo.rundir import RunDir
+
+LONG = b"x" * (MAX_LINE_BYTES + 1)
+
+
+def brought(folder: Path, written: bytes, *ends: int) -> list[list[bytes]]:
+    """Return what each tick brought of a file of rank 0, and what none did."""
+    run_dir = RunDir(folder)
+    run_dir.heartbeat(0).write_bytes(written)
+    files = ByBytes(run_dir)
+    found = [files.lines_of(Tick.model_construct(upto={"0": end}))[0] for end in ends]
+    return [*found, *(rows[0] for rows in files.rest())]
+
+
+@pytest.mark.parametrize(
+    ("ends", "lines"),
+    [
+        ((2, 4), [[b"a"], [b"b"]]),
+        ((1, 3, 4), [[], [b"a"], [b"b"]]),
+        ((3, 3, 4), [[b"a"], [], [b"b"]]),
+        ((4, 4), [[b"a", b"b"], []]),
+        ((2, 99), [[b"a"], [b"b"]]),
+        ((2,), [[b"a"], [b"b"]]),
+    ],
+    ids=["whole", "parts", "twice", "no more", "beyond the end", "the rest"],
+)
+def test_a_tick_brings_whole_lines_and_a_part_waits_for_its_rest(
+    ends: tuple[int, ...], lines: list[list[bytes]], tmp_path: Path
+) -> None:
+    assert brought(tmp_path, b"a\nb\n", *ends) == lines
+
+
+def test_what_outgrew_a_line_was_one_of_that_look_and_so_was_its_rest(tmp_path: Path) -> None:
+    written = LONG + b"y\nb\n"
+    assert brought(tmp_path, written, len(LONG), len(written)) == [[LONG], [b"y", b"b"]]
+    assert brought(tmp_path, b"a\n" + LONG, 2 + len(LONG)) == [[b"a"]]
