@@ -70,6 +70,14 @@ def durable_checkpoints(
             )
 
 
+def newest_verified(session: Session, run: RunRow) -> int:
+    """Return the last step whose checkpoint the watcher of a run verified; 0 where there is none.
+
+    One of a step that the run cannot have ended is another's.
+    """
+    return Saved(session, run).newest(reached_step(session, run))
+
+
 def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: Host | None = None) -> bool:
     """Say whether a checkpoint that was found whole once still is, as far as anybody knows.
 

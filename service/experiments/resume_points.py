@@ -19,6 +19,7 @@ from service.experiments.checkpoints import (
     found_missing,
     host_of_origin,
     is_durable,
+    newest_verified,
     went_to_its_end_unpassed,
 )
 from service.experiments.course import resolved_of
@@ -128,7 +129,8 @@ def load_weights(
     """Return the weights that a phase begins with, those that the phase `init_from` left, if any.
 
     Every run of it that goes on from no checkpoint does. Step 0: weights alone; the phase's own
-    steps, optimizer and data begin anew.
+    steps, optimizer and data begin anew. Where the last ones are durable no more there are none:
+    those before them are of a training that the gate of that phase did not see.
     """
     if init_from is None:
         return None
@@ -151,7 +153,8 @@ def _lineage_checkpoint(
     A run that was set aside, and `without`, is not looked at, nor one of which `made_by` says no;
     nor is one that was made under another patch than the last, though the last has left nothing
     yet; nor, where the phase is `over`, is a remedy for a condition that came to no end: only its
-    own next attempt goes on from it.
+    own next attempt goes on from it. Of one that is `over` no checkpoint stands for a later one
+    that was verified and is durable no more.
     What was taken over from another experiment (`origins`) is looked for there.
     """
     runs = runs_of(session, experiment.id, phase)
@@ -178,9 +181,12 @@ def _lineage_checkpoint(
     for run in counted:
         if run.change != counted[0].change:  # what a patch has made goes on under it alone
             continue
+        newest = newest_verified(session, run) if over else 0
         for found in durable_checkpoints(session, run, before):
             if found.path not in missing:
-                return found
+                return found if found.step >= newest else None
+        if newest:
+            return None
         began = run.resume_from
         early = began is not None and (before is None or began.step < before)
         if began is not None and early and began.step and is_durable(began, attempts, taken_over):

@@ -98,11 +98,20 @@ class Saved:
         """
         verified = self._verified.get(step)
         if verified is None:
-            looked = step < max(self._verified, default=0) or self._looked_to_the_end
+            looked = step < self.newest() or self._looked_to_the_end
             if looked and not self._is_told(step):
                 raise Corrupt(f"neither watcher nor rank told of a checkpoint of step {step}")
         elif not verified & {None, sha256}:  # None: by a watcher that told no digest
             raise Corrupt(f"it is not the checkpoint of step {step} that was verified")
+
+    def newest(self, reached: int | None = None) -> int:
+        """Return the last step whose checkpoint the watcher verified; 0 where it verified none.
+
+        Args:
+            reached: the last step that the run may have ended; None: nobody knows.
+        """
+        steps = (step for step in self._verified if reached is None or step <= reached)
+        return max(steps, default=0)
 
     @cached_property
     def _verified(self) -> dict[int, set[str | None]]:

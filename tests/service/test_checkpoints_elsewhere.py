@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.order import Order
+from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, save_json
+from tests.service import fake_run
 from tests.service.conftest import Plane
 from tests.service.fake_run import BOOT_TS, PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats, coded, size_of
@@ -205,6 +208,42 @@ def test_one_that_its_run_did_not_save_is_passed_over(
     assert (point.step if point else None) == (8 if untold else upto)
     if point:
         assert point.manifest_sha256 == manifest_of(run_dir, point.step)
+
+
+@pytest.mark.parametrize("how", ["whole", "deleted", "damaged", "all deleted"])
+def test_no_earlier_weights_stand_for_the_last_ones_of_a_phase(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The next phase would train what the gate of the phase before did not see, and be GO."""
+    told = {"observations": {"checkpoints": [seen(4), seen(8)]}}
+    last_tick = fake_run.last_tick
+    monkeypatch.setattr(
+        fake_run, "last_tick", lambda *given: last_tick(*given).model_copy(update=told)
+    )
+    plan = bundled_plan("demo")
+    plan["phases"] = plan["phases"][:2]
+    plan["phases"][0] |= {"steps": 8, "checkpoint": {"every_steps": 4}}
+    plan["phases"][1]["init_from"] = "sanity"
+    plane.submit(plan)
+    worker = plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    run_dir = RunDir(tmp_path / "runs" / order.run)
+    for step in (4, 8):
+        save_checkpoint(run_dir.path, step=step)
+    worker.start(order)
+    lines = {rank: beats(order, rank) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    if how == "damaged":
+        (run_dir.checkpoints / "step_000008" / "model.pt").write_bytes(b"torn")
+    elif how != "whole":
+        shutil.rmtree(run_dir.checkpoints / "step_000008")
+    if how == "all deleted":
+        shutil.rmtree(run_dir.checkpoints)
+    assert worker.end(order, lines).status_code == 200
+    following = plane.next_order(worker)
+    assert (following.phase, following.init_from) == ("synthetic", "sanity")
+    point = following.resume_from
+    assert (point and Path(point.path).name) == ("step_000008" if how == "whole" else None)
 
 
 def test_one_that_a_rank_told_of_is_its_own_though_nobody_came_to_read_it(
