@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.api import AlertType
 from gonogo.contract.cluster import EngineName
+from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Conflict, NameTaken
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
@@ -31,7 +32,7 @@ from service.agent.fitting import UNREADABLE, fitting
 from service.db.documents import ClaimKept, is_by_service
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
-from service.experiments.checkpoints import had_failed, iter_drifted, iter_unpassed
+from service.experiments.checkpoints import called, had_failed, iter_drifted, iter_unpassed
 from service.experiments.course import end_without_worker, resolved_of
 from service.experiments.epochs import EPOCH, is_of_now, next_token
 from service.experiments.lifecycle import (
@@ -396,18 +397,23 @@ def _unpassed(session: Session, experiment: ExperimentRow, run: RunRow) -> Unpas
         return None
     found = next(iter_unpassed(session, experiment, run.phase, point), None)
     if found is not None:
-        outcome = None if went_to_its_end(found) else had_failed(session, found)
+        outcome = None if went_to_its_end(found) else had_failed(session, found) or _code_of(found)
     else:
         found = next(iter_drifted(session, experiment, run.phase, point), None)
         outcome = OutcomeCode.CONFIG_MISMATCH
     if found is None:
         return None
-    plan = resolved_of(session.get_one(ExperimentRow, found.experiment)).parsed()
-    steps = plan.phase(found.phase).steps
+    source = session.get_one(ExperimentRow, found.experiment)
+    steps = resolved_of(source).parsed().phase(found.phase).steps
+    by_hand = called(session, source, found.phase)
     return UnpassedRun(
         experiment=found.experiment,
         run=found.id,
         steps=steps,
-        verdict=found.verdict,
+        verdict=found.verdict if by_hand in (None, Verdict.GO) else by_hand,
         outcome=outcome,
     )
+
+
+def _code_of(run: RunRow) -> OutcomeCode | None:
+    return None if run.outcome is None else run.outcome.code

@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Corrupt, GonogoError
+from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.contract.records import Manifest, Preflight
@@ -38,6 +39,7 @@ from service.experiments.saved import Saved, load_told, reached_step
 from service.queries.experiments import runs_of
 from service.queries.findings import load_findings
 from service.told.awaited import has_not_passed, went_to_its_end
+from service.told.decided import load_decided
 
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 2**20
@@ -139,14 +141,40 @@ def iter_unpassed(
     That may be in one from which `experiment` goes on itself: what was taken over of a run is still
     of that run, however many experiments lie between. There it may also be one that went on from
     that checkpoint, or wrote it, and had failed by what its own lines show or in its gate: the
-    experiment went no further, and what goes on with it elsewhere is one more try.
+    experiment went no further, and what goes on with it elsewhere is one more try. So it is with a
+    phase that a person did not call GO once it was over.
     """
     for at, looked, runs in _iter_origins(session, experiment, phase, point):
         found = went_to_its_end_unpassed(looked, runs)
         if found is None and at is not experiment:
             found = next((run for run in reversed(runs) if had_failed(session, run)), None)
+        if found is None:
+            found = _called_unpassed(session, at, phase, _holder(looked, runs))
         if found is not None:
             yield found
+
+
+def called(session: Session, experiment: ExperimentRow, phase: str) -> Verdict | None:
+    """Return what a person called a phase of a finished experiment; None where nobody did."""
+    if experiment.state != ExperimentState.FINISHED:
+        return None
+    said = load_decided(session, [experiment.id])[experiment.id].overrides
+    words = [row.verdict for row in said if row.phase == phase and row.condition is None]
+    return words[-1] if words else None
+
+
+def _called_unpassed(
+    session: Session, experiment: ExperimentRow, phase: str, holder: RunRow | None
+) -> RunRow | None:
+    """Return the run that wrote a checkpoint where a person's word is that it did not pass.
+
+    Of one that went to no end evidence has not said more than INCONCLUSIVE either.
+    """
+    if holder is None:
+        return None
+    whole = (Verdict.NO_GO, Verdict.INCONCLUSIVE, Verdict.CONDITIONAL_GO)
+    words = whole if went_to_its_end(holder) else (Verdict.NO_GO,)
+    return holder if called(session, experiment, phase) in words else None
 
 
 def iter_drifted(

@@ -611,6 +611,35 @@ def test_a_longer_phase_passes_with_the_condition_that_it_did_not_pass_before(
     assert (condition["state"], condition["evidence_from"]) == ("open", None)
 
 
+@pytest.mark.parametrize(("word", "passes"), [("NO_GO", False), ("GO", True)])
+def test_a_phase_that_a_person_called_no_go_is_gone_on_with_as_one_that_is(
+    plane: Plane, tmp_path: Path, word: str, passes: bool
+) -> None:
+    """Its evidence was GO: what comes after a checkpoint of it was GO again, without a word."""
+    sets, longer = ({"phases.synthetic.steps": steps} for steps in (30, 31))
+    worker = plane.worker(home=tmp_path / "runs")
+    first = plane.submit(set=sets)
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / order.run, step=20)
+    verb(plane, first, "halt")
+    worker.run_through(order)
+    plane.wait_state(first, "awaiting_decision")
+    verb(plane, first, "cancel")
+    plane.wait_state(first, "finished")
+    body = {"verdict": word, "reason": "it was of other data"}
+    assert plane.call("POST", f"/experiments/{first}/decisions", json=body).status_code == 201
+    if not passes:
+        said = refused(plane, f"{first}:synthetic@20", set=sets)
+        assert f"synthetic went to its last step in {first} and is not GO" in said
+    second = plane.submit(origin=f"{first}:synthetic@20", set=longer)
+    going = plane.next_order(worker)
+    assert (going.experiment, going.resume_from and going.resume_from.step) == (second, 20)
+    before = going.unpassed
+    told = None if before is None else (before.run, before.verdict, before.outcome)
+    assert told == (None if passes else (order.run, "NO_GO", None))
+
+
 @pytest.mark.parametrize("reason", ["non_finite", "stalled"])
 def test_what_its_lines_had_shown_to_fail_is_tried_once_more_with_a_condition(
     reason: str, plane: Plane, tmp_path: Path
