@@ -30,7 +30,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from gonogo.contract.api import ProblemBody
-from service.http.problems import BadRequest, problem_response
+from service.http.problems import TOO_LARGE, BadRequest, problem_response
 
 REQUEST_S = 120.0
 """From a request's first byte, or a connection's beginning, to the end of its head; and for each
@@ -212,16 +212,17 @@ class Connection(HttpToolsProtocol):
             return
         self._refuse(
             HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            TOO_LARGE,
             f"address and headers have at most {HEAD_BYTES} bytes and {MOST_HEADERS} headers",
         )
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP (uvicorn's name, and its text)."""
-        self._refuse(HTTPStatus.BAD_REQUEST, msg)
+        self._refuse(HTTPStatus.BAD_REQUEST, BadRequest.code, msg)
 
-    def _refuse(self, status: HTTPStatus, text: str) -> None:
+    def _refuse(self, status: HTTPStatus, code: str, text: str) -> None:
         """Answer by a problem, as everywhere, and end the connection."""
-        problem = ProblemBody(title=status.phrase, status=status, detail=text, code=BadRequest.code)
+        problem = ProblemBody(title=status.phrase, status=status, detail=text, code=code)
         answer = problem_response(problem, {"Connection": "close"})
         lines = [b"%b: %b\r\n" % row for row in answer.raw_headers]
         self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", answer.body]))

@@ -17,7 +17,14 @@ from gonogo.contract.errors import GonogoError, NotAllowed
 from service.context import Context
 from service.http.auth import ALLOWS, Principal, Role, bearer_key, find_principal
 from service.http.connections import show_key
-from service.http.problems import BadRequest, NoKey, TooMany, problem_of_error, problem_response
+from service.http.problems import (
+    TOO_LARGE,
+    BadRequest,
+    NoKey,
+    TooMany,
+    problem_of_error,
+    problem_response,
+)
 
 UNKNOWN_BYTES = 64 * 2**10
 BODY_BYTES = 2**20
@@ -170,7 +177,7 @@ def _refuse(limit: int) -> ASGIApp:
             title="The request is too large",
             status=413,
             detail=f"this request may bring {limit} bytes",
-            code="too_large",
+            code=TOO_LARGE,
         ),
         {"Connection": "close"},
     )

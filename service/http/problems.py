@@ -30,6 +30,8 @@ from service.db.store import NO_ANSWER, NO_ANSWER_TEXT
 from service.evidence.artifacts import ArtifactNotHere
 
 MEDIA_TYPE = "application/problem+json"
+TOO_LARGE = "too_large"
+"""Code of what brings more than is taken: no error of the contract, since nothing looked at it."""
 _log = logging.getLogger(__name__)
 
 

@@ -1,7 +1,6 @@
 """An installed gonogo plans and judges by the configurations that a checkout has."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 from gonogo.judge.directory import judge_directory
 from gonogo.planning.source import bundled_plan
 from tests.data.make_runs import exit_of, healthy_ranks, order_of, save_run
+from tests.e2e.lab import clean_environ
 
 ROOT = Path(__file__).parents[2]
 SHIPPED, OWN = ROOT / "gonogo" / "planning" / "configs", ROOT / "nsa" / "configs"
@@ -45,7 +45,7 @@ def test_installed_alone_it_judges_by_a_plan_as_in_a_checkout(tmp_path: Path) ->
         text=True,
         check=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        env={**clean_environ(tmp_path), "PYTHONPATH": str(tmp_path / "site")},
     )
     said = json.loads(alone.stdout)
     here = judge_directory(tmp_path / "run", bundled_plan("demo"), "smoke")
