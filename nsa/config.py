@@ -3,8 +3,8 @@
 There are no defaults here: a missing key and an unknown key are errors, so that two runs with
 the same digest trained the same thing. The same schema serves `nsa/configs/*.yaml`, the `train`
 object of an order, and whoever writes orders (`python -m nsa.describe --schema`). Three whole
-sections, `engine`, `packing` and `loader`, and one key, `attention.compression`, may be left out;
-their absence is part of the digest.
+sections, `engine`, `packing` and `loader`, and two keys, `attention.compression` and
+`engine.cuda_graphs`, may be left out; their absence is part of the digest.
 """
 
 import dataclasses
@@ -133,13 +133,15 @@ class EngineConfig:
     `fused_adamw`: the optimizer as one kernel; null = on GPUs. `compile`: torch.compile of whole
     layers (of their feed-forward where attention is no single operator). `keep_checkpoints`: the
     newest n of this run stay (0 = all). `profile_steps`: so many steps, from the run's third, are
-    profiled (0 = none).
+    profiled (0 = none). `cuda_graphs`: a layer's forward and backward pass are started as one CUDA
+    graph each (false, which is also what its absence means: kernel by kernel).
     """
 
     fused_adamw: bool | None
     compile: bool
     keep_checkpoints: Count
     profile_steps: Count
+    cuda_graphs: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

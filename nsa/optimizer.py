@@ -57,6 +57,7 @@ def apply_gradients(
     rate: float,
     clip: float,
     on_collective: Callable[[], None],
+    gradients_stay: bool = False,
 ) -> Update:
     """Clip the gradients to a norm of `clip`, step at `rate`, and clear them.
 
@@ -71,6 +72,7 @@ def apply_gradients(
         rate: learning rate of this step.
         clip: largest norm.
         on_collective: told before the ranks add up the norm of sharded gradients.
+        gradients_stay: whether they keep their memory, filled with zeros.
     """
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -83,7 +85,7 @@ def apply_gradients(
     skipped = (~norm.isfinite()).to(torch.float32)
     _step_unless(skipped, optimizer)
     loss_scale.update()
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad(set_to_none=not gradients_stay)
     return Update(grad_norm=norm, skipped=skipped)
 
 

@@ -14,6 +14,7 @@ from nsa.attention.backends import BackendUnavailableError, choose_backend
 from nsa.attention.kernels import asked_kernels
 from nsa.checkpoint import Snapshot, load_checkpoint, load_weights, newest_checkpoint
 from nsa.config import TrainConfig, config_mapping
+from nsa.cuda_graphs import capture_layers, check_capturable, own_gradients
 from nsa.data import BatchPlan
 from nsa.device import choose_device, prepare_torch
 from nsa.errors import BadConfig
@@ -53,8 +54,13 @@ class Rig:
 
     def compute_dtype(self) -> torch.autocast:
         """The context of a forward pass: 16-bit arithmetic over fp32 weights, or plain fp32."""
-        dtype = torch.float16 if self.config.dtype == "fp16" else torch.bfloat16
-        return torch.autocast(self.device.type, dtype=dtype, enabled=self.config.dtype != "fp32")
+        return _autocast(self.config, self.device)
+
+    @property
+    def gradients_stay(self) -> bool:
+        """Whether gradients keep their memory from step to step (`nsa.cuda_graphs`)."""
+        engine = self.config.engine
+        return engine is not None and bool(engine.cuda_graphs) and self.plan.accumulate > 1
 
     def settle(self) -> None:
         """Let a section end when its work ends, not when its kernels are queued."""
@@ -88,6 +94,10 @@ def build_rig(
     engine, loss_scale = config.engine, LossScale(config.dtype, device, settings)
     if engine is not None and engine.compile:
         _compile(model, device, attention_backend)
+    if engine is not None and engine.cuda_graphs:
+        check_capturable(model, device, attention_backend, config.parallel)
+        with _autocast(config, device, cached=False):
+            capture_layers(model, sequences=plan.part_seqs, seq_len=plan.seq_len)
     snapshot = _open_checkpoint(launch, config, model)
     net = ranks.wrap(model)
     fused = None if engine is None else engine.fused_adamw
@@ -95,7 +105,7 @@ def build_rig(
     going_on = None if launch.weights_only else snapshot
     if going_on is not None:
         _go_on(going_on, optimizer, loss_scale, ranks, device)
-    return Rig(
+    rig = Rig(
         config=config,
         plan=plan,
         device=device,
@@ -109,6 +119,15 @@ def build_rig(
         marks=[] if going_on is None else going_on.marks,
         corpus=None if going_on is None else going_on.corpus,
     )
+    if rig.gradients_stay:
+        own_gradients(model)
+    return rig
+
+
+def _autocast(config: TrainConfig, device: torch.device, *, cached: bool = True) -> torch.autocast:
+    dtype = torch.float16 if config.dtype == "fp16" else torch.bfloat16
+    enabled = config.dtype != "fp32"
+    return torch.autocast(device.type, dtype=dtype, enabled=enabled, cache_enabled=cached)
 
 
 def _attention_backend(config: TrainConfig, device: torch.device) -> str:

@@ -254,6 +254,7 @@ class Trainer:
                 rate=rate,
                 clip=self.config.optim.clip,
                 on_collective=self.heart.count_collective,
+                gradients_stay=rig.gradients_stay,
             )
             if self.fault.kind == "slow":
                 rig.settle()

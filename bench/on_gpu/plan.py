@@ -45,7 +45,7 @@ STAGES = (
     Stage(name="kernel_table", limit_s=30),
     Stage(name="packed", limit_s=30),
     Stage(name="trainer_steps", limit_s=150),
-    Stage(name="tile_sweep", limit_s=60, without_gpu=False),
+    Stage(name="tile_sweep", limit_s=90, without_gpu=False),
     Stage(name="other_dtypes", limit_s=180, without_gpu=False),
 )
 """In order of value: who ends the command early keeps what matters most."""

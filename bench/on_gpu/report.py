@@ -15,8 +15,10 @@ Row = Mapping[str, Any]
 _KERNELS, _TILES = 12, 6
 _MAY_FAIL = ("attention", "kernels", "packed", "trainer", "proof")
 _KNOWN = (
-    "kernel", "direction", "mixture", "way", "kind", "sequences", "compiled", "B", "S", "dtype",
+    "kernel", "direction", "mixture", "way", "kind", "sequences", "compiled", "graphs", "B", "S",
+    "dtype",
 )  # fmt: skip
+_WAYS = ("compiled", "graphs")
 
 
 def report(rows: Sequence[Row], planned: Iterable[str]) -> str:
@@ -161,28 +163,29 @@ def _trainer(rows: Sequence[Row]) -> Iterator[str]:
         yield ""
         yield "## Steps of the trainer"
         lines = [
-            [row["kind"], row["sequences"], "yes" if row["compiled"] else "no", row["tok_s"],
-             row["step_ms"], row["reserved_mb"]]
+            [row["kind"], row["sequences"], *("yes" if row[way] else "no" for way in _WAYS),
+             row["tok_s"], row["step_ms"], row["reserved_mb"]]
             for row in told
         ]  # fmt: skip
-        head = ["attention", "sequences", "compiled", "tokens/s", "step ms", "reserved MB"]
+        head = ["attention", "sequences", *_WAYS, "tokens/s", "step ms", "reserved MB"]
         yield from _table(head, lines)
 
 
 def _tiles(rows: Sequence[Row]) -> Iterator[str]:
-    told = [row for row in _of(rows, "tile") if "ms" in row]
-    base = next((row["ms"] for row in told if row["kernel"] is None), None)
-    better = sorted(
-        (row for row in told if base and row["kernel"] is not None and row["ms"] < base),
-        key=lambda row: row["ms"],
-    )
-    if base:
-        yield ""
-        yield "## Tiles"
-        yield ""
-        yield f"The table's: {base} ms; {len(better)} of {len(told) - 1} others were faster."
-        for row in better[:_TILES]:
-            yield f"- {base / row['ms']:.3f} x: `{row['tile']}`"
+    told = [row for row in _of(rows, "tile") if "us" in row]
+    swept = dict.fromkeys((row["kernel"], row["B"], row["S"]) for row in told)
+    if swept:
+        yield from ("", "## Tiles", "")
+    for kernel, B, S in swept:
+        these = [row for row in told if (row["kernel"], row["B"], row["S"]) == (kernel, B, S)]
+        own = next((row["us"] for row in these if row["own"]), None)
+        others = sorted((row for row in these if not row["own"]), key=lambda row: row["us"])
+        better = [row for row in others if own and row["us"] < own]
+        yield (
+            f"{kernel} at {B} x {S}: the table's {own} µs; {len(better)} of {len(others)} others "
+            "were faster."
+        )
+        yield from (f"- {own / row['us']:.3f} x: `{row['tile']}`" for row in better[:_TILES])
 
 
 def _proofs(rows: Sequence[Row]) -> Iterator[str]:

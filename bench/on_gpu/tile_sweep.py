@@ -1,41 +1,75 @@
-"""Which tiles are fastest here? Each of the three largest kernels by itself, others as they are.
+"""Which tiles are fastest here? Each kernel by itself, by its own time on the device.
 
-Rows `tile`, each written as it would stand in `nsa/attention/gpu/tiles.py`. A candidate that does
-not compile or fit says so. Nothing is chosen here: a person does, and the trial proves it again.
+Rows `tile`, each written as it would stand in `nsa/attention/gpu/tiles.py`, with the microseconds
+of every launch of the kernel in one call: bands one a branch. What a call takes as a whole would be
+the host's time as much as the kernel's. A candidate that does not compile or fit says so. Nothing
+is chosen here: a person does, and the trial proves it again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Iterable, Iterator
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
-from bench.on_gpu.figures import spread
 from bench.on_gpu.rows import Context
-from bench.on_gpu.stopwatch import Step, measure
+from bench.on_gpu.stopwatch import Step
 from nsa.attention.gpu import launch
 from nsa.attention.gpu.cases import HEAD_DIM, Case, forward_backward
 from nsa.attention.gpu.compilation import compile_each, rehearse
 from nsa.attention.gpu.tiles import Tile, Tiles, tiles_for
 
-SWEPT = ("forward", "dkdv", "gathered_backward")
-_CASE = Case(S=8192, B=2)
 DTYPE = torch.bfloat16
+_CALLS = 5
+_TRAINED, _LONG = Case(S=2048, B=32), Case(S=32768)
+KERNELS: Mapping[str, str] = {
+    "forward": "band_forward",
+    "dq": "band_dq",
+    "dkdv": "band_dkdv",
+    "gathered": "gathered_forward",
+    "gathered_backward": "gathered_backward",
+    "scores": "block_scores",
+}
+"""Of each column of the table the kernel that it sizes."""
+_OF_BANDS = (
+    "64x64/4/2", "64x64/4/3", "64x64/4/4", "64x32/4/3", "64x128/4/2", "64x128/8/3", "128x32/8/3",
+    "128x64/4/2", "128x64/4/3", "128x64/8/2", "128x64/8/3", "128x64/8/4", "128x64/8/2/128",
+    "128x64/8/3/128", "128x128/8/2", "128x128/8/3",
+)  # fmt: skip
+_OF_BLOCKS = (
+    "32x64/4/2", "64x64/4/1", "64x64/4/2", "64x64/4/3", "64x64/4/4", "64x64/8/2", "64x64/8/2/128",
+    "128x64/4/1", "128x64/4/2", "128x64/8/1", "128x64/8/2", "128x64/8/3",
+)  # fmt: skip
+CANDIDATES: Mapping[str, Sequence[str]] = {
+    "forward": _OF_BANDS,
+    "dq": _OF_BANDS,
+    "dkdv": (
+        "32x64/4/3", "32x64/4/4", "32x128/4/2", "32x128/4/3", "32x128/4/4", "32x128/8/3",
+        "64x64/4/1", "64x64/4/2", "64x64/4/3", "64x64/8/2", "64x128/4/2", "64x128/8/1",
+        "64x128/8/2", "64x128/8/3", "64x128/8/2/128", "128x64/4/2", "128x64/8/2", "128x128/8/1",
+        "128x128/8/2",
+    ),
+    "gathered": (*_OF_BLOCKS, "64x64/4/1/128", "128x64/4/1/128", "128x64/8/1/128", "256x64/8/1"),
+    "gathered_backward": _OF_BLOCKS,
+    "scores": (
+        "32x64/4/2", "64x32/4/2", "64x64/4/1", "64x64/4/2", "64x64/4/3", "64x64/8/2", "64x128/4/2",
+        "64x128/8/2", "128x32/4/2", "128x64/4/2", "128x64/8/2", "128x64/8/3", "128x128/8/2",
+    ),
+}  # fmt: skip
+"""rows x keys / warps / stages, and the most registers where they are limited."""
 
 
-def candidates(of: Tile) -> Iterator[Tile]:
-    """Tiles around one: rows, keys, warps, stages, and half of the registers."""
-    for rows, warps, stages in itertools.product((64, 128), (4, 8), (2, 3)):
-        for registers in (None, 128) if warps == 8 else (None,):
-            tile = dataclasses.replace(
-                of, rows=rows, warps=warps, stages=stages, registers=registers
-            )
-            if tile != of:
-                yield tile
+def tile_of(told: str) -> Tile:
+    """The tile of a candidate."""
+    size, warps, stages, *registers = told.split("/")
+    rows, keys = map(int, size.split("x"))
+    most = int(registers[0]) if registers else None
+    return Tile(rows=rows, keys=keys, warps=int(warps), stages=int(stages), registers=most)
 
 
 def as_row(kernel: str, tile: Tile) -> str:
@@ -58,32 +92,70 @@ def using(tiles: Tiles) -> Iterator[None]:
         launch.tiles_for = before
 
 
-def run(context: Context) -> None:
-    """Rows `tile`: forward + backward of a layer at 8k, with one kernel's tile changed.
+def sweeps(table: Tiles) -> Iterator[tuple[Case, str, Tile]]:
+    """Case, column and tile of each row, the table's own first: where most time goes, first."""
+    for case, columns in (
+        (_TRAINED, ("dkdv", "dq", "forward")),
+        (_LONG, ("gathered_backward", "dkdv", "gathered", "dq", "forward", "scores")),
+    ):
+        for column in columns:
+            own = getattr(table, column)
+            others = [tile_of(told) for told in CANDIDATES[column]]
+            for tile in (own, *(tile for tile in others if tile != own)):
+                yield case, column, tile
 
-    The first, of no kernel, is of the table as it is.
+
+def launches_us(step: Step, kernel: str) -> list[float]:
+    """Microseconds on the device of each launch of a kernel within a call, medians of some calls.
+
+    Raises:
+        RuntimeError: The call does not launch it.
     """
+    step()
+    with profile(activities=[ProfilerActivity.CUDA]) as told:
+        for _ in range(_CALLS):
+            step()
+        torch.cuda.synchronize()
+    found = sorted((event for event in told.events() if event.name == kernel),
+                   key=lambda event: event.time_range.start)  # fmt: skip
+    if not found or len(found) % _CALLS:
+        raise RuntimeError(f"{len(found)} launches of {kernel} in {_CALLS} calls")
+    each = len(found) // _CALLS
+    return [
+        round(statistics.median(event.self_device_time_total for event in found[n::each]), 2)
+        for n in range(each)
+    ]
+
+
+def run(context: Context) -> None:
+    """Rows `tile`: one kernel's launches within forward and backward, with its tile changed."""
     table = tiles_for(DTYPE, HEAD_DIM)
-    step = forward_backward(_CASE, "triton", DTYPE, context.device)
+    steps = {case: forward_backward(case, "triton", DTYPE, context.device)
+             for case in (_TRAINED, _LONG)}  # fmt: skip
+    tried = list(sweeps(table))
+    _compile_all(tried, table, steps)
 
-    def measure_with(tiles: Tiles) -> dict[str, float]:
-        with using(tiles):
-            return spread(measure(step, context.device))
+    def measure(case: Case, column: str, tile: Tile) -> dict[str, object]:
+        with using(dataclasses.replace(table, **{column: tile})):
+            each = launches_us(steps[case], KERNELS[column])
+        return {"us": round(sum(each), 2), "each_us": each}
 
-    unit = functools.partial(measure_with, table)
-    context.measure("tile", "tiles of the table", unit, kernel=None, S=_CASE.S, B=_CASE.B)
-    tried = [(kernel, tile) for kernel in SWEPT for tile in candidates(getattr(table, kernel))]
-    _compile_all(tried, table, step)
-    for kernel, tile in tried:
-        row = as_row(kernel, tile)
-        unit = functools.partial(measure_with, dataclasses.replace(table, **{kernel: tile}))
-        context.measure("tile", row, unit, needed_s=4.0, kernel=kernel, tile=row)
+    for case, column, tile in tried:
+        row = as_row(column, tile)
+        own = tile == getattr(table, column)
+        context.measure(
+            "tile", f"{row} at {case.B}x{case.S}",
+            functools.partial(measure, case, column, tile),
+            kernel=column, tile=row, own=own, S=case.S, B=case.B,
+        )  # fmt: skip
 
 
-def _compile_all(tried: Iterable[tuple[str, Tile]], table: Tiles, step: Step) -> None:
+def _compile_all(
+    tried: Iterable[tuple[Case, str, Tile]], table: Tiles, steps: Mapping[Case, Step]
+) -> None:
     """All candidates at once; one that does not compile says so when its turn comes."""
     launches = {}
-    for kernel, tile in tried:
-        with using(dataclasses.replace(table, **{kernel: tile})):
-            launches |= {found.key(): found for found in rehearse([step])}
+    for case, column, tile in tried:
+        with using(dataclasses.replace(table, **{column: tile})):
+            launches |= {found.key(): found for found in rehearse([steps[case]])}
     compile_each(list(launches.values()))

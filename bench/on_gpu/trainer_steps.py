@@ -1,8 +1,9 @@
 """How many tokens a second does the real trainer make of the 125M model?
 
 Rows `trainer`: whole runs of `nsa.trainer` in this process, from their own heartbeats: sparse and
-dense attention, 2 and 32 sequences a step, eager and with `engine.compile`. The first steps (start,
-compilation) are left out.
+dense attention, 2 and 32 sequences a step, kernel by kernel, and with `engine.cuda_graphs` and
+`engine.compile` where each may help: few tokens wait for the host, many for memory. The first steps
+(start, capture, compilation) are left out.
 """
 
 from __future__ import annotations
@@ -40,15 +41,18 @@ _SHRUNKEN = {
 
 
 def variants(*, tiny: bool) -> Iterator[dict[str, Any]]:
-    """Attention, sequences a step, whether compiled: in order of value."""
-    compiled = (False,) if tiny else (False, True)
-    for compile_it in compiled:
-        for sequences in (2,) if tiny else (2, 32):
-            for kind in ("nsa", "dense"):
-                yield {"kind": kind, "sequences": sequences, "compiled": compile_it}
+    """Attention, sequences a step, whether compiled, whether captured: in order of value."""
+    plain, graphs = {"compiled": False, "graphs": False}, {"compiled": False, "graphs": True}
+    compiled, both = {"compiled": True, "graphs": False}, {"compiled": True, "graphs": True}
+    of_gpus = ((2, graphs), (32, compiled), (2, both))
+    for sequences, way in ((2, plain), *(() if tiny else ((32, plain), *of_gpus))):
+        for kind in ("nsa", "dense"):
+            yield {"kind": kind, "sequences": sequences, **way}
 
 
-def build(*, kind: str, sequences: int, compiled: bool, steps: int, tiny: bool) -> TrainConfig:
+def build(
+    *, kind: str, sequences: int, compiled: bool, graphs: bool, steps: int, tiny: bool
+) -> TrainConfig:
     """The 125M model's configuration for one process, on synthetic data."""
     mapping = load_config(Path("m7c_125m"))
     if tiny:
@@ -58,7 +62,8 @@ def build(*, kind: str, sequences: int, compiled: bool, steps: int, tiny: bool) 
     mapping |= {
         "attention": {**mapping["attention"], "kind": kind, "backend": backend},
         "batch": {"global_seqs": sequences, "accumulate": 1},
-        "engine": {**AS_IF_ABSENT["engine"], "fused_adamw": not tiny, "compile": compiled},
+        "engine": {**AS_IF_ABSENT["engine"], "fused_adamw": not tiny, "compile": compiled,
+                   "cuda_graphs": graphs},
         "eval": {**mapping["eval"], "every_steps": 0},
         "data": "synthetic", "parallel": "single", "steps": steps,
     }  # fmt: skip

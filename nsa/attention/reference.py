@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nsa.attention import selection_rule
+from nsa.attention.precision import products
 from nsa.attention.tensors import Tensors
 
 
@@ -145,10 +146,12 @@ def nsa_attention_reference(
         return x_BSGD.to(exact).repeat_interleave(H // G, dim=2)
 
     def logits(keys_BKHD: Tensor) -> Tensor:
-        return scale * torch.einsum("bshd,bkhd->bshk", queries, keys_BKHD)
+        with products(q.device, "ieee"):  # whatever the process has set
+            return scale * torch.einsum("bshd,bkhd->bshk", queries, keys_BKHD)
 
     def mix(p_BSHK: Tensor, values_BKHD: Tensor) -> Tensor:
-        return torch.einsum("bshk,bkhd->bshd", p_BSHK, values_BKHD)
+        with products(q.device, "ieee"):
+            return torch.einsum("bshk,bkhd->bshd", p_BSHK, values_BKHD)
 
     t = positions[:, None]
     s = torch.arange(S, device=q.device)[None, :]

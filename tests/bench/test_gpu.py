@@ -1,5 +1,6 @@
 """What `python -m bench.gpu` decides, and its stages really run, tiny, where there is no GPU."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -264,9 +265,13 @@ def test_the_report_tells_what_was_measured_what_failed_and_what_was_left_out() 
         *({"row": "packed", "mixture": "mixed", "way": way, "sequences": 9, "longest": 40,
            "eager": {"ms": ms}} for way, ms in (("one pass", 2.0), ("several passes", 3.0))),
         {"row": "packed", "mixture": "one", "way": "one pass", "error": "OutOfResources: no"},
-        {"row": "tile", "kernel": None, "ms": 2.0},
-        {"row": "tile", "kernel": "dkdv", "tile": "dkdv=Tile()", "ms": 1.0},
-        {"row": "tile", "kernel": "dkdv", "tile": "other", "error": "does not fit"},
+        *({"row": "tile", "kernel": "dkdv", "B": 1, "S": 64, "own": own, "tile": tile, "us": us}
+          for own, tile, us in ((True, "the table's", 2.0), (False, "dkdv=Tile()", 1.0),
+                                (False, "a slow one", 3.0))),
+        {"row": "tile", "kernel": "dkdv", "B": 1, "S": 64, "own": False, "tile": "other",
+         "error": "does not fit"},
+        {"row": "trainer", "kind": "nsa", "sequences": 2, "compiled": False, "graphs": True,
+         "tok_s": 9.0, "step_ms": 8.0, "reserved_mb": 7.0},
         {"row": "left_out", "what": "trainer dense"},
         {"row": "stage", "stage": "tile_sweep", "left_out": True},
     ]  # fmt: skip
@@ -287,7 +292,9 @@ def test_the_report_tells_what_was_measured_what_failed_and_what_was_left_out() 
         "- triton against flash, forward, batch 1, eager: faster from about 3251 on",
         "| mixed | 9 | 40 | 2.0 | 3.0 | 1.50 |",
         "- packed one one pass: OutOfResources: no",
-        "The table's: 2.0 ms; 1 of 1 others were faster.",
+        "| attention | sequences | compiled | graphs | tokens/s | step ms | reserved MB |",
+        "| nsa | 2 | no | yes | 9.0 | 8.0 | 7.0 |",
+        "dkdv at 1 x 64: the table's 2.0 µs; 1 of 2 others were faster.",
         "- 2.000 x: `dkdv=Tile()`",
         "- trainer dense",
         "- stage tile_sweep",
@@ -501,19 +508,25 @@ def test_the_kernel_table_is_of_a_real_profile(stage: Any) -> None:
 
 
 @needs_triton
-def test_tiles_around_the_tables_are_swept_and_printed_as_its_rows() -> None:
-    from bench.on_gpu.tile_sweep import SWEPT, as_row, candidates, using
-    from nsa.attention.gpu import launch
-    from nsa.attention.gpu.tiles import Tile, tiles_for
+def test_every_kernel_s_tiles_are_swept_and_printed_as_rows_of_the_table() -> None:
+    from bench.on_gpu.tile_sweep import DTYPE, KERNELS, as_row, sweeps, using
+    from nsa.attention.gpu import band, gathered, launch, scores
+    from nsa.attention.gpu.tiles import Tile, Tiles, tiles_for
 
-    table = tiles_for(torch.bfloat16, 64)
-    for kernel in SWEPT:
-        own = getattr(table, kernel)
-        around = list(candidates(own))
-        assert own not in around
-        assert len(set(around)) == len(around) >= 11
-        assert eval(as_row(kernel, around[0]).split("=", 1)[1].rstrip(",")) == around[0]
-    assert Tile(rows=1, keys=1, warps=1, stages=1) != table.forward
+    table = tiles_for(DTYPE, 64)
+    assert set(KERNELS) == {field.name for field in dataclasses.fields(Tiles)}
+    for kernel in KERNELS.values():
+        assert any(hasattr(module, kernel) for module in (band, gathered, scores))
+    seen: dict[tuple[Any, str], list[Tile]] = {}
+    for case, column, tile in sweeps(table):
+        seen.setdefault((case, column), []).append(tile)
+    assert {column for _, column in seen} == set(KERNELS)
+    for (_, column), tiles in seen.items():
+        assert tiles[0] == getattr(table, column)
+        assert len(set(tiles)) == len(tiles) >= 11
+        assert {tile.keys for tile in tiles} == {64} or "gathered" not in column
+        told = as_row(column, tiles[-1])
+        assert eval(told.split("=", 1)[1].rstrip(",")) == tiles[-1]
     other = tiles_for(torch.bfloat16, 128)
     with using(other):
         assert launch.tiles_for(torch.bfloat16, 64) is other

@@ -12,7 +12,8 @@ where walking over all of them costs less than gathering queries (see function.p
 Rows are (query, head of the group) pairs, neighbours in memory: keys are read once for all heads
 of a group, whatever their number. Scores, statistics and sums are fp32, in powers of two. Every
 sum has one owner and one order, so results repeat bit by bit. Tiles that every row sees whole,
-which are most, are not masked: with D = 64 the masks would cost as much as the products. Sizes are
+which are most, are not masked: with D = 64 the masks would cost as much as the products. A block
+that a query did not choose is left out by the number of its row, one for a tile of keys. Sizes are
 not specialised on, so that a new length compiles nothing.
 
 Shapes: q, out, grad [B, S, H, D]; k, v [B, K, G, D]; lse [B, S, H]; gate, dot [B, S, H, 3];
@@ -81,12 +82,12 @@ def band_forward(
         k_ND = tl.load(k_ptr + key_at_N[:, None] * D + x_D[None, :], mask=here_ND, other=0.0)
         v_ND = tl.load(v_ptr + key_at_N[:, None] * D + x_D[None, :], mask=here_ND, other=0.0)
         score_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * log2_scale
+        if BLOCK:
+            chosen = is_chosen(word_M1, s_N[None, :], s0, N, BLOCK)
+            score_MN += tl.where(chosen, 0.0, float("-inf"))
         if not all_visible(t_first, t_last, s0, K, prefix, N, ALIGN, BACK, STRIDE, REACH):
             seen_MN = visible(t_M[:, None], s_N[None, :], K, prefix, ALIGN, BACK, STRIDE, REACH)
             score_MN = tl.where(seen_MN, score_MN, float("-inf"))
-        if BLOCK:
-            chosen = is_chosen(word_M1, s_N[None, :], s0, N, BLOCK)
-            score_MN = tl.where(chosen, score_MN, float("-inf"))
         new_top_M = tl.maximum(top_M, tl.max(score_MN, 1))
         safe_M = tl.where(new_top_M == float("-inf"), 0.0, new_top_M)
         p_MN = tl.exp2(score_MN - safe_M[:, None])
@@ -149,13 +150,13 @@ def band_dq(
         k_ND = tl.load(k_ptr + key_at_N[:, None] * D + x_D[None, :], mask=here_ND, other=0.0)
         v_ND = tl.load(v_ptr + key_at_N[:, None] * D + x_D[None, :], mask=here_ND, other=0.0)
         score_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * log2_scale
-        score_MN -= lse_M[:, None]
+        less = lse_M[:, None]
+        if BLOCK:
+            less = tl.where(is_chosen(word_M1, s_N[None, :], s0, N, BLOCK), less, float("inf"))
+        score_MN -= less
         if not all_visible(t_first, t_last, s0, K, prefix, N, ALIGN, BACK, STRIDE, REACH):
             seen_MN = visible(t_M[:, None], s_N[None, :], K, prefix, ALIGN, BACK, STRIDE, REACH)
             score_MN = tl.where(seen_MN, score_MN, float("-inf"))
-        if BLOCK:
-            chosen = is_chosen(word_M1, s_N[None, :], s0, N, BLOCK)
-            score_MN = tl.where(chosen, score_MN, float("-inf"))
         p_MN = tl.exp2(score_MN)
         dp_MN = tl.dot(grad_MD, tl.trans(v_ND), input_precision=PRECISION)
         ds_MN = p_MN * gate_M[:, None] * (dp_MN - dot_M[:, None])
@@ -217,7 +218,11 @@ def band_dkdv(
         gate_M = tl.load(gate_ptr + at_M * 3 + BRANCH, mask=live_M, other=0.0)
         dot_M = tl.load(dot_ptr + at_M * 3 + BRANCH, mask=live_M, other=0.0)
         score_NM = tl.dot(k_ND, tl.trans(q_MD), input_precision=PRECISION) * log2_scale
-        score_NM -= lse_M[None, :]
+        less = lse_M[None, :]
+        if BLOCK:
+            word_1M = words_of(word_ptr, word_item, t_M, S, start, PACKED)[None, :]
+            less = tl.where(is_chosen(word_1M, s_N[:, None], s0, N, BLOCK), less, float("inf"))
+        score_NM -= less
         dp_NM = tl.dot(v_ND, tl.trans(grad_MD), input_precision=PRECISION)
         t_first, t_last = row0 // R, (row0 + M - 1) // R
         whole = all_visible(t_first, t_last, s0, K, prefix, N, ALIGN, BACK, STRIDE, REACH)
@@ -226,10 +231,6 @@ def band_dkdv(
             score_NM = tl.where(seen_NM & live_M[None, :], score_NM, float("-inf"))
             lone_M = has_one_key(t_M, prefix, ALIGN, BACK, STRIDE, REACH)
             dp_NM = tl.where(lone_M[None, :], dot_M[None, :], dp_NM)
-        if BLOCK:
-            word_1M = words_of(word_ptr, word_item, t_M, S, start, PACKED)[None, :]
-            chosen = is_chosen(word_1M, s_N[:, None], s0, N, BLOCK)
-            score_NM = tl.where(chosen, score_NM, float("-inf"))
         p_NM = tl.exp2(score_NM) * gate_M[None, :]
         dv_ND += tl.dot(p_NM.to(grad_MD.dtype), grad_MD, input_precision=PRECISION)
         ds_NM = p_NM * (dp_NM - dot_M[None, :])

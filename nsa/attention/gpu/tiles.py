@@ -58,10 +58,10 @@ def _all(rows: int, keys: int, warps: int, stages: int) -> Tiles:
 
 _HALF_NARROW = Tiles(
     forward=Tile(rows=128, keys=64, warps=8, stages=3, registers=128),
-    dq=Tile(rows=128, keys=64, warps=8, stages=2, registers=128),
-    dkdv=Tile(rows=64, keys=64, warps=4, stages=2),
-    gathered=Tile(rows=128, keys=64, warps=4, stages=1, registers=128),
-    gathered_backward=Tile(rows=64, keys=64, warps=4, stages=3),
+    dq=Tile(rows=64, keys=64, warps=4, stages=3),
+    dkdv=Tile(rows=128, keys=64, warps=4, stages=2),
+    gathered=Tile(rows=128, keys=64, warps=8, stages=2),
+    gathered_backward=Tile(rows=128, keys=64, warps=4, stages=2),
     scores=Tile(rows=64, keys=64, warps=4, stages=2),
 )
 
