@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from nsa.attention import counters
 from nsa.cuda_graphs import check_capturable, own_gradients
 from nsa.errors import BadConfig
 
@@ -76,6 +77,56 @@ def test_every_weight_gets_a_gradient_of_its_own() -> None:
     assert all(torch.equal(x.grad, torch.zeros_like(x)) for x in net.parameters())  # type: ignore[arg-type]
     pointers = {x.grad.data_ptr() for x in net.parameters()}  # type: ignore[union-attr]
     assert len(pointers) == 2
+
+
+def test_only_a_part_s_own_shape_in_training_is_replayed(
+    make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The capture itself needs a GPU: here a replay is the layer, and counted."""
+    replays: list[torch.Size] = []
+
+    def counted(layer: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        attention = layer.block.attention
+        stats = attention.gate_stats
+
+        def replay(x_BSE: torch.Tensor) -> torch.Tensor:
+            replays.append(x_BSE.shape)
+            out = layer(x_BSE)
+            stats.copy_(attention.gate_stats)  # as a graph writes to what it was captured with
+            attention.gate_stats = None
+            return out
+
+        return replay
+
+    def capture(layers: Any, samples: Any) -> Any:
+        assert not torch.is_autocast_cache_enabled()
+        with torch.autocast("cpu", dtype=torch.bfloat16):  # warm-up: what serves is known after it
+            for layer, (sample,) in zip(layers, samples, strict=True):
+                assert sample.requires_grad
+                layer(sample)
+        return tuple(map(counted, layers))
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", capture)
+    monkeypatch.setattr("nsa.rig.check_capturable", lambda *_asked: None)
+    train = {"batch": {"global_seqs": 4, "accumulate": 2}, "dtype": "bf16", "steps": 6,
+             "eval": {"every_steps": 3, "batches": 1}}  # fmt: skip
+    told = []
+    for name, engine in (("plain", ENGINE), ("graphs", GRAPHS)):
+        lines, trainer = _run(helpers, make_order(name, train={**train, "engine": engine}))
+        numbers = ("loss", "val_loss", "grad_norm", "gate_entropy", "gate_max")
+        told.append([[line.get(number) for number in numbers] for line in lines
+                     if line["msg"] in ("progress", "eval")])  # fmt: skip
+        told[-1].append(counters.snapshot())
+        assert bool(replays) == (name == "graphs")
+    assert told[0] == told[1]
+    model = trainer.rig.model
+    assert set(replays) == {torch.Size((2, 64, 32))}
+    assert len(replays) == len(model.layers()) * 2 * 5  # in the first step selection is looked at
+    before = len(replays)
+    model.train()
+    model.keep_selection(False)
+    model.layers()[0](torch.zeros(1, 64, 32), table=model.rotation)
+    assert len(replays) == before
 
 
 def _run(helpers: Any, order: Path) -> tuple[list[dict[str, Any]], Any]:
