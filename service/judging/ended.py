@@ -322,18 +322,19 @@ def _conditions_after(
     """
     about = load_run(deed.session, action.about or run.id)
     rules, facts = load_assessed(deed.session, about.id)
-    own = judge(with_history(facts, action.history), rules).conditions
+    judgement = judge(with_history(facts, action.history), rules)
     kept = [
         row
         for row in load_conditions(deed.session, experiment.id)
         if not row.condition.id.startswith(f"{run.phase}:")
     ]
     shown = _evidence(deed.session, about, assessment)
-    found = met_by(shown.attempt, open_for(kept, run.phase), shown.facts, shown.rules)
+    waiting, verdict = open_for(kept, run.phase), judgement.verdict
+    found = met_by(shown.attempt, waiting, shown.facts, shown.rules, verdict=verdict)
     met = {condition.id: condition for condition, _ in found}
     return [
         *(replace(row, condition=met.get(row.condition.id, row.condition)) for row in kept),
-        *(OpenCondition(condition=condition, criterion=None) for condition in own),
+        *(OpenCondition(condition=condition, criterion=None) for condition in judgement.conditions),
     ]
 
 
@@ -359,7 +360,8 @@ def _record(
     made = [decision]
     waiting = open_for(load_conditions(deed.session, experiment.id), run.phase)
     shown = _evidence(deed.session, about, assessment)
-    met = met_by(shown.attempt, waiting, shown.facts, shown.rules)
+    verdict = judgement.verdict
+    met = met_by(shown.attempt, waiting, shown.facts, shown.rules, verdict=verdict)
     if met:
         conditions = [condition for condition, _ in met]
         made.append(

@@ -198,6 +198,38 @@ def test_conditions_are_met_by_the_run_that_brings_the_evidence(plane: Plane) ->
     assert kinds == ["auto", "auto", "condition"]
 
 
+def test_a_condition_is_met_by_the_run_that_passed_and_by_none_that_decided_nothing(
+    plane: Plane,
+) -> None:
+    """The one before it had been fast enough; what the phase passed by was not, and all was GO."""
+    plan, fast = bundled_plan("demo"), {"metric": "dt_step_s", "aggregate": "median"}
+    first, second, third = plan["phases"][:3]
+    gate = [{**fast, "id": "pace", "pass_below": 0.15, "severity": "conditional"}]
+    finite = [{"id": "eval", "metric": "val_loss", "aggregate": "last", "pass_below": 9.0}]
+    phases = [
+        {**first, "steps": 6, "gate": gate},
+        {**second, "steps": 6, "gate": finite},
+        {**third, "steps": 6, "gate": []},
+    ]
+    experiment, worker = plane.submit({**plan, "phases": phases}), plane.worker()
+    worker.run_through(plane.next_order(worker))
+    for step_s, seen in ((0.1, False), (0.5, True)):
+        order = plane.next_order(worker)
+        worker.start(order)
+        told = {"step_s": step_s, "eval_s": 0.1 if seen else 0.0}
+        lines = {rank: beats(order, rank, **told) for rank in range(order.world_size)}
+        worker.ship(order, lines)
+        worker.end(order, lines)
+        if not seen:
+            plane.wait_state(experiment, "awaiting_decision")
+            assert plane.experiment(experiment)["conditions"][0]["state"] == "open"
+            path = f"/experiments/{experiment}/rerun"
+            assert plane.call("POST", path, json={"reason": "its evaluation"}).is_success
+    view = plane.wait_state(experiment, "finished")
+    assert [row["state"] for row in view["conditions"]] == ["missed"]
+    assert view["verdict"] == "NO_GO"
+
+
 def test_a_condition_can_be_waived_once_by_a_person(plane: Plane) -> None:
     gate = [
         {"id": "pace", "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",

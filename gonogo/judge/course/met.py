@@ -2,11 +2,13 @@
 
 Only a run of the phase itself brings evidence for one: a rerun that ends before its phase does, or
 trains on other data, answers whether a failure comes again, and what it says of a gate is nothing.
+Nor does one that its phase has not passed by: what is made of the phase instead, here or in another
+experiment, may come to another value, and is not asked for it any more.
 """
 
 from collections.abc import Iterable
 
-from gonogo.contract.decision import Condition, CriterionResult
+from gonogo.contract.decision import Condition, CriterionResult, Verdict
 from gonogo.contract.facts import Facts
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.rules import Rules
@@ -15,9 +17,16 @@ from gonogo.judge.gate.conditions import settle
 from gonogo.judge.gate.history import is_isolating
 from gonogo.judge.gate.rules import OpenCondition
 
+_PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
+
 
 def met_by(
-    run: Attempt, waiting: Iterable[OpenCondition], facts: Facts, rules: Rules
+    run: Attempt,
+    waiting: Iterable[OpenCondition],
+    facts: Facts,
+    rules: Rules,
+    *,
+    verdict: Verdict | None,
 ) -> list[tuple[Condition, CriterionResult]]:
     """Return the conditions that a run met, each with what its criterion said.
 
@@ -26,8 +35,10 @@ def met_by(
         waiting: open conditions whose evidence comes from its phase.
         facts: of the run.
         rules: the run's rules.
+        verdict: what its phase has come to by it, and by the runs before.
     """
     completed = run.outcome.klass is OutcomeClass.SUCCESS
-    if not completed or run.until is not None or is_isolating(run.change):
+    passed = verdict in _PASSING and run.verdict in _PASSING
+    if not completed or not passed or run.until is not None or is_isolating(run.change):
         return []
     return settle(waiting, facts, rules)

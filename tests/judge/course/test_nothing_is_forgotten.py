@@ -187,7 +187,8 @@ class World:
         self.note("auto", run.phase, judgement.conditions, about.rules, facts)
         shown = about if run.attempt.reason is RunReason.REMEDY else run
         waiting = open_for(self.conditions(), run.phase)
-        met = met_by(shown.attempt, waiting, shown.facts, shown.rules)
+        verdict = judgement.verdict
+        met = met_by(shown.attempt, waiting, shown.facts, shown.rules, verdict=verdict)
         self.note("condition", run.phase, [row for row, _ in met], about.rules, facts)
         action = decide(
             self.plan, run.phase, attempts, now=1e6 * len(self.runs), conditions=self.conditions()
