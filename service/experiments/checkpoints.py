@@ -72,12 +72,15 @@ def durable_checkpoints(
             )
 
 
-def newest_verified(session: Session, run: RunRow) -> int:
-    """Return the last step whose checkpoint the watcher of a run verified; 0 where there is none.
+def is_followed(session: Session, run: RunRow, point: ResumePoint | None) -> bool:
+    """Say whether a run saved a later checkpoint than a durable one of it (None: it left none).
 
-    One of a step that the run cannot have ended is another's.
+    That is one that the watcher verified or refused, or that a rank told of. One of a step that the
+    run cannot have ended is another's.
     """
-    return Saved(session, run).newest(reached_step(session, run))
+    path = None if point is None else PurePosixPath(point.path)
+    step = 0 if point is None else point.step
+    return Saved(session, run).is_followed(path, step, reached_step(session, run))
 
 
 def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: Host | None = None) -> bool:

@@ -19,7 +19,7 @@ from service.experiments.checkpoints import (
     found_missing,
     host_of_origin,
     is_durable,
-    newest_verified,
+    is_followed,
     went_to_its_end_unpassed,
 )
 from service.experiments.course import resolved_of
@@ -129,7 +129,7 @@ def load_weights(
     """Return the weights that a phase begins with, those that the phase `init_from` left, if any.
 
     Every run of it that goes on from no checkpoint does. Step 0: weights alone; the phase's own
-    steps, optimizer and data begin anew. Where the last ones are durable no more there are none:
+    steps, optimizer and data begin anew. Where the last ones are not durable there are none:
     those before them are of a training that the gate of that phase did not see.
     """
     if init_from is None:
@@ -154,7 +154,7 @@ def _lineage_checkpoint(
     nor is one that was made under another patch than the last, though the last has left nothing
     yet; nor, where the phase is `over`, is a remedy for a condition that came to no end: only its
     own next attempt goes on from it. Of one that is `over` no checkpoint stands for a later one
-    that was verified and is durable no more.
+    that was saved, and is not durable, or no more.
     What was taken over from another experiment (`origins`) is looked for there.
     """
     runs = runs_of(session, experiment.id, phase)
@@ -181,12 +181,12 @@ def _lineage_checkpoint(
     for run in counted:
         if run.change != counted[0].change:  # what a patch has made goes on under it alone
             continue
-        newest = newest_verified(session, run) if over else 0
-        for found in durable_checkpoints(session, run, before):
-            if found.path not in missing:
-                return found if found.step >= newest else None
-        if newest:
+        points = durable_checkpoints(session, run, before)
+        found = next((row for row in points if row.path not in missing), None)
+        if over and is_followed(session, run, found):
             return None
+        if found is not None:
+            return found
         began = run.resume_from
         early = began is not None and (before is None or began.step < before)
         if began is not None and early and began.step and is_durable(began, attempts, taken_over):

@@ -8,6 +8,7 @@ now.
 import json
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import PurePosixPath
 
 from sqlalchemy.orm import Session
 
@@ -21,6 +22,7 @@ from service.evidence.promised import promised_files, stored_bytes
 from service.queries.runs import load_progress
 
 _TICKS = "watch.jsonl"
+_FOLDER = "checkpoints"
 _SAID = f'"{Kind.CHECKPOINTS}"'.encode()
 _SEALED = b'"exit.json"'
 
@@ -98,26 +100,55 @@ class Saved:
         """
         verified = self._verified.get(step)
         if verified is None:
-            looked = step < self.newest() or self._looked_to_the_end
+            looked = step < max(self._verified, default=0) or self._looked_to_the_end
             if looked and not self._is_told(step):
                 raise Corrupt(f"neither watcher nor rank told of a checkpoint of step {step}")
         elif not verified & {None, sha256}:  # None: by a watcher that told no digest
             raise Corrupt(f"it is not the checkpoint of step {step} that was verified")
 
-    def newest(self, reached: int | None = None) -> int:
-        """Return the last step whose checkpoint the watcher verified; 0 where it verified none.
+    def is_followed(self, path: PurePosixPath | None, step: int, reached: int | None) -> bool:
+        """Say whether the run saved a later checkpoint than one, well or not.
 
         Args:
+            path: of that one; None: there is none.
+            step: of that one.
             reached: the last step that the run may have ended; None: nobody knows.
         """
-        steps = (step for step in self._verified if reached is None or step <= reached)
-        return max(steps, default=0)
+        looked = (row.step or 0 for row in self._seen)
+        if any(step < row and (reached is None or row <= reached) for row in looked):
+            return True
+        if self._last_told is None:
+            return False
+        told, at = self._last_told
+        read = next((row for row in self._seen if PurePosixPath(row.path) == told), None)
+        is_this = path is not None and path.parts[-len(told.parts) :] == told.parts
+        return at > step and not is_this and not (read is not None and read.verified)
+
+    @cached_property
+    def _seen(self) -> list[CheckpointSeen]:
+        """What the watcher said of the run's checkpoints, the newest first."""
+        return list(load_told(self._session, self._run))
+
+    @cached_property
+    def _last_told(self) -> tuple[PurePosixPath, int] | None:
+        """Return the last checkpoint that a rank told of, and at which step; None: of none here.
+
+        The line may come steps after what was saved: its path says which step that is of.
+        """
+        run = self._run
+        for rank in load_ranks(self._session, run.id):
+            for beat in load_newest_beats(self._session, run.id, rank, (Msg.CHECKPOINT,)):
+                path = PurePosixPath(beat.path or "")
+                if run.dir is not None and path.is_relative_to(run.dir):
+                    path = path.relative_to(run.dir)
+                return (path, beat.step) if path.parts[:1] == (_FOLDER,) else None
+        return None
 
     @cached_property
     def _verified(self) -> dict[int, set[str | None]]:
         """Step → digests of the manifests that the watcher verified; None: it told none."""
         found: dict[int, set[str | None]] = {}
-        for seen in load_told(self._session, self._run):
+        for seen in self._seen:
             if seen.verified and seen.step is not None:
                 found.setdefault(seen.step, set()).add(seen.manifest_sha256)
         return found

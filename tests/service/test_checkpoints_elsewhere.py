@@ -210,12 +210,15 @@ def test_one_that_its_run_did_not_save_is_passed_over(
         assert point.manifest_sha256 == manifest_of(run_dir, point.step)
 
 
-@pytest.mark.parametrize("how", ["whole", "deleted", "damaged", "all deleted"])
+@pytest.mark.parametrize(
+    "how", ["whole", "told", "deleted", "damaged", "all deleted", "refused", "never read"]
+)
 def test_no_earlier_weights_stand_for_the_last_ones_of_a_phase(
     plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """The next phase would train what the gate of the phase before did not see, and be GO."""
-    told = {"observations": {"checkpoints": [seen(4), seen(8)]}}
+    said = [] if how == "never read" else [seen(8, verified=how != "refused")]
+    told = {"observations": {"checkpoints": [seen(4), *said]}}
     last_tick = fake_run.last_tick
     monkeypatch.setattr(
         fake_run, "last_tick", lambda *given: last_tick(*given).model_copy(update=told)
@@ -232,18 +235,23 @@ def test_no_earlier_weights_stand_for_the_last_ones_of_a_phase(
         save_checkpoint(run_dir.path, step=step)
     worker.start(order)
     lines = {rank: beats(order, rank) for rank in range(order.world_size)}
+    if how in ("never read", "told"):
+        last = json.loads(lines[0].pop())
+        saved = {"msg": "checkpoint", "path": "checkpoints/step_000008"}
+        lines[0] += [json.dumps(last | row) for row in (saved, {"seq": last["seq"] + 1})]
     worker.ship(order, lines)
-    if how == "damaged":
+    if how in ("damaged", "refused"):
         (run_dir.checkpoints / "step_000008" / "model.pt").write_bytes(b"torn")
-    elif how != "whole":
+    elif how not in ("whole", "told"):
         shutil.rmtree(run_dir.checkpoints / "step_000008")
+    whole = how in ("whole", "told")
     if how == "all deleted":
         shutil.rmtree(run_dir.checkpoints)
     assert worker.end(order, lines).status_code == 200
     following = plane.next_order(worker)
     assert (following.phase, following.init_from) == ("synthetic", "sanity")
     point = following.resume_from
-    assert (point and Path(point.path).name) == ("step_000008" if how == "whole" else None)
+    assert (point and Path(point.path).name) == ("step_000008" if whole else None)
 
 
 def test_one_that_a_rank_told_of_is_its_own_though_nobody_came_to_read_it(

@@ -227,7 +227,7 @@ def check_resume(order: Order) -> Result:
         if order.init_from is not None:
             return CheckOutcome.FAIL, (
                 f"{order.init_from} left no durable checkpoint whose weights it begins with, or its"
-                " last one is gone or was changed"
+                " last one is not whole, is gone or was changed"
             )
         return CheckOutcome.PASS, "starts from scratch"
     point = order.resume_from
