@@ -184,6 +184,7 @@ class Scripted(Training):
         well = self.sick is None
         if well and self.saved_step and self.chance(self.noise.restart_rate, seconds):
             until = self.known_until + seconds * self.dice.random()
+            until = max(until, *(rank.now for rank in self.ranks))  # all are there until it ends
             for rank in self.ranks:
                 rank.enter(section if rank in acting else self._outside_of_all)
                 rank.spend(max(0.0, until - rank.now))

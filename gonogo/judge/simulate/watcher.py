@@ -23,6 +23,8 @@ IDLE_TICK_S = 2.0
 ROUNDING_S = 1e-6
 """Beyond what a sum of times is rounded by."""
 SECOND_ROUND_S = 6.0
+UNHEARD_ROUNDS_S = 20.0
+"""Where nobody is heard stacks are read anew so often: live, when a halt is near."""
 BLOCKS_APART = 0.37
 """Shares of a block by which one rank's begin after those of the rank before."""
 HISTORY = 16
@@ -75,6 +77,8 @@ class Watcher:
         self._probes: list[tuple[float, RankProbe]] = []
         self._rounds: list[float] = []
         """When stacks are to be read."""
+        self._heard = self._read = now
+        """When lines came last, and when stacks were read."""
         self.findings: list[Finding] = []
         self.found_mono: list[float] = []
         """Clock at each of them; the wall clock may have been set since the onset."""
@@ -162,6 +166,10 @@ class Watcher:
             self.found_mono += [now] * len(found)
             if any(finding.severity is Severity.SUSPECT for finding in found):
                 self._rounds = self._rounds or [now, now + SECOND_ROUND_S]
+        if beats:
+            self._heard = now
+        elif not self._rounds and now - max(self._heard, self._read) >= UNHEARD_ROUNDS_S:
+            self._rounds = [now + IDLE_TICK_S]
 
     def _arrived(self, now: float) -> dict[int, list[Heartbeat]]:
         """Return the lines that this tick brings."""
@@ -231,7 +239,7 @@ class Watcher:
             fields["ranks"] = rows
         if self._rounds and self._rounds[0] <= now:
             self._rounds.pop(0)
-            fields["stacks"] = self._stacks(now)
+            fields["stacks"], self._read = self._stacks(now), now
         return fields
 
     def _stacks(self, now: float) -> list[StackProbe]:

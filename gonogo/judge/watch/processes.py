@@ -15,6 +15,8 @@ HELD = frozenset({ProcessState.STOPPED, ProcessState.UNINTERRUPTIBLE, ProcessSta
 STOPPED_AFTER_S = 5.0
 """A process that is stopped for less was looked at by a debugger, or moved by its host."""
 SAME_STACKS_AFTER_S = 5.0
+FRESH_STACKS_S = 30.0
+"""After which a stack says no more where a rank is now: it stood for a moment, and has gone on."""
 IDLE_SHARE = 0.05
 
 
@@ -96,14 +98,15 @@ class Processes:
             return None
         return readings[-1].probe.waiting
 
-    def stands(self, rank: int, since_mono: float) -> bool:
-        """Whether two readings of a rank's stack, far enough apart, are the same."""
+    def stands(self, rank: int, since_mono: float, mono: float) -> bool:
+        """Whether two readings of a rank's stack, far enough apart, are the same, and of late."""
         readings = self.stacks.get(rank, ())
         if len(readings) < 2:
             return False
         first, last = readings[0], readings[-1]
         return (
             first.mono >= since_mono
+            and mono - last.mono <= FRESH_STACKS_S
             and last.mono - first.mono >= SAME_STACKS_AFTER_S
             and first.probe.digest is not None
             and first.probe.digest == last.probe.digest

@@ -4,6 +4,10 @@ Not every deadline has a stage of suspicion, and what the dumps of a round tell 
 counts from the tick that brings it: a halt does not wait for it. So the fold is asked what it would
 find in FORESIGHT_S if every rank that speaks went on to say that it stands where it does. That is a
 question: nothing is found, recorded or ended by it.
+
+Where nobody is heard only stacks tell that a run stands, and those of a while ago tell nothing: the
+fold is asked what it would find if each rank stood where it was read last, and then they are read
+again.
 """
 
 from copy import copy
@@ -13,6 +17,7 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import Detector
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch import WatchState, look
+from gonogo.judge.watch.processes import Stack
 from gonogo.supervise.watcher.response import ends_run
 
 FORESIGHT_S = 8.0
@@ -33,17 +38,23 @@ _DEADLINES = frozenset(
 def unnamed_halt_ahead(state: WatchState, tick: Tick) -> Finding | None:
     """Return the deadline that would end the run within FORESIGHT_S and name no rank, if any.
 
+    Where nobody is heard, one that names a rank, too.
+
     Args:
         state: after `tick`; it stays as it is.
         tick: the last one.
     """
-    if state.run.order.world_size < 2 or tick.n % EVERY_TICKS or not state.view.active():
+    view = state.view
+    if tick.n % EVERY_TICKS or not view.active():
+        return None
+    unheard = not view.fresh(view.streams.values(), tick.mono)
+    if not unheard and state.run.order.world_size < 2:
         return None
     mono, ts = tick.mono + FORESIGHT_S, tick.ts + FORESIGHT_S
     later = Tick(n=tick.n + 1, mono=mono, ts=ts, interval_s=tick.interval_s)
-    return next(
-        (row for row in look(_heard_until(state, tick.mono, mono), later) if _is_meant(row)), None
-    )
+    then = _standing_until(state, mono) if unheard else _heard_until(state, tick.mono, mono)
+    is_meant = _is_near if unheard else _is_meant
+    return next((row for row in look(then, later) if is_meant(row)), None)
 
 
 def _heard_until(state: WatchState, now: float, mono: float) -> WatchState:
@@ -54,6 +65,26 @@ def _heard_until(state: WatchState, now: float, mono: float) -> WatchState:
         told = streams[stream.rank] = copy(stream)
         told.compute_s, told.heard_mono = stream.computed_s(mono), mono
     return replace(state, view=replace(view, streams=streams))
+
+
+def _standing_until(state: WatchState, mono: float) -> WatchState:
+    """Return a state like this one in which each rank stood until `mono` where it was read last."""
+    view = state.view
+    stacks = {
+        rank: (readings[-1], Stack(mono=mono, probe=readings[-1].probe))
+        for rank, readings in view.processes.stacks.items()
+    }
+    processes = replace(view.processes, stacks=stacks)
+    return replace(state, view=replace(view, processes=processes))
+
+
+def _is_near(finding: Finding) -> bool:
+    """Whether a deadline ends the run that is not over yet: one round is taken for it."""
+    if not ends_run(finding) or finding.detector not in _DEADLINES:
+        return False
+    if finding.value is None or finding.threshold is None:
+        return False
+    return finding.value - FORESIGHT_S <= finding.threshold
 
 
 def _is_meant(finding: Finding) -> bool:

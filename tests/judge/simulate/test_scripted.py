@@ -1,5 +1,6 @@
 """Runs of scripts that attached our library: told as the library tells them, and not halted."""
 
+import itertools
 import random
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -204,3 +205,28 @@ def test_tokens_that_a_script_does_not_tell_do_not_grow() -> None:
     untold = simulated(Script(tells_tokens=False))
     assert all(line.tokens is None and line.toks_per_s is None for line in untold)
     assert any(line.msg == "step_end" for line in untold)
+
+
+def test_who_is_started_anew_is_there_until_it_is() -> None:
+    """Rank 0 evaluates for minutes, the other saves meanwhile: both end, and begin, together."""
+    script = Script(
+        evaluates=Pause(every=2, seconds=600.0, who=Who.FIRST),
+        saves=Pause(every=2, seconds=300.0, who=Who.ALL),
+    )
+    silent_s = 0.0
+    for seed in range(12):
+        run = Scripted(
+            order_of({}, steps=STEPS, train={"engine": {"compile": False}}),
+            noise=replace(QUIET, restart_rate=3.0, silent_checkpoint_share=0.0),
+            dice=random.Random(seed),
+            step_s=0.01,
+            sick=None,
+            now=0.0,
+            script=script,
+        )
+        run.boot(nobody_looks)
+        while run.step < STEPS and run.known_until < 7200.0:
+            run.advance(nobody_looks)
+        at = [written for written, _ in run.ranks[1].lines]
+        silent_s = max(silent_s, *(b - a for a, b in itertools.pairwise(at)))
+    assert silent_s < 120.0

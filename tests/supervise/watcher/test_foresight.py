@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.tick import Tick
+from gonogo.contract.tick import StackProbe, Tick
 from gonogo.judge.watch import WatchState, fold, look, start
 from gonogo.supervise.watcher.foresight import FORESIGHT_S, unnamed_halt_ahead
-from tests.judge.watch.streams import EPOCH, T0, Rank, order_of
+from tests.judge.watch.streams import EPOCH, T0, Rank, World, order_of
 
 
 def standing(
@@ -83,3 +83,37 @@ def test_a_limit_of_seconds_is_foreseen_once_half_of_it_has_passed() -> None:
     for seconds, foreseen in ((2.5, False), (3.5, True)):
         state = standing(halt_s=6.0, speaks_until=seconds)
         assert (unnamed_halt_ahead(state, tick_at(seconds)) is not None) is foreseen
+
+
+def unheard(at: float, *, world_size: int = 2, read_at: tuple[float, ...] = (12.0, 18.0)) -> Any:
+    """What is foreseen of ranks in backward whose lines come no more, and whose stacks were read.
+
+    Seconds count from the last line, which told that it began.
+    """
+    world = World(order_of({}, world_size=world_size, steps=400)).boot().steps(40, step_s=1.0)
+    for rank in world.ranks:
+        rank.step += 1
+        rank.say("step_start")
+        rank.enter("backward")
+    began = world.ranks[0].mono - T0
+    beats = {rank.rank: [line.raw for line in rank.lines] for rank in world.ranks}
+    state, _ = fold(start(world.order), tick_at(began, 3), beats)
+    for second in read_at:
+        rows = [StackProbe(rank=rank, digest="same") for rank in range(world_size)]
+        state, _ = fold(state, tick_at(began + second, 3, stacks=rows), {})
+    return unnamed_halt_ahead(state, tick_at(began + at))
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_where_nobody_is_heard_stacks_are_read_again_before_they_testify(world_size: int) -> None:
+    ahead = unheard(55.0, world_size=world_size)
+    assert (ahead.detector, ahead.severity) == ("stall", "halt")
+
+
+@pytest.mark.parametrize(
+    ("at", "read_at"),
+    [(50.0, (12.0, 18.0)), (62.0, (12.0, 18.0)), (55.0, ())],
+    ids=["too early", "its time is over", "nothing was read"],
+)
+def test_they_are_read_once_and_where_it_may_decide(at: float, read_at: tuple[float, ...]) -> None:
+    assert unheard(at, read_at=read_at) is None

@@ -55,6 +55,8 @@ _NAMES: tuple[str | None, ...] = (
 )  # fmt: skip
 """One section of each deadline."""
 _MAY_WAIT = frozenset({Section.LOG, None})
+_MAY_AWAIT = frozenset({Section.DATA, Section.CHECKPOINT})
+"""Sections in which a rank may wait for a peer that saves or evaluates."""
 _APART = "out_of_section"
 _SHORT = frozenset({Section.LOG, _APART})
 _FIRST = frozenset({Section.DATA, Section.LOG, _APART})
@@ -229,7 +231,8 @@ def _finding(
 def _of_peers(view: View, stream: RankStream, streams: list[RankStream]) -> list[Limit]:
     """Return the limits of peers that save or evaluate at this step.
 
-    Some scripts name data whatever lies between two steps: who is there may wait for them.
+    Some scripts name data whatever lies between two steps: who is there may wait for them. Who
+    saves may: all ranks meet in it, and one may evaluate alone before.
     """
     settings, m = view.run.watch.section_deadline, view.median_step_s()
     return [
@@ -345,8 +348,9 @@ class SectionDeadline(Detector[None]):
         "times what its steps usually spend there, or, of a program of yours and up to that "
         "early limit, three times the longest of the last 256 steps. Logging has the time "
         "of a start until the first step of a process has ended, and that early limit until its"
-        " second has. In data a rank has the limit of a peer that saves or evaluates at that step,"
-        " where it is longer and the plan sets none. Where three median steps are longer than the"
+        " second has. In data or a checkpoint a rank has the limit of a peer that saves or"
+        " evaluates at that step, where it is longer and the plan sets none. Where three median"
+        " steps are longer than the"
         " limit of logging, or of being in no section, it is three steps. Where a rank has only"
         " said that a step begins it has the limit of data. In no section, a rank that never names"
         " its computing has at least the limits of the stall rule. A rank that goes from section to"
@@ -406,7 +410,7 @@ class SectionDeadline(Detector[None]):
             suspect = Limit(seconds=deadline.suspect_s, source=source)
             findings.append(_finding(view, tick, culprit, Severity.SUSPECT, elapsed_s, suspect))
         halt = limit_of(view, stream, name, deadline, view.median_step_s())
-        if section == Section.DATA and halt.source is Source.DEFAULT:
+        if section in _MAY_AWAIT and halt.source is Source.DEFAULT:
             halt = max([halt, *_of_peers(view, stream, streams)], key=lambda row: row.seconds)
         if name in _SHORT and view.went_unheard(streams, stream, tick.mono):
             halt = max(halt, _of_unheard(view, stream), key=lambda row: row.seconds)

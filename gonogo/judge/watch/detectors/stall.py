@@ -158,7 +158,7 @@ def corroborated(view: View, streams: list[RankStream], mono: float) -> bool:
     if silent and all(stream.labelled for stream in streams):
         return True
     processes = view.processes
-    if not all(processes.stands(stream.rank, stream.advanced_mono) for stream in streams):
+    if not all(processes.stands(stream.rank, stream.advanced_mono, mono) for stream in streams):
         return False
     waits = {s.rank: processes.waits(s.rank, s.advanced_mono) for s in streams}
     apart = [stream for stream in streams if waits[stream.rank] is False]
@@ -292,7 +292,8 @@ class Stall(Detector[None]):
     waiting that a peer's loader caused; no rank is named on a tie; a rank that names no sections
     may evaluate for half an hour, unless the plan says how long a step may take; the second step
     may take ten times as long as the first, where nothing else is known of it; who waited has stood
-    since the last of those that are ahead came beside it."""
+    since the last of those that are ahead came beside it; stacks that were read more than half a
+    minute ago say nothing."""
     ticks = True
     deadline = True
 

@@ -336,6 +336,23 @@ def test_who_is_in_data_may_wait_for_a_peer_that_saves_or_evaluates(
     assert halts(look(SectionDeadline, [ahead, behind], settings)) == found
 
 
+@pytest.mark.parametrize(
+    ("for_s", "settings", "found"),
+    [
+        (602.0, {}, []),
+        (1802.0, {}, [1800.0]),
+        (602.0, {"section_deadline": {"checkpoint": {"halt_s": 600.0}}}, [600.0]),
+    ],
+)
+def test_who_saves_may_wait_for_a_peer_that_evaluates_alone_before(
+    for_s: float, settings: dict[str, Any], found: list[float]
+) -> None:
+    """All ranks meet in what saves their shards."""
+    evaluates = standing("eval", for_s=for_s, section_seq=1)
+    waits = standing("checkpoint", for_s=for_s, rank=1, section_seq=2)
+    assert halts(look(SectionDeadline, [evaluates, waits], settings)) == found
+
+
 def test_who_is_in_data_waits_for_no_peer_for_longer_than_that_has() -> None:
     ahead = standing("checkpoint", for_s=602.0, section_seq=2)
     entered = (("checkpoint", 5.0),)

@@ -317,6 +317,30 @@ def test_all_ranks_silent_halts_when_every_stack_stands_still() -> None:
     assert watch(world).halted() == [("stall", 1, "backward")]
 
 
+@pytest.mark.parametrize(
+    ("first_s", "later_s", "found"),
+    [(28.0, 40.0, ["stall"]), (6.0, 80.0, []), (6.0, 900.0, ["stall"])],
+)
+def test_stacks_that_stood_once_do_not_testify_for_lines_that_come_no_more(
+    first_s: float, later_s: float, found: list[str]
+) -> None:
+    """Of a step of half a minute whose lines are held up, and that had paused before."""
+    world = World(order_of({}, steps=60)).boot().steps(40, step_s=1.5)
+    for rank in world.ranks:
+        rank.step += 1
+        rank.say("step_start")
+        rank.enter("backward")
+        rank.spend(1.5)
+    for after_s in (first_s, 6.0):
+        for rank in world.ranks:
+            rank.mono += after_s
+        rows = [{"rank": rank, "digest": "same", "waiting": True} for rank in (0, 1)]
+        world.probes.append((world.mono, {"stacks": rows}))
+    for rank in world.ranks:
+        rank.mono += later_s
+    assert [row.detector for row in watch(world).halts] == found
+
+
 def stacks(world: World, seconds: float, **of: tuple[str, bool, float]) -> None:
     """Two readings of every stack: digest, waiting and CPU seconds used in between, by rank."""
     for number in (0, 1):
@@ -924,6 +948,12 @@ def test_at_most_half_of_the_ranks_may_stand_elsewhere(
     waits: list[bool | None], said: bool
 ) -> None:
     assert corroborated(*stacked(waits), NOW) is said
+
+
+@pytest.mark.parametrize(("later_s", "said"), [(28.0, True), (28.5, False)])
+def test_stacks_of_a_while_ago_corroborate_nothing(later_s: float, said: bool) -> None:
+    """They stood for a moment; where they are now was not looked at."""
+    assert corroborated(*stacked([True, False]), NOW + later_s) is said
 
 
 def test_a_rank_elsewhere_that_computes_corroborates_nothing() -> None:
