@@ -40,13 +40,7 @@ def read_lines(rank: int, lines: Iterable[bytes | str]) -> RankLines:
         elif record.admit(beat) not in _AGAIN:
             steps.take(beat)
     boots = {
-        boot: BootRecord(
-            lines=row.count,
-            digest=row.digest(),
-            top=row.top,
-            gaps=row.gaps(),
-            obeyed=boot not in record.refused,
-        )
+        boot: BootRecord(lines=row.count, digest=row.digest(), top=row.top, gaps=row.gaps())
         for boot, row in record.every_boot()
     }
     return RankLines(steps=steps, boots=boots, conflicts=record.conflicts, unreadable=unreadable)

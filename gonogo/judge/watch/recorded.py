@@ -41,8 +41,6 @@ class BootRecord:
     digest: str
     top: int
     gaps: int
-    obeyed: bool
-    """Whether it is the boot that the rank ended with, or one before it that was replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +152,8 @@ class _Pass:
         beats = self._source.lines_of(tick)
         for rank, lines in beats.items():
             if lines:
-                self._heard[rank] = self._heard.get(rank, (tick.mono, 0.0))[0], tick.mono
+                first, _ = self._heard.get(rank, (tick.mono, tick.mono))
+                self._heard[rank] = first, tick.mono
                 self._heard_late_s[rank] = tick.late_s
         self._fold(tick, beats)
 
@@ -178,7 +177,7 @@ class _Pass:
                 self._agrees = False
             if rank is not None:
                 self._last_seen[rank] = seen
-                first = self._heard_boots.get((rank, seen.boot), (tick.mono, 0.0))[0]
+                first, _ = self._heard_boots.get((rank, seen.boot), (tick.mono, tick.mono))
                 self._heard_boots[rank, seen.boot] = first, max(first, tick.mono - tick.late_s)
                 self.named.setdefault(rank, {})[seen.boot] = None
             self._seen[name, seen.boot] = max(self._seen.get((name, seen.boot), -1), seen.seq)
@@ -285,7 +284,7 @@ def _agree(record: LineRecord, seen: LinesSeen) -> bool:
     lines = record.now
     if record.boot != seen.boot or lines.chain.hex() != seen.digest:
         return False
-    return max(lines.contiguous, 0) == seen.seq
+    return lines.contiguous == seen.seq
 
 
 def _after(last: Tick) -> Tick:
@@ -297,11 +296,7 @@ def boots_of(state: WatchState) -> dict[int, dict[str, BootRecord]]:
     return {
         rank: {
             boot: BootRecord(
-                lines=lines.count,
-                digest=lines.digest(),
-                top=lines.top,
-                gaps=lines.gaps(),
-                obeyed=boot not in record.refused,
+                lines=lines.count, digest=lines.digest(), top=lines.top, gaps=lines.gaps()
             )
             for boot, lines in record.every_boot()
         }

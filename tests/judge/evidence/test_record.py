@@ -28,12 +28,6 @@ def test_a_line_said_twice_counts_once() -> None:
     assert (read.steps.count, read.conflicts, read.unreadable) == (len(LINES[0]), 0, 0)
 
 
-def test_a_process_that_another_one_took_the_place_of_is_no_longer_obeyed() -> None:
-    again = [line.replace(b'"boot0"', b'"boot9"') for line in LINES[0]]
-    boots = read_lines(0, [*LINES[0], *again]).boots
-    assert {name: row.obeyed for name, row in boots.items()} == {"boot0": False, "boot9": True}
-
-
 def test_two_different_lines_of_one_seq_are_two_writers() -> None:
     other = LINES[0][4].replace(b'"step":1', b'"step":2')
     assert read_lines(0, [*LINES[0], other]).conflicts == 1
