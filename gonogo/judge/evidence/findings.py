@@ -27,7 +27,7 @@ class Compared:
 
 
 def compare_findings(
-    run_dir: RunDir, folded: Iterable[Finding], unreadable: list[str], *, by_wall: bool = False
+    run_dir: RunDir, folded: Iterable[Finding], unreadable: list[str], *, by_wall: bool
 ) -> Compared:
     """Return the findings of the fold, with the halts that only the file has.
 

@@ -148,16 +148,16 @@ def _load_run(path: Path, now: float | None, order: Order | None, facts_v: int) 
         preflight=try_record(run_dir.preflight, Preflight, unreadable),
         model=try_record(run_dir.model, ModelRecord, unreadable),
     )
+    by_wall = facts_v < BY_FOLD
     if order is None:
         lines = {rank: read_lines(rank, iter_lines(run_dir.heartbeat(rank))) for rank in ranks}
         for row in lines.values():
             row.steps.order_by((), wall=facts_v < BY_MONOTONIC)
         record = _of_lines(None, lines, small)
-        compared = compare_findings(run_dir, (), unreadable)
+        compared = compare_findings(run_dir, (), unreadable, by_wall=by_wall)
     else:
         _is_file(run_dir.watch, unreadable)
         record, folded = _fold_run(run_dir, ranks, order, small, now, facts_v)
-        by_wall = facts_v < BY_FOLD
         compared = compare_findings(run_dir, folded, unreadable, by_wall=by_wall)
     check_findings_seal(run_dir, exit_record, unreadable)
     told = record.watch.devices if record.watch is not None else b""

@@ -135,5 +135,5 @@ def _moves(view: View, stream: RankStream, now: float) -> bool:
         return False
     if stream.section in NON_TRAINING_SECTIONS:
         return True
-    suspect, _ = limits(view.run, stream, view.median_step_s())
+    suspect, _ = limits(view.run, stream, view.median_step_s(), view.longest_step_s())
     return now - stream.advanced_mono <= suspect.seconds

@@ -68,14 +68,14 @@ def test_what_counts_and_what_differs(
     tmp_path: Path,
 ) -> None:
     unreadable: list[str] = []
-    found = compare_findings(recorded(tmp_path, *file), fold, unreadable)
+    found = compare_findings(recorded(tmp_path, *file), fold, unreadable, by_wall=False)
     assert sorted(found.findings, key=str) == sorted(counted, key=str)
     assert (list(found.differences), unreadable) == (differences, [])
 
 
 def test_without_the_file_there_are_those_of_the_fold(tmp_path: Path) -> None:
     assert load_findings(RunDir(tmp_path)) is None
-    assert compare_findings(RunDir(tmp_path), [HALT], []).findings == (HALT,)
+    assert compare_findings(RunDir(tmp_path), [HALT], [], by_wall=False).findings == (HALT,)
 
 
 def test_lines_that_are_no_findings_are_counted(tmp_path: Path) -> None:

@@ -44,9 +44,7 @@ AS_BEFORE_X = 1.5
 that moves, however slowly, is D8's, and evidence at every step would slow it further."""
 
 
-def limits(
-    run: Run, stream: RankStream, m: float | None, longest_s: float = 0.0
-) -> tuple[Limit, Limit]:
+def limits(run: Run, stream: RankStream, m: float | None, longest_s: float) -> tuple[Limit, Limit]:
     """Return the limits of suspicion and of a halt for a rank.
 
     Args:

@@ -735,6 +735,10 @@ def line(middle: float, by: float, count: int) -> tuple[float, ...]:
     return tuple(middle + by * (2 * number - count + 1) / 2 for number in range(count))
 
 
+def test_a_trend_has_eased_as_often_as_it_was_eased() -> None:
+    assert [Trend().eases, Trend().easing().easing().eases] == [0, 2]
+
+
 def eases(window: tuple[float, ...], best: float = 1.0, **state: Any) -> bool | None:
     """Whether a rise above a best, with a limit of one, is one of other data.
 

@@ -843,7 +843,7 @@ def test_the_limits_of_a_rank(
     stride = told.pop("stride", 1)
     rank = standing("forward", for_s=0.0, **told)
     rank.pace.stride = stride
-    found = limits(Run(order=order_of({"stall": settings})), rank, m)
+    found = limits(Run(order=order_of({"stall": settings})), rank, m, 0.0)
     assert [limit.seconds for limit in found] == [suspect_s, halt_s]
 
 
@@ -861,13 +861,13 @@ def test_the_limits_of_a_program_that_is_read(
     settings: dict[str, float], told: dict[str, Any], halt_s: float
 ) -> None:
     order = order_of({"stall": settings}).model_copy(update={"patterns": ["x"], "command": ["x"]})
-    found = limits(Run(order=order), standing("forward", for_s=0.0, **told), 1.0)
+    found = limits(Run(order=order), standing("forward", for_s=0.0, **told), 1.0, 0.0)
     assert found[1].seconds == halt_s
 
 
 def test_of_equal_limits_the_fixed_one_is_told() -> None:
     run = Run(order=order_of({"stall": {"suspect_s": 3.0, "halt_s": 8.0}}))
-    found = limits(run, standing("forward", for_s=0.0), 1.0)
+    found = limits(run, standing("forward", for_s=0.0), 1.0, 0.0)
     assert [(limit.seconds, limit.source) for limit in found] == [
         (3.0, Source.PLAN),
         (8.0, Source.PLAN),
