@@ -33,12 +33,24 @@ class Owed(StrEnum):
     ONCE = "once"
 
 
+class Early(StrEnum):
+    """What a metric that is owed once says of a whole run before that has come to its end."""
+
+    NOTHING = "nothing"
+    AT_LEAST = "at_least"
+    """It only grows."""
+    ALL = "all"
+    """It is what it will be."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:
     """How one metric is measured."""
 
     samples: Callable[[RankSteps, Rules], Samples]
     owed: Owed = Owed.EVERY_STEP
+    early: Early = Early.NOTHING
+    """Of one that is owed once."""
     statistic: Statistic | None = None
     """When set, the metric is one number over the window and the criterion's aggregate is moot."""
     excused: Callable[[RankSteps, Rules], frozenset[int]] = lambda steps, rules: frozenset()
@@ -106,6 +118,7 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.LOSS_FIRST: MetricRow(
         samples=samples.first_loss,
         owed=Owed.ONCE,
+        early=Early.ALL,
         meaning="`loss` of step 1; an attempt that resumes has none.",
     ),
     Metric.VAL_LOSS: MetricRow(
@@ -187,6 +200,7 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.HEARTBEAT_GAPS: MetricRow(
         samples=samples.gaps,
         owed=Owed.ONCE,
+        early=Early.AT_LEAST,
         unit="lines",
         meaning="Numbers that `seq` leaves out.",
     ),
@@ -201,6 +215,7 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.COST: MetricRow(
         samples=samples.device_hours,
         owed=Owed.ONCE,
+        early=Early.AT_LEAST,
         since=samples.WHOLE_STEPS,
         unit="device-hours",
         meaning="From the first `step_start` to the last `step_end`, times the ranks; an attempt"

@@ -15,7 +15,7 @@ from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.measure import is_of_several, needed_share, open_ended
-from gonogo.judge.evidence.metrics import Owed, absent_text, metric_row
+from gonogo.judge.evidence.metrics import Early, Owed, absent_text, metric_row
 
 PASS, FAIL = CriterionOutcome.PASS, CriterionOutcome.FAIL
 INCONCLUSIVE, ERROR = CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR
@@ -109,8 +109,9 @@ def undecided_weight(
 def fails_already(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
     """Say whether a criterion fails whatever the samples are that are not there.
 
-    What is owed once, at the end, says nothing of a run that did not come to it. Where the order
-    does not say after which steps it evaluates, nobody knows how many evaluations are not there.
+    What is owed once says nothing of a run that did not come to its end, but for what is known from
+    its first step on, or only grows. Where the order does not say after which steps it evaluates,
+    nobody knows how many evaluations are not there.
     A mean in every sample is not known before half of them are there.
     """
     reading = _certain(criterion, measure, rules)
@@ -130,9 +131,11 @@ def _certain(criterion: Criterion, measure: Measure | None, rules: Rules) -> Rea
     """Return what is certain of a criterion before its run has come to its end; None: nothing."""
     row = metric_row(criterion.metric)
     advisory = criterion.severity is GateSeverity.ADVISORY
-    if row is None or row.owed is Owed.ONCE or advisory:
+    if row is None or advisory or (row.owed is Owed.ONCE and row.early is Early.NOTHING):
         return None
     rows = _rank_rows(measure, rules.world_size or 0)
+    if row.early is Early.AT_LEAST:
+        rows = [one.model_copy(update={"high": math.inf}) for one in rows]
     if row.averaged and any(2 * one.samples < one.owed for one in rows):
         return None
     if row.owed is Owed.EVERY_EVAL and not rules.evals(rules.window(criterion)):

@@ -8,7 +8,7 @@ of its outcome alone; its gate is evaluated and shown, and does not decide.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gonogo.contract.criterion import LEARNED, Criterion, GateSeverity
+from gonogo.contract.criterion import LEARNED, Criterion, GateSeverity, Metric
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import Facts, History
@@ -35,6 +35,8 @@ FIRST_VERSION = 2
 
 EXCHANGED = "exit.json"
 """What a run has failed, besides criteria, whose end is not the one that its watcher saw."""
+
+_LEARNED = LEARNED | {Metric.LOSS_FIRST}
 
 FAILING = (CriterionOutcome.FAIL,)
 UNCERTAIN = (CriterionOutcome.ERROR, CriterionOutcome.INCONCLUSIVE)
@@ -128,7 +130,7 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
     if outcome.klass is OutcomeClass.SUCCESS:
         return [name for name, row in asked if _leaves_open(name, row, facts, rules)] + drifted
     if outcome.code is OutcomeCode.NON_FINITE:
-        asked = [(name, row) for name, row in asked if row.metric not in LEARNED]
+        asked = [(name, row) for name, row in asked if row.metric not in _LEARNED]
     found = [name for name, row in asked if passes_no_more(row, facts.measures.get(name), rules)]
     if facts.exit is not None and facts.exit.sealed is False:
         found.append(EXCHANGED)
