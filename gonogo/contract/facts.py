@@ -248,7 +248,8 @@ class FailedBefore(Recorded):
     criteria: list[str]
     """Ids of the criteria that it fails whatever its missing samples were, and of the conditions
     of earlier phases that waited for its evidence; `identity_drift` and `identity` where the judged
-    run goes on from what it has trained; `exit.json` where its watcher saw another one."""
+    run goes on from what it has trained; `exit.json` where its watcher saw another one,
+    `watch.jsonl` where its ticks, or its lines, are others."""
 
 
 class Remedy(Recorded):

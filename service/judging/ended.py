@@ -28,7 +28,7 @@ from gonogo.judge.course.remedies import lost_answers, set_aside
 from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import OpenCondition, build_rules
-from gonogo.judge.gate.verdict import EXCHANGED, judge
+from gonogo.judge.gate.verdict import EXCHANGED, OTHER_LINES, judge
 from gonogo.judge.ledger.recorded import RecordedDecision
 from gonogo.judge.ledger.seal import judged
 from gonogo.judge.ledger.settled import facts_of, rules_of
@@ -73,6 +73,8 @@ class Case:
     ended_as: OutcomeCode
     end_was_sent: bool
     """Whether exit.json is what the run's host sent, and not made of what its row says."""
+    all_was_sent: bool
+    """Whether all came with it that it promised."""
     launched: bool
     started_at: float | None
     durable_step: int
@@ -165,6 +167,7 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
         reason=run.reason,
         ended_as=outcome.code,
         end_was_sent=not is_by_service(run.exit) and _EXIT in load_digests(session, run.id),
+        all_was_sent=not run.given_up,
         launched=run.started_at is not None,
         started_at=run.started_at,
         durable_step=point.step if point else 0,
@@ -188,9 +191,11 @@ def _began_with(session: Session, run: RunRow) -> str | None:
 def assess(case: Case, facts: Facts) -> Assessment:
     """Judge an ended run by itself, from the facts of its directory."""
     judgement = judge(facts, case.rules)
-    if not case.end_was_sent:
-        failed = [name for name in judgement.failed if name != EXCHANGED]
-        judgement = replace(judgement, failed=failed)
+    not_edited = [] if case.end_was_sent else [EXCHANGED]
+    if not (case.end_was_sent and case.all_was_sent):
+        not_edited.append(OTHER_LINES)
+    failed = [name for name in judgement.failed if name not in not_edited]
+    judgement = replace(judgement, failed=failed)
     attempt = build_attempt(
         case.run,
         case.reason,

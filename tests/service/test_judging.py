@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.order import Order
@@ -21,6 +22,7 @@ from gonogo.judge.ledger.sign import trusting
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, save_json
 from gonogo.signing import load_public_key
+from service.db.schema import RunRow
 from service.http.auth import Role, create_key, revoke_key
 from service.judging.assessors import Assessors
 from service.judging.ended import prepare
@@ -543,6 +545,59 @@ def test_an_accident_that_the_watcher_did_not_see_does_not_excuse_the_run_before
     assert view["phases"][0]["verdict"] == ("CONDITIONAL_GO" if edited else "GO")
     told = [row["text"].partition("(")[2] for row in view["conditions"]]
     assert told == ([f"{crashed.run} (preempted): exit.json)"] if edited else [])
+
+
+@pytest.mark.parametrize("code", ["preempted", "halted", "completed"])
+@pytest.mark.parametrize("edited", [True, False], ids=["other lines", "as they were seen"])
+def test_lines_that_the_watcher_did_not_see_do_not_excuse_the_run_before(
+    plane: Plane, edited: bool, code: str
+) -> None:
+    """A loss that was too high, edited while the service was away, was forgotten: all was GO."""
+    plan, whole = bundled_plan("demo"), code == "completed"
+    first, second = plan["phases"][:2]
+    gate = [{"id": "row", "metric": "val_loss", "aggregate": "last", "pass_below": 9.0}]
+    phases = [{**first, "steps": 6, "gate": gate if whole else []}, second]
+    experiment, worker = plane.submit({**plan, "phases": phases}), plane.worker()
+    failed = plane.next_order(worker)
+    worker.start(failed)
+    upto = {} if whole else {"upto": 4, "done": False}
+    lines = {rank: beats(failed, rank, **upto) for rank in range(failed.world_size)}
+    others = {0: [row.replace('"loss": 5.5', '"loss": 4.5') for row in lines[0]], 1: lines[1]}
+    assert others != lines
+    worker.ship(failed, others if edited else lines)
+    if code == "halted":
+        path = f"/experiments/{experiment}/halt"
+        assert plane.call("POST", path, json={"reason": "it is too high"}).is_success
+    by = {"preempted": "infra", "halted": "operator"}.get(code, "trainer")
+    worker.end(failed, lines, code, by, code=0 if whole else None)
+    if code != "preempted":
+        plane.wait_state(experiment, "awaiting_decision")
+        path = f"/experiments/{experiment}/rerun"
+        assert plane.call("POST", path, json={"reason": "again"}).is_success
+    order = plane.next_order(worker)
+    worker.run_through(order, eval_s=0.1)
+    assert plane.next_order(worker).phase != order.phase
+    view = plane.experiment(experiment)
+    assert view["phases"][0]["verdict"] == ("CONDITIONAL_GO" if edited else "GO")
+    told = [row["text"].partition("(")[2] for row in view["conditions"]]
+    assert told == ([f"{failed.run} ({code}): watch.jsonl)"] if edited else [])
+
+
+def test_lines_that_never_came_are_not_taken_for_edited_ones(plane: Plane) -> None:
+    worker, experiment = plane.worker(), plane.submit()
+    cut = plane.next_order(worker)
+    worker.start(cut)
+    lines = {rank: beats(cut, rank, upto=4, done=False) for rank in range(cut.world_size)}
+    worker.ship(cut, {0: lines[0][:-1], 1: lines[1]})
+    worker.end(cut, lines, "preempted", "infra", code=None)
+    lost = update(RunRow).where(RunRow.id == cut.run).values(lost=True)
+    plane.context.store.write(lambda session: session.execute(lost) and None)
+    said = {"reason": "its disk is gone"}
+    assert plane.call("POST", f"/experiments/{experiment}/takeover", json=said).is_success
+    order = plane.next_order(worker)
+    worker.run_through(order)
+    assert plane.next_order(worker).phase != order.phase
+    assert plane.experiment(experiment)["phases"][0]["verdict"] == "GO"
 
 
 def cut_off(plane: Plane, worker: FakeWorker, order: Any, code: str, step_s: float = 0.2) -> None:

@@ -36,6 +36,9 @@ FIRST_VERSION = 2
 EXCHANGED = "exit.json"
 """What a run has failed, besides criteria, whose end is not the one that its watcher saw."""
 
+OTHER_LINES = "watch.jsonl"
+"""What a run has failed whose ticks or lines are not those of the watcher that saw its end."""
+
 _LEARNED = LEARNED | {Metric.LOSS_FIRST}
 
 FAILING = (CriterionOutcome.FAIL,)
@@ -67,7 +70,8 @@ class Judgement:
     those that failed, and those that a value which does not pass makes, or leaves, a condition. An
     allowed drift counts for who goes on from its checkpoint, and so does it that one which was
     ended had told of other work than was ordered. An accident of which exit.json alone
-    tells, and not the one that the watcher saw, excuses nothing: `EXCHANGED`.
+    tells, and not the one that the watcher saw, excuses nothing: `EXCHANGED`. Nor do lines that are
+    not those that it saw: what these had told nobody knows, `OTHER_LINES`.
     """
     weakened: list[str]
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
@@ -120,7 +124,9 @@ def _undecided_by(name: str, row: Criterion, facts: Facts, rules: Rules) -> Gate
 def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
     if outcome is None:
         return []
-    drifted = [DRIFT] if evaluate_drift(facts, rules) is not None else []
+    always = [OTHER_LINES] if _has_other_lines(facts) else []
+    if evaluate_drift(facts, rules) is not None:
+        always.append(DRIFT)
     asked = [(row.id, row) for row in rules.gate]
     asked += [
         (row.condition.id, row.criterion)
@@ -128,7 +134,7 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
         if row.criterion.id not in SETTLED_BY_RUNS
     ]
     if outcome.klass is OutcomeClass.SUCCESS:
-        return [name for name, row in asked if _leaves_open(name, row, facts, rules)] + drifted
+        return [name for name, row in asked if _leaves_open(name, row, facts, rules)] + always
     if outcome.code is OutcomeCode.NON_FINITE:
         asked = [(name, row) for name, row in asked if row.metric not in _LEARNED]
     found = [name for name, row in asked if passes_no_more(row, facts.measures.get(name), rules)]
@@ -136,7 +142,18 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
         found.append(EXCHANGED)
     if evaluate_built_in(IDENTITY, facts, rules).outcome is CriterionOutcome.FAIL:
         found.append(IDENTITY)
-    return found + drifted
+    return found + always
+
+
+def _has_other_lines(facts: Facts) -> bool:
+    """Say whether ticks and lines are not those that a watcher saw who came to see the very end.
+
+    Where none did, some of them may rightly be missing.
+    """
+    watch, ended = facts.watch, facts.exit
+    if watch is None or ended is None or ended.sealed is not True:
+        return False
+    return watch.sealed is False or not watch.reaches
 
 
 def _leaves_open(name: str, row: Criterion, facts: Facts, rules: Rules) -> bool:
