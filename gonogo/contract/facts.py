@@ -286,6 +286,11 @@ class History(Recorded):
     """What the order alone tells, of a run that was judged by itself."""
 
 
+NOT_WATCHED = "are not those watched"
+GONE = "that the watcher had read are gone"
+"""How a problem of the watch ends that says of lines that ticks tell of others."""
+
+
 class WatchFacts(Recorded):
     """Whether the run was watched, as measured. Version 2."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gonogo.contract.criterion import LEARNED, Criterion, GateSeverity, Metric
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.errors import Rejected
-from gonogo.contract.facts import Facts, History
+from gonogo.contract.facts import GONE, NOT_WATCHED, Facts, History
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
@@ -37,7 +37,7 @@ EXCHANGED = "exit.json"
 """What a run has failed, besides criteria, whose end is not the one that its watcher saw."""
 
 OTHER_LINES = "watch.jsonl"
-"""What a run has failed whose ticks or lines are not those of the watcher that saw its end."""
+"""What a run has failed whose ticks, or lines, are not those that its watcher told of."""
 
 _LEARNED = LEARNED | {Metric.LOSS_FIRST}
 
@@ -146,14 +146,16 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
 
 
 def _has_other_lines(facts: Facts) -> bool:
-    """Say whether ticks and lines are not those that a watcher saw who came to see the very end.
+    """Say whether ticks are not those that exit.json seals, or lines not those that ticks tell of.
 
-    Where none did, some of them may rightly be missing.
+    Of who was ended before his watcher saw it, the last lines may rightly be in no tick.
     """
     watch, ended = facts.watch, facts.exit
-    if watch is None or ended is None or ended.sealed is not True:
+    if watch is None or ended is None or ended.sealed is False:
         return False
-    return watch.sealed is False or not watch.reaches
+    if watch.sealed is False or (ended.sealed and not watch.reaches):
+        return True
+    return bool(watch.sealed) and any(row.endswith((NOT_WATCHED, GONE)) for row in watch.problems)
 
 
 def _leaves_open(name: str, row: Criterion, facts: Facts, rules: Rules) -> bool:

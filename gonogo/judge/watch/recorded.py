@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.facts import ProcessExit
+from gonogo.contract.facts import GONE, NOT_WATCHED, ProcessExit
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
@@ -172,7 +172,7 @@ class _Pass:
             record = None if rank is None else self.state.view.lines.get(rank)
             if record is None or not _agree(record, seen):
                 if self._agrees:
-                    text = f"rank {name[:8]}: its lines up to tick {number} are not those watched"
+                    text = f"rank {name[:8]}: its lines up to tick {number} {NOT_WATCHED}"
                     self._chain.say(text)
                 self._agrees = False
             if rank is not None:
@@ -258,11 +258,11 @@ class _Pass:
             if seen is not None and seen.boot == record.boot:
                 gone = seen.others - record.others()
                 if gone > 0:
-                    self._chain.say(f"rank {rank}: {gone} lines that the watcher had read are gone")
+                    self._chain.say(f"rank {rank}: {gone} lines {GONE}")
                 elif gone < 0:
                     self._chain.say(f"rank {rank}: {-gone} lines stand there that no watcher read")
                 elif seen.before != record.before():
-                    self._chain.say(f"rank {rank}: lines of an earlier boot are not those watched")
+                    self._chain.say(f"rank {rank}: lines of an earlier boot {NOT_WATCHED}")
             if sealed is None:
                 continue
             written = sealed.get(self._dir.heartbeat(rank).name)

@@ -191,3 +191,42 @@ def test_a_run_that_is_gone_on_with_is_told_with_what_it_came_to(
     assert told in row.evidence
     assert row.observed == verdict
     assert unpassed_criteria(None) == []
+
+
+OTHER = "rank 0: its lines up to tick 3 are not those watched"
+
+
+@pytest.mark.parametrize(
+    ("exit_seen", "ticks_sealed", "reaches", "problem", "failed"),
+    [
+        (True, True, True, None, False),
+        (True, True, False, None, True),
+        (True, False, True, None, True),
+        (None, True, False, "the ticks do not reach every line", False),  # he left before its end
+        (None, True, False, OTHER, True),
+        (None, True, True, "rank 0: 2 lines that the watcher had read are gone", True),
+        (None, False, True, None, True),
+        (None, None, False, OTHER, False),  # nobody knows that these are the ticks
+        (False, True, False, OTHER, False),  # exit.json tells
+    ],
+)
+@pytest.mark.parametrize("code", [COMPLETED, LOST])
+def test_whose_lines_are_not_those_that_were_watched_has_failed(
+    code: OutcomeCode,
+    exit_seen: bool | None,
+    ticks_sealed: bool | None,
+    reaches: bool,
+    problem: str | None,
+    failed: bool,
+) -> None:
+    rules = build_rules(order_of())
+    facts = build_facts(record_of(order_of(), exit=exit_record(code, by=Actor.INFRA)), rules)
+    assert facts.watch is not None
+    assert facts.exit is not None
+    said = {"sealed": ticks_sealed, "reaches": reaches, "problems": [problem] if problem else []}
+    made = {
+        "exit": facts.exit.model_copy(update={"sealed": exit_seen}),
+        "watch": facts.watch.model_copy(update=said),
+    }
+    found = judge(facts.model_copy(update=made), rules).failed
+    assert ("watch.jsonl" in found) is failed
