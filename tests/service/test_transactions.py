@@ -218,7 +218,8 @@ def test_a_report_that_reads_a_file_system_that_hangs_holds_up_no_other(
             return codes
 
     try:
-        assert asyncio.run(asyncio.wait_for(ask(), 60)) == [503, 200]
+        answered = asyncio.run(asyncio.wait_for(ask(), 60))
+        assert sorted(answered) == [200, 503]  # whichever came first
     finally:
         hold.set()
         context.store.close()
