@@ -8,6 +8,8 @@ dataclasses without slots, whose fields are what they hold.
 from dataclasses import replace as checked_replace
 from typing import TYPE_CHECKING
 
+_new, _set = object.__new__, object.__setattr__
+
 if TYPE_CHECKING:
     replace = checked_replace
 else:
@@ -18,10 +20,10 @@ else:
         Raises:
             TypeError: it has no such field.
         """
-        before, made = state.__dict__, object.__new__(type(state))
-        values = made.__dict__
-        values.update(before)
-        values.update(fields)
+        before = state.__dict__
+        values = before | fields
         if len(values) != len(before):
             return checked_replace(state, **fields)  # which says what is wrong
+        made = _new(state.__class__)
+        _set(made, "__dict__", values)
         return made
