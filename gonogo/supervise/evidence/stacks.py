@@ -188,7 +188,8 @@ def _digest(frames: Sequence[dict[str, Any]]) -> str | None:
 
 
 def _is_python(frame: dict[str, Any]) -> bool:
-    return not str(frame.get("filename", "")).partition(".so")[1]
+    """Say whether a frame is of Python code: a native one names its library, and may its source."""
+    return not frame.get("module") and ".so" not in str(frame.get("filename", ""))
 
 
 def _innermost(frames: Sequence[dict[str, Any]]) -> str:

@@ -134,6 +134,22 @@ def test_main_thread_waits_when_its_innermost_frames_are_a_collectives(
     assert probe.waiting is waiting
 
 
+def in_source(name: str, file: str) -> dict[str, Any]:
+    """A native frame of a library that was built with debug information."""
+    return {**frame(name, file), "module": "/lib/libtorch_cpu.so", "line": 943}
+
+
+def test_a_native_frame_that_tells_its_source_is_no_python_frame() -> None:
+    frames = [frame("backward", "graph.py"), frame("<module>", "train.py")]
+    inner = [frame("futex", "libc.so.6"), in_source("wait", "condition.cc")]
+    both = [
+        build_probe([{"os_thread_id": 7, "frames": row}], pid=7, rank=0, round_number=1, native=n)
+        for n, row in ((False, frames), (True, [*inner, in_source("recv", "gloo.cc"), *frames]))
+    ]
+    assert [probe and probe.waiting for probe in both] == [None, True]
+    assert len({probe and probe.digest for probe in both}) == 1
+
+
 def test_python_frames_alone_cannot_tell_that_a_thread_does_not_wait() -> None:
     threads = [{"os_thread_id": 7, "frames": [frame("backward", "graph.py")]}]
     probe = build_probe(threads, pid=7, rank=0, round_number=1, native=False)
