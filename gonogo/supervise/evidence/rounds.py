@@ -38,9 +38,11 @@ from gonogo.supervise.exit_record import load_tail
 from gonogo.supervise.rank_record import load_beyond
 from gonogo.supervise.threads import start_thread
 
-MAX_ROUNDS = 8
+MAX_ROUNDS = 12
 MAX_ROUNDS_OF_SUSPICION = 6
-"""The rest is kept for findings that end a run."""
+MAX_ROUNDS_BEFORE_HALTS = MAX_ROUNDS - 1
+"""Without these no run ends whose lines come no more, whatever was suspected of it before. The last
+one is kept for findings that end a run."""
 LOG_LINES = 500
 HEARTBEATS = 512
 _ROUND = re.compile(r"([0-9]{2})_")
@@ -84,7 +86,7 @@ class Evidence:
         now: float,
         *,
         native: bool = False,
-        halts: bool = False,
+        most: int = MAX_ROUNDS_OF_SUSPICION,
     ) -> Round | None:
         """Start a round; None when the run has had its share, or no disk takes it.
 
@@ -93,9 +95,9 @@ class Evidence:
             targets: every rank.
             now: monotonic seconds.
             native: whether native frames are wanted.
-            halts: whether the finding ends the run.
+            most: how many rounds there may be by it.
         """
-        if self._taken >= (MAX_ROUNDS if halts else MAX_ROUNDS_OF_SUSPICION):
+        if self._taken >= most:
             return None
         folder = self._dir.evidence / f"{self._taken + 1:02d}_{reason}"
         try:

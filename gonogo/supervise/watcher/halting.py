@@ -25,7 +25,12 @@ from gonogo.judge.watch import RankSnapshot
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import KILL_NAME, ask_halt, ask_kill, is_asked, load_request
 from gonogo.supervise.evidence.of_rank import Target
-from gonogo.supervise.evidence.rounds import Evidence
+from gonogo.supervise.evidence.rounds import (
+    MAX_ROUNDS,
+    MAX_ROUNDS_BEFORE_HALTS,
+    MAX_ROUNDS_OF_SUSPICION,
+    Evidence,
+)
 from gonogo.supervise.watcher.leaving import Leaving
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.response import (
@@ -129,21 +134,24 @@ class Halting:
             self._undecided.clear()
             return finding
         self._decide_all(now)
-        paths = self._take_evidence(finding, now)
         halts = finding.severity is Severity.HALT
+        most = MAX_ROUNDS if halts else MAX_ROUNDS_OF_SUSPICION
+        paths = self._take_evidence(finding, now, most=most)
         if not halts and finding.detector in _STANDING and self._second_round_at is None:
             self._second_round_at, self._suspicion = now + SECOND_ROUND_S, finding
         return finding.model_copy(update={"evidence": paths}) if paths else finding
 
     def foresee(self, finding: Finding, now: float) -> None:
-        """Take a round for a halt that is near and would accuse nobody: what it tells may name one.
+        """Take a round for a halt that is near: what it tells may name a rank, or decide on it.
+
+        It is taken though suspicions before it had their share.
 
         Args:
             finding: as the fold would make it (`foresight`).
             now: monotonic seconds.
         """
         if not self.asked():
-            self._take_evidence(finding.model_copy(update={"severity": Severity.SUSPECT}), now)
+            self._take_evidence(finding, now, most=MAX_ROUNDS_BEFORE_HALTS)
 
     def resume(self, findings: list[Finding], now: float) -> None:
         """Take up what a watcher before this one had decided."""
@@ -167,7 +175,7 @@ class Halting:
             self._request(answer_command(command, **self._circumstances(now)))
         elif is_asked_again(command.reason) and self._second is None and not self._is_killed():
             targets = self._processes.targets()
-            self._evidence.start_round(command.kind, targets, now, halts=True)
+            self._evidence.start_round(command.kind, targets, now, most=MAX_ROUNDS)
             self._second = answer_second_command(command, **self._circumstances(now))
             self._second_at = now + EVIDENCE_WAIT_S
 
@@ -276,18 +284,13 @@ class Halting:
         reason = suspicion.detector
         self._evidence.start_round(reason, self._processes.targets(), now, native=True)
 
-    def _take_evidence(self, finding: Finding, now: float) -> list[str]:
+    def _take_evidence(self, finding: Finding, now: float, *, most: int) -> list[str]:
         """Return the paths of a recent round, or of one that this finding starts, by relevance."""
         last = self._evidence.last
         if last is not None and now - last.started_at <= RECENT_ROUND_S:
             return by_relevance(last.paths, finding.rank)
-        halts = finding.severity is Severity.HALT
-        found = self._evidence.start_round(
-            finding.detector,
-            self._processes.targets(),
-            now,
-            halts=halts,
-        )
+        targets = self._processes.targets()
+        found = self._evidence.start_round(finding.detector, targets, now, most=most)
         return by_relevance(found.paths, finding.rank) if found is not None else []
 
     def _leaving_s(self) -> float:

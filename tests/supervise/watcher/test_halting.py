@@ -16,6 +16,7 @@ from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, load_request
 from gonogo.supervise.evidence.of_rank import Target
 from gonogo.supervise.evidence.rounds import (
     MAX_ROUNDS,
+    MAX_ROUNDS_BEFORE_HALTS,
     MAX_ROUNDS_OF_SUSPICION,
     Evidence,
     Round,
@@ -428,13 +429,31 @@ def test_evidence_of_one_run_is_bounded(tmp_path: Path) -> None:
     rounds = [real.start_round("stall", target, float(n)) for n in range(MAX_ROUNDS)]
     taken = [found is not None for found in rounds]
     assert taken == [n < MAX_ROUNDS_OF_SUSPICION for n in range(MAX_ROUNDS)]
-    halts = [real.start_round("stall", target, 99.0, halts=True) for _ in range(MAX_ROUNDS)]
+    halts = [real.start_round("stall", target, 99.0, most=MAX_ROUNDS) for _ in range(MAX_ROUNDS)]
     assert [found is not None for found in halts].count(True) == MAX_ROUNDS - taken.count(True)
     for found in rounds + halts:
         for thread in found.threads if found is not None else ():
             thread.join(60)
     again = Evidence(RunDir(tmp_path))
-    assert again.start_round("stall", target, 0.0, halts=True) is None
+    assert again.start_round("stall", target, 0.0, most=MAX_ROUNDS) is None
+
+
+def test_what_is_foreseen_is_read_whatever_was_suspected_before(tmp_path: Path) -> None:
+    """Without it no run ends at its limit whose lines come no more; what halts keeps a round."""
+    run_dir, order = RunDir(tmp_path), build_test_order("run_x", world_size=2)
+    real = Evidence(run_dir)
+    halting = Halting(run_dir, order, Pace(), real, NodesOnPaper(), lambda _: 0)
+    counts = []
+    for severity, act in ((Severity.SUSPECT, halting.observe), (Severity.HALT, halting.foresee)):
+        for number in range(MAX_ROUNDS):
+            act(finding(severity), 100.0 * (len(counts) * MAX_ROUNDS + number))
+        counts.append(len(list(run_dir.evidence.iterdir())))
+    assert counts == [MAX_ROUNDS_OF_SUSPICION, MAX_ROUNDS_BEFORE_HALTS]
+    assert not halting.asked()
+    assert halting.observe(finding(), 9000.0).evidence
+    assert real.last is not None
+    for thread in real.last.threads:
+        thread.join(60)
 
 
 def reason_of(tmp_path: Path) -> str | None:
