@@ -1,9 +1,10 @@
 """How does a step of few tokens not wait for its host? A layer's two passes as one CUDA graph each.
 
-A GPU does a layer of a few thousand tokens faster than Python starts its hundred kernels. Captured
-once, they are started together: the same kernels on the same numbers, so that losses and gradients
-are equal bit by bit. Lengths, batch and addresses are those of the capture; whatever else a layer
-is asked for (another shape, evaluation, a cache, what it selected) it computes as before.
+A GPU does a layer of a few thousand tokens faster than Python starts its kernels one by one.
+Captured once, they are started together. Numbers agree to rounding, for a library may take another
+kernel where it is captured: those of a tiny model are equal bit by bit (a test on a GPU). Lengths,
+batch and addresses are those of the capture; whatever else a layer is asked for (another shape,
+evaluation, a cache, what it selected) it computes as before.
 
 Gradients of a replay lie where those of the replay before lay. Where a step has several parts,
 gradients of the weights therefore need memory of their own (`own_gradients`) before the first.
@@ -54,7 +55,7 @@ def check_capturable(
          f"needs attention that never waits for the GPU (backend triton, or kind dense), "
          f"not {attention_backend}"),
         (parallel != "single", f"needs parallel single, not {parallel}: gradients that ranks share "
-                               "were not proven to be those of kernels started one by one"),
+                               "were not shown to be those of kernels started one by one"),
         (model.gradient_checkpointing, "does not go with model.gradient_checkpointing"),
         (model.documents_apart, "does not go with packing.documents_apart: lengths are data"),
     )  # fmt: skip
@@ -79,11 +80,13 @@ def capture_layers(model: LanguageModel, *, sequences: int, seq_len: int) -> Non
     layers = tuple(_Layer(block, table) for block in blocks)
     samples = tuple((torch.zeros(shape, device=table.device, requires_grad=True),) for _ in blocks)
     # Weights receive gradients from the stream of the capture and from others: both are waited for.
-    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-    before = {row[:3] for row in counters.snapshot()}
+    if hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):  # else silent
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+    before = {row[:3]: row.calls for row in counters.snapshot()}
     replays: Any = torch.cuda.make_graphed_callables(layers, samples)
-    served = [row[:3] for row in counters.snapshot() if row[:3] not in before]
+    served = [row[:3] for row in counters.snapshot() if row.calls > before.get(row[:3], 0)]
     for block, replay in zip(blocks, replays, strict=True):
+        # A layer's `forward`, not its call, as where it is compiled: hooks stay outside.
         block.forward = _replaying(block, replay, shape, served)  # type: ignore[method-assign]
 
 

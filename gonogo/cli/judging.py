@@ -25,7 +25,7 @@ from gonogo.cli.reach.completing import complete_experiments
 from gonogo.cli.reach.plans import placed, read_plan
 from gonogo.cli.standing import cause_lines, diagnosis_lines
 from gonogo.contract.api import Forecast
-from gonogo.contract.decision import Cause, Verdict
+from gonogo.contract.decision import PASSING, Cause, Verdict
 from gonogo.contract.errors import GonogoError, NotFound, Rejected
 from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import OutcomeCode
@@ -148,7 +148,7 @@ def _next_of(document: dict[str, Any], directory: Path) -> str:
     log = cause.get("log")
     if log is not None:
         return f"tail -n 50 {place}/{log}  # what it said last"
-    passed = document["verdict"] in (Verdict.GO, Verdict.CONDITIONAL_GO)
+    passed = document["verdict"] in PASSING
     if passed and (metric := _comparable(document)) is not None:
         return f"gonogo compare OTHER {place}{metric}  # is it better than another run?"
     return f"gonogo judge {place} --json  # every criterion with its measure"

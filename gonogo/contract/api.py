@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from gonogo.contract.campaign import LEAST_REPEATS, MOST_REPEATS, CampaignSpec
 from gonogo.contract.comparison import Comparison
-from gonogo.contract.decision import Cause, Condition, Verdict
+from gonogo.contract.decision import PASSING, Cause, Condition, Verdict
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
@@ -179,7 +179,7 @@ class ExperimentView(Recorded):
     @property
     def so_far(self) -> bool:
         """Whether a verdict that passes is that of the phases so far: others are still to come."""
-        passes = self.verdict in (Verdict.GO, Verdict.CONDITIONAL_GO)
+        passes = self.verdict in PASSING
         return passes and self.state is not ExperimentState.FINISHED
 
     @property

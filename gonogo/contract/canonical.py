@@ -115,6 +115,8 @@ def _utf16(key: str) -> bytes:
 
 def canonical_number(value: float) -> str:
     """Return a float as ECMAScript prints it (RFC 8785, 3.2.2.3); non-finite ones as strings."""
+    if 1e-4 <= value < 1e16:  # most are, and neither writes an exponent there
+        return repr(value).removesuffix(".0")
     if not math.isfinite(value):
         return f'"{wire_number(value)}"'
     if value == 0:

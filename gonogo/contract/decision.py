@@ -25,6 +25,10 @@ class Verdict(StrEnum):
     INCONCLUSIVE = "INCONCLUSIVE"
 
 
+PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
+"""Verdicts by which a phase goes on."""
+
+
 class CriterionOutcome(StrEnum):
     """Outcome of a criterion: fail > error > inconclusive > pass."""
 

@@ -22,7 +22,7 @@ from gonogo.contract.agent import (
 )
 from gonogo.contract.api import AlertType
 from gonogo.contract.canonical import canonical_bytes
-from gonogo.contract.decision import Verdict
+from gonogo.contract.decision import PASSING, Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.lifecycle import RunEvent, RunState
@@ -266,7 +266,7 @@ def _passed_without(deed: Deed, run: RunRow) -> Verdict | None:
         return None
     phases = phases_of(deed.session, run.experiment)
     verdict = next(row.verdict for row in phases if row.name == run.phase)
-    return verdict if verdict in (Verdict.GO, Verdict.CONDITIONAL_GO) else None
+    return verdict if verdict in PASSING else None
 
 
 def take_evidence(deed: Deed, run_id: str, report: EvidenceReport, bearer: Bearer) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from gonogo.contract.decision import Verdict
+from gonogo.contract.decision import PASSING, Verdict
 from gonogo.contract.errors import Corrupt, GonogoError
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import ResumePoint
@@ -215,7 +215,7 @@ def failed_by_lines(session: Session, run: RunRow) -> OutcomeCode | None:
     Its host may have been lost, or an operator have halted it, before it was ended for that, or was
     heard of it. One that was cancelled has no verdict, whatever it had shown.
     """
-    if run.outcome is None or run.verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
+    if run.outcome is None or run.verdict in PASSING:
         return None
     if run.outcome.code in SHOWN_BY_LINES:
         return run.outcome.code

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import OriginView
-from gonogo.contract.decision import ConditionState, Verdict
+from gonogo.contract.decision import PASSING, ConditionState, Verdict
 from gonogo.contract.errors import Conflict, Problem, Rejected
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.near_miss import hint
@@ -43,7 +43,6 @@ from service.queries.runs import load_attempts
 from service.told.awaited import begins_anew, last_tried, went_to_its_end
 from service.told.decided import load_decided
 
-_PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
 _AHEAD = ("phases_after", "settles")
 """What an order says of the phases after its own."""
@@ -262,7 +261,7 @@ def _ordered_otherwise(
 def _passing_run(session: Session, source: ExperimentRow, phase: str) -> RunRow | None:
     """Return the run by which a phase passed; None of one that was itself taken over."""
     kept, _ = set_aside(load_attempts(session, source.id, phase))
-    whole = [row.run for row in kept if row.until is None and row.verdict in _PASSING]
+    whole = [row.run for row in kept if row.until is None and row.verdict in PASSING]
     return session.get_one(RunRow, whole[-1]) if whole else None
 
 

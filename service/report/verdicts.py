@@ -1,6 +1,6 @@
 """What happened, who says so, and what should be done? The three sentences on top of a report."""
 
-from gonogo.contract.decision import Cause, Decision, Verdict
+from gonogo.contract.decision import PASSING, Cause, Decision, Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.course.cause import cause_of
 from gonogo.judge.gate.diagnosis import diagnosis_named
@@ -104,7 +104,7 @@ def _by_evidence(view: ReportView) -> bool:
 
 def _at_a_word(verdict: Verdict | None) -> str:
     """Return what follows from a verdict by hand."""
-    if verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
+    if verdict in PASSING:
         return "go on at that person's word alone"
     return "do not go on" if verdict is Verdict.NO_GO else "nothing follows from it"
 

@@ -74,9 +74,10 @@ def test_gradients_that_stay_change_no_number(
 def test_every_weight_gets_a_gradient_of_its_own() -> None:
     net = torch.nn.Linear(3, 2)
     own_gradients(net)
-    assert all(torch.equal(x.grad, torch.zeros_like(x)) for x in net.parameters())  # type: ignore[arg-type]
-    pointers = {x.grad.data_ptr() for x in net.parameters()}  # type: ignore[union-attr]
-    assert len(pointers) == 2
+    gradients = [x.grad for x in net.parameters() if x.grad is not None]
+    assert [x.shape for x in gradients] == [(2, 3), (2,)]
+    assert not any(x.any() for x in gradients)
+    assert len({x.data_ptr() for x in gradients}) == 2
 
 
 def test_only_a_part_s_own_shape_in_training_is_replayed(
@@ -91,9 +92,12 @@ def test_only_a_part_s_own_shape_in_training_is_replayed(
 
         def replay(x_BSE: torch.Tensor) -> torch.Tensor:
             replays.append(x_BSE.shape)
+            told = counters._counts.copy()
             out = layer(x_BSE)
             stats.copy_(attention.gate_stats)  # as a graph writes to what it was captured with
             attention.gate_stats = None
+            counters.clear()  # and runs no Python, which would count
+            counters._counts.update(told)
             return out
 
         return replay

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from gonogo.contract.criterion import Criterion
-from gonogo.contract.decision import Verdict
+from gonogo.contract.decision import PASSING, Verdict
 from gonogo.contract.facts import Confirmation, FailedBefore, History, Undecided
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Detector
@@ -24,8 +24,6 @@ from gonogo.judge.gate.history import is_isolating
 
 SYNTHETIC: dict[str, Any] = {"train": {"data": "synthetic"}}
 """The A/B of a loader that is slow (R27): nothing else changes."""
-
-_PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
 
 def confirmed_run(runs: Sequence[Attempt]) -> tuple[Attempt, list[Attempt]]:
@@ -55,7 +53,7 @@ def completion_of(confirmations: Iterable[Attempt]) -> Attempt | None:
     for row in confirmations:
         if row.until is None and row.change in answered:
             found = row
-        if row.until is not None and row.verdict in _PASSING:
+        if row.until is not None and row.verdict in PASSING:
             answered.append(row.change)
     return found
 
@@ -87,7 +85,7 @@ def next_confirmation(
         text = "rerun unchanged before NO_GO"
         return rerun(plan, phase, first, RunReason.CONFIRM, None, text)
     last = unchanged[-1]
-    if last.verdict in _PASSING and last.until is not None:
+    if last.verdict in PASSING and last.until is not None:
         return go_on(plan, phase, last, "it did not come again: the phase goes on", awaited)
     if last.verdict is not Verdict.NO_GO:
         return None
@@ -112,7 +110,7 @@ def _next_variant(
     if completion_of(made) is not None:
         return None
     for row in made:
-        if row.verdict in _PASSING and row.until is not None and not is_isolating(row.change):
+        if row.verdict in PASSING and row.until is not None and not is_isolating(row.change):
             text = "it passes under a variant: the phase goes on with it"
             return go_on(plan, phase, row, text, awaited)
     return None
@@ -152,7 +150,7 @@ def unsettled_by(runs: Sequence[Attempt], confirmations: Iterable[Attempt]) -> H
     The decision is about the failure that did not come again, and tells nothing else of them.
     """
     whole = [row for row in confirmations if row.until is None and not is_isolating(row.change)]
-    passed = [row for row in whole if row.verdict in _PASSING]
+    passed = [row for row in whole if row.verdict in PASSING]
     return unsettled_before(runs, passed[-1], itself=True) if passed else None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gonogo.contract.criterion import Criterion
-from gonogo.contract.decision import Condition, Verdict
+from gonogo.contract.decision import PASSING, Condition, Verdict
 from gonogo.contract.facts import History
 from gonogo.contract.order import CarriedRemedy, RunReason
 from gonogo.contract.outcome import TAKEN_OVER, OutcomeClass, OutcomeCode
@@ -114,7 +114,7 @@ def _answer(
     awaited: Sequence[Criterion],
 ) -> Action | None:
     """Return what a run that did not fail is answered by before it concludes, if by anything."""
-    if first.until is not None and first.verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
+    if first.until is not None and first.verdict in PASSING:
         return go_on(plan, phase, first, "remedied: the phase goes on", awaited)
     return next_remedy(plan, phase, first, attempts, carried) if may_settle(first) else None
 
@@ -151,7 +151,7 @@ def _conclude(
     unsettled = history is not None and bool(history.undecided or history.failed_before)
     if verdict is Verdict.GO and (remedy is not None or unsettled):
         verdict = Verdict.CONDITIONAL_GO
-    if verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
+    if verdict in PASSING:
         changed = any(row.variant for row in (history.confirmations if history else []))
         action = decide_promotion(plan, phase, conditions)
         if action.kind is ActionKind.START_PHASE:
@@ -259,7 +259,7 @@ def decide_override(
     """
     if not awaiting:
         return Action(kind=ActionKind.NOTHING, text="re-labelled", verdict=verdict)
-    if verdict in (Verdict.GO, Verdict.CONDITIONAL_GO):
+    if verdict in PASSING:
         return replace(decide_promotion(plan, phase, conditions), verdict=verdict)
     if verdict is Verdict.NO_GO:
         return Action(kind=ActionKind.FINISH, text=f"{phase} was called NO_GO", verdict=verdict)

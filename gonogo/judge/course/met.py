@@ -8,7 +8,7 @@ experiment, may come to another value, and is not asked for it any more.
 
 from collections.abc import Iterable
 
-from gonogo.contract.decision import Condition, CriterionResult, Verdict
+from gonogo.contract.decision import PASSING, Condition, CriterionResult, Verdict
 from gonogo.contract.facts import Facts
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.rules import Rules
@@ -16,8 +16,6 @@ from gonogo.judge.course.action import Attempt
 from gonogo.judge.gate.conditions import settle
 from gonogo.judge.gate.history import is_isolating
 from gonogo.judge.gate.rules import OpenCondition
-
-_PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
 
 def met_by(
@@ -38,7 +36,7 @@ def met_by(
         verdict: what its phase has come to by it, and by the runs before.
     """
     completed = run.outcome.klass is OutcomeClass.SUCCESS
-    passed = verdict in _PASSING and run.verdict in _PASSING
+    passed = verdict in PASSING and run.verdict in PASSING
     if not completed or not passed or run.until is not None or is_isolating(run.change):
         return []
     return settle(waiting, facts, rules)

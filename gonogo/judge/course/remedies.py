@@ -8,7 +8,7 @@ a run that leaves no fewer conditions open is set aside, and the phase is what i
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gonogo.contract.decision import Verdict
+from gonogo.contract.decision import PASSING, Verdict
 from gonogo.contract.facts import Remedy
 from gonogo.contract.order import CarriedRemedy, RunReason
 from gonogo.contract.outcome import OutcomeClass
@@ -18,8 +18,6 @@ from gonogo.judge.course.reruns import laid_over, rerun
 
 SAY_NOTHING = (OutcomeClass.INFRA, OutcomeClass.OPERATOR)
 """Ends that say nothing of a phase: its host's, and a person's."""
-
-_PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
 
 def remedied(first: Attempt) -> Remedy | None:
@@ -139,4 +137,4 @@ def may_settle(row: Attempt) -> bool:
 
 
 def _is_better(row: Attempt, before: Attempt) -> bool:
-    return row.verdict in _PASSING and set(row.unmet) < set(before.unmet)
+    return row.verdict in PASSING and set(row.unmet) < set(before.unmet)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from gonogo.contract.canonical import canonical_bytes, wire_value
 from gonogo.contract.criterion import GateSeverity
-from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict
+from gonogo.contract.decision import PASSING, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.facts import Confirmation, Facts, FailedBefore, History, Rerun, Undecided
 from gonogo.contract.order import CarriedRemedy, Order, RunReason, UnpassedRun
 
@@ -24,8 +24,6 @@ UNDECIDED = "undecided"
 FAILED_BEFORE = "failed_before"
 WHOLE_PHASE = "whole_phase"
 """Id of the criterion of a rerun that only answers: the phase needs the run that goes on."""
-
-_PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
 
 def with_history(facts: Facts, history: History | None) -> Facts:
@@ -62,12 +60,12 @@ def confirmed_verdict(history: History | None, verdict: Verdict) -> Verdict:
     unchanged = last.pop(None, None)
     if unchanged is None:
         return verdict
-    if unchanged.verdict in _PASSING:
+    if unchanged.verdict in PASSING:
         return Verdict.CONDITIONAL_GO if unchanged.until is None else Verdict.INCONCLUSIVE
     if unchanged.verdict is not Verdict.NO_GO:
         return Verdict.INCONCLUSIVE
     variants = [row for row in last.values() if not is_isolating(_patch_of(row))]
-    if any(row.verdict in _PASSING and row.until is None for row in variants):
+    if any(row.verdict in PASSING and row.until is None for row in variants):
         return Verdict.CONDITIONAL_GO
     if any(row.verdict is not Verdict.NO_GO for row in variants):
         return Verdict.INCONCLUSIVE
@@ -97,7 +95,7 @@ def history_criteria(history: History | None) -> list[CriterionResult]:
     if rows:
         unchanged = [row.verdict for row in rows if row.variant is None]
         failed = 1 + sum(verdict is Verdict.NO_GO for verdict in unchanged)
-        passed = any(row.verdict in _PASSING for row in rows)
+        passed = any(row.verdict in PASSING for row in rows)
         results.append(
             _conditional(
                 REPRODUCED,
@@ -206,7 +204,7 @@ def _reproduction(rows: Sequence[Confirmation], failed: int, runs: int) -> str:
     variants: dict[str, list[bool]] = {}
     for row in rows:
         if row.variant is not None:
-            variants.setdefault(row.variant.text(), []).append(row.verdict in _PASSING)
+            variants.setdefault(row.variant.text(), []).append(row.verdict in PASSING)
     text = f"failed in {failed} of {runs} unchanged runs"
     if not variants:
         return f"not reproduced: {text}" if failed < runs else text

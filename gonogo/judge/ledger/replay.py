@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gonogo.contract.decision import DecisionKind, Verdict
+from gonogo.contract.decision import PASSING, DecisionKind
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.judge.ledger.again import Again, built_in_of, is_v1, judge_again, read_again
 from gonogo.judge.ledger.chain import (
@@ -37,7 +37,6 @@ from gonogo.judge.ledger.since import changed_rules, not_installed, without_find
 Json = Mapping[str, Any]
 
 NO_KEY = "not verified: no public key is there to check it with"
-_PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +230,7 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
     document, run_dir = recorded.document, around.run_dir
     facts, rules = document.get("facts", {}), document.get("rules", {})
     if run_dir is None or not run_dir.is_dir():
-        if not facts.get("ranks") and document.get("verdict") not in _PASSING:
+        if not facts.get("ranks") and document.get("verdict") not in PASSING:
             log.not_verified.append("its run: it never got so far as to leave a directory")
             return None
         where = recorded.decision.run if run_dir is None else run_dir
@@ -253,7 +252,7 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
             run_dir.parent,
             log.checked,
             log.not_verified,
-            passed=document.get("verdict") in _PASSING,
+            passed=document.get("verdict") in PASSING,
         )
         or (rewatch(run_dir, rules, facts, log.checked, log.not_verified) if is_v1(rules) else None)
     )

@@ -1,4 +1,4 @@
-"""Will a deadline soon end the run and accuse nobody? Then there is time to ask the ranks.
+"""Will a deadline soon accuse nobody, or end a run that nobody hears? Then there is time to ask.
 
 Not every deadline has a stage of suspicion, and what the dumps of a round tell of who has not come
 counts from the tick that brings it: a halt does not wait for it. So the fold is asked what it would
@@ -35,7 +35,7 @@ _DEADLINES = frozenset(
 )
 
 
-def unnamed_halt_ahead(state: WatchState, tick: Tick) -> Finding | None:
+def halt_ahead(state: WatchState, tick: Tick) -> Finding | None:
     """Return the deadline that would end the run within FORESIGHT_S and name no rank, if any.
 
     Where nobody is heard, one that names a rank, too.
@@ -53,8 +53,7 @@ def unnamed_halt_ahead(state: WatchState, tick: Tick) -> Finding | None:
     mono, ts = tick.mono + FORESIGHT_S, tick.ts + FORESIGHT_S
     later = Tick(n=tick.n + 1, mono=mono, ts=ts, interval_s=tick.interval_s)
     then = _standing_until(state, mono) if unheard else _heard_until(state, tick.mono, mono)
-    is_meant = _is_near if unheard else _is_meant
-    return next((row for row in look(then, later) if is_meant(row)), None)
+    return next((row for row in look(then, later) if _is_meant(row, unheard=unheard)), None)
 
 
 def _heard_until(state: WatchState, now: float, mono: float) -> WatchState:
@@ -78,18 +77,13 @@ def _standing_until(state: WatchState, mono: float) -> WatchState:
     return replace(state, view=replace(view, processes=processes))
 
 
-def _is_near(finding: Finding) -> bool:
-    """Whether a deadline ends the run that is not over yet: one round is taken for it."""
+def _is_meant(finding: Finding, *, unheard: bool) -> bool:
+    """Whether a round is taken for a deadline: where nobody is heard, only before it is over."""
     if not ends_run(finding) or finding.detector not in _DEADLINES:
         return False
     if finding.value is None or finding.threshold is None:
         return False
-    return finding.value - FORESIGHT_S <= finding.threshold
-
-
-def _is_meant(finding: Finding) -> bool:
-    if not ends_run(finding) or finding.rank is not None or finding.detector not in _DEADLINES:
-        return False
-    if finding.value is None or finding.threshold is None:
-        return False
-    return finding.value - FORESIGHT_S >= LEAST_SHARE * finding.threshold
+    value = finding.value - FORESIGHT_S
+    if unheard:
+        return value <= finding.threshold
+    return finding.rank is None and value >= LEAST_SHARE * finding.threshold

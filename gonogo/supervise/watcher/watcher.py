@@ -32,7 +32,7 @@ from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.keeper.keeper import LAST_WORDS_S
-from gonogo.supervise.watcher.foresight import unnamed_halt_ahead
+from gonogo.supervise.watcher.foresight import halt_ahead
 from gonogo.supervise.watcher.halting import Halting
 from gonogo.supervise.watcher.looking import INTERVAL_S, Looking
 from gonogo.supervise.watcher.pace import Pace
@@ -178,7 +178,7 @@ class Watcher:
             self._record(finding, now)
         came = sum(map(len, beats.values()))
         self._recording.put_down(now, came, self._state, self._looking.progress)
-        ahead = None if asked else unnamed_halt_ahead(self._state, tick)
+        ahead = None if asked else halt_ahead(self._state, tick)
         if ahead is not None:
             self._weather.tried("evidence", partial(self._halting.foresee, ahead, now), None)
         if not tick.go and not asked and identity_ok(self._state):

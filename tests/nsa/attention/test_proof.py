@@ -421,6 +421,24 @@ def test_the_trial_finds_kernels_that_are_slightly_wrong(sabotage):
 
 
 @needs_triton
+def test_queries_that_all_choose_alike_do_so_however_a_mean_of_ones_is_rounded(monkeypatch):
+    """On a GPU it may come out below 1; then those that differ were looked at, and none did."""
+    from nsa.attention.gpu import trial
+    from nsa.attention.gpu.cases import packed
+
+    mean = torch.Tensor.mean
+
+    def rounded(x, *of, **by):
+        return mean(x, *of, **by) * (1 - 2**-20)
+
+    monkeypatch.setattr(torch.Tensor, "mean", rounded)
+    sizes = {"H": 6, "G": 2, "D": 8, "l": 8, "d": 4, "l_sel": 16, "n_sel": 4, "w": 20}
+    case = packed(70, 1, 33, **sizes)
+    found = trial.compare(case, torch.bfloat16, torch.device("cpu"), ours="torch")
+    assert (found["right"], found["same_selection"], found["lost_score"]) == (True, 1.0, 0.0)
+
+
+@needs_triton
 @pytest.mark.parametrize("wrong", ["output", "gradient"])
 def test_one_wrong_row_of_many_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the norm of all rows it is less than what is allowed."""

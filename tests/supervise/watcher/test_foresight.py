@@ -6,7 +6,7 @@ import pytest
 
 from gonogo.contract.tick import StackProbe, Tick
 from gonogo.judge.watch import WatchState, fold, look, start
-from gonogo.supervise.watcher.foresight import FORESIGHT_S, unnamed_halt_ahead
+from gonogo.supervise.watcher.foresight import FORESIGHT_S, halt_ahead
 from tests.judge.watch.streams import EPOCH, T0, Rank, World, order_of
 
 
@@ -49,7 +49,7 @@ def tick_at(seconds: float, n: int = 4, **told: Any) -> Tick:
 
 def test_a_halt_that_names_nobody_is_foreseen_and_finds_nothing_yet() -> None:
     state = standing()
-    ahead = unnamed_halt_ahead(state, tick_at(53.0))
+    ahead = halt_ahead(state, tick_at(53.0))
     assert ahead is not None
     assert (ahead.detector, ahead.rank) == ("section_deadline", None)
     assert ahead.value == pytest.approx(53.0 + FORESIGHT_S)
@@ -61,28 +61,28 @@ def test_a_halt_that_names_nobody_is_foreseen_and_finds_nothing_yet() -> None:
     ("seconds", "n"), [(51.0, 4), (53.0, 5)], ids=["too early", "between two looks"]
 )
 def test_nothing_is_foreseen_before_its_time(seconds: float, n: int) -> None:
-    assert unnamed_halt_ahead(standing(speaks_until=seconds), tick_at(seconds, n)) is None
+    assert halt_ahead(standing(speaks_until=seconds), tick_at(seconds, n)) is None
 
 
 def test_where_all_are_silent_at_once_nothing_is_foreseen() -> None:
-    assert unnamed_halt_ahead(standing(speaks_until=20.0), tick_at(53.0)) is None
+    assert halt_ahead(standing(speaks_until=20.0), tick_at(53.0)) is None
 
 
 def test_a_rank_alone_has_nobody_to_be_told_apart_from() -> None:
-    assert unnamed_halt_ahead(standing(1), tick_at(53.0)) is None
+    assert halt_ahead(standing(1), tick_at(53.0)) is None
 
 
 def test_a_halt_that_names_a_rank_needs_no_round() -> None:
     state = standing()
     told = {"behind": [1], "asked_mono": T0 + 1.0, "text": "rank 1 did not"}
     state, _ = fold(state, tick_at(53.0, observations={"collectives": told}), {})
-    assert unnamed_halt_ahead(state, tick_at(53.0)) is None
+    assert halt_ahead(state, tick_at(53.0)) is None
 
 
 def test_a_limit_of_seconds_is_foreseen_once_half_of_it_has_passed() -> None:
     for seconds, foreseen in ((2.5, False), (3.5, True)):
         state = standing(halt_s=6.0, speaks_until=seconds)
-        assert (unnamed_halt_ahead(state, tick_at(seconds)) is not None) is foreseen
+        assert (halt_ahead(state, tick_at(seconds)) is not None) is foreseen
 
 
 def unheard(at: float, *, world_size: int = 2, read_at: tuple[float, ...] = (12.0, 18.0)) -> Any:
@@ -101,7 +101,7 @@ def unheard(at: float, *, world_size: int = 2, read_at: tuple[float, ...] = (12.
     for second in read_at:
         rows = [StackProbe(rank=rank, digest="same") for rank in range(world_size)]
         state, _ = fold(state, tick_at(began + second, 3, stacks=rows), {})
-    return unnamed_halt_ahead(state, tick_at(began + at))
+    return halt_ahead(state, tick_at(began + at))
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
