@@ -87,12 +87,14 @@ def first_hole(descriptor: int) -> int:
 def next_data(descriptor: int, offset: int) -> int:
     """Return from which byte on, `offset` or behind it, a file has something else than a hole.
 
-    That is its end where there is none.
+    That is its end where there is none: the end that it had before it was asked, for what has been
+    added since is no hole.
     """
+    end = os.fstat(descriptor).st_size
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError as error:
-        return os.fstat(descriptor).st_size if error.errno == errno.ENXIO else offset
+        return end if error.errno == errno.ENXIO else offset
 
 
 def read_small(path: Path) -> bytes:
