@@ -366,9 +366,10 @@ class SectionDeadline(Detector[None]):
     what steps usually spend there. 3: ranks that fall silent together, as where all are started
     anew, are not told apart by who was heard a moment later; logging has the time of a start, and
     who has only said that a step begins may fetch its batch; who is in data may wait for a peer
-    that saves or evaluates; who was heard on its way, and nobody since, may save; what a user's
-    program does in no section once in many steps may take up to the early limit; who waited for
-    what a peer did in no section, or came to many steps late, has stood since that was there."""
+    that saves or evaluates, and so may who saves, however long that usually takes; who was heard on
+    its way, and nobody since, may save; what a user's program does in no section once in many steps
+    may take up to the early limit; who waited for what a peer did in no section, or came to many
+    steps late, has stood since that was there."""
     ticks = True
     deadline = True
 
@@ -410,7 +411,8 @@ class SectionDeadline(Detector[None]):
             suspect = Limit(seconds=deadline.suspect_s, source=source)
             findings.append(_finding(view, tick, culprit, Severity.SUSPECT, elapsed_s, suspect))
         halt = limit_of(view, stream, name, deadline, view.median_step_s())
-        if section in _MAY_AWAIT and halt.source is Source.DEFAULT:
+        planned = view.run.source(f"section_deadline.{name}.halt_s") is not Source.DEFAULT
+        if section in _MAY_AWAIT and not planned:
             halt = max([halt, *_of_peers(view, stream, streams)], key=lambda row: row.seconds)
         if name in _SHORT and view.went_unheard(streams, stream, tick.mono):
             halt = max(halt, _of_unheard(view, stream), key=lambda row: row.seconds)

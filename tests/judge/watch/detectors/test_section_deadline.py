@@ -337,19 +337,21 @@ def test_who_is_in_data_may_wait_for_a_peer_that_saves_or_evaluates(
 
 
 @pytest.mark.parametrize(
-    ("for_s", "settings", "found"),
+    ("for_s", "usual_s", "settings", "found"),
     [
-        (602.0, {}, []),
-        (1802.0, {}, [1800.0]),
-        (602.0, {"section_deadline": {"checkpoint": {"halt_s": 600.0}}}, [600.0]),
+        (602.0, 5.0, {}, []),
+        (702.0, 70.0, {}, []),
+        (1802.0, 5.0, {}, [1800.0]),
+        (602.0, 5.0, {"section_deadline": {"checkpoint": {"halt_s": 600.0}}}, [600.0]),
     ],
 )
 def test_who_saves_may_wait_for_a_peer_that_evaluates_alone_before(
-    for_s: float, settings: dict[str, Any], found: list[float]
+    for_s: float, usual_s: float, settings: dict[str, Any], found: list[float]
 ) -> None:
-    """All ranks meet in what saves their shards."""
+    """All ranks meet in what saves their shards, however long that usually takes."""
     evaluates = standing("eval", for_s=for_s, section_seq=1)
-    waits = standing("checkpoint", for_s=for_s, rank=1, section_seq=2)
+    saved = (("checkpoint", usual_s),)
+    waits = standing("checkpoint", for_s=for_s, rank=1, section_seq=2, section_times=saved)
     assert halts(look(SectionDeadline, [evaluates, waits], settings)) == found
 
 
