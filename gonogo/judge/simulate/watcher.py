@@ -243,21 +243,24 @@ class Watcher:
         return fields
 
     def _stacks(self, now: float) -> list[StackProbe]:
-        """Return where every rank stands: where one stands still, its peers wait for it."""
+        """Return where every rank stands: where one stands still, its peers wait for it.
+
+        Who goes on is found in the same line each time, busy, as most of a step may be one call.
+        """
         known = [rank for rank in self._ranks if not self._cut.unknown(rank.rank, now)]
         standing = {rank.rank: rank.stands(now) for rank in known}
         if not any(standing.values()):
             return [
-                StackProbe(rank=rank, digest=f"{rank}/{self._n}", cpu_s=now) for rank in standing
+                StackProbe(rank=rank, digest="busy", cpu_s=now, owns_gil=False) for rank in standing
             ]
         probes = []
         for rank, stand in standing.items():
             if stand is None:
-                probes.append(StackProbe(rank=rank, digest="waits", waiting=True, cpu_s=now))
+                fields = {"digest": "waits", "waiting": True, "cpu_s": now, "owns_gil": False}
             else:
-                cpu_s = now if stand.busy else 0.0
-                digest = f"stands/{stand.since}"
-                probes.append(StackProbe(rank=rank, digest=digest, waiting=False, cpu_s=cpu_s))
+                cpu_s, digest = now if stand.busy else 0.0, f"stands/{stand.since}"
+                fields = {"digest": digest, "waiting": False, "cpu_s": cpu_s, "owns_gil": True}
+            probes.append(StackProbe(rank=rank, **fields))
         return probes
 
 

@@ -112,6 +112,18 @@ class Processes:
             and first.probe.digest == last.probe.digest
         )
 
+    def is_mute(self, rank: int, since_mono: float, mono: float) -> bool:
+        """Whether a rank that is not heard is seen to stand, not only to be busy in one place.
+
+        Most of a step may be one line of a program (`loss.backward()`), and two readings fall on it
+        while all is well. But there its main thread uses its processor, and leaves the interpreter
+        to the thread that speaks: what is not heard then are lines that were lost.
+        """
+        if not self.stands(rank, since_mono, mono):
+            return False
+        held = all(reading.probe.owns_gil is not False for reading in self.stacks[rank])
+        return held or self.idles(rank)
+
     def idles(self, rank: int) -> bool:
         """Whether a rank's main thread used next to no CPU between its last two readings."""
         readings = self.stacks.get(rank, ())

@@ -341,6 +341,35 @@ def test_stacks_that_stood_once_do_not_testify_for_lines_that_come_no_more(
     assert [row.detector for row in watch(world).halts] == found
 
 
+@pytest.mark.parametrize(
+    ("owns_gil", "cpu_s", "found"),
+    [
+        (False, 20.0, []),
+        (None, 20.0, ["stall"]),
+        (True, 20.0, ["stall"]),
+        (False, 0.1, ["stall"]),
+        (False, None, []),
+    ],
+    ids=["busy", "of an earlier release", "holds the interpreter", "idle", "nobody knows"],
+)
+def test_who_is_busy_in_one_place_would_speak_and_its_lines_are_lost(
+    owns_gil: bool | None, cpu_s: float | None, found: list[str]
+) -> None:
+    """Two readings fall on `loss.backward()`, in which most of a healthy step is spent."""
+    world = World(order_of({}, steps=60, world_size=1)).boot().steps(40, step_s=1.5)
+    (rank,) = world.ranks
+    rank.step += 1
+    rank.say("step_start")
+    rank.enter("backward")
+    rank.spend(1.5)
+    for after_s, used_s in ((30.0, 0.0), (22.0, cpu_s)):
+        rank.mono += after_s
+        row = {"rank": 0, "digest": "same", "cpu_s": used_s, "owns_gil": owns_gil}
+        world.probes.append((world.mono, {"stacks": [row]}))
+    rank.mono += 10.0
+    assert [row.detector for row in watch(world).halts] == found
+
+
 def stacks(world: World, seconds: float, **of: tuple[str, bool, float]) -> None:
     """Two readings of every stack: digest, waiting and CPU seconds used in between, by rank."""
     for number in (0, 1):
