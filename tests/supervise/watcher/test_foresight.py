@@ -6,7 +6,8 @@ import pytest
 
 from gonogo.contract.tick import StackProbe, Tick
 from gonogo.judge.watch import WatchState, fold, look, start
-from gonogo.supervise.watcher.foresight import FORESIGHT_S, halt_ahead
+from gonogo.supervise.watcher.foresight import FORESIGHT_S, FORESIGHT_TWICE_S, halt_ahead
+from gonogo.supervise.watcher.halting import RECENT_ROUND_S
 from tests.judge.watch.streams import EPOCH, T0, Rank, World, order_of
 
 
@@ -112,8 +113,20 @@ def test_where_nobody_is_heard_stacks_are_read_again_before_they_testify(world_s
 
 @pytest.mark.parametrize(
     ("at", "read_at"),
-    [(50.0, (12.0, 18.0)), (62.0, (12.0, 18.0)), (55.0, ())],
-    ids=["too early", "its time is over", "nothing was read"],
+    [(50.0, (12.0, 18.0)), (62.0, (12.0, 18.0)), (38.0, ())],
+    ids=["too early", "its time is over", "too early where nothing was read"],
 )
 def test_they_are_read_once_and_where_it_may_decide(at: float, read_at: tuple[float, ...]) -> None:
     assert unheard(at, read_at=read_at) is None
+
+
+@pytest.mark.parametrize("read_at", [(), (-30.0, -20.0)], ids=["never", "before the last line"])
+def test_where_nothing_was_read_in_the_silence_there_is_time_to_read_twice(
+    read_at: tuple[float, ...],
+) -> None:
+    """One reading testifies to nothing: suspicions before may have taken their share of rounds."""
+    assert FORESIGHT_TWICE_S - FORESIGHT_S > RECENT_ROUND_S
+    first = unheard(42.0, read_at=read_at)
+    assert (first.detector, first.severity) == ("stall", "halt")
+    assert unheard(46.0, read_at=(*read_at, 43.0)) is None
+    assert unheard(54.0, read_at=(*read_at, 43.0)) is not None
