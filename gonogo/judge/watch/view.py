@@ -339,10 +339,10 @@ class View:
         """Whether a deadline may be called missed, rather than lines lost on their way.
 
         All ranks silent at once may be the transport: that is UNKNOWN, until a probe shows the
-        culprit held or every rank's stack standing still, of late, its main thread idle or holding
-        the interpreter. What never comes back is not the transport: a native call that holds the
-        interpreter for ever leaves the processes alive, and where no stack can be read, or tells of
-        more than being busy, their silence speaks after a quarter of an hour. Where nobody
+        culprit held, or every rank's main thread in one place since, of late, too, and holding the
+        interpreter. What never comes back is not the transport: a native call that holds the
+        interpreter for ever leaves the processes alive, and where no stack can be read, or tells
+        of that, their silence speaks after a quarter of an hour. Where nobody
         watched, the files are all there is: their silence is the ranks' own, unless all go silent
         at once and a rank is heard again before that quarter is over. While the file
         system takes no lines, silence is its own, for as long as that lasts, and one rank's too:

@@ -92,7 +92,7 @@ def _standing_until(state: WatchState, mono: float) -> WatchState:
     for rank in _unread(state):
         probe = StackProbe(rank=rank, digest="")
         last[rank] = Stack(mono=mono - SAME_STACKS_AFTER_S, probe=probe)
-    stacks = {rank: (row, Stack(mono=mono, probe=row.probe)) for rank, row in last.items()}
+    stacks = {rank: (row, replace(row, mono=mono)) for rank, row in last.items()}
     processes = replace(view.processes, stacks=stacks)
     return replace(state, view=replace(view, processes=processes))
 

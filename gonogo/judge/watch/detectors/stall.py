@@ -291,8 +291,8 @@ class Stall(Detector[None]):
     may evaluate for half an hour, unless the plan says how long a step may take; the second step
     may take ten times as long as the first, where nothing else is known of it; who waited has stood
     since the last of those that are ahead came beside it; stacks that were read more than half a
-    minute ago say nothing, nor, where no rank is heard, do those of a thread that is busy in one
-    place and leaves the interpreter to others."""
+    minute ago say nothing, nor, where no rank is heard, do those of a thread that leaves the
+    interpreter to others, or was elsewhere since it was heard last."""
     ticks = True
     deadline = True
 

@@ -347,13 +347,13 @@ def test_stacks_that_stood_once_do_not_testify_for_lines_that_come_no_more(
         (False, 20.0, []),
         (None, 20.0, ["stall"]),
         (True, 20.0, ["stall"]),
-        (False, 0.1, ["stall"]),
-        (False, None, []),
+        (False, 0.1, []),
+        (True, 0.1, ["stall"]),
     ],
-    ids=["busy", "of an earlier release", "holds the interpreter", "idle", "nobody knows"],
+    ids=["busy", "of an earlier release", "spins in a call", "idle", "sleeps in a call"],
 )
-def test_who_is_busy_in_one_place_would_speak_and_its_lines_are_lost(
-    owns_gil: bool | None, cpu_s: float | None, found: list[str]
+def test_who_leaves_the_interpreter_to_others_would_speak_and_its_lines_are_lost(
+    owns_gil: bool | None, cpu_s: float, found: list[str]
 ) -> None:
     """Two readings fall on `loss.backward()`, in which most of a healthy step is spent."""
     world = World(order_of({}, steps=60, world_size=1)).boot().steps(40, step_s=1.5)
@@ -365,6 +365,33 @@ def test_who_is_busy_in_one_place_would_speak_and_its_lines_are_lost(
     for after_s, used_s in ((30.0, 0.0), (22.0, cpu_s)):
         rank.mono += after_s
         row = {"rank": 0, "digest": "same", "cpu_s": used_s, "owns_gil": owns_gil}
+        world.probes.append((world.mono, {"stacks": [row]}))
+    rank.mono += 10.0
+    assert [row.detector for row in watch(world).halts] == found
+
+
+@pytest.mark.parametrize(
+    ("before", "found"),
+    [
+        ({"digest": "elsewhere", "owns_gil": True}, []),
+        ({"digest": "same", "owns_gil": False}, []),
+        ({"digest": "same", "owns_gil": True}, ["stall"]),
+    ],
+    ids=["elsewhere", "left the interpreter to others", "held it there"],
+)
+def test_who_was_seen_to_move_since_it_was_heard_last_has_not_stood_since(
+    before: dict[str, Any], found: list[str]
+) -> None:
+    """It saves while its lines are held up: half a minute of that halted a run (seed 74)."""
+    world = World(order_of({}, steps=60, world_size=1)).boot().steps(40, step_s=1.5)
+    (rank,) = world.ranks
+    rank.step += 1
+    rank.say("step_start")
+    rank.enter("backward")
+    rank.spend(1.5)
+    for after_s, seen in ((30.0, before), (10.0, {}), (12.0, {})):
+        rank.mono += after_s
+        row = {"rank": 0, "digest": "same", "cpu_s": 0.0, "owns_gil": True, **seen}
         world.probes.append((world.mono, {"stacks": [row]}))
     rank.mono += 10.0
     assert [row.detector for row in watch(world).halts] == found
