@@ -196,15 +196,25 @@ class OutputLines:
         by_itself = self._read_the_rest() and code == 0 and not asked
         if self._rest:
             self._tell(_decoded(self._rest))
+        steps = self._order.get("steps") or 0
         for rank in self._ranks.values():
             rank.flush()
-            if by_itself and rank.knows_its_end(self._order.get("steps") or 0):
+            if by_itself and rank.knows_its_end(steps):
                 if rank.count.by_lines:
                     rank.begin_anew(self._order)  # lines were counted, and its end is a number's
                     rank.note(rank.count.step, dict(rank.shown or {}))
                     rank.flush()
-                rank.say("done")
+                if rank.step < steps or not self._has_failed(rank):
+                    rank.say("done")
             rank.close()
+
+    def _has_failed(self, rank: "_Rank") -> bool:
+        """Say whether a rank's program failed behind its last step, and its shell left with 0.
+
+        Where nobody saw its end, what it printed since then tells.
+        """
+        failed = self._programs.has_failed()
+        return rank.failed if failed is None else failed
 
     def _read_the_rest(self) -> bool:
         """Read what is left, as soon as the disk gives it; False where it has not for LAST_S."""

@@ -2,19 +2,22 @@
 
 Each of several programs in a row counts its steps anew. Whether a counter that begins anew is the
 next epoch of one program, or another program, is told by which processes are there as lines come:
-the Pythons below the command, or the command itself where it is no shell and has none. Standard
-library only.
+the Pythons below the command, or the command itself where it is no shell and has none. How the last
+of them ended a shell may tell nobody (`… | tee log`, `…; true`): it is looked at. Standard library
+only.
 """
 
 import math
 import time
 
+from gonogo.supervise.launch.launched import SETTLE_S, Ends
 from gonogo.supervise.processes import (
     SHELLS,
     ProcessRef,
     find_descendants,
     find_process,
     load_program,
+    load_stat,
     load_wait_channel,
 )
 
@@ -45,7 +48,10 @@ class Programs:
         """What ran there when it last was asked who prints; empty where nobody knows."""
         self.number = 0
         """How often nothing of that was there any more the next time, and something else was."""
-        self._asked = -math.inf
+        self._asked = self._awaited = -math.inf
+        self._last: ProcessRef | None = None
+        """The only program that ran there then; None where there were several."""
+        self._ends: Ends | None = None
 
     def look(self) -> None:
         """See what the command is by now: what follows is of this moment."""
@@ -53,6 +59,8 @@ class Programs:
             self._was_another = self._may_start_others = True
             self._by_shell = self._by_shell or program in SHELLS
         self._printers = None
+        if self._was_another and not self.number:
+            self._await_lines()
 
     def ask(self, *, now: bool = False) -> None:
         """Look at what runs while steps are printed: now, or if it is long ago."""
@@ -66,6 +74,37 @@ class Programs:
             goes_on = self._printing & printers or (self.number > 0 and self._prints(printers))
             self.number += not goes_on
             self._printing = printers
+            if self._was_another:
+                self._follow(_topmost(printers))
+
+    def has_failed(self) -> bool | None:
+        """Say whether what printed last ended otherwise than with 0, though its command did not.
+
+        None where nobody saw. A Python that has started it vouches for it.
+        """
+        if not self._was_another or (self._last is not None and self._last.pid == self._pid):
+            return False
+        if self._last is None or self._ends is None:
+            return None
+        self._ends.settle(SETTLE_S)
+        ended = self._ends.of(self._last)
+        return None if ended is None else (ended.code, ended.signal) != (0, None)
+
+    def _await_lines(self) -> None:
+        """Follow what runs before any line comes: all of them may come when it has ended."""
+        now = time.monotonic()
+        if now - self._awaited < _ASK_EVERY_S:
+            return
+        self._awaited = now
+        if printers := self._find_printers():
+            self._follow(_topmost(printers))
+
+    def _follow(self, program: ProcessRef | None) -> None:
+        """Have it seen how a program ends."""
+        if program is not None and program != self._last:
+            self._ends = self._ends or Ends()
+            self._ends.watch(program)
+        self._last = program
 
     def is_one(self, number: int | None) -> bool:
         """Say whether it is still the program of a shell that printed something.
@@ -124,6 +163,14 @@ class Programs:
                 found = frozenset((own,))
             self._printers = found
         return self._printers
+
+
+def _topmost(printers: frozenset[ProcessRef]) -> ProcessRef | None:
+    """Return the one of them that none of the others has started; None of several."""
+    pids = {ref.pid for ref in printers}
+    stats = {ref: load_stat(ref.pid) for ref in printers}
+    found = [ref for ref, stat in stats.items() if stat is not None and stat.ppid not in pids]
+    return found[0] if len(found) == 1 else None
 
 
 def _is_python(program: str) -> bool:

@@ -1613,6 +1613,36 @@ def test_a_program_that_tells_of_an_error_and_goes_on_has_not_failed(tmp_path: P
     assert program.told()[-1].msg == "done"
 
 
+@pytest.mark.parametrize(
+    "by_shell",
+    ["PYTHON; true", "PYTHON | cat", "PYTHON || true", "PYTHON & wait", "PYTHON 2>&1 | grep step"],
+)
+@pytest.mark.parametrize(("end", "told"), [("sys.exit('boom')", "progress"), ("", "done")])
+def test_a_program_that_fails_behind_its_last_step_has_not_ended_well_because_its_shell_did(
+    end: str, told: str, by_shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "_ASK_EVERY_S", 0.1)
+    program = read_shell(tmp_path, by_shell, steps=3, end=end)
+    lines = [line.msg for line in program.told() if line.msg != "alive"]
+    assert [step for step, _ in program.steps()] == [1, 2, 3]
+    assert lines[-1] == told
+
+
+@pytest.mark.parametrize(("said", "told"), [("Traceback (most recent call last):", 0), ("", 1)])
+def test_where_nobody_saw_its_end_what_it_printed_last_tells(
+    said: str, told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs.Ends, "of", lambda ends, ref: None)
+    program = read_shell(tmp_path, "PYTHON; true", steps=3, end=f"print({said!r})")
+    assert [line.msg for line in program.told()].count("done") == told
+
+
+def test_what_a_shell_starts_behind_the_program_may_fail(tmp_path: Path) -> None:
+    after = f"{sys.executable} -S -c 'import time; time.sleep(0.5); 1 / 0' || true"
+    program = read_shell(tmp_path, f"PYTHON; {after}", steps=3)
+    assert program.told()[-1].msg == "done"
+
+
 def test_who_counts_lines_does_not_know_what_a_failed_program_did_twice(tmp_path: Path) -> None:
     loop = "for i in 1 2 3; do PYTHON; done; true"
     program = read_shell(tmp_path, loop, end="raise RuntimeError()", line="{number} lost")
