@@ -29,6 +29,10 @@ NEVER_NEGATIVE = (
     *("grad_norm", "dt_fetch_s", "toks_per_s", "gpu_mem_alloc", "gpu_mem_reserved"),
     *("host_rss_mb", "gate_entropy"),
 )
+NEVER_NEGATIVE_EITHER = ("comm_mb", "flash_share")
+NEVER_ABOVE_ONE = ("flash_share",)
+OF_ALL_NUMBERS = 4
+"""Version of the facts since which these, and the seconds of an evaluation, are looked at, too."""
 CLOCKS_DIFFER_RATIO = 0.2
 CLOCKS_DIFFER_S = 5.0
 """Receipts lag by a tick or two: shorter differences say nothing."""
@@ -250,13 +254,32 @@ def _only_answers(order: Order | None, rules: Rules) -> bool:
 
 
 def _negative(record: RunRecord, rules: Rules) -> Iterator[str]:
+    all_numbers = rules.facts_v >= OF_ALL_NUMBERS
+    names = (*NEVER_NEGATIVE, *NEVER_NEGATIVE_EITHER) if all_numbers else NEVER_NEGATIVE
     for rank, steps in sorted(record.ranks.items()):
         table = steps.steps
-        for name in NEVER_NEGATIVE:
+        for name in names:
             column = table.numbers[NUMBERS.index(name)]
             count = sum(1 for value in column if value < 0)
             if count:
                 yield f"rank {rank}: {name} is negative at {count} steps"
+
+
+def _no_share(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """A share above 1 is one of another unit, say percent, and reaches whatever a gate asks."""
+    for rank, steps in sorted(record.ranks.items()) if rules.facts_v >= OF_ALL_NUMBERS else ():
+        for name in NEVER_ABOVE_ONE:
+            count = sum(1 for value in steps.samples(name).values() if value > 1)
+            if count:
+                yield f"rank {rank}: {name} is above 1 at {count} steps"
+
+
+def _negative_evaluations(record: RunRecord, rules: Rules) -> Iterator[str]:
+    for rank, steps in sorted(record.ranks.items()) if rules.facts_v >= OF_ALL_NUMBERS else ():
+        least = (span[0] for boot in steps.boots for span in boot.eval_s_spans.values())
+        count = sum(1 for seconds in least if seconds < 0)
+        if count:
+            yield f"rank {rank}: the seconds (dt) of {count} evaluations are negative"
 
 
 def _nothing_applied(record: RunRecord, rules: Rules) -> Iterator[str]:
@@ -391,6 +414,8 @@ RULES: tuple[Callable[[RunRecord, Rules], Iterator[str]], ...] = (
     _parts,
     _steps_not_owed,
     _negative,
+    _no_share,
+    _negative_evaluations,
     _nothing_applied,
     _one_loss,
     _clocks,

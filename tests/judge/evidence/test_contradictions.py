@@ -394,6 +394,27 @@ def test_what_is_never_negative_is_not() -> None:
 
 
 @pytest.mark.parametrize(
+    ("told_of", "texts"),
+    [
+        ({"msg": "progress", "flash_share": 1.0, "comm_mb": 0.0}, []),
+        ({"msg": "progress", "flash_share": 45.0}, ["flash_share is above 1 at 2 steps"]),
+        ({"msg": "progress", "flash_share": -0.5}, ["flash_share is negative at 2 steps"]),
+        ({"msg": "progress", "comm_mb": -1.0}, ["comm_mb is negative at 2 steps"]),
+        ({"msg": "eval", "val_loss": 2.0, "dt": 0.0}, []),
+        (
+            {"msg": "eval", "val_loss": 2.0, "dt": -9.0},
+            ["the seconds (dt) of 2 evaluations are negative"],
+        ),
+    ],
+)
+def test_numbers_of_another_unit_or_sign_are_none_and_pass_no_gate(
+    told_of: dict[str, Any], texts: list[str]
+) -> None:
+    lines = [beat(0, msg="boot", step=0), *(beat(n, step=n, **told_of) for n in (1, 2))]
+    assert told({0: lines}) == [f"rank 0: {text}" for text in texts]
+
+
+@pytest.mark.parametrize(
     ("own_s", "heard_s", "differ"),
     [
         (10.0, 15.0, False),  # 5 s are a tick or two
