@@ -584,6 +584,9 @@ class _Rank:
             return False
         if self.count.by_lines or self.count.counts_lines:
             return self.count.step >= steps
+        beyond = 0 < steps < self.step - self.count.stride - 1
+        if beyond and self.numbered and not self.count.anew:
+            return False  # a stride may be the last, and one may have been added
         length = next(iter(self._lengths), None)
         owed = self.numbered and self._shown > 1 and self.count.owes(steps, length)
         return self.step >= steps or owed

@@ -1643,6 +1643,29 @@ def test_what_a_shell_starts_behind_the_program_may_fail(tmp_path: Path) -> None
     assert program.told()[-1].msg == "done"
 
 
+@pytest.mark.parametrize(
+    ("printed", "knows"),
+    [
+        (range(1, 21), True),
+        (range(21), True),  # the last is told behind the loop, too
+        (range(1, 23), True),
+        (range(1, 24), False),
+        (range(1, 41), False),
+        (range(7, 29, 7), True),
+        (range(7, 36, 7), False),
+        ([*range(10)] * 3, True),  # epochs: how many steps are between them nobody knows
+    ],
+)
+def test_who_goes_on_far_beyond_the_last_ordered_step_has_not_done_what_was_ordered(
+    printed: Sequence[int], knows: bool, tmp_path: Path
+) -> None:
+    program = Program(tmp_path, STEP, steps=20)
+    for number in printed:
+        program.write(f"step {number} loss {number}.5\n")
+    program.reader.close(0, asked=False)
+    assert (program.told()[-1].msg == "done") is knows
+
+
 def test_who_counts_lines_does_not_know_what_a_failed_program_did_twice(tmp_path: Path) -> None:
     loop = "for i in 1 2 3; do PYTHON; done; true"
     program = read_shell(tmp_path, loop, end="raise RuntimeError()", line="{number} lost")
