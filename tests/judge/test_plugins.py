@@ -268,6 +268,40 @@ def test_a_metric_that_is_none_or_takes_a_name_is_refused(
     assert said in found
 
 
+ANOTHER = """
+from gonogo.judge.evidence.metrics import MetricRow
+from gonogo_example import LowLoss
+
+LOSS_FALL = MetricRow(samples=lambda steps, rules: dict.fromkeys(steps.samples("loss"), 99.0))
+
+
+class Another(LowLoss):
+    pass
+"""
+
+
+@pytest.mark.parametrize("package", ["aa_another", "zz_another"])
+def test_a_name_that_two_packages_bring_is_of_neither_and_passes_nothing(
+    package: str, installed: Path, ended: Path, tmp_path: Path
+) -> None:
+    """The first on the path decided: who installed another one changed what runs had come to."""
+    order = make_runs.order_of()
+    order = order.model_copy(update={"detectors": {**order.detectors, "low_loss": 1}})
+    ranks = make_runs.healthy_ranks(order)
+    make_runs.save_run(tmp_path / "watched", order, ranks, make_runs.exit_of(ranks))
+    info = installed / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        f"[gonogo.detectors]\nlow_loss = {package}:Another\n"
+        f"[gonogo.criteria]\nloss_fall = {package}:LOSS_FALL\n"
+    )
+    (installed / f"{package}.py").write_text(ANOTHER)
+    assert criterion(json.loads(in_python(installed, JUDGE, str(ended))))["outcome"] != "pass"
+    watched = json.loads(in_python(installed, JUDGE, str(tmp_path / "watched")))
+    assert watched["verdict"] == "INCONCLUSIVE"
+
+
 REFUSED = """
 import json, sys
 from gonogo.contract.errors import Rejected

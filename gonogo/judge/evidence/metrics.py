@@ -250,9 +250,13 @@ PLUGINS = "gonogo.criteria"
 
 @cache
 def _brought() -> tuple[Mapping[str, MetricRow], tuple[str, ...]]:
-    """Return the metrics that installed packages bring, and what is wrong with the others."""
+    """Return the metrics that installed packages bring, and what is wrong with the others.
+
+    One that several bring is none of theirs: which of them an order meant nobody knows.
+    """
     found: dict[str, MetricRow] = {}
     wrong: list[str] = []
+    several: set[str] = set()
     for name, value, row, failed in load_points(PLUGINS):
         if failed is not None:
             wrong.append(f"{value} {failed}")
@@ -260,8 +264,10 @@ def _brought() -> tuple[Mapping[str, MetricRow], tuple[str, ...]]:
             wrong.append(f"{value} is no MetricRow")
         elif name in found or name in METRICS:
             wrong.append(f"there is a metric {name!r} already")
+            several.add(name)
         else:
             found[name] = row
+    found = {name: row for name, row in found.items() if name not in several}
     return found, tuple(f"entry point {PLUGINS}: {text}" for text in wrong)
 
 

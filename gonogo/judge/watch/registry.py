@@ -95,9 +95,13 @@ PLUGINS = "gonogo.detectors"
 
 @cache
 def _brought() -> tuple[tuple[Kind, ...], tuple[str, ...]]:
-    """Return the detectors that installed packages bring, and what is wrong with the others."""
+    """Return the detectors that installed packages bring, and what is wrong with the others.
+
+    One whose name several bring is none of theirs: which of them an order meant nobody knows.
+    """
     found: dict[str, Kind] = {}
     wrong: list[str] = []
+    several: set[str] = set()
     for _, value, kind, failed in load_points(PLUGINS):
         if failed is not None:
             wrong.append(f"{value} {failed}")
@@ -107,9 +111,11 @@ def _brought() -> tuple[tuple[Kind, ...], tuple[str, ...]]:
             wrong.append(f"{value}: {untold}")
         elif kind.name in found or kind.name in {row.name for row in REGISTRY}:
             wrong.append(f"there is a detector {kind.name!r} already")
+            several.add(kind.name)
         else:
             found[kind.name] = kind
-    return tuple(found.values()), tuple(f"entry point {PLUGINS}: {text}" for text in wrong)
+    only = (kind for name, kind in found.items() if name not in several)
+    return tuple(only), tuple(f"entry point {PLUGINS}: {text}" for text in wrong)
 
 
 def _untold(kind: Kind) -> str | None:
