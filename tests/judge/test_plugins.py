@@ -268,6 +268,41 @@ def test_a_metric_that_is_none_or_takes_a_name_is_refused(
     assert said in found
 
 
+CHANGES = """
+from gonogo.judge.evidence.metrics import MetricRow
+
+
+def lowest_so_far(steps, rules):
+    table, lowest = steps.steps, 1e9
+    for step, row in sorted(table.rows.items()):
+        lowest = table.numbers[0][row] = min(lowest, table.numbers[0][row])
+    steps.boots.clear()
+    return table.samples("loss")
+
+
+LOSS_FALL = MetricRow(samples=lowest_so_far)
+"""
+
+
+def test_a_metric_that_changes_what_it_is_given_changes_nothing_for_the_others(
+    installed: Path, tmp_path: Path
+) -> None:
+    last = {"id": "last", "metric": "loss", "aggregate": "last", "pass_below": 1e9}
+    gate = [Criterion.model_validate(row) for row in (LOSS_FALL, last)]
+    order = make_runs.order_of().model_copy(update={"gate": gate})
+    ranks = make_runs.healthy_ranks(order)
+    make_runs.save_run(tmp_path / "ended", order, ranks, make_runs.exit_of(ranks))
+    before = json.loads(in_python(installed, JUDGE, str(tmp_path / "ended")))
+    (installed / "gonogo_example.py").write_text(CHANGES)
+    (installed / "gonogo_example-1.0.dist-info" / "entry_points.txt").write_text(
+        "[gonogo.criteria]\nloss_fall = gonogo_example:LOSS_FALL\n"
+    )
+    after = json.loads(in_python(installed, JUDGE, str(tmp_path / "ended")))
+    for found in (before, after):
+        found["facts"]["measures"].pop("falls")
+    assert after["facts"] == before["facts"]
+
+
 ANOTHER = """
 from gonogo.judge.evidence.metrics import MetricRow
 from gonogo_example import LowLoss

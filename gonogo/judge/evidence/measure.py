@@ -6,6 +6,7 @@ threshold is the only way in which incomplete evidence may fail a criterion (des
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 from gonogo.contract.canonical import rounded
@@ -161,6 +162,8 @@ def build_measure(
 ) -> Measure:
     """Return what a criterion sees, per rank that wrote anything; without its package, nothing.
 
+    Another package's metric is given steps of its own: what it makes of them no other one sees.
+
     Args:
         criterion: what is asked.
         ranks: rank → its steps.
@@ -169,18 +172,21 @@ def build_measure(
             tells nothing of any rank.
     """
     row = metric_row(criterion.metric)
+    is_ours = criterion.metric in METRICS
     window = rules.window(criterion)
     said = f"{window.start}..{window.stop - 1}" if window else "none"
     if row is None:
         return Measure(window=said, ranks={})
     try:
         measured = {
-            str(rank): _measure_trainings(criterion, row, ranks[rank], rules, window)
+            str(rank): _measure_trainings(
+                criterion, row, ranks[rank] if is_ours else deepcopy(ranks[rank]), rules, window
+            )
             for rank in sorted(ranks)
             if rank in rules.ranks()
         }
     except ERRORS as error:
-        if criterion.metric in METRICS:
+        if is_ours:
             raise
         text = failed_text(criterion.metric, error)
         if failures is not None:
