@@ -29,7 +29,7 @@ from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.contract.records import Manifest, Preflight
-from gonogo.judge.gate.built_in import IN_WEIGHTS
+from gonogo.judge.gate.built_in import DRIFT, IN_WEIGHTS
 from gonogo.judge.watch.registry import cause_of, shown_by_lines
 from gonogo.rundir import RunDir, is_text, load_sealed, open_file
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
@@ -38,6 +38,7 @@ from service.experiments.hosts import Host, host_of_run
 from service.experiments.saved import Saved, load_told, reached_step
 from service.queries.experiments import runs_of
 from service.queries.findings import load_findings
+from service.queries.runs import load_progress
 from service.told.awaited import has_not_passed, went_to_its_end
 from service.told.decided import load_decided
 
@@ -236,7 +237,23 @@ def had_failed(session: Session, run: RunRow) -> OutcomeCode | None:
 
 def _failed_of(session: Session, run: RunRow) -> set[str]:
     assessed = session.get(AssessmentRow, run.id)
-    return set() if assessed is None else {*assessed.attempt.failed}
+    other = {DRIFT} if is_of_unknown_code(session, run) else set()
+    return other if assessed is None else {*assessed.attempt.failed, *other}
+
+
+def is_of_unknown_code(session: Session, run: RunRow) -> bool:
+    """Say whether nobody knows that a run was of the code, torch and devices that were frozen.
+
+    Nothing was frozen when it was ordered, and another froze them since: its host was cut off
+    before its first line had come. What it tells later counts.
+    """
+    frozen = session.get_one(ExperimentRow, run.experiment).frozen
+    ordered = {} if run.order is None else run.order.get("identity") or {}
+    told = (run.model or {}, load_progress(session, run.id).identity or {})
+    return any(
+        ordered.get(name) is None and value not in [row.get(name) for row in told]
+        for name, value in frozen.items()
+    )
 
 
 def found_elsewhere(point: ResumePoint, attempts: Sequence[RunRow]) -> ResumePoint | None:

@@ -25,6 +25,7 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
 from gonogo.judge.course.met import met_by
 from gonogo.judge.course.remedies import lost_answers, set_aside
+from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import OpenCondition, build_rules
@@ -39,7 +40,7 @@ from service.db.schema import (
     RunRow,
 )
 from service.evidence.promised import has_records, load_digests, promised_files, stored_bytes
-from service.experiments.checkpoints import wrote
+from service.experiments.checkpoints import is_of_unknown_code, wrote
 from service.experiments.consequences import act
 from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
@@ -277,7 +278,7 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
     later = runs_of(deed.session, experiment.id, run.phase)[-1]
     if later.attempt > run.attempt:
         return []  # it was recalled: what it came to counts once the attempt after it has ended
-    attempts = load_attempts(deed.session, experiment.id, run.phase, taken_over=True)
+    attempts = _load_known(deed.session, run)
     plan = resolved_of(experiment).parsed()
     made: list[RecordedDecision] = []
     carried = run.carried or []
@@ -304,6 +305,21 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
         text=action.text,
     )
     return made + act(deed, experiment, run.phase, action, assessment.resume, run.outcome)
+
+
+def _load_known(session: Session, run: RunRow) -> list[Attempt]:
+    """Return what the ended runs of a phase came to; the last is the one that is judged.
+
+    What one of those before has trained, of which nobody knows of what code it was, may be another
+    code's: who goes on from its checkpoint goes on with that.
+    """
+    runs = {row.id: row for row in runs_of(session, run.experiment, run.phase)}
+    return [
+        replace(row, failed=(*row.failed, DRIFT))
+        if row.run != run.id and is_of_unknown_code(session, runs[row.run])
+        else row
+        for row in load_attempts(session, run.experiment, run.phase, taken_over=True)
+    ]
 
 
 def _outcome_found(told: Outcome, assessment: Assessment) -> Outcome:

@@ -767,10 +767,10 @@ def test_a_condition_that_a_run_had_failed_is_not_met_by_the_one_that_goes_on_al
     assert told[0].endswith(f"({lost.run} ({code}): {name})")
 
 
-def of_other_code(order: Order) -> dict[int, list[str]]:
-    frozen = f'"git_sha": "{order.identity.git_sha}"'
+def of_other_code(order: Order, digit: str = "b") -> dict[int, list[str]]:
+    frozen = f'"git_sha": "{order.identity.git_sha or "a" * 40}"'
     return {
-        rank: [line.replace(frozen, f'"git_sha": "{"b" * 40}"') for line in rows]
+        rank: [line.replace(frozen, f'"git_sha": "{digit * 40}"') for line in rows]
         for rank in range(order.world_size)
         if (rows := beats(order, rank, upto=4))
     }
@@ -838,6 +838,32 @@ def test_what_other_code_has_trained_is_not_the_frozen_code_s_that_goes_on(
         plane, worker, order, of_other_code(order), tmp_path / "runs", saved=saved
     )
     assert [f"({order.run} (preempted): identity_drift)" in text for text in told] == [True] * saved
+
+
+@pytest.mark.parametrize("told", ["nothing", "other code", "the same"])
+def test_what_was_trained_before_any_line_came_may_be_another_code_s(
+    plane: Plane, tmp_path: Path, told: str
+) -> None:
+    """What the next attempt ran was frozen, and went on with the steps of code that nobody knew."""
+    plan = bundled_plan("demo")
+    experiment = plane.submit({**plan, "phases": [{**plan["phases"][0], "steps": 6, "gate": []}]})
+    worker = plane.worker(home=tmp_path / "runs")
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / order.run, step=4)
+    save_json(tmp_path / "runs" / order.run / "order.json", order.document())
+    worker.start(order)
+    path = f"/experiments/{experiment}/takeover"
+    assert plane.call("POST", path, json={"reason": "no word of it"}).is_success
+    again = plane.next_order(worker)
+    assert again.resume_from is not None
+    if told != "nothing":  # its host is heard again, too late
+        worker.ship(order, of_other_code(order, "b" if told == "other code" else "a"))
+    worker.run_through(again)
+    view = plane.wait_state(experiment, "finished")
+    known = told == "the same"
+    assert view["verdict"] == ("GO" if known else "CONDITIONAL_GO")
+    found = [row["text"] for row in view["conditions"]]
+    assert [f"({order.run} (superseded): identity_drift)" in row for row in found] == [True][known:]
 
 
 @pytest.mark.parametrize("kind", ["code", "steps"])
