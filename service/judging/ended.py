@@ -8,7 +8,7 @@ lock; it refuses when another decision came between, and the caller prepares aga
 `judge` and `decide` are `gonogo.judge`'s: nothing here has an opinion.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode, code_of
 from gonogo.contract.rules import Rules
 from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
-from gonogo.judge.course.met import met_by
+from gonogo.judge.course.met import lasting_drifts, met_by
 from gonogo.judge.course.remedies import lost_answers, set_aside
 from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.conditions import open_for
@@ -53,6 +53,7 @@ from service.experiments.resume_points import (
 )
 from service.experiments.speeds import note_speed
 from service.judging.materialise import save_run
+from service.queries.decisions import load_decisions
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import count_findings
 from service.queries.runs import load_attempts, load_run, load_unjudged
@@ -350,7 +351,7 @@ def _conditions_after(
         if not row.condition.id.startswith(f"{run.phase}:")
     ]
     shown = _evidence(deed.session, about, assessment)
-    waiting, verdict = open_for(kept, run.phase), judgement.verdict
+    waiting, verdict = _waiting(deed, experiment, kept, run.phase), judgement.verdict
     found = met_by(shown.attempt, waiting, shown.facts, shown.rules, verdict=verdict)
     met = {condition.id: condition for condition, _ in found}
     return [
@@ -379,7 +380,8 @@ def _record(
     if action.about == run.id:
         run.verdict = decision.verdict
     made = [decision]
-    waiting = open_for(load_conditions(deed.session, experiment.id), run.phase)
+    known = load_conditions(deed.session, experiment.id)
+    waiting = _waiting(deed, experiment, known, run.phase)
     shown = _evidence(deed.session, about, assessment)
     verdict = judgement.verdict
     met = met_by(shown.attempt, waiting, shown.facts, shown.rules, verdict=verdict)
@@ -399,6 +401,15 @@ def _record(
             )
         )
     return made
+
+
+def _waiting(
+    deed: Deed, experiment: ExperimentRow, conditions: Iterable[OpenCondition], phase: str
+) -> list[OpenCondition]:
+    """Return the open conditions that a run of a phase may meet."""
+    plan = resolved_of(experiment).parsed()
+    lasting = lasting_drifts(plan, load_decisions(deed.session, experiment.id))
+    return [row for row in open_for(conditions, phase) if row.condition.id not in lasting]
 
 
 def _evidence(session: Session, about: RunRow, assessment: Assessment) -> Assessment:

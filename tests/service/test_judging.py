@@ -840,6 +840,44 @@ def test_what_other_code_has_trained_is_not_the_frozen_code_s_that_goes_on(
     assert [f"({order.run} (preempted): identity_drift)" in text for text in told] == [True] * saved
 
 
+@pytest.mark.parametrize("left", ["nothing", "weights", "a condition that it met"])
+def test_the_frozen_code_undoes_no_drift_that_has_left_something_to_others(
+    plane: Plane, tmp_path: Path, left: str
+) -> None:
+    """All was GO, of code that had never met the condition, or of weights that other code left."""
+    plan, pace = bundled_plan("demo"), {"metric": "dt_step_s", "aggregate": "median"}
+    first, second, third = ({**row, "steps": 6, "gate": []} for row in plan["phases"][:3])
+    if left == "weights":
+        second["checkpoint"], third["init_from"] = {"every_steps": 6}, second["name"]
+    elif left != "nothing":
+        first["gate"] = [{**pace, "id": "pace", "pass_below": 0.15, "severity": "conditional"}]
+    plan = {**plan, "phases": [first, second, third], "allow_drift": ["git_sha"]}
+    experiment, worker = plane.submit(plan), plane.worker(home=tmp_path / "runs")
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    save_checkpoint(tmp_path / "runs" / order.run, step=6)
+    worker.start(order)
+    frozen = f'"git_sha": "{"a" * 40}"'
+    lines = {
+        rank: [
+            line.replace(frozen, f'"git_sha": "{"b" * 40}"')
+            for line in beats(order, rank, step_s=0.1)
+        ]
+        for rank in range(order.world_size)
+    }
+    worker.ship(order, lines)
+    worker.end(order, lines)
+    last = plane.next_order(worker)
+    assert (last.resume_from is not None) is (left == "weights")
+    worker.run_through(last)
+    view = plane.wait_state(experiment, "finished")
+    states = {row["id"]: row["state"] for row in view["conditions"]}
+    drift = states.pop(f"{second['name']}:identity_drift")
+    assert drift == ("met" if left == "nothing" else "missed")
+    assert view["verdict"] == ("GO" if left == "nothing" else "CONDITIONAL_GO")
+    assert states == ({f"{first['name']}:pace": "met"} if left.startswith("a condition") else {})
+
+
 @pytest.mark.parametrize("told", ["nothing", "other code", "the same"])
 def test_what_was_trained_before_any_line_came_may_be_another_code_s(
     plane: Plane, tmp_path: Path, told: str
