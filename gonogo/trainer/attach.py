@@ -31,7 +31,7 @@ def attach(
     Args:
         run_dir: by default what GONOGO_RUN_DIR names; without either nothing is ever written.
         model: torch module that runs; its parameters are counted. A script that builds it later
-            calls `beat.model(…)`, and begins there if the order checks the parameters.
+            calls `beat.model(…)`, and begins there if the order checks its size or its device.
         config: the whole configuration that the script runs with, for its digest.
         identity: what else runs and cannot be counted, such as `dim`, `seq_len`, `dataset`.
         agree: is given this rank's answer and returns whether any rank's is yes, the same on every

@@ -40,6 +40,9 @@ _OWN = frozenset(
 )
 """Names of a line that a script cannot give."""
 
+_BY_MODEL = frozenset({"params", "device", "driver"})
+"""Of an identity, what a model shows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whose:
@@ -150,7 +153,8 @@ class SupervisedBeat(Beat):
     @property
     def awaits_model(self) -> bool:
         """Whether the order checks what only a model can show."""
-        return "params" in self._run.checked and "params" not in self._identity
+        checked = _BY_MODEL.intersection(self._run.checked)
+        return not checked <= {name for name, told in self._identity.items() if told is not None}
 
     def resumed(self, step: SupportsInt) -> None:
         """Number the steps from here on; what has begun begins anew, there."""

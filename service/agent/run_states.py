@@ -7,8 +7,10 @@ has every byte and every finding that they promise.
 
 import base64
 import binascii
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import PurePosixPath
+from typing import Any
 
 from sqlalchemy import func, select
 
@@ -98,15 +100,27 @@ def _take_records(deed: Deed, experiment: ExperimentRow, run: RunRow, report: St
 def freeze_identity(
     deed: Deed, experiment: ExperimentRow, run: RunRow, identity: dict[str, object]
 ) -> None:
-    """Freeze code, torch, device and driver as the first run reported them; later ones must equal.
+    """Freeze code, torch, device and driver, each as a run says it first; later ones must equal.
 
-    What the first run does not say (a driver, on a CPU) stays unchecked.
+    A program may tell them one after the other: its code at once, its device with its model. What
+    none says (a driver, on a CPU) stays unchecked.
     """
-    found = {name: identity[name] for name in FROZEN if identity.get(name)}
-    if experiment.frozen or not found:
+    found = {name: identity[name] for name in unfrozen(experiment.frozen, identity)}
+    if not found:
         return
-    experiment.frozen = found
+    experiment.frozen = {**experiment.frozen, **found}
     record_event(deed, experiment, "experiment.frozen", run=run.id, phase=run.phase, **found)
+
+
+def unfrozen(frozen: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+    """Return what a run tells of what is to be frozen and is not yet.
+
+    One that tells otherwise what is frozen is not what was measured, and freezes nothing more.
+    """
+    said = {name: told[name] for name in FROZEN if told.get(name)}
+    if any(said.get(name, value) != value for name, value in frozen.items()):
+        return []
+    return [name for name in said if name not in frozen]
 
 
 def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport) -> None:

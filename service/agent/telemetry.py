@@ -24,12 +24,11 @@ from gonogo.contract.canonical import wire_number
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import Outcome
-from gonogo.planning.resolve import FROZEN
 from service.agent.claims import take_up
 from service.agent.fence import Bearer, check_bearer
 from service.agent.offsets import Offsets
 from service.agent.pieces import Piece, store_pieces
-from service.agent.run_states import freeze_identity
+from service.agent.run_states import freeze_identity, unfrozen
 from service.agent.stretches import Newest, Stretch
 from service.db.documents import Stop, is_by_service
 from service.db.prepared import Prepared
@@ -200,8 +199,7 @@ def _needs_flags(run: RunColumns, said: dict[str, Any], suspect: bool) -> bool:
     """Say whether the telemetry changes more than progress (so the experiment must be locked)."""
     if run.state == RunState.ENDED:
         return run.lost and not run.judged
-    fresh = not run.frozen and any(said.get(name) for name in FROZEN)
-    return run.lost or run.suspect != suspect or fresh
+    return run.lost or run.suspect != suspect or bool(unfrozen(run.frozen, said))
 
 
 def update_flags(deed: Deed, run_id: str, telemetry: Telemetry) -> None:

@@ -18,7 +18,7 @@ from service.db.schema import ExperimentRow, RunRow, WorkerRow
 from service.queries.experiments import load_experiment
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
-from tests.service.fake_worker import FakeWorker, beats, config_digest_holds
+from tests.service.fake_worker import FakeWorker, beats, config_digest_holds, size_of
 from worker.desk.refusing import build_refused
 
 
@@ -599,10 +599,36 @@ def test_the_first_run_freezes_the_code_identity_for_later_ones(plane: Plane) ->
     assert (identity.torch, identity.device, identity.driver) == ("2.13.0", "cpu", None)
 
 
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_what_a_program_tells_with_its_model_alone_is_frozen_too(
+    plane: Plane, attempt: int
+) -> None:
+    """Its first line was all that was frozen: the phases after it were GO on any device."""
+    plane.submit()
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    for number in range(1, attempt + 1):
+        worker.start(order)
+        whole, early = beats(order, 0), beats(order, 0, upto=0, done=False)[:1]
+        early = [line.replace('"device": "cpu", ', "") for line in early]
+        worker.ship(order, {0: early})
+        if number < attempt:  # it is preempted before it has a model
+            lines = {0: early, 1: beats(order, 1, upto=0, done=False)}
+            worker.ship(order, {1: lines[1]})
+            worker.end(order, lines, "preempted", "infra", code=None)
+            order = plane.next_order(worker)
+            assert (order.identity.git_sha, order.identity.device) == ("a" * 40, None)
+    late = [line.replace('"seq": ', '"seq": 1') for line in whole[:1]]
+    worker.ship(order, {0: late}, have={0: size_of(early)})
+    experiment = plane.experiment(order.experiment)["id"]
+    row = plane.context.store.read(lambda session: load_experiment(session, experiment))
+    assert row.frozen == {"git_sha": "a" * 40, "torch": "2.13.0", "device": "cpu"}
+
+
 GPU_HOST = {"torch": "2.13.0", "device": "H200", "driver": "570.86.15"}
 
 
-def test_what_the_first_run_did_not_say_stays_unchecked_and_the_rest_is_never_frozen_anew(
+def test_a_run_that_says_otherwise_what_is_frozen_freezes_nothing_anew_and_nothing_more(
     still: Plane,
 ) -> None:
     experiment = still.submit()

@@ -488,6 +488,20 @@ def test_where_the_order_checks_parameters_boot_waits_for_the_model(tmp_path: Pa
     assert steps_of(lines_of(run), "step_start") == [1, 2, 3, 4]
 
 
+def test_so_it_does_where_the_order_checks_the_device(tmp_path: Path) -> None:
+    """A phase before had told it with its model; told too early it was waited for in vain."""
+    run = write_order(tmp_path / "run", identity={"device": "cpu"})
+    with gonogo.trainer.attach(run) as beat:
+        assert not said(lines_of(run), "boot")
+        beat.model(Model(), device="cpu")
+        train(beat)
+    assert [boot.device for boot in said(lines_of(run), "boot")] == ["cpu"]
+    other = write_order(tmp_path / "other", identity={"device": "cpu"})
+    with gonogo.trainer.attach(other, identity={"device": "cpu"}) as beat:
+        assert [boot.device for boot in said(lines_of(other), "boot")] == ["cpu"]
+        train(beat)
+
+
 def test_a_model_that_is_told_later_is_counted_all_the_same(run: Path) -> None:
     with gonogo.trainer.attach(run) as beat:
         beat.model(Model())
