@@ -74,10 +74,14 @@ def _whole_sizes(model: Any) -> dict[int, int] | None:
 def count_environment(nsa_env: Mapping[str, str], world_size: int) -> dict[str, Any]:
     """Return what is known without a model: world size, release of torch, `NSA_*` names."""
     told: dict[str, Any] = {"world_size": world_size, "nsa_env": dict(nsa_env)}
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        told["torch"] = str(torch.__version__)
+    told |= count_torch()
     return told if world_size > 1 else {**told, "backend": "single"}
+
+
+def count_torch() -> dict[str, Any]:
+    """Return the release of torch, where the script has imported it by now."""
+    torch = sys.modules.get("torch")
+    return {} if torch is None else {"torch": str(torch.__version__)}
 
 
 def digest_config(config: Mapping[str, Any] | None) -> dict[str, Any]:

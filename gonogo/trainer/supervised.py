@@ -21,7 +21,7 @@ from typing import Any, SupportsFloat, SupportsInt, TypeVar
 
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat, Section, check_section
-from gonogo.trainer.identity import count_model, model_device
+from gonogo.trainer.identity import count_model, count_torch, model_device
 from gonogo.trainer.permission import HALTED_CODE, await_go
 from gonogo.trainer.plain import plain
 from gonogo.trainer.position import PAUSES
@@ -40,8 +40,8 @@ _OWN = frozenset(
 )
 """Names of a line that a script cannot give."""
 
-_BY_MODEL = frozenset({"params", "device", "driver"})
-"""Of an identity, what a model shows."""
+_BY_MODEL = frozenset({"params", "device", "driver", "torch"})
+"""Of an identity, what a model shows; torch may be imported for it alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class SupervisedBeat(Beat):
         if not self._voice.is_ours:
             return
         self._device = model_device(model)
-        self._identity |= {**count_model(model), **identity}
+        self._identity = {**count_torch(), **self._identity, **count_model(model), **identity}
         self.boot()
 
     def boot(self) -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -500,6 +501,22 @@ def test_so_it_does_where_the_order_checks_the_device(tmp_path: Path) -> None:
     with gonogo.trainer.attach(other, identity={"device": "cpu"}) as beat:
         assert [boot.device for boot in said(lines_of(other), "boot")] == ["cpu"]
         train(beat)
+
+
+@pytest.mark.parametrize("checked", [{}, {"torch": torch.__version__}])
+def test_torch_that_is_imported_for_the_model_is_told_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: dict[str, str]
+) -> None:
+    """It was told by none who attaches before the import: another release of it went unseen."""
+    run = write_order(tmp_path / "run", identity=checked)
+    with monkeypatch.context() as before:
+        before.delitem(sys.modules, "torch")
+        beat = gonogo.trainer.attach(run)
+    with beat:
+        beat.model(Model())
+        train(beat)
+    told = [boot.torch for boot in said(lines_of(run), "boot")]
+    assert told == ([torch.__version__] if checked else [None, torch.__version__])
 
 
 def test_a_model_that_is_told_later_is_counted_all_the_same(run: Path) -> None:
