@@ -87,7 +87,7 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
     """
     if key_id is not None:
         bind_key(deed.session, key_id, request.worker)
-    named = _named_before(deed, request)
+    named, asked = _named_before(deed, request), _asked_before(deed, request)
     rebooted = _remember_worker(deed, request)
     _tell_unknown(deed, request, frozenset(request.active) - named)
     mine = load_runs_of_worker(deed.session, request.worker)
@@ -99,10 +99,12 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
             if run.id in request.given_up and run.id not in request.active:
                 _give_up(deed, run, request)
         _renew(deed, mine, request)
+    first_asked = _ask_first(deed, mine, request, asked)
+    given = [] if rebooted else [run for run in mine if run.id not in first_asked]
+    told_again = request.tells_again and not rebooted
     return Claim(
-        claimed=(None if rebooted else _give_again(deed, mine, request))
-        or _give_new(deed, request),
-        untold=() if rebooted or not request.tells_again else _untold(mine, request),
+        claimed=_give_again(deed, given, request) or _give_new(deed, request),
+        untold=(*_untold(mine, request), *first_asked) if told_again else (),
         over=_over(deed, request) if request.lets_go else (),
     )
 
@@ -111,6 +113,28 @@ def _named_before(deed: Deed, request: ClaimRequest) -> frozenset[str]:
     """Return the runs that the worker's last claim named."""
     row = deed.session.get(WorkerRow, request.worker)
     return frozenset() if row is None else frozenset(row.claim.active)
+
+
+def _asked_before(deed: Deed, request: ClaimRequest) -> frozenset[str]:
+    """Return the runs that the answer to the worker's last claim asked for."""
+    row = deed.session.get(WorkerRow, request.worker)
+    return frozenset() if row is None else frozenset(row.claim.asked)
+
+
+def _ask_first(
+    deed: Deed, mine: Iterable[RunRow], request: ClaimRequest, asked: Collection[str]
+) -> list[str]:
+    """Return the runs to ask the worker for before they are given out again, and note them.
+
+    It may not know of such a one since the answer was lost; or it has told its end, and a database
+    of before was restored: then it names the run next time, and tells all of it.
+    """
+    if not request.tells_again:
+        return []
+    unknown = [run.id for run in mine if run.state in _NOT_STARTED and run.id not in request.active]
+    row = deed.session.get_one(WorkerRow, request.worker)
+    row.claim = row.claim.model_copy(update={"asked": unknown})
+    return [run for run in unknown if run not in asked and run not in request.given_up]
 
 
 def _tell_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) -> None:

@@ -106,3 +106,5 @@ class ClaimKept(Recorded):
     engine: EngineName = EngineName.LOCAL
     metrics_url: str | None = None
     draining: bool = False
+    asked: list[str] = Field(default_factory=list)
+    """Runs that it was asked for then (`ClaimAnswer.untold`) before they are given out again."""
