@@ -45,7 +45,9 @@ from bench.mutations import ROOT, Mutant, mutants_of
 RESULTS = ROOT / ".mutants.jsonl"
 REASONS = ROOT / "bench" / "mutants.yaml"
 FOLDERS = ("gonogo/judge/watch/detectors", "gonogo/judge/gate", "gonogo/judge/evidence")
-RULES = ("loss_kind", "loss_trend", "loss_unit", "pace", "series", "tokens", "trend")
+RULES = (
+    "loss_kind", "loss_trend", "loss_unit", "pace", "processes", "series", "tokens", "trend",
+)  # fmt: skip
 """Modules of `gonogo/judge/watch` in which parts of the detectors' rules stand."""
 WATCHED = ("brought", "line_record", "lines", "recorded", "ticks")
 """Those in which is measured whether the run was watched."""

@@ -49,11 +49,6 @@ class Process:
             return 0.0
         return math.inf if self.held_mono is None else max(0.0, mono - self.held_mono)
 
-    @property
-    def explained(self) -> bool:
-        """Whether its exit record was read."""
-        return self.code is not None or self.signal is not None
-
 
 _NEVER_PROBED = Process()
 
