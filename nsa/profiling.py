@@ -21,6 +21,8 @@ from nsa.sections import Sections
 
 _SKIPPED_STEPS = 2  # allocations and caches settle
 _HOT_SPOTS = 30
+_NAME_CHARS = 120
+"""`autograd::engine::evaluate_function: …` takes 55 alone, after which torch breaks names off."""
 _LABEL = "section:"
 
 
@@ -73,7 +75,9 @@ class StepProfiler:
         averages = self._profile.key_averages()
         self._profile = None
         report = {"steps": self._steps, **summarise(averages)}
-        by_time = averages.table(sort_by=_ranked_by(averages), row_limit=_HOT_SPOTS)
+        by_time = averages.table(
+            sort_by=_ranked_by(averages), row_limit=_HOT_SPOTS, max_name_column_width=_NAME_CHARS
+        )
         try:
             (self._run_dir / "profile.txt").write_text(by_time, encoding="utf-8")
             (self._run_dir / "profile.json").write_text(
