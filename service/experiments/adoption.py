@@ -128,7 +128,7 @@ def _heads_of_whole(rows: Iterable[RecordedDecision]) -> dict[str, Head]:
     """Return the heads of the chains in which nothing is wrong; another is left out, and said."""
     chains: dict[str, list[RecordedDecision]] = {}
     for row in rows:
-        if row.decision.v == 1:
+        if not row.signed:
             chains.setdefault(row.decision.experiment, []).append(row)
     heads: dict[str, Head] = {}
     for experiment, chain in chains.items():

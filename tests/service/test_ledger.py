@@ -16,12 +16,12 @@ from gonogo.judge.ledger.chain import Authority, check_chain
 from gonogo.judge.ledger.recorded import RecordedDecision, load_decision, record_of
 from gonogo.judge.ledger.sign import trusting
 from gonogo.judge.ledger.verify import verify_folder
-from gonogo.signing import load_public_key, load_signing_key
+from gonogo.signing import load_public_key, load_signing_key, own_signing_key
 from service.context import open_context
 from service.db.schema import DecisionRow
 from service.experiments.adoption import find_heads
 from service.settings import Settings
-from tests.judge.ledger.chains import RELEASE, release, resealed, save_chain
+from tests.judge.ledger.chains import RELEASE, chain, release, resealed, save_chain
 from tests.service.conftest import Plane
 
 
@@ -119,6 +119,16 @@ def test_an_upgrade_adopts_every_chain_once_and_nothing_later(settings: Settings
     record.unlink()
     open_context(settings).store.close()
     assert not record.exists()
+
+
+def test_what_was_run_by_hand_before_the_first_start_is_adopted_too(settings: Settings) -> None:
+    """It was unsigned, since the home had no key yet, and so a problem of that home for ever."""
+    upgraded(settings)
+    save_chain(settings.decisions, chain("hang", key=None)[:1])
+    assert own_signing_key(settings.home) is None
+    open_context(settings).store.close()
+    key = load_public_key(settings.home / "signing.pub")
+    assert verify_folder(settings.decisions, trusting([key])).problems == []
 
 
 def test_a_home_without_old_decisions_adopts_nothing(settings: Settings) -> None:

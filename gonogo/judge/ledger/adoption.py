@@ -1,8 +1,9 @@
 """Which unsigned decisions stand? Those that the home found and adopted when it got its key.
 
-Decisions of release 0.1 carry no signature. At the upgrade the home signs one record of the head
-of every chain: each unsigned decision must lead to a head that the record names, so that none can
-be added, changed or replaced later. The record is made once, together with the key.
+Decisions of release 0.1 carry no signature, nor do those of `gonogo run` in a home that it left, as
+long as no service has started there. At the upgrade the home signs one record of the head of every
+chain: each unsigned decision must lead to a head that the record names, so that none can be added,
+changed or replaced later. The record is made once, together with the key.
 """
 
 from collections.abc import Iterable, Mapping
@@ -75,7 +76,7 @@ def heads_of(rows: Iterable[tuple[str, int, str]]) -> dict[str, Head]:
 
 
 def unsigned_problem(experiment: str, seq: int, adopted: Adoption | None) -> str | None:
-    """Return why an unsigned decision of version 1 does not stand, as far as its place says.
+    """Return why an unsigned decision does not stand, as far as its place says.
 
     That it leads to the head is for `led_to_head` to show.
     """

@@ -83,7 +83,7 @@ def signature_problem(
         led: what `led_to_head` found among the decisions that are there.
     """
     decision = row.decision
-    if decision.v == 1:
+    if decision.v == 1 or (not row.signed and decision.hash in led):
         text = unsigned_problem(decision.experiment, decision.seq, authority.adopted)
         if text is None and decision.hash not in led:
             text = "unsigned, and no chain of the decisions here leads from it to the adopted head"
@@ -159,7 +159,7 @@ def _one_key(rows: Sequence[RecordedDecision], adopted: Adoption | None) -> Iter
     for row in rows:
         decision = row.decision
         key_id = decision.key_id
-        if decision.v == 1 and adopted is not None:
+        if not row.signed and adopted is not None:
             key_id = adopted.key_id
         first = first or key_id
         if key_id is not None and key_id != first:

@@ -254,6 +254,22 @@ def test_unsigned_decisions_of_this_release_are_problems(tmp_path: Path) -> None
     assert [row.text for row in found.problems] == ["the signature is missing"] * 6
 
 
+def test_an_unsigned_decision_of_this_release_stands_where_the_home_adopted_it(
+    tmp_path: Path,
+) -> None:
+    """`gonogo run` has no key in a home of release 0.1 that no service has started since."""
+    rows = chain(key=None)[:2]
+    folder = save_chain(tmp_path, rows)
+    named = heads_of((r.decision.experiment, r.decision.seq, r.decision.hash) for r in rows)
+    record = adopt(named, KEY, "2026-01-01T00:00:00Z")
+    save_json(folder / "adopted.json", record.model_dump(mode="json"))
+    assert verify_folder(folder, TRUST).problems == []
+    changed = resealed(rows[0], verdict="NO_GO")
+    save_json(folder / f"{changed.id}.json", dict(changed.document))
+    texts = [row.text for row in verify_folder(folder, TRUST).problems]
+    assert "the signature is missing" in texts
+
+
 def test_one_file_alone_is_right_and_says_what_it_cannot_show(tmp_path: Path) -> None:
     save_chain(tmp_path, [chain()[2]])
     (file,) = tmp_path.glob("*.json")
