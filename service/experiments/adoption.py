@@ -33,7 +33,7 @@ from gonogo.signing import (
 )
 from service.db.store import Store
 from service.instants import stamp
-from service.queries.decisions import load_all_documents
+from service.queries.decisions import load_all_documents, load_first_signed
 from service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -44,13 +44,15 @@ def home_key(settings: Settings, now: float) -> SigningKey:
     """Return the home's signing key; at the first start, make it and adopt what is there.
 
     Raises:
-        Rejected: the key is there and cannot be used, or decisions are signed and it is gone.
+        Rejected: the key is there and cannot be used, decisions are signed and it is gone, or the
+            database is another home's.
     """
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open_private(settings.home / ".signing.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         key = load_signing_key(settings.home)
         if key is not None:
+            _check_nobody_elses(settings, key)
             save_public_key(settings.home, key.public)
             return key
         _check_never_signed(settings)
@@ -78,6 +80,18 @@ def _check_never_signed(settings: Settings) -> None:
         " backup, or from the home that signed them; where it is lost for good, begin with another"
         " GONOGO_HOME and database"
     )
+
+
+def _check_nobody_elses(settings: Settings, key: SigningKey) -> None:
+    """Refuse a database in which another home has signed before: a chain has one key for ever."""
+    document = _read(settings, load_first_signed)
+    signer = key.key_id if document is None else json.loads(document).get("key_id")
+    if signer != key.key_id:
+        raise Rejected(
+            f"decisions in the database are signed by the key {signer}, and this home's is"
+            f" {key.key_id}: bring {KEY_FILE} from the home that signed them, or begin with another"
+            " database"
+        )
 
 
 def _read(settings: Settings, load: Callable[[Session], _T]) -> _T:

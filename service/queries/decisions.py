@@ -99,6 +99,13 @@ def load_all_documents(session: Session) -> Iterator[tuple[str, str]]:
     yield from ((name, document) for name, document in session.execute(query))
 
 
+def load_first_signed(session: Session) -> str | None:
+    """Return the document of the first decision that any home signed; None where none is."""
+    signed = DecisionRow.document.contains('"signature":"')
+    query = select(DecisionRow.document).where(signed).order_by(DecisionRow.id)
+    return session.scalars(query.limit(1)).first()
+
+
 def load_ids(session: Session) -> set[str]:
     """Return the id of every decision."""
     return set(session.scalars(select(DecisionRow.id)))

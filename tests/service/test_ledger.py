@@ -16,7 +16,13 @@ from gonogo.judge.ledger.chain import Authority, check_chain
 from gonogo.judge.ledger.recorded import RecordedDecision, load_decision, record_of
 from gonogo.judge.ledger.sign import trusting
 from gonogo.judge.ledger.verify import verify_folder
-from gonogo.signing import load_public_key, load_signing_key, own_signing_key
+from gonogo.signing import (
+    create_signing_key,
+    load_public_key,
+    load_signing_key,
+    own_signing_key,
+    save_signing_key,
+)
 from service.context import open_context
 from service.db.schema import DecisionRow
 from service.experiments.adoption import find_heads
@@ -159,6 +165,18 @@ def test_a_home_that_lost_both_halves_of_its_key_starts_no_more(plane: Plane, le
     for name in ("signing.key", "signing.pub"):
         (plane.home / f"{name}.away").rename(settings.home / name)
     open_context(settings).store.close()
+
+
+def test_a_home_with_a_key_of_its_own_starts_on_no_database_of_another_home(plane: Plane) -> None:
+    """It signed on where the other had, and every such chain had two keys from then on."""
+    signer = decisions_of(plane)[0]["key_id"]
+    url = plane.context.settings.database_url
+    other = Settings(home=plane.home / "another", database_url=url)
+    key = save_signing_key(other.home, create_signing_key())
+    said = f"signed by the key {signer}, and this home's is {key.key_id}"
+    with pytest.raises(Rejected, match=said):
+        open_context(other)
+    open_context(plane.context.settings).store.close()
 
 
 def test_unsigned_rows_of_the_database_are_adopted_and_outrank_files(
