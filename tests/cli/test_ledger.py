@@ -113,7 +113,7 @@ def test_a_home_without_decisions_says_that_only_an_anchor_can_show_more(
     left: str, home: Path
 ) -> None:
     last = chain()[-1]
-    (home / "decisions").rename(home / "elsewhere")
+    (home / "decisions").rename(home.with_name("elsewhere"))
     if left == "an empty folder":
         (home / "decisions").mkdir()
     done = typed(home, "verify", "--anchor", last.decision.hash, "--json")
