@@ -36,6 +36,8 @@ OF_ALL_NUMBERS = 4
 CLOCKS_DIFFER_RATIO = 0.2
 CLOCKS_DIFFER_S = 5.0
 """Receipts lag by a tick or two: shorter differences say nothing."""
+ON_ANY_NODE = 4
+"""Version of the facts since which a process that writes for ranks of two nodes is one, too."""
 FOUND_LATE = 4
 """Version of the facts since which lines that a late tick brought may be older than that."""
 LAST_STEP_FIRST = 4
@@ -98,14 +100,17 @@ def _counted(record: RunRecord) -> set[int]:
 
 
 def _one_process_twice(record: RunRecord, rules: Rules) -> Iterator[str]:
-    owner: dict[tuple[int, int], int] = {}  # of each host: two may give the same process id
+    """Two hosts may give the same process id, and not the same boot with it."""
+    owner: dict[tuple[int | str, int], int] = {}
     for rank, steps in sorted(record.ranks.items()):
         node = 0 if record.order is None else record.order.node_of(rank)
         for boot in steps.boots:
             if len(boot.pids) > 1:
                 yield f"rank {rank}: one boot has the process ids {_listed(boot.pids)}"
+            places = (node, boot.boot) if rules.facts_v >= ON_ANY_NODE else (node,)
             for pid in boot.pids if rules.programs is None else ():  # one reader tells of all ranks
-                if (other := owner.setdefault((node, pid), rank)) != rank:
+                others = {owner.setdefault((place, pid), rank) for place in places} - {rank}
+                for other in sorted(others):
                     yield f"process {pid} wrote as rank {other} and as rank {rank}"
 
 

@@ -125,7 +125,16 @@ def test_one_process_writes_for_one_rank() -> None:
     assert told(both) == ["process 7 wrote as rank 0 and as rank 1"]
     command = ORDER.model_copy(update={"command": ["torchrun"], "entry": None})
     assert told(both, command) == [], "one reader tells of all ranks of a command"
-    assert told(both, TWO_NODES) == [], "two hosts give the same process ids"
+    elsewhere = {**both, 1: [beat(1, pid=7, rank=1, boot="c")]}
+    assert told(elsewhere, TWO_NODES) == [], "two hosts give the same process ids"
+
+
+@pytest.mark.parametrize(("facts_v", "count"), [(3, 0), (4, 1)])
+def test_one_process_writes_for_one_rank_whatever_its_node(facts_v: int, count: int) -> None:
+    ranks = {rank: build_rank_steps([beat(1, pid=7, rank=rank)]) for rank in (0, 1)}
+    rules = build_rules(TWO_NODES).model_copy(update={"facts_v": facts_v})
+    found = find_contradictions(RunRecord(order=TWO_NODES, ranks=ranks), rules)
+    assert found == ["process 7 wrote as rank 0 and as rank 1"] * count
 
 
 @pytest.mark.parametrize(("began", "count"), [(99.0, 0), (98.9, 1)])
