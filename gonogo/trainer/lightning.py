@@ -57,6 +57,8 @@ class GonogoCallback(Callback):
         self._losses: list[Any] = []
         self._tokens: int | None = None
         self._claimed: set[str] = set()
+        self._told_before: Any = None
+        """What the trainer held as the validation loss when an evaluation began."""
 
     @property
     def resume_from(self) -> Path | None:
@@ -148,12 +150,13 @@ class GonogoCallback(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """An evaluation begins."""
         self._claim(trainer)
+        self._told_before = trainer.callback_metrics.get(self._val_loss)
         self._told.beat.enter("eval")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """An evaluation is over."""
+        """An evaluation is over; where it logged no loss, the trainer holds that of one before."""
         loss = trainer.callback_metrics.get(self._val_loss)
-        if loss is not None and not trainer.sanity_checking:
+        if loss is not None and loss is not self._told_before and not trainer.sanity_checking:
             self._told.beat.eval(loss)
         self._told.beat.enter("data")
 

@@ -67,6 +67,12 @@ def test_evaluations_are_said_and_the_sanity_check_is_none(finished: Path) -> No
     assert lines[2].section == "eval", "the sanity check, before the first step"
 
 
+def test_an_evaluation_that_logs_no_loss_tells_none_of_an_earlier_one(tmp_path: Path) -> None:
+    assert train(tmp_path / "run", {"log_until": 4}) == 0
+    told = said(lines_of(tmp_path / "run"), "eval")
+    assert [line.step for line in told] == [2]
+
+
 def test_its_own_checkpoints_are_said(finished: Path) -> None:
     told = said(lines_of(finished), "checkpoint")
     assert [line.step for line in told] == [3, 6]

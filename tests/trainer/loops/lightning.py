@@ -2,7 +2,7 @@
 
 `python -m tests.trainer.loops.lightning JSON` with {"halt_at", "raise_at"}: `.HALT` appears, or an
 exception is raised, in the training step of that number; {"pair": true}: two optimizers step in
-every batch, by hand.
+every batch, by hand; {"log_until"}: from that step on no validation loss is logged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Line(pl.LightningModule):
         return loss
 
     def validation_step(self, batch: dict[str, torch.Tensor], number: int) -> None:
-        self.log("val_loss", self._loss(batch), sync_dist=True)
+        if self.global_step < self.asked.get("log_until", 100):
+            self.log("val_loss", self._loss(batch), sync_dist=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.5)
