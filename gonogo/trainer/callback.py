@@ -147,6 +147,12 @@ class CallbackBeat:
         beat.__exit__(None if error is None else type(error), error, None)
 
 
+def largest_rate(optimizer: Any) -> Any:
+    """Return the learning rate of an optimizer; a part of it may have 0, or find its own (None)."""
+    rates = (group.get("lr") for group in optimizer.param_groups)
+    return max((rate for rate in rates if rate is not None), default=None)
+
+
 def _elsewhere(beat: Beat, step: int) -> str:
     """Say what the order's checkpoint is for, to a loop that begins after another step."""
     if beat.resume_step == 0:

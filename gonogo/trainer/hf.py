@@ -20,7 +20,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from gonogo.trainer.callback import CallbackBeat, Next
+from gonogo.trainer.callback import CallbackBeat, Next, largest_rate
 
 
 class GonogoCallback(TrainerCallback):
@@ -94,7 +94,7 @@ class GonogoCallback(TrainerCallback):
         """Gradients are there."""
         self._computing = False
         self._told.beat.enter("optimizer")
-        self._step.lr = kwargs["optimizer"].param_groups[0]["lr"]
+        self._step.lr = largest_rate(kwargs["optimizer"])
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -21,7 +21,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from gonogo.trainer.callback import CallbackBeat
+from gonogo.trainer.callback import CallbackBeat, largest_rate
 
 CHECKPOINT = "lightning.ckpt"
 _STEP = "gonogo_step"
@@ -137,7 +137,7 @@ class GonogoCallback(Callback):
         losses, tokens = self._losses, self._tokens
         self._losses, self._tokens = [], None
         loss = sum(map(float, losses)) / len(losses) if losses else None
-        rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else None
+        rate = largest_rate(trainer.optimizers[0]) if trainer.optimizers else None
         follows = self._told.end_step(loss, tokens, lr=rate)
         self._let_go_on(trainer, trainer.global_step - self._told.ended)
         if follows.save:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gonogo.trainer.callback import CallbackBeat
+from gonogo.trainer.callback import CallbackBeat, largest_rate
 from tests.trainer.runs import lines_of, write_order
 
 
@@ -63,3 +63,16 @@ def test_a_second_training_of_a_process_is_its_own(
     assert not told.end_step(1.0, None).stop, "nobody ordered how long it is"
     told.end()
     assert lines_of(tmp_path / "run") == said
+
+
+@pytest.mark.parametrize(
+    ("rates", "told"),
+    [([0.1], 0.1), ([0.0, 0.1], 0.1), ([None, 0.1], 0.1), ([None, None], None), ([0.0], 0.0)],
+)
+def test_the_rate_of_an_optimizer_is_the_largest_of_its_parts(
+    rates: list[float | None], told: float | None
+) -> None:
+    optimizer = torch.optim.SGD([{"params": [torch.zeros(1)]} for _ in rates], lr=1.0)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    assert largest_rate(optimizer) == told

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from gonogo.contract.canonical import added
 from gonogo.contract.facts import ProcessExit
-from gonogo.contract.heartbeat import Msg
+from gonogo.contract.heartbeat import Identity, Msg
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Detector, OutcomeCode
 from gonogo.contract.records import RankExit
@@ -48,6 +48,8 @@ SCALING_STEPS = 8
 """Of so many each may be left out where a loss is scaled: each halves the scale, from 2^16."""
 ALIKE_STEPS = 20
 """Steps of which no model has the bit-equal loss."""
+ALIKE_EVALUATIONS = 4
+"""So many on one set, `ALIKE_STEPS` apart, do not find the bit-equal loss where a weight moved."""
 MOST_TOLD = 4
 """Losses that a sentence names."""
 HALT = ".HALT"
@@ -336,6 +338,42 @@ def _one_loss(record: RunRecord, rules: Rules) -> Iterator[str]:
         )
 
 
+def _no_rate(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Compare that ranks took steps with the rate at which they say that they learnt.
+
+    One that rises from 0 or ends there is 0 for a while, and what an unchanged program prints (it
+    does not say what it is) may be rounded to it. A rate above 0 on one rank excuses all.
+    """
+    if rules.facts_v < NOTHING_LEARNT:
+        return
+    speak = (row for row in record.ranks.values() if row.identity() not in (None, Identity()))
+    rates = [row.samples("lr") for row in speak]
+    steps = max(map(len, rates), default=0)
+    if steps >= ALIKE_STEPS and not any(value for rows in rates for value in rows.values()):
+        yield f"the learning rate is 0 at each of {steps} steps: they changed nothing"
+
+
+def _one_validation(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Compare that ranks took steps with what their evaluations found.
+
+    As in `_one_loss` what may be rounded does not count, and one that moves on a rank excuses all.
+    """
+    told = [row for row in record.ranks.values() if row.evals]
+    if rules.facts_v < NOTHING_LEARNT or any(row.eval_spans() for row in told):
+        return
+    values = [set(row.evals.values()) for row in told]
+    exact = all(math.isfinite(value) and is_exact(value) for rows in values for value in rows)
+    steps = {step for row in told for step in row.evals}
+    if not exact or any(len(rows) > 1 for rows in values) or len(steps) < ALIKE_EVALUATIONS:
+        return
+    if max(steps) - min(steps) >= _alike_steps(rules):
+        at = f"{min(map(min, values)):.9g} at each of {len(steps)} evaluations"
+        yield (
+            f"the validation loss is {at}: the steps between changed nothing, or it is that of one"
+            " of them"
+        )
+
+
 def _alike_steps(rules: Rules) -> int:
     """Return how many steps may have one loss: as many as D9 has no suspicion of."""
     said = rules.watch.get("frozen.loss_steps")
@@ -423,6 +461,8 @@ RULES: tuple[Callable[[RunRecord, Rules], Iterator[str]], ...] = (
     _negative_evaluations,
     _nothing_applied,
     _one_loss,
+    _no_rate,
+    _one_validation,
     _clocks,
     _model,
     _devices,

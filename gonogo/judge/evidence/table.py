@@ -27,6 +27,7 @@ NUMBERS = (
     "gate_entropy",
     "comm_mb",
     "flash_share",
+    "lr",
 )
 """Numbers of a progress line that are kept."""
 

@@ -697,6 +697,117 @@ def test_a_run_whose_loss_never_moves_is_inconclusive(norm: float | None) -> Non
     assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
 
 
+MOVES = tuple(2.0 + n / 7 for n in range(20))
+STILL = "the learning rate is 0 at each of 20 steps: they changed nothing"
+
+
+def of_rank(rank: int, lines: list[Heartbeat], **boot: Any) -> list[Heartbeat]:
+    """The same lines of another rank, whose boot line says `boot`, too."""
+    told_by = [row.model_copy(update={"pid": 7 + rank, "rank": rank}) for row in lines]
+    return [told_by[0].model_copy(update=boot), *told_by[1:]]
+
+
+@pytest.mark.parametrize(
+    ("rates", "others", "named"),
+    [
+        ([0.0] * 20, [0.0] * 20, True),
+        ([0.0] * 20, [None] * 20, True),
+        ([0.0] * 19 + [None], [None] * 20, False),  # it rises from 0, or ends there
+        ([0.0] * 19 + [1e-9], [0.0] * 20, False),
+        ([0.0] * 20, [0.0] * 19 + [1e-9], False),
+        ([None] * 20, [None] * 20, False),
+    ],
+)
+def test_steps_are_taken_at_a_rate(
+    rates: list[float | None], others: list[float | None], named: bool
+) -> None:
+    lines = {
+        rank: of_rank(
+            rank,
+            steps_that(*({"loss": m, "lr": lr} for m, lr in zip(MOVES, row, strict=True))),
+            torch="2.13",
+        )
+        for rank, row in enumerate((rates, others))
+    }
+    order = order_of(sets={"phases.smoke.steps": 20})
+    assert told(lines, order) == [STILL] * named
+
+
+def test_a_rate_that_was_printed_may_be_rounded_to_0() -> None:
+    lines = steps_that(*({"loss": loss, "lr": 0.0} for loss in MOVES))
+    order = order_of(sets={"phases.smoke.steps": 20})
+    assert told({0: lines}, order) == []
+    assert told({0: of_rank(0, lines, torch="2.13")}, order) == [STILL]
+
+
+def evaluated(losses: dict[int, float]) -> list[Heartbeat]:
+    """One process's steps, of which some are evaluated."""
+    lines = steps_that(*({"loss": loss} for loss in MOVES * 2))
+    last = len(lines)
+    rows = enumerate(losses.items(), last + 1)
+    return [*lines, *(beat(n, n, "eval", step=at, val_loss=loss) for n, (at, loss) in rows)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "named"),
+    [
+        ({10: EXACT, 17: EXACT, 24: EXACT, 30: EXACT}, True),
+        ({0: EXACT, 5: EXACT, 10: EXACT, 20: EXACT}, True),
+        ({10: EXACT, 20: EXACT, 30: EXACT}, False),
+        ({10: EXACT, 11: EXACT, 12: EXACT, 29: EXACT}, False),
+        ({10: EXACT, 17: EXACT, 24: EXACT, 30: EXACT + 1e-9}, False),
+        (dict.fromkeys((10, 20, 30, 40), 0.0), False),
+        (dict.fromkeys((10, 20, 30, 40), 2.302585), False),  # rounded
+        (dict.fromkeys((10, 20, 30, 40), 2.3125), False),  # half precision
+        (dict.fromkeys((10, 20, 30, 40), float("nan")), False),  # D10 warns of it
+        ({}, False),
+    ],
+)
+def test_steps_of_training_move_what_evaluations_find(
+    losses: dict[int, float], named: bool
+) -> None:
+    found = told({0: evaluated(losses)}, order_of(sets={"phases.smoke.steps": 40}))
+    text = (
+        "the validation loss is 2.30258509 at each of 4 evaluations: the steps between changed"
+        " nothing, or it is that of one of them"
+    )
+    assert found == [text] * named
+
+
+def test_an_evaluation_that_moves_on_one_rank_moves() -> None:
+    order = order_of(sets={"phases.smoke.steps": 40})
+    still = dict.fromkeys((10, 20, 30, 40), EXACT)
+    other = of_rank(1, evaluated({**still, 40: EXACT / 2}))
+    assert told({0: evaluated(still), 1: other}, order) == []
+    again = beat(999, 999.0, "eval", step=40, val_loss=EXACT / 2)
+    assert told({0: [*evaluated(still), again]}, order) == [], "one step, two evaluations"
+    assert len(told({0: evaluated(still), 1: of_rank(1, evaluated({}))}, order)) == 1
+    own = dict.fromkeys(still, EXACT / 2)
+    assert len(told({0: evaluated(still), 1: of_rank(1, evaluated(own))}, order)) == 1
+
+
+@pytest.mark.parametrize(("facts_v", "count"), [(3, 0), (4, 2)])
+def test_a_release_that_let_steps_without_a_rate_pass_is_replayed_as_it_judged(
+    facts_v: int, count: int
+) -> None:
+    order = order_of(sets={"phases.smoke.steps": 40})
+    lines = evaluated(dict.fromkeys((10, 20, 30, 40), EXACT))
+    lines = [row.model_copy(update={"lr": 0.0} if row.msg == "progress" else {}) for row in lines]
+    steps = build_rank_steps(of_rank(0, lines, torch="2.13"))
+    rules = build_rules(order).model_copy(update={"facts_v": facts_v})
+    assert len(find_contradictions(RunRecord(order=order, ranks={0: steps}), rules)) == count
+
+
+def test_a_run_without_a_learning_rate_is_inconclusive() -> None:
+    order = with_gate(order_of(sets={"phases.smoke.steps": 24}))
+    ranks = healthy_ranks(order)
+    for row in ranks:
+        row.lines = [
+            {**line, "lr": 0.0} if line["msg"] == "progress" else line for line in row.lines
+        ]
+    assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
+
+
 def test_the_model_is_what_the_ranks_say_that_they_are() -> None:
     lines = {0: [beat(1, msg="boot", step=0, dim=64, layers=2)], 1: [beat(1, pid=2)]}
     assert told(lines, model=ModelRecord(dim=64, heads=4)) == []
