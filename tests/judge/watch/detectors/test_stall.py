@@ -13,7 +13,7 @@ from gonogo.judge.watch.processes import Process, Processes, Stack
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Run, View
 from tests.judge.watch.standing import NOW, halts, look, standing, suspects
-from tests.judge.watch.streams import DEMO, EPOCH, T0, Said, World, order_of, watch
+from tests.judge.watch.streams import DEMO, EPOCH, T0, Rank, Said, World, order_of, watch
 
 
 def hung(
@@ -341,6 +341,17 @@ def test_stacks_that_stood_once_do_not_testify_for_lines_that_come_no_more(
     assert [row.detector for row in watch(world).halts] == found
 
 
+def heard_last_in_backward() -> tuple[World, Rank]:
+    """A run of one rank whose lines come no more."""
+    world = World(order_of({}, steps=60, world_size=1)).boot().steps(40, step_s=1.5)
+    (rank,) = world.ranks
+    rank.step += 1
+    rank.say("step_start")
+    rank.enter("backward")
+    rank.spend(1.5)
+    return world, rank
+
+
 @pytest.mark.parametrize(
     ("owns_gil", "cpu_s", "found"),
     [
@@ -356,12 +367,7 @@ def test_who_leaves_the_interpreter_to_others_would_speak_and_its_lines_are_lost
     owns_gil: bool | None, cpu_s: float, found: list[str]
 ) -> None:
     """Two readings fall on `loss.backward()`, in which most of a healthy step is spent."""
-    world = World(order_of({}, steps=60, world_size=1)).boot().steps(40, step_s=1.5)
-    (rank,) = world.ranks
-    rank.step += 1
-    rank.say("step_start")
-    rank.enter("backward")
-    rank.spend(1.5)
+    world, rank = heard_last_in_backward()
     for after_s, used_s in ((30.0, 0.0), (22.0, cpu_s)):
         rank.mono += after_s
         row = {"rank": 0, "digest": "same", "cpu_s": used_s, "owns_gil": owns_gil}
@@ -383,12 +389,7 @@ def test_who_was_seen_to_move_since_it_was_heard_last_has_not_stood_since(
     before: dict[str, Any], found: list[str]
 ) -> None:
     """It saves while its lines are held up: half a minute of that halted a run (seed 74)."""
-    world = World(order_of({}, steps=60, world_size=1)).boot().steps(40, step_s=1.5)
-    (rank,) = world.ranks
-    rank.step += 1
-    rank.say("step_start")
-    rank.enter("backward")
-    rank.spend(1.5)
+    world, rank = heard_last_in_backward()
     for after_s, seen in ((30.0, before), (10.0, {}), (12.0, {})):
         rank.mono += after_s
         row = {"rank": 0, "digest": "same", "cpu_s": 0.0, "owns_gil": True, **seen}
