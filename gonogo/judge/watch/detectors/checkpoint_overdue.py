@@ -76,6 +76,8 @@ class CheckpointOverdue(Detector[Saved]):
         " ranks start again in place below the last one, or begin another training."
     )
     State = Saved
+    version = 2
+    """2: where none of those held that were due by their steps, that is told as not observed."""
     ticks = True
     probes = True
 
@@ -237,10 +239,22 @@ class CheckpointOverdue(Detector[Saved]):
         return own.looks and has_cadence(self.run) and not _is_over(view)
 
     def missing(self, own: Saved, view: View) -> str | None:
-        """Say when nobody looked at the checkpoints of a run that writes some."""
-        if own.looks or not has_cadence(self.run):
+        """Say when nobody looked at a run's checkpoints, or none held that was due by its steps.
+
+        Such a run may end within the grace, or have told of checkpoints that were gone.
+        """
+        if not has_cadence(self.run):
             return None
-        return "no watcher looked at the checkpoints"
+        if not own.looks:
+            return "no watcher looked at the checkpoints"
+        every, ended = self.run.order.checkpoint.every_steps, _completed(view)
+        after = max(own.step, _first_step(self.run))
+        if every is None or ended - after < every:
+            return None
+        return (
+            f"no checkpoint after step {after} was seen to hold, though {ended} steps ended and one"
+            f" was due every {every}"
+        )
 
 
 def has_cadence(run: Run) -> bool:

@@ -379,6 +379,31 @@ def test_it_is_armed_by_a_cadence_and_a_watcher_that_looks_until_the_end(
     assert looks or waited.at(1e6) == []
 
 
+@pytest.mark.parametrize(
+    ("cadence", "saved", "ended", "after"),
+    [
+        ({"every_steps": 5}, None, 4, None),
+        ({"every_steps": 5}, None, 5, 0),
+        ({"every_steps": 5}, 5, 9, None),
+        ({"every_steps": 5}, 5, 10, 5),
+        ({"every_s": 100.0}, None, 99, None),
+        ({}, None, 99, None),
+    ],
+)
+def test_steps_that_no_checkpoint_holds_though_one_was_due_are_told(
+    cadence: dict[str, Any], saved: int | None, ended: int, after: int | None
+) -> None:
+    waited = Waited(cadence)
+    waited.at(0.0, saved=saved)
+    waited.rank.completed = ended
+    text = (
+        f"no checkpoint after step {after} was seen to hold, though {ended} steps ended and one"
+        " was due every 5"
+    )
+    told = waited.rule.missing(waited.own, waited.view)
+    assert told == (None if after is None else text)
+
+
 def test_a_checkpoint_that_was_verified_before_any_line_begins_the_clock() -> None:
     waited = Waited({"every_s": 100.0})
     waited.view.streams.clear()
