@@ -181,7 +181,10 @@ def canonical_line(beat: Heartbeat) -> bytes:
             continue
         kind = type(value)
         if kind is float:
-            parts.append(key + canonical_number(value))
+            plain = 1e-4 <= value < 1e16  # as in `canonical_number`; most are: no call
+            parts.append(
+                key + (repr(value).removesuffix(".0") if plain else canonical_number(value))
+            )
         elif kind is int:
             parts.append(f"{key}{value}")
         elif kind is str:

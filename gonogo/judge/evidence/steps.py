@@ -371,7 +371,7 @@ class RankSteps:
         """
         found: dict[int, Span] = {}
         for boot in self.boots:
-            for step in boot.steps.windows():
+            for step in boot.steps.windows() if found else ():
                 found.pop(step, None)
             for step, span in told(boot).items():
                 found[step] = _spanned(found.get(step), span)
@@ -381,7 +381,7 @@ class RankSteps:
         """Return what was told of steps; of one that a later process made again, what that told."""
         found: dict[int, _T] = {}
         for boot in self.boots:
-            for step in () if self._mixed else boot.steps.windows():
+            for step in boot.steps.windows() if found and not self._mixed else ():
                 found.pop(step, None)
             found.update(told(boot))
         return found

@@ -7,7 +7,7 @@ process over an earlier one.
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -72,6 +72,9 @@ class StepTable:
     sections: "tuple[array[float], ...]" = field(
         default_factory=lambda: tuple(array("d") for _ in SECTIONS)
     )
+    _highest: int = -1
+    _ascend: bool = True
+    """Whether the steps came in order, so that their rows are."""
 
     def _row(self, step: int) -> int:
         """Return the row of a step, made when it is new."""
@@ -81,6 +84,10 @@ class StepTable:
         row = self.rows[step] = len(self.rows)
         if row == len(self.told):
             self._grow()
+        if step < self._highest:
+            self._ascend = False
+        else:
+            self._highest = step
         return row
 
     def _grow(self) -> None:
@@ -156,9 +163,13 @@ class StepTable:
     def steps_of(self, msg: Msg) -> Iterator[tuple[int, int]]:
         """Yield (step, row) of every step that brought `msg`, in the order of the steps."""
         column = self._seq_of(msg)
-        for step, row in sorted(self.rows.items()):
+        for step, row in self._in_order():
             if column[row] != NEVER:
                 yield step, row
+
+    def _in_order(self) -> Collection[tuple[int, int]]:
+        """Return (step, row) of every step in order; a sorted copy only where they need one."""
+        return self.rows.items() if self._ascend else sorted(self.rows.items())
 
     def _seq_of(self, msg: Msg) -> "array[int]":
         if msg is Msg.STEP_START:
@@ -180,9 +191,8 @@ class StepTable:
     def samples(self, name: str) -> dict[int, float]:
         """Return step → a number of the progress lines that told it."""
         column, bit = self.numbers[NUMBERS.index(name)], _BITS[name]
-        return {
-            step: column[row] for step, row in self.steps_of(Msg.PROGRESS) if self.told[row] & bit
-        }
+        told = self.told
+        return {step: column[row] for step, row in self._in_order() if told[row] & bit}
 
     def tokens_told(self) -> dict[int, int]:
         """Return step → the tokens that its `step_end` line told, in the order of the steps."""
@@ -195,13 +205,16 @@ class StepTable:
 
     def windows(self) -> dict[int, tuple[float, float]]:
         """Return step → when it began and ended, of steps that one process took from end to end."""
-        found = {}
-        for step, row in self.steps_of(Msg.STEP_END):
-            if self.start_seq[row] == NEVER or self.start_boot[row] != self.end_boot[row]:
-                continue
-            if self.end_mono[row] > self.start_mono[row]:
-                found[step] = self.start_mono[row], self.end_mono[row]
-        return found
+        begun, ended = self.start_seq, self.end_seq
+        start_boot, end_boot, starts, ends = (
+            self.start_boot, self.end_boot, self.start_mono, self.end_mono,
+        )  # fmt: skip
+        return {
+            step: (starts[row], ends[row])
+            for step, row in self._in_order()
+            if begun[row] != NEVER and ended[row] != NEVER
+            if start_boot[row] == end_boot[row] and ends[row] > starts[row]
+        }
 
     def gaps(self) -> dict[int, float]:
         """Return step → seconds since the end of the step before, where one process took both."""
