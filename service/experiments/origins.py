@@ -39,7 +39,7 @@ from service.experiments.course import patch_of, resolved_of
 from service.experiments.decisions import load_conditions
 from service.experiments.resume_points import load_resume_points, load_weights
 from service.queries.experiments import load_experiment, phases_of, runs_of
-from service.queries.runs import load_attempts
+from service.queries.runs import load_attempts, load_progress
 from service.told.awaited import begins_anew, last_tried, went_to_its_end
 from service.told.decided import load_decided
 
@@ -49,6 +49,8 @@ _AHEAD = ("phases_after", "settles")
 _PLACE = ("nodes", "cluster")
 """What an order says of the hosts: what was shown on one of them holds on two."""
 _OF_MODEL = frozenset({"params", "dim", "layers", "heads", "groups", "vocab"})
+_OF_DATA = frozenset({"dataset", "seq_len", "tokens_per_step"})
+"""What trains a model, besides its size; of our trainer the configuration says more of it."""
 _TOLD_ELSEWHERE = frozenset({"params", "loader"})
 """Counted in the identity; and a section that says what it always did where it is left out."""
 _DERIVED = "identity"
@@ -128,7 +130,8 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
             )
         runs = reversed(runs_of(session, source.id, phase))
         made = next((run for run in runs if wrote(run, point)), None)
-        differing = _other_work(_order(old, phase, made), resolved, phase)
+        told = {} if made is None else load_progress(session, made.id).identity or {}
+        differing = _other_work(_order(old, phase, made), told, resolved, phase)
         if differing:
             raise _rejected(
                 f"{phase} is other work than in {source.id} ({', '.join(differing)}), so its "
@@ -313,14 +316,17 @@ def _overlap(one: str, other: str) -> bool:
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
-def _other_work(one: Mapping[str, Any], new: ResolvedPlan, phase: str) -> list[str]:
+def _other_work(
+    one: Mapping[str, Any], told: Mapping[str, Any], new: ResolvedPlan, phase: str
+) -> list[str]:
     """Return in what a phase's work differs, as far as a checkpoint holds it.
 
     That is whose weights it began with, the model's size, and for our trainer whatever it refuses
-    to go on with otherwise.
+    to go on with otherwise; of another program, by what data and how many tokens a step.
 
     Args:
         one: what the run was ordered that wrote the checkpoint.
+        told: identity that the run has told; it counts where nothing was ordered.
         new: the plan that is submitted.
         phase: which goes on.
     """
@@ -333,7 +339,12 @@ def _other_work(one: Mapping[str, Any], new: ResolvedPlan, phase: str) -> list[s
         if row not in _TOLD_ELSEWHERE and not keeps_checkpoints(plan, {"train": _patch(row)})
     ]
     begun = ["init_from"] if one["init_from"] != other["init_from"] else []
-    return [*begun, *sizes, *trained] if plan.ours else [*begun, *sizes]
+    if plan.ours:
+        return [*begun, *sizes, *trained]
+    before = {name: told.get(name) for name in _OF_DATA if other["identity"][name] is not None}
+    before |= {name: row for name, row in one["identity"].items() if row is not None}
+    fed = [row for row in _differing(before, other["identity"]) if row in _OF_DATA]
+    return [*begun, *sizes, *fed]
 
 
 def _patch(path: str) -> dict[str, Any]:

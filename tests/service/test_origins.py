@@ -359,6 +359,37 @@ def test_a_checkpoint_of_another_model_is_refused(plane: Plane, tmp_path: Path) 
     assert plane.next_order(worker).resume_from is None
 
 
+def test_a_checkpoint_of_another_programs_other_data_is_refused(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """What trained on the easy data for most of its steps passes no phase on the hard."""
+
+    def mine(**phase: Any) -> dict[str, Any]:
+        return {"v": 1, "name": "mine", "profile": "cpu", "workload": {"command": "train"},
+                "identity": {"seq_len": 64, "tokens_per_step": 128},
+                "phases": [{"name": "smoke", "steps": 30, **phase}]}  # fmt: skip
+
+    worker = plane.worker(home=tmp_path / "runs")
+    for phase, told in (({"data": "easy"}, "easy"), ({}, "easy"), ({}, None)):
+        experiment = plane.submit(mine(**phase))
+        order = plane.next_order(worker, allow=["train"])
+        save_checkpoint(tmp_path / "runs" / order.run, step=10)
+        said = order.identity.model_copy(update={"dataset": told})
+        fail(worker, order.model_copy(update={"identity": said}), upto=15)
+        plane.wait_state(experiment, "finished")
+        origin = f"{experiment}:smoke"
+        words = refused(plane, origin, plan=mine(data="hard"))
+        assert f"smoke is other work than in {experiment} (dataset)" in words
+        longer = {"identity.tokens_per_step": 256}
+        words = refused(plane, origin, plan=mine(**phase), set=longer)
+        assert f"smoke is other work than in {experiment} (tokens_per_step)" in words
+        if told is not None:
+            plane.submit(mine(data="easy"), origin=origin)
+            again = plane.next_order(worker, allow=["train"])
+            assert again.resume_from.step == 10
+            fail(worker, again, upto=15)
+
+
 def test_what_has_not_ended_or_is_not_there_is_refused(plane: Plane) -> None:
     experiment = plane.submit()
     said = refused(plane, f"{experiment}:sanity", 409)
