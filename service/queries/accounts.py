@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session, defer, load_only
 
 from gonogo.contract.goodput import Part
 from service.db.schema import AccountRow, ProgressRow, RunRow
+from service.queries.experiments import in_order
 
 COLUMNS = {part: getattr(AccountRow, f"{part.value}_s") for part in Part}
 _SUMS = [func.sum(column * AccountRow.devices) for column in COLUMNS.values()]
@@ -21,7 +22,7 @@ _ASKED = (
 def load_timed_runs(session: Session, experiment: str) -> list[RunRow]:
     """Return the runs of an experiment, oldest first, with what an account is made of."""
     query = select(RunRow).where(RunRow.experiment == experiment).options(load_only(*_ASKED))
-    return list(session.scalars(query.order_by(RunRow.created_at, RunRow.attempt)))
+    return list(session.scalars(in_order(query)))
 
 
 def load_taken(session: Session, runs: Sequence[str]) -> dict[str, AccountRow]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from sqlalchemy import BindParameter, bindparam, func, inspect, or_, select
+from sqlalchemy import BindParameter, Select, bindparam, func, inspect, or_, select
 from sqlalchemy.orm import Session, defer
 
 from gonogo.contract.decision import Verdict
@@ -44,12 +44,18 @@ _Row = TypeVar("_Row", SeenPhase, RunRow, ConditionRow)
 # Built once: to build one of these costs about what it takes to ask it.
 _ASKED: BindParameter[str] = bindparam("experiments", expanding=True)
 _PHASES = select(*_SEEN).where(PhaseRow.experiment.in_(_ASKED)).order_by(PhaseRow.position)
-_RUNS = (
-    select(RunRow)
-    .where(RunRow.experiment.in_(_ASKED))
-    .order_by(RunRow.created_at, RunRow.id)
-    .options(*map(defer, UNSEEN))
-)
+
+
+def in_order(query: Select[RunRow]) -> Select[RunRow]:
+    """Return a query for runs of experiments with each one's in the order in which they were made.
+
+    That is by phase and attempt: a clock that was set back tells another one.
+    """
+    its_phase = (PhaseRow.experiment == RunRow.experiment) & (PhaseRow.name == RunRow.phase)
+    return query.outerjoin(PhaseRow, its_phase).order_by(PhaseRow.position, RunRow.attempt)
+
+
+_RUNS = in_order(select(RunRow).where(RunRow.experiment.in_(_ASKED)).options(*map(defer, UNSEEN)))
 _CONDITIONS = (
     select(ConditionRow).where(ConditionRow.experiment.in_(_ASKED)).order_by(ConditionRow.n)
 )
@@ -159,7 +165,7 @@ def runs_of(session: Session, experiment: str, phase: str | None = None) -> list
     query = select(RunRow).where(RunRow.experiment == experiment)
     if phase is not None:
         query = query.where(RunRow.phase == phase)
-    return list(session.scalars(query.order_by(RunRow.created_at, RunRow.attempt)))
+    return list(session.scalars(in_order(query)))
 
 
 def load_seen_runs(session: Session, experiments: Sequence[str]) -> dict[str, list[RunRow]]:

@@ -319,6 +319,39 @@ def test_a_rerun_that_is_taken_over_goes_on_from_no_run_before_it(
     assert (point and point.step) == (10 if own else None)
 
 
+def test_a_clock_that_is_set_back_leaves_the_last_run_the_last(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """The next phase began with the weights of the run that had been halted before."""
+    home = tmp_path / "runs"
+    sets = {
+        "phases.sanity.steps": 30,
+        "phases.sanity.gate": [],
+        "phases.sanity.checkpoint": {"every_steps": 10},
+        "phases.synthetic.init_from": "sanity",
+    }
+    experiment = plane.submit(set=sets)
+    worker = plane.worker(home=home)
+    first = plane.next_order(worker)
+    worker.start(first)
+    save_checkpoint(home / first.run, step=10)
+    assert verb(plane, experiment, "halt").status_code == 202
+    fail_halted(worker, first)
+    plane.wait_state(experiment, "awaiting_decision")
+    now = plane.context.now
+    plane.context.now = lambda: now() - 3600.0
+    assert verb(plane, experiment, "resume").status_code == 202
+    order = plane.next_order(worker)
+    assert order.resume_from.step == 10
+    save_checkpoint(home / order.run, step=30)
+    worker.run_through(order)
+    following = plane.next_order(worker)
+    assert following.phase == "synthetic"
+    assert following.resume_from.path == str(home / order.run / "checkpoints" / "step_000030")
+    view = plane.experiment(experiment)
+    assert view["phases"][0]["runs"] == [first.run, order.run]
+
+
 @pytest.mark.parametrize("how", ["rerun", "takeover", "confirm", "remedy"])
 def test_a_phase_run_again_from_its_start_begins_with_the_weights_it_began_with(
     plane: Plane, tmp_path: Path, how: str
