@@ -127,6 +127,9 @@ PARTIAL_SHARE = 0.95
 EACH_TRAINING = 4
 """Version of the facts since which each of several trainings in a row counts, not the last."""
 
+OF_ANY_RANK = 4
+"""Version of the facts since which each rank owes what any of them tells that it evaluated."""
+
 MAX_BLOCKS = 64
 """Block means kept per measure and rank."""
 
@@ -299,7 +302,10 @@ def _owed(
     if row.owed is Owed.ONCE:
         return range(rules.last_step, rules.last_step + 1)
     if row.owed is Owed.EVERY_EVAL:
-        said, due = frozenset(step for step in samples if step in window), rules.evals(window)
+        told, due = frozenset(samples), rules.evals(window)
+        if rules.facts_v >= OF_ANY_RANK:
+            told |= steps.evaluated_by_any
+        said = told.intersection(window)
         if rules.facts_v >= EACH_EVALUATION and not said.issubset(due):
             return said.union(due)
         return due or said or range(rules.last_step, rules.last_step + 1)

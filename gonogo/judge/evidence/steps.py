@@ -65,6 +65,8 @@ class BootSteps:
     """Step → lowest and highest validation loss of all its `eval` lines."""
     eval_s_spans: dict[int, Span] = field(default_factory=dict)
     """Step → fewest and most seconds of all its `eval` lines."""
+    evaluated: set[int] = field(default_factory=set)
+    """Steps of its `eval` lines, of those without a validation loss, too."""
     apart: set[int] = field(default_factory=set)
     """Steps at which it evaluated or saved."""
     began_ts: float = float("inf")
@@ -154,6 +156,7 @@ class BootSteps:
 
     def _take_other(self, beat: Heartbeat) -> None:
         if beat.msg == Msg.EVAL:
+            self.evaluated.add(beat.step)
             if beat.val_loss is not None:
                 self._take_eval(beat, beat.val_loss)
         elif beat.msg == Msg.BOOT:
@@ -208,6 +211,8 @@ class RankSteps:
         """The distances between its lines; of the predecessor's only, which time no step."""
         self.apart_of_peers: frozenset[int] = frozenset()
         """Steps at which any rank evaluated or saved; `share_apart` fills it."""
+        self.evaluated_by_any: frozenset[int] = frozenset()
+        """Steps after which any rank told of an evaluation; `share_apart` fills it."""
 
     def take(self, beat: Heartbeat) -> None:
         """Take one line; each distinct line once."""
@@ -355,6 +360,11 @@ class RankSteps:
     def eval_s(self) -> dict[int, float]:
         """Step → the seconds that its evaluation took, where the line tells them."""
         return self._told_last(lambda boot: boot.eval_s)
+
+    @property
+    def evaluated(self) -> frozenset[int]:
+        """Steps after which it told of an evaluation, with what that found or without."""
+        return frozenset(self._told_last(lambda boot: dict.fromkeys(boot.evaluated)))
 
     def eval_spans(self) -> dict[int, Span]:
         """Return step → lowest and highest validation loss, where its evaluations differ."""
@@ -530,7 +540,12 @@ def build_rank_steps(beats: Iterable[Heartbeat]) -> RankSteps:
 
 
 def share_apart(ranks: Mapping[int, RankSteps]) -> None:
-    """Tell every rank at which steps one of them evaluated or saved: the others may have waited."""
+    """Tell every rank at which steps one of them evaluated or saved.
+
+    The others may have waited there, and of an evaluation each owes what it found.
+    """
     found = {step for row in ranks.values() for boot in row.boots for step in boot.apart}
+    evaluated = {step for row in ranks.values() for step in row.evaluated}
     for row in ranks.values():
         row.apart_of_peers = frozenset(found)
+        row.evaluated_by_any = frozenset(evaluated)

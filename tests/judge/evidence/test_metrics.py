@@ -537,6 +537,29 @@ def test_where_no_evaluation_is_due_those_that_were_told_are_owed_and_at_least_o
     assert (found.samples, found.owed) == (samples, owed)
 
 
+@pytest.mark.parametrize("cadence", [None, {"every_steps": 6}], ids=["none is due", "more"])
+@pytest.mark.parametrize(
+    "later", [{}, {"val_loss": None}, {"step": 3}], ids=["untold", "no number", "step told twice"]
+)
+def test_of_an_evaluation_that_any_rank_tells_each_owes_what_it_found(
+    cadence: dict[str, int] | None, later: dict[str, Any]
+) -> None:
+    order = order_of()
+    order = order.model_copy(update={"train": {**order.train, "eval": cadence}})
+    ranks = healthy_ranks(order)
+    for rank in ranks:
+        rank.lines = [line for line in rank.lines if line["msg"] != "eval"]
+        for step in (3, 6, 9, 12):
+            rank.say("eval", step, "eval", val_loss=2.0)
+    told = [line for line in ranks[0].lines if line["msg"] == "eval" and line["step"] == 9]
+    told[0].update(later or {"msg": "alive"})
+    found = measured(ranks, "val_loss", order, aggregate="min")
+    assert (found.samples, found.owed) == (3, 4)
+    gate = with_gate(order, {"id": "c", "metric": "val_loss", "pass_above": 0.0})
+    facts = build_facts(record_of(gate, ranks), build_rules(gate, judge_version=3))
+    assert facts.measures["c"].ranks["0"].owed < 4
+
+
 @pytest.mark.parametrize(
     ("told", "asked", "value", "non_finite"),
     [
