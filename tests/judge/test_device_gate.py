@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,16 @@ import pytest
 
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.order import Order
+from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.judge.directory import judge_directory
+from gonogo.judge.evidence.contradictions import find_contradictions
+from gonogo.judge.evidence.record import RunRecord
+from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from tests.data import make_runs
 from tests.data.make_runs import EXPERIMENT, Rank, exit_of, save_run
+from tests.judge.runs import watch_of
 
 RUN = "run_01K00000000000000000000001"
 
@@ -105,6 +111,47 @@ def test_a_device_that_falls_silent_or_is_never_heard_is_listed_whatever_the_gat
     (text,) = listed("later", {0: 95.0, 1: 93.0})
     assert text.startswith("gpu_util: of rank 1 ticks tell it of ")
     assert text not in (never, never.replace(" 0 ", f" {order.steps} "))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_device_that_begins_with_errors_which_its_preflight_did_not_see_is_never_well(
+    tmp_path: Path, order: Order, monkeypatch: pytest.MonkeyPatch, rank: int, nodes: int
+) -> None:
+    """Its first sample may come late: what had happened by then is no growth that D24 sees."""
+    order = order.model_copy(update={"nodes": nodes})
+    row = make_runs.device_row
+
+    def with_errors(of: int, util: float, mono: float) -> dict[str, Any]:
+        return {**row(of, util, mono), "ecc_uncorrected": 2 * (of == rank)}
+
+    monkeypatch.setattr(make_runs, "device_row", with_errors)
+    found = judged(tmp_path, order, {0: 95.0, 1: 93.0})
+    assert found["verdict"] == "INCONCLUSIVE"
+    assert found["facts"]["contradictions"] == [
+        f"device GPU-{rank} of rank {rank} begins with 2 uncorrectable memory errors, and its"
+        " preflight told of none"
+    ]
+
+
+@pytest.mark.parametrize("outcome", [CheckOutcome.FAIL, None])
+def test_where_no_preflight_found_a_device_fit_its_errors_contradict_nothing(
+    order: Order, outcome: CheckOutcome | None
+) -> None:
+    checks = [] if outcome is None else [Check(id="devices", outcome=outcome, text="")]
+    watch = replace(watch_of(order), device_errors={(0, "GPU-0"): 2})
+    for preflight in (None, Preflight(passed=outcome is None, checks=checks)):
+        record = RunRecord(order=order, ranks={}, watch=watch, preflight=preflight)
+        assert find_contradictions(record, build_rules(order)) == []
+
+
+def test_facts_of_version_3_say_nothing_of_a_device_s_first_sample(order: Order) -> None:
+    checks = [Check(id="devices", outcome=CheckOutcome.PASS, text="")]
+    watch = replace(watch_of(order), device_errors={(0, "GPU-0"): 2, (1, "GPU-1"): 0})
+    preflight = Preflight(passed=True, checks=checks)
+    record = RunRecord(order=order, ranks={}, watch=watch, preflight=preflight)
+    assert len(find_contradictions(record, build_rules(order))) == 1
+    assert find_contradictions(record, build_rules(order, judge_version=3)) == []
 
 
 Lines = list[bytes]

@@ -50,6 +50,8 @@ ALIKE_STEPS = 20
 """Steps of which no model has the bit-equal loss."""
 ALIKE_EVALUATIONS = 4
 """So many on one set, `ALIKE_STEPS` apart, do not find the bit-equal loss where a weight moved."""
+FIRST_HEARD = 4
+"""Version of the facts since which a device's first sample is held against its preflight."""
 MOST_TOLD = 4
 """Losses that a sentence names."""
 HALT = ".HALT"
@@ -440,6 +442,22 @@ def _devices(record: RunRecord, rules: Rules) -> Iterator[str]:
         yield f"devices.jsonl lacks {record.devices_gone} samples as the ticks carry them"
 
 
+def _device_errors(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Compare what a device counts when it is first heard with its preflight, which lets none pass.
+
+    From there on D24 halts on any more: what came before, or while no sampler lived, it cannot see.
+    """
+    if record.watch is None or record.order is None or rules.facts_v < FIRST_HEARD:
+        return
+    for (rank, uuid), errors in sorted(record.watch.device_errors.items()):
+        node = record.order.node_of(rank)
+        made = record.preflights.get(node) if node else record.preflight
+        checked = made is not None and "devices" in {row.id for row in made.checks} - made.failed()
+        if errors and checked:
+            told = f"{errors} uncorrectable memory errors"
+            yield f"device {uuid} of rank {rank} begins with {told}, and its preflight told of none"
+
+
 def _listed(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers))
 
@@ -466,5 +484,6 @@ RULES: tuple[Callable[[RunRecord, Rules], Iterator[str]], ...] = (
     _clocks,
     _model,
     _devices,
+    _device_errors,
 )
 """Each compares two witnesses; a new one is one row."""

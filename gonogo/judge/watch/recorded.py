@@ -83,6 +83,8 @@ class WatchRecord:
     """What the ticks say of the devices."""
     devices: bytes = b""
     """Digests of the device samples that ticks carry, `TOLD_BYTES` of each."""
+    device_errors: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    """Rank and its device → uncorrectable memory errors in the first sample that counts them."""
 
 
 def fold_recorded(
@@ -241,6 +243,7 @@ class _Pass:
             problems=tuple(chain.problems),
             devices_said=chain.device_rows,
             devices=bytes(chain.devices),
+            device_errors=chain.device_errors,
         )
         return self.state, self.findings, record
 

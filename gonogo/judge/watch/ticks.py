@@ -66,6 +66,8 @@ class TickChain:
     device_rows: DeviceRows = field(default_factory=DeviceRows)
     devices: bytearray = field(default_factory=bytearray)
     """Digests of the device samples that ticks carry, `TOLD_BYTES` of each."""
+    device_errors: dict[tuple[int, str], int] = field(default_factory=dict)
+    """Rank and its device → uncorrectable memory errors in the first sample that counts them."""
     last: Tick | None = None
     silent_s: dict[int, float] = field(default_factory=dict)
     """Node → for how long it was silent in all, up to when it was heard again."""
@@ -164,6 +166,8 @@ class TickChain:
         self.device_rows.take(samples)
         for sample in samples:
             self.devices += sample.digest()[:TOLD_BYTES]
+            if sample.rank is not None and sample.ecc_uncorrected is not None:
+                self.device_errors.setdefault((sample.rank, sample.uuid), sample.ecc_uncorrected)
 
     def _take_node(self, probe: NodeProbe, mono: float) -> None:
         """Keep for how long nothing came from a node: what its processes did nobody saw."""
