@@ -5,7 +5,7 @@ new there, so `devices.jsonl` has one writer and holds the devices of all ranks,
 and control plane read what they read of one host. A line keeps its `ts`, which is its own node's
 wall clock; `mono` is stamped anew, on receipt, for clocks of two hosts cannot be compared.
 
-Not guaranteed: what a node writes while node 0's sampler hangs in its driver comes when that is
+Not guaranteed: what a node writes while node 0's sampler is gone, or stands, comes when that is
 replaced. What comes late, or never, is unknown, and unknown ends no run.
 """
 

@@ -11,7 +11,7 @@ are told again with the next line; every line has a later `mono` than those befo
 touches `.sampler`, so that the keeper sees one that hangs. Not guaranteed: durability (no fsync).
 
 Of a run on several nodes each has a sampler, and node 0's takes over what the others write
-(`relay`).
+(`relay`), also while a call of its own driver hangs: a thread does, where the host has one to give.
 
 Exit codes: 0 the run has no devices · 2 bad order or settings.
 """
@@ -20,6 +20,7 @@ import argparse
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,6 +39,7 @@ from gonogo.supervise.durable import load_json
 from gonogo.supervise.launch.place import NoPlace, Place
 from gonogo.supervise.processes import die_with_parent
 from gonogo.supervise.settings import load_devices_script
+from gonogo.supervise.threads import start_thread
 
 EVERY_S = 5.0
 LEAST_S = 0.25
@@ -82,6 +84,8 @@ class Sampler:
         self._found: dict[int, Device] | None = None
         self._last: dict[str, tuple[float, DeviceReadings]] = {}
         self._owed: dict[str, list[int]] = {}
+        self._writing = threading.Lock()
+        """Of whoever stamps lines and writes them: each has a later `mono` than those before."""
         self.unwritten = 0
         """Lines that the disk did not take."""
 
@@ -90,18 +94,26 @@ class Sampler:
         written = 0
         for rank, device in self._ranks().items():
             readings = self._read(device)
-            now = self._clock()
-            if self._is_due(device.uuid, readings, now) and self._write(
-                rank, device, readings, now
-            ):
-                written += 1
-                self._last[device.uuid] = (now, readings)
-                self._owed.pop(device.uuid, None)
-        self._relay.look()
-        while self._relay.waiting and self._put(self._stamped(self._relay.waiting[0])):
-            self._relay.waiting.pop(0)
-            written += 1
+            with self._writing:
+                now = self._clock()
+                if self._is_due(device.uuid, readings, now) and self._write(
+                    rank, device, readings, now
+                ):
+                    written += 1
+                    self._last[device.uuid] = (now, readings)
+                    self._owed.pop(device.uuid, None)
+        written += self.take_over()
         self._tell_alive()
+        return written
+
+    def take_over(self) -> int:
+        """Write what the other nodes' samplers have told since; returns the lines written."""
+        written = 0
+        with self._writing:
+            self._relay.look()
+            while self._relay.waiting and self._put(self._stamped(self._relay.waiting[0])):
+                self._relay.waiting.pop(0)
+                written += 1
         return written
 
     def _stamped(self, sample: DeviceSample) -> DeviceSample:
@@ -225,9 +237,25 @@ def main(argv: Sequence[str]) -> int:
     relay = build_relay(run_dir, order, place)
     sampler = Sampler(run_dir, devices, place, relay, every_s=every_s)
     poll_s = POLL_SCRIPTED_S if devices.scripted else min(POLL_S, every_s)
+    if relay.nodes:
+        start_taking_over(sampler, poll_s)
     while True:
         sampler.poll()
         time.sleep(poll_s)
+
+
+def start_taking_over(sampler: Sampler, every_s: float) -> None:
+    """Take over what other nodes tell beside the rounds; without a thread, in them alone."""
+
+    def go_on() -> None:
+        while True:
+            sampler.take_over()
+            time.sleep(every_s)
+
+    try:
+        start_thread(go_on, "relay")
+    except OSError as error:
+        _log.warning("%s", error, extra={"action": "no_thread"})
 
 
 def cadence_s(order: Order) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +15,12 @@ from gonogo.supervise.devices.choice import RunDevices
 from gonogo.supervise.devices.lines import DeviceLines
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.devices.relay import build_relay
-from gonogo.supervise.devices.sampler import Sampler
+from gonogo.supervise.devices.sampler import Sampler, start_taking_over
 from gonogo.supervise.launch.place import Place
+from gonogo.supervise.threads import start_thread
 from tests.supervise.devices.fake_nvml import FakeNvml
 from tests.supervise.orders import make_order
+from tests.supervise.runs import no_threads, wait_until
 
 ORDER = make_order(world_size=2, nodes=2)
 HEAD = Place.of(ORDER.document(), 0)
@@ -66,6 +70,46 @@ def test_what_another_node_says_gets_the_clock_of_node_0(tmp_path: Path) -> None
     seen = DeviceLines(RunDir(tmp_path)).look(0.0)
     assert seen is not None
     assert {row["rank"] for row in seen} == {0, 1}
+
+
+class Hanging(FakeNvml):
+    """A driver of which one call does not return until it may."""
+
+    def __init__(self, may_return: threading.Event) -> None:
+        super().__init__()
+        self._may_return = may_return
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
+        self._may_return.wait(60.0)
+        return super().nvmlDeviceGetUtilizationRates(handle)
+
+
+def test_what_another_node_says_is_taken_over_while_the_driver_of_node_0_hangs(
+    tmp_path: Path,
+) -> None:
+    may_return, run = threading.Event(), RunDir(tmp_path)
+    calls = Nvml(load=lambda: Hanging(may_return))
+    devices = RunDevices(calls=calls, slots=("GPU-0",), scripted=False)
+    head = Sampler(run, devices, HEAD, build_relay(run, ORDER, HEAD))
+    asking = start_thread(head.poll, "asking")
+    say(tmp_path, sample(1.0, xids=[79]))
+    start_taking_over(head, 60.0)
+    wait_until(lambda: run.devices.exists() and lines(tmp_path), "the other node's line")
+    assert [(row.rank, row.xids) for row in lines(tmp_path)] == [(1, [79])]
+    may_return.set()
+    asking.join(60.0)
+    ranks = [row.rank for row in lines(tmp_path)]
+    monos = [row.mono for row in lines(tmp_path)]
+    assert (ranks, monos) == ([1, 0], sorted(monos))
+
+
+def test_a_host_without_a_thread_takes_over_in_its_rounds(tmp_path: Path) -> None:
+    head = sampler_of_head(tmp_path, Clock())
+    with no_threads():
+        start_taking_over(head, 60.0)
+    say(tmp_path, sample(1.0))
+    head.poll()
+    assert [row.rank for row in lines(tmp_path)] == [0, 1]
 
 
 def test_ranks_of_another_node_and_lines_that_are_none_are_left_out(tmp_path: Path) -> None:
