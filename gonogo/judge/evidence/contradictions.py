@@ -40,6 +40,8 @@ ON_ANY_NODE = 4
 """Version of the facts since which a process that writes for ranks of two nodes is one, too."""
 FOUND_LATE = 4
 """Version of the facts since which lines that a late tick brought may be older than that."""
+EVALUATED_BEYOND = 4
+"""Version of the facts since which an evaluation is of a step that was ordered, too."""
 LAST_STEP_FIRST = 4
 """Version of the facts since which who came to the last step before he could leave completed."""
 NOTHING_LEARNT = 4
@@ -249,6 +251,9 @@ def _steps_not_owed(record: RunRecord, rules: Rules) -> Iterator[str]:
         ]
         if beyond:
             yield f"rank {rank} ended step {min(beyond)}, which was not ordered"
+        told = {step for boot in steps.boots for step in boot.evals if step > rules.last_step}
+        if told and rules.facts_v >= EVALUATED_BEYOND:  # no window of a criterion reaches it
+            yield f"rank {rank} tells an evaluation of step {min(told)}, which was not ordered"
     said = record.order.train.get("steps") if record.order is not None else None
     if said is not None and said != rules.steps and not _only_answers(record.order, rules):
         yield f"the order asks for {rules.steps} steps, its training configuration for {said}"

@@ -379,6 +379,25 @@ def test_no_step_ends_that_was_not_ordered(steps: list[int], msg: str, count: in
     )  # nobody said how many
 
 
+@pytest.mark.parametrize(
+    ("step", "facts_v", "count"), [(STEPS, 4, 0), (STEPS + 1, 4, 1), (STEPS + 1, 3, 0)]
+)
+def test_no_evaluation_is_of_a_step_that_was_not_ordered(
+    step: int, facts_v: int, count: int
+) -> None:
+    good, last = (
+        beat(2, msg="eval", step=1, val_loss=1.0),
+        beat(3, msg="eval", step=step, val_loss=9.0),
+    )
+    steps = build_rank_steps([beat(0, msg="boot", step=0), good, last])
+    record = RunRecord(order=ORDER, ranks={0: steps})
+    rules = build_rules(ORDER).model_copy(update={"facts_v": facts_v})
+    text = f"rank 0 tells an evaluation of step {step}, which was not ordered"
+    assert find_contradictions(record, rules) == [text] * count
+    nobody_said = rules.model_copy(update={"steps": None})
+    assert text not in find_contradictions(record, nobody_said)
+
+
 @pytest.mark.parametrize(("said", "count"), [(STEPS, 0), (None, 0), (STEPS + 1, 1), ("absent", 0)])
 def test_an_order_and_its_training_configuration_ask_for_as_many_steps(
     said: object, count: int
