@@ -9,6 +9,7 @@ the distance between them.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
+from typing import Any
 
 from gonogo.contract.canonical import added
 from gonogo.contract.facts import ProcessExit
@@ -46,6 +47,8 @@ LAST_STEP_FIRST = 4
 """Version of the facts since which who came to the last step before he could leave completed."""
 NOTHING_LEARNT = 4
 """Version of the facts since which steps that changed no weight are no training."""
+ONE_IDENTITY = 4
+"""Version of the facts since which a rank is one thing all the while, whatever was ordered."""
 SCALING_STEPS = 8
 """Of so many each may be left out where a loss is scaled: each halves the scale, from 2^16."""
 ALIKE_STEPS = 20
@@ -142,6 +145,20 @@ def _another_process(record: RunRecord, rules: Rules) -> Iterator[str]:
             elif line.run not in (None, rules.run) or line.attempt not in (None, rules.attempt):
                 whose = f"run {line.run}, attempt {line.attempt}"
                 yield f"rank {rank}: a process of {whose} tells of steps"
+
+
+def _trained_as_two(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """What the order leaves open the first step settles; only what may drift may change."""
+    if rules.facts_v < ONE_IDENTITY:
+        return
+    for rank, steps in sorted(record.ranks.items()):
+        known: dict[str, Any] = {}
+        for identity in (said for boot in steps.boots for said in boot.trained_as()):
+            told = identity.model_dump(exclude_none=True, exclude=set(rules.allow_drift))
+            for name, value in told.items():
+                if known.setdefault(name, value) != value:
+                    yield f"rank {rank} trained as {name} {known[name]!r}, then as {value!r}"
+                    known[name] = value
 
 
 def _two_writers(record: RunRecord, rules: Rules) -> Iterator[str]:
@@ -472,6 +489,7 @@ RULES: tuple[Callable[[RunRecord, Rules], Iterator[str]], ...] = (
     _one_process_twice,
     _interleaved,
     _another_process,
+    _trained_as_two,
     _two_writers,
     _error_before_done,
     _asked_to_end,

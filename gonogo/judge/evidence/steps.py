@@ -24,6 +24,8 @@ Span = tuple[float, float]
 """Lowest and highest of several numbers; one that is not finite is both."""
 
 MAX_PIDS = 4
+MOST_SAID = 8
+"""Boot lines of one process that are kept, the first ones; the last one always is."""
 _APART = frozenset({Msg.EVAL, Msg.CHECKPOINT})
 LEFT_OUT_OF = 20
 """Of the times between steps one in so many, the longest, counts as no way of the run: what it does
@@ -79,6 +81,8 @@ class BootSteps:
     count: int = 0
     boot_seq: int = -1
     boot_line: Heartbeat | None = None
+    boot_lines: dict[int, Heartbeat] = field(default_factory=dict)
+    """Seq → boot line, of the first `MOST_SAID`."""
     done_seq: int = -1
     done_step: int | None = None
     error_seq: int | None = None
@@ -162,6 +166,9 @@ class BootSteps:
         elif beat.msg == Msg.BOOT:
             if beat.seq >= self.boot_seq:
                 self.boot_seq, self.boot_line = beat.seq, beat
+            self.boot_lines[beat.seq] = beat
+            if len(self.boot_lines) > MOST_SAID:
+                del self.boot_lines[max(self.boot_lines)]
         elif beat.msg == Msg.DONE:
             if beat.seq >= self.done_seq:
                 self.done_seq, self.done_step = beat.seq, beat.step
@@ -194,6 +201,17 @@ class BootSteps:
     def identity(self) -> Identity | None:
         """Return what its boot line says that it is."""
         return self.boot_line.identity() if self.boot_line is not None else None
+
+    def trained_as(self) -> list[Identity]:
+        """Return what it was while it ended steps: as its first one says, and each line since."""
+        ends = (self.steps.end_seq[row] for _, row in self.steps.steps_of(Msg.STEP_END))
+        first = min(ends, default=None)
+        if first is None or self.boot_line is None:
+            return []
+        lines = sorted((self.boot_lines | {self.boot_seq: self.boot_line}).items())
+        before = [line for seq, line in lines if seq < first][-1:]
+        since = [line for seq, line in lines if seq > first]
+        return [line.identity() for line in before + since]
 
 
 class RankSteps:

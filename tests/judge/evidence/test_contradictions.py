@@ -352,6 +352,48 @@ def test_how_torchrun_ended_is_told_alike(
     assert told({}, exit=exits) == told({}, watch=watch) == []
 
 
+@pytest.mark.parametrize(
+    ("said", "facts_v", "sentences"),
+    [
+        ([("b", 1, 100), ("b", 5, 7)], 4, ["rank 0 trained as params 100, then as 7"]),
+        ([("b", 1, 100), ("b", 5, 7)], 3, []),
+        (
+            [("b", 1, 7), ("b", 5, 9), ("b", 8, 7)],
+            4,
+            [
+                "rank 0 trained as params 7, then as 9",
+                "rank 0 trained as params 9, then as 7",
+            ],
+        ),
+        ([("b", 1, 100), ("c", 21, 7)], 4, ["rank 0 trained as params 100, then as 7"]),
+        ([("b", 1, 100), ("b", 5, 100), ("c", 21, 100)], 4, []),
+        ([("b", 1, 100), ("b", 5, None), ("b", 6, 100)], 4, []),  # not told again
+        ([("b", 1, 100), ("b", 2, 7)], 4, []),  # before its first step
+        ([("b", 1, 100), ("d", 31, 7), ("c", 41, 100)], 4, []),  # one that ended no step
+    ],
+)
+def test_a_rank_trains_as_one_thing(
+    said: list[tuple[str, int, int | None]], facts_v: int, sentences: list[str]
+) -> None:
+    boots = [
+        beat(seq, float(seq), msg="boot", boot=boot, step=0, params=params)
+        for boot, seq, params in said
+    ]
+    ends = [(4, "b", 1), (7, "b", 2), (9, "b", 3), (23, "c", 4), (43, "c", 5)]
+    names = {boot for boot, _, _ in said}
+    lines = [
+        beat(seq, float(seq), msg="step_end", boot=boot, step=step)
+        for seq, boot, step in ends
+        if boot in names
+    ]
+    record = RunRecord(order=ORDER, ranks={0: build_rank_steps([*lines, *reversed(boots)])})
+    rules = build_rules(ORDER).model_copy(update={"facts_v": facts_v})
+    found = find_contradictions(record, rules)
+    assert [text for text in found if "trained as" in text] == sentences
+    drifting = rules.model_copy(update={"allow_drift": ["params"]})
+    assert not any("trained as" in text for text in find_contradictions(record, drifting))
+
+
 def test_how_a_rank_ended_is_told_alike_by_its_record_and_the_watcher() -> None:
     own = {0: RankExit(code=0, at=9.0), 1: RankExit(code=4, at=1.0)}
     assert told({}, exit=exit_record(), rank_exits=own, probed={0: DIED}) == [
