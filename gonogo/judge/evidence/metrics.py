@@ -113,7 +113,9 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.LOSS: MetricRow(
         samples=samples.of_lines("loss"),
-        meaning="`loss` of the `progress` lines.",
+        spans=samples.spans_of("loss"),
+        meaning="`loss` of the `progress` lines; of several of one step the worse, as of their"
+        " other numbers.",
     ),
     Metric.LOSS_FIRST: MetricRow(
         samples=samples.first_loss,
@@ -180,6 +182,7 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.HOST_RSS_MB: MetricRow(
         samples=samples.of_lines("host_rss_mb"),
+        spans=samples.spans_of("host_rss_mb"),
         unit="MB",
         meaning="`host_rss_mb` of the `progress` lines.",
     ),
@@ -194,6 +197,7 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.GRAD_NORM: MetricRow(
         samples=samples.grad_norms,
+        spans=samples.spans_of("grad_norm"),
         excused=samples.skipped,
         meaning="`grad_norm` of the `progress` lines; steps that fp16 skipped owe none.",
     ),
@@ -223,16 +227,19 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.GATE_ENTROPY: MetricRow(
         samples=samples.of_lines("gate_entropy"),
+        spans=samples.spans_of("gate_entropy"),
         meaning="`gate_entropy` of the `progress` lines.",
     ),
     Metric.COMM_MB: MetricRow(
         samples=samples.of_lines("comm_mb"),
+        spans=samples.spans_of("comm_mb"),
         unit="MB",
         meaning="`comm_mb` of the `progress` lines: gradients that the rank gave to its"
         " collectives in the step, as they go on the wire.",
     ),
     Metric.FLASH_SHARE: MetricRow(
         samples=samples.of_lines("flash_share"),
+        spans=samples.spans_of("flash_share"),
         meaning="`flash_share` of the `progress` lines: dense attention calls that a flash"
         " kernel served.",
     ),

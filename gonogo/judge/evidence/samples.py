@@ -18,6 +18,8 @@ WHOLE_STEPS = 4
 EACH_EVALUATION = 4
 """Version of the facts since which every evaluation counts: each of a step, and where none was due;
 before, the last of a step that was due."""
+EACH_LINE = 4
+"""Version of the facts since which every `progress` line of a step counts; before, the last."""
 FEWEST_LINES = 4
 """Fewer numbers of tokens may rise by chance."""
 Samples = Mapping[int, float]
@@ -31,6 +33,15 @@ def of_lines(name: str) -> Source:
         return steps.samples(name)
 
     return samples
+
+
+def spans_of(name: str) -> Callable[[RankSteps, Rules], Mapping[int, Span]]:
+    """Return a source of lowest and highest of a field of several progress lines of one step."""
+
+    def spans(steps: RankSteps, rules: Rules) -> Mapping[int, Span]:
+        return steps.spans(name) if rules.facts_v >= EACH_LINE else {}
+
+    return spans
 
 
 def step_times(steps: RankSteps, rules: Rules) -> Samples:

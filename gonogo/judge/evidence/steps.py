@@ -15,7 +15,7 @@ from typing import TypeVar
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Heartbeat, Identity, Msg
 from gonogo.judge.evidence.signs import signs_of
 from gonogo.judge.evidence.spacing import Spacing
-from gonogo.judge.evidence.table import STEP_MESSAGES, StepTable
+from gonogo.judge.evidence.table import NUMBERS, STEP_MESSAGES, StepTable
 from gonogo.judge.watch.boots import boots_in_order
 from gonogo.judge.watch.mean import mean_of
 
@@ -27,6 +27,7 @@ MAX_PIDS = 4
 MOST_SAID = 8
 """Boot lines of one process that are kept, the first ones; the last one always is."""
 _APART = frozenset({Msg.EVAL, Msg.CHECKPOINT})
+_PROGRESS = Msg.PROGRESS
 LEFT_OUT_OF = 20
 """Of the times between steps one in so many, the longest, counts as no way of the run: what it does
 there now and then, and does not name."""
@@ -69,6 +70,8 @@ class BootSteps:
     """Step → fewest and most seconds of all its `eval` lines."""
     evaluated: set[int] = field(default_factory=set)
     """Steps of its `eval` lines, of those without a validation loss, too."""
+    spans: dict[str, dict[int, Span]] = field(default_factory=dict)
+    """Number → step → lowest and highest, of steps that several `progress` lines tell it of."""
     apart: set[int] = field(default_factory=set)
     """Steps at which it evaluated or saved."""
     began_ts: float = float("inf")
@@ -123,6 +126,8 @@ class BootSteps:
             if mono < self.stepped_mono:
                 self.stepped_mono = mono
             self._take_start(beat)
+            if beat.msg == _PROGRESS and self.steps.said(_PROGRESS, beat.step):
+                self._take_again(beat)
             self.steps.take(beat)
         else:
             self._take_apart(beat)
@@ -132,6 +137,17 @@ class BootSteps:
         known = self.steps.start_of(beat.step) if beat.msg == Msg.STEP_START else None
         if known is not None:
             self._starts.setdefault(beat.step, dict([known]))[beat.seq] = beat.mono
+
+    def _take_again(self, beat: Heartbeat) -> None:
+        """Take the numbers of a step that has been told of before, but of updates left out."""
+        row = self.steps.rows[beat.step]
+        if beat.skipped is True or self.steps.skipped[row]:
+            return
+        for name in NUMBERS:
+            for value in (self.steps.number(name, row), getattr(beat, name)):
+                if value is not None:
+                    spans = self.spans.setdefault(name, {})
+                    spans[beat.step] = _spanned(spans.get(beat.step), (value, value))
 
     def _take_apart(self, beat: Heartbeat) -> None:
         pauses = beat.section in NON_TRAINING_SECTIONS
@@ -391,6 +407,20 @@ class RankSteps:
     def eval_s_spans(self) -> dict[int, Span]:
         """Return step → fewest and most seconds of an evaluation, where they differ."""
         return self._told_apart(lambda boot: boot.eval_s_spans)
+
+    def spans(self, name: str) -> dict[int, Span]:
+        """Return step → lowest and highest of a number, where its `progress` lines differ."""
+        found: dict[int, Span] = {}
+        for boot in self.boots:
+            if found:
+                table, anew = boot.steps, boot.steps.windows()
+                found = {
+                    step: span
+                    for step, span in found.items()
+                    if step not in anew and not table.said(_PROGRESS, step)
+                }
+            found.update(boot.spans.get(name, {}))
+        return {step: span for step, span in found.items() if span[0] != span[1]}
 
     def _told_apart(self, told: Callable[[BootSteps], Mapping[int, Span]]) -> dict[int, Span]:
         """Return between what the numbers of a step lie, without what was told before it was made.

@@ -589,6 +589,61 @@ def test_of_several_evaluations_of_a_step_the_worse_one_counts(
     assert value is None or found.value == value
 
 
+@pytest.mark.parametrize("metric", ["loss", "grad_norm", "host_rss_mb", "comm_mb"])
+@pytest.mark.parametrize(
+    ("told", "asked", "value", "non_finite"),
+    [
+        ((50.0, 2.0), {"pass_below": 3.0}, 50.0, 0),
+        ((2.0, 50.0, 1.0), {"pass_below": 3.0}, 50.0, 0),
+        ((1.0, 2.0), {"pass_above": 3.0}, 1.0, 0),
+        ((2.0, 2.0), {"pass_below": 3.0}, 2.0, 0),
+        ((math.nan, 2.0), {"pass_below": 3.0}, None, 1),
+    ],
+)
+@pytest.mark.parametrize("turn", [1, -1])
+def test_of_several_lines_of_a_step_the_worse_one_counts(
+    metric: str,
+    told: Sequence[float],
+    asked: dict[str, float],
+    value: float | None,
+    non_finite: int,
+    turn: int,
+) -> None:
+    ranks = healthy_ranks(order_of())
+    for rank in ranks:
+        last = {"msg": "progress", "step": STEPS}
+        rank.lines = [line for line in rank.lines if not last.items() <= line.items()]
+        for number in told:
+            rank.say("progress", STEPS, "log", **{metric: number})
+        rank.lines = rank.lines[::turn]
+    order = with_gate(order_of(), {"id": "c", "metric": metric, "window": 1, **asked})
+    record = record_of(order, ranks)
+    found = facts_of(record).measures["c"].ranks["0"]
+    assert (found.samples, found.non_finite) == (1, non_finite)
+    assert value is None or found.value == value
+    before = build_facts(record, build_rules(order, judge_version=3)).measures["c"].ranks["0"]
+    assert before.value == told[-1]
+
+
+def test_a_line_of_an_update_left_out_is_no_other_number_of_a_step() -> None:
+    ranks = healthy_ranks(order_of())
+    for rank in ranks:
+        rank.say("progress", STEPS, "log", loss=90.0, grad_norm=math.inf, skipped=True)
+        rank.say("progress", STEPS, "log", loss=2.0, grad_norm=1.0)
+    found = measured(ranks, "grad_norm", pass_above=None, pass_below=9.0)
+    assert (found.samples, found.non_finite) == (STEPS, 0)
+
+
+def test_what_a_later_process_made_again_is_no_other_number_of_a_step() -> None:
+    ranks = healthy_ranks(order_of())
+    for rank in ranks:
+        rank.say("progress", STEPS, "log", loss=90.0)
+        rank.restart(STEPS - 1)
+        rank.step(STEPS, loss=2.0)
+    found = measured(ranks, "loss", pass_above=None, pass_below=9.0, aggregate="max", window=1)
+    assert found.value == 2.0
+
+
 @pytest.mark.parametrize(
     ("aggregate", "value", "samples", "owed"),
     [("last", 9.0, 3, 3), ("max", 9.0, 3, 3), ("count", 3.0, 3, 3), ("min", 5.0, 3, 3)],
