@@ -1,12 +1,20 @@
-"""The verbs, and a person's own decisions."""
+"""The verbs, and a person's own decisions.
 
+Where the next run may begin is looked up before anything is locked, since checkpoints are read
+whole to verify them. An experiment that goes on meanwhile, as a run that ends does, is looked at
+again: what began with an earlier answer would begin with other weights than those that passed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Response
 
 from gonogo.contract.api import ExperimentView, Override, VerbBody
 from gonogo.contract.decision import Decision
+from gonogo.contract.errors import Conflict
 from gonogo.contract.lifecycle import PhaseState
 from gonogo.judge.ledger.recorded import record_of
 from service.context import Context
@@ -27,53 +35,94 @@ from service.http.etag import ETAG_HEADER, IfMatch, check_if_match, etag_of
 from service.http.idempotency import IdempotencyKey
 from service.http.problems import LOCATION_HEADER, WireResponse
 from service.http.transactions import Creation, Writing
-from service.queries.experiments import load_experiment, phases_of
+from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.views.experiments import view_experiment
 
 router = APIRouter(tags=["actions"])
 _BEGAN = (PhaseState.ACTIVE, PhaseState.PASSED, PhaseState.FAILED)
+_ROUNDS = 5
+"""So often an experiment that goes on is looked at again."""
 Said = Annotated[VerbBody | None, Body()]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """Where the next run may begin, and how the experiment stood when that was looked up."""
+
+    points: Points = field(default_factory=dict)
+    stood: Sequence[Any] | None = None
+
+
+class _WentOn(Conflict):
+    """The experiment stands otherwise than when it was looked at."""
+
+
+def _standing(session: Session, row: ExperimentRow) -> Sequence[Any]:
+    """Return what of an experiment says where its next run begins."""
+    runs = [(run.id, run.state, run.judged) for run in runs_of(session, row.id)]
+    return row.state, row.decision_seq, _phase_at(session, row), runs
+
+
+def _check_stands(deed: Deed, row: ExperimentRow, beginning: _Beginning) -> None:
+    if beginning.stood not in (None, _standing(deed.session, row)):
+        raise _WentOn(
+            "the experiment went on while its checkpoints were read: ask again", state=row.state
+        )
+
+
+def _settle(find: Callable[[], _Beginning], act: Callable[[_Beginning], _T]) -> _T:
+    """Return what was done with a beginning that was still one when it was done.
+
+    Raises:
+        Conflict: it never was.
+    """
+    for _ in range(_ROUNDS - 1):
+        try:
+            return act(find())
+        except _WentOn:
+            continue
+    return act(find())
 
 
 def _do(
-    deed: Deed, verb: str, experiment: str, reason: str, points: Points, if_match: str | None
+    deed: Deed, verb: str, experiment: str, reason: str, beginning: _Beginning, if_match: str | None
 ) -> tuple[bool, str, ExperimentView]:
     """Do what a verb says; return whether it changed anything, and what it came to."""
     row = lock_experiment(deed, experiment)
     check_if_match(row, if_match)
-    changed = VERBS[verb](deed, row, reason, points)
+    _check_stands(deed, row, beginning)
+    changed = VERBS[verb](deed, row, reason, beginning.points)
     deed.session.flush()
     view = view_experiment(deed.session, row)
     return changed, etag_of(row, view), view
 
 
-def _resume_points(context: Context, experiment: str) -> Points:
-    """Return where the next run may go on from.
+def _resume_points(context: Context, experiment: str) -> _Beginning:
+    """Return where the next run may go on from."""
 
-    Checkpoints are verified, which takes long: in a transaction of its own that ends before
-    anything is written.
-    """
-
-    def load(session: Session) -> Points:
+    def load(session: Session) -> _Beginning:
         row = load_experiment(session, experiment)
-        phase = _phase_at(session, row)
+        stood, phase = _standing(session, row), _phase_at(session, row)
         points = load_resume_points(session, row, phase)
-        return points if phase is None else go_back_for_gate(session, row, phase, points)
+        if phase is not None:
+            points = go_back_for_gate(session, row, phase, points)
+        return _Beginning(points, stood)
 
     return context.store.read(load)
 
 
-def _weights(context: Context, experiment: str) -> Points:
+def _weights(context: Context, experiment: str) -> _Beginning:
     """Return the weights with which the phase begins when it is run again from its start."""
 
-    def load(session: Session) -> Points:
+    def load(session: Session) -> _Beginning:
         row = load_experiment(session, experiment)
-        phase = _phase_at(session, row)
+        stood, phase = _standing(session, row), _phase_at(session, row)
         if phase is None:
-            return {}
+            return _Beginning(stood=stood)
         init_from = resolved_of(row).parsed().phase(phase).init_from
         weights = load_weights(session, row, init_from)
-        return {} if weights is None else {phase: weights}
+        return _Beginning({} if weights is None else {phase: weights}, stood)
 
     return context.store.read(load)
 
@@ -104,9 +153,14 @@ def _add_verb(verb: str, summary: str) -> None:
         if_match: IfMatch = None,
     ) -> ExperimentView:
         load = _LOADS.get(verb)
-        points = load(context, experiment) if load is not None else {}
         reason = action.reason if action else ""
-        changed, etag, view = write(caller.actor, _do, verb, experiment, reason, points, if_match)
+
+        def act(beginning: _Beginning) -> tuple[bool, str, ExperimentView]:
+            return write(caller.actor, _do, verb, experiment, reason, beginning, if_match)
+
+        changed, etag, view = _settle(
+            lambda: load(context, experiment) if load is not None else _Beginning(), act
+        )
         response.status_code = 202 if changed else 200
         response.headers["ETag"] = etag
         return view
@@ -170,18 +224,22 @@ def post_decision(
     key: IdempotencyKey = None,
 ) -> Response:
     """Decide by hand: take a verdict, or (`condition`) waive a condition."""
-    points = _resume_points(context, experiment)
     route = f"POST /experiments/{experiment}/decisions"
     creation = Creation(caller=caller, route=route, key=key, body=said)
-    recorded = record_of(write.once(creation, _decide, experiment, said, points, if_match))
+    document = _settle(
+        lambda: _resume_points(context, experiment),
+        lambda beginning: write.once(creation, _decide, experiment, said, beginning, if_match),
+    )
+    recorded = record_of(document)
     save_decision(context.settings.decisions, recorded)
     location = {"Location": f"/api/v1/decisions/{recorded.id}"}
     return WireResponse(recorded.document, HTTPStatus.CREATED, location)
 
 
 def _decide(
-    deed: Deed, experiment: str, said: Override, points: Points, if_match: str | None
+    deed: Deed, experiment: str, said: Override, beginning: _Beginning, if_match: str | None
 ) -> dict[str, Any]:
     row = lock_experiment(deed, experiment)
     check_if_match(row, if_match)
-    return dict(override(deed, row, said, points).document)
+    _check_stands(deed, row, beginning)
+    return dict(override(deed, row, said, beginning.points).document)

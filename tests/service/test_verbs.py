@@ -12,6 +12,7 @@ from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import load_run
 from gonogo.rundir import save_json
 from service.experiments import verbs
+from service.rest import verbs as rest_verbs
 from service.judging.ended import assess, conclude, prepare
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
@@ -350,6 +351,53 @@ def test_a_clock_that_is_set_back_leaves_the_last_run_the_last(
     assert following.resume_from.path == str(home / order.run / "checkpoints" / "step_000030")
     view = plane.experiment(experiment)
     assert view["phases"][0]["runs"] == [first.run, order.run]
+
+
+def test_what_a_verb_goes_on_from_is_looked_up_again_where_the_run_ends_meanwhile(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints are read before anything is locked: the next phase had none, or an earlier."""
+    home = tmp_path / "runs"
+    sets = {
+        "phases.sanity.steps": 30,
+        "phases.sanity.gate": [],
+        "phases.sanity.checkpoint": {"every_steps": 10},
+        "phases.sanity.approve": "always",
+        "phases.synthetic.init_from": "sanity",
+    }
+    experiment = plane.submit(set=sets)
+    worker = plane.worker(home=home)
+    order = plane.next_order(worker)
+    save_checkpoint(home / order.run, step=10)
+    looks = []
+    look = rest_verbs.load_resume_points
+
+    def slow(*asked: Any) -> Any:
+        looks.append(found := look(*asked))
+        if len(looks) == 1:
+            save_checkpoint(home / order.run, step=30)
+            worker.run_through(order)
+            plane.wait_state(experiment, "awaiting_decision")
+        return found
+
+    monkeypatch.setattr(rest_verbs, "load_resume_points", slow)
+    assert verb(plane, experiment, "promote").status_code == 202
+    assert len(looks) == 2
+    following = plane.next_order(worker)
+    assert following.resume_from.path == str(home / order.run / "checkpoints" / "step_000030")
+
+
+def test_an_experiment_that_goes_on_all_the_while_has_to_be_asked_again(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = plane.worker()
+    experiment, _ = running(plane, worker)
+    monkeypatch.setattr(rest_verbs, "_standing", lambda *_: object())
+    refused = verb(plane, experiment, "takeover")
+    assert refused.status_code == 409
+    assert "went on while its checkpoints were read" in refused.json()["detail"]
+    monkeypatch.undo()
+    assert verb(plane, experiment, "takeover").status_code == 202
 
 
 @pytest.mark.parametrize("how", ["rerun", "takeover", "confirm", "remedy"])
