@@ -12,8 +12,8 @@ from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import load_run
 from gonogo.rundir import save_json
 from service.experiments import verbs
-from service.rest import verbs as rest_verbs
 from service.judging.ended import assess, conclude, prepare
+from service.rest import verbs as rest_verbs
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
