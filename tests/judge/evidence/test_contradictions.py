@@ -468,9 +468,11 @@ def test_what_is_never_negative_is_not() -> None:
     [
         ({"msg": "progress", "flash_share": 1.0, "comm_mb": 0.0}, []),
         ({"msg": "progress", "flash_share": 45.0}, ["flash_share is above 1 at 2 steps"]),
+        ({"msg": "progress", "flash_share": 1.5}, ["flash_share is above 1 at 2 steps"]),
         ({"msg": "progress", "flash_share": -0.5}, ["flash_share is negative at 2 steps"]),
         ({"msg": "progress", "comm_mb": -1.0}, ["comm_mb is negative at 2 steps"]),
         ({"msg": "eval", "val_loss": 2.0, "dt": 0.0}, []),
+        ({"msg": "eval", "val_loss": 2.0, "dt": 0.5}, []),
         (
             {"msg": "eval", "val_loss": 2.0, "dt": -9.0},
             ["the seconds (dt) of 2 evaluations are negative"],

@@ -596,6 +596,7 @@ def test_of_several_evaluations_of_a_step_the_worse_one_counts(
         ((50.0, 2.0), {"pass_below": 3.0}, 50.0, 0),
         ((2.0, 50.0, 1.0), {"pass_below": 3.0}, 50.0, 0),
         ((1.0, 2.0), {"pass_above": 3.0}, 1.0, 0),
+        ((1.0, 50.0, 60.0), {"pass_above": 3.0}, 1.0, 0),
         ((2.0, 2.0), {"pass_below": 3.0}, 2.0, 0),
         ((math.nan, 2.0), {"pass_below": 3.0}, None, 1),
     ],

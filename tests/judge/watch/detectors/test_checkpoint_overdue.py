@@ -404,6 +404,23 @@ def test_steps_that_no_checkpoint_holds_though_one_was_due_are_told(
     assert told == (None if after is None else text)
 
 
+def test_a_rank_that_has_ended_no_step_yet_owes_no_checkpoint() -> None:
+    waited = Waited({"every_steps": 5})
+    waited.at(0.0)
+    waited.rank.completed = 5
+    assert waited.rule.missing(waited.own, waited.view) is not None
+    waited.view.streams[1] = standing("forward", for_s=0.0, steps=0)
+    assert waited.rule.missing(waited.own, waited.view) is None
+
+
+def test_another_training_after_one_that_saved_nothing_has_the_time_since_it_began() -> None:
+    waited = Waited({"every_s": 100.0})
+    waited.at(0.0)
+    waited.again(100.0, another=True)
+    assert waited.at(150.0) == waited.at(260.0) == []
+    assert limits(waited.at(260.25)) == [(Severity.WARN, 160.0)]
+
+
 def test_a_checkpoint_that_was_verified_before_any_line_begins_the_clock() -> None:
     waited = Waited({"every_s": 100.0})
     waited.view.streams.clear()
