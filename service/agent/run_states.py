@@ -38,7 +38,7 @@ from service.db.store import Topic, ring
 from service.experiments.course import recall_failure
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
 from service.queries.experiments import phases_of
-from service.queries.findings import load_halts, load_known
+from service.queries.findings import load_findings, load_known
 from service.told.alert_text import finding_text
 from service.told.causes import load_last_line
 
@@ -148,7 +148,9 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
     """Store the findings whose key is new and return how many they were.
 
     Only the first halt finding of a run alerts, and every one that asks for a person (`page`) does;
-    none does once the run is judged. Of more than `MAX_FINDINGS` only the first halt is stored.
+    none does once the run is judged (but see `_alert`). Of a run that has ended, so does the first
+    one that shows it to have failed, which may come behind one that waited for a checkpoint. Of
+    more than `MAX_FINDINGS` only the first halt is stored.
 
     Raises:
         NotFound: no such run.
@@ -157,26 +159,30 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
     experiment, run = lock_run(deed, run_id)
     check_bearer(run, bearer)
     known = load_known(deed.session, run_id)
-    halted = Severity.HALT in known.values() and any(
-        _halts(finding) for _, finding in load_halts(deed.session, [run_id])
-    )
+    halts: list[Finding] = []
+    if Severity.HALT in known.values():
+        halts = [row for row in load_findings(deed.session, run_id) if _halts(row)]
+    ended = run.state == RunState.ENDED
     taken = 0
     for finding in report.findings:
         told = _told(finding)
-        first_halt = _halts(finding) and not halted
+        first_halt = _halts(finding) and not halts
         if told.key in known or (len(known) >= MAX_FINDINGS and not first_halt):
             continue
         known[told.key] = finding.severity
         _store_finding(deed, experiment, run, finding, told, len(known))
         taken += 1
-        if first_halt:
-            deed.session.flush()
-            recall_failure(deed, experiment, run)
         if finding.act is Act.PAGE:
             _alert(deed, experiment, run, told, AlertType.FINDING_PAGE)
-        elif first_halt:
-            halted = True
-            _alert(deed, experiment, run, told, AlertType.FINDING_HALT)
+        elif _halts(finding):
+            had_failed = shown_by_lines(halts) is not None
+            halts.append(finding)
+            failed = ended and not had_failed and shown_by_lines(halts) is not None
+            if failed:
+                deed.session.flush()
+                recall_failure(deed, experiment, run)
+            if first_halt or (failed and run.judged):
+                _alert(deed, experiment, run, told, AlertType.FINDING_HALT)
     if taken and run.state == RunState.ENDED:
         ring(deed.session, Topic.ENDED)
     return taken

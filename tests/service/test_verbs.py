@@ -254,6 +254,35 @@ def test_nor_is_it_where_the_halt_is_told_after_the_run_was_given_up(
     assert ("not reproduced: failed in 1 of 2" in str(decision["criteria"])) is failed
 
 
+@pytest.mark.parametrize("passed", [False, True], ids=["open", "passed"])
+def test_nor_where_another_halt_that_waited_for_a_checkpoint_had_been_told_before(
+    plane: Plane, passed: bool
+) -> None:
+    """It hid what came after it: the phase was GO, and nobody was told that the run had failed."""
+    worker, other = plane.worker(), plane.worker(name="w2", host="host-2")
+    experiment, order = running(plane, worker)
+    waits = {"detector": "memory_leak", "severity": "halt", "act": "at_checkpoint", "at": 1.0}
+    worker.report(order, {**waits, "key": "waits", "text": "it hits its limit in about 50 min"})
+    assert verb(plane, experiment, "takeover").status_code == 202
+    again = plane.next_order(other)
+    if passed:
+        other.run_through(again)
+        assert plane.next_order(other).phase == "synthetic"
+    for key in ("b", "b", "c"):
+        told = {"detector": "non_finite", "severity": "halt", "at": 2.0, "key": key, "text": "NaN"}
+        assert worker.report(order, told).status_code == 200
+    if not passed:
+        plane.wait(lambda: plane.get(f"/runs/{order.run}")["verdict"] == "NO_GO")
+        other.run_through(again)
+        assert plane.next_order(other).phase == "synthetic"
+    (phase, *_) = plane.experiment(experiment)["phases"]
+    assert phase["verdict"] == ("GO" if passed else "CONDITIONAL_GO")
+    halts = [row for row in plane.get("/alerts")["items"] if row["type"] == "finding.halt"]
+    said = "attempt 1, which was called dead (GO stands): NaN"
+    assert len(halts) == 1 + passed
+    assert sum(said in row["data"]["text"] for row in halts) == passed
+
+
 @pytest.mark.parametrize("detector", ["non_finite", "stall"])
 def test_a_person_is_told_of_it_where_the_phase_has_passed_by_then(
     plane: Plane, detector: str
