@@ -65,9 +65,7 @@ class Judging:
         if not self._tidied:  # what a service left that was killed may be of a run that is judged
             shutil.rmtree(self._folder, ignore_errors=True)
             self._tidied = True
-        failing = {run for run, times in self._failures.items() if times >= len(AGAIN_S)}
-        find = partial(find_unjudged, failing=failing)
-        for run in self._context.store.read(find):
+        for run in self._find():
             now_mono = self._context.mono()
             if run not in self._open and now_mono >= self._not_before.get(run, now_mono):
                 self._open[run] = self._threads.submit(self._judge, run)
@@ -106,6 +104,13 @@ class Judging:
         if errors:
             raise errors[0]
 
+    def _failing(self) -> set[str]:
+        """Return the runs whose judgement fails again and again."""
+        return {run for run, times in list(self._failures.items()) if times >= len(AGAIN_S)}
+
+    def _find(self) -> list[str]:
+        return self._context.store.read(partial(find_unjudged, failing=self._failing()))
+
     def _judge(self, run: str) -> None:
         folder = self._folder / run
         try:
@@ -117,11 +122,13 @@ class Judging:
     def _decisions(self, run: str, folder: Path) -> list[RecordedDecision]:
         store = self._context.store
         for _ in range(_ROUNDS):
+            if run not in self._find():  # one before it was recalled, and is judged first
+                return []
             shutil.rmtree(folder, ignore_errors=True)
             case = store.read(lambda session: prepare(session, run, folder))
             facts = self._assessors.build_facts(case.folder, case.rules)
             found = self._assessed(case, facts)
-            made = self._context.write(CONDUCTOR, conclude, found)
+            made = self._context.write(CONDUCTOR, conclude, found, self._failing())
             if made is not None:
                 _log.info("judged %s", run, extra={"action": "judged"})
                 return made

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Severity
-from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode, code_of
 from gonogo.contract.rules import Rules
@@ -257,10 +257,18 @@ def find_beginning(session: Session, assessment: Assessment, now: float) -> Asse
     return replace(assessment, resume=found)
 
 
-def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | None:
+def conclude(
+    deed: Deed, assessment: Assessment, failing: Collection[str] = ()
+) -> list[RecordedDecision] | None:
     """Record what the assessment leads to and act on it; return the decisions made.
 
-    None: something else was decided in between, or the run was recalled; assess again.
+    None: something else was decided in between, or the run, or one of its phase before it, was
+    recalled; assess again.
+
+    Args:
+        deed: the transaction.
+        assessment: of the run that has ended.
+        failing: as in `find_unjudged`.
     """
     experiment, run = lock_run(deed, assessment.run)
     if run.judged:
@@ -268,6 +276,8 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
     if experiment.decision_seq != assessment.decision_seq:
         return None
     if run.outcome is None or run.outcome.code is not assessment.ended_as:
+        return None
+    if _comes_after(deed.session, run, failing):
         return None
     run.judged, run.lost = True, False
     run.verdict = assessment.attempt.verdict
@@ -306,6 +316,18 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
         text=action.text,
     )
     return made + act(deed, experiment, run.phase, action, assessment.resume, run.outcome)
+
+
+def _comes_after(session: Session, run: RunRow, failing: Collection[str]) -> bool:
+    """Say whether a run of the phase before this one is judged first, as `find_unjudged` says."""
+    return run.id not in failing and any(
+        row.state == RunState.ENDED
+        and not row.judged
+        and row.attempt < run.attempt
+        and row.id not in failing
+        and (row.given_up or is_complete(session, row))
+        for row in runs_of(session, run.experiment, run.phase)
+    )
 
 
 def _load_known(session: Session, run: RunRow) -> list[Attempt]:

@@ -11,6 +11,7 @@ from gonogo.contract.lifecycle import EXPERIMENT_TRANSITIONS, ExperimentState
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import load_run
 from gonogo.rundir import save_json
+from service.conductor.judge import Judging
 from service.experiments import verbs
 from service.judging.ended import assess, conclude, prepare
 from service.rest import verbs as rest_verbs
@@ -320,6 +321,29 @@ def test_a_halt_that_is_told_while_the_run_is_judged_is_not_forgotten(still: Pla
     assert made is not None
     assert [row.verdict for row in made] == ["NO_GO"]
     assert still.experiment(experiment)["verdict"] == "NO_GO"
+
+
+def test_nor_is_one_that_is_told_while_the_next_attempt_is_judged(still: Plane) -> None:
+    """What was known of the former when the facts were made was that it had been given up."""
+    worker, other = still.worker(), still.worker(name="w2", host="host-2")
+    experiment, order = running(still, worker)
+    worker.claim(given_up={order.run: "its disk is gone"}, free=[])
+    judging = Judging(still.context)
+    judging.settle()
+    again = other.claim()
+    assert again is not None
+    other.run_through(again)
+    store, folder = still.context.store, still.home / "judged"
+    case = store.read(lambda session: prepare(session, again.run, folder))
+    early = assess(case, build_facts(load_run(folder), case.rules))
+    told = {"detector": "non_finite", "severity": "halt", "at": 1.0, "key": "b", "text": "NaN"}
+    assert worker.report(order, told).status_code == 200
+    assert still.context.write("test", conclude, early) is None
+    for _ in (order, again):
+        judging.settle()
+    judging.close()
+    assert still.get(f"/runs/{order.run}")["verdict"] == "NO_GO"
+    assert still.experiment(experiment)["phases"][0]["verdict"] == "CONDITIONAL_GO"
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["none of its own", "its own"])
