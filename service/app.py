@@ -15,7 +15,9 @@ from sqlalchemy.exc import ProgrammingError
 from gonogo import __version__
 from gonogo.contract.api import ProblemBody
 from gonogo.contract.errors import Unavailable
-from service.conductor.conductor import Conductor
+from service.conductor.conductor import JOIN_S, Conductor
+from service.conductor.loop import Loop
+from service.conductor.upkeep import FILES_S, DecisionFiles
 from service.context import Context
 from service.http.limits import Limits
 from service.http.problems import DOCUMENTED, WireResponse, add_handlers
@@ -136,13 +138,16 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         conductor = Conductor(context) if conduct else None
         app.state.conductor = conductor
+        files = Loop(name="files", run_once=DecisionFiles(context).run_once, every_s=FILES_S)
         if conductor is not None:
             conductor.start()
+        files.start(context, lambda: True)
         yield
         context.closing.set()
         context.bell.ring_all()
         if conductor is not None:
             conductor.close()
+        files.join(JOIN_S)
 
     app = FastAPI(
         title="gonogo",

@@ -1,4 +1,8 @@
-"""What must be tidied? The cursor of all, missing decision files, old keys, who answers here."""
+"""What must be tidied? The cursor of all, missing decision files, old keys, who answers here.
+
+The files of decisions are each home's own: whoever conducts, every service writes those that its
+home lacks.
+"""
 
 from functools import partial
 from typing import cast
@@ -14,6 +18,8 @@ from service.db.store import tables_of
 from service.experiments.decisions import save_missing
 from service.http.idempotency import KEPT_S
 
+FILES_S = 30.0
+"""How often a service looks which files of decisions its home lacks."""
 _BATCH = 1_000
 _EVENTS = cast(Table, EventRow.__table__)
 _WAITING = Prepared(select(_EVENTS.c.id).where(_EVENTS.c.cursor.is_(None)).limit(1))
@@ -65,6 +71,18 @@ class Cursors:
             store.write(partial(assign_cursors, now=self._context.now()))
 
 
+class DecisionFiles:
+    """Writes the files of decisions that the home lacks, whoever made them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def run_once(self) -> None:
+        """Write every decision's file that is missing."""
+        folder = self._context.settings.decisions
+        self._context.store.read(lambda session: save_missing(folder, session))
+
+
 class Upkeep:
     """Tidies up."""
 
@@ -72,9 +90,8 @@ class Upkeep:
         self._context = context
 
     def run_once(self) -> None:
-        """Write missing decision files; forget idempotency keys of yesterday; say who answers."""
+        """Forget idempotency keys of yesterday; say who answers."""
         context = self._context
-        context.store.read(lambda session: save_missing(context.settings.decisions, session))
         old = context.now() - KEPT_S
         if context.store.read(lambda session: _has_old(session, old)):
             context.store.write(

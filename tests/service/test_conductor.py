@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -350,6 +352,25 @@ def test_a_decision_file_that_a_kill_left_unwritten_is_written_later(plane: Plan
     path.unlink()
     assert plane.context.store.read(lambda session: save_missing(folder, session)) == 1
     assert path.read_bytes() == before
+
+
+def test_a_home_whose_service_does_not_conduct_has_every_decision_too(plane: Plane) -> None:
+    """After a change of leaders each home had some of a chain, and `verify` missed the others."""
+    experiment = plane.submit()
+    worker = plane.worker()
+    worker.run_through(plane.next_order(worker))
+    plane.next_order(worker)
+    decision = plane.get(f"/experiments/{experiment}/decisions")["items"][0]["id"]
+    home = plane.home / "other"
+    home.mkdir()
+    for name in ("signing.key", "signing.pub"):
+        shutil.copy(plane.home / name, home)
+    settings = replace(plane.context.settings, home=home)
+    with serving(open_context(settings), conduct=False):
+        path = home / "decisions" / f"{decision}.json"
+        plane.wait(path.exists, "the file in the other home")
+        own = plane.home / "decisions" / path.name
+        assert path.read_bytes() == own.read_bytes()
 
 
 def test_a_service_started_anew_judges_what_ended_meanwhile(
