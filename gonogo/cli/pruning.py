@@ -98,20 +98,36 @@ def _ask(settings: Settings, facts: list[RunFacts]) -> Course:
 def _finished(client: Client, experiments: list[str]) -> dict[str, bool]:
     found = {}
     for experiment in experiments:
-        try:
-            view = ExperimentView.model_validate(client.get_patiently(f"/experiments/{experiment}"))
-        except NotFound:
-            continue
-        found[experiment] = view.state is ExperimentState.FINISHED
+        view = _view_of(client, experiment)
+        if view is not None:
+            found[experiment] = view.state is ExperimentState.FINISHED
     return found
 
 
+def _view_of(client: Client, experiment: str) -> ExperimentView | None:
+    """Return how the service shows an experiment; None where it knows none of that id."""
+    try:
+        return ExperimentView.model_validate(client.get_patiently(f"/experiments/{experiment}"))
+    except NotFound:
+        return None
+
+
 def _begun_from(client: Client) -> set[str]:
-    """Return the experiments that one which is not over goes on from."""
+    """Return the experiments that one which is not over goes on from, and those behind them.
+
+    What one has taken over it may not have run itself: its weights lie where they were made.
+    """
     open_states = [state for state in ExperimentState if state is not ExperimentState.FINISHED]
     rows = [row for state in open_states for row in client.pages("/experiments", state=state)]
-    views = map(ExperimentView.model_validate, rows)
-    return {view.origin.experiment for view in views if view.origin is not None}
+    views: list[ExperimentView | None] = [ExperimentView.model_validate(row) for row in rows]
+    found: set[str] = set()
+    while views:
+        view = views.pop()
+        if view is None or view.origin is None or view.origin.experiment in found:
+            continue
+        found.add(view.origin.experiment)
+        views.append(_view_of(client, view.origin.experiment))
+    return found
 
 
 def _removed(

@@ -94,3 +94,27 @@ def test_only_what_the_service_calls_over_goes(
     row = RunRow(id=gone, host="host-1", dir=str(tmp_path / "runs" / gone))
     with pytest.raises(NotFound, match="it was pruned"):  # and not: it lies on another host
         plane.context.store.read(lambda session: load_artifact(session, row, "rank0.log"))
+
+
+def test_what_stands_behind_an_experiment_that_an_open_one_goes_on_from_stays(
+    plane: Plane, gonogo: Gonogo, tmp_path: Path
+) -> None:
+    """Its weights are begun with there, though the one in between never ran the phase."""
+    taken: list[str] = []
+    for _ in range(3):
+        more = {"origin": f"{taken[-1]}:sanity"} if taken else {}
+        taken.append(plane.submit(**more))
+        if len(taken) < 3:
+            assert gonogo("cancel", taken[-1]).code == 0
+            plane.wait_state(taken[-1], "finished")
+    order = make_order(experiment=taken[0])
+    run_dir = make_run_dir(tmp_path / "runs", order)
+    save_json(run_dir.exit, completed().wire())
+    save_json(run_dir.path / ".shipped", {"v": 1, "fenced": False})
+    told = gonogo("prune", "--json").json()
+    assert told["pruned"] == []
+    (kept,) = told["kept"]
+    assert kept["why"] == "an experiment that is not over goes on from its experiment"
+    assert gonogo("cancel", taken[-1]).code == 0
+    plane.wait_state(taken[-1], "finished")
+    assert [row["run"] for row in gonogo("prune", "--json").json()["pruned"]] == [order.run]
