@@ -270,6 +270,26 @@ def load_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
     return Lines(lines=data[:cut].splitlines(), offset=offset + cut)
 
 
+def find_file(path: Path, offset: int, known: int | None) -> tuple[int | None, bool]:
+    """Return the inode of a growing file, and whether what was read up to `offset` is not in it.
+
+    Somebody has removed, emptied or rewritten it; whoever writes it goes on in what stands there.
+
+    Args:
+        path: of the file; a missing one is the one known.
+        offset: up to where it was read.
+        known: inode of what was read; None before that.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return known, False
+    return stat.st_ino, known not in (None, stat.st_ino) or stat.st_size < offset
+
+
 def seen_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
     """Return what `load_lines` does; none of what is no file, which a program made of one."""
     try:

@@ -5,6 +5,8 @@ new there, so `devices.jsonl` has one writer and holds the devices of all ranks,
 and control plane read what they read of one host. A line keeps its `ts`, which is its own node's
 wall clock; `mono` is stamped anew, on receipt, for clocks of two hosts cannot be compared.
 
+A node's file that was removed, emptied or rewritten is read on behind what was taken over.
+
 Not guaranteed: what a node writes while node 0's sampler is gone, or stands, comes when that is
 replaced. What comes late, or never, is unknown, and unknown ends no run.
 """
@@ -16,7 +18,7 @@ from pathlib import Path
 
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.order import Order
-from gonogo.rundir import RunDir, complete_bytes, load_lines
+from gonogo.rundir import RunDir, complete_bytes, find_file, load_lines
 from gonogo.supervise.devices.lines import LOOK_BYTES, parse_sample
 from gonogo.supervise.launch.place import Place
 
@@ -30,6 +32,8 @@ class _Node:
     path: Path
     ranks: range
     offset: int = 0
+    file: int | None = None
+    """Inode of what was read; None before that."""
 
 
 @dataclass(slots=True)
@@ -37,9 +41,11 @@ class Relay:
     """Takes over the lines of the other nodes; a node without a file has said nothing.
 
     Args:
+        taken: node 0's own file.
         nodes: their files, each read on from where it was taken over.
     """
 
+    taken: Path
     nodes: list[_Node]
     waiting: list[DeviceSample] = field(default_factory=list)
     """Read, and not written yet; oldest first."""
@@ -50,6 +56,9 @@ class Relay:
             return
         for node in self.nodes:
             try:
+                node.file, anew = find_file(node.path, node.offset, node.file)
+                if anew:
+                    node.offset = _end_of_taken(self.taken, node)
                 part = load_lines(node.path, node.offset, node.offset + LOOK_BYTES)
             except OSError as error:
                 _log.debug("%s: %s", node.path.name, error)
@@ -70,12 +79,12 @@ def build_relay(run_dir: RunDir, order: Order, place: Place) -> Relay:
         place: the node whose sampler this is.
     """
     if not place.leads:
-        return Relay(nodes=[])
+        return Relay(taken=run_dir.devices, nodes=[])
     others = [Place.of(order.document(), node) for node in range(1, place.nodes)]
     nodes = [_Node(run_dir.path / row.own("devices.jsonl"), row.ranks) for row in others]
     for row in nodes:
         row.offset = _end_of_taken(run_dir.devices, row)
-    return Relay(nodes=nodes)
+    return Relay(taken=run_dir.devices, nodes=nodes)
 
 
 def _end_of_taken(taken: Path, node: _Node) -> int:

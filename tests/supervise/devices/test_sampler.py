@@ -43,7 +43,7 @@ class Bench:
             self.run,
             devices,
             place,
-            Relay(nodes=[]),
+            Relay(taken=self.run.devices, nodes=[]),
             clock=self.clock,
             wall=lambda: 1e9 + self.now,
         )
