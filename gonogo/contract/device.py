@@ -41,6 +41,8 @@ class DeviceSample(DeviceReadings):
     v: Count = 1
     ts: Finite
     mono: Finite
+    own_mono: Finite | None = None
+    """Monotonic clock of the device's own host, where `mono` is that of another's receipt."""
     uuid: str
     index: Count | None = None
     rank: Count | None = None

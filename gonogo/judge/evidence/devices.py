@@ -5,6 +5,7 @@ memory the most of them; a step without one (they are shorter than the time betw
 the latest sample before its end that is not older than `STALE_S`; else it has none, and whoever
 asked for it gets nothing. The clock of samples and steps is the host's monotonic clock. Of another
 host than the watcher's the samples' `mono` is when they were received there: they are placed by
+`own_mono`, which no step of a wall clock moves. Samples of earlier releases lack it, and go by
 `ts`, the wall clock of their own host, which its ranks' lines have, too.
 
 `lay_over` gives the ranks what `gpu_util` and `gpu_util_ratio` are measured on, and `gpu_mem_*`
@@ -50,6 +51,10 @@ class Sample(Protocol):
         """The device."""
 
     @property
+    def own_mono(self) -> float | None:
+        """When, in seconds of its own host's monotonic clock, where `mono` is another's."""
+
+    @property
     def util(self) -> float | None:
         """Percent."""
 
@@ -67,6 +72,7 @@ class _Placed(NamedTuple):
     uuid: str
     util: float | None
     mem_used_mb: float | None
+    own_mono: float | None
 
 
 def lay_over(
@@ -96,9 +102,11 @@ def lay_over(
 
 def _on_own_clock(row: Sample, ahead_s: Mapping[int, float | None]) -> Sample:
     """Return a sample of another host on the clock of its rank; without one it is nobody's."""
-    ahead = None if row.rank is None else ahead_s[row.rank]
-    rank, mono = (None, row.mono) if ahead is None else (row.rank, row.ts - ahead)
-    return _Placed(rank, mono, row.ts, row.uuid, row.util, row.mem_used_mb)
+    rank, mono = row.rank, row.own_mono
+    if mono is None:
+        ahead = None if rank is None else ahead_s[rank]
+        rank, mono = (None, row.mono) if ahead is None else (rank, row.ts - ahead)
+    return _Placed(rank, mono, row.ts, row.uuid, row.util, row.mem_used_mb, row.own_mono)
 
 
 def utilisation_by_step(samples: Iterable[Sample], windows: Windows) -> ByStep:

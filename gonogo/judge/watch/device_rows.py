@@ -26,6 +26,8 @@ class DeviceRow(NamedTuple):
     """Percent."""
     mem_used_mb: float | None
     """MB, whoever holds them."""
+    own_mono: float | None = None
+    """Clock of the device's own host, where `mono` is that of another's receipt."""
 
 
 def _floats() -> "array[float]":
@@ -42,6 +44,7 @@ class DeviceRows:
     _uuids: "array[int]" = field(default_factory=lambda: array("L"))
     _utils: "array[float]" = field(default_factory=_floats)
     _memory: "array[float]" = field(default_factory=_floats)
+    _own_monos: "array[float]" = field(default_factory=_floats)
     _names: dict[str, int] = field(default_factory=dict)
     """UUID → its place."""
 
@@ -58,15 +61,18 @@ class DeviceRows:
             self._uuids.append(self._names.setdefault(row.uuid, len(self._names)))
             self._utils.append(util)
             self._memory.append(memory)
+            self._own_monos.append(math.nan if row.own_mono is None else row.own_mono)
 
     def __len__(self) -> int:
         return len(self._ranks)
 
     def __iter__(self) -> Iterator[DeviceRow]:
         names = list(self._names)
-        columns = (self._ranks, self._monos, self._stamps, self._uuids, self._utils, self._memory)
-        for rank, mono, ts, uuid, util, memory in zip(*columns, strict=True):
-            yield DeviceRow(rank, mono, ts, names[uuid], _known(util), _known(memory))
+        clocks = self._monos, self._stamps, self._own_monos
+        columns = (self._ranks, self._uuids, self._utils, self._memory, *clocks)
+        for rank, uuid, util, memory, mono, ts, own_mono in zip(*columns, strict=True):
+            known = _known(util), _known(memory), _known(own_mono)
+            yield DeviceRow(rank, mono, ts, names[uuid], *known)
 
 
 def _within(value: float | None, most: float) -> float:

@@ -3,7 +3,8 @@
 Every node's sampler writes a file of its own, `devices_node{K}.jsonl`; node 0's takes over what is
 new there, so `devices.jsonl` has one writer and holds the devices of all ranks, and watcher, judge
 and control plane read what they read of one host. A line keeps its `ts`, which is its own node's
-wall clock; `mono` is stamped anew, on receipt, for clocks of two hosts cannot be compared.
+wall clock; `mono` is stamped anew, on receipt, for clocks of two hosts cannot be compared, and what
+it was stands in `own_mono`.
 
 A node's file that was removed, emptied or rewritten is read on behind what was taken over.
 

@@ -117,7 +117,8 @@ class Sampler:
         return written
 
     def _stamped(self, sample: DeviceSample) -> DeviceSample:
-        return sample.model_copy(update={"mono": self._clock()})
+        """Return another node's sample with the clock of its receipt beside its own."""
+        return sample.model_copy(update={"mono": self._clock(), "own_mono": sample.mono})
 
     def _ranks(self) -> dict[int, Device]:
         """Return rank → device; asked again until somebody says which there are."""
@@ -163,9 +164,12 @@ class Sampler:
 
     def _put(self, sample: DeviceSample) -> bool:
         """Write a line; False where the disk does not take it."""
+        document = sample.wire()
+        if sample.own_mono is None:
+            del document["own_mono"]  # only a line that was taken over has it
         try:
             with append_plain(self._path) as stream:
-                _write_whole(stream.fileno(), wire_line(sample.wire()))
+                _write_whole(stream.fileno(), wire_line(document))
         except OSError as error:
             self.unwritten += 1
             if self.unwritten == 1:

@@ -16,6 +16,7 @@ from gonogo.judge.evidence.devices import (
     ratio_by_step,
     utilisation_by_step,
 )
+from gonogo.judge.watch.device_rows import DeviceRows
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import lines_of, record_of
 
@@ -157,3 +158,28 @@ def test_a_device_of_another_host_is_placed_by_that_hosts_wall_clock(ahead_s: fl
     lay_over(record.ranks, set_back, order)
     found = [row.told_by_devices["gpu_util"] for row in record.ranks.values()]
     assert found == [{step: 10.0 + step for step in range(1, order.last_step + 1)}] * 2
+
+
+@pytest.mark.parametrize("by_s", [-3600.0, -12.0, 12.0, 3600.0])
+def test_a_step_of_another_hosts_wall_clock_moves_no_sample(by_s: float) -> None:
+    order = order_of().model_copy(update={"nodes": 2})
+    ranks, half = healthy_ranks(order), order.last_step // 2
+    samples = [
+        DeviceSample(
+            ts=line["ts"] - 0.1 + (by_s if line["step"] > half else 0.0),
+            mono=line["mono"] + 1e6,
+            own_mono=line["mono"] - 0.1,
+            uuid="GPU-b",
+            rank=1,
+            util=96.0 if line["step"] <= half else 5.0,
+        )
+        for line in ranks[1].lines
+        if line["msg"] == "step_end"
+    ]
+    record = record_of(order, lines=lines_of(ranks))
+    rows = DeviceRows()
+    rows.take(samples)
+    lay_over(record.ranks, rows, order)
+    owed = range(1, order.last_step + 1)
+    expected = {step: 96.0 if step <= half else 5.0 for step in owed}
+    assert record.ranks[1].told_by_devices["gpu_util"] == expected

@@ -65,7 +65,8 @@ def test_what_another_node_says_gets_the_clock_of_node_0(tmp_path: Path) -> None
     assert head.poll() == 3
     found = lines(tmp_path)
     assert [(row.rank, row.xids, row.util) for row in found[1:]] == [(1, [79], None), (1, None, 40)]
-    assert [row.ts for row in found[1:]] == [1.0, 2.0]
+    assert [(row.ts, row.own_mono) for row in found[1:]] == [(1.0, 9e6), (2.0, 9e6)]
+    assert found[0].own_mono is None
     assert 100.0 < found[0].mono < found[1].mono < found[2].mono <= clock.now
     seen = DeviceLines(RunDir(tmp_path)).look(0.0)
     assert seen is not None
