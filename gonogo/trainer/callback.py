@@ -78,7 +78,8 @@ class CallbackBeat:
         """Say what runs and wait until it may; of a process's first training alone.
 
         What it trains after that (the next stage, a fold) is its own: nothing says whose the
-        ordered steps would be.
+        ordered steps would be. One that begins again before its end (after an exception that the
+        script or the loop itself has caught) has given up what it had: its steps count anew.
 
         Args:
             model: torch module.
@@ -93,6 +94,9 @@ class CallbackBeat:
         """
         if self._is_over:
             return
+        if isinstance(self.beat, SupervisedBeat) and self.beat.is_elsewhere(step):
+            self.beat.__exit__(None, None, None)
+            self.beat = Beat()
         if not self.speaks:
             self.beat = open_beat(
                 None, self._config, self._identity, rank=rank, world_size=world_size

@@ -73,6 +73,7 @@ class GonogoCallback(TrainerCallback):
             last_step=state.max_steps,
         )
         self._unhook()  # a Trainer that ran out of memory begins again, with smaller batches
+        self._step, self._ending, self._computing = _StepSoFar(), None, False
         if self._told.speaks:
             self._hooks = [
                 model.register_forward_pre_hook(_untraced(self._before_forward), with_kwargs=True),

@@ -150,6 +150,10 @@ class SupervisedBeat(Beat):
         """The last step that has ended."""
         return self._voice.position.ended
 
+    def is_elsewhere(self, step: int) -> bool:
+        """Whether steps have ended since the beginning, and the last of them is not this one."""
+        return step != self.ended != self._began_after
+
     @property
     def awaits_model(self) -> bool:
         """Whether the order checks what only a model can show."""

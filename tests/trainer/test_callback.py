@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gonogo.trainer.callback import CallbackBeat, largest_rate
-from tests.trainer.runs import lines_of, write_order
+from tests.trainer.runs import lines_of, steps_of, write_order
 
 
 @pytest.fixture
@@ -63,6 +63,26 @@ def test_a_second_training_of_a_process_is_its_own(
     assert not told.end_step(1.0, None).stop, "nobody ordered how long it is"
     told.end()
     assert lines_of(tmp_path / "run") == said
+
+
+@pytest.mark.parametrize(
+    ("begins", "told"),
+    [(0, [1, 2, 1, 2, 3, 4]), (1, [1, 2, 2, 3, 4]), (2, [1, 2, 3, 4])],
+    ids=["afresh", "from a checkpoint", "where it was"],
+)
+def test_one_that_begins_again_before_its_end_counts_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: int, told: list[int]
+) -> None:
+    monkeypatch.setenv("GONOGO_RUN_DIR", str(write_order(tmp_path / "run", steps=4)))
+    monkeypatch.delenv("RANK", raising=False)
+    model = torch.nn.Linear(1, 1)
+    beat = CallbackBeat(None, None)
+    beat.begin(model, rank=0, world_size=1, step=0, last_step=None)
+    assert not any(beat.end_step(1.0, None).stop for _ in range(2))
+    beat.begin(model, rank=0, world_size=1, step=begins, last_step=None)
+    assert [beat.end_step(1.0, None).stop for _ in range(begins, 4)][-1]
+    beat.end()
+    assert steps_of(lines_of(tmp_path / "run"), "step_end") == told
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,22 @@ def test_a_trainer_that_begins_again_with_smaller_batches_tells_each_once(tmp_pa
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("told", [False, True])
+def test_steps_of_one_that_begins_again_later_count_anew(tmp_path: Path, told: bool) -> None:
+    args = {"auto_find_batch_size": True, "save_strategy": "no"}
+    assert train(tmp_path, {"oom_at": 4, "told": told, "args": args}) == 0
+    lines = lines_of(tmp_path)
+    anew = [line for line in lines if line.boot == lines[-1].boot]
+    log = [row for row in json.loads((tmp_path / "log.json").read_text()) if "loss" in row]
+    assert [line.loss for line in said(anew, "progress")] == pytest.approx(
+        [row["loss"] for row in log], rel=1e-5
+    )
+    assert steps_of(anew, "step_end") == STEPS, "all that were ordered"
+    assert steps_of(lines, "step_end") == [1, 2, 3, *STEPS]
+    assert [line.step for line in said(lines, "done")] == [3, 6]
+
+
+@pytest.mark.long
 def test_a_halt_saves_once_and_ends_the_process_with_3(tmp_path: Path) -> None:
     assert train(tmp_path, {"halt_at": 3, "args": {"save_strategy": "no"}}) == 3
     lines = lines_of(tmp_path)

@@ -1,8 +1,8 @@
 """A transformers.Trainer with the callback, and nothing else of gonogo.
 
-`python -m tests.trainer.loops.hf JSON` with {"halt_at", "raise_at", "oom_at", "args"}: `.HALT`
-appears, or an exception is raised, at the end of a step; for want of memory once only. Rank
-0 leaves the Trainer's own log in `log.json`.
+`python -m tests.trainer.loops.hf JSON` with {"halt_at", "raise_at", "oom_at", "told", "args"}:
+`.HALT` appears, or an exception is raised, at the end of a step (`told`: when the callback has
+heard of it); for want of memory once only. Rank 0 leaves the Trainer's own log in `log.json`.
 """
 
 from __future__ import annotations
@@ -62,12 +62,13 @@ def main() -> None:
         disable_tqdm=True,
         **{"logging_steps": 1, **asked.get("args", {})},
     )
+    callbacks = [Break(folder, asked), GonogoCallback()]
     trainer = Trainer(
         model=model,
         args=args,
         train_dataset=data,  # type: ignore[arg-type]
         eval_dataset=data[:4],  # type: ignore[arg-type]
-        callbacks=[Break(folder, asked), GonogoCallback()],
+        callbacks=callbacks[::-1] if asked.get("told") else callbacks,
     )
     trainer.train()
     if args.process_index == 0:
