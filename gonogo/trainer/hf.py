@@ -7,9 +7,9 @@ at the ordered number of steps, and on a halt saves and ends the process with co
 it does nothing.
 
 What is told: the loss of every step, taken where the model returns it (a Trainer that computes the
-loss apart from its model tells the one that it logs: set `logging_steps=1` there); the gradient
-norm where the Trainer logs; tokens where the batch has `input_ids`; sections data, forward,
-backward, optimizer, log, eval, checkpoint. Checkpoints are verified by the watcher where
+loss apart from its model tells the one that it logs, NaN included: set `logging_steps=1` there);
+the gradient norm where the Trainer logs; tokens where the batch has `input_ids`; sections data,
+forward, backward, optimizer, log, eval, checkpoint. Checkpoints are verified by the watcher where
 `output_dir` is the run directory's `checkpoints`.
 """
 
@@ -41,6 +41,8 @@ class GonogoCallback(TrainerCallback):
         self._ending: dict[str, Any] | None = None
         """Numbers of a step that has ended and waits for what the Trainer logs of it."""
         self._hooks: list[Any] = []
+        self._filters: bool | None = None
+        """Whether the Trainer leaves NaN out of the loss that it logs; None while it is let to."""
 
     @property
     def resume_from(self) -> Path | None:
@@ -74,6 +76,7 @@ class GonogoCallback(TrainerCallback):
         )
         self._unhook()  # a Trainer that ran out of memory begins again, with smaller batches
         self._step, self._ending, self._computing = _StepSoFar(), None, False
+        self._let_filter(args)
         if self._told.speaks:
             self._hooks = [
                 model.register_forward_pre_hook(_untraced(self._before_forward), with_kwargs=True),
@@ -87,6 +90,9 @@ class GonogoCallback(TrainerCallback):
         """The batches of a step are there."""
         self._end_step(args, control, {})
         self._step, self._computing = _StepSoFar(), True
+        self._let_filter(args)
+        if self._told.speaks:
+            self._filters, args.logging_nan_inf_filter = args.logging_nan_inf_filter, False
         self._told.beat.enter("forward")
 
     def on_pre_optimizer_step(
@@ -94,6 +100,7 @@ class GonogoCallback(TrainerCallback):
     ) -> None:
         """Gradients are there."""
         self._computing = False
+        self._let_filter(args)
         self._told.beat.enter("optimizer")
         self._step.lr = largest_rate(kwargs["optimizer"])
 
@@ -151,6 +158,11 @@ class GonogoCallback(TrainerCallback):
         self._unhook()
         self._end_step(args, control, {})
         self._told.end()
+
+    def _let_filter(self, args: TrainingArguments) -> None:
+        """Give back what was taken for the training's own losses; evaluations are as asked."""
+        if self._filters is not None:
+            self._filters, args.logging_nan_inf_filter = None, self._filters
 
     def _unhook(self) -> None:
         for hook in self._hooks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,14 @@ def test_a_trainer_that_begins_again_with_smaller_batches_tells_each_once(tmp_pa
     assert told == pytest.approx([row["loss"] for row in log], rel=1e-5)
     assert {line.tokens for line in said(lines, "step_end")} == {32}  # of one sequence a batch
     assert (len(told), lines[-1].msg) == (6, "done")
+
+
+@pytest.mark.long
+def test_a_loss_that_the_trainer_filters_is_told(tmp_path: Path) -> None:
+    args = {"label_smoothing_factor": 0.1, "save_strategy": "no", "eval_strategy": "steps"}
+    assert train(tmp_path, {"nan_at": 3, "args": args}) == 0
+    told = [line.loss for line in said(lines_of(tmp_path), "progress")]
+    assert [loss is not None and math.isnan(loss) for loss in told] == [False] * 3 + [True] * 3
 
 
 @pytest.mark.long

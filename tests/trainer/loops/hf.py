@@ -1,8 +1,9 @@
 """A transformers.Trainer with the callback, and nothing else of gonogo.
 
-`python -m tests.trainer.loops.hf JSON` with {"halt_at", "raise_at", "oom_at", "told", "args"}:
-`.HALT` appears, or an exception is raised, at the end of a step (`told`: when the callback has
-heard of it); for want of memory once only. Rank 0 leaves the Trainer's own log in `log.json`.
+`python -m tests.trainer.loops.hf JSON` with {"halt_at", "raise_at", "oom_at", "nan_at", "told",
+"args"}: `.HALT` appears, an exception is raised, or the weights turn NaN, at the end of a step
+(`told`: when the callback has heard of it); for want of memory once only. Rank 0 leaves the
+Trainer's own log in `log.json`.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ class Break(TrainerCallback):
     def __init__(self, folder: Path, asked: dict[str, Any]) -> None:
         self.folder, self.asked = folder, asked
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.asked.get("halt_at") and args.process_index == 0:
             (self.folder / ".HALT").touch()
+        if state.global_step == self.asked.get("nan_at"):
+            with torch.no_grad():
+                next(kwargs["model"].parameters()).fill_(float("nan"))
         if state.global_step == self.asked.get("raise_at"):
             raise RuntimeError("raised on purpose")
         if state.global_step == self.asked.get("oom_at"):
@@ -71,6 +75,7 @@ def main() -> None:
         callbacks=callbacks[::-1] if asked.get("told") else callbacks,
     )
     trainer.train()
+    assert args.logging_nan_inf_filter, "as it was"
     if args.process_index == 0:
         (folder / "log.json").write_text(json.dumps(trainer.state.log_history))
 
