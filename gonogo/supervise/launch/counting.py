@@ -62,6 +62,10 @@ class Count:
         self.unsure = False
         """Whether steps may have been counted twice: of a program that failed in between, or of a
         count of the whole run that began anew before its end."""
+        self._shortest: int | None = None
+        self._longest = 0
+        """The last numbers of epochs that ended without a line that named a later one."""
+        self._uneven = False
         self._base = 0
         self._held: Held | None = None
         self._held_alone = False
@@ -149,7 +153,7 @@ class Count:
             yield self._next(printed, fields)
         elif (later or held[0] <= self._first) and not self._is_back(epoch, failed=failed):
             yield from self._taken_back()
-            self._begin_epoch(begin)
+            self._begin_epoch(begin, later=later)
             yield self._counted(*held)
             yield self._next(printed, fields)
         else:
@@ -173,7 +177,7 @@ class Count:
         if self._is_later(epoch) and printed == self._first:
             yield from self._taken_back()
             before = self._before_epochs or (self._base, self.anew)
-            self._begin_epoch(1)
+            self._begin_epoch(1, later=True)
             self._before_epochs = before
             yield self._counted(printed, fields)
             return
@@ -218,8 +222,11 @@ class Count:
         self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
         self._epochs = max(self._epochs, epoch - self._first_epoch + 1)
 
-    def _begin_epoch(self, begin: int) -> None:
-        """Begin the counter anew behind the last step."""
+    def _begin_epoch(self, begin: int, *, later: bool) -> None:
+        """Begin the counter anew behind the last step; `later`: in an epoch that a line names."""
+        if not later:
+            self._longest = max(self._longest, self._last)
+            self._shortest = min(self._shortest or self._last, self._last)
         self._base = self.step + (begin if self._first == 0 else 0)
         self._before_epochs = None
         self.anew += 1
@@ -244,6 +251,21 @@ class Count:
     def counts_lines(self) -> bool:
         """Whether the number does not go on, and each line of it is counted."""
         return self._lines > 0
+
+    def are_alike(self, steps: int) -> bool:
+        """Say whether what was added up may be epochs, of one length, of a run of some steps.
+
+        It is not where the counter came further after it had begun anew, without a line that named
+        an epoch, than before; nor where it then broke off, beyond these steps, before it had come
+        as far. A last number that was ordered is the whole run's.
+
+        Args:
+            steps: of the run; 0 where nobody says.
+        """
+        beyond = 0 < steps < self.step - self.stride - 1
+        broke_off = beyond and self._last + self._widest < self._longest
+        whole = self._last + (self._first == 0) == steps
+        return whole or not (self._uneven or broke_off)
 
     def shown_whole(self, length: int) -> bool:
         """Say whether the last number was that of a loop of some length, but for a stride."""
@@ -289,6 +311,8 @@ class Count:
         self._widest = max(self._widest, self.stride)
         self._strode = self._strode or not later
         self._goes_on = True
+        if self._shortest is not None and printed > self._shortest + self._widest:
+            self._uneven = True
         self._before_epochs = None
         return self._counted(printed, fields)
 

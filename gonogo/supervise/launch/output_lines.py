@@ -576,11 +576,14 @@ class _Rank:
         where lines were counted: of how many steps each is, nobody knows. The last steps of each
         epoch may have been printed no more, so less than a stride for each may be uncounted; where
         each epoch shows one line, nobody knows how many, unless it tells of how many it is.
-        Of loops of different lengths, one may be an evaluation; nor is it where steps may have been
+        Of loops of different lengths, one may be an evaluation, and one that tells no length a run
+        that was begun again; nor is it where steps may have been
         counted twice, nor where the last may be a mention of one that never came. Where each number
         has many lines, it is the last if it was ordered.
         """
         if len(self._lengths) > 1 or self.count.unsure or self.leapt:
+            return False
+        if self.step >= steps and not self._lengths and not self.count.are_alike(steps):
             return False
         if self.count.by_lines or self.count.counts_lines:
             return self.count.step >= steps

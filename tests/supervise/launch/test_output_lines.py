@@ -593,6 +593,31 @@ def test_who_left_out_no_line_that_was_owed_may_have_gone_on(
     assert ("done" in [line.msg for line in program.told()]) == done
 
 
+@pytest.mark.parametrize(
+    ("lasts", "steps", "done"),
+    [
+        ([14, 20], 24, False),
+        ([20, 8], 24, False),
+        ([10, 4, 10], 24, False),
+        ([14, 24], 24, True),  # the second was the whole run
+        ([8, 8, 8], 24, True),
+        ([20, 4], 24, True),  # that ended within an epoch
+        ([20, 8], 28, True),
+        ([12, 13], 24, True),
+        ([14, 20], 60, True),  # more was owed: it ended early, and says so
+    ],
+)
+@pytest.mark.parametrize("first", [0, 1])
+def test_loops_of_other_lengths_than_epochs_have_leave_the_end_open(
+    lasts: list[int], steps: int, done: bool, first: int, tmp_path: Path
+) -> None:
+    loops = [range(first, first + last) for last in lasts]
+    lines = "".join(f"step {step} loss 1\n" for loop in loops for step in loop)
+    program = Program(tmp_path, STEP, steps=steps).write(lines)
+    program.reader.close(0, asked=False)
+    assert ("done" in [line.msg for line in program.told()]) == done
+
+
 def test_a_number_beyond_all_steps_hides_none_that_follow(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP).write("step 1 loss 1\nstep 1700000000000 loss 1\n")
     assert [step for step, _ in program.write("step 2 loss 1\n").steps()] == [1, 2]
