@@ -103,7 +103,8 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to stop."""
         self._notifier.say(STOPPING="1")
-        self._context.closing.set()
+        if not self._context.closing.is_set():  # a second signal may find us in there
+            self._context.closing.set()
         super().handle_exit(sig, frame)
 
 

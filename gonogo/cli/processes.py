@@ -4,6 +4,7 @@ import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Annotated
 
@@ -25,6 +26,8 @@ _LOOPBACK = "127.0.0.1"
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")]
 CHECKPOINT_GRACE_S = 600.0
+_LOOK_S = 0.2
+"""How often an `up` looks after its children."""
 _RUNS_OF = {
     True: "runs end with a checkpoint and can be resumed",
     False: "what the scheduler has goes on, and is found again by the next `gonogo up`",
@@ -48,35 +51,39 @@ def up(
     engine = engine or settings.engine
     if engine is not EngineName.LOCAL and host == _LOOPBACK:
         host = "0.0.0.0"  # the runs' hosts have to reach it
-    asked = threading.Event()
-    now = threading.Event()
-
-    told = signal.SIGINT
+    told: SimpleQueue[signal.Signals] = SimpleQueue()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        nonlocal told
+        """Put down who asked: an Event has a lock, which we may hold where the signal finds us."""
         del frame
-        if not asked.is_set():
-            told = signal.Signals(number)
-        (now if asked.is_set() else asked).set()
+        told.put(signal.Signals(number))
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
     stack = Stack(settings=settings, host=host, port=port, engine=engine, say=tell)
+    again: signal.Signals | None = None
     with stack:
         with shown_if_taken():
             _announce(stack, as_json)
-        while not asked.wait(0.2):
+        while (first := _next(told)) is None:
             stack.tend(tell)
         tell(f"stopping: {_RUNS_OF[engine is EngineName.LOCAL]} (Ctrl-C again: now)")
-        stopper = threading.Thread(target=stack.stop, args=(CHECKPOINT_GRACE_S, told), daemon=True)
+        stopper = threading.Thread(target=stack.stop, args=(CHECKPOINT_GRACE_S, first), daemon=True)
         stopper.start()
-        while stopper.is_alive() and not now.wait(0.2):
-            pass
-        if now.is_set():
+        while again is None and stopper.is_alive():
+            again = _next(told)
+        if again is not None:
             for child in stack.children:
                 child.stop(0.5)
-    raise typer.Exit(Exit.OK if not now.is_set() else Exit.INTERRUPTED)
+    raise typer.Exit(Exit.OK if again is None else Exit.INTERRUPTED)
+
+
+def _next(told: SimpleQueue[signal.Signals]) -> signal.Signals | None:
+    """Return the next signal; None where none comes for a moment."""
+    try:
+        return told.get(timeout=_LOOK_S)
+    except Empty:
+        return None
 
 
 def _announce(stack: Stack, as_json: bool) -> None:

@@ -239,6 +239,59 @@ def test_an_up_that_stops_says_what_becomes_of_the_runs(
     assert f"stopping: {said}" in (tmp_path / "said").read_text()
 
 
+ASKED_ANYWHERE = """
+import os, signal, sys, time
+from gonogo.cli import processes
+
+
+class Still:
+    children = ()
+
+    def __init__(self, **settings): pass
+    def __enter__(self): os.write(ready, b"1"); return self
+    def __exit__(self, *error): pass
+    def tend(self, say): pass
+    def stop(self, timeout_s, number): pass
+
+
+processes.Stack, processes._announce, processes._LOOK_S = Still, lambda *row: None, 0.0
+for turn in range(100):
+    begun, ready = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            processes.up(engine=processes.EngineName.LOCAL)
+        except processes.typer.Exit as left:
+            os._exit(left.exit_code)
+        os._exit(9)
+    os.read(begun, 1)
+    time.sleep(0.0001 * turn)
+    os.kill(pid, signal.SIGTERM)
+    for _ in range(3000):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(pid, signal.SIGKILL)
+        sys.exit(f"the one that was asked in turn {turn} never stopped")
+    if status:
+        sys.exit(f"turn {turn}: {status}")
+    os.close(begun), os.close(ready)
+"""
+
+
+def test_an_up_stops_wherever_the_signal_finds_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ASKED_ANYWHERE],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "GONOGO_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_home_whose_path_is_too_long_gets_a_socket_elsewhere(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 60) / ("y" * 60)
     assert len(str(socket_path(deep))) < 100
