@@ -420,7 +420,7 @@ class RankSteps:
                     if step not in anew and not table.said(_PROGRESS, step)
                 }
             found.update(boot.spans.get(name, {}))
-        return {step: span for step, span in found.items() if span[0] != span[1]}
+        return {step: span for step, span in found.items() if _differs(span)}
 
     def _told_apart(self, told: Callable[[BootSteps], Mapping[int, Span]]) -> dict[int, Span]:
         """Return between what the numbers of a step lie, without what was told before it was made.
@@ -433,7 +433,7 @@ class RankSteps:
                 found.pop(step, None)
             for step, span in told(boot).items():
                 found[step] = _spanned(found.get(step), span)
-        return {step: span for step, span in found.items() if span[0] != span[1]}
+        return {step: span for step, span in found.items() if _differs(span)}
 
     def _told_last(self, told: Callable[[BootSteps], Mapping[int, _T]]) -> dict[int, _T]:
         """Return what was told of steps; of one that a later process made again, what that told."""
@@ -571,6 +571,11 @@ def _spanned(known: Span | None, more: Span) -> Span:
     if not math.isfinite(known[0]):
         return known
     return min(known[0], more[0]), max(known[1], more[1])
+
+
+def _differs(span: Span) -> bool:
+    """Say whether several numbers of a step were not one; what is not finite hides others."""
+    return span[0] != span[1] or math.isinf(span[0])
 
 
 def _ends(steps: StepTable) -> Msg:

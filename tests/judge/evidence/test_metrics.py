@@ -571,6 +571,7 @@ def test_of_an_evaluation_that_any_rank_tells_each_owes_what_it_found(
         ((2.0, 9.0, 5.0), {"pass_below": 3.0}, 9.0, 0),
         ((2.0, 2.0), {"pass_below": 3.0}, 2.0, 0),
         ((math.nan, 2.0), {"pass_below": 3.0}, None, 1),
+        ((math.inf, 2.0), {"pass_below": 3.0}, None, 1),
         ((2.0, math.nan, 1.0), {"pass_below": 3.0}, None, 1),
     ],
 )
@@ -599,6 +600,7 @@ def test_of_several_evaluations_of_a_step_the_worse_one_counts(
         ((1.0, 50.0, 60.0), {"pass_above": 3.0}, 1.0, 0),
         ((2.0, 2.0), {"pass_below": 3.0}, 2.0, 0),
         ((math.nan, 2.0), {"pass_below": 3.0}, None, 1),
+        ((math.inf, 2.0), {"pass_below": 3.0}, None, 1),
     ],
 )
 @pytest.mark.parametrize("turn", [1, -1])
@@ -633,6 +635,42 @@ def test_a_line_of_an_update_left_out_is_no_other_number_of_a_step() -> None:
         rank.say("progress", STEPS, "log", loss=2.0, grad_norm=1.0)
     found = measured(ranks, "grad_norm", pass_above=None, pass_below=9.0)
     assert (found.samples, found.non_finite) == (STEPS, 0)
+
+
+def test_numbers_of_a_step_are_those_of_the_last_process_that_made_it_or_told_of_it() -> None:
+    lines: list[Heartbeat] = []
+
+    def say(boot: str, step: int, msg: str, **fields: Any) -> None:
+        lines.append(
+            Heartbeat(
+                ts=len(lines), mono=len(lines), pid=1, rank=0, boot=boot, seq=len(lines), step=step,
+                msg=msg, **fields,
+            )
+        )  # fmt: skip
+
+    for step in (1, 2, 3):
+        for loss in (5.0, 9.0):
+            say("first", step, "progress", loss=loss)
+    say("then", 2, "step_start")
+    say("then", 2, "step_end")
+    say("then", 3, "progress", loss=4.0)
+    assert build_rank_steps(lines[:6]).spans("loss") == dict.fromkeys((1, 2, 3), (5.0, 9.0))
+    assert build_rank_steps(lines).spans("loss") == {1: (5.0, 9.0)}
+
+
+@pytest.mark.parametrize("left_out", [(True, None), (None, True), (None, None)])
+def test_only_updates_that_were_made_are_numbers_of_one_step(
+    left_out: tuple[bool | None, bool | None],
+) -> None:
+    lines = [
+        Heartbeat(
+            ts=seq, mono=seq, pid=1, rank=0, boot="b", seq=seq, step=1, msg="progress",
+            loss=5.0 + seq, skipped=skipped,
+        )
+        for seq, skipped in enumerate(left_out)
+    ]  # fmt: skip
+    told = {1: (5.0, 6.0)} if left_out == (None, None) else {}
+    assert build_rank_steps(lines).spans("loss") == told
 
 
 def test_what_a_later_process_made_again_is_no_other_number_of_a_step() -> None:

@@ -191,6 +191,16 @@ def test_what_a_tick_tells_of_devices_is_not_from_long_before_the_last_one(
     assert [row.mono for row in chain.device_rows] == [50.0, 100.0 - old_s, 100.5]
 
 
+def test_of_each_device_the_first_count_of_errors_is_kept() -> None:
+    rows = [(0, "a", None), (0, "a", 2), (0, "a", 3), (None, "b", 1), (1, "b", 0)]
+    samples = [
+        {"ts": 0.0, "mono": 50.0 + number, "uuid": uuid, "rank": rank, "ecc_uncorrected": errors}
+        for number, (rank, uuid, errors) in enumerate(rows)
+    ]
+    chain = chain_of({"mono": 100.0, "observations": {"devices": samples}})
+    assert chain.device_errors == {(0, "a"): 2, (1, "b"): 0}
+
+
 def test_a_node_is_silent_from_the_first_tick_that_calls_it_so_until_it_is_heard() -> None:
     def nodes(**states: NodeState) -> dict[str, Any]:
         return {"nodes": [NodeProbe(node=int(k[1:]), state=row) for k, row in states.items()]}
