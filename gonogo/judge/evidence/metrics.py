@@ -119,6 +119,7 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.LOSS_FIRST: MetricRow(
         samples=samples.first_loss,
+        spans=samples.first_loss_spans,
         owed=Owed.ONCE,
         early=Early.ALL,
         meaning="`loss` of step 1; an attempt that resumes has none.",
@@ -165,17 +166,20 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.FETCH_SHARE: MetricRow(
         samples=samples.fetch_share,
+        spans=samples.fetch_share_spans,
         since=samples.WHOLE_STEPS,
         meaning="`dt_fetch_s` of the `progress` line over the seconds of the step.",
     ),
     Metric.GPU_MEM_RESERVED_MB: MetricRow(
         samples=samples.device_memory,
+        spans=samples.device_memory_spans,
         unit="MB",
         meaning="`gpu_mem_reserved` of the `progress` lines; where they never say, what the"
         " device line says is in use.",
     ),
     Metric.GPU_MEM_SLOPE: MetricRow(
         samples=samples.device_memory,
+        spans=samples.device_memory_spans,
         statistic=_slope,
         unit="MB/step",
         meaning="Least-squares slope of the same; of two steps at least.",

@@ -109,6 +109,17 @@ def fetch_share(steps: RankSteps, rules: Rules) -> Samples:
     return {step: fetch_s[step] / dt_s for step, dt_s in times.items() if step in fetch_s}
 
 
+def fetch_share_spans(steps: RankSteps, rules: Rules) -> Mapping[int, Span]:
+    """Least and most of the same, of steps of which several lines tell it."""
+    times = single_step_times(steps, rules)
+    fetch_s = spans_of("dt_fetch_s")(steps, rules)
+    return {
+        step: (least_s / times[step], most_s / times[step])
+        for step, (least_s, most_s) in fetch_s.items()
+        if step in times
+    }
+
+
 def grad_norms(steps: RankSteps, rules: Rules) -> Samples:
     """Gradient norm of each step whose update was applied."""
     left_out = skipped(steps, rules)
@@ -124,6 +135,12 @@ def first_loss(steps: RankSteps, rules: Rules) -> Samples:
     """The loss of step 1: a resumed attempt has none."""
     loss = steps.samples("loss").get(1)
     return {} if loss is None else {rules.last_step: loss}
+
+
+def first_loss_spans(steps: RankSteps, rules: Rules) -> Mapping[int, Span]:
+    """Lowest and highest of it, where several lines tell it."""
+    span = spans_of("loss")(steps, rules).get(1)
+    return {} if span is None else {rules.last_step: span}
 
 
 def evals(steps: RankSteps, rules: Rules) -> Samples:
@@ -209,6 +226,11 @@ def device_memory(steps: RankSteps, rules: Rules) -> Samples:
     A rank that has never reserved anything computes on no device of torch's, and says nothing.
     """
     said = steps.samples("gpu_mem_reserved")
-    if any(said.values()):
+    if any(said.values()) or device_memory_spans(steps, rules):
         return said
     return steps.told_by_devices.get(Metric.GPU_MEM_RESERVED_MB.value, {})
+
+
+def device_memory_spans(steps: RankSteps, rules: Rules) -> Mapping[int, Span]:
+    """Least and most that the lines call reserved, of steps of which several tell it."""
+    return spans_of("gpu_mem_reserved")(steps, rules)

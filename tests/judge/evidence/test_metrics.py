@@ -628,6 +628,53 @@ def test_of_several_lines_of_a_step_the_worse_one_counts(
     assert before.value == told[-1]
 
 
+@pytest.mark.parametrize(
+    ("metric", "field"),
+    [
+        ("loss_first", "loss"),
+        ("gpu_mem_reserved_mb", "gpu_mem_reserved"),
+        ("fetch_share", "dt_fetch_s"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("told", "asked"),
+    [
+        ((0.3, 0.1), {"pass_below": 0.2}),
+        ((0.3, 0.0), {"pass_below": 0.2}),
+        ((0.1, 0.3), {"pass_above": 0.2}),
+    ],
+)
+def test_what_is_made_of_several_lines_of_a_step_is_made_of_the_worse_one(
+    metric: str, field: str, told: Sequence[float], asked: dict[str, float]
+) -> None:
+    seen = []
+    for numbers in (told, told[:1]):
+        ranks = healthy_ranks(order_of())
+        for rank in ranks:
+            rank.lines = [line for line in rank.lines if line["msg"] != "progress"]
+            for step in range(1, STEPS + 1):
+                for number in numbers:
+                    rank.say("progress", step, "log", **{field: number})
+        order = with_gate(order_of(), {"id": "c", "metric": metric, "aggregate": "last", **asked})
+        seen.append((order, record_of(order, ranks)))
+    several, alone = (facts_of(record).measures["c"].ranks["0"] for _, record in seen)
+    assert several.value is not None
+    assert several.value == alone.value
+    before = build_facts(seen[0][1], build_rules(seen[0][0], judge_version=3)).measures["c"]
+    assert before.ranks["0"].value != alone.value
+
+
+def test_memory_that_one_of_several_lines_of_a_step_tells_is_in_its_slope() -> None:
+    ranks = healthy_ranks(order_of())
+    for rank in ranks:
+        rank.lines = [line for line in rank.lines if line["msg"] != "progress"]
+        for step in range(1, STEPS + 1):
+            rank.say("progress", step, "log", gpu_mem_reserved=100.0 * step)
+            rank.say("progress", step, "log", gpu_mem_reserved=50.0)
+    found = measured(ranks, "gpu_mem_slope_mb_per_step", pass_above=None, pass_below=1.0)
+    assert found.value == pytest.approx(100.0)
+
+
 def test_a_line_of_an_update_left_out_is_no_other_number_of_a_step() -> None:
     ranks = healthy_ranks(order_of())
     for rank in ranks:
