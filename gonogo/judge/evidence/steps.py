@@ -141,11 +141,13 @@ class BootSteps:
     def _take_again(self, beat: Heartbeat) -> None:
         """Take the numbers of a step that has been told of before, but of updates left out."""
         row = self.steps.rows[beat.step]
-        if beat.skipped is True or self.steps.skipped[row]:
-            return
+        applied, known = beat.skipped is not True, not self.steps.skipped[row]
         for name in NUMBERS:
-            for value in (self.steps.number(name, row), getattr(beat, name)):
-                if value is not None:
+            for counts, value in (
+                (known, self.steps.number(name, row)),
+                (applied, getattr(beat, name)),
+            ):
+                if counts and value is not None:
                     spans = self.spans.setdefault(name, {})
                     spans[beat.step] = _spanned(spans.get(beat.step), (value, value))
 
@@ -409,7 +411,7 @@ class RankSteps:
         return self._told_apart(lambda boot: boot.eval_s_spans)
 
     def spans(self, name: str) -> dict[int, Span]:
-        """Return step → lowest and highest of a number, where its `progress` lines differ."""
+        """Return step → lowest and highest of a number, where that is not what counts last."""
         found: dict[int, Span] = {}
         for boot in self.boots:
             if found:
@@ -420,7 +422,8 @@ class RankSteps:
                     if step not in anew and not table.said(_PROGRESS, step)
                 }
             found.update(boot.spans.get(name, {}))
-        return {step: span for step, span in found.items() if _differs(span)}
+        said = self.steps.samples(name) if found else {}
+        return {step: span for step, span in found.items() if {*span} != {said.get(step)}}
 
     def _told_apart(self, told: Callable[[BootSteps], Mapping[int, Span]]) -> dict[int, Span]:
         """Return between what the numbers of a step lie, without what was told before it was made.

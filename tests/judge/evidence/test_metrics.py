@@ -705,9 +705,16 @@ def test_numbers_of_a_step_are_those_of_the_last_process_that_made_it_or_told_of
     assert build_rank_steps(lines).spans("loss") == {1: (5.0, 9.0)}
 
 
-@pytest.mark.parametrize("left_out", [(True, None), (None, True), (None, None)])
+@pytest.mark.parametrize(
+    ("left_out", "told"),
+    [
+        ((True, None), {}),  # what counts last is all that there is
+        ((None, True), {1: (5.0, 5.0)}),
+        ((None, None), {1: (5.0, 6.0)}),
+    ],
+)
 def test_only_updates_that_were_made_are_numbers_of_one_step(
-    left_out: tuple[bool | None, bool | None],
+    left_out: tuple[bool | None, bool | None], told: dict[int, tuple[float, float]]
 ) -> None:
     lines = [
         Heartbeat(
@@ -716,8 +723,24 @@ def test_only_updates_that_were_made_are_numbers_of_one_step(
         )
         for seq, skipped in enumerate(left_out)
     ]  # fmt: skip
-    told = {1: (5.0, 6.0)} if left_out == (None, None) else {}
     assert build_rank_steps(lines).spans("loss") == told
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+@pytest.mark.parametrize("behind", [(True,), (True, False), (False, True)])
+def test_a_line_of_an_update_left_out_hides_no_other_number_of_a_step(
+    behind: tuple[bool, ...], turn: int
+) -> None:
+    ranks = healthy_ranks(order_of())
+    for rank in ranks:
+        last = {"msg": "progress", "step": STEPS}
+        rank.lines = [line for line in rank.lines if not last.items() <= line.items()]
+        rank.say("progress", STEPS, "log", loss=90.0)
+        for skipped in behind:
+            rank.say("progress", STEPS, "log", loss=2.0, skipped=skipped)
+        rank.lines = rank.lines[::turn]
+    fields = {"pass_above": None, "pass_below": 9.0, "aggregate": "max"}
+    assert measured(ranks, "loss", **fields).value == 90.0
 
 
 def test_what_a_later_process_made_again_is_no_other_number_of_a_step() -> None:
