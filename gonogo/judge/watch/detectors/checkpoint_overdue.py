@@ -19,7 +19,9 @@ that starts again alone says nothing of what the others save. A checkpoint beyon
 have told since may be of before: it counts for the time, and for no step.
 
 UNKNOWN without a watcher that looks at checkpoints (its ticks say so), and for a run whose cadence
-is never. Evaluations since the last one add to each limit, once: nothing is saved meanwhile.
+is never. Evaluations since the last one add to each limit, once: nothing is saved meanwhile. Nor is
+anything while ranks that started again in place boot and take their first step, which may compile:
+that adds to each limit, too, but no more than D2 lets it take.
 """
 
 from dataclasses import dataclass, replace
@@ -30,6 +32,7 @@ from gonogo.contract.observation import CheckpointSeen, checkpoints_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
+from gonogo.judge.watch.detectors.no_first_heartbeat import boot_limit, first_step_limit
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Run, View, found
 
@@ -46,6 +49,11 @@ class Saved:
     """Its step."""
     evaluated_s: float = 0.0
     """What ranks had evaluated by `since_mono`."""
+    starting_mono: float | None = None
+    """Watcher's clock since when ranks start again in place, or `since_mono` where that is later;
+    None where none does."""
+    started_s: float = 0.0
+    """How long starts in place have taken since `since_mono`, those that are over."""
     counted: int = 0
     """The step after which those of a cadence are counted: its own, or the one that ranks had ended
     when a checkpoint was told as gone."""
@@ -73,11 +81,13 @@ class CheckpointOverdue(Detector[Saved]):
         "Warns when no checkpoint has been verified by the watcher at 1.5 times the expected time"
         " and ten minutes, halts at twice that; warns of a checkpoint that does not hold. One that"
         " was deleted before it was read may have held: the time begins anew, as it does where all"
-        " ranks start again in place below the last one, or begin another training."
+        " ranks start again in place below the last one, or begin another training. What ranks"
+        " evaluate, and their starts in place up to the end of the first step, is no delay."
     )
     State = Saved
     version = 2
-    """2: where none of those held that were due by their steps, that is told as not observed."""
+    """2: where none of those held that were due by their steps, that is told as not observed;
+    a start in place lengthens each limit."""
     ticks = True
     probes = True
 
@@ -94,6 +104,7 @@ class CheckpointOverdue(Detector[Saved]):
         if looked is not None:
             own = replace(own, looks=True)
         own = self._clocked(own, tick, view)
+        own = self._started(own, tick, view)
         if view.is_late(tick) or _is_over(view) or _is_saving(view):
             return own, findings
         own, told = self._judged(own, tick, view)
@@ -112,6 +123,8 @@ class CheckpointOverdue(Detector[Saved]):
                 own,
                 since_mono=tick.mono,
                 evaluated_s=_evaluated_s(view, tick.mono),
+                starting_mono=None,
+                started_s=0.0,
                 step=seen.step,
                 counted=seen.step,
                 due_mono=None,
@@ -153,6 +166,8 @@ class CheckpointOverdue(Detector[Saved]):
             own,
             since_mono=tick.mono,
             evaluated_s=_evaluated_s(view, tick.mono),
+            starting_mono=None,
+            started_s=0.0,
             counted=counted,
             due_mono=None,
             warned=False,
@@ -177,12 +192,35 @@ class CheckpointOverdue(Detector[Saved]):
                 own,
                 since_mono=_later(own.since_mono, tick),
                 due_mono=_later(own.due_mono, tick),
+                starting_mono=_later(own.starting_mono, tick),
             )
         every_steps = self.run.order.checkpoint.every_steps
         if own.due_mono is None and every_steps is not None:
             due = _completed(view) >= own.counted + every_steps
             return replace(own, due_mono=tick.mono) if due else own
         return own
+
+    def _started(self, own: Saved, tick: Tick, view: View) -> Saved:
+        """Return the state with the start in place that began, goes on or is over now."""
+        if own.since_mono is None:
+            return own
+        starts = [stream.first_mono for stream in _starting(view)]
+        if not starts:
+            if own.starting_mono is None:
+                return own
+            started_s = own.started_s + self._starting_s(own, tick, view)
+            return replace(own, starting_mono=None, started_s=started_s)
+        if own.starting_mono is not None:
+            return own
+        return replace(own, starting_mono=max(own.since_mono, min(starts)))
+
+    def _starting_s(self, own: Saved, tick: Tick, view: View) -> float:
+        """Return for how long ranks have been starting in place, as far as D2 lets them."""
+        if own.since_mono is None or own.starting_mono is None:
+            return 0.0
+        most_s = boot_limit(view).seconds + first_step_limit(self.run).seconds
+        since_mono = max(own.since_mono, own.starting_mono)
+        return min(most_s, max(0.0, tick.mono - since_mono))
 
     def _expected_s(self, own: Saved) -> float | None:
         """Return how long after the last one the next checkpoint was due; None before that."""
@@ -198,15 +236,16 @@ class CheckpointOverdue(Detector[Saved]):
         if own.since_mono is None or expected_s is None or own.halted:
             return own, []
         settings = self.settings
-        evaluated_s = max(0.0, _evaluated_s(view, tick.mono) - own.evaluated_s)
+        else_s = max(0.0, _evaluated_s(view, tick.mono) - own.evaluated_s)
+        else_s += own.started_s + self._starting_s(own, tick, view)
         least_s = settings.overdue_x * expected_s + settings.grace_s
         passed_s = tick.mono - own.since_mono
         findings: list[Finding] = []
-        limit_s = least_s + evaluated_s
+        limit_s = least_s + else_s
         if passed_s > limit_s and not own.warned:
             own = replace(own, warned=True)
             findings.append(self._finding(own, tick, view, Severity.WARN, limit_s))
-        halt_s = settings.halt_x * least_s + evaluated_s
+        halt_s = settings.halt_x * least_s + else_s
         if passed_s > halt_s:
             own = replace(own, halted=True)
             findings.append(self._finding(own, tick, view, Severity.HALT, halt_s))
@@ -284,6 +323,7 @@ def _after_restart(own: Saved, tick: Tick, view: View) -> Saved:
         own,
         since_mono=min(starts, default=tick.mono),
         evaluated_s=_evaluated_s(view, tick.mono),
+        started_s=0.0,
         step=min(first, own.step),
         counted=first,
         due_mono=None,
@@ -294,6 +334,22 @@ def _after_restart(own: Saved, tick: Tick, view: View) -> Saved:
         again=own.again + 1,
         begun=another or own.begun or first < own.step,
     )
+
+
+def _starting(view: View) -> list[RankStream]:
+    """Return the ranks that have started again in place and ended no step since.
+
+    Not one without which the others go on: it may be no trainer at all.
+    """
+    streams = view.active()
+    most = max((stream.completed for stream in streams), default=0)
+    return [
+        stream
+        for stream in streams
+        if _is_restarted(stream)
+        and not stream.completed_steps
+        and most <= max(stream.top_step, stream.completed) + 1
+    ]
 
 
 def _is_restarted(stream: RankStream) -> bool:

@@ -21,6 +21,7 @@ from tests.judge.watch.streams import EPOCH, T0, Watched, World, watch
 
 BY_STEPS = {"every_steps": 20}
 BY_TIME = {"every_s": 200.0}
+COMPILED = {"engine": {"compile": True}}
 
 
 def world_with(
@@ -531,6 +532,74 @@ def test_a_restart_that_resumes_and_saves_on_is_left_alone(
     began = world.mono
     warning, _ = overdue(watch(train(world, 2_000), interval_s=2.0))
     assert warning.at - EPOCH + T0 - began == pytest.approx(900, abs=20)
+
+
+@pytest.mark.parametrize("step", [0, 20, 40], ids=["from scratch", "below the last", "the last"])
+@pytest.mark.parametrize("cadence", [{"every_steps": 5}, {"every_s": 60.0}], ids=["steps", "s"])
+def test_how_long_a_start_in_place_takes_is_no_delay(cadence: dict[str, Any], step: int) -> None:
+    """Its first step may compile for half an hour, as that of the first start may."""
+    world = saving(world_with(cadence, train=COMPILED), 20, 40)
+    world = restart(train(world, 60), step).steps(1, step_s=1_700.0)
+    assert watch(saving(world, step + 20, step + 40), interval_s=2.0).halted() == []
+
+
+@pytest.mark.parametrize("cadence", [{"every_steps": 5}, {"every_s": 60.0}], ids=["steps", "s"])
+def test_nor_is_that_of_one_rank_for_which_the_others_wait(cadence: dict[str, Any]) -> None:
+    world = train(saving(world_with(cadence, train=COMPILED), 20, 40), 60)
+    restart(world, 46, ranks=(1,)).open_step()
+    world.compute(step_s=[10.0, 1_700.0])
+    world.close_step()
+    assert watch(saving(world, 66, 86), interval_s=2.0).halted() == []
+
+
+def test_one_that_compiles_again_and_again_and_saves_nothing_is_overdue() -> None:
+    world = saving(world_with({"every_s": 60.0}, train=COMPILED), 20)
+    since = world.mono
+    for attempt in range(10):
+        restart(train(world, 400), 20, f"again{attempt}").steps(1, step_s=1_700.0)
+    told = overdue(watch(world, interval_s=2.0))
+    assert [finding.severity for finding in told] == [Severity.WARN, Severity.HALT]
+    for finding, starts, limit_s in zip(told, (1, 3), (690.0, 1_380.0), strict=True):
+        passed_s = finding.at - EPOCH + T0 - since
+        assert passed_s == pytest.approx(limit_s + starts * 1_700.0, abs=20)
+
+
+def test_a_start_in_place_is_no_delay_for_as_long_as_it_may_take() -> None:
+    """The boot 300 s, the first step 900 s: who goes on starting is overdue all the same."""
+    waited = Waited({"every_s": 100.0})
+    assert waited.at(100.0) == []
+    waited.again(0.0, first_mono=NOW + 100.0, started_mono=None, completed_steps=0, top_step=1)
+    assert waited.at(1_360.0) == []
+    assert limits(waited.at(1_360.25)) == [(Severity.WARN, 1_360.0)]
+    waited.again(0.0, first_mono=NOW + 100.0, top_step=1)
+    waited.rule.observe_tick(waited.own, Tick(n=1, mono=NOW + 1_500.0, ts=EPOCH), waited.view)
+    assert waited.at(1_520.0) == []
+    assert limits(waited.at(1_520.25)) == [(Severity.HALT, 1_520.0)]
+
+
+def test_time_that_the_watcher_was_away_is_no_start_either() -> None:
+    waited = Waited({"every_s": 100.0})
+    assert waited.at(100.0) == []
+    waited.again(0.0, first_mono=NOW + 100.0, started_mono=None, completed_steps=0, top_step=1)
+    assert waited.at(100.25) == []
+    assert waited.at(300.0, late_s=100.0) == []
+    waited.again(0.0, first_mono=NOW + 200.0, top_step=1)
+    assert waited.at(300.25) == []
+    assert waited.at(360.25) == []
+    assert limits(waited.at(360.5)) == [(Severity.WARN, 260.25)]
+
+
+def test_a_checkpoint_that_is_verified_during_a_start_counts_from_then() -> None:
+    waited = Waited({"every_s": 100.0})
+    assert waited.at(50.0) == []
+    waited.again(0.0, first_mono=NOW + 100.0, started_mono=None, completed_steps=0, top_step=30)
+    waited.rank.step = 30
+    assert waited.at(110.0) == []
+    assert waited.at(200.0, saved=20) == []
+    waited.again(0.0, first_mono=NOW + 100.0, top_step=30, completed=31)
+    assert waited.at(300.0) == []
+    assert waited.at(460.0) == []
+    assert limits(waited.at(460.25)) == [(Severity.WARN, 260.0)]
 
 
 def test_one_that_starts_from_scratch_again_and_again_is_overdue() -> None:
