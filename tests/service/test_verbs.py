@@ -20,6 +20,14 @@ from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
 from tests.service.test_judging import stalled
 
+HANDS_ON = {
+    "phases.sanity.steps": 30,
+    "phases.sanity.gate": [],
+    "phases.sanity.checkpoint": {"every_steps": 10},
+    "phases.synthetic.init_from": "sanity",
+}
+"""The second phase of the demo begins with the weights of the first, which saves some."""
+
 
 def verb(plane: Plane, experiment: str, name: str, **more: Any) -> Any:
     return plane.call("POST", f"/experiments/{experiment}/{name}", json={"reason": "test"}, **more)
@@ -378,13 +386,7 @@ def test_a_clock_that_is_set_back_leaves_the_last_run_the_last(
 ) -> None:
     """The next phase began with the weights of the run that had been halted before."""
     home = tmp_path / "runs"
-    sets = {
-        "phases.sanity.steps": 30,
-        "phases.sanity.gate": [],
-        "phases.sanity.checkpoint": {"every_steps": 10},
-        "phases.synthetic.init_from": "sanity",
-    }
-    experiment = plane.submit(set=sets)
+    experiment = plane.submit(set=HANDS_ON)
     worker = plane.worker(home=home)
     first = plane.next_order(worker)
     worker.start(first)
@@ -411,14 +413,7 @@ def test_what_a_verb_goes_on_from_is_looked_up_again_where_the_run_ends_meanwhil
 ) -> None:
     """Checkpoints are read before anything is locked: the next phase had none, or an earlier."""
     home = tmp_path / "runs"
-    sets = {
-        "phases.sanity.steps": 30,
-        "phases.sanity.gate": [],
-        "phases.sanity.checkpoint": {"every_steps": 10},
-        "phases.sanity.approve": "always",
-        "phases.synthetic.init_from": "sanity",
-    }
-    experiment = plane.submit(set=sets)
+    experiment = plane.submit(set={**HANDS_ON, "phases.sanity.approve": "always"})
     worker = plane.worker(home=home)
     order = plane.next_order(worker)
     save_checkpoint(home / order.run, step=10)
