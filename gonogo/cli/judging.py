@@ -123,6 +123,8 @@ def print_judged(document: dict[str, Any], directory: Path) -> None:
         print_lines(f"  {line}" for line in diagnosis_lines(document["diagnosis"]))
     if document.get("cause"):
         print_lines(f"  {line}" for line in cause_lines(Cause.model_validate(document["cause"])))
+    if document["run"]:
+        print_lines([f"run      {document['run']}"])
     out.print(f"verdict  {verdict_text(document['verdict'])}")
     print_lines([f"next     {_next_of(document, directory)}"])
 

@@ -14,7 +14,7 @@ from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.facts import Facts, History, Remedy
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.plan import Plan
@@ -97,6 +97,7 @@ def judge_directory(
     more = {
         "findings": [finding.wire() for finding in findings],
         "not_observed": [
+            *_elsewhere(path, order),
             *facts.not_observed,
             *_not_compared(order),
             *_between_steps(facts),
@@ -147,6 +148,14 @@ def _recorded_order(run_dir: RunDir) -> Order | None:
         return load_order(run_dir)
     except Corrupt as error:
         raise Rejected(f"order.json: {str(error).removeprefix('order.json: ')}") from error
+
+
+def _elsewhere(path: Path, order: Order | None) -> Iterator[str]:
+    """Yield that a directory which is named as a run holds another one's."""
+    name = path.resolve().name
+    if order is not None and is_id(name, Kind.RUN) and order.run != name:
+        held = order.run or "a run without a name"
+        yield f"{name}: what lies in its directory is of {held}; nothing here is known of {name}"
 
 
 def _not_compared(order: Order | None) -> Iterator[str]:

@@ -353,3 +353,14 @@ def test_weights_that_nobody_handed_to_a_run_are_said(
     make_runs.save_run(tmp_path / "run", order, ranks, make_runs.exit_of(ranks))
     found = judge_directory(tmp_path / "run")
     assert any(row.startswith("init_from: ") for row in found["not_observed"]) is told
+
+
+def test_a_directory_that_is_named_as_another_run_says_whose_it_is(copy_run: CopyRun) -> None:
+    path = copy_run("healthy")
+    run, name = load_run(path).order.run, new_id(Kind.RUN)
+    said = f"{name}: what lies in its directory is of {run}; nothing here is known of {name}"
+    assert not [row for row in judge_directory(path)["not_observed"] if "its directory" in row]
+    own = path.rename(path.with_name(run))
+    assert not [row for row in judge_directory(own)["not_observed"] if "its directory" in row]
+    other = own.rename(path.with_name(name))
+    assert judge_directory(other)["not_observed"][0] == said

@@ -186,13 +186,19 @@ class SupervisedRun:
                 send_signal(pid, signal.SIGKILL)
 
 
+def _state_of(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / "keeper.json").read_text())
+    return found
+
+
 def kill_before_the_last_look(path: Path) -> None:
     """Have a run come to its end with nobody who sees it: watcher and keeper are killed then."""
     steps = path / "heartbeat_rank0.jsonl"
     wait_until(lambda: steps.exists() and b"step_end" in steps.read_bytes(), "a step")
-    state = json.loads((path / "keeper.json").read_text())
     watched = path / "watch.jsonl"
     wait_until(lambda: watched.exists() and b'"upto"' in watched.read_bytes(), "a watched line")
+    wait_until(lambda: _state_of(path)["watcher"], "keeper.json to name the watcher")
+    state = _state_of(path)
     assert send_signal(state["watcher"]["pid"], signal.SIGSTOP)
     wait_until((path / "exit.json").exists, "the end")
     assert send_signal(state["pid"], signal.SIGKILL)

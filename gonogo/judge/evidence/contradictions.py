@@ -6,23 +6,22 @@ not say which of them lies. Of the predecessor's lines only the reported speed h
 the distance between them.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
 from gonogo.contract.canonical import added
 from gonogo.contract.facts import ProcessExit
-from gonogo.contract.heartbeat import Identity, Msg
+from gonogo.contract.heartbeat import Msg
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Detector, OutcomeCode
 from gonogo.contract.records import RankExit
 from gonogo.contract.rules import Rules
 from gonogo.contract.tick import parse_rank
+from gonogo.judge.evidence.learning import find_nothing_learnt
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.steps import RankSteps
 from gonogo.judge.evidence.table import NUMBERS
-from gonogo.judge.watch.detectors.frozen import is_exact
 from gonogo.rundir import heartbeat_rank
 
 IMPLAUSIBLE_SPEED = Detector.IMPLAUSIBLE_SPEED
@@ -45,20 +44,10 @@ EVALUATED_BEYOND = 4
 """Version of the facts since which an evaluation is of a step that was ordered, too."""
 LAST_STEP_FIRST = 4
 """Version of the facts since which who came to the last step before he could leave completed."""
-NOTHING_LEARNT = 4
-"""Version of the facts since which steps that changed no weight are no training."""
 ONE_IDENTITY = 4
 """Version of the facts since which a rank is one thing all the while, whatever was ordered."""
-SCALING_STEPS = 8
-"""Of so many each may be left out where a loss is scaled: each halves the scale, from 2^16."""
-ALIKE_STEPS = 20
-"""Steps of which no model has the bit-equal loss."""
-ALIKE_EVALUATIONS = 4
-"""So many on one set, `ALIKE_STEPS` apart, do not find the bit-equal loss where a weight moved."""
 FIRST_HEARD = 4
 """Version of the facts since which a device's first sample is held against its preflight."""
-MOST_TOLD = 4
-"""Losses that a sentence names."""
 HALT = ".HALT"
 """It asks the ranks to leave; what `.kill` asks for leaves nobody time to come to an end."""
 OVERLAP_S = 1.0
@@ -313,95 +302,8 @@ def _negative_evaluations(record: RunRecord, rules: Rules) -> Iterator[str]:
             yield f"rank {rank}: the seconds (dt) of {count} evaluations are negative"
 
 
-def _nothing_applied(record: RunRecord, rules: Rules) -> Iterator[str]:
-    """Compare that a rank took steps with what it says of each update.
-
-    In half precision a scaled loss overflows until its scale has been lowered, so the first updates
-    of a healthy run are left out; of a run that does not say its precision that may be, too.
-    """
-    if rules.facts_v < NOTHING_LEARNT:
-        return
-    for rank, steps in sorted(record.ranks.items()):
-        told = [step for step, _ in steps.steps.steps_of(Msg.PROGRESS)]
-        scaled = rules.identity.dtype in (None, "fp16") and len(told) <= SCALING_STEPS
-        left_out = set() if scaled else set(steps.skipped())
-        for name in ("loss",) if scaled else ("loss", "grad_norm"):
-            found = steps.samples(name).items()
-            left_out.update(step for step, value in found if not math.isfinite(value))
-        if told and left_out.issuperset(told):
-            yield (
-                f"rank {rank} says of each of its {len(told)} steps that its update was left out"
-                " (skipped, or not finite)"
-            )
-
-
-def _one_loss(record: RunRecord, rules: Rules) -> Iterator[str]:
-    """Compare that ranks took steps with their loss, which no step of a model leaves as it was.
-
-    D9 halts on it after many more steps, for a trainer may hold its loss for a while. What is
-    rounded, of half precision or zero may stay equal, and a loss or a gradient norm that moves on
-    one rank excuses all. Ranks may each tell the loss of their own share.
-    """
-    if rules.facts_v < NOTHING_LEARNT:
-        return
-    losses = [loss for row in record.ranks.values() if (loss := row.samples("loss"))]
-    norms = [row.samples("grad_norm") for row in record.ranks.values()]
-    if any(len(set(rows.values())) > 1 for rows in (*losses, *norms)):
-        return
-    steps = max(map(len, losses), default=0)
-    told = sorted({value for loss in losses for value in loss.values()})
-    exact = all(math.isfinite(value) and is_exact(value) for value in told)
-    if exact and steps >= _alike_steps(rules):
-        values = ", ".join(f"{value:.9g}" for value in told[:MOST_TOLD])
-        of = (
-            "the loss is" if len(told) == 1 else f"of {len(losses)} ranks the loss is each its own,"
-        )
-        yield (
-            f"{of} {values} at each of {steps} steps: they changed nothing, or told again what one"
-            " of them had"
-        )
-
-
-def _no_rate(record: RunRecord, rules: Rules) -> Iterator[str]:
-    """Compare that ranks took steps with the rate at which they say that they learnt.
-
-    One that rises from 0 or ends there is 0 for a while, and what an unchanged program prints (it
-    does not say what it is) may be rounded to it. A rate above 0 on one rank excuses all.
-    """
-    if rules.facts_v < NOTHING_LEARNT:
-        return
-    speak = (row for row in record.ranks.values() if row.identity() not in (None, Identity()))
-    rates = [row.samples("lr") for row in speak]
-    steps = max(map(len, rates), default=0)
-    if steps >= ALIKE_STEPS and not any(value for rows in rates for value in rows.values()):
-        yield f"the learning rate is 0 at each of {steps} steps: they changed nothing"
-
-
-def _one_validation(record: RunRecord, rules: Rules) -> Iterator[str]:
-    """Compare that ranks took steps with what their evaluations found.
-
-    As in `_one_loss` what may be rounded does not count, and one that moves on a rank excuses all.
-    """
-    told = [row for row in record.ranks.values() if row.evals]
-    if rules.facts_v < NOTHING_LEARNT or any(row.eval_spans() for row in told):
-        return
-    values = [set(row.evals.values()) for row in told]
-    exact = all(math.isfinite(value) and is_exact(value) for rows in values for value in rows)
-    steps = {step for row in told for step in row.evals}
-    if not exact or any(len(rows) > 1 for rows in values) or len(steps) < ALIKE_EVALUATIONS:
-        return
-    if max(steps) - min(steps) >= _alike_steps(rules):
-        at = f"{min(map(min, values)):.9g} at each of {len(steps)} evaluations"
-        yield (
-            f"the validation loss is {at}: the steps between changed nothing, or it is that of one"
-            " of them"
-        )
-
-
-def _alike_steps(rules: Rules) -> int:
-    """Return how many steps may have one loss: as many as D9 has no suspicion of."""
-    said = rules.watch.get("frozen.loss_steps")
-    return max(ALIKE_STEPS, said.value if said and isinstance(said.value, int) else 0)
+def _nothing_learnt(record: RunRecord, rules: Rules) -> Iterator[str]:
+    return find_nothing_learnt(record.ranks, rules)
 
 
 def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
@@ -500,10 +402,7 @@ RULES: tuple[Callable[[RunRecord, Rules], Iterator[str]], ...] = (
     _negative,
     _no_share,
     _negative_evaluations,
-    _nothing_applied,
-    _one_loss,
-    _no_rate,
-    _one_validation,
+    _nothing_learnt,
     _clocks,
     _model,
     _devices,

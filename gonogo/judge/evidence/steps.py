@@ -72,6 +72,8 @@ class BootSteps:
     """Steps of its `eval` lines, of those without a validation loss, too."""
     spans: dict[str, dict[int, Span]] = field(default_factory=dict)
     """Number → step → lowest and highest, of steps that several `progress` lines tell it of."""
+    loss_scales: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Step → seq and loss scale of its `progress` line."""
     apart: set[int] = field(default_factory=set)
     """Steps at which it evaluated or saved."""
     began_ts: float = float("inf")
@@ -126,8 +128,8 @@ class BootSteps:
             if mono < self.stepped_mono:
                 self.stepped_mono = mono
             self._take_start(beat)
-            if beat.msg == _PROGRESS and self.steps.said(_PROGRESS, beat.step):
-                self._take_again(beat)
+            if beat.msg == _PROGRESS:
+                self._take_progress(beat)
             self.steps.take(beat)
         else:
             self._take_apart(beat)
@@ -137,6 +139,13 @@ class BootSteps:
         known = self.steps.start_of(beat.step) if beat.msg == Msg.STEP_START else None
         if known is not None:
             self._starts.setdefault(beat.step, dict([known]))[beat.seq] = beat.mono
+
+    def _take_progress(self, beat: Heartbeat) -> None:
+        if self.steps.said(_PROGRESS, beat.step):
+            self._take_again(beat)
+        scale = beat.loss_scale
+        if scale is not None and beat.seq >= self.loss_scales.get(beat.step, (0, 0.0))[0]:
+            self.loss_scales[beat.step] = beat.seq, scale
 
     def _take_again(self, beat: Heartbeat) -> None:
         """Take the numbers of a step that has been told of before, but of updates left out."""
@@ -313,6 +322,19 @@ class RankSteps:
         """
         return [part for part in self._begun_before(first_step) if part.last_step >= last_step]
 
+    def failed_at_end(self, first_step: int, last_step: int) -> list[int]:
+        """Return which trainings in a row said error at the last step and never that it was done.
+
+        Args:
+            first_step: of the run.
+            last_step: that was ordered.
+        """
+        parts = self.trainings_before(first_step, last_step)
+        ends = ((number, part.boots[-1]) for number, part in enumerate(parts, 1))
+        return [
+            number for number, boot in ends if boot.error_seq is not None and boot.done_step is None
+        ]
+
     def given_up(self, first_step: int, last_step: int) -> list[int]:
         """Return the last step of each training that another one took the place of before its end.
 
@@ -396,6 +418,12 @@ class RankSteps:
     def eval_s(self) -> dict[int, float]:
         """Step → the seconds that its evaluation took, where the line tells them."""
         return self._told_last(lambda boot: boot.eval_s)
+
+    @property
+    def loss_scales(self) -> dict[int, float]:
+        """Step → what its loss was scaled by."""
+        told = self._told_last(lambda boot: boot.loss_scales)
+        return {step: scale for step, (_, scale) in told.items()}
 
     @property
     def evaluated(self) -> frozenset[int]:

@@ -561,6 +561,38 @@ def test_a_run_that_began_anew_before_its_end_says_so(
     assert not [row for row in build_facts(record, rules).not_observed if "given up" in row]
 
 
+@pytest.mark.parametrize(
+    ("last", "messages", "told"),
+    [
+        (0, ["error"], True),
+        (0, ["error", "done"], False),
+        (0, ["done"], False),
+        (0, [], False),
+        (1, ["error"], False),
+    ],
+)
+def test_a_training_of_a_row_that_failed_after_its_last_step_is_told(
+    last: int, messages: list[str], told: bool
+) -> None:
+    order = order_of()
+    rank = Rank(0, order)
+    rank.boot()
+    for number in range(2):
+        for step in range(1, order.steps + 1 - (0 if number else last)):
+            rank.step(step)
+        if not number:
+            for msg in messages:
+                rank.say(msg, order.steps, None)
+            rank.restart(0, boot="again")
+    rank.done()
+    record = record_of(order, [rank, *healthy_ranks(order)[1:]])
+    said = (
+        "failed: training 1 of those in a row said error after its last step, and not that it was"
+        " done; the gate saw its steps"
+    )
+    assert (said in facts_of(record).not_observed) is told
+
+
 def test_a_run_of_as_many_steps_as_it_likes_gave_none_up() -> None:
     order = order_of().model_copy(update={"steps": None})
     rank = Rank(0, order)

@@ -1,0 +1,225 @@
+"""Did the steps that were taken change the model? One sentence for each sign that none of them did.
+
+Each rule looks at a whole training, from its first step to its last: of a run of several in a row
+at each, for the steps of one are laid over those of the one before. What a trainer holds for a
+while, or what stops changing in mid-run, is the watchdog's (D9, D10).
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+
+from gonogo.contract.heartbeat import Identity, Msg
+from gonogo.contract.rules import Rules
+from gonogo.judge.evidence.steps import RankSteps, Span
+from gonogo.judge.watch.detectors.frozen import is_exact
+
+NOTHING_LEARNT = 4
+"""Version of the facts since which steps that changed no weight are no training."""
+SCALING_STEPS = 8
+"""Of so many each may be left out where a loss is scaled: each halves the scale, from 2^16."""
+ALIKE_STEPS = 20
+"""Steps of which no model has the bit-equal loss."""
+ALIKE_EVALUATIONS = 4
+"""So many on one set, `ALIKE_STEPS` apart, do not find the bit-equal loss where a weight moved."""
+MOST_TOLD = 4
+"""Losses that a sentence names."""
+
+Training = Mapping[int, RankSteps]
+"""Rank → its steps."""
+
+
+def find_nothing_learnt(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Yield why the steps of a training changed nothing, one sentence each."""
+    if rules.facts_v < NOTHING_LEARNT:
+        return
+    trainings = [*_trainings_before(ranks, rules), ranks]
+    for number, training in enumerate(trainings, 1):
+        which = "" if number == len(trainings) else f"training {number} of {len(trainings)}: "
+        for rule in (_nothing_applied, _one_loss, _no_rate, _one_validation, _no_tokens):
+            yield from (which + text for text in rule(training, rules))
+
+
+def _trainings_before(ranks: Training, rules: Rules) -> list[Training]:
+    """Return the trainings in a row that went to the last step, but the last of them."""
+    if not rules.known or rules.steps is None:
+        return []
+    told = {
+        rank: row.trainings_before(rules.first_step, rules.steps) for rank, row in ranks.items()
+    }
+    count = max(map(len, told.values()), default=0)
+    return [
+        {rank: parts[number] for rank, parts in told.items() if number < len(parts)}
+        for number in range(count)
+    ]
+
+
+def _nothing_applied(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Compare that a rank took steps with what it says of each update.
+
+    In half precision a scaled loss overflows until its scale has been lowered, so the first updates
+    of a healthy run are left out; of a run that does not say its precision that may be, too.
+    """
+    for rank, steps in sorted(ranks.items()):
+        told = [step for step, _ in steps.steps.steps_of(Msg.PROGRESS)]
+        scaled = rules.identity.dtype in (None, "fp16") and len(told) <= SCALING_STEPS
+        left_out = set() if scaled else set(steps.skipped()) | _overflowed(steps.loss_scales)
+        for name in ("loss",) if scaled else ("loss", "grad_norm"):
+            found = steps.samples(name).items()
+            left_out.update(step for step, value in found if not math.isfinite(value))
+        if told and left_out.issuperset(told):
+            yield (
+                f"rank {rank} says of each of its {len(told)} steps that its update was left out"
+                " (skipped, not finite, or its loss scale lowered)"
+            )
+
+
+def _overflowed(scales: Mapping[int, float]) -> set[int]:
+    """Return the steps whose update a loss scale shows to have been left out: it was lowered.
+
+    Where it is told before the update the step after shows it; of the first step, the second.
+    """
+    told = sorted(scales)
+    found = {
+        step
+        for before, step in pairwise(told)
+        if scales[step] < scales[before] or not scales[step] > 0.0
+    }
+    return found | set(told[:1]) if found.issuperset(told[1:2]) and len(told) > 1 else found
+
+
+def _one_loss(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Compare that ranks took steps with their loss, which no step of a model leaves as it was.
+
+    Nor do losses come back one after the other, as those of data that is not shuffled do where the
+    weights stay. D9 halts on one loss after many more steps, for a trainer may hold it for a while.
+    What is rounded, of half precision or zero may stay equal, and a loss or a gradient norm that
+    moves on one rank excuses all. Ranks may each tell the loss of their own share.
+    """
+    told = [(row.samples("loss"), row.samples("grad_norm")) for row in ranks.values()]
+    often: list[tuple[int, int]] = []
+    for losses, norms in told:
+        period = _period(list(losses.values()))
+        if len(losses) - period + 1 >= _alike_steps(rules):
+            often.append((len(losses), period))
+        elif period > 1:
+            return
+        if _moves(norms, losses, period) or not _mostly_exact(losses.values()):
+            return
+    steps, period = max(often, default=(0, 0))
+    values = sorted({value for losses, _ in told for value in losses.values()})
+    if period > 1:
+        of = f"the losses of {steps} steps are those of the first {period}, again and again:"
+    else:
+        listed = ", ".join(f"{value:.9g}" for value in values[:MOST_TOLD])
+        count = sum(1 for losses, _ in told if losses)
+        whose = "the loss is" if len(values) == 1 else f"of {count} ranks the loss is each its own,"
+        of = f"{whose} {listed} at each of {steps} steps:"
+    if often:
+        yield f"{of} they changed nothing, or told again what one of them had"
+
+
+def _mostly_exact(losses: Collection[float]) -> bool:
+    """Say whether most losses are neither rounded nor of half precision, nor zero."""
+    exact = sum(1 for loss in losses if math.isfinite(loss) and is_exact(loss))
+    return 2 * exact >= len(losses)
+
+
+def _moves(norms: Mapping[int, float], losses: Mapping[int, float], period: int) -> bool:
+    """Say whether a gradient norm differs where the loss came back."""
+    steps = sorted(losses)
+    lag = steps[period] - steps[0] if len(steps) > period else 1
+    known: dict[int, float] = {}
+    return any(known.setdefault(step % lag, norm) != norm for step, norm in norms.items())
+
+
+def _period(values: Sequence[float | Span]) -> int:
+    """Return after how many values they come back, all of them, to the last; at most all.
+
+    By the prefix function of Knuth, Morris and Pratt (1977).
+    """
+    borders, border = [0] * len(values), 0
+    for place in range(1, len(values)):
+        while border and values[place] != values[border]:
+            border = borders[border - 1]
+        border += values[place] == values[border]
+        borders[place] = border
+    return len(values) - borders[-1] if values else 0
+
+
+def _no_rate(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Compare that ranks took steps with the rate at which they say that they learnt.
+
+    One that rises from 0 or ends there is 0 for a while, and what an unchanged program prints may
+    be rounded to it. A rate above 0 on one rank excuses all.
+    """
+    rates = [row.samples("lr").values() for row in _of_our_protocol(ranks)]
+    steps = max(map(len, rates), default=0)
+    if steps >= ALIKE_STEPS and not any(map(_is_rate, chain(*rates))):
+        yield f"the learning rate is 0 or not finite at each of {steps} steps: they changed nothing"
+
+
+def _is_rate(value: float) -> bool:
+    return value != 0.0 and math.isfinite(value)
+
+
+def _no_tokens(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Compare that ranks took steps with what they say that these carried; one rank excuses all."""
+    tokens = [row.steps.tokens_told().values() for row in _of_our_protocol(ranks)]
+    steps = max(map(len, tokens), default=0)
+    if steps and not any(chain(*tokens)):
+        yield (
+            f"tokens is 0 at each of {steps} steps: they learnt from none (a step whose data has no"
+            " tokens leaves `tokens` out)"
+        )
+
+
+def _of_our_protocol(ranks: Training) -> list[RankSteps]:
+    """Return the ranks that say what they are: an unchanged program, which is read, does not."""
+    return [row for row in ranks.values() if row.identity() not in (None, Identity())]
+
+
+def _one_validation(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Compare that ranks took steps with what their evaluations found, on one set or on several.
+
+    As in `_one_loss` what may be rounded does not count, and one that moves on a rank excuses all.
+    """
+    told = [_found(row) for row in ranks.values() if row.evals]
+    spans = {span for rows in told for span in rows.values()}
+    if any(not math.isfinite(low) or not _is_exact(low, high) for low, high in spans):
+        return
+    most = 0, 0
+    for rows in told:
+        period = _period([span for _, span in sorted(rows.items())])
+        often = len(rows) - period + 1 >= ALIKE_EVALUATIONS
+        if often and max(rows) - sorted(rows)[period - 1] >= _alike_steps(rules):
+            most = max(most, (len(rows), period))
+        elif period > 1:
+            return
+    count, period = most
+    if period > 1:
+        of = f"the validation losses of {count} evaluations are those of the first {period}"
+        yield f"{of}, again and again: the steps between changed nothing"
+    elif count:
+        at = f"{min(low for low, _ in spans):.9g} at each of {count} evaluations"
+        yield (
+            f"the validation loss is {at}: the steps between changed nothing, or it is that of one"
+            " of them"
+        )
+
+
+def _found(row: RankSteps) -> dict[int, Span]:
+    """Return step → lowest and highest validation loss: it may have evaluated on several sets."""
+    apart = row.eval_spans()
+    return {step: apart.get(step, (loss, loss)) for step, loss in row.evals.items()}
+
+
+def _is_exact(low: float, high: float) -> bool:
+    """Say whether one of the numbers is neither rounded nor of half precision, nor zero."""
+    return is_exact(low) or is_exact(high)
+
+
+def _alike_steps(rules: Rules) -> int:
+    """Return how many steps may have one loss: as many as D9 has no suspicion of."""
+    said = rules.watch.get("frozen.loss_steps")
+    return max(ALIKE_STEPS, said.value if said and isinstance(said.value, int) else 0)

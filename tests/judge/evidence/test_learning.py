@@ -1,0 +1,549 @@
+"""Steps that changed nothing are told of, and those that did are not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from gonogo.contract.heartbeat import Heartbeat
+from gonogo.judge.evidence.contradictions import find_contradictions
+from gonogo.judge.evidence.record import RunRecord
+from gonogo.judge.evidence.steps import build_rank_steps
+from gonogo.judge.gate.rules import build_rules
+from tests.data.make_runs import healthy_ranks, order_of
+from tests.judge.evidence.beats import ORDER, beat, of_rank, steps_that, told
+from tests.judge.runs import judged, record_of, with_gate
+
+LEFT_OUT = "rank 0 says of each of its 12 steps that its update was left out"
+
+
+@pytest.mark.parametrize(
+    ("says", "named"),
+    [
+        ([{"loss": 5.0, "skipped": True}] * 12, True),
+        ([{"loss": 5.0, "grad_norm": float("inf")}] * 12, True),
+        ([{"loss": float("nan")}] * 12, True),
+        ([{"loss": 5.0, "skipped": True}, {"loss": 5.0, "grad_norm": float("nan")}] * 6, True),
+        ([{"loss": 5.0, "skipped": True}] * 11 + [{"loss": 5.0, "grad_norm": 1.0}], False),
+        ([{"loss": 5.0, "grad_norm": float("inf")}] * 11 + [{"loss": 5.0}], False),
+        ([{"loss": 5.0, "skipped": False}] * 12, False),
+        ([{}] * 12, False),
+        ([], False),
+    ],
+)
+def test_who_took_steps_says_of_one_that_it_was_applied(
+    says: list[dict[str, Any]], named: bool
+) -> None:
+    found = told({0: steps_that(*says)})
+    assert [row.startswith(LEFT_OUT) for row in found] == [True] * named
+
+
+@pytest.mark.parametrize(
+    ("says", "steps", "dtype", "named"),
+    [
+        ({"loss": 5.0, "skipped": True}, 8, "fp16", False),
+        ({"loss": 5.0, "grad_norm": float("inf")}, 1, None, False),
+        ({"loss": 5.0, "skipped": True}, 9, "fp16", True),
+        ({"loss": 5.0, "skipped": True}, 9, None, True),
+        ({"loss": 5.0, "skipped": True}, 1, "fp32", True),
+        ({"loss": 5.0, "grad_norm": float("nan")}, 2, "bf16", True),
+        ({"loss": float("nan"), "skipped": True}, 1, "fp16", True),
+    ],
+)
+def test_the_first_updates_of_a_scaled_loss_are_left_out_for_a_while(
+    says: dict[str, Any], steps: int, dtype: str | None, named: bool
+) -> None:
+    rules = build_rules(ORDER)
+    rules = rules.model_copy(
+        update={"identity": rules.identity.model_copy(update={"dtype": dtype})}
+    )
+    told_of = {0: build_rank_steps(steps_that(*[says] * steps))}
+    found = find_contradictions(RunRecord(order=ORDER, ranks=told_of), rules)
+    assert any(row.startswith("rank 0 says of each of its") for row in found) is named
+
+
+@pytest.mark.parametrize("says", [{"skipped": True}, {"grad_norm": float("inf")}])
+def test_a_run_that_left_every_update_out_is_inconclusive(says: dict[str, Any]) -> None:
+    order = with_gate(order_of(sets={"train.dtype": "fp16"}))
+    ranks = healthy_ranks(order)
+    assert judged(record_of(order, ranks)).verdict == "GO"
+    for row in ranks:
+        row.lines = [{**line, **says} if line["msg"] == "progress" else line for line in row.lines]
+    assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
+
+
+def test_who_left_every_update_out_has_not_learnt_for_what_another_rank_tells() -> None:
+    ranks = {
+        0: steps_that(*[{"loss": 5.0, "grad_norm": float("inf")}] * 12),
+        1: [
+            row.model_copy(update={"pid": 2, "rank": 1})
+            for row in steps_that(*[{"loss": 5.0}] * 12)
+        ],
+    }
+    assert [row.startswith(LEFT_OUT) for row in told(ranks)] == [True]
+
+
+@pytest.mark.parametrize(("facts_v", "count"), [(3, 0), (4, 1)])
+def test_a_release_that_let_steps_without_an_update_pass_is_replayed_as_it_judged(
+    facts_v: int, count: int
+) -> None:
+    steps = build_rank_steps(steps_that(*[{"loss": 5.0, "skipped": True}] * 12))
+    rules = build_rules(ORDER).model_copy(update={"facts_v": facts_v})
+    found = find_contradictions(RunRecord(order=ORDER, ranks={0: steps}), rules)
+    assert sum(row.startswith(LEFT_OUT) for row in found) == count
+
+
+NAN = math.nan
+EXACT = 2.3025850929940455
+
+
+def alike(loss: float, steps: int, **says: Any) -> list[dict[str, Any]]:
+    return [{"loss": loss, **says}] * steps
+
+
+@pytest.mark.parametrize(
+    ("says", "named"),
+    [
+        (alike(EXACT, 20), True),
+        (alike(EXACT, 199), True),
+        (alike(EXACT, 20, grad_norm=1.0), True),
+        (alike(EXACT, 20, grad_norm=0.0), True),
+        (alike(EXACT, 19), False),
+        (alike(EXACT, 19) + alike(EXACT + 1e-9, 1), False),
+        (alike(EXACT, 19, grad_norm=1.0) + alike(EXACT, 1, grad_norm=1.1), False),
+        (alike(0.0, 40), False),  # a hinge, or equal rewards
+        (alike(2.302585, 40), False),  # rounded
+        (alike(2.3125, 40), False),  # half precision
+        (alike(0.00048828125, 40), False),
+        ([], False),
+    ],
+)
+def test_steps_of_training_do_not_leave_the_loss_as_it_was(
+    says: list[dict[str, Any]], named: bool
+) -> None:
+    found = told({0: steps_that(*says)}, order_of(sets={"phases.smoke.steps": 200}))
+    assert [row.startswith("the loss is 2.30258509 at each of") for row in found] == [True] * named
+
+
+def test_a_loss_that_moves_on_one_rank_moves() -> None:
+    lines = {
+        rank: [row.model_copy(update={"pid": rank, "rank": rank}) for row in steps_that(*says)]
+        for rank, says in enumerate((alike(EXACT, 40), [{"loss": n / 7} for n in range(40)]))
+    }
+    order = order_of(sets={"phases.smoke.steps": 40})
+    assert told(lines, order) == []
+    still = {rank: [*rows[:1], *lines[0][1:]] for rank, rows in lines.items()}
+    still[1] = [row.model_copy(update={"pid": 1, "rank": 1}) for row in still[1]]
+    assert told(still, order) == [
+        "the loss is 2.30258509 at each of 40 steps: they changed nothing, or told again what one"
+        " of them had"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("second", "norms", "named"),
+    [
+        (alike(EXACT / 2, 40), (), True),
+        (alike(EXACT / 2, 40), (1.0, 1.1), True),
+        (alike(0.0, 40), (), False),
+        (alike(2.3125, 40), (), False),  # half precision: it may move
+        (alike(EXACT / 2, 39) + alike(EXACT, 1), (), False),
+        (alike(EXACT / 2, 39, grad_norm=1.0) + alike(EXACT / 2, 1, grad_norm=1.1), (), False),
+    ],
+)
+def test_ranks_that_each_tell_one_loss_of_their_own_have_not_moved_it(
+    second: list[dict[str, Any]], norms: tuple[float, ...], named: bool
+) -> None:
+    says = [alike(EXACT, 40), second]
+    for rank, norm in enumerate(norms):
+        says[rank] = [{**row, "grad_norm": norm} for row in says[rank]]
+    lines = {
+        rank: [row.model_copy(update={"pid": rank, "rank": rank}) for row in steps_that(*rows)]
+        for rank, rows in enumerate(says)
+    }
+    text = (
+        "of 2 ranks the loss is each its own, 1.15129255, 2.30258509 at each of 40 steps: they"
+        " changed nothing, or told again what one of them had"
+    )
+    assert told(lines, order_of(sets={"phases.smoke.steps": 40})) == [text] * named
+
+
+@pytest.mark.parametrize(("limit", "count"), [(2, 1), (20, 1), (41, 0)])
+def test_as_many_steps_have_one_loss_as_the_plan_lets_pass(limit: int, count: int) -> None:
+    order = order_of(sets={"phases.smoke.steps": 40, "watch.frozen.loss_steps": limit})
+    assert len(told({0: steps_that(*alike(EXACT, 40))}, order)) == count
+
+
+@pytest.mark.parametrize(("facts_v", "count"), [(3, 0), (4, 1)])
+def test_a_release_that_let_one_loss_pass_is_replayed_as_it_judged(
+    facts_v: int, count: int
+) -> None:
+    order = order_of(sets={"phases.smoke.steps": 40})
+    steps = build_rank_steps(steps_that(*alike(EXACT, 40)))
+    rules = build_rules(order).model_copy(update={"facts_v": facts_v})
+    assert len(find_contradictions(RunRecord(order=order, ranks={0: steps}), rules)) == count
+
+
+@pytest.mark.parametrize("norm", [None, 1.0])
+def test_a_run_whose_loss_never_moves_is_inconclusive(norm: float | None) -> None:
+    order = with_gate(order_of(sets={"phases.smoke.steps": 24}))
+    ranks = healthy_ranks(order)
+    assert judged(record_of(order, ranks)).verdict == "GO"
+    says = {"loss": EXACT, "grad_norm": norm}
+    for row in ranks:
+        row.lines = [{**line, **says} if line["msg"] == "progress" else line for line in row.lines]
+    assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
+
+
+LONGER = tuple(2.0 + n / 7 for n in range(40))
+MOVES = LONGER[:20]
+STILL = "the learning rate is 0 or not finite at each of 20 steps: they changed nothing"
+
+
+@pytest.mark.parametrize(
+    ("rates", "others", "named"),
+    [
+        ([0.0] * 20, [0.0] * 20, True),
+        ([0.0] * 20, [None] * 20, True),
+        ([0.0] * 10 + [NAN, math.inf] * 5, [NAN] * 20, True),
+        ([NAN] * 19 + [1e-9], [NAN] * 20, False),
+        ([0.0] * 19 + [None], [None] * 20, False),  # it rises from 0, or ends there
+        ([0.0] * 19 + [1e-9], [0.0] * 20, False),
+        ([0.0] * 20, [0.0] * 19 + [1e-9], False),
+        ([None] * 20, [None] * 20, False),
+    ],
+)
+def test_steps_are_taken_at_a_rate(
+    rates: list[float | None], others: list[float | None], named: bool
+) -> None:
+    lines = {
+        rank: of_rank(
+            rank,
+            steps_that(*({"loss": m, "lr": lr} for m, lr in zip(MOVES, row, strict=True))),
+            torch="2.13",
+        )
+        for rank, row in enumerate((rates, others))
+    }
+    order = order_of(sets={"phases.smoke.steps": 20})
+    assert told(lines, order) == [STILL] * named
+
+
+def test_a_rate_that_was_printed_may_be_rounded_to_0() -> None:
+    lines = steps_that(*({"loss": loss, "lr": 0.0} for loss in MOVES))
+    order = order_of(sets={"phases.smoke.steps": 20})
+    assert told({0: lines}, order) == []
+    assert told({0: of_rank(0, lines, torch="2.13")}, order) == [STILL]
+
+
+def evaluated(losses: dict[int, float]) -> list[Heartbeat]:
+    """One process's steps, of which some are evaluated."""
+    lines = steps_that(*({"loss": loss} for loss in LONGER))
+    last = len(lines)
+    rows = enumerate(losses.items(), last + 1)
+    return [*lines, *(beat(n, n, "eval", step=at, val_loss=loss) for n, (at, loss) in rows)]
+
+
+@pytest.mark.parametrize(
+    ("losses", "named"),
+    [
+        ({10: EXACT, 17: EXACT, 24: EXACT, 30: EXACT}, True),
+        ({0: EXACT, 5: EXACT, 10: EXACT, 20: EXACT}, True),
+        ({10: EXACT, 20: EXACT, 30: EXACT}, False),
+        ({10: EXACT, 11: EXACT, 12: EXACT, 29: EXACT}, False),
+        ({10: EXACT, 17: EXACT, 24: EXACT, 30: EXACT + 1e-9}, False),
+        (dict.fromkeys((10, 20, 30, 40), 0.0), False),
+        (dict.fromkeys((10, 20, 30, 40), 2.302585), False),  # rounded
+        (dict.fromkeys((10, 20, 30, 40), 2.3125), False),  # half precision
+        (dict.fromkeys((10, 20, 30, 40), float("nan")), False),  # D10 warns of it
+        ({}, False),
+    ],
+)
+def test_steps_of_training_move_what_evaluations_find(
+    losses: dict[int, float], named: bool
+) -> None:
+    found = told({0: evaluated(losses)}, order_of(sets={"phases.smoke.steps": 40}))
+    text = (
+        "the validation loss is 2.30258509 at each of 4 evaluations: the steps between changed"
+        " nothing, or it is that of one of them"
+    )
+    assert found == [text] * named
+
+
+def test_an_evaluation_that_moves_on_one_rank_moves() -> None:
+    order = order_of(sets={"phases.smoke.steps": 40})
+    still = dict.fromkeys((10, 20, 30, 40), EXACT)
+    other = of_rank(1, evaluated({**still, 40: EXACT / 2}))
+    assert told({0: evaluated(still), 1: other}, order) == []
+    again = beat(999, 999.0, "eval", step=40, val_loss=EXACT / 2)
+    assert told({0: [*evaluated(still), again]}, order) == [], "one step, two evaluations"
+    assert len(told({0: evaluated(still), 1: of_rank(1, evaluated({}))}, order)) == 1
+    own = dict.fromkeys(still, EXACT / 2)
+    assert len(told({0: evaluated(still), 1: of_rank(1, evaluated(own))}, order)) == 1
+
+
+@pytest.mark.parametrize(("facts_v", "count"), [(3, 0), (4, 2)])
+def test_a_release_that_let_steps_without_a_rate_pass_is_replayed_as_it_judged(
+    facts_v: int, count: int
+) -> None:
+    order = order_of(sets={"phases.smoke.steps": 40})
+    lines = evaluated(dict.fromkeys((10, 20, 30, 40), EXACT))
+    lines = [row.model_copy(update={"lr": 0.0} if row.msg == "progress" else {}) for row in lines]
+    steps = build_rank_steps(of_rank(0, lines, torch="2.13"))
+    rules = build_rules(order).model_copy(update={"facts_v": facts_v})
+    assert len(find_contradictions(RunRecord(order=order, ranks={0: steps}), rules)) == count
+
+
+def test_a_run_without_a_learning_rate_is_inconclusive() -> None:
+    order = with_gate(order_of(sets={"phases.smoke.steps": 24}))
+    ranks = healthy_ranks(order)
+    for row in ranks:
+        row.lines = [
+            {**line, "lr": 0.0} if line["msg"] == "progress" else line for line in row.lines
+        ]
+    assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
+
+
+def scaled(*scales: float | None) -> list[dict[str, Any]]:
+    return [{"loss": loss, "loss_scale": scale} for loss, scale in zip(MOVES, scales, strict=False)]
+
+
+HALVED = tuple(2.0 ** (16 - n) for n in range(12))
+
+
+@pytest.mark.parametrize(
+    ("scales", "named"),
+    [
+        (HALVED, True),
+        ((*HALVED[:6], *(0.0,) * 6), True),  # it comes to an end there, and nothing else does
+        ((*HALVED[:11], HALVED[10]), False),
+        ((HALVED[0], *HALVED[:11]), False),
+        ((*HALVED[:11], 2 * HALVED[10]), False),
+        ((1.0,) * 12, False),
+        ((*HALVED[:5], None, *HALVED[6:]), False),
+        ((*HALVED[:11], NAN), True),
+    ],
+)
+def test_a_loss_scale_that_falls_leaves_the_update_out(
+    scales: tuple[float | None, ...], named: bool
+) -> None:
+    found = told({0: steps_that(*scaled(*scales))})
+    assert [row.startswith(LEFT_OUT) for row in found] == [True] * named
+
+
+def test_the_first_loss_scales_of_half_precision_fall() -> None:
+    rules = build_rules(order_of(sets={"train.dtype": "fp16"}))
+    for count, named in ((8, 0), (9, 1)):
+        steps = build_rank_steps(steps_that(*scaled(*HALVED[:count])))
+        assert len(find_contradictions(RunRecord(order=ORDER, ranks={0: steps}), rules)) == named
+
+
+def test_the_loss_scale_that_was_told_last_counts_in_any_order() -> None:
+    lines = steps_that(*scaled(*HALVED))
+    again = lines[4].model_copy(update={"seq": 99, "mono": 99.0, "loss_scale": 2.0**17})
+    for told_of in ([*lines, again], [again, *lines]):
+        assert told({0: told_of}) == []
+
+
+CYCLE = tuple(2.0 + n / 7 for n in range(1, 6))
+
+
+def cycled(steps: int, *norms: float) -> list[dict[str, Any]]:
+    losses = [{"loss": CYCLE[n % len(CYCLE)]} for n in range(steps)]
+    return [
+        {**row, **({"grad_norm": norms[n % len(norms)]} if norms else {})}
+        for n, row in enumerate(losses)
+    ]
+
+
+AGAIN = "the losses of {} steps are those of the first 5, again and again: they changed nothing"
+
+
+@pytest.mark.parametrize(
+    ("says", "named"),
+    [
+        (cycled(24), True),
+        (cycled(39), True),
+        (cycled(24, *CYCLE), True),
+        (cycled(24, 1.0), True),
+        (cycled(23), False),
+        ([*cycled(23), {"loss": CYCLE[3] + 1e-9}], False),
+        ([{"loss": CYCLE[0] + 1e-9}, *cycled(38)], False),
+        (cycled(24, 1.0, 1.1), False),
+        ([*cycled(39, *CYCLE), {"loss": CYCLE[4], "grad_norm": 1.0}], False),
+        ([{"loss": round(row["loss"], 4)} for row in cycled(40)], False),
+        ([*cycled(24), *alike(CYCLE[0], 16)], False),
+    ],
+)  # fmt: skip
+def test_losses_that_come_back_one_after_the_other_were_changed_by_nothing(
+    says: list[dict[str, Any]], named: bool
+) -> None:
+    found = told({0: steps_that(*says)}, order_of(sets={"phases.smoke.steps": 40}))
+    expected = AGAIN.format(len(says))
+    assert [row.startswith(expected) for row in found] == [True] * named
+
+
+def test_losses_that_are_told_now_and_then_come_back_with_their_norms() -> None:
+    order = order_of(sets={"phases.smoke.steps": 60})
+    says = [{} if n % 2 else {"loss": CYCLE[n // 2 % 5], "grad_norm": 1.0} for n in range(60)]
+    assert told({0: steps_that(*says)}, order) == [
+        AGAIN.format(30) + ", or told again what one of them had"
+    ]
+    says[1] = {"grad_norm": 2.0}
+    assert len(told({0: steps_that(*says)}, order)) == 1, "another batch has another norm"
+    says[11] = {"grad_norm": 3.0}
+    assert told({0: steps_that(*says)}, order) == []
+
+
+def test_losses_that_move_on_one_rank_move_whatever_the_other_tells_again() -> None:
+    order = order_of(sets={"phases.smoke.steps": 40})
+    moving = [{"loss": 2.0 + n / 7} for n in range(40)]
+    lines = {rank: of_rank(rank, steps_that(*row)) for rank, row in enumerate((cycled(40), moving))}
+    assert told(lines, order) == []
+    lines[1] = of_rank(1, steps_that(*alike(EXACT, 40)))
+    assert len(told(lines, order)) == 1
+
+
+def on_two_sets(losses: dict[int, tuple[float, float]]) -> list[Heartbeat]:
+    """One process's steps, of which some are evaluated on two sets."""
+    lines = steps_that(*({"loss": loss} for loss in LONGER))
+    rows = ((step, loss) for step, pair in losses.items() for loss in pair)
+    last = len(lines) + 1
+    return [
+        *lines, *(beat(n, n, "eval", step=at, val_loss=x) for n, (at, x) in enumerate(rows, last))
+    ]  # fmt: skip
+
+
+PAIR = EXACT, 2 * EXACT
+
+
+@pytest.mark.parametrize(
+    ("pairs", "named"),
+    [
+        ({10: PAIR, 17: PAIR, 24: PAIR, 30: PAIR}, True),
+        ({10: PAIR, 17: PAIR[::-1], 24: PAIR, 30: PAIR}, True),
+        ({10: (EXACT, 0.5), 17: (EXACT, 0.5), 24: (EXACT, 0.5), 30: (EXACT, 0.5)}, True),
+        ({10: PAIR, 17: PAIR, 24: PAIR, 30: (EXACT, 2 * EXACT + 1e-9)}, False),
+        ({10: (0.25, 0.5), 17: (0.25, 0.5), 24: (0.25, 0.5), 30: (0.25, 0.5)}, False),
+        ({10: PAIR, 17: PAIR, 24: PAIR, 29: PAIR}, False),
+        ({10: PAIR, 30: PAIR, 31: PAIR}, False),
+    ],
+)
+def test_steps_of_training_move_what_evaluations_find_on_each_of_several_sets(
+    pairs: dict[int, tuple[float, float]], named: bool
+) -> None:
+    found = told({0: on_two_sets(pairs)}, order_of(sets={"phases.smoke.steps": 40}))
+    assert [row.startswith("the validation loss is ") for row in found] == [True] * named
+
+
+@pytest.mark.parametrize(
+    ("last", "named"),
+    [({35: EXACT}, True), ({35: EXACT + 1e-9}, False), ({}, False), ({20: EXACT}, False)],
+)
+def test_evaluations_on_two_sets_in_turn_find_something_else(
+    last: dict[int, float], named: bool
+) -> None:
+    losses = {5: EXACT, 10: EXACT / 2, 15: EXACT, 25: EXACT / 2} | last
+    if 20 in last:
+        losses = dict(zip((5, 10, 15, 20, 24), losses.values(), strict=True))
+    text = (
+        "the validation losses of 5 evaluations are those of the first 2, again and again: the"
+        " steps between changed nothing"
+    )
+    order = order_of(sets={"phases.smoke.steps": 40})
+    assert told({0: evaluated(losses)}, order) == [text] * named
+
+
+def ended(lines: list[Heartbeat], *tokens: int | None) -> list[Heartbeat]:
+    """The same steps with their ends, of which each says how many tokens it had."""
+    ends = [
+        beat(50 + n, 50.0 + n, "step_end", step=n, tokens=count)
+        for n, count in enumerate(tokens, 1)
+    ]
+    return [*lines, *ends]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "others", "named"),
+    [
+        ((0, 0), (0, 0), True),
+        ((0,), (None,), True),
+        ((0, 0), (0, 1), False),
+        ((0, 1), (0, 0), False),
+        ((None, None), (None, None), False),
+    ],
+)
+def test_steps_carried_tokens(
+    tokens: tuple[int | None, ...], others: tuple[int | None, ...], named: bool
+) -> None:
+    lines = {
+        rank: of_rank(rank, ended(steps_that(*[{"loss": 5.0}] * 2), *row), torch="2.13")
+        for rank, row in enumerate((tokens, others))
+    }
+    text = (
+        f"tokens is 0 at each of {len(tokens)} steps: they learnt from none (a step whose data has"
+        " no tokens leaves `tokens` out)"
+    )
+    assert told(lines) == [text] * named
+    printed = {
+        rank: [rows[0].model_copy(update={"torch": None}), *rows[1:]]
+        for rank, rows in lines.items()
+    }
+    assert told(printed) == [], "an unchanged program may have rounded them"
+
+
+def in_a_row(*trainings: list[dict[str, Any]]) -> list[Heartbeat]:
+    """Trainings one after the other, each a process that begins where the run began."""
+    found: list[Heartbeat] = []
+    for number, says in enumerate(trainings):
+        begun = 1000.0 * number
+        lines = [
+            row.model_copy(
+                update={"boot": f"b{number}", "pid": number + 1, "mono": begun + row.mono}
+            )
+            for row in steps_that(*says)
+        ]
+        ends = [
+            beat(500 + n, begun + 500 + n, "step_end", step=n, boot=f"b{number}", pid=number + 1)
+            for n in range(1, len(says) + 1)
+        ]
+        found += [*lines, *ends]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({"lr": 0.0}, "training 1 of 2: the learning rate is 0 or not finite"),
+        ({"loss": EXACT}, "training 1 of 2: the loss is 2.30258509 at each of 24 steps"),
+        ({"skipped": True}, "training 1 of 2: rank 0 says of each of its 24 steps"),
+    ],
+)
+def test_of_trainings_in_a_row_each_has_learnt(said: dict[str, Any], text: str) -> None:
+    order = order_of(sets={"phases.smoke.steps": 24})
+    learnt = [{"loss": 2.0 + n / 7, "lr": 0.1} for n in range(24)]
+    others = [
+        row.model_copy(update={"torch": "2.13"}) if row.msg == "boot" else row
+        for row in in_a_row([{**row, **said} for row in learnt], learnt)
+    ]
+    found = told({0: others}, order)
+    assert [row.startswith(text) for row in found] == [True]
+    begun_anew = [row for row in others if row.boot == "b1" or row.step < 24]
+    assert told({0: begun_anew}, order) == [], "who was given up is told of elsewhere"
+    assert told({0: in_a_row(learnt, learnt)}, order) == []
+
+
+def test_ranks_that_learnt_excuse_others_of_their_training_alone() -> None:
+    order = order_of(sets={"phases.smoke.steps": 24})
+    still, learnt = alike(EXACT, 24), [{"loss": 2.0 + n / 7} for n in range(24)]
+    ranks = {
+        rank: [
+            row.model_copy(update={"rank": rank, "pid": row.pid + 7 * rank})
+            for row in in_a_row(*rows)
+        ]
+        for rank, rows in enumerate(((still, learnt, learnt), (learnt, still, still)))
+    }
+    assert told(ranks, order) == []
+    ranks[1] = [row.model_copy(update={"rank": 1, "pid": row.pid + 7}) for row in in_a_row(still)]
+    assert [row[:18] for row in told(ranks, order)] == ["training 1 of 3: t"]
