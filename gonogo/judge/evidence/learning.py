@@ -77,7 +77,8 @@ def _nothing_applied(ranks: Training, rules: Rules) -> Iterator[str]:
 def _overflowed(scales: Mapping[int, float]) -> set[int]:
     """Return the steps whose update a loss scale shows to have been left out: it was lowered.
 
-    Where it is told before the update the step after shows it; of the first step, the second.
+    Where it is told before the update the step after shows it. What it was before the first step
+    nobody says, so that one counts as the others do.
     """
     told = sorted(scales)
     found = {
@@ -85,7 +86,7 @@ def _overflowed(scales: Mapping[int, float]) -> set[int]:
         for before, step in pairwise(told)
         if scales[step] < scales[before] or not scales[step] > 0.0
     }
-    return found | set(told[:1]) if found.issuperset(told[1:2]) and len(told) > 1 else found
+    return found | set(told[:1]) if found else found
 
 
 def _one_loss(ranks: Training, rules: Rules) -> Iterator[str]:

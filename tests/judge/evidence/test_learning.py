@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.judge.evidence.contradictions import find_contradictions
@@ -405,6 +407,49 @@ def test_losses_that_move_on_one_rank_move_whatever_the_other_tells_again() -> N
     assert len(told(lines, order)) == 1
 
 
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ([{}] * 40, True),
+        ([{"grad_norm": 1.0}] * 40, True),
+        ([{"grad_norm": 1.0}, {"grad_norm": 1.1}] * 20, False),
+        ([*alike(EXACT / 2, 3), *([{}] * 37)], True),
+        ([{"loss": EXACT / 2}, {"loss": EXACT / 3}, *([{}] * 38)], False),
+    ],
+)
+def test_a_rank_that_tells_little_excuses_another_where_that_moves(
+    other: list[dict[str, Any]], named: bool
+) -> None:
+    order = order_of(sets={"phases.smoke.steps": 40})
+    lines = {0: of_rank(0, steps_that(*alike(EXACT, 40))), 1: of_rank(1, steps_that(*other))}
+    assert len(told(lines, order)) == named
+
+
+@pytest.mark.parametrize(("exact", "named"), [(2, False), (3, True)])
+def test_of_losses_that_come_back_most_are_not_rounded(exact: int, named: bool) -> None:
+    order = order_of(sets={"phases.smoke.steps": 40})
+    losses = [*CYCLE[:exact], *(round(loss, 3) for loss in CYCLE[exact:])] * 8
+    assert len(told({0: steps_that(*({"loss": loss} for loss in losses))}, order)) == named
+    half = [CYCLE[0], 0.5] * 20
+    assert len(told({0: steps_that(*({"loss": loss} for loss in half))}, order)) == 1
+
+
+@given(st.lists(st.sampled_from(CYCLE[:2]), min_size=20, max_size=28))
+@example([*CYCLE[:2], *CYCLE[:1] * 2] * 6)
+@example(([CYCLE[0]] * 2 + [CYCLE[1]]) * 8)
+def test_losses_come_back_after_the_fewest_that_all_do(losses: list[float]) -> None:
+    """`AABAABAA…` comes back after 3, whatever begins of it stand elsewhere in it."""
+    order = order_of(sets={"phases.smoke.steps": 40})
+    count = len(losses)
+    period = next(n for n in range(1, count + 1) if losses[n:] == losses[: count - n])
+    expected = [f"the losses of {count} steps are those of the first {period}"]
+    if period == 1:
+        expected = [f"the loss is {losses[0]:.9g} at each of {count} steps"]
+    found = told({0: steps_that(*({"loss": loss} for loss in losses))}, order)
+    named = count - period + 1 >= 20
+    assert [row[: len(expected[0])] for row in found] == (expected if named else [])
+
+
 def on_two_sets(losses: dict[int, tuple[float, float]]) -> list[Heartbeat]:
     """One process's steps, of which some are evaluated on two sets."""
     lines = steps_that(*({"loss": loss} for loss in LONGER))
@@ -453,6 +498,20 @@ def test_evaluations_on_two_sets_in_turn_find_something_else(
     )
     order = order_of(sets={"phases.smoke.steps": 40})
     assert told({0: evaluated(losses)}, order) == [text] * named
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [({10: EXACT}, True), ({10: EXACT, 20: EXACT / 2}, False), ({10: EXACT / 2}, True)],
+)
+def test_a_rank_that_evaluates_seldom_excuses_another_where_that_moves(
+    other: dict[int, float], named: bool
+) -> None:
+    lines = {
+        0: of_rank(0, evaluated(dict.fromkeys((10, 17, 24, 30), EXACT))),
+        1: of_rank(1, evaluated(other)),
+    }
+    assert len(told(lines, order_of(sets={"phases.smoke.steps": 40}))) == named
 
 
 def ended(lines: list[Heartbeat], *tokens: int | None) -> list[Heartbeat]:
