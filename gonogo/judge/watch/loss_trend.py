@@ -24,6 +24,8 @@ class Trend:
     last_step: int = 0
     steps: int = 0
     """Losses seen since the start, or since the run went back to an earlier step."""
+    waited: int = 0
+    """Losses before the restarts that found the loss up: the wait for enough of them goes on."""
     smooth: float = 0.0
     best: float | None = None
     first: tuple[float, ...] = ()
@@ -104,6 +106,25 @@ class Trend:
             unit=self.unit.restarted(),
         )
 
+    def still_up(self, before: "Trend") -> "Trend":
+        """Return the trend at a restart before which the loss was up: that rise goes on.
+
+        Args:
+            before: the trend that the restart ended.
+        """
+        return replace(
+            self,
+            waited=before.waited + before.steps,
+            noise=before.noise,
+            jitter=before.jitter,
+            over=before.over,
+            since_step=before.since_step,
+            since_ts=before.since_ts,
+            eased=before.eased,
+            eases=before.eases,
+            told=before.told,
+        )
+
     def kept(self) -> "Trend":
         """Return the trend with its best kept, where enough steps have passed since the last."""
         last = self.bests[-1][0] if self.bests else 0
@@ -116,6 +137,7 @@ def come_back(own: Trend) -> Trend:
     """Return the trend of a loss that is no longer up."""
     return replace(
         own,
+        waited=0,
         noise=None,
         over=0,
         up=0,

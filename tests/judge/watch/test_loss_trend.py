@@ -11,6 +11,7 @@ from gonogo.judge.watch.state import replace
 UP = Trend(
     last_step=300,
     steps=300,
+    waited=100,
     smooth=4.0,
     best=2.0,
     first=(5.0, 5.0, 5.0),
@@ -55,6 +56,7 @@ def test_a_run_begins_with_nothing_told() -> None:
 def test_a_loss_that_has_come_back_is_up_no_more_and_keeps_where_it_was() -> None:
     left = replace(
         UP,
+        waited=0,
         noise=None,
         over=0,
         up=0,
@@ -94,6 +96,23 @@ def test_a_restart_knows_the_best_that_the_run_had_had_by_that_step() -> None:
     )
     assert UP.back_at(29).best == 2.5
     assert UP.back_at(9).best is None
+
+
+def test_a_rise_goes_on_over_a_restart_that_finds_the_loss_up() -> None:
+    """Its blocks do not: what is repeated would be in two of them."""
+    back = UP.back_at(20)
+    assert back.still_up(UP) == replace(
+        back,
+        waited=400,
+        noise=0.1,
+        jitter=0.2,
+        over=7,
+        since_step=290,
+        since_ts=29.0,
+        eased=3.5,
+        eases=2,
+        told=True,
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ makes, warns, and has to stay for long before it halts. Other data (a curriculum
 lift a loss at once and may be learnt slowly: a rise that comes down all the while warns, and halts
 where that stops or turns. A restart is held against the best that the
 run had had by that step; another training after one that was done (the next fold, another stage) is
-held against nothing of that.
+held against nothing of that. Restarts that come again and again end no rise: where the losses
+before one and the first ones after it are up, the wait for enough of them goes on.
 
 A warning is for somebody who has something to do: spikes that recover by themselves are told
 (info), and warn, once, where they go on or come again and again; of rises that end nothing the
@@ -88,6 +89,11 @@ class Divergence(Detector[Trend]):
         " `over_steps` and as many again without a lower mean, halts too. The best is at most the"
         " first losses where they are within 1 of ln(vocab), else three times these where they are"
         " 1 or more. After a restart it is the best by that step, and losses are counted anew;"
+        " where the smoothed loss before it and the median of the first five after it are above"
+        " the limit, `after_step` and `over_steps` go on over it, but for the first 1 / `alpha`"
+        " losses after each (restarts that come faster than that are held against nothing), and"
+        " until there are `after_step` again only a rise halts that climbs since (Theil-Sen slope,"
+        " 95 %), or of more than ten times the limit;"
         " of another training after one that was done, nothing of that one counts."
         " A rise of no more than ten times the limit (that of the noise aside), and not above where"
         " the run began, warns where its losses fall (Theil-Sen slope, 95 %; asked again until"
@@ -119,12 +125,14 @@ class Divergence(Detector[Trend]):
         " 1.2 times or more, are sums, and count from then on as of as many tokens as before."
     )
     State = Trend
-    version = 4
+    version = 5
     """2: a noisy loss that rises with its gradients, as a value's does, only warns. 3: a rise that
     comes down all the while, as on other data, halts where that stops; what a loss came to 400
     steps ago is no blow-up's; where no learning rate is told, a rise may stay for twice as long as
     one that came back; a sum over what a step carries grows with its tokens. 4: what a rise comes
-    to with its first step is none of what was before, so a loss that blows up at once halts."""
+    to with its first step is none of what was before, so a loss that blows up at once halts. 5: a
+    rise goes on over restarts that find the loss up, so one between restarts 60 to 250 steps apart
+    halts."""
     steps = True
 
     def observe_step(self, own: Trend, step: Step, view: View) -> Seen[Trend]:
@@ -132,7 +140,7 @@ class Divergence(Detector[Trend]):
         loss = step.loss()
         if step.step <= own.last_step:
             another = view.is_another(step.ranks)
-            own = own.anew() if another else own.back_at(step.step - 1)
+            own = own.anew() if another else self._back(own, step.step - 1)
         rates = step.values(_RATE)
         heat, reheats = own.heat.after(next(iter(rates.values()), None))
         kind = own.kind.with_gradient(step.grad_norm())
@@ -148,13 +156,51 @@ class Divergence(Detector[Trend]):
         own, rises = self._risen(own, loss, step, view)
         return own, spikes + rises
 
+    def _back(self, own: Trend, step: int) -> Trend:
+        """Return the trend at a restart: if the loss was up before it, that rise may go on."""
+        back = own.back_at(step)
+        few = own.noise is None and own.steps < self._enough()
+        if few or back.best is None:
+            return back
+        best = min(back.best, self._most(own))
+        own = own if own.noise is not None else self._rises(own)
+        return back.still_up(own) if own.smooth > best + self._above(own, best) else back
+
+    def _rises(self, own: Trend) -> Trend:
+        """Return the trend with the noise of its losses when they began to rise."""
+        noise = sigma_of(own.window[: len(own.window) // 2])
+        return replace(own, noise=noise, jitter=jitter_of(own.window))
+
+    def _found_down(self, own: Trend, best: float) -> bool:
+        """Whether the first losses since a restart are not up, as those before it were."""
+        if not own.waited or own.steps != LAST_STEPS:
+            return False
+        return statistics.median(own.window) <= best + self._above(own, best)
+
+    def _enough(self) -> float:
+        """Return of how many losses a mean is smooth."""
+        return min(1.0 / float(self.settings.alpha), float(self.settings.after_step))
+
+    def _waits(self, own: Trend) -> bool:
+        """Whether the loss is not held against its best yet."""
+        waited = own.steps + own.waited
+        return waited <= int(self.settings.after_step) or own.steps < self._enough()
+
+    def _least(self, best: float) -> float:
+        """Return the limit above a best, that of the noise aside."""
+        return max(float(self.settings.above), float(self.settings.above_ratio) * abs(best))
+
+    def _above(self, own: Trend, best: float) -> float:
+        """Return the limit above a best for a rise whose noise is known."""
+        return max(self._least(best), float(self.settings.noise_x) * (own.noise or 0.0))
+
     def _smoothed(self, own: Trend, loss: float) -> Trend:
         """Return the trend with one more loss; the best counts once the mean is of enough."""
         steps = own.steps + 1
         weight = max(self.settings.alpha, 1.0 / steps)
         smooth = own.smooth + weight * (loss - own.smooth)
         best = own.best
-        if steps >= min(1.0 / self.settings.alpha, self.settings.after_step):
+        if steps >= self._enough():
             warm = own.warm and steps <= self.settings.after_step
             best = smooth if best is None else max(best, smooth) if warm else min(best, smooth)
         window = (*own.window, loss)[-self.settings.window_steps :]
@@ -195,15 +241,16 @@ class Divergence(Detector[Trend]):
         if own.best is None:
             return own, []
         best = min(own.best, self._most(own))
-        above = least = max(self.settings.above, self.settings.above_ratio * abs(best))
-        if own.steps <= self.settings.after_step or own.smooth <= best + above:
+        least = self._least(best)
+        down = own.steps >= self._enough() and own.smooth <= best + least
+        if down or self._found_down(own, best):
             return (own if own.noise is None else come_back(own)), []
-        noise = sigma_of(own.window[: len(own.window) // 2]) if own.noise is None else own.noise
-        above = max(above, self.settings.noise_x * noise)
-        if own.noise is None:
-            own = replace(own, jitter=jitter_of(own.window))
+        if self._waits(own):
+            return (own if own.eased is None else replace(own, eased=own.smooth)), []
+        own = self._rises(own) if own.noise is None else own
+        above = self._above(own, best)
         mild = best == own.best and own.smooth - best <= MILD_X * least
-        own = replace(own, noise=noise, kind=own.kind.up(mild=mild))
+        own = replace(own, kind=own.kind.up(mild=mild))
         if own.eased is not None:
             own = replace(own, eased=min(own.eased, own.smooth))
         own, lasts = self._lasted(own, loss - best, above, best, step)
@@ -235,6 +282,8 @@ class Divergence(Detector[Trend]):
             return True, False
         resumed = self.run.order.resume_from is not None
         falls = own.kind.falls(rise, speaks=self._speaks(own), resumed=resumed)
+        if falls and own.steps <= self.settings.after_step and not self._climbs(own, rise, least):
+            return False, None
         if not falls or lasts or rise.worse:
             return falls, False
         eases = self._eases(own, rise.best, least)
@@ -256,6 +305,12 @@ class Divergence(Detector[Trend]):
             and own.up >= LONG_BLOCKS * LASTS_X * self.settings.over_steps
             and own.heights[-1] >= WINS_BACK * max(own.heights),
         )
+
+    def _climbs(self, own: Trend, rise: Rise, least: float) -> bool:
+        """Whether a rise goes on climbing since a restart that found it, or is a large one."""
+        if own.smooth - rise.best > EASES_X * least:
+            return True
+        return len(own.window) > 1 and _slope(own.window).lower > 0.0
 
     def _eases(self, own: Trend, best: float, least: float) -> bool | None:
         """Whether a rise is one of other data; None where that is not known yet.
@@ -395,14 +450,14 @@ class Divergence(Detector[Trend]):
         """Return why a rise that holds ends nothing."""
         if own.eased is not None:
             return "it comes down, and halts where that stops"
-        least = max(self.settings.above, self.settings.above_ratio * abs(best))
+        least = self._least(best)
         if not own.kind.negative and own.smooth - best <= MILD_X * least:
             return f"it halts beyond {MILD_X * least:.3g}, or where it stays for long"
         return "this loss is not of the kind that only falls"
 
     def armed(self, own: Trend, view: View) -> bool:
         """Whether enough losses have been told."""
-        return own.steps > int(self.settings.after_step)
+        return not self._waits(own)
 
     def missing(self, own: Trend, view: View) -> str | None:
         """Return a sentence where steps ended and too few losses were told, or none."""

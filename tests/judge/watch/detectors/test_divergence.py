@@ -237,6 +237,90 @@ def test_a_restart_is_held_against_the_best_by_its_step(back: int) -> None:
     assert feed(Divergence, ran.back_to(back)).missing is None
 
 
+def restarted(
+    loss: Callable[[int, int, int], float], every: int, *, back: int = 20, count: int = 3000
+) -> Ran:
+    """A run that is restarted in place every so many steps once it has made 600.
+
+    Args:
+        loss: of a step, by its number, steps since the last restart, and restarts so far.
+        every: steps between restarts.
+        back: steps that each repeats.
+        count: steps in all.
+    """
+    ran, since, boots = Ran(ranks=1), 0, 0
+    for made in range(count):
+        if since >= every and made > 600:
+            ran.back_to(ran.number - back)
+            since, boots = 0, boots + 1
+        ran.step(loss=loss(ran.number + 1, since, boots))
+        since += 1
+    return ran
+
+
+def climbing(number: int, since: int = 0, boots: int = 0) -> float:
+    return falling(number) + max(0, number - 800) * 0.00835
+
+
+@pytest.mark.parametrize(("every", "halts"), [(45, 0), (60, 1), (150, 1), (200, 1), (220, 1)])
+@pytest.mark.parametrize("sigma", [0.02, 0.2])
+def test_a_loss_that_climbs_from_restart_to_restart_halts(
+    every: int, halts: int, sigma: float
+) -> None:
+    """Each was judged by its own first 200 losses alone: 2.3 came to 19, and nobody was told."""
+    dice = random.Random(every)
+    ran = restarted(lambda *at: climbing(*at) + dice.gauss(0, sigma), every, count=3000)
+    fed, saved = feed(Divergence, ran), feed(Divergence, ran, saved_every=37)
+    assert bool(fed.halts) is bool(halts)
+    assert saved.findings == fed.findings
+    if halts:
+        assert climbing(fed.halts[0].step or 0) < 9.0
+
+
+def test_a_loss_that_jumps_far_and_stays_between_restarts_halts() -> None:
+    ran = restarted(lambda n, *_: falling(n) if n < 800 else 9.0, 150, count=1200)
+    assert len(feed(Divergence, ran).halts) == 1
+
+
+@pytest.mark.parametrize("every", [60, 90, 150, 220])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        lambda n, since, boots: 0.0,
+        lambda n, since, boots: 2.0 * math.exp(-since / 80) if boots else 0.0,
+        lambda n, since, boots: since / 30 * math.exp(1 - since / 90) if boots else 0.0,
+        lambda n, since, boots: 0.4 * (boots % 3 - 1),
+        lambda n, since, boots: 1.5 * math.exp((900 - n) / 700) if n > 900 else 0.0,
+        lambda n, since, boots: 2.0 if n > 900 else 0.0,
+    ],
+    ids=["falls", "decays", "climbs and decays", "other data each time", "a curriculum", "stays"],
+)
+def test_a_healthy_run_that_is_restarted_again_and_again_is_silent(
+    every: int, extra: Callable[[int, int, int], float]
+) -> None:
+    """A rise that only stays is waited for as after one restart: other data may have made it."""
+    dice = random.Random(every)
+    ran = restarted(
+        lambda *at: falling(at[0]) + extra(*at) + dice.gauss(0, 0.05), every, back=30, count=1800
+    )
+    assert feed(Divergence, ran).halts == []
+
+
+@pytest.mark.parametrize(("first", "halts"), [(2.0, 0), (6.0, 1)])
+def test_the_first_five_losses_tell_what_a_restart_finds(first: float, halts: int) -> None:
+    """One from before the rise finds the loss down, and is judged by its own first 200 alone."""
+    ran = Ran(ranks=1).many(3, loss=5.5).many(400, loss=2.0).many(40, loss=6.0)
+    ran.back_to(400).many(3, loss=first).many(197, loss=6.0)
+    assert len(feed(Divergence, ran).halts) == halts
+
+
+@pytest.mark.parametrize(("before", "halts"), [(3, 0), (40, 1)])
+def test_a_restart_goes_on_with_a_rise_only_where_the_loss_was_up(before: int, halts: int) -> None:
+    ran = Ran(ranks=1).many(3, loss=5.5).many(400, loss=2.0).many(before, loss=6.0)
+    ran.back_to(400).many(200, loss=6.0)
+    assert len(feed(Divergence, ran).halts) == halts
+
+
 @pytest.mark.parametrize(
     ("later", "another", "halts"),
     [
