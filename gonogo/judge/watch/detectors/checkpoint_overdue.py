@@ -5,7 +5,9 @@ checkpoint is due by the order's cadence, in steps or in seconds, whichever come
 begins with the end of the first step (how long that may take is D2's), or with the last one
 verified. It is overdue at `overdue_x` times that, and `grace_s`. Where a cadence counts steps, the
 time is the one that those steps really took, so that evaluations and pauses between them are no
-delay. A checkpoint that does not hold is told at
+delay. Where it counts seconds, one can be saved at the end of a step alone: the time is that of
+whole steps, and no less than the longest of the last ones took. What it takes to save one (the
+median) is part of either. A checkpoint that does not hold is told at
 once; it ends nothing by itself, for an earlier one may. One that the trainer deleted before the
 watcher had read it may have held: nobody knows, so the time begins anew, and so does the count of
 steps.
@@ -24,6 +26,7 @@ anything while ranks that started again in place boot and take their first step,
 that adds to each limit, too, but no more than D2 lets it take.
 """
 
+import statistics
 from dataclasses import dataclass, replace
 
 from gonogo.contract.finding import Finding, Severity
@@ -79,15 +82,18 @@ class CheckpointOverdue(Detector[Saved]):
     name = Name.CHECKPOINT_OVERDUE
     sentence = (
         "Warns when no checkpoint has been verified by the watcher at 1.5 times the expected time"
-        " and ten minutes, halts at twice that; warns of a checkpoint that does not hold. One that"
-        " was deleted before it was read may have held: the time begins anew, as it does where all"
-        " ranks start again in place below the last one, or begin another training. What ranks"
-        " evaluate, and their starts in place up to the end of the first step, is no delay."
+        " and ten minutes, halts at twice that (a cadence in seconds is one of whole steps, and"
+        " what it usually takes to save one is expected, too); warns of a checkpoint that does not"
+        " hold. One that was deleted before it was read may have held: the time begins anew, as it"
+        " does where all ranks start again in place below the last one, or begin another training."
+        " What ranks evaluate, and their starts in place up to the end of the first step, is no"
+        " delay."
     )
     State = Saved
-    version = 2
+    version = 3
     """2: where none of those held that were due by their steps, that is told as not observed;
-    a start in place lengthens each limit."""
+    a start in place lengthens each limit. 3: one that is due by the clock is due at the end of a
+    step, and may take as long as they do."""
     ticks = True
     probes = True
 
@@ -222,17 +228,19 @@ class CheckpointOverdue(Detector[Saved]):
         since_mono = max(own.since_mono, own.starting_mono)
         return min(most_s, max(0.0, tick.mono - since_mono))
 
-    def _expected_s(self, own: Saved) -> float | None:
+    def _expected_s(self, own: Saved, view: View) -> float | None:
         """Return how long after the last one the next checkpoint was due; None before that."""
         if own.since_mono is None:
             return None
+        every_s = self.run.order.checkpoint.every_s
+        by_time = None if every_s is None else _at_an_end_s(every_s, view)
         by_steps = None if own.due_mono is None else own.due_mono - own.since_mono
-        known = [s for s in (by_steps, self.run.order.checkpoint.every_s) if s is not None]
-        return min(known, default=None)
+        known = [seconds for seconds in (by_steps, by_time) if seconds is not None]
+        return min(known) + _saves_s(view) if known else None
 
     def _judged(self, own: Saved, tick: Tick, view: View) -> tuple[Saved, list[Finding]]:
         """Return what there is to say once a checkpoint is due."""
-        expected_s = self._expected_s(own)
+        expected_s = self._expected_s(own, view)
         if own.since_mono is None or expected_s is None or own.halted:
             return own, []
         settings = self.settings
@@ -381,6 +389,28 @@ def _completed(view: View) -> int:
     ranks = view.streams.values()
     ended = (s.completed for s in ranks if s.completed_steps or not _is_restarted(s))
     return min(ended, default=0)
+
+
+def _at_an_end_s(every_s: float, view: View) -> float:
+    """Return after how long a step ends, once `every_s` have passed: nothing is saved within one.
+
+    Before a second step has told how long they take, the first tells that.
+    """
+    first_s = max((stream.first_s for stream in view.streams.values()), default=0.0)
+    step_s = view.median_step_s() or first_s
+    longest_s = max((max(s.pace.times_s, default=step_s) for s in view.streams.values()), default=0)
+    return max(longest_s, every_s + (-every_s % step_s if step_s else 0.0))
+
+
+def _saves_s(view: View) -> float:
+    """Return what it usually takes to save a checkpoint, on the rank that takes longest."""
+    return max((_usual_s(stream) for stream in view.streams.values()), default=0.0)
+
+
+def _usual_s(stream: RankStream) -> float:
+    times_s = [took_s for name, took_s in stream.section_times if name == Section.CHECKPOINT]
+    waited_s = statistics.median(times_s) if times_s else 0.0
+    return max(waited_s, statistics.median(stream.saved_s) if stream.saved_s else 0.0)
 
 
 def _later(mono: float | None, tick: Tick) -> float | None:
