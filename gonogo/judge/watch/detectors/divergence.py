@@ -74,6 +74,8 @@ within so many steps."""
 CLIMBS_X, UNTOLD_X, UNTOLD_BLOCKS_X = 1.1, 2, 3
 """Without a learning rate: a climb grows so in `RECENT_STEPS`, for so many times `over_steps`; what
 stays is judged by so many times longer blocks."""
+CLIMBS_SHARE = 0.1
+"""A rise climbs on after a restart that grows by this share of its height from there on."""
 
 
 class Divergence(Detector[Trend]):
@@ -92,8 +94,8 @@ class Divergence(Detector[Trend]):
         " where the smoothed loss before it and the median of the first five after it are above"
         " the limit, `after_step` and `over_steps` go on over it, but for the first 1 / `alpha`"
         " losses after each (restarts that come faster than that are held against nothing), and"
-        " until there are `after_step` again only a rise halts that climbs since (Theil-Sen slope,"
-        " 95 %), or of more than ten times the limit;"
+        " until there are `after_step` again only a rise halts that has climbed since (Theil-Sen"
+        " slope, 95 %) by a tenth of its height, or of more than ten times the limit;"
         " of another training after one that was done, nothing of that one counts."
         " A rise of no more than ten times the limit (that of the noise aside), and not above where"
         " the run began, warns where its losses fall (Theil-Sen slope, 95 %; asked again until"
@@ -308,9 +310,13 @@ class Divergence(Detector[Trend]):
 
     def _climbs(self, own: Trend, rise: Rise, least: float) -> bool:
         """Whether a rise goes on climbing since a restart that found it, or is a large one."""
-        if own.smooth - rise.best > EASES_X * least:
+        height = own.smooth - rise.best
+        if height > EASES_X * least:
             return True
-        return len(own.window) > 1 and _slope(own.window).lower > 0.0
+        if len(own.window) < FEW_STEPS:
+            return False
+        climb = _slope(own.window)
+        return climb.lower > 0.0 and climb.slope * len(own.window) >= CLIMBS_SHARE * height
 
     def _eases(self, own: Trend, best: float, least: float) -> bool | None:
         """Whether a rise is one of other data; None where that is not known yet.

@@ -14,6 +14,7 @@ from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import ResumePoint
 from gonogo.judge.watch.detectors.divergence import Divergence, _tokens_of
 from gonogo.judge.watch.loss_trend import SIGMA_OF_MAD, Trend
+from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.view import Run
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.steps import Fed, Ran, feed
@@ -304,6 +305,29 @@ def test_a_healthy_run_that_is_restarted_again_and_again_is_silent(
         lambda *at: falling(at[0]) + extra(*at) + dice.gauss(0, 0.05), every, back=30, count=1800
     )
     assert feed(Divergence, ran).halts == []
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "climbs"),
+    [
+        (4.0, 4.0, False),
+        (4.0, 3.5, False),
+        (4.0, 4.15, False),
+        (4.0, 4.4, True),
+        (5.2, 5.2, True),
+    ],
+    ids=["stays", "falls", "creeps", "climbs", "is large"],
+)
+def test_what_a_restart_finds_up_has_to_climb_or_to_be_large(
+    first: float, last: float, climbs: bool
+) -> None:
+    """A rise to 4.0 of a best of 2.0; the limit is 0.3."""
+    detector = Divergence(Run(order=order_of({})))
+    window = tuple(first + (last - first) * place / 79 for place in range(80))
+    own = Trend(first=(5.0,) * 3, steps=80, smooth=last, best=2.0, window=window)
+    rise = detector._rise(own, 2.0, 0.3, mild=False, stays=False)
+    assert detector._climbs(own, rise, 0.3) is climbs
+    assert detector._climbs(replace(own, window=(4.0, 4.4), smooth=4.0), rise, 0.3) is False
 
 
 @pytest.mark.parametrize(("first", "halts"), [(2.0, 0), (6.0, 1)])
