@@ -22,6 +22,8 @@ ALIKE_STEPS = 20
 """Steps of which no model has the bit-equal loss."""
 ALIKE_EVALUATIONS = 4
 """So many on one set, `ALIKE_STEPS` apart, do not find the bit-equal loss where a weight moved."""
+RATE_ERROR_RATIO = 1e-6
+"""Of the largest rate, so much below 0 is where a sum that ends at 0 may come to."""
 MOST_TOLD = 4
 """Losses that a sentence names."""
 
@@ -36,7 +38,7 @@ def find_nothing_learnt(ranks: Training, rules: Rules) -> Iterator[str]:
     trainings = [*_trainings_before(ranks, rules), ranks]
     for number, training in enumerate(trainings, 1):
         which = "" if number == len(trainings) else f"training {number} of {len(trainings)}: "
-        for rule in (_nothing_applied, _one_loss, _no_rate, _one_validation, _no_tokens):
+        for rule in RULES:
             yield from (which + text for text in rule(training, rules))
 
 
@@ -164,6 +166,20 @@ def _is_rate(value: float) -> bool:
     return value != 0.0 and math.isfinite(value)
 
 
+def _negative_rate(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Compare that ranks took steps with a rate that goes the other way.
+
+    A schedule that goes on behind its end falls below 0, and no optimizer refuses that.
+    """
+    rates = [row.samples("lr").values() for row in _of_our_protocol(ranks)]
+    largest = max((abs(rate) for rate in chain(*rates) if math.isfinite(rate)), default=0.0)
+    steps = max(
+        (sum(rate < -RATE_ERROR_RATIO * largest for rate in row) for row in rates), default=0
+    )
+    if steps:
+        yield f"the learning rate is negative at {steps} steps: they raised what they were to lower"
+
+
 def _no_tokens(ranks: Training, rules: Rules) -> Iterator[str]:
     """Compare that ranks took steps with what they say that these carried; one rank excuses all."""
     tokens = [row.steps.tokens_told().values() for row in _of_our_protocol(ranks)]
@@ -224,3 +240,7 @@ def _alike_steps(rules: Rules) -> int:
     """Return how many steps may have one loss: as many as D9 has no suspicion of."""
     said = rules.watch.get("frozen.loss_steps")
     return max(ALIKE_STEPS, said.value if said and isinstance(said.value, int) else 0)
+
+
+RULES = (_nothing_applied, _one_loss, _no_rate, _negative_rate, _one_validation, _no_tokens)
+"""Each yields why a training learnt nothing; a new one is one row."""

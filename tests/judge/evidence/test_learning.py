@@ -239,6 +239,25 @@ def test_a_rate_that_was_printed_may_be_rounded_to_0() -> None:
     assert told({0: of_rank(0, lines, torch="2.13")}, order) == [STILL]
 
 
+@pytest.mark.parametrize(
+    ("rates", "steps"),
+    [
+        ([1e-3] * 15 + [-1e-4] * 5, 5),
+        ([-1e-3] * 20, 20),
+        ([1e-3, NAN, -1e-4, -math.inf] * 5, 10),
+        ([1e-3] * 19 + [-1e-19], 0),  # a sum that ends at 0
+        ([1e-3] * 20, 0),
+        ([None] * 20, 0),
+    ],
+)
+def test_a_rate_does_not_go_on_below_0(rates: list[float | None], steps: int) -> None:
+    lines = steps_that(*({"loss": m, "lr": lr} for m, lr in zip(MOVES, rates, strict=True)))
+    order = order_of(sets={"phases.smoke.steps": 20})
+    text = f"the learning rate is negative at {steps} steps: they raised what they were to lower"
+    assert told({0: of_rank(0, lines, torch="2.13")}, order) == [text] * bool(steps)
+    assert told({0: lines}, order) == [], "what is printed may be its logarithm"
+
+
 def evaluated(losses: dict[int, float]) -> list[Heartbeat]:
     """One process's steps, of which some are evaluated."""
     lines = steps_that(*({"loss": loss} for loss in LONGER))
