@@ -9,9 +9,9 @@ a halt saves and ends the process with code 3. Outside gonogo it does nothing.
 A step is a batch after which an optimizer has stepped, however many have: Lightning's own count
 has each of them, and under an ordered number of steps its `max_steps` is raised by what it counts
 beyond. What is told: the mean loss of its batches as `training_step` returns it, or else the sum
-of what a batch gave to `manual_backward`; `val_loss` where it is logged, tokens where the batch
-has `input_ids` or `count_tokens` counts them, and sections data, forward, backward, optimizer,
-eval, checkpoint.
+of what a batch gave to `manual_backward`; the loss scale in half precision; `val_loss` where it is
+logged, tokens where the batch has `input_ids` or `count_tokens` counts them, and sections data,
+forward, backward, optimizer, eval, checkpoint.
 """
 
 from collections.abc import Callable, Mapping
@@ -138,7 +138,7 @@ class GonogoCallback(Callback):
         self._losses, self._tokens = [], None
         loss = sum(map(float, losses)) / len(losses) if losses else None
         rate = largest_rate(trainer.optimizers[0]) if trainer.optimizers else None
-        follows = self._told.end_step(loss, tokens, lr=rate)
+        follows = self._told.end_step(loss, tokens, lr=rate, **_scaled(trainer))
         self._let_go_on(trainer, trainer.global_step - self._told.ended)
         if follows.save:
             self._save(trainer)
@@ -234,6 +234,12 @@ class GonogoCallback(Callback):
 def _parts(trainer: Trainer, module: LightningModule) -> int:
     """Return by what the loss of a batch was divided: the batches that a step accumulates."""
     return int(trainer.accumulate_grad_batches) if module.automatic_optimization else 1
+
+
+def _scaled(trainer: Trainer) -> dict[str, float]:
+    """Return by what the loss is scaled, where it is: a scale that falls left the update out."""
+    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    return {} if scaler is None else {"loss_scale": scaler.get_scale()}
 
 
 def _written(trainer: Trainer) -> set[str]:

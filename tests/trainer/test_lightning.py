@@ -141,3 +141,14 @@ def test_a_run_of_two_optimizers_is_resumed_after_its_own_step(tmp_path: Path) -
     lines = lines_of(second)
     assert steps_of(lines, "step_end") == [5, 6]
     assert (lines[-1].msg, lines[-1].step) == ("done", 6)
+
+
+def test_a_loss_scale_that_falls_is_said(tmp_path: Path) -> None:
+    """No update was applied, and nothing else of the run shows it: its losses are finite."""
+    assert train(tmp_path, {"overflow": True}) == 0
+    progress = said(lines_of(tmp_path), "progress")
+    assert [line.loss_scale for line in progress] == [2.0 ** (16 - step) for step in STEPS]
+
+
+def test_who_scales_no_loss_says_none(finished: Path) -> None:
+    assert {line.loss_scale for line in said(lines_of(finished), "progress")} == {None}

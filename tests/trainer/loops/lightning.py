@@ -2,7 +2,8 @@
 
 `python -m tests.trainer.loops.lightning JSON` with {"halt_at", "raise_at"}: `.HALT` appears, or an
 exception is raised, in the training step of that number; {"pair": true}: two optimizers step in
-every batch, by hand; {"log_until"}: from that step on no validation loss is logged.
+every batch, by hand; {"log_until"}: from that step on no validation loss is logged;
+{"overflow": true}: in half precision, of gradients that no loss scale makes finite.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins import MixedPrecision
 from torch.utils.data import DataLoader
 
 from gonogo.trainer.lightning import GonogoCallback
@@ -42,6 +44,11 @@ class Line(pl.LightningModule):
         loss = self._loss(batch)
         self.losses.append(float(loss))
         return loss
+
+    def on_after_backward(self) -> None:
+        if self.asked.get("overflow"):
+            for parameter in self.parameters():
+                parameter.grad = torch.full_like(parameter, torch.inf)
 
     def validation_step(self, batch: dict[str, torch.Tensor], number: int) -> None:
         if self.global_step < self.asked.get("log_until", 100):
@@ -84,6 +91,7 @@ def main() -> None:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     pl.seed_everything(1)
     pair = bool(asked.get("pair"))
+    scaler = torch.amp.GradScaler("cpu")
     callback = GonogoCallback()
     data = [{"input_ids": row} for row in torch.randint(0, 32, (96, 16))]
     trainer = pl.Trainer(
@@ -95,6 +103,7 @@ def main() -> None:
         val_check_interval=4,
         enable_progress_bar=False,
         logger=False,
+        plugins=[MixedPrecision("16-mixed", "cpu", scaler)] if asked.get("overflow") else None,
         callbacks=[
             callback,
             ModelCheckpoint(dirpath=folder / "own", every_n_train_steps=3),
