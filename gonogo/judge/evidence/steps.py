@@ -15,7 +15,7 @@ from typing import TypeVar
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Heartbeat, Identity, Msg
 from gonogo.judge.evidence.signs import signs_of
 from gonogo.judge.evidence.spacing import Spacing
-from gonogo.judge.evidence.table import NUMBERS, STEP_MESSAGES, StepTable
+from gonogo.judge.evidence.table import NEVER, NUMBERS, STEP_MESSAGES, StepTable
 from gonogo.judge.watch.boots import boots_in_order
 from gonogo.judge.watch.mean import mean_of
 
@@ -27,7 +27,7 @@ MAX_PIDS = 4
 MOST_SAID = 8
 """Boot lines of one process that are kept, the first ones; the last one always is."""
 _APART = frozenset({Msg.EVAL, Msg.CHECKPOINT})
-_PROGRESS = Msg.PROGRESS
+_PROGRESS, _STEP_START = Msg.PROGRESS, Msg.STEP_START
 LEFT_OUT_OF = 20
 """Of the times between steps one in so many, the longest, counts as no way of the run: what it does
 there now and then, and does not name."""
@@ -127,29 +127,33 @@ class BootSteps:
         if beat.msg in _STEP_MESSAGES:
             if mono < self.stepped_mono:
                 self.stepped_mono = mono
-            self._take_start(beat)
-            if beat.msg == _PROGRESS:
-                self._take_progress(beat)
-            self.steps.take(beat)
+            self._take_step(beat)
         else:
             self._take_apart(beat)
             self._take_other(beat)
 
-    def _take_start(self, beat: Heartbeat) -> None:
-        known = self.steps.start_of(beat.step) if beat.msg == Msg.STEP_START else None
-        if known is not None:
-            self._starts.setdefault(beat.step, dict([known]))[beat.seq] = beat.mono
+    def _take_step(self, beat: Heartbeat) -> None:
+        steps, msg = self.steps, beat.msg
+        row = steps.row_of(beat.step)
+        if msg == _PROGRESS:
+            if steps.progress_seq[row] != NEVER:
+                self._take_again(beat, row)
+            if beat.loss_scale is not None:
+                self._take_scale(beat, beat.loss_scale)
+        elif msg == _STEP_START and steps.start_seq[row] != NEVER:
+            self._take_start_again(beat, row)
+        steps.take(beat, row)
 
-    def _take_progress(self, beat: Heartbeat) -> None:
-        if self.steps.said(_PROGRESS, beat.step):
-            self._take_again(beat)
-        scale = beat.loss_scale
-        if scale is not None and beat.seq >= self.loss_scales.get(beat.step, (0, 0.0))[0]:
+    def _take_start_again(self, beat: Heartbeat, row: int) -> None:
+        known = {self.steps.start_seq[row]: self.steps.start_mono[row]}
+        self._starts.setdefault(beat.step, known)[beat.seq] = beat.mono
+
+    def _take_scale(self, beat: Heartbeat, scale: float) -> None:
+        if beat.seq >= self.loss_scales.get(beat.step, (0, 0.0))[0]:
             self.loss_scales[beat.step] = beat.seq, scale
 
-    def _take_again(self, beat: Heartbeat) -> None:
+    def _take_again(self, beat: Heartbeat, row: int) -> None:
         """Take the numbers of a step that has been told of before, but of updates left out."""
-        row = self.steps.rows[beat.step]
         applied, known = beat.skipped is not True, not self.steps.skipped[row]
         for name in NUMBERS:
             for counts, value in (

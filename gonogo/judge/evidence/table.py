@@ -37,7 +37,8 @@ _PROGRESS, _STEP_START = Msg.PROGRESS, Msg.STEP_START
 MOST_ROWS = 1024
 """Rows that a table grows by at most."""
 _NAN = math.nan
-_READ = attrgetter(*NUMBERS)
+_READ, _READ_SECTIONS = attrgetter(*NUMBERS), attrgetter(*SECTIONS)
+_UNTOLD = (_NAN,) * len(SECTIONS)
 _BITS = {name: 1 << place for place, name in enumerate(NUMBERS)}
 
 
@@ -76,7 +77,7 @@ class StepTable:
     _ascend: bool = True
     """Whether the steps came in order, so that their rows are."""
 
-    def _row(self, step: int) -> int:
+    def row_of(self, step: int) -> int:
         """Return the row of a step, made when it is new."""
         row = self.rows.get(step)
         if row is not None:
@@ -101,9 +102,9 @@ class StepTable:
             small.extend((0,) * more)
         self.skipped.extend(bytes(more))
 
-    def take(self, beat: Heartbeat) -> None:
-        """Take a `step_start`, `progress` or `step_end` line."""
-        row, seq, msg = self._row(beat.step), beat.seq, beat.msg
+    def take(self, beat: Heartbeat, row: int) -> None:
+        """Take a `step_start`, `progress` or `step_end` line of the step with this row."""
+        seq, msg = beat.seq, beat.msg
         if msg == _PROGRESS:
             if seq >= self.progress_seq[row]:
                 self._take_progress(row, beat)
@@ -114,8 +115,9 @@ class StepTable:
             self.end_seq[row], self.end_mono[row] = seq, beat.mono
             tokens, said = beat.tokens, beat.step_sections
             self.tokens[row] = NEVER if tokens is None else tokens
-            for name, column in zip(SECTIONS, self.sections, strict=True):
-                column[row] = _NAN if said is None else getattr(said, name)
+            seconds = _UNTOLD if said is None else _READ_SECTIONS(said)
+            for value, column in zip(seconds, self.sections, strict=True):
+                column[row] = value
 
     def _take_progress(self, row: int, beat: Heartbeat) -> None:
         self.progress_seq[row] = beat.seq
@@ -135,7 +137,7 @@ class StepTable:
         they count only where `mixed`.
         """
         for step, there in later.rows.items():
-            row = self._row(step)
+            row = self.row_of(step)
             if later.start_seq[there] != NEVER:
                 self.start_seq[row] = later.start_seq[there]
                 self.start_mono[row] = later.start_mono[there]
@@ -175,13 +177,6 @@ class StepTable:
         if msg is Msg.STEP_START:
             return self.start_seq
         return self.progress_seq if msg is Msg.PROGRESS else self.end_seq
-
-    def start_of(self, step: int) -> tuple[int, float] | None:
-        """Return seq and `mono` of the `step_start` that counts; None where there is none."""
-        row = self.rows.get(step)
-        if row is None or self.start_seq[row] == NEVER:
-            return None
-        return self.start_seq[row], self.start_mono[row]
 
     def number(self, name: str, row: int) -> float | None:
         """Return a number of a progress line; None when it did not tell it."""
