@@ -98,13 +98,17 @@ class Series:
         number = taken - look.after
         if number <= 0:
             return replace(self, taken=taken)
-        high = max(self.high, value)
-        fell = max(self.fell, high - value)
+        high, fell = self.high, self.fell
+        if value > high:
+            high = value
+        elif high - value > fell:
+            fell = high - value
         newest = (*self.newest, (float(step), value))
-        own = replace(self, taken=taken, high=high, fell=fell, newest=newest)
-        every = max(1, look.least // 8)
-        if number % every == 0:
-            own = replace(own._with_points(0, newest, number, look), newest=())
+        due = number % max(1, look.least // 8) == 0
+        kept = () if due else newest
+        own = replace(self, taken=taken, high=high, fell=fell, newest=kept)
+        if due:
+            own = own._with_points(0, newest, number, look)
         for at, stride in _WIDER:  # each a multiple of the one before
             if number % stride:
                 break
@@ -113,7 +117,7 @@ class Series:
 
     def _with_points(self, at: int, more: tuple[Point, ...], number: int, look: Look) -> "Series":
         """Return the series with the next points of one scale, the last of them its `number`-th."""
-        points = (*self.scales[at], *more)[-look.most :]
+        points = (self.scales[at] + more)[-look.most :]
         scales = (*self.scales[:at], points, *self.scales[at + 1 :])
         if len(points) < look.least or number % max(1, look.least // 8):
             return replace(self, scales=scales)

@@ -185,14 +185,14 @@ class MemoryLeak(Detector[Growth]):
         series, looked, told = dict(own.series), False, False
         for kind, read in ((HOST, _host_mb), (ALLOCATED, _allocated_mb), (DEVICE, _reserved_mb)):
             for rank, mb in step.values(read).items():
-                if math.isfinite(mb) and mb > 0:
+                if 0.0 < mb < math.inf:
                     name, boot = f"{kind}/{rank}", step.ranks[rank].boot
                     before = series.get(name)
                     if before is None or before.boot != boot:
                         before = Series(boot=boot)
-                    series[name] = before.with_sample(step.step, mb, self._look)
+                    after = series[name] = before.with_sample(step.step, mb, self._look)
                     told = True
-                    looked = looked or series[name].looks > before.looks
+                    looked = looked or after.looks > before.looks
         hosts = {
             node: replace(
                 host, used=host.used.with_sample(step.step, host.used_mb, self._used_look)
