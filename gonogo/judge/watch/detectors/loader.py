@@ -16,8 +16,9 @@ workers of its loader took beside the steps, or milliseconds): that warns, and h
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
+from operator import itemgetter
 
 from gonogo.contract import outcome
 from gonogo.contract.canonical import added
@@ -46,6 +47,7 @@ BEYOND_X = 1.25
 
 Row = tuple[tuple[float, float], ...]
 """Of one step, in order of rank: seconds of fetching, seconds of the step."""
+_FETCH_S, _TOOK_S = itemgetter(0), itemgetter(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,12 +130,13 @@ class Loader(Detector[Waits]):
         if step.step <= own.last_step or ranks != own.ranks:
             own = Waits(fetched=own.fetched, told=own.told, ranks=ranks)
         fetched = own.fetched or any(fetched_s(said) is not None for said in step.ranks.values())
-        own = replace(own, last_step=step.step, fetched=fetched)
         row = _row(step)
         if row is None:
-            return own, []
+            return replace(own, last_step=step.step, fetched=fetched), []
         own = replace(
             own,
+            last_step=step.step,
+            fetched=fetched,
             told=True,
             rows=(*own.rows, row)[-self.settings.window_steps :],
             beyond=(*own.beyond, _is_beyond(step))[-self.settings.window_steps :],
@@ -187,11 +190,11 @@ class Loader(Detector[Waits]):
 
     def _looked(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
         """Compare the hungriest rank's share, and that of the slowest fetches, with the limits."""
-        shares = [_share([row[place] for row in own.rows]) for place in range(len(own.ranks))]
+        shares = [_share(times) for times in zip(*own.rows, strict=True)]
         *again, again_slowest = self._again(own)
         slowest = max(shares)
         if slowest > self._warn:
-            slowest = _share([max(row) for row in own.rows])
+            slowest = _share(map(max, own.rows))
         lasts = slowest <= self._halt < again_slowest and max(again) > self._warn
         if lasts:
             slowest = again_slowest
@@ -314,19 +317,22 @@ def fetched_s(row: RankStep) -> float | None:
 
 def _added(sums: Row, row: Row) -> Row:
     return tuple(
-        (fetch_s + more_s, took_s + longer_s)
-        for (fetch_s, took_s), (more_s, longer_s) in zip(sums, row, strict=True)
+        [
+            (fetch_s + more_s, took_s + longer_s)
+            for (fetch_s, took_s), (more_s, longer_s) in zip(sums, row, strict=True)
+        ]
     )
 
 
 def _shares(blocks: tuple[Block, ...]) -> list[float]:
     """Return the share of fetching of each rank over blocks, then that of the slowest fetches."""
-    return [fetch_s / took_s for fetch_s, took_s in reduce(_added, (row.sums for row in blocks))]
+    of_ranks = zip(*(block.sums for block in blocks), strict=True)
+    return [added(map(_FETCH_S, sums)) / added(map(_TOOK_S, sums)) for sums in of_ranks]
 
 
-def _share(times: list[tuple[float, float]]) -> float:
+def _share(times: Iterable[tuple[float, float]]) -> float:
     """Return the share of fetching, without the steps of the longest fetches."""
-    times.sort()
-    kept = times[: len(times) - max(1, len(times) // STALLS_OF)]
-    total_s = added(took_s for _, took_s in kept)
-    return added(fetch_s for fetch_s, _ in kept) / total_s if total_s else 0.0
+    ordered = sorted(times)
+    kept = ordered[: len(ordered) - max(1, len(ordered) // STALLS_OF)]
+    total_s = added(map(_TOOK_S, kept))
+    return added(map(_FETCH_S, kept)) / total_s if total_s else 0.0
