@@ -28,7 +28,7 @@ when the rank has saved, evaluated or fetched again. Many save and name nothing:
 may have been waited for, too."""
 NAMED_APART = NON_TRAINING_SECTIONS | {Section.DATA}
 """What takes long now and then, and who does not name it does in no section, or as a step."""
-_NON_TRAINING = frozenset({Msg.CHECKPOINT, Msg.EVAL})
+_PAUSES = frozenset({Msg.CHECKPOINT, Msg.EVAL})
 _COMPUTED = COMPUTE_SECTIONS | {Section.LOG}
 _STEP_END, _DATA, _EVAL = Msg.STEP_END, Section.DATA, Section.EVAL
 """Names of our own: to ask an enum for a member is dear where it is done of each line."""
@@ -48,26 +48,35 @@ def place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) -> 
         if tail_s and section in COMPUTE_SECTIONS:
             compute_s += tail_s
     stream.compute_s = compute_s
-    _exclude(stream, beat, section, own_tail_s)
-    since_s = max(0.0, own_mono - stream.own_mono - own_tail_s)
-    if since_s and _computes_in(stream, stream.section):
+    before = stream.section
+    if before in NON_TRAINING_SECTIONS or section in NON_TRAINING_SECTIONS or beat.msg in _PAUSES:
+        _exclude(stream, beat, section, own_tail_s)
+    since_s = own_mono - stream.own_mono - own_tail_s
+    if since_s > 0.0 and _computes_in(stream, before):
         stream.pace.compute(since_s)
     if own_tail_s and _computes_in(stream, section):
         stream.pace.compute(own_tail_s)
     over = resets and (beat.msg == _STEP_END or not stream.ends_steps)
-    _set_apart(stream, section, own_mono, own_tail_s, over=over)
+    if over or before not in NAMED_SECTIONS or section not in NAMED_SECTIONS:
+        _set_apart(stream, section, own_mono, own_tail_s, over=over)
     if not moved:
         return
     _leave(stream, mono - tail_s, own_mono - own_tail_s)
+    if section is not None and (section in NAMED_APART or section not in stream.places):
+        _enter(stream, section, section_seq)
+    stream.section, stream.section_seq = section, section_seq
+    stream.section_mono = mono - tail_s
+    stream.section_began = own_mono - own_tail_s
+
+
+def _enter(stream: RankStream, section: str, section_seq: int) -> None:
+    """Keep what a rank names of its places, and where a pause began."""
     if section in NON_TRAINING_SECTIONS and stream.section not in NON_TRAINING_SECTIONS:
         stream.paused_seq = section_seq - 1
     if section in NAMED_APART and section not in stream.named:
         stream.named = (*stream.named, section)
-    if section is not None and section not in stream.places:
+    if section not in stream.places:
         stream.places = (*stream.places[1 - MOST_PLACES :], section)
-    stream.section, stream.section_seq = section, section_seq
-    stream.section_mono = mono - tail_s
-    stream.section_began = own_mono - own_tail_s
 
 
 def _computes_in(stream: RankStream, section: str | None) -> bool:
@@ -104,8 +113,9 @@ def _leave(stream: RankStream, mono: float, own_mono: float) -> None:
     """Keep what peers may have waited for in the section that ends: at `mono`, or `own_mono`."""
     took_s = max(0.0, own_mono - stream.section_began)
     pauses = stream.section in NON_TRAINING_SECTIONS
-    unnamed = stream.section not in NAMED_SECTIONS
-    if took_s > LONG_WAIT_S and (pauses or unnamed or stream.section == _DATA):
+    if took_s > LONG_WAIT_S and (
+        pauses or stream.section == _DATA or stream.section not in NAMED_SECTIONS
+    ):
         waits = (*stream.long_waits, (stream.step, mono))
         stream.long_waits = waits[-LONG_WAITS:]
     if pauses:
@@ -157,6 +167,6 @@ def _exclude(stream: RankStream, beat: Heartbeat, section: str | None, tail_s: f
 
 def _tells_alone(stream: RankStream, beat: Heartbeat) -> bool:
     """Whether a checkpoint or eval line tells of time that no section of that name has told."""
-    if beat.msg not in _NON_TRAINING:
+    if beat.msg not in _PAUSES:
         return False
     return all(name != beat.msg for name, _ in stream.section_times)
