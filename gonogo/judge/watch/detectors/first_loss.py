@@ -47,8 +47,11 @@ class FirstLoss(Detector[ToldOnce]):
         """Observe the line that carries the loss of step 1."""
         if own.told:
             return own, []
-        line, expected = event.line, expected_loss(view.run)
-        if line.loss is None or line.step != 1 or expected is None:
+        line = event.line
+        if line.step != 1 or line.loss is None:
+            return own, []
+        expected = expected_loss(view.run)
+        if expected is None:
             return own, []
         tolerance = view.run.watch.first_loss.tolerance
         if not math.isfinite(line.loss) or abs(line.loss - expected) <= tolerance:

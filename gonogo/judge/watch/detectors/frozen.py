@@ -71,7 +71,8 @@ class EqualValues:
             return self
         if value == self.value:
             return replace(self, count=self.count + 1)
-        return EqualValues(
+        return replace(
+            self,
             value=value,
             count=1,
             since_step=step.step,
@@ -82,6 +83,8 @@ class EqualValues:
             ceiling=value == self.most,
             single=self.single or not _fits_half(value),
             unrounded=self.unrounded or _is_unrounded(value),
+            warned=False,
+            halted=False,
         )
 
     def interrupted(self) -> "EqualValues":
