@@ -315,6 +315,8 @@ def _after_restart(own: Saved, tick: Tick, view: View) -> Saved:
     A boot's first lines may say step 0 of a process that goes on from a checkpoint: where it began
     is known once each rank has ended a step. One that died or said `done` is waited for no longer.
     """
+    if not any(map(_is_restarted, view.streams.values())):
+        return own
     streams = view.active()
     if not streams or not _is_restarted(streams[0]):
         return own
@@ -349,6 +351,8 @@ def _starting(view: View) -> list[RankStream]:
 
     Not one without which the others go on: it may be no trainer at all.
     """
+    if not any(map(_is_restarted, view.streams.values())):
+        return []
     streams = view.active()
     most = max((stream.completed for stream in streams), default=0)
     return [
