@@ -177,12 +177,14 @@ class _Pass:
                     text = f"rank {name[:8]}: its lines up to tick {number} {NOT_WATCHED}"
                     self._chain.say(text)
                 self._agrees = False
+            boot = seen.boot
             if rank is not None:
                 self._last_seen[rank] = seen
-                first, _ = self._heard_boots.get((rank, seen.boot), (tick.mono, tick.mono))
-                self._heard_boots[rank, seen.boot] = first, max(first, tick.mono - tick.late_s)
-                self.named.setdefault(rank, {})[seen.boot] = None
-            self._seen[name, seen.boot] = max(self._seen.get((name, seen.boot), -1), seen.seq)
+                known = self._heard_boots.get((rank, boot))
+                first = tick.mono if known is None else known[0]
+                self._heard_boots[rank, boot] = first, max(first, tick.mono - tick.late_s)
+                self.named.setdefault(rank, {})[boot] = None
+            self._seen[name, boot] = max(self._seen.get((name, boot), -1), seen.seq)
 
     def _fold_the_rest(self) -> None:
         """Fold lines that no tick brought with the clock of the last tick."""
