@@ -6,8 +6,9 @@ Trainers report honestly in many ways (means over any window, the best so far, w
 data and logging, or of what they do between two steps), and none of them can exceed the fastest
 that the run has ever been. So a report above that ends the run, and one below warns: it makes
 nothing look better than it is. A rank's own clock, on which all of this rests, is held against the
-watcher's. Of a program whose printed lines are read nobody knows when its steps ended, so nothing
-of this is said.
+watcher's; where its wall clock lags with it, its lines may only come later and later, which a file
+system does for a while. Of a program whose printed lines are read nobody knows when its steps
+ended, so nothing of this is said.
 
 What the devices can multiply is a limit only where every token meets every parameter. Of our models
 that is known; of another (experts of which a token meets two, tables of which it looks up a row, a
@@ -23,7 +24,7 @@ from operator import attrgetter
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
-from gonogo.contract.heartbeat import Msg
+from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.tick import Tick
 from gonogo.contract.workload import is_ours
 from gonogo.judge.watch.detector import Detector, Seen
@@ -43,6 +44,9 @@ CPU_X = 4.0
 """A CPU's peak is measured beside whatever else runs on it: its limit is so many times as high."""
 _TOKS_PER_S = attrgetter("toks_per_s")
 CLOCK_SPANS = 3
+LAGGING_SPANS = 15
+"""Spans that lines may come later and later, as from a file system that others use: then a rank's
+wall clock, of which they tell, lags as its own does. One who slows both is found by then."""
 LASTING_X = 3
 """Windows after which no lucky first steps weigh in an average any more."""
 RESUMED_X = 2.0
@@ -62,9 +66,33 @@ class Clock:
     boot: str = ""
     own: float = 0.0
     watcher: float = 0.0
+    ended: float = 0.0
+    """The rank's clock at the end of the step, and its wall clock."""
+    ended_ts: float = 0.0
     slow: int = 0
     """Spans running in which the rank's clock went too slowly."""
+    alone: int = 0
+    """Those of the last of them in which its wall clock went on."""
     since_ts: float = 0.0
+
+    def at(self, mono: float, end: Heartbeat, tick: Tick) -> "Clock":
+        """Return the clock where a span ends, and the next begins."""
+        return replace(self, own=mono, watcher=tick.mono, ended=end.mono, ended_ts=end.ts)
+
+    def slows_alone(self, end: Heartbeat, slowed: float) -> bool:
+        """Whether the wall clock went on, at the end of a step, as the watcher's did."""
+        own_s, wall_s = end.mono - self.ended, end.ts - self.ended_ts
+        return wall_s > own_s * (1.0 + slowed) / 2.0
+
+    def found_now(self) -> bool:
+        """Whether it has just been slow for long enough."""
+        if self.alone >= CLOCK_SPANS:
+            return self.alone == CLOCK_SPANS
+        return self.slow == LAGGING_SPANS
+
+    def lags(self) -> bool:
+        """Whether it is slow, or its lines come late, and nobody knows which."""
+        return self.alone < CLOCK_SPANS <= self.slow < LAGGING_SPANS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +158,12 @@ class ImplausibleSpeed(Detector[Speeds]):
         " its parameters; without a peak or the parameters: UNKNOWN. Steps that take less than"
         " `best_ratio` of the best known of the same work on the same devices (their median over"
         " `over_steps`): warn. The clock of a rank runs `clock_x` times slower than the watcher's"
-        " in three spans of `clock_s` running, no tick of them late: halt."
+        " in three spans of `clock_s` running, no tick of them late: halt; in fifteen where its"
+        " wall clock goes as slowly, for then its lines may come later and later."
     )
     State = Speeds
+    version = 2
+    """2: a clock that lags as its wall clock does may be that of lines that come ever later."""
     lines = frozenset({Msg.BOOT})
     steps = True
 
@@ -286,23 +317,26 @@ class ImplausibleSpeed(Detector[Speeds]):
         mono = _last_told(row, view, tick)
         if mono is None or is_late(tick) or row.boot != clock.boot or mono < clock.own:
             mono = row.mono if mono is None else mono
-            return replace(own, clock=Clock(boot=row.boot, own=mono, watcher=tick.mono)), []
+            return replace(own, clock=Clock(boot=row.boot).at(mono, row.end, tick)), []
         passed_s = tick.mono - clock.watcher
         if passed_s < self.settings.clock_s:
             return own, []
-        anchor = replace(clock, own=mono, watcher=tick.mono)
+        anchor = clock.at(mono, row.end, tick)
         slowed = passed_s / max(mono - clock.own, 1e-9)
         if slowed <= self.settings.clock_x:
-            return replace(own, clock=replace(anchor, slow=0)), []
+            return replace(own, clock=replace(anchor, slow=0, alone=0)), []
         anchor = replace(
-            anchor, slow=clock.slow + 1, since_ts=clock.since_ts if clock.slow else tick.ts
+            anchor,
+            slow=clock.slow + 1,
+            alone=clock.alone + 1 if clock.slows_alone(row.end, slowed) else 0,
+            since_ts=clock.since_ts if clock.slow else tick.ts,
         )
         own = replace(own, clock=anchor)
-        if anchor.slow != CLOCK_SPANS:
+        if not anchor.found_now():
             return own, []
         text = (
             f"the clock of rank {row.rank} has gone {slowed:.3g} times slower than the watcher's"
-            f" for {CLOCK_SPANS} spans of {self.settings.clock_s:g} s"
+            f" for {anchor.slow} spans of {self.settings.clock_s:g} s"
         )
         finding = self._finding(
             Severity.HALT, "clock", "clock_x", slowed, self.settings.clock_x, text, own, step, view
@@ -353,6 +387,8 @@ class ImplausibleSpeed(Detector[Speeds]):
             unknown.append("the trainer reports tokens/s of no step that could be timed")
         if not own.plain:
             unknown.append("no step could be timed")
+        if own.clock.lags():
+            unknown.append("lines came later and later, or the clocks of a rank are slowed")
         flops = peak_flops(self.run, view, own.device)
         if limit_tok_s(self.run, self.settings.mfu, flops) is None:
             unknown.append("the matrix-product peak or the number of parameters is not known")

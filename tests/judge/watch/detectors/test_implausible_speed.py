@@ -412,6 +412,46 @@ def test_a_rank_whose_clock_is_squeezed_is_found() -> None:
     assert halt.key == "run_1/1/implausible_speed/halt/clock/step361"
 
 
+@pytest.mark.parametrize(("spans", "found"), [(14, []), (15, [(HALT, 61)]), (40, [(HALT, 61)])])
+def test_one_whose_wall_clock_is_squeezed_too_is_found_after_fifteen_spans(
+    spans: int, found: list[tuple[Severity, int]]
+) -> None:
+    ran = few()
+    ran.wall = False
+    fed = feed(ImplausibleSpeed, ran.many(1 + 4 * spans, dt_s=0.25, receipt_s=1.0), saved_every=7)
+    assert fed.severities == found
+    lags = "lines came later and later, or the clocks of a rank are slowed"
+    assert (lags in (fed.missing or "")) is not bool(found)
+
+
+@pytest.mark.parametrize(("right", "found"), [(8, []), (12, [(HALT, 33)])])
+def test_a_wall_clock_has_to_go_on_in_three_spans_for_its_own_to_be_slow(
+    right: int, found: list[tuple[Severity, int]]
+) -> None:
+    ran = few()
+    for number in range(50):
+        ran.wall = 20 < number <= 20 + right
+        ran.step(dt_s=0.25, receipt_s=1.0)
+    assert feed(ImplausibleSpeed, ran).severities == found
+
+
+@pytest.mark.parametrize("later_x", [1.5, 2.5, 4.0])
+def test_lines_that_come_later_and_later_for_a_quarter_of_an_hour_halt_nothing(
+    later_x: float,
+) -> None:
+    """A file system that others use brings them as a slow clock would tell them, and then all."""
+    world = beside_each_other(1.0)
+    began, lasts_s = T0 + 100.0, 900.0
+    for rank in world.ranks:
+        rank.lines = [
+            replace(said, mono=min(began + (said.mono - began) * later_x, began + lasts_s))
+            if began < said.mono < began + lasts_s
+            else said
+            for said in rank.lines
+        ]
+    assert watch(world, interval_s=1.0).halts == []
+
+
 @pytest.mark.parametrize(("receipt_s", "found"), [(1.9, 0), (2.1, 1)])
 def test_the_edge_of_a_slow_clock(receipt_s: float, found: int) -> None:
     ran = Ran().many(600, dt_s=1.0, receipt_s=receipt_s)
