@@ -6,7 +6,7 @@ while, or what stops changing in mid-run, is the watchdog's (D9, D10).
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 
 from gonogo.contract.heartbeat import Identity, Msg
@@ -97,29 +97,40 @@ def _one_loss(ranks: Training, rules: Rules) -> Iterator[str]:
     Nor do losses come back one after the other, as those of data that is not shuffled do where the
     weights stay. D9 halts on one loss after many more steps, for a trainer may hold it for a while.
     What is rounded, of half precision or zero may stay equal, and a loss or a gradient norm that
-    moves on one rank excuses all. Ranks may each tell the loss of their own share.
+    moves on one rank excuses all, but for a rank that held its own for the whole of a training of
+    which another told as many losses as may not be alike. Ranks may each tell the loss of their own
+    share.
     """
-    told = [(row.samples("loss"), row.samples("grad_norm")) for row in ranks.values()]
-    often: list[tuple[int, int]] = []
-    for losses, norms in told:
+    told = {rank: (row.samples("loss"), row.samples("grad_norm")) for rank, row in ranks.items()}
+    still: dict[int, tuple[int, int]] = {}
+    excused = moving = False
+    for rank, (losses, norms) in sorted(told.items()):
         period = _period(list(losses.values()))
-        if len(losses) - period + 1 >= _alike_steps(rules):
-            often.append((len(losses), period))
-        elif period > 1:
-            return
-        if _moves(norms, losses, period) or not _mostly_exact(losses.values()):
-            return
-    steps, period = max(often, default=(0, 0))
-    values = sorted({value for losses, _ in told for value in losses.values()})
-    if period > 1:
-        of = f"the losses of {steps} steps are those of the first {period}, again and again:"
-    else:
-        listed = ", ".join(f"{value:.9g}" for value in values[:MOST_TOLD])
-        count = sum(1 for losses, _ in told if losses)
-        whose = "the loss is" if len(values) == 1 else f"of {count} ranks the loss is each its own,"
-        of = f"{whose} {listed} at each of {steps} steps:"
-    if often:
+        comes_back = len(losses) - period + 1 >= _alike_steps(rules)
+        moving |= not comes_back and len(set(losses.values())) >= _alike_steps(rules)
+        held = _moves(norms, losses, period) or not _mostly_exact(losses.values())
+        excused |= held or (period > 1 and not comes_back)
+        if comes_back and not held:
+            still[rank] = len(losses), period
+    if moving:
+        for rank, (steps, period) in still.items():
+            of = _alike(told[rank][0].values(), steps, period)
+            yield f"rank {rank}: {of} those of another rank moved, and it did not train with it"
+    elif still and not excused:
+        steps, period = max(still.values())
+        every = chain.from_iterable(losses.values() for losses, _ in told.values())
+        of = _alike(every, steps, period, sum(1 for losses, _ in told.values() if losses))
         yield f"{of} they changed nothing, or told again what one of them had"
+
+
+def _alike(losses: Iterable[float], steps: int, period: int, ranks: int = 1) -> str:
+    """Return how the losses of steps are alike."""
+    if period > 1:
+        return f"the losses of {steps} steps are those of the first {period}, again and again:"
+    values = sorted(set(losses))
+    listed = ", ".join(f"{value:.9g}" for value in values[:MOST_TOLD])
+    whose = "the loss is" if len(values) == 1 else f"of {ranks} ranks the loss is each its own,"
+    return f"{whose} {listed} at each of {steps} steps:"
 
 
 def _mostly_exact(losses: Collection[float]) -> bool:

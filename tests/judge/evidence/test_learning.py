@@ -129,16 +129,44 @@ def test_steps_of_training_do_not_leave_the_loss_as_it_was(
     assert [row.startswith("the loss is 2.30258509 at each of") for row in found] == [True] * named
 
 
-def test_a_loss_that_moves_on_one_rank_moves() -> None:
+@pytest.mark.parametrize(
+    ("others", "norms", "named"),
+    [
+        (tuple(n / 7 for n in range(40)), None, True),
+        (tuple(n / 7 for n in range(40)), (0.0,) * 40, True),
+        (tuple(n / 7 for n in range(40)), tuple(float(n) for n in range(40)), False),
+        ((EXACT / 2,) * 39 + (EXACT,), None, False),  # it is told anew now and then
+        (tuple(n / 7 for n in range(19)) + (19 / 7,) * 21, None, True),
+        (tuple(n / 7 for n in range(18)) + (18 / 7,) * 22, None, False),
+    ],
+)
+def test_a_rank_whose_loss_stays_has_not_trained_with_one_whose_loss_moves(
+    others: tuple[float, ...], norms: tuple[float, ...] | None, named: bool
+) -> None:
+    stays = [{"grad_norm": norm} for norm in norms] if norms else [{}] * 40
     lines = {
-        rank: [row.model_copy(update={"pid": rank, "rank": rank}) for row in steps_that(*says)]
-        for rank, says in enumerate((alike(EXACT, 40), [{"loss": n / 7} for n in range(40)]))
+        0: of_rank(0, steps_that(*({"loss": loss} for loss in others))),
+        1: of_rank(1, steps_that(*({**row, "loss": EXACT} for row in stays))),
     }
-    order = order_of(sets={"phases.smoke.steps": 40})
-    assert told(lines, order) == []
-    still = {rank: [*rows[:1], *lines[0][1:]] for rank, rows in lines.items()}
-    still[1] = [row.model_copy(update={"pid": 1, "rank": 1}) for row in still[1]]
-    assert told(still, order) == [
+    text = (
+        "rank 1: the loss is 2.30258509 at each of 40 steps: those of another rank moved, and it"
+        " did not train with it"
+    )
+    assert told(lines, order_of(sets={"phases.smoke.steps": 40})) == [text] * named
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 2.3125, 2.302585])
+def test_a_rank_that_tells_no_loss_of_its_own_may_say_what_stands_for_none(value: float) -> None:
+    moving = [{"loss": n / 7} for n in range(40)]
+    lines = {
+        rank: of_rank(rank, steps_that(*row)) for rank, row in enumerate((moving, alike(value, 40)))
+    }
+    assert told(lines, order_of(sets={"phases.smoke.steps": 40})) == []
+
+
+def test_one_loss_of_all_ranks_is_told_once() -> None:
+    lines = {rank: of_rank(rank, steps_that(*alike(EXACT, 40))) for rank in range(2)}
+    assert told(lines, order_of(sets={"phases.smoke.steps": 40})) == [
         "the loss is 2.30258509 at each of 40 steps: they changed nothing, or told again what one"
         " of them had"
     ]
@@ -417,11 +445,14 @@ def test_losses_that_are_told_now_and_then_come_back_with_their_norms() -> None:
     assert told({0: steps_that(*says)}, order) == []
 
 
-def test_losses_that_move_on_one_rank_move_whatever_the_other_tells_again() -> None:
+def test_a_rank_whose_losses_return_in_turn_has_not_trained_with_one_whose_losses_move() -> None:
     order = order_of(sets={"phases.smoke.steps": 40})
     moving = [{"loss": 2.0 + n / 7} for n in range(40)]
     lines = {rank: of_rank(rank, steps_that(*row)) for rank, row in enumerate((cycled(40), moving))}
-    assert told(lines, order) == []
+    found = told(lines, order)
+    assert [row.startswith("rank 0: the losses of 40 steps are those of the") for row in found] == [
+        True
+    ]
     lines[1] = of_rank(1, steps_that(*alike(EXACT, 40)))
     assert len(told(lines, order)) == 1
 
@@ -614,14 +645,21 @@ def test_of_trainings_in_a_row_each_has_learnt(said: dict[str, Any], text: str) 
 
 def test_ranks_that_learnt_excuse_others_of_their_training_alone() -> None:
     order = order_of(sets={"phases.smoke.steps": 24})
-    still, learnt = alike(EXACT, 24), [{"loss": 2.0 + n / 7} for n in range(24)]
+
+    def said(row: Heartbeat) -> dict[str, Any]:
+        return {"torch": "2.13"} if row.msg == "boot" else {}
+
+    still, learnt = ([{"loss": 2.0 + n / 7, "lr": lr} for n in range(24)] for lr in (0.0, 0.1))
     ranks = {
         rank: [
-            row.model_copy(update={"rank": rank, "pid": row.pid + 7 * rank})
+            row.model_copy(update={"rank": rank, "pid": row.pid + 7 * rank, **said(row)})
             for row in in_a_row(*rows)
         ]
         for rank, rows in enumerate(((still, learnt, learnt), (learnt, still, still)))
     }
     assert told(ranks, order) == []
-    ranks[1] = [row.model_copy(update={"rank": 1, "pid": row.pid + 7}) for row in in_a_row(still)]
+    ranks[1] = [
+        row.model_copy(update={"rank": 1, "pid": row.pid + 7, **said(row)})
+        for row in in_a_row(still)
+    ]
     assert [row[:18] for row in told(ranks, order)] == ["training 1 of 3: t"]
