@@ -6,8 +6,8 @@ It changes nothing of the training but checkpoints and end: it saves when the or
 at the ordered number of steps, and on a halt saves and ends the process with code 3. Outside gonogo
 it does nothing.
 
-What is told: the loss of every step, taken where the model returns it (a Trainer that computes the
-loss apart from its model tells the one that it logs, NaN included: set `logging_steps=1` there);
+What is told: the loss of every step, taken where the model returns it (a Trainer that trains by
+another one than its model's tells what it logs, NaN included: set `logging_steps=1` there);
 the gradient norm where the Trainer logs; tokens where the batch has `input_ids`; sections data,
 forward, backward, optimizer, log, eval, checkpoint. Checkpoints are verified by the watcher where
 `output_dir` is the run directory's `checkpoints`.
@@ -216,7 +216,8 @@ class _StepSoFar:
     def __init__(self) -> None:
         self.tokens: int | None = None
         self.lr: float | None = None
-        self._losses: list[Any] = []
+        self._trained: list[Any] = []
+        """Losses from which gradients were computed: a Trainer may make another of the outputs."""
         self._are_shares = False
 
     def count(self, input_ids: Any) -> None:
@@ -232,20 +233,21 @@ class _StepSoFar:
             of_all: whether it was divided by the items of the whole step, so that losses add up.
         """
         loss = output.get("loss") if isinstance(output, Mapping) else output[0]
-        if loss is not None:
-            self._losses.append(loss.detach())
+        if loss is not None and loss.requires_grad:
+            told = loss.detach()
+            loss.register_hook(lambda gradient: self._trained.append(told))
             self._are_shares = of_all
 
     def loss(self, spread: int) -> float | None:
-        """Return the step's loss as the Trainer counts it; None where the model returns none.
+        """Return the step's loss as the Trainer counts it; None where it is not the model's.
 
         Args:
             spread: number of ranks over which shares are counted.
         """
-        if not self._losses:
+        if not self._trained:
             return None
-        total = sum(float(loss.mean()) for loss in self._losses)
-        return total * spread if self._are_shares else total / len(self._losses)
+        total = sum(float(loss.mean()) for loss in self._trained)
+        return total * spread if self._are_shares else total / len(self._trained)
 
 
 def _obey(follows: Next, control: TrainerControl) -> None:

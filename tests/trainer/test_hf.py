@@ -126,6 +126,17 @@ def test_a_loss_that_the_trainer_filters_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("every", [1, 500])
+def test_a_loss_that_is_not_trained_by_is_not_told(every: int, tmp_path: Path) -> None:
+    """The model makes one of its labels, and the Trainer another of its outputs."""
+    args = {"logging_steps": every, "save_strategy": "no"}
+    assert train(tmp_path, {"own": True, "args": args}) == 0
+    told = [line.loss for line in said(lines_of(tmp_path), "progress")]
+    log = [row["loss"] for row in json.loads((tmp_path / "log.json").read_text()) if "loss" in row]
+    assert told == (pytest.approx(log, rel=1e-5) if every == 1 else [None] * 6)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("told", [False, True])
 def test_steps_of_one_that_begins_again_later_count_anew(tmp_path: Path, told: bool) -> None:
     args = {"auto_find_batch_size": True, "save_strategy": "no"}

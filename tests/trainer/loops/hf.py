@@ -1,9 +1,9 @@
 """A transformers.Trainer with the callback, and nothing else of gonogo.
 
 `python -m tests.trainer.loops.hf JSON` with {"halt_at", "raise_at", "oom_at", "nan_at", "told",
-"args"}: `.HALT` appears, an exception is raised, or the weights turn NaN, at the end of a step
-(`told`: when the callback has heard of it); for want of memory once only. Rank 0 leaves the
-Trainer's own log in `log.json`.
+"args", "own"}: `.HALT` appears, an exception is raised, or the weights turn NaN, at the end of a
+step (`told`: when the callback has heard of it); for want of memory once only; `own`: the Trainer
+makes another loss of what the model returns. Rank 0 leaves the Trainer's own log in `log.json`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,15 @@ class Break(TrainerCallback):
             raise RuntimeError("CUDA out of memory.")
 
 
+class Own(Trainer):
+    """Trains by another loss than the model's own, which it has made as well."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **_: Any) -> Any:
+        outputs = model(**inputs)
+        loss = outputs.logits.square().mean()
+        return (loss, outputs) if return_outputs else loss
+
+
 def main() -> None:
     folder = Path(os.environ["GONOGO_RUN_DIR"])
     asked = json.loads(sys.argv[1])
@@ -67,7 +76,7 @@ def main() -> None:
         **{"logging_steps": 1, **asked.get("args", {})},
     )
     callbacks = [Break(folder, asked), GonogoCallback()]
-    trainer = Trainer(
+    trainer = (Own if asked.get("own") else Trainer)(
         model=model,
         args=args,
         train_dataset=data,  # type: ignore[arg-type]
