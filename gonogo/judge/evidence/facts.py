@@ -338,11 +338,11 @@ def _begun_anew(record: RunRecord, rules: Rules) -> Iterator[str]:
             f"given up: it began anew after step {_some(given_up)} of {last}; the gate saw the"
             " steps that were made in place of those"
         )
-    failed = max((steps.failed_at_end(first, last) for steps in ranks), key=len, default=[])
-    if failed:
+    open_ = max((steps.unfinished(first, last) for steps in ranks), key=len, default=[])
+    if open_:
         yield (
-            f"failed: training {_some(failed)} of those in a row said error after its last step,"
-            " and not that it was done; the gate saw its steps"
+            f"unfinished: of the trainings in a row number {_some(open_)} never said after its"
+            " last step that it was done, and may have failed there; the gate saw its steps"
         )
     again = max((steps.made_again(first, last) for steps in ranks), key=len, default=[])
     if again:

@@ -326,18 +326,15 @@ class RankSteps:
         """
         return [part for part in self._begun_before(first_step) if part.last_step >= last_step]
 
-    def failed_at_end(self, first_step: int, last_step: int) -> list[int]:
-        """Return which trainings in a row said error at the last step and never that it was done.
+    def unfinished(self, first_step: int, last_step: int) -> list[int]:
+        """Return which trainings in a row came to the last step and never said that it was done.
 
         Args:
             first_step: of the run.
             last_step: that was ordered.
         """
         parts = self.trainings_before(first_step, last_step)
-        ends = ((number, part.boots[-1]) for number, part in enumerate(parts, 1))
-        return [
-            number for number, boot in ends if boot.error_seq is not None and boot.done_step is None
-        ]
+        return [number for number, part in enumerate(parts, 1) if part.done_step is None]
 
     def given_up(self, first_step: int, last_step: int) -> list[int]:
         """Return the last step of each training that another one took the place of before its end.
