@@ -143,9 +143,9 @@ class Training:
     def restart(self, probe: Probe) -> None:
         """All processes are replaced, and go on after the last checkpoint; seq begins at 0."""
         gone_s = self.dice.uniform(*self.noise.gone_s)
-        now = max(rank.now for rank in self.ranks)
+        self.meet()  # who is ahead waits for the last one, and speaks until then
         for rank in self.ranks:
-            rank.now = now + gone_s
+            rank.vanish(gone_s)
         self.boot(probe)
 
     # One step.

@@ -230,3 +230,25 @@ def test_who_is_started_anew_is_there_until_it_is() -> None:
         at = [written for written, _ in run.ranks[1].lines]
         silent_s = max(silent_s, *(b - a for a, b in itertools.pairwise(at)))
     assert silent_s < 120.0
+
+
+def test_who_waits_for_a_rank_that_saves_alone_speaks_until_all_are_started_anew() -> None:
+    script = Script(saves=Pause(every=1, seconds=600.0, who=Who.FIRST))
+    run = Scripted(
+        order_of({}, steps=STEPS, train={"engine": {"compile": False}}),
+        noise=replace(QUIET, silent_checkpoint_share=0.0),
+        dice=random.Random(1),
+        step_s=0.01,
+        sick=None,
+        now=0.0,
+        script=script,
+    )
+    run.boot(nobody_looks)
+    run.advance(nobody_looks)
+    first, other = run.ranks
+    assert first.now - other.now > 300.0
+    run.restart(nobody_looks)
+    ends = [
+        [at for at, line in rank.lines if line.boot.startswith("boot1")][-1] for rank in run.ranks
+    ]
+    assert abs(ends[0] - ends[1]) < 60.0
