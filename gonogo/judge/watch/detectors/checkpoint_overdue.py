@@ -5,12 +5,12 @@ checkpoint is due by the order's cadence, in steps or in seconds, whichever come
 begins with the end of the first step (how long that may take is D2's), or with the last one
 verified. It is overdue at `overdue_x` times that, and `grace_s`. Where a cadence counts steps, the
 time is the one that those steps really took, so that evaluations and pauses between them are no
-delay. Where it counts seconds, one can be saved at the end of a step alone: the time is that of
-whole steps, and no less than the longest of the last ones took. What it takes to save one (the
-median) is part of either. A checkpoint that does not hold is told at
-once; it ends nothing by itself, for an earlier one may. One that the trainer deleted before the
-watcher had read it may have held: nobody knows, so the time begins anew, and so does the count of
-steps.
+delay, and no less than so many usually take: the watcher may have read the last one for longer than
+the next was due. Where it counts seconds, one can be saved at the end of a step alone: the time is
+that of whole steps, and no less than the longest of the last ones took. What it takes to save one
+(the median) is part of either. A checkpoint that does not hold is told at once; it ends nothing by
+itself, for an earlier one may. One that the trainer deleted before the watcher had read it may have
+held: nobody knows, so the time begins anew, and so does the count of steps.
 
 Ranks that all start again in place below the last one (the next fold after `done`, a launcher's
 restart of a program that does not resume) are to save what they make from there: step, steps and
@@ -82,8 +82,9 @@ class CheckpointOverdue(Detector[Saved]):
     name = Name.CHECKPOINT_OVERDUE
     sentence = (
         "Warns when no checkpoint has been verified by the watcher at 1.5 times the expected time"
-        " and ten minutes, halts at twice that (a cadence in seconds is one of whole steps, and"
-        " what it usually takes to save one is expected, too); warns of a checkpoint that does not"
+        " and ten minutes, halts at twice that (a cadence in seconds is one of whole steps, one in"
+        " steps what these took and no less than they usually take; what it usually takes to save"
+        " one is expected, too); warns of a checkpoint that does not"
         " hold. One that was deleted before it was read may have held: the time begins anew, as it"
         " does where all ranks start again in place below the last one, or begin another training."
         " What ranks evaluate, and their starts in place up to the end of the first step, is no"
@@ -93,7 +94,8 @@ class CheckpointOverdue(Detector[Saved]):
     version = 3
     """2: where none of those held that were due by their steps, that is told as not observed;
     a start in place lengthens each limit. 3: one that is due by the clock is due at the end of a
-    step, and may take as long as they do."""
+    step, and may take as long as they do; one that is due by its steps has what these usually take,
+    however long the one before was read."""
     ticks = True
     probes = True
 
@@ -234,9 +236,15 @@ class CheckpointOverdue(Detector[Saved]):
             return None
         every_s = self.run.order.checkpoint.every_s
         by_time = None if every_s is None else _at_an_end_s(every_s, view)
-        by_steps = None if own.due_mono is None else own.due_mono - own.since_mono
+        by_steps = None
+        if own.due_mono is not None:
+            by_steps = max(own.due_mono - own.since_mono, self._steps_s(view))
         known = [seconds for seconds in (by_steps, by_time) if seconds is not None]
         return min(known) + _saves_s(view) if known else None
+
+    def _steps_s(self, view: View) -> float:
+        """Return what the steps of a cadence usually take."""
+        return (self.run.order.checkpoint.every_steps or 0) * (view.median_step_s() or 0.0)
 
     def _judged(self, own: Saved, tick: Tick, view: View) -> tuple[Saved, list[Finding]]:
         """Return what there is to say once a checkpoint is due."""

@@ -118,6 +118,21 @@ def test_what_a_save_beside_later_steps_takes_is_expected_too() -> None:
     assert limits(waited.at(235.25)) == [(Severity.WARN, 235.0)]
 
 
+@pytest.mark.parametrize("read_s", [1_500.0, 2_400.0], ids=["late", "later than the next"])
+def test_how_long_the_last_one_was_read_shortens_nothing(read_s: float) -> None:
+    """Large ones are read for longer than they are saved: the next was due at once, or nearly."""
+    world, read_mono = world_with(BY_STEPS), 0.0
+    for count in range(1, 5):
+        world.steps(20, step_s=90.0).pause("checkpoint", 60.0, "checkpoint")
+        read_mono = max(read_mono, world.mono) + read_s
+        told = {"checkpoints": [checkpoint(20 * count)]}
+        world.probes.append((read_mono, {"observations": told}))
+    texts = [finding.text for finding in overdue(watch(world, interval_s=5.0))]
+    assert all(text.startswith("no checkpoint at all") for text in texts)
+    assert len(texts) == (read_s > 2_000.0)
+    assert len(watch(world.steps(120, step_s=90.0), interval_s=5.0).halts) == 1
+
+
 def test_a_run_without_a_cadence_has_no_deadline() -> None:
     seen = watch(train(world_with({}), 4_000), interval_s=2.0)
     assert seen.findings == []
