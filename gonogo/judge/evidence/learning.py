@@ -12,7 +12,7 @@ from itertools import chain, pairwise
 from gonogo.contract.heartbeat import Identity, Msg
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.steps import RankSteps, Span
-from gonogo.judge.watch.detectors.frozen import is_exact
+from gonogo.judge.watch.detectors.frozen import is_exact, is_round
 
 NOTHING_LEARNT = 4
 """Version of the facts since which steps that changed no weight are no training."""
@@ -96,10 +96,10 @@ def _one_loss(ranks: Training, rules: Rules) -> Iterator[str]:
 
     Nor do losses come back one after the other, as those of data that is not shuffled do where the
     weights stay. D9 halts on one loss after many more steps, for a trainer may hold it for a while.
-    What is rounded, of half precision or zero may stay equal, and a loss or a gradient norm that
-    moves on one rank excuses all, but for a rank that held its own for the whole of a training of
-    which another told as many losses as may not be alike. Ranks may each tell the loss of their own
-    share.
+    What is rounded, of half precision or zero may stay equal, where no exact gradient norm comes
+    back with it, and a loss or a norm that moves on one rank excuses all, but for a rank that held
+    its own for the whole of a training of which another told as many losses as may not be alike.
+    Ranks may each tell the loss of their own share.
     """
     told = {rank: (row.samples("loss"), row.samples("grad_norm")) for rank, row in ranks.items()}
     still: dict[int, tuple[int, int]] = {}
@@ -108,7 +108,8 @@ def _one_loss(ranks: Training, rules: Rules) -> Iterator[str]:
         period = _period(list(losses.values()))
         comes_back = len(losses) - period + 1 >= _alike_steps(rules)
         moving |= not comes_back and len(set(losses.values())) >= _alike_steps(rules)
-        held = _moves(norms, losses, period) or not _mostly_exact(losses.values())
+        exact = _mostly_exact(losses.values()) or _exact_norms(norms, losses, _alike_steps(rules))
+        held = _moves(norms, losses, period) or not exact
         excused |= held or (period > 1 and not comes_back)
         if comes_back and not held:
             still[rank] = len(losses), period
@@ -137,6 +138,15 @@ def _mostly_exact(losses: Collection[float]) -> bool:
     """Say whether most losses are neither rounded nor of half precision, nor zero."""
     exact = sum(1 for loss in losses if math.isfinite(loss) and is_exact(loss))
     return 2 * exact >= len(losses)
+
+
+def _exact_norms(norms: Mapping[int, float], losses: Mapping[int, float], least: int) -> bool:
+    """Say whether the gradient norms of losses that may be rounded are neither that nor a limit.
+
+    Updates of weights in half precision that are too small for it change none, nor what it tells.
+    """
+    exact = [norm for norm in norms.values() if not is_round(norm)]
+    return any(losses.values()) and len(exact) >= least and _mostly_exact(exact)
 
 
 def _moves(norms: Mapping[int, float], losses: Mapping[int, float], period: int) -> bool:

@@ -130,6 +130,34 @@ def test_steps_of_training_do_not_leave_the_loss_as_it_was(
 
 
 @pytest.mark.parametrize(
+    ("loss", "norm", "steps", "named"),
+    [
+        (2.3125, EXACT / 2, 20, True),
+        (2.302585, EXACT / 2, 20, True),
+        (2.3125, EXACT / 2, 19, False),
+        (2.3125, 1.0, 40, False),
+        (2.3125, 1.1484375, 40, False),  # half precision, too
+        (2.3125, 0.30000001192092896, 40, False),  # where it is cut off, in single precision
+        (2.3125, 0.0, 40, False),
+        (0.0, EXACT / 2, 40, False),
+    ],
+)
+def test_where_a_loss_may_be_rounded_the_gradient_norm_tells_that_no_weight_moved(
+    loss: float, norm: float, steps: int, named: bool
+) -> None:
+    """Weights of half precision do not take an update that is too small for it."""
+    order = order_of(sets={"phases.smoke.steps": 40})
+    says = alike(loss, steps, grad_norm=norm)
+    found = told({0: steps_that(*says)}, order)
+    text = f"the loss is {loss:.9g} at each of {steps} steps: they changed nothing"
+    assert [row.startswith(text) for row in found] == [True] * named
+    moved = says[:-1] + alike(loss, 1, grad_norm=norm + 1e-7)
+    assert told({0: steps_that(*moved)}, order) == []
+    seldom = alike(loss, 21) + says[:19]
+    assert told({0: steps_that(*seldom)}, order) == []
+
+
+@pytest.mark.parametrize(
     ("others", "norms", "named"),
     [
         (tuple(n / 7 for n in range(40)), None, True),

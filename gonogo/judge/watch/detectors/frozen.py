@@ -108,7 +108,7 @@ class EqualValues:
     @property
     def cut_off(self) -> bool:
         """Whether the value is the largest ever told as only a limit is: round, or met before."""
-        return self.value == self.most and (self.ceiling or _is_round(self.value or 0.0))
+        return self.value == self.most and (self.ceiling or is_round(self.value or 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +283,6 @@ def _fits_half(value: float) -> bool:
     return math.ldexp(mantissa, HALF_BITS).is_integer()
 
 
-def _is_round(value: float) -> bool:
+def is_round(value: float) -> bool:
     """Whether a number has two significant digits at most, as people choose limits."""
     return abs(value - float(f"{value:.1e}")) <= ROUND_ERROR_RATIO * abs(value)
