@@ -49,6 +49,11 @@ FAILED_BEFORE = 4
 GIVEN_UP = 4
 """Version of the facts since which it is listed that a run began anew before it came to its end."""
 
+EVALUATED_EARLY = 4
+"""Version of the facts since which it is listed that the last evaluation is of an early step."""
+
+EVALUATIONS = (Metric.VAL_LOSS, Metric.EVAL_S)
+
 MADE_TWICE = ("given up: ", "made again: ", "gone back: ")
 """How what was not observed of steps begins in whose place others were made."""
 MOST_TOLD = 4
@@ -298,6 +303,8 @@ def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure
     texts += [*_unseen_nodes(record), *_made_before(rules)]
     if rules.facts_v >= GIVEN_UP:
         texts += _begun_anew(record, rules)
+    if rules.facts_v >= EVALUATED_EARLY:
+        texts += _evaluated_early(record, rules)
     if rules.facts_v >= WEIGHTS_UNTOLD:
         texts += _weights_loaded(record.order)
     return list(dict.fromkeys([*texts, *_without_source(record, rules, measures)]))
@@ -354,6 +361,24 @@ def _begun_anew(record: RunRecord, rules: Rules) -> Iterator[str]:
     if back:
         told = [f"from step {reached} to step {to}" for reached, to in back]
         yield f"gone back: {_some(told)} of {last}; the gate saw the steps that were made last"
+
+
+def _evaluated_early(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Yield after which step nobody evaluated, where a gate asks what evaluations found.
+
+    Only what was told is owed where the order does not say after which steps they are due.
+    """
+    asked = [*rules.gate, *(row.criterion for row in rules.conditions)]
+    if rules.steps is None or rules.eval_every_steps:
+        return
+    if any(row.metric in EVALUATIONS for row in asked):
+        told = max((step for row in record.ranks.values() for step in row.evaluated), default=0)
+        if 0 < told < rules.steps:
+            yield (
+                f"evaluations: the last one is of step {told} of {rules.steps}, and the order does"
+                " not say after which steps they are due (train.eval.every_steps); the gate saw"
+                " those that were told"
+            )
 
 
 def _some(told: Sequence[int | str]) -> str:

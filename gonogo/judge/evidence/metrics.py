@@ -128,7 +128,9 @@ METRICS: Mapping[str, MetricRow] = {
         samples=samples.evals,
         owed=Owed.EVERY_EVAL,
         spans=samples.eval_spans,
-        meaning="`val_loss` of the `eval` lines; of several of one step the worse.",
+        meaning="`val_loss` of the `eval` lines; of several of one step the worse. Owed are those"
+        " that `train.eval.every_steps` of the plan names; where it names none, those that were"
+        " told, and the last one may be of an early step (`window` asks for a late one).",
     ),
     Metric.EVAL_S: MetricRow(
         samples=samples.eval_s,

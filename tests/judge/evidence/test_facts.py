@@ -506,6 +506,34 @@ def test_a_device_that_ticks_tell_of_too_few_steps_is_said(
     ] * said
 
 
+@pytest.mark.parametrize(
+    ("metric", "told", "every", "facts_v", "said"),
+    [
+        ("val_loss", (3, 15), None, 4, 15),
+        ("eval_s", (3,), None, 4, 3),
+        ("val_loss", (3, 20), None, 4, None),
+        ("val_loss", (), None, 4, None),
+        ("val_loss", (3, 15), 5, 4, None),  # step 20 owes one
+        ("loss", (3, 15), None, 4, None),
+        ("val_loss", (3, 15), None, 3, None),
+    ],
+)
+def test_evaluations_that_end_early_where_none_is_due_are_said(
+    metric: str, told: tuple[int, ...], every: int | None, facts_v: int, said: int | None
+) -> None:
+    row = {"id": "found", "metric": metric, "aggregate": "last", "pass_below": 9.0}
+    order = with_gate(order_of(sets={"phases.smoke.steps": 20}), row)
+    order = order.model_copy(update={"train": {**order.train, "eval": {"every_steps": every}}})
+    found = [beat(1 + step, step, "eval", step, val_loss=1.0) for step in told]
+    ranks = {rank: build_rank_steps([beat(1, 1.0, "alive", 1), *found]) for rank in (0, 1)}
+    rules = build_rules(order).model_copy(update={"facts_v": facts_v})
+    texts = build_facts(RunRecord(order=order, ranks=ranks), rules).not_observed
+    assert [text for text in texts if text.startswith("evaluations: ")] == [
+        f"evaluations: the last one is of step {said} of 20, and the order does not say after which"
+        " steps they are due (train.eval.every_steps); the gate saw those that were told"
+    ] * (said is not None)
+
+
 def test_tokens_of_the_whole_run_so_far_hide_the_speed_and_no_other_metric() -> None:
     rows = [{"id": name, "metric": name, "pass_above": 0.0} for name in ("toks_per_s", "comm_mb")]
     order = with_gate(order_of(), *rows)
