@@ -39,9 +39,9 @@ class Brought:
     unit: Unit | NoUnit | None = None
     """None: it goes on, or a person stopped it and may let it go on."""
     stopped: int = 0
-    """Runs of it that a person ended, and that another came after."""
+    """Runs of it that a person ended, or had made again, and that another came after."""
     replaced: int = 0
-    """Runs that a person ended of those in whose place it was made."""
+    """Runs that a person ended, or had made again, of those in whose place it was made."""
 
     def member(self) -> Member:
         """Return it as the campaign's next step wants it."""
@@ -90,11 +90,11 @@ def load_brought(
         found.append(
             replace(
                 _brought(session, row, judged.get(row.id), question),
-                stopped=_ended_by_person(made[:-1]),
+                stopped=_ended_by_person(made[:-1]) + _made_again(made),
                 replaced=ended[slot],
             )
         )
-        ended[slot] += _ended_by_person(made)
+        ended[slot] += _ended_by_person(made) + _made_again(made)
     return found
 
 
@@ -102,6 +102,15 @@ def _ended_by_person(runs: Sequence[RunRow]) -> int:
     """Return how many of these runs a person ended."""
     ended = [row.outcome for row in runs if row.outcome is not None]
     return sum(outcome.klass is OutcomeClass.OPERATOR for outcome in ended)
+
+
+def _made_again(runs: Sequence[RunRow]) -> int:
+    """Return how many of these runs went to their end, and a person had made again all the same.
+
+    Nobody else does that: the plan of a campaign confirms and remedies nothing.
+    """
+    ended = [row.outcome for row in runs[:-1] if row.outcome is not None]
+    return sum(outcome.klass is OutcomeClass.SUCCESS for outcome in ended)
 
 
 def _brought(

@@ -227,6 +227,32 @@ def test_a_run_that_is_halted_and_run_again_until_it_is_fast_wins_once_and_with_
     assert (done["members"][1]["decision"] in step["command"]) is (halts == 1)
 
 
+def test_a_slow_run_that_came_to_its_end_while_it_was_halted_is_one_that_was_made_again(
+    plane: Plane,
+) -> None:
+    plan = campaign_plan()
+    speed = {"id": "speed", "metric": "toks_per_s", "pass_above": 2000.0, "fail_below": 10.0}
+    plan["phases"][0]["gate"] = [{**speed, "grey": "inconclusive"}]
+    began = submit(plane, plan, repeats=3)
+    worker = plane.worker()
+    run_through(worker, plane.next_order(worker), 1.0)
+    order = plane.next_order(worker)
+    for _ in range(2):
+        worker.start(order)
+        lines = {rank: beats(order, rank, step_s=5.0) for rank in range(order.world_size)}
+        worker.ship(order, lines)
+        plane.call("POST", f"/experiments/{order.experiment}/halt", json={"reason": "slow"})
+        worker.end(order, lines)
+        plane.wait_state(order.experiment, "awaiting_decision")
+        plane.call("POST", f"/experiments/{order.experiment}/rerun", json={"reason": "again"})
+        order = plane.next_order(worker)
+    run_through(worker, order, 1.0)
+    plane.wait(lambda: len(view(plane, began["id"])["members"]) == 3, "one in its place")
+    again = view(plane, began["id"])["members"]
+    assert again[1]["why"] == "a person ended 2 runs of it before"
+    assert [row["variant"] for row in again] == ["plain", "static", "static"]
+
+
 def test_a_run_that_a_person_cancels_and_that_is_made_once_more_wins_with_a_note(
     plane: Plane,
 ) -> None:
