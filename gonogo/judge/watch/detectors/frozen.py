@@ -88,9 +88,11 @@ class EqualValues:
         )
 
     def interrupted(self) -> "EqualValues":
-        """Return the run after a restart: the count begins anew, what was learnt stays."""
-        longest = max(self.longest, self.count)
-        return replace(self, value=None, count=0, since_step=0, longest=longest)
+        """Return the run after a restart: the count begins anew, what was learnt stays.
+
+        What the restart cut did not end by itself, and is nobody's way.
+        """
+        return replace(self, value=None, count=0, since_step=0)
 
     @property
     def moved(self) -> bool:
@@ -141,6 +143,8 @@ class Frozen(Detector[Still]):
         " ever told where that is a round number or was told before, which is such a limit."
     )
     State = Still
+    version = 2
+    """2: equal values that a restart cut short widen no limit."""
     steps = True
 
     def observe_step(self, own: Still, step: Step, view: View) -> Seen[Still]:

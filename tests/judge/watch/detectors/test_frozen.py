@@ -271,8 +271,17 @@ def test_what_was_learnt_of_the_numbers_outlasts_a_restart() -> None:
     ran = learning(ran, 3).back_to(20)
     assert feed(Frozen, learning(ran, 3).many(89, loss=3.5)).halts == []
     assert [f.threshold for f in feed(Frozen, ran.many(1, loss=3.5)).halts] == [90.0]
-    cut = learning(Ran(), 10).many(30, loss=4.0).back_to(20)
-    assert feed(Frozen, cut.many(89, loss=3.5)).halts == []
+
+
+@pytest.mark.parametrize(("before", "every"), [(120, 300), (190, 550), (30, 60)])
+def test_what_a_restart_cut_short_widens_no_limit(before: int, every: int) -> None:
+    """A loss that froze a while before a restart was not found before the next one."""
+    ran = Ran(order=order_of({}, entry="train.py"), ranks=1)
+    for number in range(300):
+        ran.step(loss=round(4.0 - 0.0012345678 * number, 4 if every > 100 else 12))
+    loss = 3.1234 if every > 100 else 3.12345678
+    ran.many(before, loss=loss).back_to(ran.number - 10).many(every, loss=loss)
+    assert len(feed(Frozen, ran).halts) == 1
 
 
 @pytest.mark.parametrize(("before", "found"), [((0.6, 0.9), 2), ((0.9, 0.6), 0), ((0.95, 0.6), 2)])
