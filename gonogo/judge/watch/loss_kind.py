@@ -196,17 +196,27 @@ class Heat:
     top: float = 0.0
     low: float = 0.0
     """Lowest since it was at its top, or since it last reheated."""
+    warms: bool = False
+    """Whether it has only risen since a restart, and not come back to that lowest yet."""
+
+    def restarted(self) -> "Heat":
+        """Return the heat at a restart: a schedule may begin anew there, and warm up again."""
+        return replace(self, rates=(), warms=bool(self.low))
 
     def after(self, rate: float | None) -> tuple["Heat", bool]:
         """Return the heat after one more rate, and whether that jumped back up.
 
-        A rate that warms up for the first time does not: it has not fallen before.
+        A rate that warms up for the first time does not: it has not fallen before. Nor does one
+        that warms up after a restart, up to where it was.
         """
         if rate is None or not math.isfinite(rate) or rate < 0.0:
             return self, False
         kept = (*self.rates, rate)[-RATES_KEPT:]
         mean = mean_of(kept)
-        own = replace(self, told=True, rates=kept)
+        warms = self.warms and mean < self.low and rate >= max(self.rates, default=0.0)
+        own = replace(self, told=True, rates=kept, warms=warms)
+        if warms:
+            return own, False
         fallen = self.told and self.low < self.top
         if fallen and mean >= max(REHEATS_X * self.low, REHEATS_SHARE * self.top):
             return replace(own, top=max(mean, self.top), low=mean), True

@@ -102,7 +102,7 @@ class Trend:
             bursts=tuple(row for row in self.bursts if row <= step),
             spikes_warned=self.spikes_warned,
             kind=self.kind.restarted(),
-            heat=self.heat,
+            heat=self.heat.restarted(),
             unit=self.unit.restarted(),
         )
 

@@ -328,3 +328,20 @@ def test_a_rate_that_falls_is_the_lowest_and_one_back_at_its_top_begins_anew() -
     assert own.after(0.5)[0].low == 0.5
     assert own.after(0.95)[0].low == 0.9
     assert own.after(1.0) == (Heat(told=True, rates=(1.0,), top=1.0, low=1.0), False)
+
+
+def test_a_rate_that_warms_up_after_a_restart_reheats_beyond_what_it_was() -> None:
+    own = Heat(told=True, rates=(0.5,), top=1.0, low=0.5).restarted()
+    for rate in (0.1, 0.2, 0.3, 0.9):
+        own, reheats = own.after(rate)
+        assert (own.low, own.warms, reheats) == (0.5, True, False)
+    own, reheats = own.after(1.5)
+    assert (own.low, own.warms, reheats) == (0.5, False, False)
+    assert own.after(1.6)[1]
+
+
+def test_a_rate_that_falls_after_a_restart_warms_up_no_more() -> None:
+    own, _ = Heat(told=True, rates=(0.5,), top=1.0, low=0.5).restarted().after(0.4)
+    own, _ = own.after(0.3)
+    assert (own.low, own.warms) == (0.35, False)
+    assert Heat(told=True, top=1.0, low=0.0).restarted().warms is False

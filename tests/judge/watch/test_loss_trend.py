@@ -92,7 +92,7 @@ def test_a_restart_knows_the_best_that_the_run_had_had_by_that_step() -> None:
         bursts=(10, 20),
         spikes_warned=True,
         kind=LossKind(gradients=(1.0,)),
-        heat=UP.heat,
+        heat=UP.heat.restarted(),
     )
     assert UP.back_at(29).best == 2.5
     assert UP.back_at(9).best is None

@@ -115,7 +115,8 @@ class Divergence(Detector[Trend]):
         " up: ten times the largest before (of what they were 400 steps ago, where they rose more"
         " slowly), with three times the gradient norm; else a rise warns."
         " Where the learning rate comes back"
-        " up (by a quarter, after it had fallen; the mean of twelve), losses are counted anew,"
+        " up (by a quarter, after it had fallen; the mean of twelve; not where it warms up after a"
+        " restart, to what it was before), losses are counted anew,"
         " against the highest of the first `after_step`; where none is told, a rise to no more than"
         " the first losses has to climb for twice as long, or to stay for three times as long, and"
         " for twice as long as any that came back."
@@ -134,7 +135,8 @@ class Divergence(Detector[Trend]):
     one that came back; a sum over what a step carries grows with its tokens. 4: what a rise comes
     to with its first step is none of what was before, so a loss that blows up at once halts. 5: a
     rise goes on over restarts that find the loss up, so one between restarts 60 to 250 steps apart
-    halts."""
+    halts; a learning rate that warms up after a restart, to what it was, is none that comes back
+    up."""
     steps = True
 
     def observe_step(self, own: Trend, step: Step, view: View) -> Seen[Trend]:

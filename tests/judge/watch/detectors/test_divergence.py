@@ -307,6 +307,20 @@ def test_a_healthy_run_that_is_restarted_again_and_again_is_silent(
     assert feed(Divergence, ran).halts == []
 
 
+@pytest.mark.parametrize(("before", "halts"), [(2.9e-4, 1), (1e-4, 0)])
+def test_a_rate_that_warms_up_after_a_restart_to_what_it_was_is_no_warm_restart(
+    before: float, halts: int
+) -> None:
+    """Who does not load the schedule begins it anew; beyond what it was it takes the loss along."""
+    ran = Ran(ranks=1)
+    for number in range(1, 701):
+        ran.step(loss=falling(number), lr=3e-4 if number < 600 else before)
+    ran.many(40, loss=4.0, lr=before).back_to(730)
+    for number in range(1, 290):
+        ran.step(loss=4.0, lr=3e-4 * min(1.0, number / 30))
+    assert len(feed(Divergence, ran).halts) == halts
+
+
 @pytest.mark.parametrize(
     ("first", "last", "climbs"),
     [
