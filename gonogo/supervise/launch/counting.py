@@ -35,7 +35,8 @@ class Count:
     the same step, unless it is the first ever and its line names a later epoch. Where the number
     goes on as that begins anew (`iteration 2 epoch 1`), the epochs lay within it, and were none.
 
-    A loss of it that is not finite is told again, for it may be another rank's.
+    A loss of it that is not finite is told again, for it may be another rank's. So is one of a
+    number that lies a little below the last: that rank is late.
 
     A number that never goes on names no steps, where its lines tell one loss after the other: after
     `REPEATS` of them each line is a step. Several ranks may print so, too: once the number goes on
@@ -146,6 +147,7 @@ class Count:
             self._held_alone = printed < self._last and (later or of is not None)
             self._unclear = self._unclear or alone
             self._widest = max(self._widest, printed - self._last)
+            yield from self._late(printed, fields)
             return
         elif held[0] > self._last:  # it had jumped, and goes on from there
             yield from self._taken_back()
@@ -200,6 +202,12 @@ class Count:
             self._lines += 1
             self._base += 1
             self.step += 1
+            yield self.step, fields
+
+    def _late(self, printed: int, fields: dict[str, Any]) -> Iterator[Held]:
+        """Yield a loss that is not finite, of a rank that may be behind the one told last."""
+        least = max(self._first or 0, self._last - JUMP_X * self.stride)
+        if least <= printed < self._last and not math.isfinite(fields.get("loss") or 0.0):
             yield self.step, fields
 
     def _is_back(self, epoch: int | None, *, failed: bool | None) -> bool:

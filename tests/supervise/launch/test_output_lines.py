@@ -1214,6 +1214,19 @@ def test_a_loss_that_is_not_finite_is_told_whichever_rank_prints_it(tmp_path: Pa
     assert program.told()[-1].msg == "done"
 
 
+def test_a_loss_that_is_not_finite_of_a_rank_that_is_a_step_behind_is_told(tmp_path: Path) -> None:
+    """Its number lies below the last each time, so none of its lines is a step."""
+    program = Program(tmp_path, STEP)
+    for number in range(2, 12):
+        late = "nan" if 4 <= number < 8 else "2.5"
+        program.write(f"step {number} loss 2.25\nstep {number - 1} loss {late}\n")
+    program.write("step 5 is the best so far, loss 2.25\n")
+    lost = [step for step, loss in program.steps() if loss is not None and math.isnan(loss)]
+    assert lost == [4, 5, 6, 7]
+    assert max(step for step, _ in program.steps()) == 11
+    assert len({line.boot for line in program.told()}) == 1
+
+
 def test_several_ranks_that_go_back_to_a_checkpoint_begin_another_boot(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP).write(ranks_of([1, 2, 3, 4, 5, 6, 3, 4, 5], 8))
     boots = list(dict.fromkeys(line.boot for line in program.told()))
