@@ -121,6 +121,7 @@ class Count:
         """
         begin = 0 if bar else 1
         held, self._held = self._held, None
+        fields = _both(held, printed, fields)
         alone, self._held_alone = self._held_alone, False
         later = self._is_later(epoch)
         if self._first is None:
@@ -191,7 +192,7 @@ class Count:
         loss = loss_of(fields)
         if loss is None or (loss == self._loss if self._lines else loss in self._losses):
             return
-        if not self._lines and not math.isfinite(fields.get("loss") or 0.0):
+        if not self._lines and is_lost(fields):
             yield self.step, fields  # of another rank: it is that step's all the same
         self._loss = loss
         if len(self._losses) <= MOST_WRITERS:
@@ -207,7 +208,7 @@ class Count:
     def _late(self, printed: int, fields: dict[str, Any]) -> Iterator[Held]:
         """Yield a loss that is not finite, of a rank that may be behind the one told last."""
         least = max(self._first or 0, self._last - JUMP_X * self.stride)
-        if least <= printed < self._last and not math.isfinite(fields.get("loss") or 0.0):
+        if least <= printed < self._last and is_lost(fields):
             yield self.step, fields
 
     def _is_back(self, epoch: int | None, *, failed: bool | None) -> bool:
@@ -331,6 +332,18 @@ class Count:
         self._from_zero = self._from_zero or printed == 0
         self.step = self._base + printed
         return self.step, fields
+
+
+def is_lost(fields: Mapping[str, Any]) -> bool:
+    """Say whether a line tells a loss that is not finite."""
+    return not math.isfinite(fields.get("loss") or 0.0)
+
+
+def _both(held: Held | None, printed: int, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return what a number tells that was kept before: a loss that is not finite stays."""
+    if held is None or held[0] != printed or not is_lost(held[1]):
+        return fields
+    return held[1]
 
 
 def loss_of(fields: Mapping[str, Any]) -> Loss | None:

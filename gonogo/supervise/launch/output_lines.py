@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gonogo.plain_file import next_data, open_plain, read_plain
-from gonogo.supervise.launch.counting import TOGETHER_S, Count, Held, loss_of
+from gonogo.supervise.launch.counting import TOGETHER_S, Count, Held, is_lost, loss_of
 from gonogo.supervise.launch.programs import Programs
 from gonogo.supervise.processes import TICKS_PER_S
 from gonogo.trainer.line import build_line
@@ -565,7 +565,7 @@ class _Rank:
             last[1].update(_joined(last[1], fields))
         elif self.step:
             both = _joined(self._said, fields)
-            if both.keys() != self._said.keys() or _is_lost(both) != _is_lost(self._said):
+            if both.keys() != self._said.keys() or is_lost(both) != is_lost(self._said):
                 self._noted, self._noted_at = [(self.step, both)], time.monotonic()
         return last is not None or self.step > 0
 
@@ -727,12 +727,7 @@ def _word_at(match: re.Match[str]) -> str | None:
 
 def _joined(known: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Return what two lines tell of one step: a loss that is not finite is never hidden."""
-    return {**more, **known, **({"loss": more["loss"]} if _is_lost(more) else {})}
-
-
-def _is_lost(fields: Mapping[str, Any]) -> bool:
-    """Say whether a line tells a loss that is not finite."""
-    return not math.isfinite(fields.get("loss") or 0.0)
+    return {**more, **known, **({"loss": more["loss"]} if is_lost(more) else {})}
 
 
 def _is_exact(value: float | None) -> bool:

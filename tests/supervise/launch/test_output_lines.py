@@ -1227,6 +1227,18 @@ def test_a_loss_that_is_not_finite_of_a_rank_that_is_a_step_behind_is_told(tmp_p
     assert len({line.boot for line in program.told()}) == 1
 
 
+@pytest.mark.parametrize(
+    "before", ["", "step 1 loss 2\nstep 2 loss 2\n"], ids=["first", "far ahead"]
+)
+def test_a_loss_that_is_not_finite_of_a_number_that_waits_for_the_next_is_told(
+    before: str, tmp_path: Path
+) -> None:
+    program = Program(tmp_path, STEP).write(before)
+    program.write("step 100 loss nan\nstep 100 loss 2.5\nstep 101 loss 2\nstep 101 loss 2.25\n")
+    lost = [step for step, loss in program.steps() if loss is not None and math.isnan(loss)]
+    assert lost == [100]
+
+
 def test_several_ranks_that_go_back_to_a_checkpoint_begin_another_boot(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP).write(ranks_of([1, 2, 3, 4, 5, 6, 3, 4, 5], 8))
     boots = list(dict.fromkeys(line.boot for line in program.told()))
