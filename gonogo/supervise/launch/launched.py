@@ -85,6 +85,8 @@ class Launched:
         self._are_more = False
         self._beyond: dict[int, ProcessRef] = {}
         self._named_by_itself: set[int] = set()
+        self._before: dict[int, dict[int, ProcessRef]] = {}
+        """Rank → pid → each process that was taken for it."""
 
     def look(self, now: float) -> None:
         """Look for ranks that are not known, or have gone, when it is time.
@@ -134,17 +136,28 @@ class Launched:
         if self._are_more:
             return frozenset()
         self._ends.settle(SETTLE_S)
-        for rank, ref in sorted(self._ranks.items(), reverse=True):  # rank 0's stamp ends the wait
-            ended = self._ends.of(ref)
-            if ended is not None and not self._is_another_by_now(rank, ref):
+        for rank in sorted(self._ranks, reverse=True):  # rank 0's stamp ends the wait
+            ended = self._end_of(rank)
+            if ended is not None:
                 missed = lost_a_peer(self._folder, self._order, rank, ended)
                 ended = replace(ended, lost_peer=missed)
                 save_json(self._folder / f"exit_rank{rank}.json", ended.document())
         return frozenset(self._ranks)
 
-    def _is_another_by_now(self, rank: int, ref: ProcessRef) -> bool:
-        """Say whether a rank's last line is another process's, of whose end nobody knows."""
-        return rank in self._named_by_itself and self._named(rank) not in (None, ref.pid)
+    def _end_of(self, rank: int) -> Ended | None:
+        """Return how a rank's process ended whose line is its last; None where nobody knows.
+
+        What a launcher started in its place, and said nothing, does not end for it: nor does the
+        launcher, which left with 0 for that one alone.
+        """
+        ref = self._ranks[rank]
+        pid = self._named(rank) if rank in self._named_by_itself else None
+        if pid in (None, ref.pid):
+            return self._ends.of(ref)
+        spoke = self._before[rank].get(pid)
+        if spoke is None:
+            return None
+        return self._ends.of(spoke) or Ended(code=None, signal=None, at=time.time())
 
     def _take(self, rank: int, pid: int) -> None:
         """Record that a rank is this process."""
@@ -152,7 +165,7 @@ class Launched:
         if ref is None or ref == self._ranks.get(rank):
             return
         self._save(rank, ref)
-        self._ranks[rank] = ref
+        self._ranks[rank] = self._before.setdefault(rank, {})[pid] = ref
         self._ends.watch(ref)
 
     def _save(self, rank: int, ref: ProcessRef) -> None:

@@ -228,6 +228,28 @@ def test_how_an_earlier_process_of_a_rank_ended_is_not_how_the_rank_did(
     assert not (tmp_path / "exit_rank0.json").exists()
 
 
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_process_that_is_started_in_a_rank_s_place_and_says_nothing_does_not_end_for_it(
+    seen: bool, tmp_path: Path, launch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that was done, and failed then, is started again, and finds nothing to do."""
+    program = "RANK=0 LOCAL_RANK=0 sleep 60; RANK=0 LOCAL_RANK=0 sleep 61; sleep 62"
+    launcher = launch("bash", "-c", program)
+    launched = Launched(tmp_path, {"world_size": 1}, launcher.pid)
+    pid = look_until(launched, [0], tmp_path)[0]
+    (tmp_path / "heartbeat_rank0.jsonl").write_text(json.dumps({"pid": pid}) + "\n")
+    assert look_until(launched, [0], tmp_path) == {0: pid}
+    launched._seek()
+    if not seen:  # its parent asks first, and Linux tells nobody else
+        monkeypatch.setattr(launched._ends, "of", lambda ref: None)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: look_until(launched, [0], tmp_path)[0] != pid, "another process")
+    os.kill(look_until(launched, [0], tmp_path)[0], signal.SIGTERM)
+    assert launched.save_ends() == {0}
+    ended = json.loads((tmp_path / "exit_rank0.json").read_text())
+    assert (ended["code"], ended["signal"]) == (None, 9 if seen else None)
+
+
 def test_what_a_heartbeat_names_is_a_rank_only_below_the_command(
     tmp_path: Path, launch: Any
 ) -> None:
