@@ -130,7 +130,7 @@ METRICS: Mapping[str, MetricRow] = {
         spans=samples.eval_spans,
         meaning="`val_loss` of the `eval` lines; of several of one step the worse. Owed are those"
         " that `train.eval.every_steps` of the plan names; where it names none, those that were"
-        " told, and the last one may be of an early step (`window` asks for a late one).",
+        " told, and the last one may be of an early step (a window asks for a late one).",
     ),
     Metric.EVAL_S: MetricRow(
         samples=samples.eval_s,
