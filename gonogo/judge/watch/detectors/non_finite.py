@@ -1,7 +1,8 @@
 """D10: is a loss or gradient norm not finite?
 
 bf16 and fp32: any of an applied step halts on its line. fp16 skips steps on overflow by design:
-several running, or a share of the last hundred, halt. `skipped` steps were not applied. Mixed
+several running, or a share of the last hundred, halt, but not what one search of the loss scale in
+mid-run skipped, each step of which lowers it. `skipped` steps were not applied. Mixed
 precision keeps its weights in fp32: there a step that the trainer calls skipped is excused as in
 fp16, and one of which it tells the loss scale, a finite loss and a norm that is not, for then a
 scaler has skipped it, which does not say so; no other. Of a program whose printed lines are read
@@ -13,8 +14,10 @@ are finite. That is its way, unless it does nothing else any more: then nothing 
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise, takewhile
+from itertools import groupby, pairwise, takewhile
+from operator import itemgetter
 from typing import Any
 
 from gonogo.contract.finding import Finding, Severity
@@ -128,7 +131,10 @@ def _observe_fp16(own: Overflows, event: Beat, view: View) -> tuple[Overflows, l
     patience = SEARCH_STEPS if sought else settings.fp16_running
     if falls and (scales[0] or 0.0) >= 1.0:
         patience = FALLING_STEPS
-    over = running >= patience or skipped - sought * running >= settings.fp16_skipped
+    searched = running if sought else 0
+    if skipped - searched >= settings.fp16_skipped:
+        searched = max(searched, _longest_search(steps))
+    over = running >= patience or skipped - searched >= settings.fp16_skipped
     own = replace(own, steps=steps, rank=rank)
     if not over:
         return replace(own, bad_from=None), []
@@ -137,6 +143,13 @@ def _observe_fp16(own: Overflows, event: Beat, view: View) -> tuple[Overflows, l
     text = f"{running} fp16 steps running, {skipped} of {len(steps)}, were skipped or not finite"
     finding = _finding(view, event, line.step, float(max(running, skipped)), text)
     return replace(own, bad_from=line.step), [finding]
+
+
+def _longest_search(steps: Iterable[tuple[int, bool, float | None]]) -> int:
+    """Return how many steps running the longest search of a loss scale skipped among these."""
+    runs = (list(rows) for skipped, rows in groupby(steps, key=itemgetter(1)) if skipped)
+    scales = ([scale for _, _, scale in reversed(rows)] for rows in runs)
+    return max((len(row) for row in scales if _falls(row) and (row[0] or 0.0) >= 1.0), default=0)
 
 
 def _falls(scales: list[float | None]) -> bool:
@@ -216,9 +229,10 @@ class NonFinite(Detector[Overflows]):
         " program that is only read may be such a one, unless the order says bf16: a norm that is"
         " not finite counts so, a loss halts. Warns of a validation loss that is not finite."
     )
-    version = 2
+    version = 3
     """2: outside fp16 `skipped` excuses nothing; in fp16 it counts without numbers too. Where the
-    order names no dtype, steps that were applied count between those that were skipped."""
+    order names no dtype, steps that were applied count between those that were skipped. 3: what one
+    search of the loss scale in mid-run skipped is none of too many, also once it has ended."""
     State = Overflows
     lines = frozenset({Msg.PROGRESS, Msg.STEP_END, Msg.EVAL})
 

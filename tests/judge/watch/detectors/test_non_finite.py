@@ -197,6 +197,40 @@ def test_what_the_search_skipped_is_not_held_against_the_steps_that_follow() -> 
     assert len(watch(world).halts) == 1
 
 
+@pytest.mark.parametrize(
+    ("first", "count", "again", "halts"),
+    [
+        (16, 9, 0, 0),
+        (16, 10, 0, 0),  # it was halted by the first step that was applied
+        (30, 30, 0, 0),
+        (16, 10, 9, 0),
+        (16, 10, 10, 1),  # of two within a hundred steps the longer one alone is excused
+        (8, 10, 0, 1),  # it came below 1
+    ],
+)
+def test_what_a_search_in_mid_run_skipped_is_excused_once_it_has_ended(
+    first: int, count: int, again: int, halts: int
+) -> None:
+    world = run_of("fp16").steps(120, loss_scale=2.0**first)
+    for power in range(first, first - count, -1):
+        world.steps(1, skipped=True, loss_scale=2.0**power)
+    world.steps(20, loss_scale=2.0 ** (first - count))
+    for power in range(16, 16 - again, -1):
+        world.steps(1, skipped=True, loss_scale=2.0**power)
+    world.steps(20, loss_scale=2.0**6)
+    assert len(watch(world).halts) == halts
+
+
+def test_steps_that_are_skipped_by_twos_are_no_search() -> None:
+    world, power = run_of("fp16").steps(120, loss_scale=2.0**60), 60
+    for _ in range(7):
+        for _ in range(2):
+            world.steps(1, skipped=True, loss_scale=2.0**power)
+            power -= 1
+        world.steps(1, loss_scale=2.0**power)
+    assert len(watch(world).halts) == 1
+
+
 def test_a_scale_of_one_may_fall_longer_and_one_below_may_not() -> None:
     def to(last: float) -> list[float]:
         return [last * 2.0**power for power in range(16, -1, -1)]
