@@ -130,6 +130,9 @@ EACH_TRAINING = 4
 OF_ANY_RANK = 4
 """Version of the facts since which each rank owes what any of them tells that it evaluated."""
 
+NONE_LEFT = 4
+"""Version of the facts since which a warm-up that leaves no step leaves no evaluation either."""
+
 MAX_BLOCKS = 64
 """Block means kept per measure and rank."""
 
@@ -302,6 +305,8 @@ def _owed(
     if row.owed is Owed.ONCE:
         return range(rules.last_step, rules.last_step + 1)
     if row.owed is Owed.EVERY_EVAL:
+        if not window and rules.facts_v >= NONE_LEFT:
+            return window
         told, due = frozenset(samples), rules.evals(window)
         if rules.facts_v >= OF_ANY_RANK:
             told |= steps.evaluated_by_any

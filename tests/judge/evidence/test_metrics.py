@@ -537,6 +537,26 @@ def test_where_no_evaluation_is_due_those_that_were_told_are_owed_and_at_least_o
     assert (found.samples, found.owed) == (samples, owed)
 
 
+@pytest.mark.parametrize("cadence", [None, {"every_steps": 6}], ids=["none is due", "last is"])
+@pytest.mark.parametrize(("warmup", "samples"), [(11, 1), (12, 0), (100, 0)])
+def test_a_warm_up_that_leaves_no_step_leaves_no_evaluation(
+    warmup: int, samples: int, cadence: dict[str, int] | None
+) -> None:
+    """That of the last step passed a gate in whose warm-up it lay, as of who resumes near it."""
+    order = order_of()
+    order = order.model_copy(update={"train": {**order.train, "eval": cadence}})
+    ranks = healthy_ranks(order)
+    for rank in ranks:
+        rank.lines = [line for line in rank.lines if line["msg"] != "eval"]
+        rank.say("eval", 12, "eval", val_loss=2.0)
+    found = measured(ranks, "val_loss", order, aggregate="last", warmup_steps=warmup)
+    assert (found.samples, found.owed) == (samples, samples)
+    row = {"id": "c", "metric": "val_loss", "warmup_steps": warmup, "pass_above": 0.0}
+    gate = with_gate(order, row)
+    facts = build_facts(record_of(gate, ranks), build_rules(gate, judge_version=3))
+    assert facts.measures["c"].ranks["0"].samples == 1
+
+
 @pytest.mark.parametrize("cadence", [None, {"every_steps": 6}], ids=["none is due", "more"])
 @pytest.mark.parametrize(
     "later", [{}, {"val_loss": None}, {"step": 3}], ids=["untold", "no number", "step told twice"]
