@@ -220,21 +220,43 @@ def _measure_trainings(
 
 
 def _worse(criterion: Criterion, one: MeasureRow, other: MeasureRow) -> MeasureRow:
-    """Return the worse of each number of two trainings; they have no blocks of one course."""
-    worst = min if _asks_at_least(criterion) else max
-    values = [row.value for row in (one, other) if row.value is not None]
-    fewer = min(one, other, key=lambda row: row.samples / max(1, row.owed))
+    """Return the worse of each number of two trainings; they have no blocks of one course.
+
+    One of a single sample has no slope and no spread: any value may be its own.
+    """
+    at_least = _asks_at_least(criterion)
+    if is_of_several(criterion) and (one.samples == 1) != (other.samples == 1):
+        told, alone = (other, one) if one.samples == 1 else (one, other)
+        return told.model_copy(
+            update={
+                "non_finite": told.non_finite + alone.non_finite,
+                "value": None,
+                "low": -math.inf if at_least else told.low,
+                "high": told.high if at_least else math.inf,
+                "blocks": [],
+            }
+        )
+    worst = min if at_least else max
+    values = [row.value for row in (one, other) if row.samples or row.value is not None]
+    known = [value for value in values if value is not None]
+    fewer = min(one, other, key=lambda row: _enough(criterion, row))
     return one.model_copy(
         update={
             "samples": fewer.samples,
             "owed": fewer.owed,
             "non_finite": one.non_finite + other.non_finite,
-            "value": worst(values, default=None),
+            "value": worst(known) if known and len(known) == len(values) else None,
             "low": worst(one.low, other.low),
             "high": worst(one.high, other.high),
             "blocks": [],
         }
     )
+
+
+def _enough(criterion: Criterion, row: MeasureRow) -> tuple[bool, float, int]:
+    """Return how far the samples of a training are enough: the least has the fewest."""
+    share = row.samples / max(1, row.owed)
+    return row.samples >= criterion.min_samples, share, row.samples
 
 
 def _asks_at_least(criterion: Criterion) -> bool:

@@ -233,7 +233,7 @@ def _weigh(criterion: Criterion, value: float | None, what: str) -> Reading:
     if criterion.aggregate is Aggregate.ALL_FINITE:
         text = f"{what}: every sample is finite"
         return Reading(outcome=PASS, observed=value, evidence=text)
-    if value is None:  # recorded facts that were edited: samples, and nothing that they come to
+    if value is None:  # facts that were edited, or the slope of a training of one sample
         text = f"{what}: samples of some rank are there, and no value of them"
         return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
     return _compare(criterion, value, what)

@@ -410,6 +410,63 @@ def test_of_whole_trainings_in_a_row_each_has_to_pass(
         )
 
 
+def evaluated(*trainings: dict[int, float]) -> RankSteps:
+    """Trainings in a row that each tell of some evaluations: step → what it found."""
+    lines: list[Heartbeat] = []
+
+    def say(boot: str, msg: str, step: int, **fields: Any) -> None:
+        stamp = {"ts": 1.0, "mono": float(len(lines)), "pid": 1, "rank": 0, "boot": boot}
+        lines.append(Heartbeat(**stamp, seq=len(lines), step=step, msg=msg, **fields))
+
+    for boot, found in zip("abc", trainings, strict=False):
+        say(boot, "boot", 0)
+        for step in range(1, 11):
+            say(boot, "step_start", step)
+            say(boot, "progress", step, loss=1.0)
+            say(boot, "step_end", step)
+            if step in found:
+                say(boot, "eval", step, val_loss=found[step])
+    return build_rank_steps(lines)
+
+
+RISING, FALLING = {2: 1.0, 4: 2.0, 6: 3.0}, {2: 3.0, 4: 2.0, 6: 1.0}
+EVALUATED = [
+    ("each often enough", [FALLING, FALLING], {"min_samples": 3}, "pass"),
+    ("the first too seldom", [{6: 1.0}, FALLING], {"min_samples": 3}, "inconclusive"),
+    ("the last too seldom", [FALLING, {6: 1.0}], {"min_samples": 3}, "inconclusive"),
+    ("one in the middle", [FALLING, {6: 1.0}, FALLING], {"min_samples": 2}, "inconclusive"),
+    ("each falls", [FALLING, FALLING], {"aggregate": "slope"}, "pass"),
+    ("the first has no slope", [{6: 1.0}, FALLING], {"aggregate": "slope"}, "inconclusive"),
+    ("the last has none", [FALLING, {6: 1.0}], {"aggregate": "slope"}, "inconclusive"),
+    ("none between", [FALLING, {6: 1.0}, FALLING], {"aggregate": "slope"}, "inconclusive"),
+    ("one rises beside it", [{6: 1.0}, RISING], {"aggregate": "slope"}, "fail"),
+    ("one rises before it", [RISING, {6: 1.0}, FALLING], {"aggregate": "slope"}, "fail"),
+]
+
+
+@pytest.mark.parametrize(
+    ("trainings", "asked", "outcome"),
+    [row[1:] for row in EVALUATED],
+    ids=[row[0] for row in EVALUATED],
+)
+def test_of_whole_trainings_in_a_row_each_has_samples_enough(
+    trainings: list[dict[int, float]], asked: dict[str, Any], outcome: str
+) -> None:
+    """Those of one that evaluated often stood for those of one that hardly did."""
+    for bounds in ({"pass_below": 0.0}, {"pass_above": 0.0}):
+        sign = 1.0 if "pass_below" in bounds else -1.0
+        shift = 9.0 if asked.get("aggregate") != "slope" else 0.0
+        losses = [{step: sign * (loss - shift) for step, loss in row.items()} for row in trainings]
+        row = {"id": "c", "metric": "val_loss", "aggregate": "max", **asked, **bounds}
+        criterion = Criterion.model_validate(row)
+        rules = Rules(
+            v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=10, world_size=1,
+            built_in=[], gate=[], conditions=[],
+        )  # fmt: skip
+        measure = build_measure(criterion, {0: evaluated(*losses)}, rules)
+        assert evaluate(criterion, measure, 1).outcome == outcome
+
+
 def test_of_several_trainings_in_a_row_none_is_compared() -> None:
     """The last one alone was, so whoever trains until its loss is low would win."""
     (criterion,) = ask("loss", warmup_steps=2).criteria()
