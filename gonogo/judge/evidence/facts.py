@@ -62,6 +62,9 @@ MOST_TOLD = 4
 WEIGHTS_UNTOLD = 4
 """Version of the facts since which it is listed that only the program knows its first weights."""
 
+OTHER_CONFIG = 4
+"""Version of the facts since which it is listed that a rank tells of another configuration."""
+
 
 def build_facts(record: RunRecord, rules: Rules) -> Facts:
     """Return the facts of a run.
@@ -307,6 +310,8 @@ def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure
         texts += _evaluated_early(record, rules)
     if rules.facts_v >= WEIGHTS_UNTOLD:
         texts += _weights_loaded(record.order)
+    if rules.facts_v >= OTHER_CONFIG:
+        texts += _other_config(record, record.order)
     return list(dict.fromkeys([*texts, *_without_source(record, rules, measures)]))
 
 
@@ -395,6 +400,27 @@ def _weights_loaded(order: Order) -> Iterator[str]:
         yield f"{begun}: nobody handed it any, and only the program knows what it loaded"
     elif order.resume_from.step == 0 and not is_ours(order.entry, order.command):
         yield f"{begun} ({order.resume_from.path}): only the program knows what it loaded"
+
+
+def _other_config(record: RunRecord, order: Order) -> Iterator[str]:
+    """Yield the ranks whose configuration is not the order's, where the order compares none.
+
+    A plan's `train` may be a part of what a program of somebody's own is told, or none of it.
+    """
+    if order.identity.config_digest is not None or not order.train:
+        return
+    ordered = digest(order.train)
+    said = ((rank, steps.identity()) for rank, steps in sorted(record.ranks.items()))
+    others = [
+        rank
+        for rank, identity in said
+        if identity is not None and identity.config_digest not in (None, ordered)
+    ]
+    if others:
+        yield (
+            f"config_digest: that of rank {_some(others)} is of another configuration than the"
+            " order's train, and the order compares none"
+        )
 
 
 def _without_source(

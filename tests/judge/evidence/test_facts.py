@@ -694,6 +694,40 @@ def test_of_weights_that_a_program_was_handed_only_it_knows_whether_it_took_them
     assert all(order.resume_from.path in row for row in said)
 
 
+@pytest.mark.parametrize(
+    ("digest_told", "compared", "train", "version", "told"),
+    [
+        ("f" * 64, False, True, None, True),
+        ("f" * 64, False, True, 3, False),
+        ("f" * 64, True, True, None, False),  # the gate says so
+        ("f" * 64, False, False, None, False),
+        (None, False, True, None, False),
+        ("the order's", False, True, None, False),
+    ],
+    ids=["another", "before", "compared", "nothing ordered", "untold", "the same"],
+)
+def test_of_another_configuration_than_the_order_s_that_nothing_compares_is_told(
+    digest_told: str | None, compared: bool, train: bool, version: int | None, told: bool
+) -> None:
+    """A script that reads a file of its own, and says so, was GO without a word."""
+    order = order_of()
+    order = order.model_copy(update={"train": order.train if train else {}})
+    own = digest(order.train)
+    wanted = order.identity.model_copy(update={"config_digest": own if compared else None})
+    order = order.model_copy(update={"identity": wanted})
+    ranks = healthy_ranks(order)
+    for line in (line for rank in ranks for line in rank.lines if line["msg"] == "boot"):
+        line["config_digest"] = own if digest_told == "the order's" else digest_told
+    rules = build_rules(order)
+    rules = rules if version is None else rules.model_copy(update={"facts_v": version})
+    said = build_facts(record_of(order, ranks), rules).not_observed
+    text = (
+        "config_digest: that of rank 0, 1 is of another configuration than the order's train, and"
+        " the order compares none"
+    )
+    assert [row for row in said if row.startswith("config_digest")] == ([text] if told else [])
+
+
 def test_a_finding_is_a_fact_without_its_times_and_texts() -> None:
     row = finding(Detector.STALL, rank=1, section="backward", step=8, value=1 / 3, threshold=5.0)
     (found,) = facts_of(record_of(findings=[row])).document()["findings"]
