@@ -32,6 +32,8 @@ from gonogo.pruned import check_not_pruned, pruned_text
 from gonogo.rundir import RunDir, read_tail
 
 ACTOR = "gonogo judge"
+SILENCED = ".silenced"
+"""Mark of a process that said nothing; as `gonogo.trainer` leaves it, which knows no judge."""
 BETWEEN_RATIO = 1.25
 """How far apart steps may end, of how long they last, before it is said."""
 
@@ -102,6 +104,7 @@ def judge_directory(
             *_not_compared(order),
             *_between_steps(facts),
             *_unread(record),
+            *_silenced(path),
             *_gone(path),
         ],
     }
@@ -197,6 +200,18 @@ def _unread(record: RunRecord) -> Iterator[str]:
     yield from record.unreadable
     for rank, count in sorted(record.unreadable_lines.items()):
         yield f"rank {rank}: {count} lines cannot be read"
+
+
+def _silenced(path: Path) -> Iterator[str]:
+    """Yield that a process said nothing because another one had its rank: nobody saw what it did.
+
+    A mark is no record: who takes it away hides this sentence, and changes no verdict.
+    """
+    if (path / SILENCED).exists():
+        yield (
+            "ranks: a further process attached as a rank that another one had, and said nothing;"
+            " what it did nobody saw (each rank needs its own RANK, or attach(rank=…))"
+        )
 
 
 def _gone(path: Path) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat
 from gonogo.trainer.identity import count_environment, digest_config, digest_files
-from gonogo.trainer.line_file import ATTACHED, Taken
+from gonogo.trainer.line_file import ATTACHED, SILENCED, Taken
 from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.settings import Settings, load_settings
 from gonogo.trainer.supervised import SupervisedBeat, Whose
@@ -75,10 +75,11 @@ def open_beat(
         _say(f"this process is attached to {run.path} already; nothing is said twice")
         return Beat(rank, world_size)
     if run.order.get("patterns"):
-        _silence_the_reader(run)
+        _mark(run, ATTACHED)  # whoever reads this program's output lets its heartbeat file go
     try:
         voice = Voice(run, rank)
     except Taken:
+        _mark(run, SILENCED)
         _say(f"another process writes {run.heartbeat(rank).name}; this one says nothing")
         return Beat(rank, world_size)
     attempt = run.order.get("attempt", 1) if run.order else None
@@ -97,10 +98,10 @@ def open_beat(
     )
 
 
-def _silence_the_reader(run: RunDir) -> None:
-    """Ask whoever reads this program's output to let its heartbeat file go."""
+def _mark(run: RunDir, name: str) -> None:
+    """Leave a mark in the run directory for whoever reads there."""
     with suppress(OSError):
-        (run.path / ATTACHED).touch()
+        (run.path / name).touch()
 
 
 def _place(settings: Settings, rank: int | None, world_size: int | None) -> tuple[int, int]:

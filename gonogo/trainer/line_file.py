@@ -22,6 +22,8 @@ ATTACHED = ".attached"
 """File of a run directory: the program speaks for itself, whoever read its output falls silent."""
 READ = ".read"
 """File of a run directory while its program's output is read: the program looks for no `.HALT`."""
+SILENCED = ".silenced"
+"""File of a run directory: a process found the file of its rank taken, and says nothing there."""
 SHOW_EVERY_S = 1.0
 """How often the watcher on another host is shown what was written."""
 _LOCK_WAIT_S = 5.0

@@ -23,6 +23,7 @@ import torch
 import gonogo.trainer
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.records import Manifest
+from gonogo.judge import directory
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.evidence.steps import build_rank_steps
 from gonogo.rundir import RunDir, load_all_lines
@@ -65,6 +66,24 @@ def train(beat: gonogo.trainer.Beat, steps: int = 4) -> None:
 
 
 # Lines
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_of_a_process_whose_rank_another_one_has_the_verdict_says_that_nobody_saw_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    """All but one that `mpirun` starts without a RANK are such: they are GO, be their loss NaN."""
+    monkeypatch.setattr(line_file, "_LOCK_WAIT_S", 0.01)
+    other = line_file.LineFile(run / "heartbeat_rank0.jsonl")
+    if not taken:
+        other.close()
+    with gonogo.trainer.attach(run) as beat:
+        train(beat)
+    other.close()
+    assert bool(lines_of(run)) is not taken
+    told = [row for row in judge_directory(run)["not_observed"] if row.startswith("ranks: a f")]
+    assert len(told) == taken
+    assert directory.SILENCED == line_file.SILENCED
 
 
 def test_every_ordered_step_is_whole_and_none_is_opened_after_the_last(run: Path) -> None:
