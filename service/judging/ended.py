@@ -42,7 +42,7 @@ from service.db.schema import (
 from service.evidence.promised import has_records, load_digests, promised_files, stored_bytes
 from service.experiments.checkpoints import is_of_unknown_code, wrote
 from service.experiments.consequences import act
-from service.experiments.course import resolved_of
+from service.experiments.course import active_phase, resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
 from service.experiments.lifecycle import Deed, lock_run, record_event
 from service.experiments.resume_points import (
@@ -401,6 +401,9 @@ def _record(
     )
     if action.about == run.id:
         run.verdict = decision.verdict
+    phase = active_phase(deed, experiment)
+    if phase is not None and action.verdict is not None:
+        phase.verdict = action.verdict  # what is said of conditions is said with it
     made = [decision]
     known = load_conditions(deed.session, experiment.id)
     waiting = _waiting(deed, experiment, known, run.phase)

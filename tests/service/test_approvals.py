@@ -237,6 +237,20 @@ def test_after_it_expired_a_person_can_go_on_by_hand_and_it_is_shown_so(
     assert plane.experiment(experiment)["verdict"] == "GO"
 
 
+def test_the_waiver_of_an_expired_one_says_what_the_person_says(
+    asking: tuple[Plane, str], wall: Clock
+) -> None:
+    """It was the GO of the evidence, the last word on what he had called CONDITIONAL_GO."""
+    plane, experiment = asking
+    wall.at += LIMIT_S
+    Approvals(plane.context).run_once()
+    assert ask(plane, experiment, "decisions", verdict="CONDITIONAL_GO", reason="late").is_success
+    made = plane.get(f"/experiments/{experiment}/decisions")["items"][-2:]
+    assert [(row["kind"], row["verdict"]) for row in made] == [
+        ("human", "CONDITIONAL_GO"), ("condition", "CONDITIONAL_GO"),
+    ]  # fmt: skip
+
+
 def test_without_a_time_it_is_waited_for_ever(still: Plane, wall: Clock) -> None:
     still.context.now = wall
     experiment = awaiting(still)

@@ -22,6 +22,7 @@ from gonogo.judge.ledger.sign import trusting
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, save_json
 from gonogo.signing import load_public_key
+from service.conductor.judge import Judging
 from service.db.schema import RunRow
 from service.http.auth import Role, create_key, revoke_key
 from service.judging.assessors import Assessors
@@ -198,6 +199,30 @@ def test_conditions_are_met_by_the_run_that_brings_the_evidence(plane: Plane) ->
     assert plane.experiment(experiment)["conditions"][0]["state"] == "met"
     kinds = [row["kind"] for row in plane.get(f"/experiments/{experiment}/decisions")["items"]]
     assert kinds == ["auto", "auto", "condition"]
+
+
+def test_what_a_met_condition_leaves_is_told_with_what_its_own_phase_left(still: Plane) -> None:
+    """It was recorded as GO, the last decision of an experiment that is CONDITIONAL_GO."""
+    plan, pace = bundled_plan("demo"), {"id": "pace", "metric": "dt_step_s"}
+    phases = [
+        {**row, "steps": 6, "gate": [{**pace, "pass_below": most, "severity": "conditional"}]}
+        for row, most in zip(plan["phases"][:2], (0.15, 0.05), strict=True)
+    ]
+    experiment = still.submit({**plan, "phases": phases})
+    worker, judging = still.worker(), Judging(still.context)
+    for step_s in (0.2, 0.1):
+        order = still.next_order(worker)
+        worker.start(order)
+        lines = {rank: beats(order, rank, step_s=step_s) for rank in range(order.world_size)}
+        worker.ship(order, lines)
+        worker.end(order, lines)
+        judging.settle()
+    judging.close()
+    view = still.experiment(experiment)
+    assert [row["state"] for row in view["conditions"]] == ["met", "open"]
+    made = still.get(f"/experiments/{experiment}/decisions")["items"]
+    assert [row["kind"] for row in made] == ["auto", "auto", "condition"]
+    assert made[-1]["verdict"] == view["verdict"] == "CONDITIONAL_GO"
 
 
 def test_a_condition_is_met_by_the_run_that_passed_and_by_none_that_decided_nothing(
