@@ -289,6 +289,9 @@ def conclude(
     later = runs_of(deed.session, experiment.id, run.phase)[-1]
     if later.attempt > run.attempt:
         return []  # it was recalled: what it came to counts once the attempt after it has ended
+    phase = active_phase(deed, experiment)
+    if phase is None or phase.name != run.phase:
+        return []  # it was recalled, and a person let its phase pass: what has passed since stands
     attempts = _load_known(deed.session, run)
     plan = resolved_of(experiment).parsed()
     made: list[RecordedDecision] = []

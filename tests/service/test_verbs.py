@@ -263,6 +263,29 @@ def test_nor_is_it_where_the_halt_is_told_after_the_run_was_given_up(
     assert ("not reproduced: failed in 1 of 2" in str(decision["criteria"])) is failed
 
 
+def test_a_persons_go_stands_over_a_halt_that_is_judged_after_it(still: Plane) -> None:
+    """The experiment was finished as NO_GO, and a run of its next phase went on in it."""
+    worker, judging = still.worker(), Judging(still.context)
+    experiment, order = running(still, worker)
+    for name in ("halt", "takeover"):
+        assert verb(still, experiment, name).status_code == 202
+    judging.settle()
+    assert still.experiment(experiment)["state"] == "awaiting_decision"
+    told = {"detector": "non_finite", "severity": "halt", "at": 1.0, "key": "b", "text": "NaN"}
+    assert worker.report(order, told).status_code == 200
+    said = {"verdict": "GO", "reason": "it is known"}
+    path = f"/experiments/{experiment}/decisions"
+    assert still.call("POST", path, json=said).status_code == 201
+    judging.settle()
+    judging.close()
+    assert still.get(f"/runs/{order.run}")["verdict"] == "NO_GO"
+    view = still.experiment(experiment)
+    assert (view["state"], view["overrides"][0]["verdict"]) == ("running", "GO")
+    assert [row["state"] for row in view["phases"][:2]] == ["passed", "active"]
+    alerts = [row["type"] for row in still.get("/alerts")["items"]]
+    assert "finding.halt" in alerts
+
+
 @pytest.mark.parametrize("passed", [False, True], ids=["open", "passed"])
 def test_nor_where_another_halt_that_waited_for_a_checkpoint_had_been_told_before(
     plane: Plane, passed: bool
