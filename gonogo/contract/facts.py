@@ -249,7 +249,8 @@ class FailedBefore(Recorded):
     """Ids of the criteria that it fails whatever its missing samples were, and of the conditions
     of earlier phases that waited for its evidence; `identity_drift` and `identity` where the judged
     run goes on from what it has trained; `exit.json` where its watcher saw another one,
-    `watch.jsonl` where its ticks, or its lines, are others."""
+    `watch.jsonl` where its ticks, or its lines, are others; `unjudged` where it could not be
+    judged."""
 
 
 class Remedy(Recorded):

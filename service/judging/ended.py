@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import canonical_bytes
+from gonogo.contract.decision import Verdict
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Severity
 from gonogo.contract.lifecycle import ExperimentState, RunState
@@ -29,7 +30,7 @@ from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import OpenCondition, build_rules
-from gonogo.judge.gate.verdict import EXCHANGED, OTHER_LINES, judge
+from gonogo.judge.gate.verdict import EXCHANGED, OTHER_LINES, UNJUDGED, judge
 from gonogo.judge.ledger.recorded import RecordedDecision
 from gonogo.judge.ledger.seal import judged
 from gonogo.judge.ledger.settled import facts_of, rules_of
@@ -337,15 +338,34 @@ def _load_known(session: Session, run: RunRow) -> list[Attempt]:
     """Return what the ended runs of a phase came to; the last is the one that is judged.
 
     What one of those before has trained, of which nobody knows of what code it was, may be another
-    code's: who goes on from its checkpoint goes on with that.
+    code's: who goes on from its checkpoint goes on with that. Nor does anybody know what one had
+    failed that was taken over and cannot be judged, or not again since more was told of it.
     """
-    runs = {row.id: row for row in runs_of(session, run.experiment, run.phase)}
-    return [
-        replace(row, failed=(*row.failed, DRIFT))
-        if row.run != run.id and is_of_unknown_code(session, runs[row.run])
-        else row
-        for row in load_attempts(session, run.experiment, run.phase, taken_over=True)
-    ]
+    known = load_attempts(session, run.experiment, run.phase, taken_over=True)
+    told = {row.run: row for row in known}
+    found = []
+    for row in runs_of(session, run.experiment, run.phase):
+        attempt = told.get(row.id)
+        if row.id != run.id and row.outcome is not None and not row.judged:
+            attempt = attempt or _unjudged(row, row.outcome)
+            attempt = replace(attempt, failed=(*attempt.failed, UNJUDGED))
+        if attempt is None:
+            continue
+        if row.id != run.id and is_of_unknown_code(session, row):
+            attempt = replace(attempt, failed=(*attempt.failed, DRIFT))
+        found.append(attempt)
+    return found
+
+
+def _unjudged(run: RunRow, outcome: Outcome) -> Attempt:
+    return Attempt(
+        run=run.id,
+        reason=run.reason,
+        outcome=outcome,
+        verdict=Verdict.INCONCLUSIVE,
+        change=run.change,
+        until=run.until,
+    )
 
 
 def _outcome_found(told: Outcome, assessment: Assessment) -> Outcome:

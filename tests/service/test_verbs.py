@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gonogo.contract.facts import Facts
 from gonogo.contract.lifecycle import EXPERIMENT_TRANSITIONS, ExperimentState
+from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import load_run
 from gonogo.rundir import save_json
-from service.conductor.judge import Judging
+from service.conductor.judge import AGAIN_S, Judging
 from service.experiments import verbs
+from service.judging.assessors import Unjudged
 from service.judging.ended import assess, conclude, prepare
 from service.rest import verbs as rest_verbs
-from tests.service.conftest import Plane
+from tests.service.conftest import Clock, PassedOn, Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
 from tests.service.test_judging import stalled
@@ -261,6 +265,44 @@ def test_nor_is_it_where_the_halt_is_told_after_the_run_was_given_up(
     (decision,) = plane.get(f"/experiments/{experiment}/decisions")["items"]
     assert decision["run"] == (order.run if failed else again.run)
     assert ("not reproduced: failed in 1 of 2" in str(decision["criteria"])) is failed
+
+
+class _Lacking(PassedOn):
+    """Judges whose process ends instead of an answer, for one run."""
+
+    run = ""
+
+    def build_facts(self, folder: Path, rules: Rules) -> Facts:
+        if folder.name == self.run:
+            raise Unjudged("it ended with -9")
+        return super().build_facts(folder, rules)
+
+
+@pytest.mark.parametrize("recalled", [False, True], ids=["never judged", "recalled"])
+def test_nor_where_it_cannot_be_judged(still: Plane, clock: Clock, recalled: bool) -> None:
+    """After some attempts it holds up no other; the one after it was GO without a word of it."""
+    assessors = _Lacking()
+    judging = Judging(still.context, assessors)
+    worker, other = still.worker(), still.worker(name="w2", host="host-2")
+    experiment, order = running(still, worker)
+    assert verb(still, experiment, "takeover").status_code == 202
+    if recalled:
+        judging.settle()
+        told = {"detector": "non_finite", "severity": "halt", "at": 1.0, "key": "b", "text": "NaN"}
+        assert worker.report(order, told).status_code == 200
+    assessors.run = order.run
+    for pause_s in AGAIN_S:
+        with pytest.raises(Unjudged):
+            judging.settle()
+        clock.at += pause_s + 1
+    other.run_through(still.next_order(other))
+    with suppress(Unjudged):
+        judging.settle()
+    judging.settle()
+    judging.close()
+    view = still.experiment(experiment)
+    assert view["phases"][0]["verdict"] == "CONDITIONAL_GO"
+    assert f"({order.run} (superseded): unjudged)" in view["conditions"][0]["text"]
 
 
 def test_a_persons_go_stands_over_a_halt_that_is_judged_after_it(still: Plane) -> None:

@@ -39,6 +39,9 @@ EXCHANGED = "exit.json"
 OTHER_LINES = "watch.jsonl"
 """What a run has failed whose ticks, or lines, are not those that its watcher told of."""
 
+UNJUDGED = "unjudged"
+"""What a run has failed that could not be judged: nobody knows what it had failed."""
+
 _LEARNED = LEARNED | {Metric.LOSS_FIRST}
 
 FAILING = (CriterionOutcome.FAIL,)

@@ -14,6 +14,7 @@ from gonogo.contract.decision import DecisionKind, Verdict
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.judge.gate.conditions import conditions_of, open_for
+from gonogo.judge.gate.verdict import UNJUDGED
 from gonogo.judge.ledger.again import Again, failed_again, is_v1, judge_again, read_again
 from gonogo.judge.ledger.chain import shortened
 from gonogo.judge.ledger.difference import Difference, first_difference
@@ -230,6 +231,8 @@ def _had_failed(
     if seen.code != row.get("code"):
         return f"the run {row['run']}, which the history names: its directory has another end"
     told = row.get("criteria")
+    if isinstance(told, list) and UNJUDGED in told:
+        return f"the run {row['run']}, which the history names: it could not be judged then"
     settled = sorted({str(name) for name in told or () if ":" in str(name)} - _open_in(rules))
     if settled:
         names = shortened(", ".join(settled))
