@@ -126,7 +126,7 @@ def test_judgement_that_fails_is_told_and_made_after_a_pause(still: Plane, clock
 def test_a_run_that_cannot_be_judged_holds_the_next_one_up_for_a_while(
     still: Plane, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it had failed would count; but a phase that is never over is worse."""
+    """What it had failed would count, and nobody knows it; a phase that is never over is worse."""
     experiment = still.submit()
     worker = still.worker()
     lost = worker.claim()
@@ -155,7 +155,7 @@ def test_a_run_that_cannot_be_judged_holds_the_next_one_up_for_a_while(
     with pytest.raises(Corrupt):
         judging.settle()
     judging.close()
-    assert still.get(f"/runs/{order.run}")["verdict"] == "GO"
+    assert still.get(f"/runs/{order.run}")["verdict"] == "CONDITIONAL_GO"
 
 
 def test_what_a_killed_service_left_of_a_judged_run_is_removed(still: Plane) -> None:

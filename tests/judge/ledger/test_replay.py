@@ -460,6 +460,7 @@ def test_beside_a_changed_rule_another_detectors_findings_are_still_compared(
     recorded = present("non_finite")
     monkeypatch.setattr(Stall, "version", Stall.version + 1)
     monkeypatch.setattr(ProcessDeath, "version", 2)  # the example's: it halts where none else does
+    monkeypatch.setattr(NonFinite, "version", 2)  # the example's, too
     assert replay_decision(recorded, around_run("non_finite")).equal
     monkeypatch.setattr(NonFinite, "observe_line", lambda self, own, beat, view: (own, []))
     found = replay_decision(recorded, around_run("non_finite"))
