@@ -350,10 +350,10 @@ def _begun_anew(record: RunRecord, rules: Rules) -> Iterator[str]:
             f"given up: it began anew after step {_some(given_up)} of {last}; the gate saw the"
             " steps that were made in place of those"
         )
-    open_ = max((steps.unfinished(first, last) for steps in ranks), key=len, default=[])
-    if open_:
+    unfinished = max((steps.unfinished(first, last) for steps in ranks), key=len, default=[])
+    if unfinished:
         yield (
-            f"unfinished: of the trainings in a row number {_some(open_)} never said after its"
+            f"unfinished: of the trainings in a row number {_some(unfinished)} never said after its"
             " last step that it was done, and may have failed there; the gate saw its steps"
         )
     again = max((steps.made_again(first, last) for steps in ranks), key=len, default=[])

@@ -59,17 +59,22 @@ QUIET = replace(
 )
 
 
-def simulated(script: Script) -> list[Heartbeat]:
-    """Return what rank 0 of two writes in a simulated run."""
-    run = Scripted(
+def scripted(script: Script, seed: int = 1, **noise: Any) -> Scripted:
+    """Return a simulated run of two ranks."""
+    return Scripted(
         order_of({}, steps=STEPS, train={"engine": {"compile": False}}),
-        noise=QUIET,
-        dice=random.Random(1),
+        noise=replace(QUIET, **noise),
+        dice=random.Random(seed),
         step_s=0.01,
         sick=None,
         now=0.0,
         script=script,
     )
+
+
+def simulated(script: Script) -> list[Heartbeat]:
+    """Return what rank 0 of two writes in a simulated run."""
+    run = scripted(script)
     run.boot(nobody_looks)
     while run.step < STEPS:
         run.advance(nobody_looks)
@@ -215,15 +220,7 @@ def test_who_is_started_anew_is_there_until_it_is() -> None:
     )
     silent_s = 0.0
     for seed in range(12):
-        run = Scripted(
-            order_of({}, steps=STEPS, train={"engine": {"compile": False}}),
-            noise=replace(QUIET, restart_rate=3.0, silent_checkpoint_share=0.0),
-            dice=random.Random(seed),
-            step_s=0.01,
-            sick=None,
-            now=0.0,
-            script=script,
-        )
+        run = scripted(script, seed, restart_rate=3.0, silent_checkpoint_share=0.0)
         run.boot(nobody_looks)
         while run.step < STEPS and run.known_until < 7200.0:
             run.advance(nobody_looks)
@@ -234,15 +231,7 @@ def test_who_is_started_anew_is_there_until_it_is() -> None:
 
 def test_who_waits_for_a_rank_that_saves_alone_speaks_until_all_are_started_anew() -> None:
     script = Script(saves=Pause(every=1, seconds=600.0, who=Who.FIRST))
-    run = Scripted(
-        order_of({}, steps=STEPS, train={"engine": {"compile": False}}),
-        noise=replace(QUIET, silent_checkpoint_share=0.0),
-        dice=random.Random(1),
-        step_s=0.01,
-        sick=None,
-        now=0.0,
-        script=script,
-    )
+    run = scripted(script, silent_checkpoint_share=0.0)
     run.boot(nobody_looks)
     run.advance(nobody_looks)
     first, other = run.ranks

@@ -26,6 +26,7 @@ anything while ranks that started again in place boot and take their first step,
 that adds to each limit, too, but no more than D2 lets it take.
 """
 
+import math
 import statistics
 from dataclasses import dataclass, replace
 
@@ -230,17 +231,22 @@ class CheckpointOverdue(Detector[Saved]):
         since_mono = max(own.since_mono, own.starting_mono)
         return min(most_s, max(0.0, tick.mono - since_mono))
 
-    def _expected_s(self, own: Saved, view: View) -> float | None:
-        """Return how long after the last one the next checkpoint was due; None before that."""
+    def _soonest_s(self, own: Saved) -> float | None:
+        """Return the least time after the last one at which the next is expected; None: none is."""
         if own.since_mono is None:
             return None
+        by_steps = None if own.due_mono is None else own.due_mono - own.since_mono
+        known = [s for s in (by_steps, self.run.order.checkpoint.every_s) if s is not None]
+        return min(known, default=None)
+
+    def _expected_s(self, own: Saved, view: View) -> float:
+        """Return how long after the last one the next checkpoint is expected, where one is."""
         every_s = self.run.order.checkpoint.every_s
-        by_time = None if every_s is None else _at_an_end_s(every_s, view)
-        by_steps = None
-        if own.due_mono is not None:
+        by_time = math.inf if every_s is None else _at_an_end_s(every_s, view)
+        by_steps = math.inf
+        if own.since_mono is not None and own.due_mono is not None:
             by_steps = max(own.due_mono - own.since_mono, self._steps_s(view))
-        known = [seconds for seconds in (by_steps, by_time) if seconds is not None]
-        return min(known) + _saves_s(view) if known else None
+        return min(by_steps, by_time) + _saves_s(view)
 
     def _steps_s(self, view: View) -> float:
         """Return what the steps of a cadence usually take."""
@@ -248,14 +254,16 @@ class CheckpointOverdue(Detector[Saved]):
 
     def _judged(self, own: Saved, tick: Tick, view: View) -> tuple[Saved, list[Finding]]:
         """Return what there is to say once a checkpoint is due."""
-        expected_s = self._expected_s(own, view)
-        if own.since_mono is None or expected_s is None or own.halted:
+        soonest_s, settings = self._soonest_s(own), self.settings
+        if own.since_mono is None or soonest_s is None or own.halted:
             return own, []
-        settings = self.settings
+        passed_s = tick.mono - own.since_mono
+        least_x = min(1.0, settings.halt_x)
+        if passed_s <= least_x * (settings.overdue_x * soonest_s + settings.grace_s):
+            return own, []  # what adds to that is dear to ask for at each tick
         else_s = max(0.0, _evaluated_s(view, tick.mono) - own.evaluated_s)
         else_s += own.started_s + self._starting_s(own, tick, view)
-        least_s = settings.overdue_x * expected_s + settings.grace_s
-        passed_s = tick.mono - own.since_mono
+        least_s = settings.overdue_x * self._expected_s(own, view) + settings.grace_s
         findings: list[Finding] = []
         limit_s = least_s + else_s
         if passed_s > limit_s and not own.warned:
