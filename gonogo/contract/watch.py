@@ -394,9 +394,11 @@ class RestartStorm(Submitted):
     attempts: Annotated[int, Field(ge=1)] = 3
     """Failed attempts running without a later durable step that end the retrying."""
     starts: Annotated[int, Field(ge=1)] = 5
-    """Failed starts within `within_s` that end it."""
+    """Failed starts within `within_s` that end it; starts in place, at any distance, that ended no
+    higher step."""
     within_s: Seconds = 1800.0
-    """Seconds in which failed starts are counted."""
+    """Seconds in which failed starts are counted; where starts in place trained for longer each,
+    on average, twice as many halt."""
 
 
 class Watch(Submitted):

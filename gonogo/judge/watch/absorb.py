@@ -58,8 +58,16 @@ def _follow(booted: RankStream, before: RankStream, beat: Heartbeat, mono: float
     if not booted.another:
         booted.top_step = max(before.top_step, before.completed)
         trained_nothing = before.done and before.completed == 0  # an evaluation has not failed
-        booted.idle_boots = 0 if gained else before.idle_boots + (not trained_nothing)
+        if not gained:
+            booted.idle_boots = before.idle_boots + (not trained_nothing)
+            booted.idle_s = before.idle_s + _trained_s(before)
     return booted
+
+
+def _trained_s(stream: RankStream) -> float:
+    """Return for how long a boot has ended steps, on the rank's own clock."""
+    ended = stream.pace.last_mono - stream.first_began if stream.completed_steps else 0.0
+    return max(0.0, ended)
 
 
 def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:

@@ -43,6 +43,9 @@ class RankStream:
     """The highest step that an earlier boot of this training ended."""
     idle_boots: int = 0
     """Earlier boots of this training running that ended no higher step than those before them."""
+    idle_s: float = 0.0
+    """Seconds in which these trained, from the begin of the first step to the last step's end, on
+    the rank's own clock."""
     another: bool = False
     """Whether the boot before said `done` and this one begins at step 0: it is another training,
     the next fold or the next seed. One that resumes is none: its peers crashed after `done`."""

@@ -3,7 +3,9 @@
 Decided between attempts: `is_storm` is what `judge.course.retries` asks before it starts another
 one. Retrying stops then, and the phase is NO_GO: a run that never gets past its last checkpoint is
 not unlucky. Within an attempt a launcher may start its ranks anew, again and again: that is halted
-once so many starts running have ended no higher step than those before them. One that said `done`
+once so many starts running have ended no higher step than those before them. Where these trained
+for long, and a checkpoint comes seldom, bad luck looks the same: it takes twice as many then. One
+that said `done`
 has not failed: what begins after it is another training (a fold, a seed). One that said it and
 ended no step was none: a script may evaluate on one set after the other.
 """
@@ -33,10 +35,13 @@ class RestartStorm(Detector[None]):
     """D25: do attempts fail one after the other without getting further?"""
 
     name = Name.RESTART_STORM
+    version = 2
+    """2: starts that trained for longer than `within_s` each halt when there are twice as many."""
     sentence = (
         "Stops retrying, NO_GO, after three attempts without a higher durable step, or at the fifth"
         " start within half an hour; decided between attempts. Halts a run that is restarted in"
-        " place, where `starts` starts running have ended no higher step than those before them."
+        " place, where `starts` starts running have ended no higher step than those before them;"
+        " twice as many where these trained for longer than `within_s` each, on average."
     )
     lines = frozenset({Msg.BOOT})
 
@@ -44,6 +49,8 @@ class RestartStorm(Detector[None]):
         """Observe a rank that starts anew."""
         stream = view.streams[beat.line.rank]
         limit = self.settings.starts
+        if stream.idle_s > stream.idle_boots * self.settings.within_s:
+            limit *= 2
         if stream.idle_boots < limit:
             return own, []
         return own, [
