@@ -3,8 +3,9 @@
 `origin: EXPERIMENT:PHASE` takes over what the other experiment has shown: the phases before are not
 run again, and PHASE goes on from the last durable checkpoint that was left of it (`@STEP`: from
 that one; `@0`: from its start). Nothing is taken over that was not shown: every earlier phase must
-have passed there by its evidence, with no condition left open, and be ordered here word by word as
-it was there; and code, torch and devices must be those that the other experiment froze.
+have passed there by its evidence, with no condition left open, or met by a run that is not taken
+over with it, and be ordered here word by word as it was there; and code, torch and devices must be
+those that the other experiment froze.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from gonogo.judge.course.decide import asks_approval
 from gonogo.judge.course.remedies import set_aside
 from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.judge.gate.approval import is_approval
-from gonogo.judge.gate.conditions import experiment_verdict
+from gonogo.judge.gate.conditions import experiment_verdict, met_beyond
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.experiments.checkpoints import (
@@ -179,7 +180,7 @@ def _rejected(*texts: str) -> Rejected:
 
 
 def _not_shown(
-    session: Session, source: ExperimentRow, before: Iterable[str], there: Mapping[str, PhaseRow]
+    session: Session, source: ExperimentRow, before: Sequence[str], there: Mapping[str, PhaseRow]
 ) -> Iterator[str]:
     """Yield what the other experiment has not shown of the phases that would be taken over."""
     overrides = load_decided(session, [source.id])[source.id].overrides
@@ -198,6 +199,12 @@ def _not_shown(
             unmet = condition.state in (ConditionState.OPEN, ConditionState.MISSED)
             if unmet and condition.id.partition(":")[0] == phase:
                 yield f"condition {condition.id} is {condition.state} in {source.id}; {again}"
+        for condition in met_beyond(conditions, before):
+            if condition.id.partition(":")[0] == phase:
+                yield (
+                    f"condition {condition.id} was met in {source.id} by {condition.evidence_from},"
+                    f" which is made anew; {again}"
+                )
     taken = [row for row in before if row in there and there[row].state == PhaseState.INHERITED]
     if taken and source.origin is not None:  # it may have been decided anew there since
         first = load_experiment(session, source.origin.experiment)

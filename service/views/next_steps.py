@@ -16,6 +16,7 @@ from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.plan import DRIFTS
 from gonogo.judge.course.decide import asks_approval
 from gonogo.judge.gate.approval import is_approval
+from gonogo.judge.gate.conditions import met_beyond
 from gonogo.judge.gate.history import CARRIED, REMEDIED, REPRODUCED
 from gonogo.planning.resolve import ResolvedPlan, is_bundled
 from service.db.schema import ExperimentRow, RunRow
@@ -164,9 +165,31 @@ def _begins(
 ) -> str | None:
     """Return the first phase that another experiment cannot take over as it stands.
 
-    That is the first that did not pass, or one before it whose word is not that of its evidence
-    alone, as `service.experiments.origins` asks of what it takes over. A list reads no plans, and
-    does not know whether an approval was owed.
+    One whose condition a run of that phase, or of a later one, has met goes no further than that.
+    """
+    first = _first_not_shown(experiment, phases, runs, conditions, by_hand)
+    names = [row.name for row in phases]
+    while first is not None:
+        beyond = {
+            row.id.partition(":")[0] for row in met_beyond(conditions, names[: names.index(first)])
+        }
+        if not beyond:
+            break
+        first = min(beyond, key=names.index)
+    return first
+
+
+def _first_not_shown(
+    experiment: ExperimentRow,
+    phases: Sequence[AnyPhase],
+    runs: Sequence[RunRow],
+    conditions: Sequence[Condition],
+    by_hand: Collection[str | None],
+) -> str | None:
+    """Return the first phase that did not pass, or one before it that cannot be taken over.
+
+    That is one whose word is not that of its evidence alone, as `service.experiments.origins` asks
+    of what it takes over. A list reads no plans, and does not know whether an approval was owed.
     """
     finished = experiment.state == ExperimentState.FINISHED
     unpassed = next((row for row in phases if row.state not in _THROUGH), None)

@@ -250,6 +250,33 @@ def test_what_conditions_left_open_there_counts_as_they_were_met_there(plane: Pl
     assert [row["verdict"] for row in view["phases"]] == ["GO"] * 5
 
 
+def test_a_condition_that_was_met_by_a_phase_that_is_made_anew_is_not_met(plane: Plane) -> None:
+    """Made anew, that phase may come to another value, and nobody asks it any more."""
+    pace = {
+        "id": "pace", "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",
+        "pass_below": 0.15, "severity": "conditional",
+    }  # fmt: skip
+    sets = {
+        "phases.sanity.gate": [pace],
+        "phases.sanity.steps": 20,
+        "phases.synthetic.approve": "always",
+    }
+    experiment, worker = plane.submit(set=sets), plane.worker()
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = {rank: beats(order, rank, step_s=0.1) for rank in (0, 1)}
+    worker.ship(order, lines)
+    worker.end(order, lines)
+    view = plane.wait_state(experiment, "awaiting_decision")
+    assert view["conditions"][0]["state"] == "met"
+    verb(plane, experiment, "cancel")
+    plane.wait_state(experiment, "finished")
+    said = refused(plane, f"{experiment}:synthetic@0", set=sets)
+    assert f"sanity:pace was met in {experiment} by synthetic, which is made anew" in said
+    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity@0"
+
+
 def test_code_that_was_mended_goes_on_where_the_plan_lets_it_drift(
     plane: Plane, ended: Ended
 ) -> None:

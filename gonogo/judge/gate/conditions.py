@@ -211,6 +211,23 @@ def all_met(own: Iterable[Condition]) -> bool:
     return bool(measured) and all(row.state is ConditionState.MET for row in measured)
 
 
+def met_beyond(rows: Iterable[Condition], taken: Collection[str]) -> list[Condition]:
+    """Return the conditions of these phases that were met by a run of none of them.
+
+    Args:
+        rows: conditions in their present state.
+        taken: phases that another experiment takes over; it makes all others anew.
+    """
+    return [
+        row
+        for row in rows
+        if row.state is ConditionState.MET
+        and row.id.partition(":")[0] in taken
+        and row.evidence_from is not None
+        and row.evidence_from not in taken
+    ]
+
+
 def experiment_verdict(
     phases: Mapping[str, Verdict | None], conditions: Iterable[Condition]
 ) -> Verdict | None:
