@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import OriginView
-from gonogo.contract.decision import PASSING, ConditionState, Verdict
+from gonogo.contract.decision import PASSING, Condition, ConditionState, Verdict
 from gonogo.contract.errors import Conflict, Problem, Rejected
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.near_miss import hint
@@ -25,6 +25,7 @@ from gonogo.judge.course.decide import asks_approval
 from gonogo.judge.course.remedies import set_aside
 from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.judge.gate.approval import is_approval
+from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.conditions import experiment_verdict, met_beyond
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
@@ -113,7 +114,7 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
     before = names[: names.index(phase)]
     old = resolved_of(source)
     problems = [
-        *_not_shown(session, source, before, there),
+        *_not_shown(session, source, before, there, _begun_with(plan, phase)),
         *_not_approved(session, source, plan, phase, there),
         *_ordered_otherwise(session, source, resolved, before),
     ]
@@ -179,10 +180,31 @@ def _rejected(*texts: str) -> Rejected:
     return Rejected(f"origin: {'; '.join(texts)}", problems=problems)
 
 
+def _begun_with(plan: Plan, phase: str) -> dict[str, str]:
+    """Return phase → the first, from `phase` on, that begins with its weights."""
+    names = [row.name for row in plan.phases]
+    later = reversed(plan.phases[names.index(phase) :])
+    return {row.init_from: row.name for row in later if row.init_from is not None}
+
+
 def _not_shown(
-    session: Session, source: ExperimentRow, before: Sequence[str], there: Mapping[str, PhaseRow]
+    session: Session,
+    source: ExperimentRow,
+    before: Sequence[str],
+    there: Mapping[str, PhaseRow],
+    begun: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yield what the other experiment has not shown of the phases that would be taken over."""
+    """Yield what the other experiment has not shown of the phases that would be taken over.
+
+    An allowed drift that the frozen code undid there is in the weights still.
+
+    Args:
+        session: for reading.
+        source: the other experiment.
+        before: the phases that would be taken over.
+        there: its phases by name.
+        begun: phase → one that begins with its weights, of those that are not taken over.
+    """
     overrides = load_decided(session, [source.id])[source.id].overrides
     by_hand = {row.phase for row in overrides}
     conditions = [row.condition for row in load_conditions(session, source.id)]
@@ -195,21 +217,36 @@ def _not_shown(
             yield f"{phase} is {row.verdict or row.state} in {source.id}, not passed; {again}"
         elif phase in by_hand:
             yield f"{phase} was decided by hand in {source.id}; {again}"
-        for condition in conditions:
-            unmet = condition.state in (ConditionState.OPEN, ConditionState.MISSED)
-            if unmet and condition.id.partition(":")[0] == phase:
-                yield f"condition {condition.id} is {condition.state} in {source.id}; {again}"
-        for condition in met_beyond(conditions, before):
-            if condition.id.partition(":")[0] == phase:
-                yield (
-                    f"condition {condition.id} was met in {source.id} by {condition.evidence_from},"
-                    f" which is made anew; {again}"
-                )
+        own = [row for row in conditions if row.id.partition(":")[0] == phase]
+        told = _not_settled(own, source.id, before, begun.get(phase))
+        yield from (f"{text}; {again}" for text in told)
     taken = [row for row in before if row in there and there[row].state == PhaseState.INHERITED]
     if taken and source.origin is not None:  # it may have been decided anew there since
         first = load_experiment(session, source.origin.experiment)
         known = {row.name: row for row in phases_of(session, first.id)}
-        yield from _not_shown(session, first, taken, known)
+        yield from _not_shown(session, first, taken, known, begun)
+
+
+def _not_settled(
+    conditions: Sequence[Condition], where: str, before: Sequence[str], begins: str | None
+) -> Iterator[str]:
+    """Yield which of a phase's conditions what is taken over has not settled, and why.
+
+    Args:
+        conditions: the phase's own.
+        where: id of the other experiment.
+        before: the phases that would be taken over.
+        begins: the phase that begins with its weights, if one does.
+    """
+    beyond = met_beyond(conditions, before)
+    for row in conditions:
+        met = f"condition {row.id} was met in {where} by {row.evidence_from}"
+        if row.state in (ConditionState.OPEN, ConditionState.MISSED):
+            yield f"condition {row.id} is {row.state} in {where}"
+        elif row in beyond:
+            yield f"{met}, which is made anew"
+        elif row.criterion == DRIFT and row.state is ConditionState.MET and begins is not None:
+            yield f"{met}, but {begins} begins with its weights"
 
 
 def _again(session: Session, source: ExperimentRow, phase: str) -> str:
