@@ -6,12 +6,15 @@ no rank's, so no rank is named. Where checkpoints lie on another, its room count
 one has less room, or fewer inodes, than the finding's threshold, or is read-only for the watcher,
 too, the end is the host's (`disk_full`); what is refused all the same is a quota of the run's own.
 Room that is short only while a checkpoint is being written, and comes back when an older one is
-deleted, is no shortage: it has to last `SETTLE_S`. A small write that the watcher itself was
+deleted, is no shortage: it has to last `SETTLE_S`. Nor is one that is over before the next
+checkpoint is due: somebody else may have filled the disk, and a run that is ended for want of room
+saves nothing. A small write that the watcher itself was
 refused (a quota, a read-only remount) warns, whatever room there is: it may be no limit of the
 trainer's. Where that lasts, nothing of the run is recorded any more, and a person is told. A run
 that has nothing more to write is left alone.
 """
 
+import math
 import re
 from dataclasses import dataclass, replace
 
@@ -24,6 +27,10 @@ from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.view import Beat, View, found
 
 SETTLE_S = 5.0
+NEXT_S, NEXT_STEPS = 60.0, 2
+"""A checkpoint that is due within so long, or so many steps, is the next write."""
+PATIENCE_S = 300.0
+"""Room has to be short for so long where nobody knows when the next one is due."""
 PAGED_S = 90.0
 """A write counts as refused for a minute after it was; so long, and others were, too."""
 CLEAR_RATIO = 1.25
@@ -64,11 +71,14 @@ class Disk(Detector[Room]):
     """D19: is the run's file system full, or nearly so?"""
 
     name = Name.DISK
-    version = 3
+    version = 4
+    """4: less room than a checkpoint's halts when the next one is due, and no sooner."""
     sentence = (
         "Warns when less than two checkpoints (or 5 GB) are free, or the watcher's own small write"
-        " was refused, and tells a person where that lasts; halts before the next write when less"
-        " than one is free, and at once when the trainer says that a write was refused."
+        " was refused, and tells a person where that lasts; halts before the next write (in the"
+        " last minute, or two steps, before a checkpoint is due; after five minutes where no"
+        " cadence is ordered) when less than one is free, and at once when the trainer says that a"
+        " write was refused."
     )
     State = Room
     lines = frozenset({Msg.ERROR})
@@ -164,7 +174,7 @@ class Disk(Detector[Room]):
             return replace(own, short_since=None), findings
         since = tick.mono if own.short_since is None else own.short_since
         own = replace(own, short_since=since)
-        if tick.mono - since >= SETTLE_S and not own.halted:
+        if tick.mono - since >= _patience_s(view, tick) and not own.halted:
             own = replace(own, halted=True)
             findings.append(self._finding(own, seen, tick, view, Severity.HALT, least_mb))
         return own, findings
@@ -219,6 +229,26 @@ def _is_read_only(view: View) -> bool:
 def _for_checkpoints(seen: DiskSeen) -> float:
     """Return the room in megabytes where checkpoints are written."""
     return seen.free_mb if seen.checkpoints_mb is None else seen.checkpoints_mb
+
+
+def _patience_s(view: View, tick: Tick) -> float:
+    """Return for how long room has to be short; for ever while no checkpoint is about to be due."""
+    cadence = view.run.order.checkpoint
+    if cadence.every_steps is None and cadence.every_s is None:
+        return PATIENCE_S
+    step_s = view.median_step_s() or 0.0
+    next_s = _steps_left(view) * step_s
+    saved = view.observed.get(Kind.CHECKPOINTS)
+    if cadence.every_s is not None and saved is not None:
+        next_s = min(next_s, cadence.every_s - (tick.mono - saved.mono))
+    return SETTLE_S if next_s <= max(NEXT_S, NEXT_STEPS * step_s) else math.inf
+
+
+def _steps_left(view: View) -> int:
+    """Return after how many steps a checkpoint is due by its cadence; the last step has one."""
+    ended = max((stream.completed for stream in view.active()), default=0)
+    left, every = view.run.order.last_step - ended, view.run.order.checkpoint.every_steps
+    return left if every is None else min(left, every - ended % every)
 
 
 def _has_to_write(view: View) -> bool:

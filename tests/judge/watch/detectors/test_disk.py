@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,9 +38,18 @@ OTHER_ERRORS = [
 ]
 
 
-def steps_with_room(*rooms: float, mb: float | None = 1_000.0, steps: int = 400) -> World:
+SOON: dict[str, Any] = {"every_steps": 20}
+"""A cadence by which a checkpoint is always due within ten seconds."""
+
+
+def steps_with_room(
+    *rooms: float,
+    mb: float | None = 1_000.0,
+    steps: int = 400,
+    cadence: Mapping[str, Any] = SOON,
+) -> World:
     """A run that saved a checkpoint of `mb`, and then finds room every five seconds."""
-    world = World(host_order(steps=steps)).boot().steps(2)
+    world = World(host_order(steps=steps, checkpoint=cadence)).boot().steps(2)
     if mb is not None:
         tell(world, checkpoints=[checkpoint(2, mb=mb)])
     for room in rooms:
@@ -144,7 +156,7 @@ def test_room_is_held_against_the_last_checkpoint(
 
 def with_looks(*looks: dict[str, object]) -> World:
     """A run whose watcher sees the disk so, every five seconds; no checkpoint's size is known."""
-    world = World(host_order(steps=400)).boot().steps(2)
+    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
     for look in looks:
         world.steps(10)
         tell(world, disk={**disk(50_000), **look})
@@ -186,7 +198,7 @@ def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
     free: float, checkpoints: float, expected: list[tuple[str, float]]
 ) -> None:
     """Beside a large store the run's own directory may be small: a healthy run was halted."""
-    world = World(host_order(steps=400)).boot().steps(2)
+    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
     tell(world, checkpoints=[checkpoint(2, mb=1_000.0)])
     for _ in range(4):
         world.steps(10)
@@ -207,7 +219,7 @@ def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
 def test_a_warning_tells_of_where_the_checkpoints_lie_once_that_is_short(
     checkpoints: float, text: str
 ) -> None:
-    world = World(host_order(steps=400)).boot().steps(2)
+    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
     tell(world, checkpoints=[checkpoint(2, mb=1_000.0)])
     world.steps(10)
     tell(world, disk={**disk(500.0), "checkpoints_mb": checkpoints})
@@ -216,7 +228,7 @@ def test_a_warning_tells_of_where_the_checkpoints_lie_once_that_is_short(
 
 
 def test_the_limit_of_a_run_directory_is_none_of_checkpoints_that_lie_elsewhere() -> None:
-    world = World(host_order(steps=400)).boot().steps(2)
+    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
     tell(world, checkpoints=[checkpoint(2, mb=10_000.0)])
     world.steps(10)
     tell(world, disk={**disk(500.0), "checkpoints_mb": 90_000.0})
@@ -248,7 +260,7 @@ def test_a_run_directory_needs_no_room_for_checkpoints_that_lie_elsewhere(
     free: float, checkpoints: float, cause: OutcomeCode, left: str
 ) -> None:
     """A quota beside a large store was its host's full disk, where the run's own was small."""
-    world = World(host_order(steps=400)).boot().steps(2)
+    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
     tell(world, checkpoints=[checkpoint(2, mb=1_000.0)])
     world.steps(10)
     tell(world, disk={**disk(free), "checkpoints_mb": checkpoints})
@@ -346,8 +358,8 @@ def test_a_checkpoint_that_does_not_hold_says_nothing_about_size() -> None:
 
 
 def test_the_plan_sets_the_limits() -> None:
-    order = host_order({"disk": {"warn_mb": 10, "warn_checkpoints": 3, "halt_checkpoints": 2}})
-    world = World(order).boot().steps(2)
+    limits = {"warn_mb": 10, "warn_checkpoints": 3, "halt_checkpoints": 2}
+    world = World(host_order({"disk": limits}, checkpoint=SOON)).boot().steps(2)
     tell(world, checkpoints=[checkpoint(2)])
     for _ in range(3):
         world.steps(10)
@@ -361,7 +373,8 @@ def test_the_plan_sets_the_limits() -> None:
 
 
 def test_each_limit_says_where_it_came_from_and_what_a_checkpoint_takes() -> None:
-    world = World(host_order({"disk": {"warn_mb": 6_000}}, steps=400)).boot().steps(2)
+    order = host_order({"disk": {"warn_mb": 6_000}}, steps=400, checkpoint=SOON)
+    world = World(order).boot().steps(2)
     world.steps(10)
     tell(world, disk=disk(5_500))
     world.steps(10)
@@ -408,6 +421,39 @@ def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> N
 def test_room_that_stays_short_halts_once() -> None:
     seen = watch(steps_with_room(*[999] * 5), stop_at_halt=False)
     assert of_disk(seen) == [("warn", 5_000.0), ("halt", 1_000.0)]
+
+
+@pytest.mark.parametrize(
+    ("cadence", "looks", "halts"),
+    [
+        ({"every_steps": 4000}, 24, []),
+        ({"every_s": 3600.0}, 24, []),
+        ({"every_s": 3600.0, "every_steps": 4000}, 24, []),
+        ({}, 24, []),
+        ({}, 59, []),
+        ({}, 62, [("halt", 1_000.0)]),
+        ({"every_steps": 600}, 45, []),
+        ({"every_steps": 600}, 52, [("halt", 1_000.0)]),
+        ({"every_s": 300.0}, 45, []),
+        ({"every_s": 300.0}, 52, [("halt", 1_000.0)]),
+        ({"every_s": 300.0, "every_steps": 20}, 3, [("halt", 1_000.0)]),
+    ],
+    ids=str,
+)
+def test_room_that_is_back_before_the_next_checkpoint_is_due_was_never_needed(
+    cadence: dict[str, Any], looks: int, halts: list[tuple[str, float]]
+) -> None:
+    """Somebody's archive filled the disk for two minutes: a run that was to save in half an hour
+    was killed after five seconds, and lost all that it had trained since its last checkpoint."""
+    world = steps_with_room(*[999] * looks, 9_000, 9_000, steps=10_000, cadence=cadence)
+    seen = watch(world, interval_s=1.0)
+    assert of_disk(seen) == [("warn", 5_000.0), *halts]
+
+
+def test_the_last_step_is_saved_whatever_the_cadence() -> None:
+    """Its checkpoint is due in half a minute."""
+    world = steps_with_room(*[999] * 3, steps=100, cadence={"every_steps": 4000})
+    assert of_disk(watch(world)) == [("warn", 5_000.0), ("halt", 1_000.0)]
 
 
 def refused_for(seconds: int, *, read_only: bool = False) -> World:
