@@ -14,6 +14,7 @@ _STEP = r"(?P<step>\d{1,3}(?:[,_]\d{3})+|\d+)"
 _EVALUATIONS = (
     *("val", "valid", "validation", "validate", "validating"),
     *("eval", "evaluation", "evaluate", "evaluating", "test", "testing", "dev"),
+    *("holdout", "hold-out", "heldout", "held-out", "held out"),
 )
 _OTHERS = ("best", "lowest", "minimum", "previous", "prev", *_EVALUATIONS)
 _NOT_OTHERS = "".join(rf"(?<!\b{word}{gap})" for word in _OTHERS for gap in (" ", "/", "-", "."))

@@ -105,7 +105,9 @@ _OF_A_KIND = re.compile(
     r"|\b(?:best|lowest|min|minimum|previous|prev)\b\W?(?:\w+ ?){0,3}\W{1,3})loss\b\W{1,16}$"
 )
 """How the loss of a part is told, or one of before: `kl loss`, `min loss`, `best so far: loss`."""
-_EVALUATES = re.compile(r"(?i)(?<![a-z])(?:val|valid|validation|eval|evaluation|test|dev)(?![a-z])")
+_EVALUATES = re.compile(
+    r"(?i)(?<![a-z])(?:val|valid|validation|eval|evaluation|test|dev|h[eo]ld[ -]?out)(?![a-z])"
+)
 """Behind it stands no loss of the training."""
 _KIND_CHARS = 96
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

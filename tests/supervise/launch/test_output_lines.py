@@ -346,6 +346,11 @@ def test_an_evaluation_of_an_epoch_is_no_step(line: str) -> None:
         "[valid][epoch 1] loss 9.0",
         "Evaluate epoch 1 loss 9.0",
         "Epoch 1 Testing loss: 9.0",
+        "Epoch 1 holdout loss: 9.0",
+        "step 45 holdout loss 9.0",
+        "step 45 | held-out | loss 9.0",
+        "[heldout] step 45 loss 9.0",
+        "step 45: loss on the held out set\tloss 9.0",
         "100 steps, 12ms/step 3, loss 9.0",
         "loss 9.0, time/step: 0.31",
     ],
@@ -379,7 +384,7 @@ def test_an_evaluation_whose_loss_is_nan_says_nothing_of_the_training(tmp_path: 
     program = Program(tmp_path, *(PATTERNS[name] for name in GUESSED), patterns_guessed=True)
     for number in range(10, 60, 10):
         program.write(f"Eval results - step {number}: loss nan\nstep {number} loss {number}.5\n")
-        program.write(f"step {number + 5} | eval | loss nan\n")
+        program.write(f"step {number + 5} | eval | loss nan\nstep {number} holdout loss: nan\n")
     assert program.steps() == [(number, number + 0.5) for number in range(10, 60, 10)]
 
 
