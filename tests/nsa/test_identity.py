@@ -154,6 +154,31 @@ def test_sources_without_git_are_known_by_name_and_content(tmp_path: Path) -> No
     assert (one == two, one == three) == (True, False)
 
 
+@pytest.mark.parametrize("say", [git_sha, load_git_sha])
+def test_sources_that_a_checkout_ignores_are_known_by_what_they_hold(
+    tmp_path: Path, say: Callable[[Path], str | None]
+) -> None:
+    """As of an environment in the folder of a project: its commit says nothing of our code."""
+    make_checkout(tmp_path)
+    root = tmp_path / "hidden" / "site-packages"
+    (root / "nsa").mkdir(parents=True)
+    (root / "nsa" / "a.py").write_text("1\n")
+    installed = say(root)
+    assert installed is not None
+    assert installed.startswith("tree-")
+    edit(tmp_path)
+    assert say(root) == installed
+    edit(root)
+    assert say(root) not in (None, installed)
+
+
+def test_a_folder_of_another_program_has_its_commit_whatever_it_ignores(tmp_path: Path) -> None:
+    make_checkout(tmp_path)
+    program = tmp_path / "program"
+    (program / "worker" / "__pycache__").mkdir(parents=True)
+    assert load_git_sha(program) == _git(tmp_path, "rev-parse", "HEAD").decode().strip()
+
+
 def test_a_driver_is_named_by_its_version_where_there_is_one(tmp_path: Path) -> None:
     gpu, said_by = torch.device("cuda", 0), tmp_path / "version"
     assert driver_version(gpu, said_by) is None

@@ -36,8 +36,8 @@ def load_git_sha(root: Path) -> str | None:
     """Return the commit, `+` 12 hex digits where the checkout is not clean.
 
     Those are of the digest of `git diff HEAD` and of the untracked, not ignored sources. Where
-    there is no git (a container's image) the sources themselves are digested. None where nothing
-    can be known.
+    there is no git (a container's image), or a checkout that ignores our packages (an environment
+    in somebody's project), the sources themselves are digested. None where nothing can be known.
 
     Args:
         root: the checkout, or the folder that holds the packages.
@@ -46,6 +46,10 @@ def load_git_sha(root: Path) -> str | None:
     commit = _git(root, "rev-parse", "HEAD")
     if top is None or commit is None:
         return _digest_of_tree(root)
+    theirs = _git(root, "ls-files", "--cached", "--others", "--exclude-standard", *_PACKAGES)
+    tree = _digest_of_tree(root) if theirs == b"" else None
+    if tree is not None:
+        return tree
     checkout = Path(os.fsdecode(top).rstrip("\n"))
     diff = _git(checkout, "diff", "HEAD", *_DIFF)
     listed = _git(checkout, "ls-files", "--others", "--exclude-standard", "-z")
