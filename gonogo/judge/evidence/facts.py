@@ -65,6 +65,9 @@ WEIGHTS_UNTOLD = 4
 OTHER_CONFIG = 4
 """Version of the facts since which it is listed that a rank tells of another configuration."""
 
+CODE_UNTOLD = 4
+"""Version of the facts since which it is listed that a rank does not say which code it runs."""
+
 
 def build_facts(record: RunRecord, rules: Rules) -> Facts:
     """Return the facts of a run.
@@ -312,6 +315,7 @@ def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure
         texts += _weights_loaded(record.order)
     if rules.facts_v >= OTHER_CONFIG:
         texts += _other_config(record, record.order)
+    texts += _code_untold(record, record.order, rules)
     return list(dict.fromkeys([*texts, *_without_source(record, rules, measures)]))
 
 
@@ -420,6 +424,24 @@ def _other_config(record: RunRecord, order: Order) -> Iterator[str]:
         yield (
             f"config_digest: that of rank {_some(others)} is of another configuration than the"
             " order's train, and the order compares none"
+        )
+
+
+def _code_untold(record: RunRecord, order: Order, rules: Rules) -> Iterator[str]:
+    """Yield the ranks that say what they are, and not by which code, where no order asks for it.
+
+    An order without a plan is of one run, whose code there is nothing to compare with.
+    """
+    if rules.facts_v < CODE_UNTOLD or not order.plan or "git_sha" in order.allow_drift:
+        return
+    if order.identity.git_sha is not None:
+        return
+    said = ((rank, steps.identity()) for rank, steps in sorted(record.ranks.items()))
+    silent = [rank for rank, told in said if told is not None and told.git_sha is None]
+    if silent:
+        yield (
+            f"git_sha: rank {_some(silent)} does not say which code it runs (workload.files names"
+            " it), so whether it is that of the experiment's other runs nobody knows"
         )
 
 

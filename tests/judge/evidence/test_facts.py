@@ -728,6 +728,37 @@ def test_of_another_configuration_than_the_order_s_that_nothing_compares_is_told
     assert [row for row in said if row.startswith("config_digest")] == ([text] if told else [])
 
 
+@pytest.mark.parametrize(
+    ("code", "changes", "version", "told"),
+    [
+        (None, {}, None, True),
+        (None, {}, 3, False),
+        ("files-1", {}, None, False),
+        (None, {"plan": ""}, None, False),  # one run alone
+        (None, {"allow_drift": ["git_sha"]}, None, False),
+    ],
+    ids=["untold", "before", "told", "no plan", "may drift"],
+)
+def test_of_code_that_no_rank_tells_it_is_told_that_nobody_knows_it(
+    code: str | None, changes: dict[str, Any], version: int | None, told: bool
+) -> None:
+    """A script without workload.files that was edited between two phases was GO without a word."""
+    order = order_of()
+    wanted = order.identity.model_copy(update={"git_sha": None})
+    order = order.model_copy(update={"identity": wanted, **changes})
+    ranks = healthy_ranks(order)
+    for line in (line for rank in ranks for line in rank.lines if line["msg"] == "boot"):
+        line["git_sha"] = code
+    rules = build_rules(order)
+    rules = rules if version is None else rules.model_copy(update={"facts_v": version})
+    said = build_facts(record_of(order, ranks), rules).not_observed
+    text = (
+        "git_sha: rank 0, 1 does not say which code it runs (workload.files names it), so whether"
+        " it is that of the experiment's other runs nobody knows"
+    )
+    assert [row for row in said if row.startswith("git_sha")] == ([text] if told else [])
+
+
 def test_a_finding_is_a_fact_without_its_times_and_texts() -> None:
     row = finding(Detector.STALL, rank=1, section="backward", step=8, value=1 / 3, threshold=5.0)
     (found,) = facts_of(record_of(findings=[row])).document()["findings"]
