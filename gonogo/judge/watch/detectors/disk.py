@@ -29,7 +29,7 @@ from gonogo.judge.watch.view import Beat, View, found
 SETTLE_S = 5.0
 NEXT_S, NEXT_STEPS = 60.0, 2
 """A checkpoint that is due within so long, or so many steps, is the next write."""
-PATIENCE_S = 300.0
+PATIENCE_S = 60.0
 """Room has to be short for so long where nobody knows when the next one is due."""
 PAGED_S = 90.0
 """A write counts as refused for a minute after it was; so long, and others were, too."""
@@ -76,7 +76,7 @@ class Disk(Detector[Room]):
     sentence = (
         "Warns when less than two checkpoints (or 5 GB) are free, or the watcher's own small write"
         " was refused, and tells a person where that lasts; halts before the next write (in the"
-        " last minute, or two steps, before a checkpoint is due; after five minutes where no"
+        " last minute, or two steps, before a checkpoint is due; after a minute where no"
         " cadence is ordered) when less than one is free, and at once when the trainer says that a"
         " write was refused."
     )
