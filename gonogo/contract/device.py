@@ -47,6 +47,11 @@ class DeviceSample(DeviceReadings):
     index: Count | None = None
     rank: Count | None = None
 
+    @property
+    def taken_mono(self) -> float:
+        """Monotonic clock of the device's own host when the sample was taken."""
+        return self.mono if self.own_mono is None else self.own_mono
+
     def digest(self) -> bytes:
         """Return the SHA-256 of the sample in canonical form, what is unknown left out."""
         document = self.model_dump(mode="json", exclude_none=True)

@@ -2,8 +2,8 @@
 
 From the device samples of the ticks. A fault of the device halts, since what it computes from then
 on is worth nothing; an Xid that a program's own error causes names the rank and ends nothing. The
-clock is the sampler's own, which is the host's monotonic clock; what a sample does not say is
-unknown and changes nothing.
+clock is the monotonic one of the device's own host: samples of another node may come in bursts.
+What a sample does not say is unknown and changes nothing.
 
 Of the reasons for which a clock is held down only those count that are a fault of the machine: a
 healthy device at full load runs into its power cap all day. A device that is throttled for 20 of
@@ -55,7 +55,7 @@ class DeviceHealth:
     """What one device has told so far."""
 
     mono: float
-    """Of its last sample, by the sampler's clock."""
+    """Of its last sample, by the clock of its host."""
     ecc: int | None = None
     """Uncorrectable errors as last told."""
     read_mono: float = 0.0
@@ -88,8 +88,8 @@ class Hardware(Detector[Health]):
         "or power for over a minute (in one go, or that much longer than not, on and off), and of "
         "an Xid that the program caused (13, 31, 43)."
     )
-    version = 2
-    """2: throttling on and off adds up."""
+    version = 3
+    """2: throttling on and off adds up. 3: so it does where samples come in bursts."""
     State = Health
     ticks = True
     observes = frozenset({"devices"})
@@ -100,7 +100,7 @@ class Hardware(Detector[Health]):
         findings: list[Finding] = []
         for sample in devices_in(tick):
             known = own.devices.get(sample.uuid)
-            if sample.rank is None or (known is not None and sample.mono <= known.mono):
+            if sample.rank is None or (known is not None and sample.taken_mono <= known.mono):
                 continue
             health, told = _look_at(sample, known, tick, view)
             own = replace(own, devices={**own.devices, sample.uuid: health})
@@ -116,7 +116,7 @@ def _look_at(
     sample: DeviceSample, known: DeviceHealth | None, tick: Tick, view: View
 ) -> tuple[DeviceHealth, list[Finding]]:
     """Return what is known of a device after one sample, and what it shows."""
-    before = known or DeviceHealth(mono=sample.mono)
+    before = known or DeviceHealth(mono=sample.taken_mono)
     health = _slowed(before, sample, view.run.watch.hardware.throttled_s)
     if sample.ecc_uncorrected is not None:
         health = replace(health, ecc=sample.ecc_uncorrected)
@@ -126,7 +126,7 @@ def _look_at(
         *_remaps(sample, tick, view),
         *_throttled(sample, health, tick, view),
     ]
-    return replace(health, mono=sample.mono), findings
+    return replace(health, mono=sample.taken_mono), findings
 
 
 def _slowed(before: DeviceHealth, sample: DeviceSample, limit_s: float) -> DeviceHealth:
@@ -138,14 +138,14 @@ def _slowed(before: DeviceHealth, sample: DeviceSample, limit_s: float) -> Devic
     if sample.throttle is None:
         return before
     slowed = bool(SLOWDOWNS.intersection(sample.throttle))
-    passed_s = sample.mono - before.read_mono
+    passed_s = sample.taken_mono - before.read_mono
     known = passed_s <= SILENT_S
     held_s = min(before.slowed_s, limit_s) if known else 0.0
     if known and slowed == before.slowed:
         held_s = max(0.0, held_s + (passed_s if slowed else -passed_s))
-    health = replace(before, read_mono=sample.mono, slowed=slowed, slowed_s=held_s)
+    health = replace(before, read_mono=sample.taken_mono, slowed=slowed, slowed_s=held_s)
     if slowed and not held_s:
-        return replace(health, slowed_mono=sample.mono, slowdowns=before.slowdowns + 1)
+        return replace(health, slowed_mono=sample.taken_mono, slowdowns=before.slowdowns + 1)
     return health
 
 
@@ -187,7 +187,7 @@ def _throttled(
     if not (health.slowed and sample.throttle) or health.slowed_s <= limit_s:
         return
     reasons = ", ".join(sorted(SLOWDOWNS.intersection(sample.throttle)))
-    since_s = sample.mono - health.slowed_mono
+    since_s = sample.taken_mono - health.slowed_mono
     on_and_off = "on and off " if since_s - health.slowed_s > _ROUNDING_S else ""
     yield found(
         view,

@@ -1,9 +1,10 @@
 """D14: are the devices of the run used unequally, or too little?
 
 Utilisation averaged over `over_s` seconds of training, each sample standing until the next of its
-device. Time in checkpoint and evaluation, before the first step has ended, and between samples that
-are far apart does not count. A warning only: utilisation is no sign of progress, since a rank that
-waits for its peers shows 100 %. A device that does not say how busy it is is left out.
+device, by the clock of its own host. Time in checkpoint and evaluation, before the first step has
+ended, and between samples that are far apart does not count. A warning only: utilisation is no sign
+of progress, since a rank that waits for its peers shows 100 %. A device that does not say how busy
+it is is left out.
 """
 
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ class Usage:
 
     rank: int
     mono: float
-    """Of its last sample."""
+    """Of its last sample, by the clock of its host."""
     util: float | None = None
     busy: float = 0.0
     """Percent × seconds."""
@@ -56,6 +57,8 @@ class Imbalance(Detector[Usages]):
     """D14: are the devices of the run used unequally, or too little?"""
 
     name = Name.IMBALANCE
+    version = 2
+    """2: samples of another node count that come in bursts."""
     sentence = (
         "Warns when the devices' utilisation, averaged over two minutes of training, is unequal "
         "(lowest to highest below 0.8) or low (below 80 %)."
@@ -162,12 +165,12 @@ def _counted(before: Usage | None, sample: DeviceSample, *, both: bool) -> Usage
         sample: of the same device.
         both: whether the run trained at this sample and at the one before.
     """
-    if sample.rank is None or (before is not None and sample.mono <= before.mono):
+    if sample.rank is None or (before is not None and sample.taken_mono <= before.mono):
         return before
     if before is None:
-        return Usage(rank=sample.rank, mono=sample.mono, util=sample.util)
-    held_s = sample.mono - before.mono
-    after = replace(before, mono=sample.mono, util=sample.util)
+        return Usage(rank=sample.rank, mono=sample.taken_mono, util=sample.util)
+    held_s = sample.taken_mono - before.mono
+    after = replace(before, mono=sample.taken_mono, util=sample.util)
     if not both or held_s > HOLDS_S:
         return after
     after = replace(after, passed_s=before.passed_s + held_s)

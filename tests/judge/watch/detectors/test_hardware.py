@@ -13,7 +13,7 @@ from gonogo.contract.finding import Act, Severity
 from gonogo.contract.outcome import Detector, OutcomeClass, OutcomeCode, code_of
 from gonogo.judge.watch import armed, dump_state, load_state
 from gonogo.judge.watch.detectors.hardware import PROGRAM_XIDS, SLOWDOWNS, XIDS
-from tests.judge.watch.detectors.devices import Fold, device_order, sample
+from tests.judge.watch.detectors.devices import Fold, burst, device_order, sample
 from tests.judge.watch.streams import T0
 
 HARMLESS = ["gpu_idle", "sw_power_cap", "applications_clocks_setting", "sync_boost"]
@@ -226,6 +226,15 @@ def test_a_fault_of_hardware_is_infrastructures_and_is_retried() -> None:
 def test_samples_too_far_apart_begin_the_time_anew(every_s: float, found: int) -> None:
     fold = throttled([["hw_slowdown"]] * 6, every_s)
     assert [row.key.rpartition("/")[2] for row in fold.findings] == ["throttled1"] * found
+
+
+@pytest.mark.parametrize("reason", ["hw_slowdown", "sw_power_cap"])
+def test_throttling_adds_up_where_samples_come_in_bursts(reason: str) -> None:
+    """Another node's, over a file system that shows what was written every half minute."""
+    fold = Fold()
+    for number in range(3):
+        fold.devices(burst(1, T0 + 30.0 * number, [{"throttle": [reason]}] * 6))
+    assert fold.said() == [("hardware", "warn", 1)] * (reason in SLOWDOWNS)
 
 
 def test_a_sample_of_the_same_moment_is_the_same_sample() -> None:

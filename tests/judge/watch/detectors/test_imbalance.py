@@ -12,7 +12,7 @@ from gonogo.judge.watch import armed, not_observed, start
 from gonogo.judge.watch.detectors.imbalance import Imbalance
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Run, View
-from tests.judge.watch.detectors.devices import Fold, device_order, sample
+from tests.judge.watch.detectors.devices import Fold, burst, device_order, sample
 from tests.judge.watch.standing import standing
 from tests.judge.watch.streams import EPOCH, T0
 
@@ -220,6 +220,20 @@ def test_of_two_samples_of_one_moment_the_first_counts() -> None:
         fold.devices([sample(fold.now, util=96.0), sample(fold.now, util=0.0)])
         fold.now += 5.0
     assert fold.findings == []
+
+
+@pytest.mark.parametrize(("util", "found"), [(30.0, 1), (96.0, 0)])
+def test_samples_that_come_in_bursts_count_for_the_time_between_them(
+    util: float, found: int
+) -> None:
+    """Another node's, over a file system that shows what was written every half minute."""
+    fold = Fold()
+    fold.step(1)
+    for number in range(6):
+        at = T0 + 30.0 * number
+        rows = [sample(at + 5.0 * near, 0, util=96.0) for near in range(6)]
+        fold.devices([*rows, *burst(1, at, [{"util": util}] * 6)])
+    assert fold.said() == [("imbalance", "warn", 1)] * found
 
 
 @pytest.mark.parametrize(("every_s", "found"), [(15.0, 1), (15.25, 0)])
