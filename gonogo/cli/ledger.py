@@ -261,12 +261,12 @@ def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verifi
         parts[place] = _verify_beside(place, keys, home)
         found = _together(parts)
         found = replace(found, problems=[*hidden, *found.problems])
-    elif list(place.glob("*.json")):
+    elif not (place / KEY_FILE).exists() and list(place.glob("*.json")):
         return verify_folder(place, trusted(keys, Path(os.path.abspath(place)).parent, home))
     elif not (place / PUBLIC_FILE).exists():
         raise NotFound(f"{place}: no decision is there, and it is no home")
-    else:
-        found = Verified(decisions=0)
+    else:  # a home keeps more than decisions
+        found = verify_folder(place, trusted(keys, place, home), among_others=True)
     if (place / PUBLIC_FILE).exists() and _is_bare(place / "decisions", parts):
         found = replace(found, not_verified=[_NONE_THERE.format(place), *found.not_verified])
     return replace(found, not_verified=[*found.not_verified, *_undecided(place)])

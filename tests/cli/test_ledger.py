@@ -324,6 +324,19 @@ def test_a_folder_without_a_decision_is_nothing_that_passes(tmp_path: Path) -> N
     assert typed(tmp_path, "verify", str(tmp_path / "empty")).returncode == 3
 
 
+def test_a_home_where_nothing_was_decided_yet_has_nothing_wrong(tmp_path: Path) -> None:
+    """What a service and a worker keep there are no decisions, and one was asked of each."""
+    save_signing_key(tmp_path, KEY)
+    for name in ("service", "probe", "runs_folder"):
+        save_json(tmp_path / f"{name}.json", {"v": 1})
+    done = typed(tmp_path, "verify", "--json")
+    assert done.returncode == 0, done.stdout
+    (text,) = told(done)["not_verified"]
+    assert "only an anchor can show" in text
+    (tmp_path / f"{chain()[0].id}.json").write_text("{}")
+    assert typed(tmp_path, "verify").returncode == 1, "one that is no decision, and is called so"
+
+
 def test_replay_of_a_home_checks_signature_chain_and_both_halves(home: Path) -> None:
     done = typed(home, "replay", chain()[3].id, "--json")
     assert done.returncode == 0, done.stdout
