@@ -126,7 +126,8 @@ class ClaimAnswer(Submitted):
     untold: list[str] = []
     """Runs of the worker that are under way as far as is known here, and that it does not name:
     where it told their end already, a database of before that was restored, and it tells all of
-    them again. One that had not started is asked for once before it is given out again."""
+    them again. One that had not started is asked for once before it is given out again, and so is
+    one that has waited in the queue since before the service's start."""
     over: list[str] = []
     """Runs that it names and that were declared dead here, such as by a takeover: no word of theirs
     is waited for any more."""

@@ -6,7 +6,8 @@ before is dead, but for what an engine was handed; another machine of the same n
 and is refused while the first one works. A worker that is silent proves nothing either, and nothing
 is taken from it here. What a worker has and the database calls queued was claimed before a database
 of then was restored: it is not given to that worker once more, and is its own again with the next
-that is heard of it.
+that is heard of it. One that it has told to its end it names no more: so each worker is asked once
+for what has waited since before the service's start, before it is given one of those.
 """
 
 import secrets
@@ -34,7 +35,7 @@ from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.experiments.checkpoints import called, had_failed, iter_drifted, iter_unpassed
 from service.experiments.course import end_without_worker, resolved_of
-from service.experiments.epochs import EPOCH, is_of_now, next_token
+from service.experiments.epochs import EPOCH, STARTED, is_of_now, next_token
 from service.experiments.lifecycle import (
     Deed,
     lock_run,
@@ -50,6 +51,8 @@ from service.told.awaited import went_to_its_end
 
 _MOST_UNKNOWN = 8
 """Of a claim: a worker whose service is another one now may have hundreds."""
+_MOST_ASKED = 100
+"""Queued runs of before the service's start, the oldest, that a worker is asked for at once."""
 _NOT_STARTED = (RunState.CLAIMED, RunState.PREFLIGHT)
 
 
@@ -99,11 +102,11 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
             if run.id in request.given_up and run.id not in request.active:
                 _give_up(deed, run, request)
         _renew(deed, mine, request)
-    first_asked = _ask_first(deed, mine, request, asked)
+    first_asked = [] if rebooted else _ask_first(deed, mine, request, asked)
     given = [] if rebooted else [run for run in mine if run.id not in first_asked]
     told_again = request.tells_again and not rebooted
     return Claim(
-        claimed=_give_again(deed, given, request) or _give_new(deed, request),
+        claimed=_give_again(deed, given, request) or _give_new(deed, request, first_asked),
         untold=(*_untold(mine, request), *first_asked) if told_again else (),
         over=_over(deed, request) if request.lets_go else (),
     )
@@ -116,25 +119,38 @@ def _named_before(deed: Deed, request: ClaimRequest) -> frozenset[str]:
 
 
 def _asked_before(deed: Deed, request: ClaimRequest) -> frozenset[str]:
-    """Return the runs that the answer to the worker's last claim asked for."""
+    """Return the runs that this service has asked the worker for, as of its last claim."""
     row = deed.session.get(WorkerRow, request.worker)
-    return frozenset() if row is None else frozenset(row.claim.asked)
+    if row is None or row.claim.asked_by != deed.session.info[STARTED]:
+        return frozenset()
+    return frozenset(row.claim.asked)
 
 
 def _ask_first(
     deed: Deed, mine: Iterable[RunRow], request: ClaimRequest, asked: Collection[str]
 ) -> list[str]:
-    """Return the runs to ask the worker for before they are given out again, and note them.
+    """Return the runs to ask the worker for before they are given out, and note them.
 
     It may not know of such a one since the answer was lost; or it has told its end, and a database
     of before was restored: then it names the run next time, and tells all of it.
     """
     if not request.tells_again:
         return []
-    unknown = [run.id for run in mine if run.state in _NOT_STARTED and run.id not in request.active]
+    own = [run.id for run in mine if run.state in _NOT_STARTED]
+    waited = _queued_before(deed.session)
+    unknown = [run for run in (*own, *waited) if run not in request.active]
     row = deed.session.get_one(WorkerRow, request.worker)
-    row.claim = row.claim.model_copy(update={"asked": unknown})
+    noted = {"asked": unknown, "asked_by": deed.session.info[STARTED]}
+    row.claim = row.claim.model_copy(update=noted)
     return [run for run in unknown if run not in asked and run not in request.given_up]
+
+
+def _queued_before(session: Session) -> list[str]:
+    """Return what has waited in the queue since before the service's start, the oldest first."""
+    query = select(RunRow.id).where(
+        RunRow.state == RunState.QUEUED, RunRow.created_at < session.info[STARTED]
+    )
+    return list(session.scalars(query.order_by(RunRow.created_at).limit(_MOST_ASKED)))
 
 
 def _tell_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) -> None:
@@ -168,12 +184,12 @@ def _give_again(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> Claime
     return None
 
 
-def _give_new(deed: Deed, request: ClaimRequest) -> Claimed | None:
-    """Return a run of the queue."""
+def _give_new(deed: Deed, request: ClaimRequest, first_asked: Collection[str]) -> Claimed | None:
+    """Return a run of the queue, none of those that the worker is asked for first."""
     if request.draining or not request.free:
         return None
     for run_id in fitting(deed, request, lambda run, error: _end_unbuilt(deed, run, error)):
-        if run_id in request.active:
+        if run_id in request.active or run_id in first_asked:
             continue
         claimed = _give_out(deed, run_id, request, again=False)
         if claimed is not None:

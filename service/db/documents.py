@@ -107,4 +107,6 @@ class ClaimKept(Recorded):
     metrics_url: str | None = None
     draining: bool = False
     asked: list[str] = Field(default_factory=list)
-    """Runs that it was asked for then (`ClaimAnswer.untold`) before they are given out again."""
+    """Runs that it was asked for by then (`ClaimAnswer.untold`) before they are given out."""
+    asked_by: float = 0.0
+    """When the service that asked had started, Unix seconds: after a restore another one asks."""

@@ -23,6 +23,8 @@ _TICKS_PER_S = 8
 """So fine that no restore fits between two of them, and 2³² of them last to 2041."""
 EPOCH = "epoch"
 """Under which name a writing session's `info` carries the service's epoch."""
+STARTED = "started"
+"""The same, when the service started, in Unix seconds."""
 
 
 def next_epoch(last: int, now: float) -> int:

@@ -39,6 +39,7 @@ from service.restore import restore_backup
 from service.settings import Settings
 from tests.servers import PostgresServer
 from tests.service.conftest import Plane, serving
+from tests.service.fake_worker import FakeWorker, beats
 
 
 def home_at(path: Path) -> Settings:
@@ -124,6 +125,76 @@ def test_what_was_claimed_after_the_backup_goes_on_where_it_is(
         back.run_through(living)
         again.wait(lambda: passed(again.experiment(experiment)) == 1, "a GO")
         assert again.next_order(back).token > living.token
+
+
+def asked(worker: FakeWorker, *active: str) -> tuple[list[str], Any]:
+    """What a claim is answered: the runs that are asked for, and an order."""
+    body = {
+        "worker": worker.name, "host": worker.host, "boot_id": worker.boot_id, "pid": 1,
+        "version": "0", "devices": list(worker.devices), "free": list(worker.devices),
+        "active": list(active), "tells_again": True,
+    }  # fmt: skip
+    answer = worker.post("/claims", body).json()
+    return answer.get("untold") or [], answer["order"]
+
+
+def test_what_waited_in_the_queue_and_ended_after_the_backup_has_ended(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """It was given out anew: a run that had been NO_GO had another chance, and nobody was told."""
+    experiment, file = plane.submit(), tmp_path / "b.tar"
+    make_backup(plane.context.settings, file, time.time(), runs=False)
+    worker = plane.worker()
+    ended = plane.next_order(worker)
+    lines = {rank: beats(ended, rank, upto=0, done=False) for rank in range(ended.world_size)}
+
+    def tell(worker: FakeWorker) -> None:
+        worker.ship(ended, lines)
+        assert worker.end(ended, lines, code=1, reason="nonzero_exit").status_code == 200
+
+    worker.start(ended)
+    tell(worker)
+    plane.wait_state(experiment, "finished")
+    there = home_at(tmp_path / "there")
+    restore_backup(there, file)
+    migrate(there.database_url)
+    context = open_context(there)
+    load_local_keys(context)
+    with serving(context) as http:
+        again = Plane(context=context, http=http, home=there.home)
+        back, other = replace(worker, http=http), replace(again.worker("w2"), host="host-2")
+        assert asked(other) == ([ended.run], None)
+        assert asked(back) == ([ended.run], None)
+        assert asked(back, ended.run) == ([], None)
+        tell(back)
+        view = again.wait_state(experiment, "finished")
+        assert (view["verdict"], len(view["phases"][0]["runs"])) == ("NO_GO", 1)
+        later = again.submit()
+        untold, order = asked(other)
+        assert (untold, order["experiment"]) == ([], later), "it is of after the start"
+
+
+def test_what_no_worker_has_begun_is_given_out_after_each_was_asked(
+    plane: Plane, tmp_path: Path
+) -> None:
+    plane.submit()
+    file = tmp_path / "b.tar"
+    make_backup(plane.context.settings, file, time.time(), runs=False)
+    for name in ("first", "second"):  # the rows of the second say that the worker was asked
+        there = home_at(tmp_path / name)
+        restore_backup(there, file)
+        migrate(there.database_url)
+        context = open_context(there)
+        load_local_keys(context)
+        with serving(context) as http:
+            again = Plane(context=context, http=http, home=there.home)
+            worker = again.worker()
+            (run,), order = asked(worker)
+            assert order is None
+            file = tmp_path / f"{name}.tar"
+            make_backup(context.settings, file, time.time(), runs=False)
+            untold, order = asked(worker)
+            assert (untold, order["run"]) == ([], run)
 
 
 @contextmanager
