@@ -13,6 +13,7 @@ for what has waited since before the service's start, before it is given one of 
 import secrets
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -33,7 +34,13 @@ from service.agent.fitting import UNREADABLE, fitting
 from service.db.documents import ClaimKept, is_by_service
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
-from service.experiments.checkpoints import called, had_failed, iter_drifted, iter_unpassed
+from service.experiments.checkpoints import (
+    called,
+    had_failed,
+    iter_drifted,
+    iter_undecided,
+    iter_unpassed,
+)
 from service.experiments.course import end_without_worker, resolved_of
 from service.experiments.epochs import EPOCH, STARTED, is_of_now, next_token
 from service.experiments.lifecycle import (
@@ -435,11 +442,12 @@ def _unpassed(session: Session, experiment: ExperimentRow, run: RunRow) -> Unpas
     point = run.resume_from
     if point is None or not point.step:
         return None
-    found = next(iter_unpassed(session, experiment, run.phase, point), None)
+    where = (session, experiment, run.phase, point)
+    found = next(chain(iter_unpassed(*where), iter_undecided(*where)), None)
     if found is not None:
         outcome = None if went_to_its_end(found) else had_failed(session, found) or _code_of(found)
     else:
-        found = next(iter_drifted(session, experiment, run.phase, point), None)
+        found = next(iter_drifted(*where), None)
         outcome = OutcomeCode.CONFIG_MISMATCH
     if found is None:
         return None

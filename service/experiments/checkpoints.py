@@ -181,6 +181,30 @@ def _called_unpassed(
     return holder if called(session, experiment, phase) in words else None
 
 
+def iter_undecided(
+    session: Session, experiment: ExperimentRow, phase: str, point: ResumePoint
+) -> Iterator[RunRow]:
+    """Yield the whole runs of other experiments that decided nothing, before a checkpoint's began.
+
+    What such a run measured of all steps, those after the checkpoint of another run of the same
+    order do not undo. Of the experiment's own runs `decide` tells.
+    """
+    for at, looked, runs in _iter_origins(session, experiment, phase, point):
+        holder = _holder(looked, runs)
+        change = None if holder is None else holder.change
+        for run in reversed(runs) if at is not experiment else ():
+            whole = run.until is None and run.change == change and has_not_passed(run)
+            if whole and _has_measured(session, run):
+                yield run
+
+
+def _has_measured(session: Session, run: RunRow) -> bool:
+    """Say whether what a run measured did not pass, rather than that it was not seen."""
+    assessed = session.get(AssessmentRow, run.id)
+    undecided = assessed is not None and bool(assessed.attempt.undecided)
+    return undecided or bool(_failed_of(session, run) - IN_WEIGHTS)
+
+
 def iter_drifted(
     session: Session, experiment: ExperimentRow, phase: str, point: ResumePoint
 ) -> Iterator[RunRow]:

@@ -817,6 +817,49 @@ def test_nor_is_what_its_gate_had_failed(plane: Plane, tmp_path: Path) -> None:
     assert condition["text"] == f"{gone_on}, and has no verdict"
 
 
+@pytest.mark.parametrize("seen", [True, False], ids=["measured", "not seen"])
+def test_nor_is_what_a_whole_run_left_undecided_before_another_was_cut_off(
+    plane: Plane, tmp_path: Path, seen: bool
+) -> None:
+    """Run again within an experiment it is CONDITIONAL_GO; gone on with elsewhere it was GO."""
+    home, worker = tmp_path / "runs", plane.worker(home=tmp_path / "runs")
+    plan = bundled_plan("demo")
+    sanity, synthetic, smoke = plan["phases"][:3]
+    pace = {"metric": "dt_step_s", "pass_below": 0.15, "fail_above": 0.3}
+    gate = [{"id": "pace", **pace}] if seen else []
+    plan["phases"] = [sanity, {**synthetic, "steps": 30, "gate": gate}, smoke]
+    first = plane.submit(plan)
+    worker.run_through(plane.next_order(worker))
+    whole = plane.next_order(worker)
+    worker.start(whole)
+    lines = {rank: beats(whole, rank) for rank in range(whole.world_size)}
+    told = lines if seen else {rank: [*rows[:9], *rows[10:]] for rank, rows in lines.items()}
+    worker.ship(whole, told)
+    worker.end(whole, told)
+    assert plane.wait_state(first, "awaiting_decision")["verdict"] == "INCONCLUSIVE"
+    verb(plane, first, "rerun")
+    again = plane.next_order(worker)
+    save_checkpoint(home / again.run, step=20)
+    worker.start(again)
+    lines = {rank: beats(again, rank, upto=20, step_s=0.1, done=False) for rank in lines}
+    worker.ship(again, lines)
+    verb(plane, first, "cancel")
+    worker.end(again, lines, "cancelled", "operator", code=3)
+    plane.wait_state(first, "finished")
+    second = plane.submit(plan, origin=f"{first}:synthetic")
+    order = plane.next_order(worker)
+    assert order.resume_from is not None
+    assert order.resume_from.step == 20
+    assert (None if order.unpassed is None else order.unpassed.run) == (whole.run if seen else None)
+    worker.start(order)
+    lines = {rank: beats(order, rank, step_s=0.1) for rank in lines}
+    worker.ship(order, lines)
+    worker.end(order, lines)
+    plane.next_order(worker)
+    verdict = plane.experiment(second)["phases"][1]["verdict"]
+    assert verdict == ("CONDITIONAL_GO" if seen else "GO")
+
+
 def test_nor_is_it_forgotten_where_it_is_told_once_the_experiment_is_over(
     plane: Plane, tmp_path: Path
 ) -> None:
