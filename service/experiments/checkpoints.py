@@ -251,12 +251,14 @@ def failed_by_lines(session: Session, run: RunRow) -> OutcomeCode | None:
 def had_failed(session: Session, run: RunRow) -> OutcomeCode | None:
     """Return by what a run had failed, by its lines or in its gate, before something else ended it.
 
-    What its gate had failed has no code of its own: that is how it ended then.
+    What its gate had failed has no code of its own: that is how it ended then. Of one that could
+    not be judged nobody knows what it had failed.
     """
     shown = failed_by_lines(session, run)
     if shown is not None or run.outcome is None or went_to_its_end(run):
         return shown  # of one that went to its end its verdict tells
-    return run.outcome.code if _failed_of(session, run) - IN_WEIGHTS else None
+    failed = not run.judged or _failed_of(session, run) - IN_WEIGHTS
+    return run.outcome.code if failed else None
 
 
 def _failed_of(session: Session, run: RunRow) -> set[str]:

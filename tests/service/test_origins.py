@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, save_json
 from service.experiments import checkpoints
+from service.judging.assessors import Unjudged
+from service.judging.ended import Assessment, Case, assess
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
@@ -858,6 +861,39 @@ def test_nor_is_what_a_whole_run_left_undecided_before_another_was_cut_off(
     plane.next_order(worker)
     verdict = plane.experiment(second)["phases"][1]["verdict"]
     assert verdict == ("CONDITIONAL_GO" if seen else "GO")
+
+
+def test_nor_is_a_run_that_was_taken_over_and_could_not_be_judged(
+    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its lines show nobody knows: within an experiment that is `unjudged`; it was GO here."""
+    home, worker = tmp_path / "runs", plane.worker(home=tmp_path / "runs")
+    sets = {"phases.synthetic.steps": 30}
+    first = plane.submit(set=sets)
+    worker.run_through(plane.next_order(worker))
+    lost = plane.next_order(worker)
+    monkeypatch.setattr("service.conductor.judge.AGAIN_S", (0.1,))
+
+    def assess_others(case: Case, facts: Facts) -> Assessment:
+        if case.run == lost.run:
+            raise Unjudged("it ended with -9")
+        return assess(case, facts)
+
+    monkeypatch.setattr("service.conductor.judge.assess", assess_others)
+    save_checkpoint(home / lost.run, step=20)
+    save_json(RunDir(home / lost.run).order, lost.document())
+    worker.start(lost)
+    worker.ship(lost, {rank: beats(lost, rank, upto=20) for rank in range(lost.world_size)})
+    verb(plane, first, "takeover")
+    order = plane.next_order(worker)
+    assert order.resume_from is not None
+    save_checkpoint(home / order.run, step=25)
+    worker.start(order)
+    cancel(plane, first, worker, order)
+    plane.submit(origin=f"{first}:synthetic@25", set=sets)
+    unpassed = plane.next_order(worker).unpassed
+    assert unpassed is not None
+    assert (unpassed.run, unpassed.outcome, unpassed.verdict) == (lost.run, "superseded", None)
 
 
 def test_nor_is_it_forgotten_where_it_is_told_once_the_experiment_is_over(
