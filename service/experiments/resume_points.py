@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from gonogo.contract.lifecycle import PhaseState, RunState
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import TAKEN_OVER
+from gonogo.judge.course.confirmation import outdone
 from gonogo.judge.course.remedies import lost_answers, set_aside
 from gonogo.judge.course.reruns import earlier_beginnings
 from gonogo.judge.gate.conditions import criteria_awaited
@@ -153,8 +154,9 @@ def _lineage_checkpoint(
     A run that was set aside, and `without`, is not looked at, nor one of which `made_by` says no;
     nor is one that was made under another patch than the last, though the last has left nothing
     yet; nor, where the phase is `over`, is a remedy for a condition that came to no end: only its
-    own next attempt goes on from it. Of one that is `over` no checkpoint stands for a later one
-    that was saved, and is not durable, or no more.
+    own next attempt goes on from it, nor a confirmation that did not pass where another one did. Of
+    one that is `over` no checkpoint stands for a later one that was saved, and is not durable, or
+    no more.
     What was taken over from another experiment (`origins`) is looked for there.
     """
     runs = runs_of(session, experiment.id, phase)
@@ -175,7 +177,7 @@ def _lineage_checkpoint(
     told = load_attempts(session, experiment.id, phase)
     kept, _ = set_aside(told)
     aside = {row.run for row in told} - {row.run for row in kept} | {without}
-    aside |= lost_answers(told) if over else set()
+    aside |= lost_answers(told) | outdone(told) if over else set()
     fitting = [run for run in runs if made_by is None or made_by(run)]
     counted = [run for run in reversed(fitting) if run.id not in aside]
     for run in counted:

@@ -606,6 +606,34 @@ def test_an_override_acts_while_it_is_awaited_and_relabels_afterwards(plane: Pla
     assert worker.claim() is None
 
 
+def test_weights_are_those_of_the_variant_that_passed_not_of_the_last_that_was_tried(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """The phase after it began with what a run had saved that died."""
+    variants = [{"env": {"NSA_MEM_DUMP_EVERY": 2}}, {"env": {"NSA_MEM_DUMP_EVERY": 3}}]
+    sets = {**HANDS_ON, "confirm": {"on": ["process_death"], "variants": variants}}
+    experiment, worker = plane.submit(set=sets), plane.worker(home=tmp_path)
+    died = {"detector": "process_death", "severity": "halt", "at": 1.0, "key": "b", "text": "died"}
+    for passes in (False, False, True, False):
+        order = plane.next_order(worker)
+        save_checkpoint(tmp_path / order.run, step=30 if passes else 20)
+        if passes:
+            passed = order.run
+            worker.run_through(order)
+            continue
+        worker.start(order)
+        assert worker.report(order, {**died, "step": 29}).status_code == 200
+        lines = {rank: beats(order, rank, upto=29, done=False) for rank in (0, 1)}
+        worker.ship(order, lines)
+        worker.end(order, lines, "nonzero_exit", "watchdog", code=1, findings=1)
+    view = plane.wait_state(experiment, "awaiting_decision")
+    assert view["phases"][0]["verdict"] == "CONDITIONAL_GO"
+    assert verb(plane, experiment, "promote").status_code == 202
+    order = plane.next_order(worker)
+    assert order.resume_from is not None
+    assert passed in order.resume_from.path
+
+
 def test_an_override_to_no_go_finishes(plane: Plane) -> None:
     worker = plane.worker()
     experiment, order = running(plane, worker)

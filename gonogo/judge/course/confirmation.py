@@ -58,6 +58,16 @@ def completion_of(confirmations: Iterable[Attempt]) -> Attempt | None:
     return found
 
 
+def outdone(runs: Iterable[Attempt]) -> set[str]:
+    """Return the confirmations that did not pass where another one passed the phase.
+
+    What they left, the variant that was tried last perhaps, is not what the phase has come to.
+    """
+    made = [row for row in runs if row.reason is RunReason.CONFIRM]
+    passed = any(row.verdict in PASSING and row.until is None for row in made)
+    return {row.run for row in made if row.verdict not in PASSING} if passed else set()
+
+
 def next_confirmation(
     plan: Plan,
     phase: str,
