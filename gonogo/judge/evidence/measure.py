@@ -168,7 +168,8 @@ def build_measure(
 ) -> Measure:
     """Return what a criterion sees, per rank that wrote anything; without its package, nothing.
 
-    Another package's metric is given steps of its own: what it makes of them no other one sees.
+    Another package's metric is given steps, and rules, of its own: what it makes of them no other
+    one sees, and it is judged by none of it.
 
     Args:
         criterion: what is asked.
@@ -184,9 +185,10 @@ def build_measure(
     if row is None:
         return Measure(window=said, ranks={})
     try:
+        given = rules if is_ours else rules.model_copy(deep=True)
         measured = {
             str(rank): _measure_trainings(
-                criterion, row, ranks[rank] if is_ours else deepcopy(ranks[rank]), rules, window
+                criterion, row, ranks[rank] if is_ours else deepcopy(ranks[rank]), given, window
             )
             for rank in sorted(ranks)
             if rank in rules.ranks()
