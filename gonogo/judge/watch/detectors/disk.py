@@ -8,7 +8,8 @@ too, the end is the host's (`disk_full`); what is refused all the same is a quot
 Room that is short only while a checkpoint is being written, and comes back when an older one is
 deleted, is no shortage: it has to last `SETTLE_S`. Nor is one that is over before the next
 checkpoint is due: somebody else may have filled the disk, and a run that is ended for want of room
-saves nothing. A small write that the watcher itself was
+saves nothing. Where no cadence is ordered, the next is due when as much time has passed as lay
+between two so far. A small write that the watcher itself was
 refused (a quota, a read-only remount) warns, whatever room there is: it may be no limit of the
 trainer's. Where that lasts, nothing of the run is recorded any more, and a person is told. A run
 that has nothing more to write is left alone.
@@ -30,7 +31,8 @@ SETTLE_S = 5.0
 NEXT_S, NEXT_STEPS = 60.0, 2
 """A checkpoint that is due within so long, or so many steps, is the next write."""
 PATIENCE_S = 60.0
-"""Room has to be short for so long where nobody knows when the next one is due."""
+"""Room has to be short for so long where nobody has said when the next one is due. Checkpoints that
+follow on each other faster tell no cadence: a trainer keeps its last and its best one."""
 PAGED_S = 90.0
 """A write counts as refused for a minute after it was; so long, and others were, too."""
 CLEAR_RATIO = 1.25
@@ -56,6 +58,10 @@ class Room:
 
     checkpoint_mb: float | None = None
     """Size of the last checkpoint that verified."""
+    saved_at: float | None = None
+    """Watcher's clock of that; before the first one, of the first look."""
+    saves_every_s: float | None = None
+    """Shortest time between two, of a minute and more."""
     short_since: float | None = None
     """Watcher's clock of the first look that found less than one checkpoint's room."""
     warned: bool = False
@@ -72,13 +78,14 @@ class Disk(Detector[Room]):
 
     name = Name.DISK
     version = 4
-    """4: less room than a checkpoint's halts when the next one is due, and no sooner."""
+    """4: less room than a checkpoint's halts when the next one is due, and no sooner; where no
+    cadence is ordered, by the time that lay between those before."""
     sentence = (
         "Warns when less than two checkpoints (or 5 GB) are free, or the watcher's own small write"
         " was refused, and tells a person where that lasts; halts before the next write (in the"
-        " last minute, or two steps, before a checkpoint is due; after a minute where no"
-        " cadence is ordered) when less than one is free, and at once when the trainer says that a"
-        " write was refused."
+        " last minute, or two steps, before a checkpoint is due; where no cadence is ordered after"
+        " a minute, in the last one before as much time has passed as lay between two so far) when"
+        " less than one is free, and at once when the trainer says that a write was refused."
     )
     State = Room
     lines = frozenset({Msg.ERROR})
@@ -112,7 +119,9 @@ class Disk(Detector[Room]):
         """Observe the room that is left, and how large a checkpoint is."""
         sizes = [row.bytes for row in checkpoints_in(tick) or () if row.verified and row.bytes]
         if sizes:
-            own = replace(own, checkpoint_mb=sizes[-1] / MB)
+            own = replace(_with_save(own, tick), checkpoint_mb=sizes[-1] / MB)
+        elif own.saved_at is None:
+            own = replace(own, saved_at=tick.mono)
         seen = disk_in(tick)
         if seen is None or not _has_to_write(view):
             return own, []
@@ -174,7 +183,7 @@ class Disk(Detector[Room]):
             return replace(own, short_since=None), findings
         since = tick.mono if own.short_since is None else own.short_since
         own = replace(own, short_since=since)
-        if tick.mono - since >= _patience_s(view, tick) and not own.halted:
+        if tick.mono - since >= _patience_s(own, view, tick) and not own.halted:
             own = replace(own, halted=True)
             findings.append(self._finding(own, seen, tick, view, Severity.HALT, least_mb))
         return own, findings
@@ -231,11 +240,23 @@ def _for_checkpoints(seen: DiskSeen) -> float:
     return seen.free_mb if seen.checkpoints_mb is None else seen.checkpoints_mb
 
 
-def _patience_s(view: View, tick: Tick) -> float:
+def _with_save(own: Room, tick: Tick) -> Room:
+    """Return the same, with a checkpoint that verified now."""
+    since_s = 0.0 if own.saved_at is None else tick.mono - own.saved_at
+    every_s = own.saves_every_s
+    if since_s >= PATIENCE_S:
+        every_s = since_s if every_s is None else min(every_s, since_s)
+    return replace(own, saved_at=tick.mono, saves_every_s=every_s)
+
+
+def _patience_s(own: Room, view: View, tick: Tick) -> float:
     """Return for how long room has to be short; for ever while no checkpoint is about to be due."""
     cadence = view.run.order.checkpoint
     if cadence.every_steps is None and cadence.every_s is None:
-        return PATIENCE_S
+        if own.saves_every_s is None or own.saved_at is None:
+            return PATIENCE_S
+        next_s = own.saves_every_s - (tick.mono - own.saved_at)
+        return PATIENCE_S if next_s <= NEXT_S else math.inf
     step_s = view.median_step_s() or 0.0
     next_s = _steps_left(view) * step_s
     saved = view.observed.get(Kind.CHECKPOINTS)

@@ -449,6 +449,35 @@ def test_room_that_is_back_before_the_next_checkpoint_is_due_was_never_needed(
     assert of_disk(seen) == [("warn", 5_000.0), *halts]
 
 
+@pytest.mark.parametrize(
+    ("saves", "looks", "halts"),
+    [
+        ((320.0, 320.0), 45, []),
+        ((320.0, 320.0), 56, [("halt", 1_000.0)]),
+        ((320.0, 640.0), 56, [("halt", 1_000.0)]),
+        ((320.0, 2.0), 45, []),
+        ((320.0, 20.0, 20.0), 45, []),
+        ((20.0, 20.0), 11, []),
+        ((20.0, 20.0), 15, [("halt", 1_000.0)]),
+    ],
+    ids=str,
+)
+def test_where_no_cadence_is_ordered_the_trainer_s_own_tells_when_one_is_due(
+    saves: tuple[float, ...], looks: int, halts: list[tuple[str, float]]
+) -> None:
+    """A program of somebody's own that saves every hour was killed after a minute without room."""
+    world = World(host_order(steps=10_000, checkpoint={})).boot()
+    tell(world, checkpoints=[])
+    for after_s in saves:
+        world.steps(int(after_s / 0.5))
+        tell(world, checkpoints=[checkpoint(world.ranks[0].step)])
+    for room in (*[999] * looks, 9_000, 9_000):
+        world.steps(10)
+        tell(world, disk=disk(room))
+    seen = watch(world.steps(2), interval_s=1.0)
+    assert of_disk(seen) == [("warn", 5_000.0), *halts]
+
+
 def test_the_last_step_is_saved_whatever_the_cadence() -> None:
     """Its checkpoint is due in half a minute."""
     world = steps_with_room(*[999] * 3, steps=100, cadence={"every_steps": 4000})
