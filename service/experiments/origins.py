@@ -10,6 +10,7 @@ those that the other experiment froze.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -258,30 +259,50 @@ def _again(session: Session, source: ExperimentRow, phase: str) -> str:
 def _not_approved(
     session: Session, source: ExperimentRow, plan: Plan, phase: str, there: Mapping[str, PhaseRow]
 ) -> Iterator[str]:
-    """Yield that the phase waited for an approval there, if it did and nobody gave it.
+    """Yield which phases, up to the one gone on with, wait for an approval that nobody gave there.
+
+    Args:
+        session: for reading.
+        source: the other experiment.
+        plan: the new one, which asks.
+        phase: the phase that is gone on with.
+        there: the phases of the other experiment by name.
+    """
+    names = [row.name for row in plan.phases]
+    for name, following in pairwise(names[: names.index(phase) + 1]):
+        last = there.get(name)
+        if last is None or last.state not in _TAKEN_OVER:
+            continue
+        asked = asks_approval(plan, name, last.verdict)
+        if asked and not _is_approved(session, source, name, following):
+            yield (
+                f"{following} waits for an approval after {name}, and nobody gave it in"
+                f" {source.id}; begin with it: {_again(session, source, name)}"
+            )
+
+
+def _is_approved(session: Session, source: ExperimentRow, name: str, following: str) -> bool:
+    """Say whether what follows a phase had its approval, there or where that took both over.
 
     One that began there had it, where the plan there asked for one, as the new one does. To waive
     one that expired is to give it to nobody.
     """
-    names = [row.name for row in plan.phases]
-    before = names[: names.index(phase)]
-    last = there.get(before[-1]) if before else None
-    if last is None or last.state not in _TAKEN_OVER:
-        return
-    asked = asks_approval(resolved_of(source).parsed(), last.name, last.verdict)
-    if asked and runs_of(session, source.id, phase):
-        return
-    given = any(
+    rows = {row.name: row for row in phases_of(session, source.id)}
+    last, after = rows.get(name), rows.get(following)
+    if last is None:
+        return False
+    if after is not None and after.state == PhaseState.INHERITED and source.origin is not None:
+        first = load_experiment(session, source.origin.experiment)
+        return _is_approved(session, first, name, following)
+    asked = asks_approval(resolved_of(source).parsed(), name, last.verdict)
+    if asked and runs_of(session, source.id, following):
+        return True
+    return any(
         is_approval(row.condition)
-        and row.condition.due == phase
+        and row.condition.due == following
         and row.condition.state is ConditionState.MET
         for row in load_conditions(session, source.id)
     )
-    if asks_approval(plan, last.name, last.verdict) and not given:
-        yield (
-            f"{phase} waits for an approval after {last.name}, and nobody gave it in {source.id};"
-            f" begin with it: {_again(session, source, last.name)}"
-        )
 
 
 def _ordered_otherwise(

@@ -546,6 +546,25 @@ def test_an_approval_that_only_the_new_plan_asks_for_was_given_by_nobody(
     assert plane.submit(origin=f"{third}:smoke", set=sets), "it had it, two experiments before"
 
 
+def test_nor_was_one_that_it_asks_for_between_phases_that_are_taken_over(
+    plane: Plane, ended: Ended
+) -> None:
+    """The plan lets a person see what sanity came to, and nobody did, there or here."""
+    sets = {"phases.sanity.approve": "always"}
+    said = refused(plane, f"{ended.id}:smoke", set=sets)
+    assert f"synthetic waits for an approval after sanity, and nobody gave it in {ended.id}" in said
+    assert f"begin with it: {ended.id}:sanity" in said
+    second = plane.submit(set=sets)
+    ended.worker.run_through(plane.next_order(ended.worker))
+    plane.wait_state(second, "awaiting_decision")
+    assert plane.call("POST", f"/experiments/{second}/promote", json={}).is_success
+    ended.worker.run_through(plane.next_order(ended.worker))
+    for _ in range(2):
+        fail(ended.worker, plane.next_order(ended.worker))
+        plane.wait_state(second, "finished")
+        second = plane.submit(origin=f"{second}:smoke", set=sets)
+
+
 def test_a_phase_that_ended_is_begun_anew(plane: Plane, tmp_path: Path) -> None:
     experiment = plane.submit()
     worker = plane.worker(home=tmp_path / "runs")
