@@ -40,6 +40,10 @@ ON_ANY_NODE = 4
 """Version of the facts since which a process that writes for ranks of two nodes is one, too."""
 FOUND_LATE = 4
 """Version of the facts since which lines that a late tick brought may be older than that."""
+FOUND_FIRST = 4
+"""Version of the facts since which so may be those that the first tick of all brought."""
+FOUND_FIRST_S = 60.0
+"""But not by more: a watcher begins beside the ranks, and a slow disk holds it up for so long."""
 EVALUATED_BEYOND = 4
 """Version of the facts since which an evaluation is of a step that was ordered, too."""
 LAST_STEP_FIRST = 4
@@ -310,8 +314,8 @@ def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
     """Compare how long a rank's own clock says that it ran with how long it was heard.
 
     A rank that was not heard while it started, since its watcher began later, is no contradiction,
-    nor are last lines that a late watcher found there (facts before version 4 were made without
-    that), and what lies between two processes of a rank is nobody's.
+    nor are first or last lines that a late watcher found there (facts before version 4 were made
+    without that), and what lies between two processes of a rank is nobody's.
     """
     watch = record.watch
     for rank, steps in sorted(record.ranks.items()):
@@ -323,7 +327,8 @@ def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
         if len(steps.boots) > 1 and own_s < heard_s:
             heard_s, late_s = max(own_s, watch.heard_alone_s.get(rank, own_s)), 0.0
         least_s = heard_s - late_s
-        more_s, less_s = least_s - own_s, own_s - _start_seconds(steps) - heard_s
+        found_mono = watch.found_mono.get(rank, 0.0) if rules.facts_v >= FOUND_FIRST else 0.0
+        more_s, less_s = least_s - own_s, own_s - _unheard_seconds(steps, found_mono) - heard_s
         if _differs(more_s, own_s, least_s) or _differs(less_s, own_s, heard_s):
             own = f"rank {rank} ran for {own_s:.0f} s by its own clock"
             yield f"{own}, and was heard for {heard_s:.0f} s"
@@ -333,12 +338,23 @@ def _differs(apart_s: float, own_s: float, heard_s: float) -> bool:
     return apart_s > max(CLOCKS_DIFFER_S, CLOCKS_DIFFER_RATIO * max(own_s, heard_s))
 
 
-def _start_seconds(steps: RankSteps) -> float:
-    """Return how long the rank's first process ran before its first step, as far as it had one."""
+def _unheard_seconds(steps: RankSteps, found_mono: float) -> float:
+    """Return how long the rank's first process may have run before anybody heard it.
+
+    Until its first step, as far as it had one; beyond that, up to what the first tick found.
+
+    Args:
+        steps: of the rank.
+        found_mono: its own clock on the last line that lay there then; 0 for none.
+    """
     first = next(iter(steps.boots), None)
-    if first is None or first.stepped_mono > first.ended_mono:
+    if first is None:
         return 0.0
-    return first.stepped_mono - first.began_mono
+    start_s = first.stepped_mono - first.began_mono
+    found_s = min(found_mono, first.ended_mono) - first.began_mono
+    return max(
+        0.0 if first.stepped_mono > first.ended_mono else start_s, min(found_s, FOUND_FIRST_S)
+    )
 
 
 def _own_seconds(steps: RankSteps) -> float:

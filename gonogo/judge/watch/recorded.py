@@ -72,6 +72,8 @@ class WatchRecord:
     """How a tick saw torchrun end."""
     heard: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """Rank → clock of the first and of the last tick that brought lines of it."""
+    found_mono: Mapping[int, float] = field(default_factory=dict)
+    """Rank → its own clock on the last line that lay there when the first tick of all was made."""
     heard_late_s: Mapping[int, float] = field(default_factory=dict)
     """Rank → how late the last of them was: its lines may have lain there for as long."""
     heard_alone_s: Mapping[int, float] = field(default_factory=dict)
@@ -121,6 +123,7 @@ class _Pass:
         """Rank → bytes that the ticks say were read of its file."""
         self._chain = TickChain()
         self._heard: dict[int, tuple[float, float]] = {}
+        self._found_mono: dict[int, float] = {}
         self._heard_late_s: dict[int, float] = {}
         self._heard_boots: dict[tuple[int, str], tuple[float, float]] = {}
         self._seen: dict[tuple[str, str], int] = {}
@@ -158,6 +161,11 @@ class _Pass:
                 self._heard[rank] = first, tick.mono
                 self._heard_late_s[rank] = tick.late_s
         self._fold(tick, beats)
+        if self._chain.ticks == 1:
+            found = self.state.view.lines
+            self._found_mono = {
+                rank: found[rank].last_mono for rank in self._heard if rank in found
+            }
 
     def _fold(self, tick: Tick, beats: Mapping[int, Sequence[bytes]]) -> None:
         self.state, found = fold(self.state, tick, beats, self._sink)
@@ -239,6 +247,7 @@ class _Pass:
             silent_s=chain.silences(),
             agent=chain.agent,
             heard=self._heard,
+            found_mono=self._found_mono,
             heard_late_s=self._heard_late_s,
             heard_alone_s=self._heard_alone_s(),
             boots={rank: tuple(boots) for rank, boots in self.named.items()},

@@ -146,6 +146,15 @@ def test_a_process_was_heard_from_the_first_tick_that_told_its_lines_to_the_last
     assert record.heard_alone_s == {0: 4.25}
 
 
+@pytest.mark.parametrize(("first", "found"), [(0.25, 0.0), (4.5, 4.0)], ids=["at once", "late"])
+def test_what_lay_there_when_the_watcher_began_is_told_by_the_ranks_own_clock(
+    first: float, found: float, tmp_path: Path
+) -> None:
+    world = alone(seconds=4.0)
+    record = record_of(looked(world, first, 4.75, 5.0).save(tmp_path))
+    assert record.found_mono[0] - world.ranks[0].lines[0].mono == pytest.approx(found, abs=0.2)
+
+
 @pytest.mark.parametrize("ticks", [3, 0])
 def test_what_no_tick_brought_is_found_by_the_clock_of_the_last_one(
     ticks: int, tmp_path: Path
