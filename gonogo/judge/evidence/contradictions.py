@@ -21,7 +21,7 @@ from gonogo.contract.tick import parse_rank
 from gonogo.judge.evidence.learning import find_nothing_learnt
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.steps import RankSteps
-from gonogo.judge.evidence.table import NUMBERS
+from gonogo.judge.evidence.table import NEVER, NUMBERS
 from gonogo.rundir import heartbeat_rank
 
 IMPLAUSIBLE_SPEED = Detector.IMPLAUSIBLE_SPEED
@@ -341,7 +341,8 @@ def _differs(apart_s: float, own_s: float, heard_s: float) -> bool:
 def _unheard_seconds(steps: RankSteps, found_mono: float) -> float:
     """Return how long the rank's first process may have run before anybody heard it.
 
-    Until its first step, as far as it had one; beyond that, up to what the first tick found.
+    Until its first step, as far as it had one. One that is only read waits for no watcher: beyond
+    that, up to what the first tick found. It never says that a step ends, and is no GO by itself.
 
     Args:
         steps: of the rank.
@@ -350,11 +351,12 @@ def _unheard_seconds(steps: RankSteps, found_mono: float) -> float:
     first = next(iter(steps.boots), None)
     if first is None:
         return 0.0
-    start_s = first.stepped_mono - first.began_mono
+    stepped = first.stepped_mono <= first.ended_mono
+    start_s = first.stepped_mono - first.began_mono if stepped else 0.0
+    if any(seq != NEVER for seq in steps.steps.end_seq):
+        return start_s
     found_s = min(found_mono, first.ended_mono) - first.began_mono
-    return max(
-        0.0 if first.stepped_mono > first.ended_mono else start_s, min(found_s, FOUND_FIRST_S)
-    )
+    return max(start_s, min(found_s, FOUND_FIRST_S))
 
 
 def _own_seconds(steps: RankSteps) -> float:

@@ -515,26 +515,31 @@ def test_a_start_that_a_late_watcher_did_not_hear_contradicts_nothing(
 
 
 @pytest.mark.parametrize(
-    ("found", "own_s", "facts_v", "differ"),
+    ("found", "own_s", "facts_v", "said", "differ"),
     [
-        (13.0, 18.0, 4, False),
-        (8.1, 18.0, 4, False),
-        (7.9, 18.0, 4, True),
-        (13.0, 18.0, 3, True),
-        (60.0, 70.0, 4, False),
-        (90.0, 100.0, 4, True),  # no watcher is that late: its lines were not made here
-        (None, 18.0, 4, True),
+        (13.0, 18.0, 4, "progress", False),
+        (8.1, 18.0, 4, "progress", False),
+        (7.9, 18.0, 4, "progress", True),
+        (13.0, 18.0, 3, "progress", True),
+        (13.0, 18.0, 4, "step_end", True),  # it waits for .GO, so a watcher was there
+        (60.0, 70.0, 4, "progress", False),
+        (90.0, 100.0, 4, "progress", True),  # no watcher is that late: its lines were not made here
+        (None, 18.0, 4, "progress", True),
     ],
 )
 def test_first_lines_that_a_late_watcher_found_contradict_nothing(
-    found: float | None, own_s: float, facts_v: int, differ: bool
+    found: float | None, own_s: float, facts_v: int, said: str, differ: bool
 ) -> None:
     """A program that is only read waits for no watcher: its first steps come while that starts."""
     heard_s = 5.0 if own_s < 20.0 else 10.0
     watch = replace(watch_of(ORDER), heard={0: (50.0, 50.0 + heard_s)})
     if found is not None:
         watch = replace(watch, found_mono={0: 7.0 + found})
-    lines = [beat(1, 7.0, msg="boot", step=0), beat(2, 7.1, step=1), beat(3, 7.0 + own_s, step=2)]
+    lines = [
+        beat(1, 7.0, msg="boot", step=0),
+        beat(2, 7.1, msg="progress", step=1),
+        beat(3, 7.0 + own_s, msg=said, step=2),
+    ]
     record = RunRecord(order=ORDER, ranks={0: build_rank_steps(lines)}, watch=watch)
     rules = build_rules(ORDER).model_copy(update={"facts_v": facts_v})
     text = f"rank 0 ran for {own_s:.0f} s by its own clock, and was heard for {heard_s:.0f} s"
