@@ -258,11 +258,16 @@ def _patience_s(own: Room, view: View, tick: Tick) -> float:
         next_s = own.saves_every_s - (tick.mono - own.saved_at)
         return PATIENCE_S if next_s <= NEXT_S else math.inf
     step_s = view.median_step_s() or 0.0
-    next_s = _steps_left(view) * step_s
+    next_s = _steps_left(view) * step_s - _unheard_s(view, tick)
     saved = view.observed.get(Kind.CHECKPOINTS)
     if cadence.every_s is not None and saved is not None:
         next_s = min(next_s, cadence.every_s - (tick.mono - saved.mono))
     return SETTLE_S if next_s <= max(NEXT_S, NEXT_STEPS * step_s) else math.inf
+
+
+def _unheard_s(view: View, tick: Tick) -> float:
+    """Return for how long no rank has been heard: lines do not reach a full disk, steps go on."""
+    return tick.mono - max((row.heard_mono for row in view.active()), default=tick.mono)
 
 
 def _steps_left(view: View) -> int:

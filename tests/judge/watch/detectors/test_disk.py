@@ -478,6 +478,19 @@ def test_where_no_cadence_is_ordered_the_trainer_s_own_tells_when_one_is_due(
     assert of_disk(seen) == [("warn", 5_000.0), *halts]
 
 
+@pytest.mark.parametrize(("looks", "halts"), [(45, []), (52, [("halt", 1_000.0)])])
+def test_a_checkpoint_is_due_although_no_line_reaches_the_full_disk(
+    looks: int, halts: list[tuple[str, float]]
+) -> None:
+    """Steps stood still for the watcher, and so did those left: it never halted."""
+    world = steps_with_room(steps=10_000, cadence={"every_steps": 600})
+    for _ in range(looks):
+        for rank in world.ranks:
+            rank.mono += 5.0
+        tell(world, disk=disk(0.0))
+    assert of_disk(watch(world, interval_s=1.0)) == [("warn", 5_000.0), *halts]
+
+
 def test_the_last_step_is_saved_whatever_the_cadence() -> None:
     """Its checkpoint is due in half a minute."""
     world = steps_with_room(*[999] * 3, steps=100, cadence={"every_steps": 4000})
