@@ -36,7 +36,7 @@ def test_killed_watcher_is_back_and_the_trainer_never_stopped(new_run: NewRun) -
         run.wait_for_step(step)
         pid = run.pid_of("watcher")
         send_signal(pid, signal.SIGKILL)
-        wait_until(functools.partial(has_other_watcher, run, pid), "another watcher", 1.0)
+        wait_until(functools.partial(has_other_watcher, run, pid), "another watcher")
     record = run.wait_for_exit()
     assert record.reason is OutcomeCode.COMPLETED
     assert run.findings() == []
