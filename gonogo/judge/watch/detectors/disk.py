@@ -31,7 +31,7 @@ SETTLE_S = 5.0
 NEXT_S, NEXT_STEPS = 60.0, 2
 """A checkpoint that is due within so long, or so many steps, is the next write."""
 PATIENCE_S = 60.0
-"""Room has to be short for so long where nobody has said when the next one is due. Checkpoints that
+"""Room has to be short for so long where nobody can tell when the next one is due. Checkpoints that
 follow on each other faster tell no cadence: a trainer keeps its last and its best one."""
 PAGED_S = 90.0
 """A write counts as refused for a minute after it was; so long, and others were, too."""
@@ -257,7 +257,9 @@ def _patience_s(own: Room, view: View, tick: Tick) -> float:
             return PATIENCE_S
         next_s = own.saves_every_s - (tick.mono - own.saved_at)
         return PATIENCE_S if next_s <= NEXT_S else math.inf
-    step_s = view.median_step_s() or 0.0
+    step_s = view.median_step_s()
+    if step_s is None:
+        return PATIENCE_S
     next_s = _steps_left(view) * step_s - _unheard_s(view, tick)
     saved = view.observed.get(Kind.CHECKPOINTS)
     if cadence.every_s is not None and saved is not None:

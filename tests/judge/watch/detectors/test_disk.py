@@ -349,7 +349,7 @@ def test_a_refusal_is_told_with_two_hundred_characters_of_its_text() -> None:
 
 
 def test_a_checkpoint_that_does_not_hold_says_nothing_about_size() -> None:
-    world = World(host_order()).boot().steps(2)
+    world = World(host_order(checkpoint=SOON)).boot().steps(2)
     tell(world, checkpoints=[{**checkpoint(2, text="model.pt is missing"), "bytes": 2**30}])
     for _ in range(3):
         world.steps(10)
@@ -489,6 +489,29 @@ def test_a_checkpoint_is_due_although_no_line_reaches_the_full_disk(
             rank.mono += 5.0
         tell(world, disk=disk(0.0))
     assert of_disk(watch(world, interval_s=1.0)) == [("warn", 5_000.0), *halts]
+
+
+@pytest.mark.parametrize(("ended", "halts"), [(17, []), (18, [("halt", 1_000.0)])])
+def test_of_long_steps_a_checkpoint_is_due_two_before_it(
+    ended: int, halts: list[tuple[str, float]]
+) -> None:
+    world = World(host_order(steps=100, checkpoint=SOON)).boot().steps(12, step_s=100.0)
+    tell(world, checkpoints=[checkpoint(10)])
+    for _ in range(ended - 12):
+        world.steps(1, step_s=100.0)
+        tell(world, disk=disk(999.0))
+    assert of_disk(watch(world, interval_s=1.0)) == [("warn", 5_000.0), *halts]
+
+
+def test_where_no_step_has_been_timed_room_is_waited_for_a_minute() -> None:
+    """After a restart in place nobody knows how long a step takes: the next one may be far off."""
+    for looks, halts in ((11, []), (15, [("halt", 1_000.0)])):
+        world = World(host_order(steps=10_000, checkpoint={"every_steps": 4000})).boot()
+        tell(world, checkpoints=[checkpoint(0)])
+        for _ in range(looks):
+            world.pause(None, 5.0)
+            tell(world, disk=disk(999.0))
+        assert of_disk(watch(world, interval_s=1.0)) == [("warn", 5_000.0), *halts]
 
 
 def test_the_last_step_is_saved_whatever_the_cadence() -> None:
