@@ -59,7 +59,8 @@ from service.told.awaited import went_to_its_end
 _MOST_UNKNOWN = 8
 """Of a claim: a worker whose service is another one now may have hundreds."""
 _MOST_ASKED = 100
-"""Queued runs of before the service's start, the oldest, that a worker is asked for at once."""
+"""Queued runs of before the service's start, the oldest, that a worker is asked for at once. Those
+behind them are given out unasked, rather than wait for what fits nobody."""
 _NOT_STARTED = (RunState.CLAIMED, RunState.PREFLIGHT)
 
 
@@ -109,12 +110,12 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
             if run.id in request.given_up and run.id not in request.active:
                 _give_up(deed, run, request)
         _renew(deed, mine, request)
-    first_asked = [] if rebooted else _ask_first(deed, mine, request, asked)
+    first_asked = _ask_first(deed, mine, request, asked)
     given = [] if rebooted else [run for run in mine if run.id not in first_asked]
-    told_again = request.tells_again and not rebooted
+    untold = _untold(mine, request) if request.tells_again and not rebooted else ()
     return Claim(
         claimed=_give_again(deed, given, request) or _give_new(deed, request, first_asked),
-        untold=(*_untold(mine, request), *first_asked) if told_again else (),
+        untold=(*untold, *first_asked),
         over=_over(deed, request) if request.lets_go else (),
     )
 

@@ -51,6 +51,18 @@ def database_url(sqlite_url: str) -> str:
     return sqlite_url
 
 
+@contextmanager
+def restored(path: Path, file: Path) -> Iterator[Plane]:
+    """A service that works with what a backup holds."""
+    there = home_at(path)
+    restore_backup(there, file)
+    migrate(there.database_url)
+    context = open_context(there)
+    load_local_keys(context)
+    with serving(context) as http:
+        yield Plane(context=context, http=http, home=there.home)
+
+
 def passed(view: dict[str, Any]) -> int:
     return sum(phase["verdict"] == "GO" for phase in view["phases"])
 
@@ -110,14 +122,8 @@ def test_what_was_claimed_after_the_backup_goes_on_where_it_is(
     living = plane.next_order(worker)
     worker.start(living)
 
-    there = home_at(tmp_path / "there")
-    restore_backup(there, file)
-    migrate(there.database_url)
-    context = open_context(there)
-    load_local_keys(context)
-    with serving(context) as http:
-        again = Plane(context=context, http=http, home=there.home)
-        back = replace(worker, http=http, active=[living.run])
+    with restored(tmp_path / "there", file) as again:
+        back = replace(worker, http=again.http, active=[living.run])
         assert back.claim() is None, "it was given out beside itself, and its directory put aside"
         assert again.get(f"/runs/{living.run}")["state"] == "queued"
         assert back.telemetry(living).status_code == 200
@@ -155,14 +161,8 @@ def test_what_waited_in_the_queue_and_ended_after_the_backup_has_ended(
     worker.start(ended)
     tell(worker)
     plane.wait_state(experiment, "finished")
-    there = home_at(tmp_path / "there")
-    restore_backup(there, file)
-    migrate(there.database_url)
-    context = open_context(there)
-    load_local_keys(context)
-    with serving(context) as http:
-        again = Plane(context=context, http=http, home=there.home)
-        back, other = replace(worker, http=http), replace(again.worker("w2"), host="host-2")
+    with restored(tmp_path / "there", file) as again:
+        back, other = replace(worker, http=again.http), replace(again.worker("w2"), host="host-2")
         assert asked(other) == ([ended.run], None)
         assert asked(back) == ([ended.run], None)
         assert asked(back, ended.run) == ([], None)
@@ -181,18 +181,12 @@ def test_what_no_worker_has_begun_is_given_out_after_each_was_asked(
     file = tmp_path / "b.tar"
     make_backup(plane.context.settings, file, time.time(), runs=False)
     for name in ("first", "second"):  # the rows of the second say that the worker was asked
-        there = home_at(tmp_path / name)
-        restore_backup(there, file)
-        migrate(there.database_url)
-        context = open_context(there)
-        load_local_keys(context)
-        with serving(context) as http:
-            again = Plane(context=context, http=http, home=there.home)
-            worker = again.worker()
+        with restored(tmp_path / name, file) as again:
+            worker = again.worker(boot_id=name)  # and its host has booted anew
             (run,), order = asked(worker)
             assert order is None
             file = tmp_path / f"{name}.tar"
-            make_backup(context.settings, file, time.time(), runs=False)
+            make_backup(again.context.settings, file, time.time(), runs=False)
             untold, order = asked(worker)
             assert (untold, order["run"]) == ([], run)
 

@@ -9,10 +9,9 @@ Room that is short only while a checkpoint is being written, and comes back when
 deleted, is no shortage: it has to last `SETTLE_S`. Nor is one that is over before the next
 checkpoint is due: somebody else may have filled the disk, and a run that is ended for want of room
 saves nothing. Where no cadence is ordered, the next is due when as much time has passed as lay
-between two so far. A small write that the watcher itself was
-refused (a quota, a read-only remount) warns, whatever room there is: it may be no limit of the
-trainer's. Where that lasts, nothing of the run is recorded any more, and a person is told. A run
-that has nothing more to write is left alone.
+between two so far. A small write that the watcher itself was refused (a quota, a read-only remount)
+warns, whatever room there is: it may be no limit of the trainer's. Where that lasts, nothing of the
+run is recorded any more, and a person is told. A run that has nothing more to write is left alone.
 """
 
 import math

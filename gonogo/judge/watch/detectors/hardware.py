@@ -55,11 +55,11 @@ class DeviceHealth:
     """What one device has told so far."""
 
     mono: float
-    """Of its last sample, by the clock of its host."""
+    """When its last sample was received, or taken where that was here."""
     ecc: int | None = None
     """Uncorrectable errors as last told."""
     read_mono: float = 0.0
-    """Of its last sample that said whether it is throttled."""
+    """Of its last sample that said whether it is throttled, by the clock of its host."""
     slowed: bool = False
     """Whether it was, at that sample."""
     slowed_s: float = 0.0
@@ -100,7 +100,7 @@ class Hardware(Detector[Health]):
         findings: list[Finding] = []
         for sample in devices_in(tick):
             known = own.devices.get(sample.uuid)
-            if sample.rank is None or (known is not None and sample.taken_mono <= known.mono):
+            if sample.rank is None or (known is not None and sample.mono <= known.mono):
                 continue
             health, told = _look_at(sample, known, tick, view)
             own = replace(own, devices={**own.devices, sample.uuid: health})
@@ -116,7 +116,7 @@ def _look_at(
     sample: DeviceSample, known: DeviceHealth | None, tick: Tick, view: View
 ) -> tuple[DeviceHealth, list[Finding]]:
     """Return what is known of a device after one sample, and what it shows."""
-    before = known or DeviceHealth(mono=sample.taken_mono)
+    before = known or DeviceHealth(mono=sample.mono)
     health = _slowed(before, sample, view.run.watch.hardware.throttled_s)
     if sample.ecc_uncorrected is not None:
         health = replace(health, ecc=sample.ecc_uncorrected)
@@ -126,7 +126,7 @@ def _look_at(
         *_remaps(sample, tick, view),
         *_throttled(sample, health, tick, view),
     ]
-    return replace(health, mono=sample.taken_mono), findings
+    return replace(health, mono=sample.mono), findings
 
 
 def _slowed(before: DeviceHealth, sample: DeviceSample, limit_s: float) -> DeviceHealth:
@@ -139,7 +139,7 @@ def _slowed(before: DeviceHealth, sample: DeviceSample, limit_s: float) -> Devic
         return before
     slowed = bool(SLOWDOWNS.intersection(sample.throttle))
     passed_s = sample.taken_mono - before.read_mono
-    known = passed_s <= SILENT_S
+    known = 0.0 < passed_s <= SILENT_S  # a host that booted anew begins its clock again
     held_s = min(before.slowed_s, limit_s) if known else 0.0
     if known and slowed == before.slowed:
         held_s = max(0.0, held_s + (passed_s if slowed else -passed_s))

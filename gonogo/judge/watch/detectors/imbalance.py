@@ -31,7 +31,9 @@ class Usage:
 
     rank: int
     mono: float
-    """Of its last sample, by the clock of its host."""
+    """When its last sample was received, or taken where that was here."""
+    taken_mono: float
+    """When it was taken, by the clock of its host."""
     util: float | None = None
     busy: float = 0.0
     """Percent × seconds."""
@@ -165,13 +167,15 @@ def _counted(before: Usage | None, sample: DeviceSample, *, both: bool) -> Usage
         sample: of the same device.
         both: whether the run trained at this sample and at the one before.
     """
-    if sample.rank is None or (before is not None and sample.taken_mono <= before.mono):
+    if sample.rank is None or (before is not None and sample.mono <= before.mono):
         return before
     if before is None:
-        return Usage(rank=sample.rank, mono=sample.taken_mono, util=sample.util)
-    held_s = sample.taken_mono - before.mono
-    after = replace(before, mono=sample.taken_mono, util=sample.util)
-    if not both or held_s > HOLDS_S:
+        return Usage(
+            rank=sample.rank, mono=sample.mono, taken_mono=sample.taken_mono, util=sample.util
+        )
+    held_s = sample.taken_mono - before.taken_mono  # below 0: its host has booted anew
+    after = replace(before, mono=sample.mono, taken_mono=sample.taken_mono, util=sample.util)
+    if not both or not 0.0 < held_s <= HOLDS_S:
         return after
     after = replace(after, passed_s=before.passed_s + held_s)
     if before.util is None:

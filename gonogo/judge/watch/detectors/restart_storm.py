@@ -5,9 +5,8 @@ one. Retrying stops then, and the phase is NO_GO: a run that never gets past its
 not unlucky. Within an attempt a launcher may start its ranks anew, again and again: that is halted
 once so many starts running have ended no higher step than those before them. Where these trained
 for long, and a checkpoint comes seldom, bad luck looks the same: it takes twice as many then. One
-that said `done`
-has not failed: what begins after it is another training (a fold, a seed). One that said it and
-ended no step was none: a script may evaluate on one set after the other.
+that said `done` has not failed: what begins after it is another training (a fold, a seed). One that
+said it and ended no step was none: a script may evaluate on one set after the other.
 """
 
 from collections.abc import Sequence

@@ -237,6 +237,17 @@ def test_throttling_adds_up_where_samples_come_in_bursts(reason: str) -> None:
     assert fold.said() == [("hardware", "warn", 1)] * (reason in SLOWDOWNS)
 
 
+def test_a_host_that_booted_anew_is_heard_although_its_clock_began_again() -> None:
+    fold = Fold()
+    for number, (own_s, reasons) in enumerate(
+        [(9_000.0, ["hw_slowdown"]), (20.0, ["hw_slowdown"])]
+    ):
+        row = sample(T0 + 60.0 * number, 1, own_mono=own_s, throttle=reasons, xids=[])
+        assert fold.devices([row]) == []
+    fold.devices([sample(T0 + 120.0, 1, own_mono=25.0, xids=[79])])
+    assert fold.said() == [("hardware", "halt", 1)]
+
+
 def test_a_sample_of_the_same_moment_is_the_same_sample() -> None:
     fold = Fold()
     for errors in (0, 1):

@@ -236,6 +236,15 @@ def test_samples_that_come_in_bursts_count_for_the_time_between_them(
     assert fold.said() == [("imbalance", "warn", 1)] * found
 
 
+def test_a_host_that_booted_anew_counts_although_its_clock_began_again() -> None:
+    fold = short(world_size=1)
+    fold.step(1)
+    for own_s in (9_000.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0, 50.0):
+        fold.devices([sample(fold.now, 0, own_mono=own_s, util=30.0)])
+        fold.now += 5.0
+    assert fold.said() == [("imbalance", "warn", 0)]
+
+
 @pytest.mark.parametrize(("every_s", "found"), [(15.0, 1), (15.25, 0)])
 def test_a_sample_holds_for_fifteen_seconds(every_s: float, found: int) -> None:
     assert len(used([[40.0]] * 3, every_s=every_s, fold=short()).findings) == found
