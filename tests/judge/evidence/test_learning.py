@@ -314,6 +314,25 @@ def test_a_rate_does_not_go_on_below_0(rates: list[float | None], steps: int) ->
     assert told({0: lines}, order) == [], "what is printed may be its logarithm"
 
 
+MOST_LEFT_OUT = "rank 0 says of {} of its {} steps that its update was left out"
+
+
+@pytest.mark.parametrize(
+    ("left_out", "steps", "named"), [(11, 20, True), (10, 20, False), (18, 19, False)]
+)
+@pytest.mark.parametrize("says", [{"skipped": True}, {"grad_norm": float("inf")}])
+def test_who_left_most_updates_out_took_few_steps(
+    says: dict[str, Any], left_out: int, steps: int, named: bool
+) -> None:
+    """D10 counts them in fp16; who skips whatever is too large may do so for the whole run."""
+    rows = [{"loss": loss} for loss in MOVES[:steps]]
+    rows[1 : left_out + 1] = [{**row, **says} for row in rows[1 : left_out + 1]]
+    found = told({0: steps_that(*rows)})
+    assert [row.startswith(MOST_LEFT_OUT.format(left_out, steps)) for row in found] == [
+        True
+    ] * named
+
+
 def evaluated(losses: dict[int, float]) -> list[Heartbeat]:
     """One process's steps, of which some are evaluated."""
     lines = steps_that(*({"loss": loss} for loss in LONGER))
