@@ -20,13 +20,14 @@ SCALING_STEPS = 8
 """Of so many each may be left out where a loss is scaled: each halves the scale, from 2^16."""
 ALIKE_STEPS = 20
 """Steps of which no model has the bit-equal loss."""
-MOST_OF_THEM = 0.5
-"""Share of its steps whose update a training may have left out, where it is one of `ALIKE_STEPS`; a
-few tell too little of the others."""
 ALIKE_EVALUATIONS = 4
 """So many on one set, `ALIKE_STEPS` apart, do not find the bit-equal loss where a weight moved."""
 RATE_ERROR_RATIO = 1e-6
-"""Of the largest rate, so much below 0 is where a sum that ends at 0 may come to."""
+"""Of the largest rate, so much on either side of 0 is 0: a sum that ends there may come to it, and
+no weight in single precision moves by it."""
+MOST_OF_THEM = 0.5
+"""Share of its steps that a training may have left as they were, at a rate of 0 or by a skip, where
+it is one of `ALIKE_STEPS`; a few tell too little of the others."""
 MOST_TOLD = 4
 """Losses that a sentence names."""
 
@@ -93,15 +94,6 @@ def _overflowed(scales: Mapping[int, float]) -> set[int]:
         if scales[step] < scales[before] or not scales[step] > 0.0
     }
     return found | set(told[:1]) if found else found
-
-
-def _is_most(count: int, steps: int) -> bool:
-    """Say whether so many of a training's steps speak for it: all of a few, most of many."""
-    return count == steps or (steps >= ALIKE_STEPS and count > MOST_OF_THEM * steps)
-
-
-def _of_steps(count: int, steps: int, whose: str = "") -> str:
-    return f"{'each' if count == steps else count} of {whose}{steps} steps"
 
 
 def _one_loss(ranks: Training, rules: Rules) -> Iterator[str]:
@@ -188,16 +180,36 @@ def _no_rate(ranks: Training, rules: Rules) -> Iterator[str]:
     """Compare that ranks took steps with the rate at which they say that they learnt.
 
     One that rises from 0 or ends there is 0 for a while, and what an unchanged program prints may
-    be rounded to it. A rate above 0 on one rank excuses all.
+    be rounded to it. A rank that had a rate for long enough excuses all.
     """
-    rates = [row.samples("lr").values() for row in _of_our_protocol(ranks)]
+    rates = [found for row in _of_our_protocol(ranks) if (found := row.samples("lr").values())]
+    largest = _largest(chain(*rates))
+    still = [sum(not _is_rate(rate, largest) for rate in row) for row in rates]
     steps = max(map(len, rates), default=0)
-    if steps >= ALIKE_STEPS and not any(map(_is_rate, chain(*rates))):
+    if steps < ALIKE_STEPS or not all(map(_is_most, still, map(len, rates))):
+        return
+    if largest == 0.0:
         yield f"the learning rate is 0 or not finite at each of {steps} steps: they changed nothing"
+    else:
+        of = _of_steps(min(still), steps)
+        yield f"the learning rate is 0, next to it or not finite at {of}: they changed nothing"
 
 
-def _is_rate(value: float) -> bool:
-    return value != 0.0 and math.isfinite(value)
+def _largest(rates: Iterable[float]) -> float:
+    return max((abs(rate) for rate in rates if math.isfinite(rate)), default=0.0)
+
+
+def _is_rate(value: float, largest: float) -> bool:
+    return math.isfinite(value) and abs(value) > RATE_ERROR_RATIO * largest
+
+
+def _is_most(count: int, steps: int) -> bool:
+    """Say whether so many of a training's steps speak for it: all of a few, most of many."""
+    return count == steps or (steps >= ALIKE_STEPS and count > MOST_OF_THEM * steps)
+
+
+def _of_steps(count: int, steps: int, whose: str = "") -> str:
+    return f"{'each' if count == steps else count} of {whose}{steps} steps"
 
 
 def _negative_rate(ranks: Training, rules: Rules) -> Iterator[str]:
@@ -206,7 +218,7 @@ def _negative_rate(ranks: Training, rules: Rules) -> Iterator[str]:
     A schedule that goes on behind its end falls below 0, and no optimizer refuses that.
     """
     rates = [row.samples("lr").values() for row in _of_our_protocol(ranks)]
-    largest = max((abs(rate) for rate in chain(*rates) if math.isfinite(rate)), default=0.0)
+    largest = _largest(chain(*rates))
     steps = max(
         (sum(rate < -RATE_ERROR_RATIO * largest for rate in row) for row in rates), default=0
     )
@@ -276,5 +288,12 @@ def _alike_steps(rules: Rules) -> int:
     return max(ALIKE_STEPS, said.value if said and isinstance(said.value, int) else 0)
 
 
-RULES = (_nothing_applied, _one_loss, _no_rate, _negative_rate, _one_validation, _no_tokens)
+RULES = (
+    _nothing_applied,
+    _one_loss,
+    _no_rate,
+    _negative_rate,
+    _one_validation,
+    _no_tokens,
+)
 """Each yields why a training learnt nothing; a new one is one row."""

@@ -258,23 +258,28 @@ def test_a_run_whose_loss_never_moves_is_inconclusive(norm: float | None) -> Non
 LONGER = tuple(2.0 + n / 7 for n in range(40))
 MOVES = LONGER[:20]
 STILL = "the learning rate is 0 or not finite at each of 20 steps: they changed nothing"
+MOST = "the learning rate is 0, next to it or not finite at {} of 20 steps: they changed nothing"
 
 
 @pytest.mark.parametrize(
-    ("rates", "others", "named"),
+    ("rates", "others", "said"),
     [
-        ([0.0] * 20, [0.0] * 20, True),
-        ([0.0] * 20, [None] * 20, True),
-        ([0.0] * 10 + [NAN, math.inf] * 5, [NAN] * 20, True),
-        ([NAN] * 19 + [1e-9], [NAN] * 20, False),
-        ([0.0] * 19 + [None], [None] * 20, False),  # it rises from 0, or ends there
-        ([0.0] * 19 + [1e-9], [0.0] * 20, False),
-        ([0.0] * 20, [0.0] * 19 + [1e-9], False),
-        ([None] * 20, [None] * 20, False),
+        ([0.0] * 20, [0.0] * 20, STILL),
+        ([0.0] * 20, [None] * 20, STILL),
+        ([0.0] * 10 + [NAN, math.inf] * 5, [NAN] * 20, STILL),
+        ([0.0] * 19 + [None], [None] * 20, None),  # too few
+        ([0.0] * 19 + [1e-9], [0.0] * 20, MOST.format(19)),  # a schedule that ends at once
+        ([0.0] * 20, [NAN] * 9 + [0.0] * 2 + [1e-9] * 9, MOST.format(11)),
+        ([0.0] * 10 + [1e-9] * 10, [0.0] * 20, None),  # it rises from 0, or ends there
+        ([0.1**n for n in range(20)], [None] * 20, MOST.format(13)),  # of each batch, not epoch
+        ([0.1 ** (n / 2) for n in range(20)], [None] * 20, None),
+        ([1e-3] + [1.1e-9] * 19, [None] * 20, None),
+        ([1e-3] + [1e-9] * 19, [None] * 20, MOST.format(19)),
+        ([None] * 20, [None] * 20, None),
     ],
 )
 def test_steps_are_taken_at_a_rate(
-    rates: list[float | None], others: list[float | None], named: bool
+    rates: list[float | None], others: list[float | None], said: str | None
 ) -> None:
     lines = {
         rank: of_rank(
@@ -285,7 +290,7 @@ def test_steps_are_taken_at_a_rate(
         for rank, row in enumerate((rates, others))
     }
     order = order_of(sets={"phases.smoke.steps": 20})
-    assert told(lines, order) == [STILL] * named
+    assert told(lines, order) == [said] * (said is not None)
 
 
 def test_a_rate_that_was_printed_may_be_rounded_to_0() -> None:
