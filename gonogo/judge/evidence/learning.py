@@ -226,6 +226,18 @@ def _negative_rate(ranks: Training, rules: Rules) -> Iterator[str]:
         yield f"the learning rate is negative at {steps} steps: they raised what they were to lower"
 
 
+def _no_gradient(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Compare that ranks took steps with gradients of which none was more than 0.
+
+    A step of equal rewards, or within a hinge, has none, and a loss of 0 with it: D12 halts on no
+    such steps, for others may follow. Where none did nothing was learnt.
+    """
+    norms = [row.samples("grad_norm").values() for row in _of_our_protocol(ranks)]
+    steps = max(map(len, norms), default=0)
+    if steps >= ALIKE_STEPS and not any(chain(*norms)):
+        yield f"the gradient norm is 0 at each of {steps} steps: they changed nothing"
+
+
 def _no_tokens(ranks: Training, rules: Rules) -> Iterator[str]:
     """Compare that ranks took steps with what they say that these carried; one rank excuses all."""
     tokens = [row.steps.tokens_told().values() for row in _of_our_protocol(ranks)]
@@ -293,6 +305,7 @@ RULES = (
     _one_loss,
     _no_rate,
     _negative_rate,
+    _no_gradient,
     _one_validation,
     _no_tokens,
 )

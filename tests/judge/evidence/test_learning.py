@@ -338,6 +338,49 @@ def test_who_left_most_updates_out_took_few_steps(
     ] * named
 
 
+NO_GRADIENT = "the gradient norm is 0 at each of 20 steps: they changed nothing"
+
+
+@pytest.mark.parametrize(
+    ("norms", "others", "named"),
+    [
+        ([0.0] * 20, [0.0] * 20, True),
+        ([0.0] * 20, [None] * 20, True),
+        ([0.0] * 19 + [None], [None] * 20, False),
+        ([0.0] * 19 + [1e-9], [0.0] * 20, False),
+        ([0.0] * 20, [0.0] * 19 + [1e-9], False),  # it holds another part of the model
+        ([None] * 20, [None] * 20, False),
+    ],
+)
+@pytest.mark.parametrize("loss", [0.0, None])
+def test_steps_are_taken_along_a_gradient(
+    norms: list[float | None], others: list[float | None], named: bool, loss: float | None
+) -> None:
+    """Rewards that are equal, or labels that are all left out, have none, and a loss of 0."""
+    lines = {
+        rank: of_rank(
+            rank,
+            steps_that(
+                *(
+                    {"loss": m if loss is None else loss, "grad_norm": norm}
+                    for m, norm in zip(MOVES, row, strict=True)
+                )
+            ),
+            torch="2.13",
+        )
+        for rank, row in enumerate((norms, others))
+    }
+    order = order_of(sets={"phases.smoke.steps": 20})
+    assert told(lines, order) == [NO_GRADIENT] * named
+
+
+def test_a_gradient_norm_that_was_printed_may_be_rounded_to_0() -> None:
+    lines = steps_that(*({"loss": loss, "grad_norm": 0.0} for loss in MOVES))
+    order = order_of(sets={"phases.smoke.steps": 20})
+    assert told({0: lines}, order) == []
+    assert told({0: of_rank(0, lines, torch="2.13")}, order) == [NO_GRADIENT]
+
+
 def evaluated(losses: dict[int, float]) -> list[Heartbeat]:
     """One process's steps, of which some are evaluated."""
     lines = steps_that(*({"loss": loss} for loss in LONGER))
