@@ -28,6 +28,11 @@ no weight in single precision moves by it."""
 MOST_OF_THEM = 0.5
 """Share of its steps that a training may have left as they were, at a rate of 0 or by a skip, where
 it is one of `ALIKE_STEPS`; a few tell too little of the others."""
+APART_RATIO = 1e-3
+"""Gradients that were averaged differ less between ranks, however each of them adds them up."""
+DDP, FSDP = "DDP", "FSDP"
+"""Backends whose ranks take the same step: each tells the norm of all gradients, and it may be that
+of its own shard."""
 MOST_TOLD = 4
 """Losses that a sentence names."""
 
@@ -238,6 +243,33 @@ def _no_gradient(ranks: Training, rules: Rules) -> Iterator[str]:
         yield f"the gradient norm is 0 at each of {steps} steps: they changed nothing"
 
 
+def _apart(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Compare what ranks that average their gradients tell of the step that they all take.
+
+    A forward pass around the wrapper averages nothing, and a schedule that rank 0 alone goes
+    through is another one: each rank then has a model of its own, and one of them is evaluated.
+    """
+    for name, backends, what, why in (
+        ("grad_norm", {DDP}, "gradient norm", "their gradients were not averaged"),
+        ("lr", {DDP, FSDP}, "learning rate", "they did not take the same steps"),
+    ):
+        told = [(rank, row) for rank, row in sorted(ranks.items()) if row.backend in backends]
+        for rank, row in told[1:]:
+            first, usual = told[0]
+            count, steps = _differing(usual.samples(name), row.samples(name))
+            if steps >= ALIKE_STEPS and _is_most(count, steps):
+                at = f"{_of_steps(count, steps)} ({row.backend})"
+                yield f"the {what} of ranks {first} and {rank} differs at {at}: {why}"
+                break
+
+
+def _differing(one: Mapping[int, float], other: Mapping[int, float]) -> tuple[int, int]:
+    """Return at how many steps two ranks tell another number, and at how many both tell one."""
+    pairs = [(one[step], other[step]) for step in one.keys() & other.keys()]
+    known = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+    return sum(abs(a - b) > APART_RATIO * max(abs(a), abs(b)) for a, b in known), len(known)
+
+
 def _no_tokens(ranks: Training, rules: Rules) -> Iterator[str]:
     """Compare that ranks took steps with what they say that these carried; one rank excuses all."""
     tokens = [row.steps.tokens_told().values() for row in _of_our_protocol(ranks)]
@@ -306,6 +338,7 @@ RULES = (
     _no_rate,
     _negative_rate,
     _no_gradient,
+    _apart,
     _one_validation,
     _no_tokens,
 )

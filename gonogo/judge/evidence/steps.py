@@ -507,6 +507,12 @@ class RankSteps:
         return lines[-1] if lines else None
 
     @property
+    def backend(self) -> str | None:
+        """By what the last process with a boot line said that it shares its work with others."""
+        lines = [boot.boot_line.backend for boot in self.boots if boot.boot_line is not None]
+        return lines[-1] if lines else None
+
+    @property
     def wall_ahead_s(self) -> float | None:
         """How far its host's wall clock is ahead of the monotonic one, by its last boot line."""
         lines = [boot.boot_line for boot in self.boots if boot.boot_line is not None]

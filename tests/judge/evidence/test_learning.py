@@ -381,6 +381,55 @@ def test_a_gradient_norm_that_was_printed_may_be_rounded_to_0() -> None:
     assert told({0: of_rank(0, lines, torch="2.13")}, order) == [NO_GRADIENT]
 
 
+NOT_AVERAGED = "the gradient norm of ranks 0 and 1 differs at {} of 20 steps ({})"
+TWO_COURSES = "the learning rate of ranks 0 and 1 differs at {} of 20 steps ({})"
+NORMS = [1.0 + n / 9 for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("says", "others", "backend", "said"),
+    [
+        ("grad_norm", [norm * 1.01 for norm in NORMS], "DDP", NOT_AVERAGED.format("each", "DDP")),
+        ("grad_norm", [norm * 1.01 for norm in NORMS], "FSDP", None),  # each may tell its shard's
+        ("grad_norm", [norm * 1.01 for norm in NORMS], None, None),
+        ("grad_norm", [norm * 1.0005 for norm in NORMS], "DDP", None),
+        ("grad_norm", [norm * 1.002 for norm in NORMS], "DDP", NOT_AVERAGED.format("each", "DDP")),
+        ("grad_norm", [9.0] * 11 + NORMS[11:], "DDP", NOT_AVERAGED.format(11, "DDP")),
+        ("grad_norm", [9.0] * 10 + NORMS[10:], "DDP", None),
+        ("grad_norm", [9.0] * 19 + [None], "DDP", None),
+        ("grad_norm", [math.inf] * 5 + [9.0] * 15, "DDP", None),
+        ("grad_norm", [None] * 20, "DDP", None),
+        ("lr", [1e-9] * 20, "DDP", TWO_COURSES.format("each", "DDP")),
+        ("lr", [1e-9] * 20, "FSDP", TWO_COURSES.format("each", "FSDP")),
+        ("lr", [1e-9] * 20, None, None),
+        ("lr", [1.0] * 9 + NORMS[9:], "DDP", None),
+    ],
+)
+def test_who_averages_gradients_takes_one_step_with_its_peers(
+    says: str, others: list[float | None], backend: str | None, said: str | None
+) -> None:
+    lines = {
+        rank: of_rank(
+            rank,
+            steps_that(*({"loss": m, says: x} for m, x in zip(MOVES, row, strict=True))),
+            backend=backend,
+            torch="2.13",
+        )
+        for rank, row in enumerate((NORMS, others))
+    }
+    found = told(lines, order_of(sets={"phases.smoke.steps": 20}))
+    assert [text.startswith(said or "") for text in found] == [True] * (said is not None)
+
+
+def test_a_run_whose_ranks_each_trained_a_model_of_its_own_is_inconclusive() -> None:
+    order = with_gate(order_of(sets={"phases.smoke.steps": 20}))
+    ranks = healthy_ranks(order)
+    assert judged(record_of(order, ranks)).verdict == "GO"
+    for row in ranks[1].lines:
+        row.update({"grad_norm": row["grad_norm"] * 1.1} if "grad_norm" in row else {})
+    assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
+
+
 def evaluated(losses: dict[int, float]) -> list[Heartbeat]:
     """One process's steps, of which some are evaluated."""
     lines = steps_that(*({"loss": loss} for loss in LONGER))
