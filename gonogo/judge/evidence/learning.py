@@ -22,6 +22,8 @@ ALIKE_STEPS = 20
 """Steps of which no model has the bit-equal loss."""
 ALIKE_EVALUATIONS = 4
 """So many on one set, `ALIKE_STEPS` apart, do not find the bit-equal loss where a weight moved."""
+TAKEN_EVALUATIONS = 2
+"""So many do not find the bit-equal exact loss of the step before them."""
 RATE_ERROR_RATIO = 1e-6
 """Of the largest rate, so much on either side of 0 is 0: a sum that ends there may come to it, and
 no weight in single precision moves by it."""
@@ -315,6 +317,23 @@ def _one_validation(ranks: Training, rules: Rules) -> Iterator[str]:
         )
 
 
+def _nothing_evaluated(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Compare what evaluations found with the loss of the step before each.
+
+    An update lies between them, and other data: who tells the same number has evaluated nothing.
+    """
+    for row in _of_our_protocol(ranks):
+        losses = row.samples("loss")
+        found = [(loss, losses[step]) for step, loss in row.evals.items() if step in losses]
+        exact = sum(is_exact(loss) for loss, _ in found)
+        if exact >= TAKEN_EVALUATIONS and all(loss == trained for loss, trained in found):
+            yield (
+                f"the validation loss of each of {len(found)} evaluations is the loss of the step"
+                " before it: nothing was evaluated"
+            )
+            return
+
+
 def _found(row: RankSteps) -> dict[int, Span]:
     """Return step → lowest and highest validation loss: it may have evaluated on several sets."""
     apart = row.eval_spans()
@@ -340,6 +359,7 @@ RULES = (
     _no_gradient,
     _apart,
     _one_validation,
+    _nothing_evaluated,
     _no_tokens,
 )
 """Each yields why a training learnt nothing; a new one is one row."""

@@ -438,6 +438,32 @@ def evaluated(losses: dict[int, float]) -> list[Heartbeat]:
     return [*lines, *(beat(n, n, "eval", step=at, val_loss=loss) for n, (at, loss) in rows)]
 
 
+TAKEN = "the validation loss of each of {} evaluations is the loss of the step before it"
+
+
+@pytest.mark.parametrize(
+    ("told_of", "count"),
+    [
+        ({5: LONGER[4], 10: LONGER[9]}, 2),
+        ({n: LONGER[n - 1] for n in range(1, 41)}, 40),
+        ({5: LONGER[4]}, 0),
+        ({5: LONGER[4], 10: LONGER[9], 15: LONGER[13]}, 0),  # one that was found
+        ({1: 2.0, 8: 3.0}, 0),  # rounded
+        ({5: LONGER[5], 10: LONGER[10]}, 0),
+    ],
+)
+def test_an_evaluation_finds_another_loss_than_the_step_before_it(
+    told_of: dict[int, float], count: int
+) -> None:
+    lines = of_rank(0, evaluated(told_of), torch="2.13")
+    order = order_of(sets={"phases.smoke.steps": 40})
+    found = [text for text in told({0: lines}, order) if "evaluations is the loss" in text]
+    assert [text.startswith(TAKEN.format(count)) for text in found] == [True] * bool(count)
+    assert not any(
+        "evaluations is the loss" in text for text in told({0: evaluated(told_of)}, order)
+    )
+
+
 @pytest.mark.parametrize(
     ("losses", "named"),
     [
