@@ -40,6 +40,8 @@ NO_SERVICE = "no service knows"
 PIECE_BYTES = 4 * MAX_LINE_BYTES
 """What no newline ends comes in pieces of so many bytes, each of which its parser refuses."""
 _CHUNK_BYTES = 8 * 2**20
+TICK_BYTES = _CHUNK_BYTES
+"""Longest line of watch.jsonl that is read: a tick tells of each rank, in 180 bytes and more."""
 _TAIL_BYTES = 131_072
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -337,19 +339,19 @@ def load_all_lines(path: Path, end: int | None = None) -> list[bytes]:
         offset = part.offset
 
 
-def iter_lines(path: Path) -> Iterator[bytes]:
+def iter_lines(path: Path, most: int = PIECE_BYTES) -> Iterator[bytes]:
     """Yield the complete lines of a file, newline included; none of a file that cannot be opened.
 
-    They end where it cannot be read any more. A line that outgrows the protocol's limit comes in
-    pieces, each of which its parser refuses.
+    They end where it cannot be read any more. A line of more bytes than `most` comes in pieces,
+    each of which its parser refuses.
     """
     try:
         stream = open_lines(path)
     except OSError:
         return
     with stream:
-        while raw := stream.readline(PIECE_BYTES):
-            if not raw.endswith(b"\n") and len(raw) < PIECE_BYTES:
+        while raw := stream.readline(most):
+            if not raw.endswith(b"\n") and len(raw) < most:
                 return
             yield raw
 

@@ -18,7 +18,7 @@ from gonogo.contract.tick import LinesSeen, Tick
 from gonogo.judge.ledger.v1.beats import read_stream
 from gonogo.judge.watch.line_record import LineRecord
 from gonogo.judge.watch.lines import Arrival, BootLines
-from gonogo.rundir import RunDir, iter_lines, load_all_lines
+from gonogo.rundir import TICK_BYTES, RunDir, iter_lines, load_all_lines
 
 _BLOCK = re.compile(r"facts\.ranks\.(?P<rank>\d+)\.blocks\.(?P<block>\d+)")
 _MAX_BLOCKS = 64
@@ -81,7 +81,7 @@ def _read(run_dir: RunDir, rank: int) -> tuple[LineRecord, dict[str, list[Said]]
 
 def _seen(run_dir: RunDir, rank: int, boot: str) -> Iterator[LinesSeen]:
     """Yield what the ticks say of a boot's lines, in their order."""
-    for raw in iter_lines(run_dir.watch):
+    for raw in iter_lines(run_dir.watch, TICK_BYTES):
         try:
             seen = Tick.model_validate_json(raw).lines.get(str(rank))
         except ValidationError:

@@ -30,7 +30,7 @@ from gonogo.judge.watch.line_record import LineRecord
 from gonogo.judge.watch.registry import missing_detectors
 from gonogo.judge.watch.ticks import TickChain
 from gonogo.judge.watch.watch_state import WatchState
-from gonogo.rundir import RunDir, iter_lines, load_record
+from gonogo.rundir import TICK_BYTES, RunDir, iter_lines, load_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class _Pass:
         """Fold every tick, then what no tick brought."""
         sealed = self._exit.watch if self._exit is not None else None
         end = 0
-        for number, raw in enumerate(iter_lines(self._dir.watch), start=1):
+        for number, raw in enumerate(iter_lines(self._dir.watch, TICK_BYTES), start=1):
             end += len(raw)
             if not raw.strip():
                 continue  # a blank line tells nothing

@@ -27,14 +27,13 @@ from gonogo.contract.tick import FileSeal, Tick
 from gonogo.first_file import sync_folder
 from gonogo.judge.watch import WatchState, dump_state, load_state, tick_digest
 from gonogo.plain_file import create_plain, read_plain
-from gonogo.rundir import RunDir
+from gonogo.rundir import TICK_BYTES, RunDir
 from gonogo.supervise.threads import start_thread
 
 FOLD_NAME = ".fold.json"
 EVERY_S = 300.0
 EVERY_LINES = 10_000
 """Folding so many again takes half a second: a watcher that is started anew is back within one."""
-_TICK_BYTES = 2**20
 
 _log = logging.getLogger(__name__)
 
@@ -156,8 +155,8 @@ def _size_of(path: Path) -> int:
 def _last_tick(path: Path, end: int) -> str | None:
     """Return the digest of the tick whose line ends at byte `end`."""
     with read_plain(path) as stream:
-        stream.seek(max(0, end - _TICK_BYTES))
-        data = stream.read(min(end, _TICK_BYTES))
+        stream.seek(max(0, end - TICK_BYTES))
+        data = stream.read(min(end, TICK_BYTES))
     if not data.endswith(b"\n"):
         return None
     try:

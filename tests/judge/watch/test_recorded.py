@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gonogo.contract.canonical import wire_line
-from gonogo.contract.tick import FileSeal, Tick
+from gonogo.contract.tick import FileSeal, LinesSeen, Tick
 from gonogo.judge.watch import WatchRecord, refold, tick_digest
-from gonogo.rundir import save_json
+from gonogo.rundir import PIECE_BYTES, save_json
 from tests.judge.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch
 from tests.judge.watch.test_fold import faulty
 
@@ -177,3 +177,17 @@ def test_whoever_takes_out_what_was_torn_moves_no_line_to_an_earlier_tick(tmp_pa
     live.files[0] = live.files[0].replace(torn + b"\n", b"")
     after = record_of(live.save(tmp_path))
     assert before.heard == after.heard == {0: (T0 + 5.0, T0 + 15.0)}
+
+
+def test_a_tick_that_tells_of_thousands_of_ranks_is_read_as_whole(tmp_path: Path) -> None:
+    """Of 2048 ranks it has 365 kB, more than a heartbeat's line may have."""
+    seen = {str(rank): LinesSeen(boot="b" * 32, seq=9, digest="d" * 64) for rank in range(2048)}
+    first = Tick(n=0, mono=1.0, ts=1.0, lines=seen, files={"model.json": ONE})
+    tick = Tick(n=1, mono=2.0, ts=2.0, files={"model.json": OTHER}, prev=tick_digest(first))
+    lines = [wire_line(row.model_dump(mode="json", exclude_defaults=True)) for row in (first, tick)]
+    assert len(lines[0]) > PIECE_BYTES
+    save_json(tmp_path / "order.json", order_of().document())
+    (tmp_path / "watch.jsonl").write_bytes(b"".join(lines))
+    record = record_of(tmp_path)
+    assert record.ticks == 2
+    assert not [text for text in record.problems if "cannot be read" in text]
