@@ -44,6 +44,8 @@ class Attempt:
     """Ids of the required criteria whose value neither passes nor fails."""
     failed: tuple[str, ...] = ()
     """Ids of the criteria, and of the open conditions, that it has failed (`Judgement.failed`)."""
+    explained: tuple[str, ...] = ()
+    """Those of them that what ended it makes worse (`Judgement.explained`)."""
     logging_off: bool = False
     launched: bool = True
     """Whether ranks were started: not by a failed preflight, nor where nodes did not meet."""
@@ -129,6 +131,7 @@ def build_attempt(
         unmet=tuple(row.criterion for row in judgement.conditions),
         undecided=tuple(judgement.undecided),
         failed=tuple(judgement.failed),
+        explained=tuple(judgement.explained),
         logging_off=logging_is_off(facts),
         launched=launched and judgement.outcome.code is not OutcomeCode.PREFLIGHT_FAILED,
         started_at=started_at,

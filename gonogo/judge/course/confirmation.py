@@ -17,7 +17,7 @@ from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, Attempt
 from gonogo.judge.course.remedies import remedied
-from gonogo.judge.course.reruns import HANGS, go_on, is_sudden, rerun
+from gonogo.judge.course.reruns import HANGS, go_on, rerun
 from gonogo.judge.gate.built_in import DRIFT, IN_WEIGHTS
 from gonogo.judge.gate.diagnosis import LOGGING_OFF
 from gonogo.judge.gate.history import is_isolating
@@ -172,8 +172,8 @@ def unsettled_before(
     Run again until it passes, a value that does not pass would be GO by chance. What
     was not seen of a run is no such value, and is seen in the next one or not. Nor does an
     accident, or a halt, excuse what a run had measured by then: one that goes on from its
-    checkpoint sees the steps after that alone. Of one that is NO_GO the confirmations tell, unless
-    that came at once, or by its gate: no criterion that it had failed is what did not come again.
+    checkpoint sees the steps after that alone. Of what a failure makes worse that many steps show,
+    a speed of one that was too slow, the confirmations tell: that is what did not come again.
 
     Args:
         runs: of the phase, those included that infrastructure or an operator ended.
@@ -185,9 +185,7 @@ def unsettled_before(
     before = [
         row
         for row in runs[: runs.index(judged) + itself]
-        if row.change == judged.change
-        and row.until is None
-        and (row.verdict is not Verdict.NO_GO or is_sudden(row))
+        if row.change == judged.change and row.until is None
     ]
     behind = _behind(runs, judged, itself=itself)
     tells_itself = DRIFT in judged.failed and not itself  # its own gate says so
@@ -209,7 +207,8 @@ def unsettled_before(
 
 
 def _failed_of(row: Attempt, told: bool, stays: Collection[str]) -> list[str]:
-    return [name for name in row.failed if (name in stays if name in IN_WEIGHTS else told)]
+    seen = [name for name in row.failed if name not in row.explained]
+    return [name for name in seen if (name in stays if name in IN_WEIGHTS else told)]
 
 
 def _behind(runs: Sequence[Attempt], judged: Attempt, *, itself: bool) -> set[str]:

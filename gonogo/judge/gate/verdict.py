@@ -44,6 +44,21 @@ UNJUDGED = "unjudged"
 
 _LEARNED = LEARNED | {Metric.LOSS_FIRST}
 
+_WORSE_BY: dict[OutcomeCode, frozenset[Metric]] = {
+    OutcomeCode.TOO_SLOW: frozenset(
+        {
+            *(Metric.DT_STEP_S, Metric.TOKS_PER_S, Metric.STEP_CV, Metric.FETCH_SHARE),
+            *(Metric.EVAL_S, Metric.GPU_UTIL, Metric.GPU_UTIL_RATIO),
+            *(Metric.FORECAST_S, Metric.COST),
+        }
+    ),
+    OutcomeCode.DIVERGED: LEARNED,
+    OutcomeCode.RESOURCE_LIMIT: frozenset(
+        {Metric.HOST_RSS_MB, Metric.GPU_MEM_RESERVED_MB, Metric.GPU_MEM_SLOPE}
+    ),
+}
+"""What is measured worse because of a failure that many steps show."""
+
 FAILING = (CriterionOutcome.FAIL,)
 UNCERTAIN = (CriterionOutcome.ERROR, CriterionOutcome.INCONCLUSIVE)
 
@@ -76,6 +91,8 @@ class Judgement:
     tells, and not the one that the watcher saw, excuses nothing: `EXCHANGED`. Nor do lines that are
     not those that it saw: what these had told nobody knows, `OTHER_LINES`.
     """
+    explained: list[str]
+    """What of that is measured worse because of what ended it: whether it comes again tells it."""
     weakened: list[str]
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
 
@@ -99,6 +116,7 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
     conditional = verdict is Verdict.CONDITIONAL_GO
     conditions = build_conditions(results, rules, _unseen(facts, rules)) if conditional else []
     diagnosis = None if verdict is Verdict.GO else diagnose(facts, rules)
+    failed = _failed(facts, rules, outcome)
     return Judgement(
         verdict=verdict,
         outcome=outcome,
@@ -107,7 +125,8 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
         diagnosis=diagnosis,
         answerable=conditional and _explains(diagnosis, results, rules),
         undecided=_undecided(facts, rules, outcome),
-        failed=_failed(facts, rules, outcome),
+        failed=failed,
+        explained=_explained(failed, rules, outcome),
         weakened=weakened(rules),
     )
 
@@ -130,12 +149,7 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
     always = [OTHER_LINES] if _has_other_lines(facts) else []
     if evaluate_drift(facts, rules) is not None:
         always.append(DRIFT)
-    asked = [(row.id, row) for row in rules.gate]
-    asked += [
-        (row.condition.id, row.criterion)
-        for row in rules.conditions
-        if row.criterion.id not in SETTLED_BY_RUNS
-    ]
+    asked = _asked(rules)
     if outcome.klass is OutcomeClass.SUCCESS:
         return [name for name, row in asked if _leaves_open(name, row, facts, rules)] + always
     if outcome.code is OutcomeCode.NON_FINITE:
@@ -146,6 +160,21 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
     if evaluate_built_in(IDENTITY, facts, rules).outcome is CriterionOutcome.FAIL:
         found.append(IDENTITY)
     return found + always
+
+
+def _asked(rules: Rules) -> list[tuple[str, Criterion]]:
+    """Return the criteria of the gate, and those of open conditions, by what they are called."""
+    return [(row.id, row) for row in rules.gate] + [
+        (row.condition.id, row.criterion)
+        for row in rules.conditions
+        if row.criterion.id not in SETTLED_BY_RUNS
+    ]
+
+
+def _explained(failed: Iterable[str], rules: Rules, outcome: Outcome | None) -> list[str]:
+    worse = _WORSE_BY.get(outcome.code, frozenset()) if outcome is not None else frozenset()
+    named = {name for name, row in _asked(rules) if row.metric in worse}
+    return [name for name in failed if name in named]
 
 
 def _has_other_lines(facts: Facts) -> bool:
