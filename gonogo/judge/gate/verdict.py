@@ -196,7 +196,10 @@ def _leaves_open(name: str, row: Criterion, facts: Facts, rules: Rules) -> bool:
     result = evaluate(row, measure, ranks, rules.judge_version)
     if result.outcome is CriterionOutcome.FAIL:
         return result.severity is not GateSeverity.ADVISORY
-    return _undecided_by(name, row, facts, rules) is GateSeverity.CONDITIONAL
+    weight = _undecided_by(name, row, facts, rules)
+    if weight is GateSeverity.REQUIRED:  # its gate says so of its own: it is undecided
+        return all(name != own.id for own in rules.gate)
+    return weight is GateSeverity.CONDITIONAL
 
 
 def _explains(diagnosis: str | None, results: Iterable[CriterionResult], rules: Rules) -> bool:

@@ -134,6 +134,21 @@ def test_an_open_condition_is_failed_by_the_run_that_was_to_meet_it(
     assert judged_as(code, conditions=[waits]).failed == failed
 
 
+@pytest.mark.parametrize("severity", ["required", "conditional", "advisory"])
+def test_so_it_is_by_what_is_no_number_whatever_the_condition_weighs(severity: str) -> None:
+    """A required criterion whose grey zone left it: the run was made again, and all was GO."""
+    row = {**NONE_IS_ERROR, "severity": severity, "grey": "conditional"}
+    order = with_gate(order_of())
+    ranks = healthy_ranks(order)
+    for line in (line for rank in ranks for line in rank.lines if line["msg"] == "eval"):
+        line["val_loss"] = math.nan
+    condition = Condition(id="before:row", text="grey", criterion="row", state="open")
+    (criterion,) = build_rules(with_gate(order, row)).gate
+    rules = build_rules(order, [OpenCondition(condition=condition, criterion=criterion)])
+    facts = build_facts(record_of(order, ranks, exit=exit_record(COMPLETED)), rules)
+    assert judge(facts, rules).failed == ([] if severity == "advisory" else ["before:row"])
+
+
 def test_nothing_is_failed_or_decided_of_ranks_that_nobody_counted() -> None:
     for code in (COMPLETED, LOST):
         found = judged_as(code, {**SLOW, "severity": "conditional"}, world_size=None)
