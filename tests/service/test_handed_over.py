@@ -229,3 +229,49 @@ def test_a_bounded_confirmation_that_is_over_is_gone_on_with_once(plane: Plane) 
     assert verb(plane, experiment, "resume").status_code == 200
     rest = plane.next_order(worker)
     assert (rest.reason, rest.steps) == ("confirm", 200)
+
+
+def test_what_a_bounded_confirmation_found_against_a_condition_is_not_forgotten(
+    plane: Plane, tmp_path: Path
+) -> None:
+    """The phase goes on from its checkpoint, and met the condition by the steps after it: GO."""
+    home = tmp_path / "runs"
+    worker = plane.worker(home=home)
+    fast = {
+        "id": "fast", "metric": "dt_step_s", "aggregate": "max", "pass_below": 0.3,
+        "severity": "conditional",
+    }  # fmt: skip
+    sets = {**CONFIRMED, "phases.sanity.gate": [fast], "phases.synthetic.steps": 200}
+    experiment = plane.submit(set=sets)
+
+    def ran(order: Any, step_s: float) -> None:
+        worker.start(order)
+        lines = {rank: beats(order, rank, step_s=step_s) for rank in range(order.world_size)}
+        worker.ship(order, lines)
+        worker.end(order, lines)
+
+    ran(plane.next_order(worker), 0.5)
+    first = plane.next_order(worker)
+    save_checkpoint(home / first.run, step=5)
+    worker.start(first)
+    finding = {
+        "detector": "stall", "severity": "halt", "rank": 1, "section": "backward", "at": 1.0,
+        "key": f"{first.run}:stall", "text": "rank 1 stands in backward", "step": 9,
+    }  # fmt: skip
+    worker.report(first, finding)
+    lines = {rank: beats(first, rank, upto=9, done=False) for rank in range(first.world_size)}
+    worker.ship(first, lines)
+    worker.end(first, lines, "stalled", "watchdog", findings=1, code=None)
+    again = plane.next_order(worker)
+    assert (again.phase, again.steps) == ("synthetic", 59)
+    save_checkpoint(home / again.run, step=40)
+    ran(again, 0.5)
+    rest = plane.next_order(worker)
+    assert (rest.steps, rest.resume_from and rest.resume_from.step) == (200, 40)
+    ran(rest, 0.2)
+    plane.next_order(worker)
+    rows = {row["id"]: row for row in plane.experiment(experiment)["conditions"]}
+    assert rows["sanity:fast"]["state"] == "met"
+    told = rows["synthetic:failed_before"]
+    assert (told["state"], told["evidence_from"]) == ("open", None)
+    assert f"{again.run} (completed): sanity:fast" in told["text"]

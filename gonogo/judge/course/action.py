@@ -43,7 +43,9 @@ class Attempt:
     undecided: tuple[str, ...] = ()
     """Ids of the required criteria whose value neither passes nor fails."""
     failed: tuple[str, ...] = ()
-    """Ids of the criteria, and of the open conditions, that it has failed (`Judgement.failed`)."""
+    """Ids of the criteria, and of the open conditions, that it has failed (`Judgement.failed`).
+
+    Of one that ends before its phase does, those that nobody undoes (`Judgement.lasting`)."""
     explained: tuple[str, ...] = ()
     """Those of them that what ended it makes worse (`Judgement.explained`)."""
     logging_off: bool = False
@@ -130,7 +132,7 @@ def build_attempt(
         answerable=judgement.answerable,
         unmet=tuple(row.criterion for row in judgement.conditions),
         undecided=tuple(judgement.undecided),
-        failed=tuple(judgement.failed),
+        failed=tuple(judgement.failed if until is None else judgement.lasting),
         explained=tuple(judgement.explained),
         logging_off=logging_is_off(facts),
         launched=launched and judgement.outcome.code is not OutcomeCode.PREFLIGHT_FAILED,

@@ -174,6 +174,7 @@ def unsettled_before(
     accident, or a halt, excuse what a run had measured by then: one that goes on from its
     checkpoint sees the steps after that alone. Of what a failure makes worse that many steps show,
     a speed of one that was too slow, the confirmations tell: that is what did not come again.
+    A rerun that ended before its phase does counts for who goes on from its checkpoint.
 
     Args:
         runs: of the phase, those included that infrastructure or an operator ended.
@@ -194,10 +195,12 @@ def unsettled_before(
     undecided = [
         Undecided(run=row.run, criteria=list(row.undecided)) for row in before if row.undecided
     ]
+    gone_on_with = [row for row in runs if row.until is not None and row.run in behind]
+    told = [*before, *gone_on_with]
     failed = [
         FailedBefore(run=row.run, code=row.outcome.code, criteria=criteria)
         for row in runs
-        if (criteria := _failed_of(row, row in before, stays if row.run in behind else ()))
+        if (criteria := _failed_of(row, row in told, stays if row.run in behind else ()))
     ]
     if undecided:
         found["undecided"] = undecided

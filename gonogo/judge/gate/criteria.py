@@ -127,6 +127,17 @@ def passes_no_more(criterion: Criterion, measure: Measure | None, rules: Rules) 
     return any(_certain(row, measure, rules) is not None for row in (criterion, at_best))
 
 
+def passes_never(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
+    """Say whether a criterion does not pass whatever steps come after those that were ordered.
+
+    That is of a rerun which ends before its phase does: who goes on from it adds to what it saw.
+    """
+    if measure is None:
+        return False
+    ranks = {name: open_ended(criterion.aggregate, row) for name, row in measure.ranks.items()}
+    return passes_no_more(criterion, measure.model_copy(update={"ranks": ranks}), rules)
+
+
 def _certain(criterion: Criterion, measure: Measure | None, rules: Rules) -> Reading | None:
     """Return what is certain of a criterion before its run has come to its end; None: nothing."""
     row = metric_row(criterion.metric)

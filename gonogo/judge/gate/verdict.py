@@ -19,7 +19,13 @@ from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
 from gonogo.judge.gate.built_in import DRIFT, IDENTITY, evaluate_built_in, evaluate_drift
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.conditions import build_conditions
-from gonogo.judge.gate.criteria import evaluate, is_unseen, passes_no_more, undecided_weight
+from gonogo.judge.gate.criteria import (
+    evaluate,
+    is_unseen,
+    passes_never,
+    passes_no_more,
+    undecided_weight,
+)
 from gonogo.judge.gate.diagnosis import diagnose, diagnosis_named
 from gonogo.judge.gate.history import (
     carried_criteria,
@@ -93,6 +99,9 @@ class Judgement:
     """
     explained: list[str]
     """What of that is measured worse because of what ended it: whether it comes again tells it."""
+    lasting: list[str]
+    """What it fails whatever steps come after its own: what a rerun that ends before its phase
+    does leaves to who goes on from it."""
     weakened: list[str]
     """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
 
@@ -127,6 +136,7 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
         undecided=_undecided(facts, rules, outcome),
         failed=failed,
         explained=_explained(failed, rules, outcome),
+        lasting=_lasting(failed, facts, rules, outcome),
         weakened=weakened(rules),
     )
 
@@ -169,6 +179,17 @@ def _asked(rules: Rules) -> list[tuple[str, Criterion]]:
         for row in rules.conditions
         if row.criterion.id not in SETTLED_BY_RUNS
     ]
+
+
+def _lasting(
+    failed: Iterable[str], facts: Facts, rules: Rules, outcome: Outcome | None
+) -> list[str]:
+    if outcome is None:
+        return []
+    asked = _asked(rules)
+    names = {name for name, _ in asked}
+    lasting = [name for name, row in asked if passes_never(row, facts.measures.get(name), rules)]
+    return lasting + [name for name in failed if name not in names]
 
 
 def _explained(failed: Iterable[str], rules: Rules, outcome: Outcome | None) -> list[str]:

@@ -113,7 +113,8 @@ def failed_again(facts: Json, rules: Json) -> list[str]:
     """
     if is_v1(rules):
         return []
-    return judge(_parsed(Facts, "facts", facts), _parsed(Rules, "rules", rules)).failed
+    found = judge(_parsed(Facts, "facts", facts), _parsed(Rules, "rules", rules))
+    return [*found.failed, *found.lasting]
 
 
 def _check_metrics(rules: Rules) -> None:

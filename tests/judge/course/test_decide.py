@@ -258,6 +258,50 @@ def test_a_failure_that_many_steps_show_makes_worse_what_is_measured_of_it_alone
     assert found.explained == (["asked"] if explained else [])
 
 
+@pytest.mark.parametrize("passed", ["GO", "CONDITIONAL_GO"])
+def test_what_a_rerun_that_answered_had_failed_counts_for_who_goes_on_from_it(passed: str) -> None:
+    """Its steps are the phase's own, and the gate sees those after its checkpoint alone."""
+    again = attempt(
+        verdict=passed, reason=RunReason.CONFIRM, until=410, failed=("spikes",), run="run_2"
+    )
+    whole = attempt(reason=RunReason.CONFIRM, run="run_3", began_with="run_2")
+    for reason in (RunReason.CONFIRM, RunReason.RERUN, RunReason.RESUME):
+        action = after(nan(step=400), again, replace(whole, reason=reason), plan=ours())
+        assert (action.verdict, told_of(action)) == ("CONDITIONAL_GO", [("run_2", ["spikes"])])
+    further = replace(whole, run="run_4", began_with="run_3")
+    cut_off = replace(lost(), run="run_3", reason=RunReason.CONFIRM, began_with="run_2")
+    action = after(nan(step=400), again, cut_off, further, plan=ours())
+    assert told_of(action) == [("run_2", ["spikes"])]
+    anew = replace(whole, began_with=None)
+    assert told_of(after(nan(step=400), again, anew, plan=ours())) == []
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "bounds", "lasting"),
+    [
+        ("max", {"pass_below": 1e-9}, True),
+        ("max", {"pass_below": 1e-9, "fail_above": 1e9}, True),
+        ("max", {"pass_below": 1e9}, False),
+        ("median", {"pass_below": 1e-9}, False),
+        ("max", {"pass_above": 1e9}, False),
+        ("min", {"pass_above": 1e9}, True),
+    ],
+)
+@pytest.mark.parametrize("code", [OutcomeCode.COMPLETED, OutcomeCode.KEEPER_LOST])
+def test_that_is_what_no_step_after_its_own_undoes(
+    aggregate: str, bounds: dict[str, float], lasting: bool, code: OutcomeCode
+) -> None:
+    row = {"id": "pace", "metric": "dt_step_s", "aggregate": aggregate, **bounds}
+    record = record_of(with_gate(order_of(), row), exit=exit_record(code, by=Actor.INFRA))
+    facts = build_facts(record, build_rules(record.order))
+    found = judged(record)
+    assert found.lasting == (["pace"] if lasting else [])
+    answers = build_attempt("run_1", RunReason.CONFIRM, facts, found, until=40)
+    assert answers.failed == tuple(found.lasting)
+    whole = build_attempt("run_1", RunReason.CONFIRM, facts, found)
+    assert whole.failed == tuple(found.failed)
+
+
 @pytest.mark.parametrize("metric", ["loss", "dt_step_s"])
 def test_a_number_that_is_none_fails_what_is_learned_and_nothing_else(metric: str) -> None:
     row = {"id": "asked", "metric": metric, "aggregate": "max", "pass_below": 1e-9}

@@ -39,7 +39,7 @@ STEPS = {f"phases__{name}__steps": 1000 for name in PHASES}
 PLANS = {
     "plain": plan_with(**STEPS),
     "confirming": plan_with(
-        confirm={"on": ["stall", "non_finite"], "variants": VARIANTS[:1]}, **STEPS
+        confirm={"on": ["stall", "non_finite", "divergence"], "variants": VARIANTS[:1]}, **STEPS
     ),
     "answering": plan_with(remedies={"slow_loader": NO_FLASH}, max_remedies=1, **STEPS),
 }
@@ -56,7 +56,11 @@ VALUES = {
     "unseen": MeasureRow(samples=0, owed=10),
 }
 OPEN = ("grey", "fail", "failed by then", "grey by then")
-SHOWN = {Detector.STALL: OutcomeCode.STALLED, Detector.NON_FINITE: OutcomeCode.NON_FINITE}
+SHOWN = {
+    Detector.STALL: OutcomeCode.STALLED,
+    Detector.NON_FINITE: OutcomeCode.NON_FINITE,
+    Detector.DIVERGENCE: OutcomeCode.DIVERGED,
+}
 
 
 @cache
