@@ -87,7 +87,8 @@ class UnpassedRun(Recorded):
     """None: it has none, since it was cancelled, or another attempt took over."""
     outcome: OutcomeCode | None = None
     """By what its own lines had shown it to fail before that step, or how it ended where its gate
-    had failed by then; `config_mismatch` of an allowed drift of the code; None: it went there."""
+    had failed by then (`completed`: a rerun that was to end there, before its phase does);
+    `config_mismatch` of an allowed drift of the code; None: it went to the phase's last step."""
 
 
 class PhaseAhead(Recorded):
@@ -141,6 +142,9 @@ class Order(Recorded):
     allow_drift: list[str] = Field(default_factory=list)
     gate: list[Criterion] = Field(default_factory=list)
     left_out: list[LeftOut] = Field(default_factory=list)
+    measured: list[Criterion] = Field(default_factory=list)
+    """Of a rerun that ends before its phase does: the phase's gate. It decides nothing, and what
+    the run fails of it for good counts for whoever goes on from its checkpoint."""
     waive: list[str] = Field(default_factory=list)
     """Criteria that the plan lets stay unobserved, by id."""
     carried: list[CarriedRemedy] = Field(default_factory=list)
@@ -203,6 +207,11 @@ class Order(Recorded):
             del document["carried"]
         if self.unpassed is None:
             del document["unpassed"]
+        if self.measured:
+            rows = [row.model_dump(mode="json", exclude_unset=True) for row in self.measured]
+            document["measured"] = rows
+        else:
+            del document["measured"]
         if self.resume_from is not None and self.resume_from.manifest_sha256 is None:
             del document["resume_from"]["manifest_sha256"]
         if self.cluster is None:

@@ -80,6 +80,8 @@ class Rules(Recorded):
     """Remedies of earlier phases under which the run was made; left out when empty."""
     unpassed: UnpassedRun | None = None
     """A run that did not pass and is gone on with; left out when null."""
+    measured: list[Criterion] = Field(default_factory=list)
+    """Criteria that decide nothing, of a rerun that ends early; left out when empty."""
     facts_v: int = 1
 
     @property
@@ -138,7 +140,9 @@ class Rules(Recorded):
         return {name: found[name] for name in kept}
 
 
-_LEFT_OUT = ("settles", "waive", "programs", "allow_faults", "fault", "carried", "unpassed")
+_LEFT_OUT = (
+    *("settles", "waive", "programs", "allow_faults", "fault", "carried", "unpassed", "measured"),
+)
 """What is not told where it says nothing: rules of before do not have it."""
 _IN_V1_UNKNOWN = ("judge_version", "built_in", "gate", "conditions")
 _IN_V1 = (

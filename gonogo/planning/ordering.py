@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gonogo.contract.canonical import digest, plain_copy
+from gonogo.contract.criterion import Criterion
 from gonogo.contract.facts import FACTS_V
 from gonogo.contract.fault import parse_fault
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
@@ -85,9 +86,10 @@ def build_order(
     told = lay(plan, phase, resolved.train, change, carried=kept, schema=schema)
     watch, from_profile = _watch_of(plan, profile)
     gate, left_out = gate_of(phase, profile, plan.profile)
+    measured = list[Criterion]()
     if until is not None:
         why = f"this run ends at step {until} of {phase.steps}"
-        gate, left_out = [], [LeftOut(id=row.id, why=why) for row in phase.gate]
+        measured, gate, left_out = gate, [], [LeftOut(id=row.id, why=why) for row in phase.gate]
     own_checks = [SANITY] if is_ours(plan.workload.entry, told.command) else []
     return Order(
         experiment=experiment,
@@ -117,6 +119,7 @@ def build_order(
         allow_drift=list(plan.allow_drift),
         gate=gate,
         left_out=left_out,
+        measured=measured,
         waive=list(plan.waive),
         carried=list(carried),
         unpassed=unpassed,

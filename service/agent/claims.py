@@ -446,14 +446,15 @@ def _unpassed(session: Session, experiment: ExperimentRow, run: RunRow) -> Unpas
     where = (session, experiment, run.phase, point)
     found = next(chain(iter_unpassed(*where), iter_undecided(*where)), None)
     if found is not None:
-        outcome = None if went_to_its_end(found) else had_failed(session, found) or _code_of(found)
+        whole = found.until is None and went_to_its_end(found)
+        outcome = None if whole else had_failed(session, found) or _code_of(found)
     else:
         found = next(iter_drifted(*where), None)
         outcome = OutcomeCode.CONFIG_MISMATCH
     if found is None:
         return None
     source = session.get_one(ExperimentRow, found.experiment)
-    steps = resolved_of(source).parsed().phase(found.phase).steps
+    steps = found.until or resolved_of(source).parsed().phase(found.phase).steps
     by_hand = called(session, source, found.phase)
     return UnpassedRun(
         experiment=found.experiment,

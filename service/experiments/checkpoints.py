@@ -187,14 +187,18 @@ def iter_undecided(
     """Yield the whole runs of other experiments that decided nothing, before a checkpoint's began.
 
     What such a run measured of all steps, those after the checkpoint of another run of the same
-    order do not undo. Of the experiment's own runs `decide` tells.
+    order do not undo. Nor do they undo what a rerun that ended before its phase did had failed for
+    good, where that has trained the checkpoint. Of the experiment's own runs `decide` tells.
     """
     for at, looked, runs in _iter_origins(session, experiment, phase, point):
-        holder = _holder(looked, runs)
-        change = None if holder is None else holder.change
-        for run in reversed(runs) if at is not experiment else ():
+        if at is experiment:
+            continue
+        behind = list(_behind(looked, runs))
+        change = behind[0].change if behind else None
+        for run in reversed(runs):
             whole = run.until is None and run.change == change and has_not_passed(run)
-            if whole and _has_measured(session, run):
+            answered = run.until is not None and run in behind
+            if (whole or answered) and _has_measured(session, run):
                 yield run
 
 
@@ -214,11 +218,17 @@ def iter_drifted(
     `decide` tells.
     """
     for at, looked, runs in _iter_origins(session, experiment, phase, point):
-        behind: ResumePoint | None = looked if at is not experiment else None
-        while behind is not None and (holder := _holder(behind, runs)) is not None:
+        for holder in _behind(looked, runs) if at is not experiment else ():
             if _failed_of(session, holder) & IN_WEIGHTS:
                 yield holder
-            behind = holder.resume_from
+
+
+def _behind(point: ResumePoint, runs: Sequence[RunRow]) -> Iterator[RunRow]:
+    """Yield who wrote a checkpoint, then whoever wrote what that one began with, and so on."""
+    behind: ResumePoint | None = point
+    while behind is not None and (holder := _holder(behind, runs)) is not None:
+        yield holder
+        behind = holder.resume_from
 
 
 def _iter_origins(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from gonogo.contract.decision import Verdict
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import RunState
-from gonogo.contract.order import RunReason
+from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, save_json
@@ -231,26 +231,39 @@ def test_a_bounded_confirmation_that_is_over_is_gone_on_with_once(plane: Plane) 
     assert (rest.reason, rest.steps) == ("confirm", 200)
 
 
-def test_what_a_bounded_confirmation_found_against_a_condition_is_not_forgotten(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """The phase goes on from its checkpoint, and met the condition by the steps after it: GO."""
-    home = tmp_path / "runs"
+FAST = {
+    "id": "fast", "metric": "dt_step_s", "aggregate": "max", "pass_below": 0.3,
+    "severity": "conditional",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HalfConfirmed:
+    """A phase of 200 steps that stalled at step 9, and whose rerun is over after step 59."""
+
+    plane: Plane
+    worker: FakeWorker
+    experiment: str
+    answered: Order
+    """The rerun's order: it saved step 40, and each of its steps took half a second."""
+
+    def ran(self, order: Order, step_s: float) -> None:
+        """A run of an order to its end."""
+        self.worker.start(order)
+        ranks = range(order.world_size)
+        lines = {rank: beats(order, rank, step_s=step_s) for rank in ranks}
+        self.worker.ship(order, lines)
+        self.worker.end(order, lines)
+
+
+def half_confirmed(plane: Plane, home: Path, gated: str) -> HalfConfirmed:
+    """An experiment of which one phase has the gate `FAST`."""
     worker = plane.worker(home=home)
-    fast = {
-        "id": "fast", "metric": "dt_step_s", "aggregate": "max", "pass_below": 0.3,
-        "severity": "conditional",
-    }  # fmt: skip
-    sets = {**CONFIRMED, "phases.sanity.gate": [fast], "phases.synthetic.steps": 200}
+    sets = {**CONFIRMED, f"phases.{gated}.gate": [FAST], "phases.synthetic.steps": 200}
     experiment = plane.submit(set=sets)
-
-    def ran(order: Any, step_s: float) -> None:
-        worker.start(order)
-        lines = {rank: beats(order, rank, step_s=step_s) for rank in range(order.world_size)}
-        worker.ship(order, lines)
-        worker.end(order, lines)
-
-    ran(plane.next_order(worker), 0.5)
+    first = plane.next_order(worker)
+    found = HalfConfirmed(plane, worker, experiment, first)
+    found.ran(first, 0.5)
     first = plane.next_order(worker)
     save_checkpoint(home / first.run, step=5)
     worker.start(first)
@@ -265,13 +278,47 @@ def test_what_a_bounded_confirmation_found_against_a_condition_is_not_forgotten(
     again = plane.next_order(worker)
     assert (again.phase, again.steps) == ("synthetic", 59)
     save_checkpoint(home / again.run, step=40)
-    ran(again, 0.5)
-    rest = plane.next_order(worker)
+    found.ran(again, 0.5)
+    return replace(found, answered=again)
+
+
+@pytest.mark.parametrize(("gated", "told"), [("sanity", "sanity:fast"), ("synthetic", "fast")])
+def test_what_a_bounded_confirmation_found_is_not_forgotten(
+    plane: Plane, tmp_path: Path, gated: str, told: str
+) -> None:
+    """The phase goes on from its checkpoint, and passed by the steps after it alone: GO.
+
+    An open condition was met by them, and the gate of the phase itself saw no others.
+    """
+    it = half_confirmed(plane, tmp_path / "runs", gated)
+    rest = plane.next_order(it.worker)
     assert (rest.steps, rest.resume_from and rest.resume_from.step) == (200, 40)
-    ran(rest, 0.2)
-    plane.next_order(worker)
-    rows = {row["id"]: row for row in plane.experiment(experiment)["conditions"]}
-    assert rows["sanity:fast"]["state"] == "met"
-    told = rows["synthetic:failed_before"]
-    assert (told["state"], told["evidence_from"]) == ("open", None)
-    assert f"{again.run} (completed): sanity:fast" in told["text"]
+    it.ran(rest, 0.2)
+    plane.next_order(it.worker)
+    rows = {row["id"]: row for row in plane.experiment(it.experiment)["conditions"]}
+    assert gated == "synthetic" or rows["sanity:fast"]["state"] == "met"
+    row = rows["synthetic:failed_before"]
+    assert (row["state"], row["evidence_from"]) == ("open", None)
+    assert f"{it.answered.run} (completed): {told}" in row["text"]
+
+
+def test_who_goes_on_elsewhere_from_a_bounded_confirmation_is_told_what_it_failed(
+    plane: Plane, tmp_path: Path
+) -> None:
+    it = half_confirmed(plane, tmp_path / "runs", "synthetic")
+    verb(plane, it.experiment, "cancel")
+    plane.wait_state(it.experiment, "finished")
+    body = {
+        "plan": "demo",
+        "origin": f"{it.experiment}:synthetic@40",
+        "set": {"phases.synthetic.gate": [FAST], "phases.synthetic.steps": 200},
+    }
+    answer = plane.call("POST", "/experiments", json=body)
+    assert answer.status_code == 201, answer.text
+    rest = plane.next_order(it.worker)
+    assert rest.unpassed is not None
+    assert (rest.unpassed.run, rest.unpassed.steps) == (it.answered.run, 59)
+    it.ran(rest, 0.2)
+    plane.next_order(it.worker)
+    (told,) = plane.experiment(rest.experiment)["conditions"]
+    assert f"{it.answered.run} of {it.experiment}, which was a rerun to step 59" in told["text"]

@@ -285,10 +285,10 @@ def _watch_facts(record: RunRecord) -> WatchFacts | None:
 def _measures(
     ranks: Mapping[int, RankSteps], rules: Rules, failures: list[str]
 ) -> dict[str, Measure]:
-    """Return what each criterion sees: those of the gate by id, those of conditions by theirs."""
+    """Return what each criterion sees: those of a gate by id, those of conditions by theirs."""
     if not rules.known:
         return {}
-    wanted: dict[str, Criterion] = {row.id: row for row in rules.gate}
+    wanted: dict[str, Criterion] = {row.id: row for row in (*rules.gate, *rules.measured)}
     wanted |= {row.condition.id: row.criterion for row in rules.conditions}
     return {name: build_measure(row, ranks, rules, failures) for name, row in wanted.items()}
 

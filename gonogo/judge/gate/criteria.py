@@ -132,7 +132,7 @@ def passes_never(criterion: Criterion, measure: Measure | None, rules: Rules) ->
 
     That is of a rerun which ends before its phase does: who goes on from it adds to what it saw.
     """
-    if measure is None:
+    if measure is None or criterion.window:  # the phase's last steps are others
         return False
     ranks = {name: open_ended(criterion.aggregate, row) for name, row in measure.ranks.items()}
     return passes_no_more(criterion, measure.model_copy(update={"ranks": ranks}), rules)

@@ -15,6 +15,7 @@ from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import PASSING, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.facts import Confirmation, Facts, FailedBefore, History, Rerun, Undecided
 from gonogo.contract.order import CarriedRemedy, Order, RunReason, UnpassedRun
+from gonogo.contract.outcome import OutcomeCode
 
 REPRODUCED = "reproduced"
 REMEDIED = "remedied"
@@ -154,7 +155,9 @@ def unpassed_criteria(unpassed: UnpassedRun | None) -> list[CriterionResult]:
     if unpassed is None:
         return []
     ended = f"went to step {unpassed.steps}, the last of the phase there"
-    if unpassed.outcome is not None:
+    if unpassed.outcome is OutcomeCode.COMPLETED:
+        ended = f"was a rerun to step {unpassed.steps} and failed the phase's gate by then"
+    elif unpassed.outcome is not None:
         ended = f"failed there ({unpassed.outcome})"
     text = f"it goes on with {unpassed.run} of {unpassed.experiment}, which {ended}"
     verdict = unpassed.verdict

@@ -45,17 +45,17 @@ def _eval_every_steps(order: Order) -> int | None:
     raise Rejected(f"order.json: train.eval.every_steps: {str(every)[:40]!r} is no number of steps")
 
 
-def _gate_of(order: Order) -> list[Criterion]:
-    """Return the criteria of an order.
+def _distinct(name: str, criteria: list[Criterion]) -> list[Criterion]:
+    """Return criteria of an order.
 
     Raises:
         Rejected: two have one id: one would be judged by what the other one measures.
     """
-    ids = [row.id for row in order.gate]
-    again = next((name for name in ids if ids.count(name) > 1), None)
+    ids = [row.id for row in criteria]
+    again = next((row for row in ids if ids.count(row) > 1), None)
     if again is not None:
-        raise Rejected(f"order.json: gate.{again}: two criteria have the same id")
-    return order.gate
+        raise Rejected(f"order.json: {name}.{again}: two criteria have the same id")
+    return criteria
 
 
 def build_rules(
@@ -100,7 +100,7 @@ def build_rules(
         params_tolerance_ratio=order.watch.identity.params_tolerance_ratio,
         allow_drift=sorted(order.allow_drift),
         built_in=list(BUILT_IN_CRITERIA),
-        gate=_gate_of(order),
+        gate=_distinct("gate", order.gate),
         left_out=order.left_out,
         phases_after=order.phases_after,
         conditions=[
@@ -120,6 +120,7 @@ def build_rules(
         fault=order.fault if judge_version >= MADE_UP else None,
         carried=order.carried,
         unpassed=order.unpassed,
+        measured=_distinct("measured", order.measured),
         facts_v=facts_v,
     )
 

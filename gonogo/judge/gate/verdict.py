@@ -186,7 +186,7 @@ def _lasting(
 ) -> list[str]:
     if outcome is None:
         return []
-    asked = _asked(rules)
+    asked = [*_asked(rules), *((row.id, row) for row in rules.measured)]
     names = {name for name, _ in asked}
     lasting = [name for name, row in asked if passes_never(row, facts.measures.get(name), rules)]
     return lasting + [name for name in failed if name not in names]

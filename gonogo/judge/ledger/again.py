@@ -120,6 +120,7 @@ def failed_again(facts: Json, rules: Json) -> list[str]:
 def _check_metrics(rules: Rules) -> None:
     """Raise `Corrupt`, with its place, where nothing installed here measures a metric."""
     places = [(f"gate.{number}", row) for number, row in enumerate(rules.gate)]
+    places += [(f"measured.{number}", row) for number, row in enumerate(rules.measured)]
     places += [
         (f"conditions.{number}.criterion", row.criterion)
         for number, row in enumerate(rules.conditions)

@@ -302,6 +302,23 @@ def test_that_is_what_no_step_after_its_own_undoes(
     assert whole.failed == tuple(found.failed)
 
 
+@pytest.mark.parametrize(
+    ("more", "lasting"),
+    [({}, True), ({"severity": "advisory"}, False), ({"window": 3}, False)],
+    ids=["any step", "advisory", "the last steps of its phase"],
+)
+def test_of_a_gate_that_is_measured_alone_what_fails_for_good_is_told(
+    more: dict[str, Any], lasting: bool
+) -> None:
+    """It decides nothing of the rerun, which ends before its phase does."""
+    row = {"id": "pace", "metric": "dt_step_s", "aggregate": "max", "pass_below": 1e-9, **more}
+    asked = with_gate(order_of(), row)
+    order = asked.model_copy(update={"gate": [], "measured": asked.gate})
+    found = judged(record_of(order))
+    assert (found.verdict, found.lasting) == (Verdict.GO, ["pace"] if lasting else [])
+    assert "pace" not in [told.id for told in found.criteria]
+
+
 @pytest.mark.parametrize("metric", ["loss", "dt_step_s"])
 def test_a_number_that_is_none_fails_what_is_learned_and_nothing_else(metric: str) -> None:
     row = {"id": "asked", "metric": metric, "aggregate": "max", "pass_below": 1e-9}
