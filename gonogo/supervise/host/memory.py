@@ -2,10 +2,12 @@
 
 Of all limits that hold for this process (its control group, that group's parents, the host) the one
 with the least room is told. Cached pages of files count as free, since the kernel takes them back:
-a run that reads much data fills the rest of the memory with them and lacks nothing. So do a rank's
-pages of mapped files (a data set), which are resident and not held. Memory that ranks share
-(tensors in /dev/shm) is resident in each of them: together they are told no more of it than there
-is. Both versions of control groups are read. Not counted to a rank: its children.
+a run that reads much data fills the rest of the memory with them and lacks nothing. So do the
+kernel's caches of names and inodes, which a data set of millions of small files fills (version 1 of
+control groups does not tell them), and a rank's pages of mapped files (a data set), which are
+resident and not held. Memory that ranks share (tensors in /dev/shm) is resident in each of them:
+together they are told no more of it than there is. Both versions of control groups are read. Not
+counted to a rank: its children.
 """
 
 from collections.abc import Iterator
@@ -19,7 +21,8 @@ from gonogo.supervise.rank_record import RankRecords
 
 MB = 2**20
 _UNLIMITED_BYTES = 2**60
-_CACHED = ("inactive_file", "active_file")
+_CACHED = ("inactive_file", "active_file", "slab_reclaimable")
+"""Pages of files, and the kernel's caches of names and inodes, in a control group's words."""
 _OWN, _SHARED = "RssAnon:", "RssShmem:"
 
 
