@@ -49,7 +49,11 @@ class DiskSeen(Recorded):
 
 
 class CheckpointSeen(Recorded):
-    """One checkpoint that claims to be whole, looked at once by the watcher."""
+    """One checkpoint that claims to be whole, looked at once by the watcher.
+
+    What takes long to read is told twice: as soon as its sizes hold (`reads_bytes`, and nothing of
+    what it is), and when it has been read.
+    """
 
     step: Count | None = None
     """As its manifest says; null when the manifest cannot be read."""
@@ -66,6 +70,8 @@ class CheckpointSeen(Recorded):
     gone: bool = False
     """Whether it held, nobody knows: it was deleted before it was read to its end, or (`text`) what
     looks at it failed."""
+    reads_bytes: Count = 0
+    """So much is being read: whether it holds will be told."""
 
 
 class HostMemory(Recorded):

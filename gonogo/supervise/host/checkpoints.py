@@ -7,7 +7,9 @@ another manifest and is looked at again. Its files are held against sizes and SH
 manifest, in a thread of its own and at a bounded speed, so that gigabytes delay no tick and leave
 the disk to the trainer. What the trainer deletes meanwhile (it keeps the newest few) or saves anew
 is told as gone: no failure, and no proof. Where the disk or this process cannot read one just now
-(a stale handle, no file descriptor left) it is looked at some times more before it is told.
+(a stale handle, no file descriptor left) it is looked at some times more before it is told. One
+that takes long to read (`LONG_S`) is told when that begins, too: terabytes take hours, in which the
+trainer has done its part.
 
 The first look tells an empty list: the watcher looks at checkpoints, even where there are none.
 Until the last claim is verified something is owed: a run's last checkpoint is often written just
@@ -20,7 +22,7 @@ import logging
 import queue
 import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from gonogo.supervise.threads import start_thread
 
 MANIFEST = "manifest.json"
 BYTES_PER_S = 500e6
+LONG_S = 10.0
 _CHUNK_BYTES = 4 * 2**20
 _MANIFEST_BYTES = 16 * 2**20
 _KNOWN_AT_ONCE = 64
@@ -107,7 +110,8 @@ class Checkpoints:
         found = []
         while not self._seen.empty():
             seen = self._seen.get_nowait()
-            self._reading.discard(Path(seen.path).name)
+            if not seen.reads_bytes:
+                self._reading.discard(Path(seen.path).name)
             found.append(seen.wire())
         if self._began and not found:
             return None
@@ -117,7 +121,9 @@ class Checkpoints:
     def resume(self, payload: Any) -> None:
         """Leave out what stands in a recorded payload: it was verified then."""
         for row in payload if isinstance(payload, list) else []:
-            if isinstance(row, dict) and isinstance(row.get("path"), str):
+            if not isinstance(row, dict) or row.get("reads_bytes"):
+                continue
+            if isinstance(row.get("path"), str):
                 name = Path(row["path"]).name
                 self._known[name] = _seal(self._dir.checkpoints / name)
 
@@ -171,7 +177,11 @@ class Checkpoints:
             folder = self._jobs.get()
             try:
                 seen = verify(
-                    self._dir, folder, bytes_per_s=self._bytes_per_s, again_s=self._again_s
+                    self._dir,
+                    folder,
+                    bytes_per_s=self._bytes_per_s,
+                    again_s=self._again_s,
+                    tell=self._seen.put,
                 )
             except Exception as error:  # noqa: BLE001 - edge of a thread: the next one still counts
                 _log.exception("%s", folder, extra={"action": "checkpoint_unverified"})
@@ -186,6 +196,7 @@ def verify(
     *,
     bytes_per_s: float = BYTES_PER_S,
     again_s: Sequence[float] = (),
+    tell: Callable[[CheckpointSeen], object] = lambda seen: None,
 ) -> CheckpointSeen:
     """Return whether a checkpoint holds, or that it is gone meanwhile.
 
@@ -194,11 +205,12 @@ def verify(
         folder: of the checkpoint.
         bytes_per_s: how fast files are read at most.
         again_s: pauses before more looks at it, where it cannot be read just now.
+        tell: is told of one that takes long, when its files begin to be read.
     """
     pauses = iter(again_s)
     while True:
         try:
-            return _verified(run_dir, folder, bytes_per_s)
+            return _verified(run_dir, folder, bytes_per_s, tell)
         except (OSError, GonogoError) as error:
             passes = isinstance(error, OSError) and error.errno in _PASSES
             pause_s = next(pauses, None) if passes else None
@@ -208,7 +220,9 @@ def verify(
         threading.Event().wait(pause_s)
 
 
-def _verified(run_dir: RunDir, folder: Path, bytes_per_s: float) -> CheckpointSeen:
+def _verified(
+    run_dir: RunDir, folder: Path, bytes_per_s: float, tell: Callable[[CheckpointSeen], object]
+) -> CheckpointSeen:
     """Return what one look finds.
 
     Raises:
@@ -219,7 +233,13 @@ def _verified(run_dir: RunDir, folder: Path, bytes_per_s: float) -> CheckpointSe
     try:
         seal = _seal(folder)
         manifest, sha256 = _manifest(folder)
-        text = _difference(folder, manifest, bytes_per_s)
+        places = {name: RunDir(folder).inside(name) for name in manifest.files}
+        text = _other_size(folder, manifest, places)
+        if not text:
+            size = sum(file.bytes for file in manifest.files.values())
+            if size > LONG_S * bytes_per_s:
+                tell(CheckpointSeen(path=path, verified=False, reads_bytes=size))
+            text = _other_content(folder, manifest, places, bytes_per_s)
         if text and _seal(folder) != seal:
             return gone
     except _Gone:
@@ -281,29 +301,53 @@ def _manifest(folder: Path) -> tuple[Manifest, str]:
     return found
 
 
-def _difference(folder: Path, manifest: Manifest, bytes_per_s: float) -> str:
-    """Return how the files differ from the manifest; nothing when they do not.
+def _other_size(folder: Path, manifest: Manifest, places: Mapping[str, Path]) -> str:
+    """Return how sizes differ from the manifest; nothing when they do not.
 
     Raises:
         _Gone: the checkpoint was deleted meanwhile.
-        OSError, Rejected: a file cannot be read, or lies outside of the folder.
+        OSError: a file cannot be seen.
     """
     if not manifest.files:
         return f"{MANIFEST} names no file"
-    places = {name: RunDir(folder).inside(name) for name in manifest.files}
-    try:
-        for name, place in places.items():
+    for name, place in places.items():
+        try:
             size = place.stat().st_size
-            if size != manifest.files[name].bytes:
-                return f"{name} has {size} of {manifest.files[name].bytes} bytes"
-        for name, place in places.items():
-            if _sha256(place, bytes_per_s) != manifest.files[name].sha256:
-                return f"{name} has another SHA-256 than the manifest says"
-    except FileNotFoundError as error:
-        if _is_missing(folder / MANIFEST):
-            raise _Gone from error
-        return f"{Path(str(error.filename)).name} is missing"
+        except FileNotFoundError as error:
+            return _missing(folder, error)
+        if size != manifest.files[name].bytes:
+            return f"{name} has {size} of {manifest.files[name].bytes} bytes"
     return ""
+
+
+def _other_content(
+    folder: Path, manifest: Manifest, places: Mapping[str, Path], bytes_per_s: float
+) -> str:
+    """Return how digests differ from the manifest; nothing when they do not.
+
+    Raises:
+        _Gone: the checkpoint was deleted meanwhile.
+        OSError: a file cannot be read.
+    """
+    for name, place in places.items():
+        try:
+            sha256 = _sha256(place, bytes_per_s)
+        except FileNotFoundError as error:
+            return _missing(folder, error)
+        if sha256 != manifest.files[name].sha256:
+            return f"{name} has another SHA-256 than the manifest says"
+    return ""
+
+
+def _missing(folder: Path, error: FileNotFoundError) -> str:
+    """Return what is wrong where a file is not there.
+
+    Raises:
+        _Gone: nor is the manifest.
+    """
+    if _is_missing(folder / MANIFEST):
+        raise _Gone from error
+    return f"{Path(str(error.filename)).name} is missing"
 
 
 def _sha256(path: Path, bytes_per_s: float) -> str:

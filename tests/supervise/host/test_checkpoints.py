@@ -434,3 +434,36 @@ def test_where_no_thread_is_to_be_had_a_checkpoint_is_verified_later(run_dir: Ru
                 source.look(1.0)
         assert source.owes()
     wait_until(lambda: source.look(2.0), what="a checkpoint")
+
+
+def test_one_that_takes_long_to_read_is_told_when_that_begins(run_dir: RunDir) -> None:
+    folder = save(run_dir, 20)
+    told: list[CheckpointSeen] = []
+    seen = verify(run_dir, folder, bytes_per_s=250_000.0, tell=told.append)
+    path = "checkpoints/step_000020"
+    assert told == [CheckpointSeen(path=path, verified=False, reads_bytes=5_000_002)]
+    assert (seen.verified, seen.reads_bytes) == (True, 0)
+
+
+def test_one_of_another_size_is_not_read_at_all(run_dir: RunDir) -> None:
+    folder = save(run_dir, 20)
+    truncate(folder)
+    told: list[CheckpointSeen] = []
+    assert not verify(run_dir, folder, bytes_per_s=1.0, tell=told.append).verified
+    assert told == []
+
+
+def test_one_that_was_being_read_is_read_anew_by_the_next_watcher(run_dir: RunDir) -> None:
+    save(run_dir, 20)
+    reading = {"path": "checkpoints/step_000020", "verified": False, "reads_bytes": 5_000_002}
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    source.resume([reading])
+    assert source.owes()
+    assert [row.step for row in look_until(source, 1)] == [20]
+
+
+def test_one_that_is_being_read_is_told_and_still_owed(run_dir: RunDir) -> None:
+    save(run_dir, 20)
+    source = Checkpoints(run_dir, bytes_per_s=100_000.0)
+    assert [row.reads_bytes for row in look_until(source, 1)] == [5_000_002]
+    assert source.owes()

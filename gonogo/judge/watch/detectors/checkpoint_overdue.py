@@ -23,7 +23,9 @@ have told since may be of before: it counts for the time, and for no step.
 UNKNOWN without a watcher that looks at checkpoints (its ticks say so), and for a run whose cadence
 is never. Evaluations since the last one add to each limit, once: nothing is saved meanwhile. Nor is
 anything while ranks that started again in place boot and take their first step, which may compile:
-that adds to each limit, too, but no more than D2 lets it take.
+that adds to each limit, too, but no more than D2 lets it take. So does what the watcher takes to
+read one that is whole by its sizes, at `READS_BYTES_PER_S` and no slower: terabytes take it hours,
+in which the trainer has done its part.
 """
 
 import math
@@ -39,6 +41,9 @@ from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.no_first_heartbeat import boot_limit, first_step_limit
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Run, View, found
+
+READS_BYTES_PER_S = 50e6
+"""A watcher that reads no faster than so from a busy disk still reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,9 @@ class Saved:
     """How often all ranks have begun again below it."""
     begun: bool = False
     """Whether `step` is where they began again, and no checkpoint's."""
+    reading: str = ""
+    """The checkpoint that the watcher reads."""
+    reads_bytes: int = 0
     boots: tuple[str | None, ...] = ()
     """The boots of the last restart in place of which it is known where it goes on."""
 
@@ -89,14 +97,14 @@ class CheckpointOverdue(Detector[Saved]):
         " hold. One that was deleted before it was read may have held: the time begins anew, as it"
         " does where all ranks start again in place below the last one, or begin another training."
         " What ranks evaluate, and their starts in place up to the end of the first step, is no"
-        " delay."
+        " delay; nor is what it takes to read a large one."
     )
     State = Saved
     version = 3
     """2: where none of those held that were due by their steps, that is told as not observed;
     a start in place lengthens each limit. 3: one that is due by the clock is due at the end of a
     step, and may take as long as they do; one that is due by its steps has what these usually take,
-    however long the one before was read."""
+    however long the one before was read; one that is being read has the time for that."""
     ticks = True
     probes = True
 
@@ -123,6 +131,10 @@ class CheckpointOverdue(Detector[Saved]):
         self, own: Saved, seen: CheckpointSeen, tick: Tick, view: View
     ) -> tuple[Saved, list[Finding]]:
         """Return what one look at a checkpoint changes."""
+        if seen.reads_bytes:
+            return replace(own, reading=seen.path, reads_bytes=seen.reads_bytes), []
+        if seen.path == own.reading:
+            own = replace(own, reading="", reads_bytes=0)
         if seen.verified:
             if seen.step is None or seen.step <= self._floor(own):
                 return own, []  # one that was there before, looked at again by another watcher
@@ -263,6 +275,7 @@ class CheckpointOverdue(Detector[Saved]):
             return own, []  # what adds to that is dear to ask for at each tick
         else_s = max(0.0, _evaluated_s(view, tick.mono) - own.evaluated_s)
         else_s += own.started_s + self._starting_s(own, tick, view)
+        else_s += own.reads_bytes / READS_BYTES_PER_S
         least_s = settings.overdue_x * self._expected_s(own, view) + settings.grace_s
         findings: list[Finding] = []
         limit_s = least_s + else_s

@@ -795,3 +795,38 @@ def test_one_beyond_all_that_ranks_have_told_since_counts_for_the_time_alone(
     found = waited.at(520.25)
     assert limits(found) == [(Severity.WARN, 160.0), (Severity.HALT, 320.0)]
     assert all(last in row.text for row in found)
+
+
+TERABYTES = int(4.8e12)
+"""Of a model of 405 B parameters: hours, at the 500 MB/s at which the watcher reads at most."""
+
+
+def told_as_read(world: World, step: int, reads_bytes: int = TERABYTES) -> None:
+    path = checkpoint(step)["path"]
+    tell(world, checkpoints=[{"path": path, "verified": False, "reads_bytes": reads_bytes}])
+
+
+def test_what_it_takes_to_read_a_large_one_is_no_delay() -> None:
+    """Saved every half hour, and read for 160 minutes; twice 1.5 times that and ten are 110."""
+    world = train(world_with({"every_s": 1800.0}), 1800.0, 60.0)
+    for step in (30, 190):
+        told_as_read(world, step)
+        train(world, 9600.0, 60.0)
+        tell(world, checkpoints=[checkpoint(step)])
+    seen = watch(world, interval_s=5.0)
+    assert (overdue(seen), seen.halts) == ([], [])
+
+
+@pytest.mark.parametrize("after", [{"text": "is damaged"}, None], ids=["damaged", "ever read"])
+def test_one_that_is_read_lengthens_a_limit_no_more_than_that_takes(
+    after: dict[str, Any] | None,
+) -> None:
+    """50 GB at 50 MB/s are a thousand seconds; a reader that hangs excuses no trainer for ever."""
+    world = train(world_with(BY_TIME), 200.0)
+    told_as_read(world, 20, int(50e9))
+    train(world, 100.0)
+    if after is not None:
+        tell(world, checkpoints=[checkpoint(20, **after)])
+    seen = watch(train(world, 3000.0), interval_s=2.0)
+    halt = next(row for row in overdue(seen) if row.severity is Severity.HALT)
+    assert halt.threshold == pytest.approx(1800.0 + (0.0 if after else 1000.0), rel=0.02)
