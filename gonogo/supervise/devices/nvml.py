@@ -19,6 +19,8 @@ MB = 2**20
 _MPS_SERVER = "nvidia-cuda-mps"  # "-server" is beyond the 15 characters of the kernel
 MOST_EVENTS = 256
 """Events taken in one look at most."""
+_NO_INSTANCE = 0xFFFFFFFF
+"""Stands for the instance of an event that concerns the whole GPU."""
 
 REASONS = {
     0x1: "gpu_idle",
@@ -156,14 +158,19 @@ class Nvml:
         return sum(found)
 
     def xids(self, device: Device) -> list[int]:
-        """Return the Xid errors since the last call (the first call begins to listen)."""
-        events = self._listening(device)
+        """Return the Xid errors since the last call (the first call begins to listen).
+
+        Of a slice those of its own instance, and those that concern the whole GPU: what befell
+        another slice is its tenant's.
+        """
+        events, own = self._listening(device), self._instance(device)
         found: list[int] = []
-        while len(found) < MOST_EVENTS:
+        for _ in range(MOST_EVENTS):
             event = self._next_event(events)
             if event is None:
                 break
-            found.append(int(event.eventData))
+            if own is None or getattr(event, "gpuInstanceId", own) in {own, _NO_INSTANCE}:
+                found.append(int(event.eventData))
         return found
 
     def processes(self, device: Device) -> list[int]:
@@ -233,6 +240,15 @@ class Nvml:
             self._call("nvmlDeviceRegisterEvents", handle, kind, events)
             self._events[device.uuid] = events
         return self._events[device.uuid]
+
+    def _instance(self, device: Device) -> int | None:
+        """Return the GPU instance that a slice is of; None of a whole GPU, or where nobody says."""
+        if device.parent is None:
+            return None
+        try:
+            return int(self._ask("nvmlDeviceGetGpuInstanceId", device))
+        except DeviceUnreadable:
+            return None
 
     def _next_event(self, events: Any) -> Any | None:
         """Return the next event without waiting, or None."""

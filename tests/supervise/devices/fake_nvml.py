@@ -62,7 +62,10 @@ def healthy(uuid: str, **changed: Any) -> dict[str, Any]:
 
 
 class FakeNvml:
-    """The module; `failing` are names whose calls raise, `xids` are events that wait."""
+    """The module; `failing` are names whose calls raise, `xids` are events that wait.
+
+    An event is its number, or its number and the GPU instance (1 of the first slice) it befell.
+    """
 
     NVMLError = NVMLError
     NVMLError_Timeout = NVMLError_Timeout
@@ -87,7 +90,7 @@ class FakeNvml:
     ) -> None:
         self.failing, self.error = failing or set(), error
         self.gpus = [gpu("GPU-0"), gpu("GPU-1")] if gpus is None else gpus
-        self.xids: dict[str, list[int]] = {row["uuid"]: [] for row in self.gpus}
+        self.xids: dict[str, list[int | tuple[int, int]]] = {row["uuid"]: [] for row in self.gpus}
         self.called: Counter[str] = Counter()
 
     def __getattribute__(self, name: str) -> Any:
@@ -211,7 +214,16 @@ class FakeNvml:
         waiting = self.xids[events["handle"]]
         if not waiting:
             raise NVMLError_Timeout("Timeout")
-        return SimpleNamespace(eventData=waiting.pop(0))
+        event = waiting.pop(0)
+        xid, instance = event if isinstance(event, tuple) else (event, 0xFFFFFFFF)
+        return SimpleNamespace(eventData=xid, gpuInstanceId=instance)
+
+    def nvmlDeviceGetGpuInstanceId(self, handle: str) -> int:
+        for row in self.gpus:
+            for place, part in enumerate(row["slices"]):
+                if part["uuid"] == handle:
+                    return place + 1
+        raise NVMLError("Invalid Argument")
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
         return [SimpleNamespace(pid=pid) for pid in self._row(handle)["pids"]]

@@ -67,6 +67,23 @@ def test_xids_are_told_once_and_by_device() -> None:
     assert calls.xids(two) == []
 
 
+def test_xids_of_a_slice_are_its_own_and_those_of_the_whole_gpu() -> None:
+    """A neighbour's contained memory error, or illegal access, is not this run's."""
+    slices = [
+        {"uuid": uuid, "name": "H200 MIG 1g.18gb", "used_mb": 5, "total_mb": 16_384, "lost": False}
+        for uuid in ("MIG-a", "MIG-b")
+    ]
+    fake = FakeNvml(gpus=[healthy("GPU-0", slices=slices)])
+    calls = nvml(fake)
+    one, _ = calls.devices()
+    assert calls.xids(one) == []
+    fake.xids["GPU-0"] += [(94, 2), (31, 2), (43, 1), 79]
+    assert calls.xids(one) == [43, 79]
+    fake.failing.add("nvmlDeviceGetGpuInstanceId")
+    fake.xids["GPU-0"] += [(94, 2)]
+    assert calls.xids(one) == [94]
+
+
 @pytest.mark.parametrize(
     ("function", "field"),
     [
