@@ -9,7 +9,8 @@ the disk to the trainer. What the trainer deletes meanwhile (it keeps the newest
 is told as gone: no failure, and no proof. Where the disk or this process cannot read one just now
 (a stale handle, no file descriptor left) it is looked at some times more before it is told. One
 that takes long to read (`LONG_S`) is told when that begins, too: terabytes take hours, in which the
-trainer has done its part.
+trainer has done its part. What a watcher after another finds there was mostly read before, and is
+read again when nothing new waits, the newest first.
 
 The first look tells an empty list: the watcher looks at checkpoints, even where there are none.
 Until the last claim is verified something is owed: a run's last checkpoint is often written just
@@ -19,6 +20,7 @@ before it ends, and the watcher stays for it.
 import errno
 import hashlib
 import logging
+import math
 import queue
 import stat
 import threading
@@ -88,11 +90,13 @@ class Checkpoints:
         self._dir, self._bytes_per_s, self._again_s = run_dir, bytes_per_s, again_s
         self._known: dict[str, _Seal | None] = {}
         self._sighted: dict[str, _Seal] = {}
-        self._turn = 0
-        self._jobs: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        self._turn = self._claimed = 0
+        self._jobs: queue.PriorityQueue[tuple[float, float, Path]] = queue.PriorityQueue()
         self._seen: queue.SimpleQueue[CheckpointSeen] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._began = False
+        self._began = self._resumed = False
+        self._found: frozenset[str] = frozenset()
+        """What was there when this watcher came after another."""
         self._reading: set[str] = set()
 
     def look(self, now: float) -> list[dict[str, Any]] | None:
@@ -102,9 +106,9 @@ class Checkpoints:
             OSError: the folder is there and cannot be listed, or nobody can read just now.
         """
         for folder in self._claims():
-            self._known[folder.name] = self._sighted.pop(folder.name)
+            seal = self._known[folder.name] = self._sighted.pop(folder.name)
             self._reading.add(folder.name)
-            self._jobs.put(folder)
+            self._jobs.put((*self._turn_of(folder.name, seal), folder))
         if not self._jobs.empty() and self._thread is None:
             self._thread = start_thread(self._work, "checkpoints")
         found = []
@@ -115,11 +119,21 @@ class Checkpoints:
             found.append(seen.wire())
         if self._began and not found:
             return None
+        if self._resumed and not self._began:
+            self._found = frozenset(self._sighted)
         self._began = True
         return found
 
+    def _turn_of(self, name: str, seal: _Seal) -> tuple[float, float]:
+        """Return when a checkpoint is to be read: what comes is, in its order, before what was."""
+        if name in self._found:
+            return math.inf, -seal[1]
+        self._claimed += 1
+        return self._claimed, 0.0
+
     def resume(self, payload: Any) -> None:
         """Leave out what stands in a recorded payload: it was verified then."""
+        self._resumed = True
         for row in payload if isinstance(payload, list) else []:
             if not isinstance(row, dict) or row.get("reads_bytes"):
                 continue
@@ -174,7 +188,7 @@ class Checkpoints:
     def _work(self) -> None:
         """Verify one after the other, for as long as the process lives."""
         while True:
-            folder = self._jobs.get()
+            *_, folder = self._jobs.get()
             try:
                 seen = verify(
                     self._dir,

@@ -467,3 +467,20 @@ def test_one_that_is_being_read_is_told_and_still_owed(run_dir: RunDir) -> None:
     source = Checkpoints(run_dir, bytes_per_s=100_000.0)
     assert [row.reads_bytes for row in look_until(source, 1)] == [5_000_002]
     assert source.owes()
+
+
+def test_a_new_watcher_reads_what_comes_before_what_was_there(run_dir: RunDir) -> None:
+    """Thirty kept ones of 84 GB take hours to read again, and the next is due in minutes."""
+    for step in (20, 40, 60):
+        manifest = save(run_dir, step) / "manifest.json"
+        os.utime(manifest, (step, step))
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
+    source.resume([{"path": "checkpoints/step_000060", "verified": True}])
+    assert source.look(0.0) == []
+    with no_threads():
+        for step in (80, 100):
+            save(run_dir, step)
+            for _ in range(2):
+                with pytest.raises(OSError, match="no thread can be started"):
+                    source.look(1.0)
+    assert [row.step for row in look_until(source, 4)] == [80, 100, 40, 20]
