@@ -4,10 +4,10 @@ Of all limits that hold for this process (its control group, that group's parent
 with the least room is told. Cached pages of files count as free, since the kernel takes them back:
 a run that reads much data fills the rest of the memory with them and lacks nothing. So do the
 kernel's caches of names and inodes, which a data set of millions of small files fills (version 1 of
-control groups does not tell them), and a rank's pages of mapped files (a data set), which are
-resident and not held. Memory that ranks share (tensors in /dev/shm) is resident in each of them:
-together they are told no more of it than there is. Both versions of control groups are read. Not
-counted to a rank: its children.
+control groups does not tell them), what ZFS caches beyond its least, and a rank's pages of mapped
+files (a data set), which are resident and not held. Memory that ranks share (tensors in /dev/shm)
+is resident in each of them: together they are told no more of it than there is. Both versions of
+control groups are read. Not counted to a rank: its children.
 """
 
 from collections.abc import Iterator
@@ -23,6 +23,8 @@ MB = 2**20
 _UNLIMITED_BYTES = 2**60
 _CACHED = ("inactive_file", "active_file", "slab_reclaimable")
 """Pages of files, and the kernel's caches of names and inodes, in a control group's words."""
+_ZFS = "spl/kstat/zfs/arcstats"
+"""What ZFS tells of its cache, which `MemAvailable` takes for memory in use."""
 _OWN, _SHARED = "RssAnon:", "RssShmem:"
 
 
@@ -74,7 +76,7 @@ class HostMemoryProbe:
             OSError: /proc/meminfo cannot be read.
         """
         host = _named_numbers((self._proc / "meminfo").read_text(encoding="ascii"))
-        levels = [_host_level(host), *self._group_levels()]
+        levels = [_host_level(host, self._zfs_bytes()), *self._group_levels()]
         tightest = min(levels, key=lambda level: level.limit - level.used)
         held = {rank: row for rank in self._ranks if (row := self._held(rank)) is not None}
         shared = sum(row.shared for row in held.values())
@@ -90,6 +92,16 @@ class HostMemoryProbe:
 
     def resume(self, payload: Any) -> None:
         """Nothing to take up: memory is what it is now."""
+
+    def _zfs_bytes(self) -> int:
+        """Return how much of its cache ZFS gives back; none where there is no ZFS."""
+        try:
+            text = (self._proc / _ZFS).read_text(encoding="ascii")
+        except (OSError, ValueError):
+            return 0
+        rows = (line.split() for line in text.splitlines())
+        told = {row[0]: int(row[2]) for row in rows if len(row) == 3 and row[2].isdecimal()}
+        return max(0, told.get("size", 0) - told.get("c_min", 0))
 
     def _group_levels(self) -> Iterator[Level]:
         """Return the limits of this process's control group and of those above it."""
@@ -124,8 +136,9 @@ class HostMemoryProbe:
         return Held(own=told["VmRSS:"]) if "VmRSS:" in told else None
 
 
-def _host_level(found: dict[str, int]) -> Level:
+def _host_level(found: dict[str, int], zfs_bytes: int) -> Level:
     total, free = found.get("MemTotal:", 0) * 1024, found.get("MemAvailable:", 0) * 1024
+    free += zfs_bytes
     return Level(used=max(0, total - free), limit=total)
 
 

@@ -71,6 +71,35 @@ def test_without_control_groups_the_host_says(kernel: Kernel) -> None:
     assert gb(kernel.look()) == (4.0, 64.0)
 
 
+ARC = """13 1 0x01 147 39984 5000000000 9000000000
+name                            type data
+hits                            4    123456
+c_min                           4    2147483648
+size                            4    {size}
+memory_all_bytes                4    68719476736
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "used_gb"),
+    [
+        (ARC.format(size=26 * GB), 37.0),
+        (ARC.format(size=GB), 61.0),
+        ("size 4 many\nc_min 4\n", 61.0),
+        ("größe 4 1", 61.0),
+    ],
+    ids=["full", "least", "torn", "not ASCII"],
+)
+def test_what_zfs_caches_beyond_its_least_counts_as_free(
+    tmp_path: Path, text: str, used_gb: float
+) -> None:
+    kernel = Kernel(tmp_path, available_gb=3)
+    folder = kernel.proc / "spl" / "kstat" / "zfs"
+    folder.mkdir(parents=True)
+    (folder / "arcstats").write_text(text)
+    assert gb(kernel.look()) == (used_gb, 64.0)
+
+
 def test_a_group_of_version_2_counts_without_cached_files(kernel: Kernel) -> None:
     kernel.says("0::/run/x")
     kernel.group("run/x", v2(10 * GB, 9.0, cached_gb=6.0))
