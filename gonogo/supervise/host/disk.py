@@ -3,17 +3,21 @@
 Told every `REPEAT_S`, and at once when it changed by more than `CHANGE_RATIO`, so that a disk that
 fills up between two checkpoints is seen before the next one. Whether lines can be written no figure
 tells (a quota, a read-only remount), so a file is tried: while it is refused, and for a minute
-after it, silence of the ranks says nothing of them. Whether a checkpoint is being written the
-folder tells, where drafts have names with a dot: a rank that writes beside its steps says nothing.
+after it, silence of the ranks says nothing of them. Whether a checkpoint is being written its
+folder tells: a rank that writes beside its steps says nothing. Drafts have names with a dot; what
+has neither such a name nor a manifest is one of a trainer that writes in place.
 """
 
 import os
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from gonogo.contract.observation import DiskSeen
+from gonogo.supervise.host.checkpoints import MANIFEST
 from gonogo.supervise.weather import takes_a_write
 
 REPEAT_S = 5.0
@@ -22,6 +26,8 @@ REFUSED_FOR_S = 60.0
 """Lines that could not be written may still be on their way for so long."""
 GREW_WITHIN_S = 60.0
 """A draft in which nothing was written for so long was left behind, or waits for a disk."""
+MOST_FILES = 512
+"""Files of a draft that are looked at, at most: of ranks that write at once any tells it."""
 TRIED_NAME = ".room"
 MB = 2**20
 UNCOUNTED_MB = 2.0**43
@@ -48,6 +54,8 @@ class Disk:
         self._grew: tuple[float, float] | None = None
         """When a draft was written to last, by the file system's clock, and when that was seen."""
         self._looked = False
+        self._whole: set[str] = set()
+        """Checkpoints that have their manifest."""
 
     def look(self, now: float) -> dict[str, Any] | None:
         """Return the room, when there is something to tell.
@@ -114,10 +122,10 @@ class Disk:
         What was written since the look before was, whatever the clock of a file server says.
         """
         latest = 0.0
-        for folder in (self._path / "checkpoints").glob(".*.draft"):
-            for path in (folder, *folder.glob("*")):
-                with suppress(OSError):
-                    latest = max(latest, path.stat().st_mtime)
+        for folder in self._drafts():
+            files = chain(folder.glob("*"), folder.glob("*/*"))
+            for path in (folder, *islice(files, MOST_FILES)):
+                latest = max(latest, _written_at(path))
         watched, self._looked = self._looked, True
         if not latest:
             self._grew = None
@@ -126,6 +134,32 @@ class Disk:
             fresh = watched or abs(time.time() - latest) < GREW_WITHIN_S
             self._grew = latest, now if fresh else float("-inf")
         return now - self._grew[1] < GREW_WITHIN_S
+
+    def _drafts(self) -> Iterator[Path]:
+        """Yield the folders of drafts, and the newest one that has no manifest yet."""
+        folder, begun = self._path / "checkpoints", []
+        yield from folder.glob(".*.draft")
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return
+        self._whole.intersection_update(names)
+        for name in names:
+            if name in self._whole or name.startswith("."):
+                continue
+            if (folder / name / MANIFEST).exists():
+                self._whole.add(name)
+            else:
+                begun.append(folder / name)
+        if begun:
+            yield max(begun, key=_written_at)
+
+
+def _written_at(path: Path) -> float:
+    """Return when something was written there, in Unix seconds; 0.0 where nobody says."""
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
 
 
 def _signs(seen: DiskSeen) -> tuple[bool, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -91,9 +92,29 @@ def test_a_checkpoint_is_being_written_while_its_draft_grows(tmp_path: Path) -> 
     assert saving(1.0)  # told at once
     assert saving(0.9 + GREW_WITHIN_S)
     assert not saving(1.1 + GREW_WITHIN_S)  # it waits for a disk
-    (draft / "optimizer.pt").write_bytes(b"x")
+    (draft / "manifest.json").write_bytes(b"{}")
     draft.rename(draft.with_name("step_000020"))
     assert not saving(1.1 + GREW_WITHIN_S + REPEAT_S)
+
+
+@pytest.mark.parametrize("file", ["model.pt", "rank1/__1_0.distcp"], ids=["flat", "sharded"])
+def test_one_that_is_written_in_place_is_being_written_until_it_has_its_manifest(
+    tmp_path: Path, file: str
+) -> None:
+    """A trainer that saves in a thread, and keeps one: the disk holds two and a half."""
+    folder, disk, now = tmp_path / "checkpoints", Disk(tmp_path), time.time()
+    assert (disk.look(0.0) or {})["saving"] is False
+    for step in (200, 400):
+        place = folder / f"step_{step:06d}" / file
+        place.parent.mkdir(parents=True)
+        for n in (1, 2):
+            place.write_bytes(b"x" * n)
+            os.utime(place, (now, now + step + n))
+            assert (disk.look(step + n * GREW_WITHIN_S) or {})["saving"] is True
+        (folder / f"step_{step:06d}" / "manifest.json").write_bytes(b"{}")
+        assert (disk.look(step + 2 * GREW_WITHIN_S + REPEAT_S) or {})["saving"] is False
+    shutil.rmtree(folder / "step_000200")
+    assert (disk.look(900.0) or {})["saving"] is False
 
 
 @pytest.mark.parametrize("ahead_s", [-300.0, 300.0])
