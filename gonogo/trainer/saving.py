@@ -40,8 +40,11 @@ class Saving:
             return due
         return ask(lambda: time.monotonic() - self._saved_at >= every_s)
 
-    def seal(self, folder: Path, *, rank: int, step: int) -> None:
-        """Write the manifest of a checkpoint that lies where the watcher looks; rank 0 does."""
+    def owes_manifest(self, folder: Path, *, rank: int) -> bool:
+        """Say whether rank 0's checkpoint lies where the watcher looks, without a manifest yet."""
         ours = folder.absolute().parent == self._run.path / "checkpoints"
-        if rank == 0 and ours and folder.is_dir() and not (folder / MANIFEST).exists():
-            save_manifest(folder, step)
+        return rank == 0 and ours and folder.is_dir() and not (folder / MANIFEST).exists()
+
+    def seal(self, folder: Path, *, step: int) -> None:
+        """Write the manifest of a checkpoint, for which every file of it is read."""
+        save_manifest(folder, step)

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -87,6 +87,7 @@ class SupervisedBeat(Beat):
         self._raised_in: tuple[int, str] | None = None
         self._began_after = self.ended
         self._saving = Saving(run_dir, ended=self.ended)
+        self._thread = threading.get_ident()
         atexit.register(self._at_exit)
         voice.start()
         if voice.is_ours:
@@ -242,12 +243,19 @@ class SupervisedBeat(Beat):
             yield batch
 
     def checkpoint(self, path: str | Path) -> None:
-        """Seal a checkpoint, where that is ours to do, and say that it is whole."""
+        """Seal a checkpoint, where that is ours to do, and say that it is whole.
+
+        Sealing reads every file, which takes minutes of a large one: that is part of saving it,
+        wherever the rank stands. In a thread of its own it changes nothing of where that is.
+        """
         voice, folder = self._voice, Path(path)
         if not voice.is_ours:
             return
         try:
-            self._saving.seal(folder, rank=self.rank, step=self.ended)
+            if self._saving.owes_manifest(folder, rank=self.rank):
+                beside = threading.get_ident() != self._thread
+                with nullcontext() if beside else self.section("checkpoint"):
+                    self._saving.seal(folder, step=self.ended)
         except OSError as error:
             voice.say("error", **_told(error))
         else:

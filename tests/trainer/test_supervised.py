@@ -750,6 +750,47 @@ def test_a_checkpoint_in_the_run_directory_gets_a_manifest_that_holds(run: Path)
     assert told.dt is not None
 
 
+def test_what_it_takes_to_seal_one_is_part_of_saving_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read 150 GB takes minutes: told as no section, or as logging, that is a hang."""
+    monkeypatch.setattr(saving, "save_manifest", lambda *_: time.sleep(1.5))
+    with gonogo.trainer.attach(run) as beat:
+        beat.step(loss=1.0)
+        beat.enter("log")
+        folder = beat.checkpoint_path()
+        assert folder is not None
+        folder.mkdir(parents=True)
+        beat.checkpoint(folder)
+        beat.step(loss=1.0)
+    lines = lines_of(run)
+    sealing = next(line for line in lines if line.section == "checkpoint")
+    (told,) = said(lines, "checkpoint")
+    assert told.mono - sealing.mono > 0.4
+    assert (told.section, told.dt) == ("log", None)
+    assert (said(lines, "step_end")[1].dt_step_s or 9.0) < 1.5
+
+
+def test_one_that_is_sealed_beside_the_steps_moves_no_rank(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "save_manifest", lambda *_: time.sleep(0.3))
+    with gonogo.trainer.attach(run) as beat:
+        beat.step(loss=1.0)
+        folder = beat.checkpoint_path()
+        assert folder is not None
+        folder.mkdir(parents=True)
+        thread = threading.Thread(target=beat.checkpoint, args=(folder,))
+        with beat.section("forward"):
+            thread.start()
+            train(beat, 3)
+            thread.join()
+            train(beat, 2)
+    lines = lines_of(run)
+    assert {line.section for line in lines} == {"boot", None, "forward"}
+    assert len(said(lines, "checkpoint")) == 1
+
+
 def test_only_rank_0_writes_the_manifest(run: Path) -> None:
     with gonogo.trainer.attach(run, rank=1, world_size=2) as beat:
         beat.step(loss=1.0)
