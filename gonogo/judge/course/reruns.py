@@ -1,8 +1,9 @@
 """From where is a phase that failed run again, and up to which step? Pure.
 
 A rerun begins at the last checkpoint before the failure, from step 1 where there is none, and ends
-soon after the step that failed: by then the failure has come again, or it has not. What it says of
-the gate is nothing: that is for the run in which the phase then goes on to its last step.
+soon after the step that failed: by then the failure has come again, or it has not. No gate decides
+it: that is for the run in which the phase then goes on to its last step. What its own steps fail
+for good of that gate counts for that run, which sees the steps after its checkpoint alone.
 
 No checkpoint goes on with other data (`nsa.resume` refuses it), and the step that failed says
 nothing of them: such a rerun begins at step 1, and answers so many steps after that.
