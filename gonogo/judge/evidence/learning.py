@@ -7,6 +7,7 @@ while, or what stops changing in mid-run, is the watchdog's (D9, D10).
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from itertools import chain, pairwise
 
 from gonogo.contract.heartbeat import Identity, Msg
@@ -22,6 +23,10 @@ ALIKE_STEPS = 20
 """Steps of which no model has the bit-equal loss."""
 ALIKE_EVALUATIONS = 4
 """So many on one set, `ALIKE_STEPS` apart, do not find the bit-equal loss where a weight moved."""
+SHARES = ((10_000, 1e-12), (256, 1e-7))
+"""Of so many examples at most an evaluation may tell the share that was wrong, which stays equal
+where weights move, and how far off a number may be that is one: in double and single precision."""
+PERCENT = 100.0
 TAKEN_EVALUATIONS = 2
 """So many do not find the bit-equal exact loss of the step before them."""
 RATE_ERROR_RATIO = 1e-6
@@ -291,7 +296,8 @@ def _of_our_protocol(ranks: Training) -> list[RankSteps]:
 def _one_validation(ranks: Training, rules: Rules) -> Iterator[str]:
     """Compare that ranks took steps with what their evaluations found, on one set or on several.
 
-    As in `_one_loss` what may be rounded does not count, and one that moves on a rank excuses all.
+    As in `_one_loss` what may be rounded does not count, nor does the share of a few examples, and
+    one that moves on a rank excuses all.
     """
     told = [_found(row) for row in ranks.values() if row.evals]
     spans = {span for rows in told for span in rows.values()}
@@ -341,8 +347,18 @@ def _found(row: RankSteps) -> dict[int, Span]:
 
 
 def _is_exact(low: float, high: float) -> bool:
-    """Say whether one of the numbers is neither rounded nor of half precision, nor zero."""
-    return is_exact(low) or is_exact(high)
+    """Say whether one of the numbers is neither rounded nor of half precision, zero nor a share."""
+    return any(is_exact(value) and not _is_share(value) for value in (low, high))
+
+
+def _is_share(value: float) -> bool:
+    """Say whether a number may be the share of a few examples that were wrong, or in percent."""
+    for part in (value, value / PERCENT):
+        for most, error in SHARES:
+            share = Fraction(part).limit_denominator(most)
+            if 0 < abs(share) <= 1 and abs(part - share) <= error:
+                return True
+    return False
 
 
 def _alike_steps(rules: Rules) -> int:

@@ -490,6 +490,31 @@ def test_steps_of_training_move_what_evaluations_find(
     assert found == [text] * named
 
 
+@pytest.mark.parametrize(
+    ("loss", "named"),
+    [
+        (1 / 3, False),
+        (31 / 360, False),
+        (100 * 4 / 30, False),  # percent
+        (0.13333334028720856, False),  # 4 of 30 in single precision
+        (0.13333332538604736, False),  # 26 of 30 were right, subtracted from 1 there
+        (-2 / 3, False),
+        (1 / 10_007, True),
+        (700 / 3, True),  # no share
+        (3e-8, True),
+        (0.6931471805599453, True),
+        (0.6931471824645996, True),
+    ],
+)
+def test_the_share_of_a_few_examples_that_are_wrong_stays_where_weights_move(
+    loss: float, named: bool
+) -> None:
+    """A classifier finds no more of a small set for a while, or begins with its largest class."""
+    lines = evaluated(dict.fromkeys((10, 20, 30, 40), loss))
+    found = told({0: lines}, order_of(sets={"phases.smoke.steps": 40}))
+    assert [row.startswith("the validation loss is ") for row in found] == [True] * named
+
+
 def test_an_evaluation_that_moves_on_one_rank_moves() -> None:
     order = order_of(sets={"phases.smoke.steps": 40})
     still = dict.fromkeys((10, 20, 30, 40), EXACT)
