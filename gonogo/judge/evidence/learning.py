@@ -227,14 +227,19 @@ def _of_steps(count: int, steps: int, whose: str = "") -> str:
 def _negative_rate(ranks: Training, rules: Rules) -> Iterator[str]:
     """Compare that ranks took steps with a rate that goes the other way.
 
-    A schedule that goes on behind its end falls below 0, and no optimizer refuses that.
+    A schedule that goes on behind its end falls below 0, and no optimizer refuses that. Who asks it
+    once it has gone on tells with each step the rate of the next one: that of the last step alone
+    was taken by none.
     """
-    rates = [row.samples("lr").values() for row in _of_our_protocol(ranks)]
-    largest = _largest(chain(*rates))
-    steps = max(
-        (sum(rate < -RATE_ERROR_RATIO * largest for rate in row) for row in rates), default=0
-    )
-    if steps:
+    rates = [row.samples("lr") for row in _of_our_protocol(ranks)]
+    least = -RATE_ERROR_RATIO * _largest(chain.from_iterable(row.values() for row in rates))
+    below = [{step for step, rate in row.items() if rate < least} for row in rates]
+    taken = [
+        found
+        for found, row in zip(below, rates, strict=True)
+        if len(row) == 1 or found != {max(row, default=0)}
+    ]
+    if steps := max(map(len, taken), default=0):
         yield f"the learning rate is negative at {steps} steps: they raised what they were to lower"
 
 

@@ -307,6 +307,10 @@ def test_a_rate_that_was_printed_may_be_rounded_to_0() -> None:
         ([-1e-3] * 20, 20),
         ([1e-3, NAN, -1e-4, -math.inf] * 5, 10),
         ([1e-3] * 19 + [-1e-19], 0),  # a sum that ends at 0
+        ([1e-3 * (1 - n / 19) for n in range(1, 21)], 0),  # each that of the step after it
+        ([1e-3 * (1 - n / 18) for n in range(1, 21)], 2),
+        ([1e-3] * 18 + [-1e-4, 1e-3], 1),
+        ([-1e-4] + [None] * 19, 1),
         ([1e-3] * 20, 0),
         ([None] * 20, 0),
     ],
