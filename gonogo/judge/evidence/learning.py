@@ -40,6 +40,13 @@ APART_RATIO = 1e-3
 DDP, FSDP = "DDP", "FSDP"
 """Backends whose ranks take the same step: each tells the norm of all gradients, and it may be that
 of its own shard."""
+NOT_AVERAGED = (
+    "their gradients were not averaged, or each told that of its own (tell the norm of the averaged"
+    " gradients of all parts of the model, or none)"
+)
+TWO_COURSES = (
+    "they did not take the same steps, or each told that of its own (tell the largest of all)"
+)
 MOST_TOLD = 4
 """Losses that a sentence names."""
 
@@ -89,7 +96,8 @@ def _nothing_applied(ranks: Training, rules: Rules) -> Iterator[str]:
         if told and _is_most(count, len(told)):
             yield (
                 f"rank {rank} says of {_of_steps(count, len(told), 'its ')} that its update was"
-                " left out (skipped, not finite, or its loss scale lowered)"
+                " left out (skipped, not finite, or its loss scale lowered; one that was not due,"
+                " of gradient accumulation, is not left out, and tells no `skipped`)"
             )
 
 
@@ -201,10 +209,10 @@ def _no_rate(ranks: Training, rules: Rules) -> Iterator[str]:
     if steps < ALIKE_STEPS or not all(map(_is_most, still, map(len, rates))):
         return
     if largest == 0.0:
-        yield f"the learning rate is 0 or not finite at each of {steps} steps: they changed nothing"
+        at = f"0 or not finite at each of {steps} steps"
     else:
-        of = _of_steps(min(still), steps)
-        yield f"the learning rate is 0, next to it or not finite at {of}: they changed nothing"
+        at = f"0, next to it or not finite at {_of_steps(min(still), steps)}"
+    yield f"the learning rate is {at}: they changed nothing (of several rates tell the largest)"
 
 
 def _largest(rates: Iterable[float]) -> float:
@@ -252,7 +260,10 @@ def _no_gradient(ranks: Training, rules: Rules) -> Iterator[str]:
     norms = [row.samples("grad_norm").values() for row in _of_our_protocol(ranks)]
     steps = max(map(len, norms), default=0)
     if steps >= ALIKE_STEPS and not any(chain(*norms)):
-        yield f"the gradient norm is 0 at each of {steps} steps: they changed nothing"
+        yield (
+            f"the gradient norm is 0 at each of {steps} steps: they changed nothing (one that was"
+            " not computed is left out)"
+        )
 
 
 def _apart(ranks: Training, rules: Rules) -> Iterator[str]:
@@ -262,8 +273,8 @@ def _apart(ranks: Training, rules: Rules) -> Iterator[str]:
     through is another one: each rank then has a model of its own, and one of them is evaluated.
     """
     for name, backends, what, why in (
-        ("grad_norm", {DDP}, "gradient norm", "their gradients were not averaged"),
-        ("lr", {DDP, FSDP}, "learning rate", "they did not take the same steps"),
+        ("grad_norm", {DDP}, "gradient norm", NOT_AVERAGED),
+        ("lr", {DDP, FSDP}, "learning rate", TWO_COURSES),
     ):
         told = [(rank, row) for rank, row in sorted(ranks.items()) if row.backend in backends]
         for rank, row in told[1:]:

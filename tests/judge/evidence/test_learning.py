@@ -257,8 +257,9 @@ def test_a_run_whose_loss_never_moves_is_inconclusive(norm: float | None) -> Non
 
 LONGER = tuple(2.0 + n / 7 for n in range(40))
 MOVES = LONGER[:20]
-STILL = "the learning rate is 0 or not finite at each of 20 steps: they changed nothing"
-MOST = "the learning rate is 0, next to it or not finite at {} of 20 steps: they changed nothing"
+LARGEST = "they changed nothing (of several rates tell the largest)"
+STILL = f"the learning rate is 0 or not finite at each of 20 steps: {LARGEST}"
+MOST = "the learning rate is 0, next to it or not finite at {} of 20 steps: " + LARGEST
 
 
 @pytest.mark.parametrize(
@@ -342,7 +343,10 @@ def test_who_left_most_updates_out_took_few_steps(
     ] * named
 
 
-NO_GRADIENT = "the gradient norm is 0 at each of 20 steps: they changed nothing"
+NO_GRADIENT = (
+    "the gradient norm is 0 at each of 20 steps: they changed nothing (one that was not computed is"
+    " left out)"
+)
 
 
 @pytest.mark.parametrize(
@@ -423,6 +427,29 @@ def test_who_averages_gradients_takes_one_step_with_its_peers(
     }
     found = told(lines, order_of(sets={"phases.smoke.steps": 20}))
     assert [text.startswith(said or "") for text in found] == [True] * (said is not None)
+
+
+@pytest.mark.parametrize(
+    ("says", "others", "what"),
+    [
+        ({"skipped": True}, {}, "tells no `skipped`"),
+        ({"lr": 0.0}, {"lr": 0.0}, "of several rates tell the largest"),
+        ({"grad_norm": 0.0}, {"grad_norm": 0.0}, "one that was not computed is left out"),
+        ({"grad_norm": 1.0}, {"grad_norm": 2.0}, "of all parts of the model, or none"),
+        ({"lr": 1.0}, {"lr": 2.0}, "tell the largest of all"),
+    ],
+)
+def test_who_trains_in_another_way_reads_what_to_tell(
+    says: dict[str, Any], others: dict[str, Any], what: str
+) -> None:
+    lines = {
+        rank: of_rank(
+            rank, steps_that(*({"loss": m, **row} for m in MOVES)), backend="DDP", torch="2.13"
+        )
+        for rank, row in enumerate((says, others))
+    }
+    (found,) = told(lines, order_of(sets={"phases.smoke.steps": 20}))
+    assert what in found
 
 
 def test_a_run_whose_ranks_each_trained_a_model_of_its_own_is_inconclusive() -> None:
