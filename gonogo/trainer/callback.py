@@ -151,9 +151,9 @@ class CallbackBeat:
         beat.__exit__(None if error is None else type(error), error, None)
 
 
-def largest_rate(optimizer: Any) -> Any:
-    """Return the learning rate of an optimizer; a part of it may have 0, or find its own (None)."""
-    rates = (group.get("lr") for group in optimizer.param_groups)
+def largest_rate(*optimizers: Any) -> Any:
+    """Return the learning rate of optimizers; a part of one may have 0, or find its own (None)."""
+    rates = (group.get("lr") for each in optimizers for group in each.param_groups)
     return max((rate for rate in rates if rate is not None), default=None)
 
 

@@ -137,7 +137,7 @@ class GonogoCallback(Callback):
         losses, tokens = self._losses, self._tokens
         self._losses, self._tokens = [], None
         loss = sum(map(float, losses)) / len(losses) if losses else None
-        rate = largest_rate(trainer.optimizers[0]) if trainer.optimizers else None
+        rate = largest_rate(*trainer.optimizers)
         follows = self._told.end_step(loss, tokens, lr=rate, **_scaled(trainer))
         self._let_go_on(trainer, trainer.global_step - self._told.ended)
         if follows.save:

@@ -96,3 +96,11 @@ def test_the_rate_of_an_optimizer_is_the_largest_of_its_parts(
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     assert largest_rate(optimizer) == told
+
+
+def test_the_rate_of_several_optimizers_is_the_largest_of_all() -> None:
+    """The first may stand at 0 while another learns, as in stages."""
+    rates = (0.0, 0.1)
+    optimizers = [torch.optim.SGD([torch.zeros(1)], lr=rate) for rate in rates]
+    assert largest_rate(*optimizers) == 0.1
+    assert largest_rate() is None

@@ -131,6 +131,7 @@ def test_a_batch_in_which_two_optimizers_step_is_one_step(tmp_path: Path) -> Non
     told = [line.loss for line in said(lines, "progress")]
     losses = json.loads((tmp_path / "losses0.json").read_text())
     assert told == pytest.approx(losses, rel=1e-6), "of both, though nothing is returned"
+    assert {line.lr for line in said(lines, "progress")} == {0.5}, "the larger one"
 
 
 def test_a_run_of_two_optimizers_is_resumed_after_its_own_step(tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ class Pair(Line):
         self.losses.append(sum(losses))
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:  # type: ignore[override]
-        return [torch.optim.SGD(part.parameters(), lr=0.5) for part in (self.layer, self.other)]
+        rates = ((self.layer, 0.25), (self.other, 0.5))
+        return [torch.optim.SGD(part.parameters(), lr=rate) for part, rate in rates]
 
 
 def main() -> None:
