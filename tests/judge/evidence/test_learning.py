@@ -532,7 +532,7 @@ def test_steps_of_training_move_what_evaluations_find(
         (-2 / 3, False),
         (1 / 10_007, True),
         (700 / 3, True),  # no share
-        (3e-8, True),
+        (3.123456789e-8, True),
         (0.6931471805599453, True),
         (0.6931471824645996, True),
     ],

@@ -56,7 +56,7 @@ class EqualValues:
     single: bool = False
     """Whether a value was told that no half-precision number holds."""
     unrounded: bool = False
-    """Whether a value was told with more than six decimals."""
+    """Whether a value was told with more than six decimals and digits."""
     most: float | None = None
     """The largest value told."""
     ceiling: bool = False
@@ -128,23 +128,25 @@ class Frozen(Detector[Still]):
     name = outcome.Detector.FROZEN
     sentence = (
         "The loss is bit-equal on `loss_steps` applied steps running, or the gradient norm on"
-        " `grad_norm_steps`: suspect; on `halt_x` times as many: halt. Both limits grow with what"
-        " the run has shown to be its way: no suspicion below twice, no halt below three times the"
-        " longest run of equal values that ended by itself (a trainer that refreshes its loss every"
-        " 50 steps), and are five times as long where a number of another trainer than ours has not"
-        " changed eight times yet. While the norm moves, no equal loss halts that another trainer"
-        " than ours tells: one of more than six decimals warns; ours tells none twice, so one of"
-        " 0.05 or more halts. A loss of exactly zero never halts. Where no norm that used to move"
-        " stands still as well, five times as many steps are needed of a loss that has never"
-        " changed or has six decimals at most, and one that was only ever told in half precision,"
-        " or is rounded and below 0.05, does not halt; one that was read from what a program"
-        " prints halts only with more decimals than that. An equal norm counts only after it has"
-        " moved, not at zero (D12), and never at the order's clipping limit or at the largest"
-        " ever told where that is a round number or was told before, which is such a limit."
+        " `grad_norm_steps`: suspect; on `halt_x` times as many: halt. Both limits grow with"
+        " what the run has shown to be its way: no suspicion below twice, no halt below three"
+        " times the longest run of equal values that ended by itself (a trainer that refreshes"
+        " its loss every 50 steps), and are five times as long where a number of another trainer"
+        " than ours has not changed eight times yet. While the norm moves, no equal loss halts"
+        " that another trainer than ours tells: one of more than six decimals and digits warns;"
+        " ours tells none twice, so one of 0.05 or more halts. A loss of exactly zero never"
+        " halts. Where no norm that used to move stands still as well, five times as many steps"
+        " are needed of a loss that has never changed or has six decimals or digits at most, and"
+        " one that was only ever told in half precision, or is rounded and below 0.05, does not"
+        " halt; one that was read from what a program prints halts only with more decimals and"
+        " digits than that. An equal norm counts only after it has moved, not at zero (D12), and"
+        " never at the order's clipping limit or at the largest ever told where that is a round"
+        " number or was told before, which is such a limit."
     )
     State = Still
-    version = 2
-    """2: equal values that a restart cut short widen no limit."""
+    version = 3
+    """2: equal values that a restart cut short widen no limit. 3: a small number of six digits at
+    most (1.05e-05) is rounded."""
     steps = True
 
     def observe_step(self, own: Still, step: Step, view: View) -> Seen[Still]:
@@ -277,8 +279,10 @@ def is_exact(value: float) -> bool:
 
 
 def _is_unrounded(value: float) -> bool:
-    """Whether a number has more than six decimals."""
-    return round(value, FEW_DECIMALS) != value
+    """Whether a number has more than six decimals, and as many digits: `1.05e-05` has three."""
+    if round(value, FEW_DECIMALS) == value:
+        return False
+    return float(f"{value:.{FEW_DECIMALS - 1}e}") != value
 
 
 def _fits_half(value: float) -> bool:

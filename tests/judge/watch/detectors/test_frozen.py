@@ -253,6 +253,21 @@ def test_a_small_loss_of_few_decimals_is_coarse(loss: float, found: int) -> None
     assert len(feed(Frozen, clipped.many(200, loss=loss, grad_norm=1.0)).halts) == found
 
 
+@pytest.mark.parametrize(
+    ("digits", "found"), [(1, 0), (3, 0), (6, 0), (7, 1), (17, 1)]
+)  # as `1e-05`, `1.05e-05`, …
+def test_a_small_loss_of_few_digits_is_rounded_though_its_decimals_are_many(
+    digits: int, found: int
+) -> None:
+    """A fit that converges: its last hundred losses differ by less than what is printed of them."""
+    ran = Ran(order_of({}, entry="their.trainer"))
+    for number in range(200):
+        ran.step(loss=float(f"{(1.0 + 1.0 / (1 + number)) * 1.2345678901e-05:.{digits - 1}e}"))
+    last = float(f"{1.23456789012345e-05:.{digits - 1}e}")
+    assert len(feed(Frozen, ran.many(1000, loss=last)).halts) == found
+    assert is_exact(last) is bool(found)
+
+
 def test_numbers_that_never_moved_halt_however_coarse_they_are() -> None:
     assert feed(Frozen, Ran().many(199, loss=2.5, grad_norm=1.0)).halts == []
     assert len(feed(Frozen, Ran().many(200, loss=2.5, grad_norm=1.0)).halts) == 1
