@@ -50,6 +50,8 @@ LAST_STEP_FIRST = 4
 """Version of the facts since which who came to the last step before he could leave completed."""
 ONE_IDENTITY = 4
 """Version of the facts since which a rank is one thing all the while, whatever was ordered."""
+DONE_ITSELF = 4
+"""Version of the facts since which who says that it is done came to that step itself."""
 FIRST_HEARD = 4
 """Version of the facts since which a device's first sample is held against its preflight."""
 HALT = ".HALT"
@@ -165,6 +167,24 @@ def _error_before_done(record: RunRecord, rules: Rules) -> Iterator[str]:
         for boot in steps.boots:
             if boot.error_seq is not None and boot.error_seq < boot.done_seq:
                 yield f"rank {rank} said error before it said done"
+
+
+def _done_elsewhere(record: RunRecord, rules: Rules) -> Iterator[str]:
+    """Compare at which step a rank's last process was done with the last one that it has ended.
+
+    The steps behind that are an earlier process's, and what this one goes on from holds none of
+    them. One that found all its work done has ended none.
+    """
+    if rules.steps is None or rules.facts_v < DONE_ITSELF:
+        return
+    for rank, steps in sorted(record.ranks.items()):
+        last = steps.boots[-1] if steps.boots else None
+        if last is None or last.done_step is None:
+            continue
+        ended = max((step for step, _ in last.steps.steps_of(Msg.STEP_END)), default=None)
+        if ended is not None and ended < min(last.done_step, rules.steps):
+            done = f"rank {rank} said that it was done at step {last.done_step}"
+            yield f"{done}, and the last step that its process ended is {ended}"
 
 
 def _asked_to_end(record: RunRecord, rules: Rules) -> Iterator[str]:
@@ -412,6 +432,7 @@ RULES: tuple[Callable[[RunRecord, Rules], Iterator[str]], ...] = (
     _trained_as_two,
     _two_writers,
     _error_before_done,
+    _done_elsewhere,
     _asked_to_end,
     _exits,
     _unheard,

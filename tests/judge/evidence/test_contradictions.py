@@ -171,6 +171,57 @@ def test_what_said_error_is_not_done_afterwards(lines: list[str], count: int) ->
     assert found == ["rank 0 said error before it said done"] * count
 
 
+def process(boot: str, began: int, ended: int, done: int | None) -> list[Heartbeat]:
+    """One process of rank 0: it goes on after a step, ends some, and perhaps says `done`."""
+    own = {"boot": boot, "pid": ord(boot)}
+    start = 1000.0 * ord(boot)
+    said = {"run": ORDER.run, "attempt": ORDER.attempt}
+    lines = [beat(1, start, msg="boot", step=began, **own, **said)]
+    for step in range(began + 1, ended + 1):
+        lines.append(beat(len(lines) + 1, start + step, msg="step_end", step=step, **own))
+    if done is None:
+        return lines
+    return [*lines, beat(len(lines) + 1, start + ended, msg="done", step=done, **own)]
+
+
+@pytest.mark.parametrize(
+    ("processes", "ended"),
+    [
+        ([("a", 0, STEPS, STEPS)], None),
+        ([("a", 0, STEPS, None), ("b", 6, STEPS, STEPS)], None),
+        ([("a", 0, STEPS, None), ("b", STEPS, STEPS, STEPS)], None),
+        ([("a", 0, STEPS, STEPS + 1)], None),
+        ([("a", 0, STEPS, None), ("b", 6, 8, 8)], None),
+        ([("a", 0, STEPS, None), ("b", 6, 8, None)], None),
+        ([("a", 0, STEPS, None), ("b", 6, 8, STEPS)], 8),
+        ([("a", 6, STEPS, STEPS), ("b", 0, 6, STEPS)], 6),
+    ],
+    ids=[
+        *("one process", "made again", "all was done", "beyond", "says so", "never done"),
+        *("gone back", "halves in turn"),
+    ],
+)
+def test_a_rank_is_done_at_the_step_that_its_process_came_to(
+    processes: list[tuple[str, int, int, int | None]], ended: int | None
+) -> None:
+    lines = [line for row in processes for line in process(*row)]
+    sentence = (
+        f"rank 0 said that it was done at step {STEPS},"
+        f" and the last step that its process ended is {ended}"
+    )
+    assert told({0: lines}) == ([] if ended is None else [sentence])
+
+
+@pytest.mark.parametrize(("facts_v", "count"), [(3, 0), (4, 1)])
+def test_a_release_that_believed_any_done_is_replayed_as_it_judged(
+    facts_v: int, count: int
+) -> None:
+    lines = [*process("a", 0, STEPS, None), *process("b", 6, 8, STEPS)]
+    record = RunRecord(order=ORDER, ranks={0: build_rank_steps(lines)})
+    rules = build_rules(ORDER).model_copy(update={"facts_v": facts_v})
+    assert len(find_contradictions(record, rules)) == count
+
+
 @pytest.mark.parametrize(
     ("reason", "count"), [(OutcomeCode.COMPLETED, 2), (OutcomeCode.HALTED, 0), (None, 0)]
 )
