@@ -17,6 +17,8 @@ from gonogo.judge.watch.detectors.frozen import is_exact, is_round
 
 NOTHING_LEARNT = 4
 """Version of the facts since which steps that changed no weight are no training."""
+SHARING_UNTOLD = 4
+"""Version since which it is listed that ranks do not say how they train together."""
 SCALING_STEPS = 8
 """Of so many each may be left out where a loss is scaled: each halves the scale, from 2^16."""
 ALIKE_STEPS = 20
@@ -284,6 +286,33 @@ def _apart(ranks: Training, rules: Rules) -> Iterator[str]:
                 at = f"{_of_steps(count, steps)} ({row.backend})"
                 yield f"the {what} of ranks {first} and {rank} differs at {at}: {why}"
                 break
+
+
+def find_untold_sharing(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Yield that ranks may each have trained a model of their own, where nobody can say.
+
+    One that averages gradients by means of its own may tell the norm of its own share: who tells no
+    backend is no contradiction, and one that was never wrapped looks the same.
+    """
+    if rules.facts_v < SHARING_UNTOLD:
+        return
+    told = [
+        (rank, row)
+        for rank, row in sorted(ranks.items())
+        if row.backend in (None, DDP) and row.identity() not in (None, Identity())
+    ]
+    untold = [rank for rank, row in told if row.backend is None]
+    for rank, row in told[1:] if untold else ():
+        first, usual = told[0]
+        count, steps = _differing(usual.samples("grad_norm"), row.samples("grad_norm"))
+        if steps >= ALIKE_STEPS and _is_most(count, steps):
+            yield (
+                f"backend: rank {untold[0]} does not say by what gradients are averaged, and the"
+                f" gradient norm of ranks {first} and {rank} differs at {_of_steps(count, steps)}:"
+                " whether they trained one model nobody knows (attach(model=…) sees it of a model"
+                " that is wrapped)"
+            )
+            return
 
 
 def _differing(one: Mapping[int, float], other: Mapping[int, float]) -> tuple[int, int]:

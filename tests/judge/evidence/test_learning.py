@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.judge.evidence.contradictions import find_contradictions
+from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.evidence.learning import find_untold_sharing
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
@@ -450,6 +452,53 @@ def test_who_trains_in_another_way_reads_what_to_tell(
     }
     (found,) = told(lines, order_of(sets={"phases.smoke.steps": 20}))
     assert what in found
+
+
+@pytest.mark.parametrize(
+    ("others", "backends", "rank"),
+    [
+        ([norm * 1.01 for norm in NORMS], (None, None), 0),
+        ([norm * 1.01 for norm in NORMS], ("DDP", None), 1),
+        ([norm * 1.01 for norm in NORMS], (None, "DDP"), 0),
+        ([norm * 1.01 for norm in NORMS], ("DDP", "DDP"), None),
+        ([norm * 1.01 for norm in NORMS], (None, "FSDP"), None),
+        ([norm * 1.0005 for norm in NORMS], (None, None), None),
+        ([9.0] * 10 + NORMS[10:], (None, None), None),
+        ([9.0] * 19 + [None], (None, None), None),
+    ],
+)
+def test_ranks_that_do_not_say_how_they_train_together_are_told_of(
+    others: list[float | None], backends: tuple[str | None, str | None], rank: int | None
+) -> None:
+    ranks = {
+        number: build_rank_steps(
+            of_rank(
+                number,
+                steps_that(*({"loss": m, "grad_norm": x} for m, x in zip(MOVES, row, strict=True))),
+                backend=backends[number],
+                torch="2.13",
+            )
+        )
+        for number, row in enumerate((NORMS, others))
+    }
+    found = list(find_untold_sharing(ranks, build_rules(ORDER)))
+    assert [text.startswith(f"backend: rank {rank} does not") for text in found] == [True] * (
+        rank is not None
+    )
+
+
+@pytest.mark.parametrize(("facts_v", "listed"), [(3, False), (4, True)])
+def test_a_release_that_did_not_ask_how_ranks_train_together_is_replayed_as_it_judged(
+    facts_v: int, listed: bool
+) -> None:
+    order = order_of(sets={"phases.smoke.steps": 20})
+    ranks = healthy_ranks(order)
+    for row in (line for rank in ranks for line in rank.lines):
+        row.pop("backend", None)
+        row.update({"grad_norm": row["rank"] + row["grad_norm"]} if "grad_norm" in row else {})
+    rules = build_rules(order).model_copy(update={"facts_v": facts_v})
+    texts = build_facts(record_of(order, ranks), rules).not_observed
+    assert any(text.startswith("backend: rank 0 ") for text in texts) is listed
 
 
 def test_a_run_whose_ranks_each_trained_a_model_of_its_own_is_inconclusive() -> None:
