@@ -273,12 +273,24 @@ def _not_approved(
         last = there.get(name)
         if last is None or last.state not in _TAKEN_OVER:
             continue
-        asked = asks_approval(plan, name, last.verdict)
+        asked = asks_approval(plan, name, _verdict_at_its_end(session, source, last))
         if asked and not _is_approved(session, source, name, following):
             yield (
                 f"{following} waits for an approval after {name}, and nobody gave it in"
                 f" {source.id}; begin with it: {_again(session, source, name)}"
             )
+
+
+def _verdict_at_its_end(session: Session, source: ExperimentRow, phase: PhaseRow) -> Verdict | None:
+    """Return the verdict after which an approval of what follows a phase was asked for, or not.
+
+    That is of the experiment which ran it: who takes it over counts the conditions that were met.
+    """
+    if phase.state != PhaseState.INHERITED or source.origin is None:
+        return phase.verdict
+    first = load_experiment(session, source.origin.experiment)
+    there = next((row for row in phases_of(session, first.id) if row.name == phase.name), None)
+    return phase.verdict if there is None else _verdict_at_its_end(session, first, there)
 
 
 def _is_approved(session: Session, source: ExperimentRow, name: str, following: str) -> bool:
@@ -294,7 +306,8 @@ def _is_approved(session: Session, source: ExperimentRow, name: str, following: 
     if after is not None and after.state == PhaseState.INHERITED and source.origin is not None:
         first = load_experiment(session, source.origin.experiment)
         return _is_approved(session, first, name, following)
-    asked = asks_approval(resolved_of(source).parsed(), name, last.verdict)
+    verdict = _verdict_at_its_end(session, source, last)
+    asked = asks_approval(resolved_of(source).parsed(), name, verdict)
     if asked and runs_of(session, source.id, following):
         return True
     return any(

@@ -565,6 +565,34 @@ def test_nor_was_one_that_it_asks_for_between_phases_that_are_taken_over(
         second = plane.submit(origin=f"{second}:smoke", set=sets)
 
 
+def test_nor_was_one_after_a_condition_that_was_met_before_it_was_taken_over(
+    plane: Plane,
+) -> None:
+    """What is taken over as GO was CONDITIONAL_GO when its approval would have been asked for."""
+    pace = {
+        "id": "pace", "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",
+        "pass_below": 0.15, "severity": "conditional",
+    }  # fmt: skip
+    sets = {"phases.sanity.gate": [pace], "phases.sanity.steps": 20}
+    first, worker = plane.submit(set=sets), plane.worker()
+    worker.run_through(plane.next_order(worker))
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = {rank: beats(order, rank, step_s=0.1) for rank in (0, 1)}
+    worker.ship(order, lines)
+    worker.end(order, lines)
+    fail(worker, plane.next_order(worker))
+    plane.wait_state(first, "finished")
+    second = plane.submit(origin=f"{first}:smoke", set=sets)
+    fail(worker, plane.next_order(worker))
+    assert plane.wait_state(second, "finished")["phases"][0]["verdict"] == "GO"
+    asks = {**sets, "phases.sanity.approve": "on_conditional"}
+    for experiment in (first, second):
+        said = refused(plane, f"{experiment}:smoke", set=asks)
+        assert "synthetic waits for an approval after sanity, and nobody gave it in" in said
+    assert plane.submit(origin=f"{second}:smoke", set=sets), "where nobody asks for one"
+
+
 def test_a_phase_that_ended_is_begun_anew(plane: Plane, tmp_path: Path) -> None:
     experiment = plane.submit()
     worker = plane.worker(home=tmp_path / "runs")
