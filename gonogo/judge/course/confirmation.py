@@ -12,7 +12,7 @@ from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import PASSING, Verdict
 from gonogo.contract.facts import Confirmation, FailedBefore, History, Undecided
 from gonogo.contract.order import RunReason
-from gonogo.contract.outcome import Detector
+from gonogo.contract.outcome import Detector, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, Attempt
@@ -24,6 +24,9 @@ from gonogo.judge.gate.history import is_isolating
 
 SYNTHETIC: dict[str, Any] = {"train": {"data": "synthetic"}}
 """The A/B of a loader that is slow (R27): nothing else changes."""
+
+_OF_WHAT_IS_LEARNED = frozenset({OutcomeCode.DIVERGED, OutcomeCode.NON_FINITE})
+"""Failures that are worse measures of what a run learns, and that is in the weights it leaves."""
 
 
 def confirmed_run(runs: Sequence[Attempt]) -> tuple[Attempt, list[Attempt]]:
@@ -173,7 +176,10 @@ def unsettled_before(
     was not seen of a run is no such value, and is seen in the next one or not. Nor does an
     accident, or a halt, excuse what a run had measured by then: one that goes on from its
     checkpoint sees the steps after that alone. Of what a failure makes worse that many steps show,
-    a speed of one that was too slow, the confirmations tell: that is what did not come again.
+    a speed of one that was too slow, the confirmations tell: that is what did not come again. Of
+    what one had learned that diverged, or came to a number that is none, they tell only where its
+    steps were made again: before the checkpoint that is gone on with, a gradient may have been
+    beyond its bound already.
     A rerun that ended before its phase does counts for who goes on from its checkpoint.
 
     Args:
@@ -200,7 +206,7 @@ def unsettled_before(
     failed = [
         FailedBefore(run=row.run, code=row.outcome.code, criteria=criteria)
         for row in runs
-        if (criteria := _failed_of(row, row in told, stays if row.run in behind else ()))
+        if (criteria := _failed_of(row, row in told, row.run in behind, stays))
     ]
     if undecided:
         found["undecided"] = undecided
@@ -209,9 +215,10 @@ def unsettled_before(
     return History(**found) if found else None
 
 
-def _failed_of(row: Attempt, told: bool, stays: Collection[str]) -> list[str]:
-    seen = [name for name in row.failed if name not in row.explained]
-    return [name for name in seen if (name in stays if name in IN_WEIGHTS else told)]
+def _failed_of(row: Attempt, told: bool, behind: bool, stays: Collection[str]) -> list[str]:
+    learned = behind and row.outcome.code in _OF_WHAT_IS_LEARNED
+    seen = [name for name in row.failed if learned or name not in row.explained]
+    return [name for name in seen if (behind and name in stays if name in IN_WEIGHTS else told)]
 
 
 def _behind(runs: Sequence[Attempt], judged: Attempt, *, itself: bool) -> set[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gonogo.contract.criterion import LEARNED, Criterion, GateSeverity, Metric
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.errors import Rejected
-from gonogo.contract.facts import GONE, NOT_WATCHED, Facts, History
+from gonogo.contract.facts import GONE, NOT_WATCHED, Facts, History, Measure
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
@@ -59,11 +59,12 @@ _WORSE_BY: dict[OutcomeCode, frozenset[Metric]] = {
         }
     ),
     OutcomeCode.DIVERGED: LEARNED,
+    OutcomeCode.NON_FINITE: _LEARNED,
     OutcomeCode.RESOURCE_LIMIT: frozenset(
         {Metric.HOST_RSS_MB, Metric.GPU_MEM_RESERVED_MB, Metric.GPU_MEM_SLOPE}
     ),
 }
-"""What is measured worse because of a failure that many steps show."""
+"""What is measured worse because of a failure that many steps show, or of what they lead to."""
 
 FAILING = (CriterionOutcome.FAIL,)
 UNCERTAIN = (CriterionOutcome.ERROR, CriterionOutcome.INCONCLUSIVE)
@@ -89,8 +90,9 @@ class Judgement:
     failed: list[str]
     """Criteria, and open conditions, that a run fails which another may come after.
 
-    Of one that something else ended those that do not pass whatever is missing, but for those of
-    what it learns where a number that is none ended it: that is its failure. Of one that completed
+    Of one that something else ended those that do not pass whatever is missing; of what it learns,
+    where a number that is none ended it, by the numbers before: that one is its failure. Of one
+    that completed
     those that failed, and those that a value which does not pass makes, or leaves, a condition. An
     allowed drift counts for who goes on from its checkpoint, and so does it that one which was
     ended had told of other work than was ordered. An accident of which exit.json alone
@@ -162,14 +164,24 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
     asked = _asked(rules)
     if outcome.klass is OutcomeClass.SUCCESS:
         return [name for name, row in asked if _leaves_open(name, row, facts, rules)] + always
+    measures = facts.measures
     if outcome.code is OutcomeCode.NON_FINITE:
-        asked = [(name, row) for name, row in asked if row.metric not in _LEARNED]
-    found = [name for name, row in asked if passes_no_more(row, facts.measures.get(name), rules)]
+        learned = {name for name, row in asked if row.metric in _LEARNED}
+        measures = {
+            name: _numbers_of(row) if name in learned else row for name, row in measures.items()
+        }
+    found = [name for name, row in asked if passes_no_more(row, measures.get(name), rules)]
     if facts.exit is not None and facts.exit.sealed is False:
         found.append(EXCHANGED)
     if evaluate_built_in(IDENTITY, facts, rules).outcome is CriterionOutcome.FAIL:
         found.append(IDENTITY)
     return found + always
+
+
+def _numbers_of(measure: Measure) -> Measure:
+    """Return a measure as the samples make it that are numbers."""
+    ranks = {name: row.model_copy(update={"non_finite": 0}) for name, row in measure.ranks.items()}
+    return measure.model_copy(update={"ranks": ranks})
 
 
 def _asked(rules: Rules) -> list[tuple[str, Criterion]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,7 @@ from gonogo.judge.gate.history import confirmed_verdict, history_criteria, with_
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.planning.source import bundled_plan, parse_plan, with_overrides
-from tests.data.make_runs import order_of
+from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import exit_record, finding, judged, record_of, with_gate
 
 VARIANTS = [{"env": {"NSA_SDPA_NO_FLASH": "1"}}, {"env": {"NSA_SDPA_FLASH_ONLY": "1"}}]
@@ -235,12 +236,40 @@ def test_what_a_run_had_failed_is_not_undone_because_its_end_did_not_come_again(
 
 
 @pytest.mark.parametrize(
+    ("code", "began_with", "told"),
+    [
+        *(("diverged", "run_1", True), ("diverged", None, False)),
+        *(("non_finite", "run_1", True), ("non_finite", None, False)),
+        ("too_slow", "run_1", False),
+    ],
+)
+def test_what_one_that_diverged_had_learned_stays_in_what_is_gone_on_with(
+    code: str, began_with: str | None, told: bool
+) -> None:
+    """A gradient beyond its bound at step 5: the rerun began at step 300, and all was GO."""
+    found = {"diverged": Detector.DIVERGENCE, "non_finite": Detector.NON_FINITE}
+    detector = found.get(code, Detector.SLOW)
+    plan = ours(confirm={"on": [detector.value], "variants": []})
+    named = {"failed": ("asked",), "explained": ("asked",), "step": 400, "run": "run_1"}
+    failed = attempt(code, "NO_GO", detector=detector, **named)
+    confirming = {"reason": RunReason.CONFIRM}
+    again = attempt(**confirming, until=410, run="run_2", began_with=began_with)
+    whole = attempt(**confirming, run="run_3", began_with="run_2")
+    history = after(failed, again, whole, plan=plan).history
+    assert history is not None
+    expected = [("run_1", code, ["asked"])] if told else []
+    assert [(row.run, row.code, row.criteria) for row in history.failed_before] == expected
+
+
+@pytest.mark.parametrize(
     ("detector", "code", "metric", "explained"),
     [
         (Detector.SLOW, OutcomeCode.TOO_SLOW, "dt_step_s", True),
         (Detector.SLOW, OutcomeCode.TOO_SLOW, "grad_norm", False),
         (Detector.DIVERGENCE, OutcomeCode.DIVERGED, "grad_norm", True),
         (Detector.DIVERGENCE, OutcomeCode.DIVERGED, "dt_step_s", False),
+        (Detector.NON_FINITE, OutcomeCode.NON_FINITE, "loss", True),
+        (Detector.NON_FINITE, OutcomeCode.NON_FINITE, "dt_step_s", False),
         (Detector.MEMORY_LEAK, OutcomeCode.RESOURCE_LIMIT, "dt_step_s", False),
         (Detector.STALL, OutcomeCode.STALLED, "dt_step_s", False),
     ],
@@ -319,16 +348,19 @@ def test_of_a_gate_that_is_measured_alone_what_fails_for_good_is_told(
     assert "pace" not in [told.id for told in found.criteria]
 
 
-@pytest.mark.parametrize("metric", ["loss", "dt_step_s"])
-def test_a_number_that_is_none_fails_what_is_learned_and_nothing_else(metric: str) -> None:
-    row = {"id": "asked", "metric": metric, "aggregate": "max", "pass_below": 1e-9}
+@pytest.mark.parametrize("bound", [1e-9, 1e9])
+def test_a_number_that_is_none_fails_nothing_by_itself_that_is_learned(bound: float) -> None:
+    """The failure of the run is that one; what was beyond its bound before is another."""
+    row = {"id": "asked", "metric": "loss", "aggregate": "max", "pass_below": bound}
     order = with_gate(order_of(), row)
+    ranks = healthy_ranks(order)
+    for rank in ranks:
+        [line for line in rank.lines if line["msg"] == "progress"][-1]["loss"] = math.nan
     ended = exit_record(OutcomeCode.NON_FINITE, by=Actor.WATCHDOG)
-    record = record_of(order, exit=ended, findings=[finding(Detector.NON_FINITE, step=4)])
-    rules = build_rules(record.order)
-    found = judge(build_facts(record, rules), rules)
+    halt = finding(Detector.NON_FINITE, step=4)
+    found = judged(record_of(order, ranks, exit=ended, findings=[halt]))
     assert found.verdict == "NO_GO"
-    assert found.failed == ([] if metric == "loss" else ["asked"])
+    assert found.failed == found.explained == ([] if bound > 1 else ["asked"])
 
 
 @pytest.mark.parametrize("change", [None, NO_FLASH], ids=["unchanged", "a variant"])
