@@ -271,7 +271,7 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
         results.append(_waived(result) if result.id in unseen else result)
     results.extend(carried_criteria(rules.carried))
     results.extend(unpassed_criteria(rules.unpassed))
-    results.extend(history_criteria(facts.history))
+    results.extend(history_criteria(facts.history, rules.judge_version))
     return results
 
 

@@ -11,6 +11,7 @@ from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.gate.history import history_criteria, rerun_of, with_history
 from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.settling import can_be_met
 from gonogo.judge.gate.verdict import judge
 from tests.data.make_runs import STEPS, order_of
 from tests.judge.runs import exit_record, facts_of, record_of
@@ -59,6 +60,15 @@ def history(*rows: tuple[str, dict[str, Any] | None]) -> History:
             "failed in 2 of 2 unchanged runs; passed 1 of 2 with NSA_SDPA_NO_FLASH=1;"
             " passed 0 of 1 with NSA_SDPA_FLASH_ONLY=1",
         ),
+        *(
+            (
+                [(before, None), ("NO_GO", None), ("GO", NO_FLASH)],
+                "fail",
+                (2, 2),
+                "failed in 2 of 2 unchanged runs; passed 1 of 1 with NSA_SDPA_NO_FLASH=1",
+            )
+            for before in ("GO", "INCONCLUSIVE")  # it had answered, and the phase failed after
+        ),
         (
             [("NO_GO", None), ("NO_GO", NO_FLASH)],
             "inconclusive",
@@ -77,6 +87,13 @@ def test_confirmations_are_one_condition_with_its_counts(
     assert (found.id, found.severity, found.outcome) == ("reproduced", "conditional", outcome)
     assert found.observed == dict(zip(("failed", "runs"), observed, strict=True))
     assert found.evidence == evidence
+    by_a_variant = rows[-1][1] is not None
+    assert not (by_a_variant and can_be_met(found)), "only a variant avoided it"
+
+
+def test_an_earlier_judge_counts_each_unchanged_rerun() -> None:
+    (found,) = history_criteria(history(("GO", None), ("NO_GO", None)), 3)
+    assert found.observed == {"failed": 2, "runs": 3}
 
 
 def test_of_the_other_runs_facts_hold_what_was_said_and_no_defaults() -> None:
