@@ -8,7 +8,7 @@ on to its last step as it was rerun, and only what that comes to passes the phas
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from gonogo.contract.criterion import Criterion
+from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
 from gonogo.contract.decision import PASSING, Verdict
 from gonogo.contract.facts import Confirmation, FailedBefore, History, Undecided
 from gonogo.contract.order import RunReason
@@ -185,7 +185,7 @@ def unsettled_before(
     Args:
         runs: of the phase, those included that infrastructure or an operator ended.
         judged: the one of them that is judged.
-        itself: whether what that one failed is told as well.
+        itself: whether what that one failed is told as well, and what its plan excuses of it.
     """
     if judged.reason is RunReason.REMEDY:
         return None
@@ -206,7 +206,12 @@ def unsettled_before(
     failed = [
         FailedBefore(run=row.run, code=row.outcome.code, criteria=criteria)
         for row in runs
-        if (criteria := _failed_of(row, row in told, row.run in behind, stays))
+        if (
+            criteria := [
+                *_failed_of(row, row in told, row.run in behind, stays),
+                *(_excused(row) if itself and row is judged else ()),
+            ]
+        )
     ]
     if undecided:
         found["undecided"] = undecided
@@ -219,6 +224,11 @@ def _failed_of(row: Attempt, told: bool, behind: bool, stays: Collection[str]) -
     learned = behind and row.outcome.code in _OF_WHAT_IS_LEARNED
     seen = [name for name in row.failed if learned or name not in row.explained]
     return [name for name in seen if (behind and name in stays if name in IN_WEIGHTS else told)]
+
+
+def _excused(row: Attempt) -> list[str]:
+    """Return what of a run was not told and is waived by name: the one it confirms may tell it."""
+    return [name for name in row.unmet if name in BUILT_IN_CRITERIA]
 
 
 def _behind(runs: Sequence[Attempt], judged: Attempt, *, itself: bool) -> set[str]:

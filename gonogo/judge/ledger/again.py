@@ -106,7 +106,7 @@ def judge_again(facts: Json, rules: Json) -> dict[str, Any]:
 
 
 def failed_again(facts: Json, rules: Json) -> list[str]:
-    """Return which criteria and open conditions a run fails by recorded facts and rules.
+    """Return which criteria and open conditions a run fails, or leaves open, by facts and rules.
 
     Raises:
         Corrupt: they are not well formed.
@@ -114,7 +114,8 @@ def failed_again(facts: Json, rules: Json) -> list[str]:
     if is_v1(rules):
         return []
     found = judge(_parsed(Facts, "facts", facts), _parsed(Rules, "rules", rules))
-    return [*found.failed, *found.lasting]
+    left = (row.criterion for row in found.conditions)
+    return [*found.failed, *found.lasting, *left]
 
 
 def _check_metrics(rules: Rules) -> None:

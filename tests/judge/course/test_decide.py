@@ -379,6 +379,10 @@ def test_nor_is_it_where_the_confirmation_went_to_the_last_step_at_once(change: 
     alone = after(*failed, replace(whole, verdict=Verdict.GO, failed=()), plan=plan).history
     assert alone is not None
     assert [row.id for row in history_criteria(alone)] == ["reproduced"]
+    untold = replace(whole, failed=(), unmet=("coverage", "slow"))
+    history = after(*failed, untold, plan=plan).history
+    assert history is not None
+    assert [row.criteria for row in history.failed_before] == [["coverage"]], "waived by the plan"
 
 
 def told_of(action: Action) -> list[tuple[str, list[str]]]:
