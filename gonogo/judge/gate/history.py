@@ -14,13 +14,7 @@ from gonogo.contract.canonical import canonical_bytes, wire_value
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import PASSING, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.facts import Confirmation, Facts, FailedBefore, History, Rerun, Undecided
-from gonogo.contract.order import (
-    JUDGE_VERSION,
-    CarriedRemedy,
-    Order,
-    RunReason,
-    UnpassedRun,
-)
+from gonogo.contract.order import JUDGE_VERSION, CarriedRemedy, Order, RunReason, UnpassedRun
 from gonogo.contract.outcome import OutcomeCode
 
 REPRODUCED = "reproduced"

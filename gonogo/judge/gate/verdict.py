@@ -92,10 +92,9 @@ class Judgement:
 
     Of one that something else ended those that do not pass whatever is missing; of what it learns,
     where a number that is none ended it, by the numbers before: that one is its failure. Of one
-    that completed
-    those that failed, and those that a value which does not pass makes, or leaves, a condition. An
-    allowed drift counts for who goes on from its checkpoint, and so does it that one which was
-    ended had told of other work than was ordered. An accident of which exit.json alone
+    that completed those that failed, and those that a value which does not pass makes, or leaves, a
+    condition. An allowed drift counts for who goes on from its checkpoint, and so does it that one
+    which was ended had told of other work than was ordered. An accident of which exit.json alone
     tells, and not the one that the watcher saw, excuses nothing: `EXCHANGED`. Nor do lines that are
     not those that it saw: what these had told nobody knows, `OTHER_LINES`.
     """
