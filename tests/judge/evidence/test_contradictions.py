@@ -520,6 +520,14 @@ def test_numbers_of_another_unit_or_sign_are_none_and_pass_no_gate(
     assert told({0: lines}) == [f"rank 0: {text}" for text in texts]
 
 
+def test_of_several_evaluations_of_one_step_each_took_its_time() -> None:
+    lines = [
+        beat(0, msg="boot", step=0),
+        *(beat(n, msg="eval", step=1, val_loss=2.0, dt=dt) for n, dt in ((1, -9.0), (2, 5.0))),
+    ]
+    assert told({0: lines}) == ["rank 0: the seconds (dt) of 1 evaluations are negative"]
+
+
 @pytest.mark.parametrize(
     ("own_s", "heard_s", "differ"),
     [

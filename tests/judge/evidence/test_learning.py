@@ -384,6 +384,15 @@ def test_steps_are_taken_along_a_gradient(
     assert told(lines, order) == [NO_GRADIENT] * named
 
 
+def test_norms_of_0_on_every_rank_are_equal() -> None:
+    rows = [{"loss": loss, "grad_norm": 0.0} for loss in MOVES]
+    lines = {
+        rank: of_rank(rank, steps_that(*rows), backend="DDP", torch="2.13") for rank in range(2)
+    }
+    (found,) = told(lines, order_of(sets={"phases.smoke.steps": 20}))
+    assert found.startswith(NO_GRADIENT)
+
+
 def test_a_gradient_norm_that_was_printed_may_be_rounded_to_0() -> None:
     lines = steps_that(*({"loss": loss, "grad_norm": 0.0} for loss in MOVES))
     order = order_of(sets={"phases.smoke.steps": 20})
@@ -645,6 +654,7 @@ HALVED = tuple(2.0 ** (16 - n) for n in range(12))
         ((HALVED[0], *HALVED[:11]), False),
         ((*HALVED[:11], 2 * HALVED[10]), False),
         ((1.0,) * 12, False),
+        ((0.25,) * 12, False),
         ((*HALVED[:5], None, *HALVED[6:]), False),
         ((*HALVED[:11], NAN), True),
     ],
@@ -706,6 +716,12 @@ def test_losses_that_come_back_one_after_the_other_were_changed_by_nothing(
     found = told({0: steps_that(*says)}, order_of(sets={"phases.smoke.steps": 40}))
     expected = AGAIN.format(len(says))
     assert [row.startswith(expected) for row in found] == [True] * named
+
+
+def test_two_losses_in_turn_are_named_as_such() -> None:
+    says = [{"loss": CYCLE[n % 2]} for n in range(40)]
+    (found,) = told({0: steps_that(*says)}, order_of(sets={"phases.smoke.steps": 40}))
+    assert found.startswith("the losses of 40 steps are those of the first 2, again and again:")
 
 
 def test_losses_that_are_told_now_and_then_come_back_with_their_norms() -> None:
