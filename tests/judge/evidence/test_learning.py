@@ -718,10 +718,12 @@ def test_losses_that_come_back_one_after_the_other_were_changed_by_nothing(
     assert [row.startswith(expected) for row in found] == [True] * named
 
 
-def test_two_losses_in_turn_are_named_as_such() -> None:
-    says = [{"loss": CYCLE[n % 2]} for n in range(40)]
+@pytest.mark.parametrize("turns", ["ab", "aaba"])
+def test_a_few_losses_in_turn_are_named_as_such(turns: str) -> None:
+    says = [{"loss": CYCLE["ab".index(turns[n % len(turns)])]} for n in range(40)]
     (found,) = told({0: steps_that(*says)}, order_of(sets={"phases.smoke.steps": 40}))
-    assert found.startswith("the losses of 40 steps are those of the first 2, again and again:")
+    again = f"the losses of 40 steps are those of the first {len(turns)}, again and again:"
+    assert found.startswith(again)
 
 
 def test_losses_that_are_told_now_and_then_come_back_with_their_norms() -> None:

@@ -651,6 +651,21 @@ def test_time_that_the_watcher_was_away_is_no_start_either() -> None:
     assert limits(waited.at(360.5)) == [(Severity.WARN, 260.25)]
 
 
+@pytest.mark.parametrize(("ahead", "waits"), [(0, True), (1, True), (2, False)])
+def test_a_rank_without_which_another_went_on_by_a_step_more_is_no_start(
+    ahead: int, waits: bool
+) -> None:
+    """It died in a step that the other one may have ended; who goes further needs it no more."""
+    waited = Waited({"every_s": 100.0})
+    assert waited.at(100.0) == []
+    told: dict[str, Any] = {"completed_steps": 0, "completed": 0, "step": 0, "top_step": 30}
+    waited.again(0.0, first_mono=NOW + 100.0, **told | {"started_mono": None})
+    other = standing("forward", for_s=0.0, steps=0, started_mono=NOW - 5.0, first_s=5.0, rank=1)
+    other.completed = other.completed_steps = 30 + ahead
+    waited.view.streams[1] = other
+    assert (waited.at(160.25) == []) is waits
+
+
 def test_a_checkpoint_that_is_verified_during_a_start_counts_from_then() -> None:
     waited = Waited({"every_s": 100.0})
     assert waited.at(50.0) == []

@@ -418,6 +418,12 @@ def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> N
     assert found == [("warn", 5_000.0), ("halt", 1_000.0)]
 
 
+def test_room_for_just_one_checkpoint_is_enough() -> None:
+    for room, halts in ((1_000.0, []), (999.0, [("halt", 1_000.0)])):
+        seen = of_disk(watch(steps_with_room(*[room] * 4)))
+        assert seen == [("warn", 5_000.0), *halts]
+
+
 def test_room_that_stays_short_halts_once() -> None:
     seen = watch(steps_with_room(*[999] * 5), stop_at_halt=False)
     assert of_disk(seen) == [("warn", 5_000.0), ("halt", 1_000.0)]
@@ -452,6 +458,7 @@ def test_room_that_is_back_before_the_next_checkpoint_is_due_was_never_needed(
 @pytest.mark.parametrize(
     ("saves", "looks", "halts"),
     [
+        ((320.0,), 45, []),  # its watcher has waited for it as long
         ((320.0, 320.0), 45, []),
         ((320.0, 320.0), 56, [("halt", 1_000.0)]),
         ((320.0, 640.0), 56, [("halt", 1_000.0)]),
