@@ -7,6 +7,7 @@ while, or what stops changing in mid-run, is the watchdog's (D9, D10).
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, pairwise
 
@@ -278,14 +279,10 @@ def _apart(ranks: Training, rules: Rules) -> Iterator[str]:
         ("grad_norm", {DDP}, "gradient norm", NOT_AVERAGED),
         ("lr", {DDP, FSDP}, "learning rate", TWO_COURSES),
     ):
-        told = [(rank, row) for rank, row in sorted(ranks.items()) if row.backend in backends]
-        for rank, row in told[1:]:
-            first, usual = told[0]
-            count, steps = _differing(usual.samples(name), row.samples(name))
-            if steps >= ALIKE_STEPS and _is_most(count, steps):
-                at = f"{_of_steps(count, steps)} ({row.backend})"
-                yield f"the {what} of ranks {first} and {rank} differs at {at}: {why}"
-                break
+        told = {rank: row for rank, row in sorted(ranks.items()) if row.backend in backends}
+        if (apart := _first_apart(told, name)) is not None:
+            backend = ranks[apart.rank].backend
+            yield f"the {what} of ranks {apart.words()} ({backend}): {why}"
 
 
 def find_untold_sharing(ranks: Training, rules: Rules) -> Iterator[str]:
@@ -296,23 +293,42 @@ def find_untold_sharing(ranks: Training, rules: Rules) -> Iterator[str]:
     """
     if rules.facts_v < SHARING_UNTOLD:
         return
-    told = [
-        (rank, row)
+    told = {
+        rank: row
         for rank, row in sorted(ranks.items())
         if row.backend in (None, DDP) and row.identity() not in (None, Identity())
-    ]
-    untold = [rank for rank, row in told if row.backend is None]
-    for rank, row in told[1:] if untold else ():
-        first, usual = told[0]
-        count, steps = _differing(usual.samples("grad_norm"), row.samples("grad_norm"))
+    }
+    untold = next((rank for rank, row in told.items() if row.backend is None), None)
+    if untold is not None and (apart := _first_apart(told, "grad_norm")) is not None:
+        yield (
+            f"backend: rank {untold} does not say by what gradients are averaged, and the gradient"
+            f" norm of ranks {apart.words()}: whether they trained one model nobody knows"
+            " (attach(model=…) sees it of a model that is wrapped)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """A rank that tells another number than the first one, at most of the steps of both."""
+
+    first: int
+    rank: int
+    count: int
+    steps: int
+
+    def words(self) -> str:
+        """Return who differs where, as a sentence goes on with it."""
+        return f"{self.first} and {self.rank} differs at {_of_steps(self.count, self.steps)}"
+
+
+def _first_apart(told: Training, name: str) -> _Apart | None:
+    """Return the first rank that tells another number than the lowest does, if one does."""
+    first, *others = told or [0]
+    for rank in others:
+        count, steps = _differing(told[first].samples(name), told[rank].samples(name))
         if steps >= ALIKE_STEPS and _is_most(count, steps):
-            yield (
-                f"backend: rank {untold[0]} does not say by what gradients are averaged, and the"
-                f" gradient norm of ranks {first} and {rank} differs at {_of_steps(count, steps)}:"
-                " whether they trained one model nobody knows (attach(model=…) sees it of a model"
-                " that is wrapped)"
-            )
-            return
+            return _Apart(first, rank, count, steps)
+    return None
 
 
 def _differing(one: Mapping[int, float], other: Mapping[int, float]) -> tuple[int, int]:
