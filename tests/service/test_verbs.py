@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,26 @@ def test_nor_is_it_where_the_halt_is_told_after_the_run_was_given_up(
     (decision,) = plane.get(f"/experiments/{experiment}/decisions")["items"]
     assert decision["run"] == (order.run if failed else again.run)
     assert ("not reproduced: failed in 1 of 2" in str(decision["criteria"])) is failed
+
+
+def test_nor_is_it_where_the_lines_alone_had_come_of_which_the_halt_was_made(plane: Plane) -> None:
+    """The next attempt was GO: of a run that a person calls dead only findings were asked."""
+    worker, other = plane.worker(), plane.worker(name="w2", host="host-2")
+    experiment, order = running(plane, worker)
+    rows = [json.loads(line) for line in beats(order, 0, upto=5, done=False)]
+    for row in rows:
+        if row["msg"] == "progress" and row["step"] == 5:
+            row["loss"] = "NaN"
+    worker.ship(order, {0: [json.dumps(row) for row in rows]})
+    assert verb(plane, experiment, "takeover").status_code == 202
+    other.run_through(plane.next_order(other))
+    assert plane.next_order(other).phase == "synthetic"
+    assert plane.get(f"/runs/{order.run}")["outcome"]["code"] == "non_finite"
+    (phase, *_) = plane.experiment(experiment)["phases"]
+    assert phase["verdict"] == "CONDITIONAL_GO"
+    (decision,) = plane.get(f"/experiments/{experiment}/decisions")["items"]
+    assert decision["run"] == order.run
+    assert "not reproduced: failed in 1 of 2" in str(decision["criteria"])
 
 
 class _Lacking(PassedOn):

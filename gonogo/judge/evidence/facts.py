@@ -55,6 +55,9 @@ EVALUATED_EARLY = 4
 
 EVALUATIONS = (Metric.VAL_LOSS, Metric.EVAL_S)
 
+_BY_PERSON = (OutcomeCode.HALTED, OutcomeCode.SUPERSEDED)
+"""Ends by a person's word after which the phase goes on; one that is cancelled has no verdict."""
+
 MADE_TWICE = ("given up: ", "made again: ", "gone back: ")
 """How what was not observed of steps begins in whose place others were made."""
 MOST_TOLD = 4
@@ -119,14 +122,14 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
 def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
     """Return why the run ended, or None when nothing says that it did.
 
-    exit.json says it, unless that is an accident, or an operator's halt, of a run that its own
-    lines had shown to fail: it waited for a checkpoint, or for its keeper, when its host was taken.
-    Without one, a halt finding or every rank's `done` stands for it.
+    exit.json says it, unless that is an accident, an operator's halt or takeover, of a run that its
+    own lines had shown to fail: it waited for a checkpoint, or for its keeper, when its host was
+    taken. Without one, a halt finding or every rank's `done` stands for it.
     """
     halt = next((row for row in record.findings if row.severity is Severity.HALT), None)
     if record.exit is not None:
         ended = OutcomeFacts(code=record.exit.reason, actor=record.exit.ended_by)
-        excuses = ended.klass is OutcomeClass.INFRA or ended.code is OutcomeCode.HALTED
+        excuses = ended.klass is OutcomeClass.INFRA or ended.code in _BY_PERSON
         excuses = excuses and rules.facts_v >= FAILED_BEFORE
         failed = shown_by_lines(record.findings) if excuses else None
         if failed is None:

@@ -292,6 +292,9 @@ def test_without_exit_json_a_halt_or_every_ranks_done_says_how_it_ended(
         (Detector.NON_FINITE, Act.NOW, OutcomeCode.NONZERO_EXIT, 4, "nonzero_exit"),
         (Detector.NON_FINITE, Act.NOW, OutcomeCode.HALTED, 4, "non_finite"),
         (Detector.STALL, Act.NOW, OutcomeCode.HALTED, 4, "halted"),
+        (Detector.NON_FINITE, Act.NOW, OutcomeCode.SUPERSEDED, 4, "non_finite"),
+        (Detector.NON_FINITE, Act.NOW, OutcomeCode.SUPERSEDED, 3, "superseded"),
+        (Detector.STALL, Act.NOW, OutcomeCode.SUPERSEDED, 4, "superseded"),
         (Detector.NON_FINITE, Act.NOW, OutcomeCode.CANCELLED, 4, "cancelled"),
     ],
 )
