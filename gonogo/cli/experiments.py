@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from gonogo.cli.client import DRAWN_S
+from gonogo.cli.client import DRAWN_S, Client
 from gonogo.cli.connection import connect, parse_pairs, parse_sets
 from gonogo.cli.evidence import describe_run
 from gonogo.cli.exits import exit_of_experiment
@@ -248,12 +248,22 @@ def _print_experiment(view: ExperimentView) -> None:
     )
 
 
+_AS_SEEN = ("promote",)
+"""Verbs that name no phase, and would approve the next one after another person's word."""
+
+
+def _etag(client: Client, experiment: str) -> str:
+    """Return the version of an experiment on which a person's word acts."""
+    return client.call("GET", f"/experiments/{experiment}").headers.get("ETag", "*")
+
+
 def _verb(verb: str, text: str) -> Any:
     def act(experiment: Id, reason: Reason = "", as_json: Json = False) -> None:
         with connect() as client:
             view = client.experiment(experiment)
             path = f"/experiments/{view.id}/{verb}"
-            response = client.call("POST", path, body={"reason": reason})
+            seen = {"If-Match": _etag(client, view.id)} if verb in _AS_SEEN else {}
+            response = client.call("POST", path, body={"reason": reason}, headers=seen)
         answer = response.json()
         if as_json:
             print_json(answer)
@@ -286,8 +296,7 @@ def override(
         view = client.experiment(experiment)
         answers = []
         for name in dict.fromkeys(condition) if condition else [None]:
-            response = client.call("GET", f"/experiments/{view.id}")
-            etag = response.headers.get("ETag", "*")
+            etag = _etag(client, view.id)
             body = {"verdict": verdict.value, "reason": reason, "condition": name}
             answer = client.post(f"/experiments/{view.id}/decisions", body, **{"If-Match": etag})
             answers.append(answer)
