@@ -254,7 +254,8 @@ _AS_SEEN = ("promote",)
 
 def _etag(client: Client, experiment: str) -> str:
     """Return the version of an experiment on which a person's word acts."""
-    return client.call("GET", f"/experiments/{experiment}").headers.get("ETag", "*")
+    answer = client.call("GET", f"/experiments/{experiment}")
+    return str(answer.headers.get("ETag", "*"))
 
 
 def _verb(verb: str, text: str) -> Any:

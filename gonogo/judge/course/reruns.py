@@ -131,9 +131,15 @@ def _keeps(name: str, value: Any) -> bool:
 def _latest_start(plan: Plan, phase: str, awaited: Iterable[Criterion]) -> int | None:
     """Return the step before which a run must begin for the gate to see enough; None: anywhere."""
     row = plan.phase(phase)
-    deciding = [item for item in _asked(plan, row) if item.severity is not GateSeverity.ADVISORY]
-    needed = max((_steps_of(item, row.steps) for item in (*deciding, *awaited)), default=0)
+    asked = (*deciding(plan, phase), *awaited)
+    needed = max((_steps_of(item, row.steps) for item in asked), default=0)
     return row.steps - needed + 1 if needed > 1 else None
+
+
+def deciding(plan: Plan, phase: str) -> list[Criterion]:
+    """Return the criteria of a phase's gate that decide; none, where it asks for a whole run."""
+    asked = _asked(plan, plan.phase(phase))
+    return [row for row in asked if row.severity is not GateSeverity.ADVISORY]
 
 
 def _asked(plan: Plan, phase: Phase) -> list[Criterion]:
