@@ -222,6 +222,7 @@ def feed(
     for place, step in enumerate(ran.steps, start=1):
         if another and place > 1 and step.step <= ran.steps[place - 2].step:
             view.streams[0].another = True
+        view.note(step.tick)
         own, found = detector.observe_step(own, step, view)
         for finding in found:
             if finding.key not in said:

@@ -13,6 +13,10 @@ much of a step the slowest fetch took, once one of the ranks is hungry by itself
 
 No step waits for longer than it takes. Who tells more on most steps tells something else (what the
 workers of its loader took beside the steps, or milliseconds): that warns, and halts nothing.
+
+A run may be suspended with its watcher (a scheduler, a virtual machine, a lid), and wherever its
+ranks stood goes on counting meanwhile. The time for which the watcher was away is no wait for data,
+nor any of the step's, unless steps ended meanwhile: then it was away alone for as long.
 """
 
 import math
@@ -97,6 +101,8 @@ class Waits:
     since_s: float = 0.0
     """`trained_s` when starving began."""
     halted: bool = False
+    away_s: float = 0.0
+    """How much of `View.away_s` has been looked at: in a step, or as long as steps went on."""
 
 
 class Loader(Detector[Waits]):
@@ -112,7 +118,8 @@ class Loader(Detector[Waits]):
         " is left out of both sums, so that no single stall and no handful of them is starvation;"
         " over half an hour (and six times `over_s`) none is, so that a loader that stalls again"
         " and again starves. Fetches that are told to have taken longer than their steps, on"
-        " most of them, are no waits: they halt nothing."
+        " most of them, are no waits: they halt nothing. For how long the whole job was suspended,"
+        " its watcher with it, is no wait."
     )
     State = Waits
     steps = True
@@ -128,11 +135,12 @@ class Loader(Detector[Waits]):
             return own, []
         ranks = tuple(sorted(step.ranks))
         if step.step <= own.last_step or ranks != own.ranks:
-            own = Waits(fetched=own.fetched, told=own.told, ranks=ranks)
+            own = Waits(fetched=own.fetched, told=own.told, ranks=ranks, away_s=own.away_s)
         fetched = own.fetched or any(fetched_s(said) is not None for said in step.ranks.values())
         row = _row(step)
         if row is None:
             return replace(own, last_step=step.step, fetched=fetched), []
+        own, row = _present(own, row, view)
         own = replace(
             own,
             last_step=step.step,
@@ -288,6 +296,19 @@ def _row(step: Step) -> Row | None:
             return None
         row.append((min(max(0.0, fetch_s), took_s), took_s))
     return tuple(row)
+
+
+def _present(own: Waits, row: Row, view: View) -> tuple[Waits, Row]:
+    """Return the times of a step without that in which the watcher was stopped with its ranks.
+
+    Steps that ended while it was away were read when it came back, those before a suspension too:
+    it was away alone for as long as they took.
+    """
+    away_s, trained_s = view.away_s - own.away_s, _trained(row)
+    if trained_s <= away_s:
+        return replace(own, away_s=own.away_s + trained_s), row
+    own = replace(own, away_s=view.away_s)
+    return own, tuple([(max(0.0, fetch_s - away_s), took_s - away_s) for fetch_s, took_s in row])
 
 
 def _is_beyond(step: Step) -> bool:

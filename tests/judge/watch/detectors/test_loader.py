@@ -488,3 +488,46 @@ def test_of_equal_shares_that_of_the_window_names_the_rank() -> None:
     long = Block(began_ts=5.0, sums=((200.0, 2000.0), (750.0, 2000.0), (750.0, 2000.0)), steps=900)
     (warning,) = looked(0.375, replace(long, trained_s=2000.0), ranks=2)
     assert (warning.severity, warning.rank) == (WARN, 0)
+
+
+@pytest.mark.parametrize("unread", [0, 1, 3])
+@pytest.mark.parametrize("late_s", [600.0, 3 * 3600.0])
+def test_a_run_that_is_suspended_where_it_waits_for_data_is_not_starved(
+    late_s: float, unread: int
+) -> None:
+    """Some steps end before the suspension, and are read when the watcher comes back."""
+    ran = starve(Ran(), 100, 0.05)
+    for _ in range(5):
+        for place in range(unread):
+            ran.step(dt_s=1.0, dt_fetch_s=0.05, late_s=0.0 if place else late_s)
+        ran.step(dt_s=late_s + 9.0, dt_fetch_s=late_s + 8.0, late_s=0.0 if unread else late_s)
+        starve(ran, 200, 0.05)
+    assert feed(Loader, ran).findings == []
+
+
+def test_a_watcher_that_is_away_alone_hides_no_starved_run() -> None:
+    ran = starve(Ran(), 100, 0.05)
+    for _ in range(20):
+        ran.step(dt_s=1.0, dt_fetch_s=0.8, late_s=20.0)
+        starve(ran, 39, 0.8)
+    (halt,) = feed(Loader, ran).halts
+    assert halt.step is not None
+    assert 400 <= halt.step <= 460
+
+
+@pytest.mark.parametrize(
+    ("late_s", "row"),
+    [(15.0, (30.0, 40.0)), (16.0, (14.0, 24.0)), (32.0, (0.0, 8.0)), (40.0, (30.0, 40.0))],
+)
+def test_a_step_and_its_fetch_are_shorter_by_the_time_that_the_watcher_was_away(
+    late_s: float, row: tuple[float, float]
+) -> None:
+    """Up to 15 s it is late, and not away; where it was away for as long, it was so alone."""
+    fed = feed(Loader, Ran(ranks=1).step().step(dt_s=40.0, dt_fetch_s=30.0, late_s=late_s))
+    assert fed.own.rows == ((row,),)
+
+
+def test_steps_that_went_on_use_up_the_time_for_which_the_watcher_was_away() -> None:
+    ran = Ran(ranks=1).step().step(dt_s=12.0, dt_fetch_s=0.0, late_s=20.0)
+    ran.step(dt_s=12.0, dt_fetch_s=10.0).step(dt_s=12.0, dt_fetch_s=10.0)
+    assert feed(Loader, ran).own.rows == (((0.0, 12.0),), ((2.0, 4.0),), ((10.0, 12.0),))
