@@ -384,21 +384,42 @@ def load_sealed(path: Path, model: type[_M]) -> tuple[_M, str] | None:
     Raises:
         Corrupt: the file is there and is not such a record.
     """
+    raw = load_raw(path)
+    if raw is None:
+        return None
+    return parse_record(path.name, raw, model), hashlib.sha256(raw).hexdigest()
+
+
+def load_raw(path: Path) -> bytes | None:
+    """Return the bytes of a small file, or None when there is no such file.
+
+    Raises:
+        Corrupt: it is there and can never be read.
+        OSError: the disk refuses it; it may be read later.
+    """
     try:
-        raw = load_bytes(path)
+        return load_bytes(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         if not is_for_good(error):
-            raise  # of the disk: it may be read later
+            raise
         raise Corrupt(f"{path.name}: {error.strerror}") from error
+
+
+def parse_record(name: str, raw: bytes, model: type[_M]) -> _M:
+    """Return the record in the bytes of a small JSON file.
+
+    Raises:
+        Corrupt: they are no such record.
+    """
     try:
-        return model.model_validate_json(raw), hashlib.sha256(raw).hexdigest()
+        return model.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         place = f"{where}: " if where else ""
-        raise Corrupt(f"{path.name}: {place}{first['msg']}") from error
+        raise Corrupt(f"{name}: {place}{first['msg']}") from error
 
 
 def file_seal(path: Path) -> FileSeal:

@@ -21,7 +21,7 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, is_of_today, measure_of
 from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.files import seal_of
+from gonogo.judge.evidence.files import SmallFiles
 from gonogo.judge.evidence.measure import build_measure
 from gonogo.judge.evidence.record import load_order, load_run
 from gonogo.judge.gate.built_in import evaluate_built_in
@@ -147,8 +147,8 @@ def _judged_order(run_dir: Path, facts: Facts) -> Order | None:
     Whoever edits it would have the decision's run be another one; its rules say what it ran, too.
     """
     run = RunDir(run_dir)
-    judged = facts.files.get(run.order.name)
-    return load_order(run) if judged in (None, seal_of(run.order, [])) else None
+    files, judged = SmallFiles(run), facts.files.get(run.order.name)
+    return load_order(run, files) if judged in (None, files.seal(run.order, [])) else None
 
 
 def _changed_since(judged: Facts, found: Facts) -> str | None:

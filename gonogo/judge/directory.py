@@ -74,6 +74,7 @@ def judge_directory(
     if now is None and order is not None:
         now = wall
     record = load_run(path, now=now, order=order)
+    order = record.order  # the one that is sealed: whoever wrote it over meanwhile changes nothing
     rules = build_rules(order)
     facts = with_history(build_facts(record, rules), _history_of(order))
     place = Place(

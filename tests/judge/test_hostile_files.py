@@ -86,7 +86,7 @@ def test_a_moment_of_no_day_in_pruned_json_makes_nobody_fail(what: str, at: str,
             judge_directory(run)
 
 
-@pytest.mark.parametrize("late", ["load_order", "is_predecessor", "seal_files"])
+@pytest.mark.parametrize("late", ["load_order", "is_predecessor", "find_kept"])
 def test_a_run_that_is_pruned_while_it_is_read_is_not_judged_by_what_is_left_of_it(
     late: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,3 +202,41 @@ def test_what_ticks_observed_makes_nobody_fail(name: str, run: Path) -> None:
     more = [json.dumps({**last, "n": last["n"] + number}).encode() + b"\n" for number in range(4)]
     (run / "watch.jsonl").write_bytes(b"".join([*lines[:-1], *more]))
     assert judge_directory(run)["verdict"] != "GO"
+
+
+def _forge(name: str, document: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "gate": []} if name == "order.json" else {**document, "more": "forged"}
+
+
+@pytest.mark.parametrize("name", ["order.json", "exit.json", "preflight/preflight.json"])
+def test_what_is_put_back_while_it_is_judged_is_judged_as_it_was_read(
+    name: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One whose bytes were parsed before, and sealed after they were put back, was GO."""
+    whole, fold = (run / name).read_bytes(), record.refold
+    (run / name).write_text(json.dumps(_forge(name, json.loads(whole))))
+
+    def put_back(*asked: Any, **more: Any) -> Any:
+        (run / name).write_bytes(whole)
+        return fold(*asked, **more)
+
+    monkeypatch.setattr(record, "refold", put_back)
+    assert judge_directory(run)["verdict"] == "INCONCLUSIVE"
+    assert judge_directory(run)["verdict"] == "GO"
+
+
+def test_ticks_that_are_put_back_once_they_are_folded_are_not_the_sealed_ones(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, seal_holds = run / "watch.jsonl", record.watch_seal_holds
+    whole = watch.read_bytes()
+    watch.write_bytes(whole.replace(b'"go":true', b'"go": true'))
+    assert watch.read_bytes() != whole
+
+    def put_back(*asked: Any, **more: Any) -> Any:
+        watch.write_bytes(whole)
+        return seal_holds(*asked, **more)
+
+    monkeypatch.setattr(record, "watch_seal_holds", put_back)
+    assert judge_directory(run)["verdict"] == "INCONCLUSIVE"
+    assert judge_directory(run)["verdict"] == "GO"

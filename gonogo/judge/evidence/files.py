@@ -2,6 +2,7 @@
 
 Small files stay as they are, so their bytes are sealed; lines are held by the digest of what they
 say (parsed, each once, sorted), so that how they are written, and in which order, changes nothing.
+What is written over while it is judged is judged, and sealed, as it was read first.
 """
 
 import hashlib
@@ -23,9 +24,9 @@ from gonogo.rundir import (
     check_whole,
     heartbeat_rank,
     iter_lines,
-    load_bytes,
-    load_record,
+    load_raw,
     open_file,
+    parse_record,
 )
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -41,47 +42,75 @@ DEVICES = "devices.jsonl"
 _CHUNK = 2**20
 
 
-def seal_files(
-    run_dir: RunDir, ranks: Iterable[int], unreadable: list[str], more: Iterable[str] = ()
-) -> dict[str, FileSeal]:
-    """Return the seal of every small file that is there; one that cannot be read is named.
+class SmallFiles:
+    """The small files of a run directory, each read once: what is parsed is what is sealed.
 
-    Args:
-        run_dir: the run's directory.
-        ranks: whose exit records are looked for.
-        unreadable: is told what cannot be read.
-        more: names of other files.
+    One that changed in between would be judged by bytes that its seal does not show.
     """
-    names = [*SEALED, *(run_dir.rank_exit(rank).name for rank in ranks), *more]
-    found = {}
-    for name in names:
-        seal = seal_of(run_dir.path / name, unreadable)
-        if seal is not None:
-            found[name] = seal
-    return found
 
+    def __init__(self, run_dir: RunDir) -> None:
+        self._dir = run_dir
+        self._read: dict[Path, bytes | Corrupt | OSError | None] = {}
 
-def try_record(path: Path, model: type[_M], unreadable: list[str]) -> _M | None:
-    """Return a small record; one that cannot be read is named and counts as missing."""
-    try:
-        return load_record(path, model)
-    except (Corrupt, OSError) as error:
-        unreadable.append(unreadable_text(path.name, error))
-        return None
+    def record(self, path: Path, model: type[_M]) -> _M | None:
+        """Return a small record, or None when there is no such file.
 
+        Raises:
+            Corrupt: it is there and is not such a record.
+            OSError: it cannot be read.
+        """
+        raw = self._raw(path)
+        return None if raw is None else parse_record(path.name, raw, model)
 
-def seal_of(path: Path, unreadable: list[str]) -> FileSeal | None:
-    """Return the seal of a small file; None where it is missing or cannot be read."""
-    try:
-        raw = load_bytes(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        sentence = unreadable_text(path.name, error)
-        if sentence not in unreadable:
-            unreadable.append(sentence)
-        return None
-    return FileSeal(bytes=len(raw), sha256=hashlib.sha256(raw).hexdigest())
+    def try_record(self, path: Path, model: type[_M], unreadable: list[str]) -> _M | None:
+        """Return a small record; one that cannot be read is named and counts as missing."""
+        try:
+            return self.record(path, model)
+        except (Corrupt, OSError) as error:
+            unreadable.append(unreadable_text(path.name, error))
+            return None
+
+    def seals(
+        self, ranks: Iterable[int], unreadable: list[str], more: Iterable[str] = ()
+    ) -> dict[str, FileSeal]:
+        """Return the seal of every small file that is there; one that cannot be read is named.
+
+        Args:
+            ranks: whose exit records are looked for.
+            unreadable: is told what cannot be read.
+            more: names of other files.
+        """
+        names = [*SEALED, *(self._dir.rank_exit(rank).name for rank in ranks), *more]
+        found = {}
+        for name in names:
+            seal = self.seal(self._dir.path / name, unreadable)
+            if seal is not None:
+                found[name] = seal
+        return found
+
+    def seal(self, path: Path, unreadable: list[str]) -> FileSeal | None:
+        """Return the seal of a small file; None where it is missing or cannot be read."""
+        try:
+            raw = self._raw(path)
+        except (Corrupt, OSError) as error:
+            sentence = unreadable_text(path.name, error)
+            if sentence not in unreadable:
+                unreadable.append(sentence)
+            return None
+        if raw is None:
+            return None
+        return FileSeal(bytes=len(raw), sha256=hashlib.sha256(raw).hexdigest())
+
+    def _raw(self, path: Path) -> bytes | None:
+        if path not in self._read:
+            try:
+                self._read[path] = load_raw(path)
+            except (Corrupt, OSError) as error:
+                self._read[path] = error
+        found = self._read[path]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 def unreadable_text(name: str, error: Exception) -> str:
@@ -90,14 +119,22 @@ def unreadable_text(name: str, error: Exception) -> str:
     return f"{name} cannot be read: {why}"
 
 
-def watch_seal_holds(run_dir: RunDir, exit_record: ExitRecord | None) -> bool | None:
+def watch_seal_holds(
+    run_dir: RunDir, exit_record: ExitRecord | None, read: FileSeal | None = None
+) -> bool | None:
     """Say whether watch.jsonl begins with the bytes that exit.json seals; None where it does not.
 
     Ticks may follow the sealed ones: the watcher goes on until it has seen the end.
+
+    Args:
+        run_dir: the run's directory.
+        exit_record: exit.json.
+        read: the bytes that were folded, where any were; a file that begins with others was
+            written over meanwhile.
     """
     if exit_record is None or exit_record.watch is None:
         return None
-    return begins_with(run_dir.watch, exit_record.watch)
+    return begins_with(run_dir.watch, exit_record.watch, *filter(None, (read,)))
 
 
 def check_findings_seal(
@@ -131,17 +168,20 @@ def find_kept(
     return frozenset(found)
 
 
-def begins_with(path: Path, seal: FileSeal) -> bool:
-    """Say whether a file's first bytes are the sealed ones."""
-    sealed, left = hashlib.sha256(), seal.bytes
+def begins_with(path: Path, *seals: FileSeal) -> bool:
+    """Say whether a file's first bytes are the sealed ones, by each of the seals in one pass."""
+    sealed, at, wanted = hashlib.sha256(), 0, sorted(seals, key=lambda row: row.bytes)
     try:
         with open_file(path) as stream:
-            while left and (chunk := stream.read(min(left, _CHUNK))):
-                sealed.update(chunk)
-                left -= len(chunk)
+            for seal in wanted:
+                while at < seal.bytes and (chunk := stream.read(min(seal.bytes - at, _CHUNK))):
+                    sealed.update(chunk)
+                    at += len(chunk)
+                if at != seal.bytes or sealed.hexdigest() != seal.sha256:
+                    return False
     except OSError:
         return False
-    return left == 0 and sealed.hexdigest() == seal.sha256
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,17 +10,18 @@ from collections.abc import Iterable
 from gonogo.contract.node import NodeExit
 from gonogo.contract.records import ExitRecord, Preflight
 from gonogo.contract.tick import parse_rank
-from gonogo.judge.evidence.files import begins_with, seal_of, try_record
+from gonogo.judge.evidence.files import SmallFiles, begins_with
 from gonogo.rundir import RunDir
 
 
 def load_parts(
-    run_dir: RunDir, exit_record: ExitRecord | None, unreadable: list[str]
+    run_dir: RunDir, small: SmallFiles, exit_record: ExitRecord | None, unreadable: list[str]
 ) -> dict[int, NodeExit]:
     """Return node → how its part ended, of those that exit.json seals.
 
     Args:
         run_dir: the run's directory.
+        small: its small files.
         exit_record: exit.json.
         unreadable: is told which file is gone, or is not the sealed one.
     """
@@ -32,10 +33,10 @@ def load_parts(
             unreadable.append(f"exit.json: {name[:16]!r} is no node")
             continue
         path, lines = run_dir.node_exit(node), run_dir.node_watch(node)
-        part = try_record(path, NodeExit, unreadable)
+        part = small.try_record(path, NodeExit, unreadable)
         if part is not None:
             found[node] = part
-        if seal_of(path, unreadable) != seals.exit:
+        if small.seal(path, unreadable) != seals.exit:
             unreadable.append(f"{path.name} is not the one that exit.json seals")
         if seals.watch.bytes and not begins_with(lines, seals.watch):
             unreadable.append(f"{lines.name} is not the one that exit.json seals")
@@ -43,19 +44,20 @@ def load_parts(
 
 
 def load_preflights(
-    run_dir: RunDir, nodes: Iterable[int], unreadable: list[str]
+    run_dir: RunDir, small: SmallFiles, nodes: Iterable[int], unreadable: list[str]
 ) -> dict[int, Preflight]:
     """Return node → what was checked there before the launch.
 
     Args:
         run_dir: the run's directory.
+        small: its small files.
         nodes: behind the first.
         unreadable: is told which record cannot be read.
     """
     found = {}
     for node in nodes:
         problems: list[str] = []
-        row = try_record(run_dir.preflight_of(node), Preflight, problems)
+        row = small.try_record(run_dir.preflight_of(node), Preflight, problems)
         unreadable.extend(f"node {node}: {text}" for text in problems)
         if row is not None:
             found[node] = row

@@ -21,11 +21,10 @@ from gonogo.contract.records import ExitRecord, ModelRecord, Preflight, RankExit
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.evidence.devices import lay_over
 from gonogo.judge.evidence.files import (
+    SmallFiles,
     check_findings_seal,
     find_kept,
     read_devices,
-    seal_files,
-    try_record,
     unreadable_text,
     watch_seal_holds,
 )
@@ -38,7 +37,7 @@ from gonogo.judge.watch import has_arrived, refold, watch_on
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.recorded import BootRecord, WatchRecord, boots_of
 from gonogo.pruned import check_not_pruned
-from gonogo.rundir import RunDir, check_whole, iter_lines, load_record, preflight_name
+from gonogo.rundir import RunDir, check_whole, iter_lines, preflight_name
 
 BY_MONOTONIC = 3
 """Version of facts since which no wall clock says in which order processes came."""
@@ -132,10 +131,11 @@ def load_run(
 
 def _load_run(path: Path, now: float | None, order: Order | None, facts_v: int) -> RunRecord:
     run_dir = RunDir(path)
-    order = load_order(run_dir) or order
+    files = SmallFiles(run_dir)
+    order = load_order(run_dir, files) or order
     unreadable: list[str] = []
     ranks = [rank for rank in run_dir.ranks() if _is_file(run_dir.heartbeat(rank), unreadable)]
-    exit_record = try_record(run_dir.exit, ExitRecord, unreadable)
+    exit_record = files.try_record(run_dir.exit, ExitRecord, unreadable)
     if is_predecessor(iter_lines(run_dir.heartbeat(rank)) for rank in ranks):
         return _load_predecessor(run_dir, ranks, order, exit_record, now, unreadable)
     owed = range(order.world_size) if order is not None and order.facts_v > 1 else ()
@@ -143,10 +143,13 @@ def _load_run(path: Path, now: float | None, order: Order | None, facts_v: int) 
     small = _Small(
         exit=exit_record,
         rank_exits=_present(
-            {rank: try_record(run_dir.rank_exit(rank), RankExit, unreadable) for rank in ending}
+            {
+                rank: files.try_record(run_dir.rank_exit(rank), RankExit, unreadable)
+                for rank in ending
+            }
         ),
-        preflight=try_record(run_dir.preflight, Preflight, unreadable),
-        model=try_record(run_dir.model, ModelRecord, unreadable),
+        preflight=files.try_record(run_dir.preflight, Preflight, unreadable),
+        model=files.try_record(run_dir.model, ModelRecord, unreadable),
     )
     by_wall = facts_v < BY_FOLD
     if order is None:
@@ -161,6 +164,7 @@ def _load_run(path: Path, now: float | None, order: Order | None, facts_v: int) 
         compared = compare_findings(run_dir, folded, unreadable, by_wall=by_wall)
     check_findings_seal(run_dir, exit_record, unreadable)
     told = record.watch.devices if record.watch is not None else b""
+    read = record.watch.read if record.watch is not None else None
     watched = record.watch.files if record.watch is not None else {}
     others = range(1, order.nodes) if order is not None else ()
     # no release before this sealed those of other nodes, or sent them to the control plane
@@ -170,15 +174,10 @@ def _load_run(path: Path, now: float | None, order: Order | None, facts_v: int) 
         record,
         findings=compared.findings,
         unrecorded=compared.differences,
-        preflights=load_preflights(run_dir, checked, unreadable),
-        parts=load_parts(run_dir, exit_record, unreadable),
-        watch_sealed=watch_seal_holds(run_dir, exit_record),
-        files=seal_files(
-            run_dir,
-            ending,
-            unreadable,
-            more=map(preflight_name, checked),
-        ),
+        preflights=load_preflights(run_dir, files, checked, unreadable),
+        parts=load_parts(run_dir, files, exit_record, unreadable),
+        watch_sealed=watch_seal_holds(run_dir, exit_record, read),
+        files=files.seals(ending, unreadable, more=map(preflight_name, checked)),
         devices=devices.digest,
         devices_gone=devices.gone,
         marks=tuple(name for name in MARKS if lexists(path / name)),
@@ -188,14 +187,19 @@ def _load_run(path: Path, now: float | None, order: Order | None, facts_v: int) 
     )
 
 
-def load_order(run_dir: RunDir) -> Order | None:
+def load_order(run_dir: RunDir, files: SmallFiles | None = None) -> Order | None:
     """Return the order of a run directory, or None when there is none.
+
+    Args:
+        run_dir: the run's directory.
+        files: its small files, where more than the order is read of them.
 
     Raises:
         Corrupt: it is there and cannot be read, or it is no order.
     """
+    files = files or SmallFiles(run_dir)
     try:
-        order = load_record(run_dir.order, Order)
+        order = files.record(run_dir.order, Order)
         if order is not None:
             canonical_bytes(order.document())
     except OSError as error:

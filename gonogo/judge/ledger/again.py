@@ -185,7 +185,10 @@ def _read(path: Path, recorded: Json, history: Json | None) -> Again:
             judge_version=max(said.judge_version, min(order.judge_version, JUDGE_VERSION)),
         )
     measured = rules if rules is not None else said
-    facts = build_facts(load_run(path, facts_v=measured.facts_v), measured)
+    record = load_run(path, facts_v=measured.facts_v)
+    if record.order != order:
+        raise Corrupt("order.json was written over while it was read")
+    facts = build_facts(record, measured)
     past = _parsed(History, "facts.history", history) if history else None
     return Again(
         rules=None if rules is None else rules.document(),

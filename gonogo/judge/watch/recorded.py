@@ -11,6 +11,7 @@ line: then the files are as they were. Where a line is lost, or lines were moved
 the order of their `seq`, so that what comes of them is the same wherever they stand.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,6 +88,8 @@ class WatchRecord:
     """Digests of the device samples that ticks carry, `TOLD_BYTES` of each."""
     device_errors: Mapping[tuple[int, str], int] = field(default_factory=dict)
     """Rank and its device → uncorrectable memory errors in the first sample that counts them."""
+    read: FileSeal | None = None
+    """The bytes of watch.jsonl that were folded; None of a record that no file was read for."""
 
 
 def fold_recorded(
@@ -131,13 +134,14 @@ class _Pass:
         self._unwatched = 0
         self._exit = _exit_of(run_dir)
         self._last_seen: dict[int, LinesSeen] = {}
+        self._read, self._read_bytes = hashlib.sha256(), 0
 
     def run(self) -> None:
         """Fold every tick, then what no tick brought."""
         sealed = self._exit.watch if self._exit is not None else None
-        end = 0
         for number, raw in enumerate(iter_lines(self._dir.watch, TICK_BYTES), start=1):
-            end += len(raw)
+            self._read.update(raw)
+            self._read_bytes += len(raw)
             if not raw.strip():
                 continue  # a blank line tells nothing
             try:
@@ -145,7 +149,8 @@ class _Pass:
             except ValidationError:
                 self._chain.miss(number)
                 continue
-            self._chain.take(tick, number, beyond=sealed is not None and end > sealed.bytes)
+            beyond = sealed is not None and self._read_bytes > sealed.bytes
+            self._chain.take(tick, number, beyond=beyond)
             self._hear(tick)
             self._compare(tick, number)
         if self._chain.last is None:
@@ -255,6 +260,7 @@ class _Pass:
             devices_said=chain.device_rows,
             devices=bytes(chain.devices),
             device_errors=chain.device_errors,
+            read=FileSeal(bytes=self._read_bytes, sha256=self._read.hexdigest()),
         )
         return self.state, self.findings, record
 

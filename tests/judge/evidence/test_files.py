@@ -11,9 +11,9 @@ from gonogo.contract.device import DeviceSample
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.evidence.files import (
+    SmallFiles,
     check_findings_seal,
     read_devices,
-    seal_files,
     watch_seal_holds,
 )
 from gonogo.judge.watch.ticks import TOLD_BYTES
@@ -51,6 +51,19 @@ def test_watch_jsonl_begins_as_exit_json_says(
     assert watch_seal_holds(run_dir, sealing(watch=seal_of(TICKS))) is holds
     assert watch_seal_holds(run_dir, sealing()) is None
     assert watch_seal_holds(run_dir, None) is None
+
+
+@pytest.mark.parametrize(
+    ("read", "holds"),
+    [(TICKS, True), (b"one\n", True), (TICKS + b"three\n", True), (b"eno\n", False)],
+)
+def test_watch_jsonl_begins_with_what_was_folded_too(
+    read: bytes, holds: bool, tmp_path: Path
+) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.watch.write_bytes(TICKS + b"three\nfour\n")
+    known = sealing(watch=seal_of(TICKS))
+    assert watch_seal_holds(run_dir, known, seal_of(read)) is holds
 
 
 def test_of_a_file_that_is_longer_than_a_read_every_byte_is_sealed(tmp_path: Path) -> None:
@@ -120,8 +133,8 @@ def test_small_files_that_are_there_are_sealed_and_one_that_cannot_be_read_is_na
     (tmp_path / "exit_rank1.json").write_bytes(b"[]")
     (tmp_path / "model.json").mkdir()
     unreadable = ["model.json cannot be read: Is a directory"]
-    found = seal_files(RunDir(tmp_path), (0, 1), unreadable)
+    found = SmallFiles(RunDir(tmp_path)).seals((0, 1), unreadable)
     assert found == {"order.json": seal_of(b"{}"), "exit_rank1.json": seal_of(b"[]")}
     assert unreadable == ["model.json cannot be read: Is a directory"]
-    seal_files(RunDir(tmp_path), (), said := [])
+    SmallFiles(RunDir(tmp_path)).seals((), said := [])
     assert said == unreadable
