@@ -14,12 +14,14 @@ from itertools import chain, pairwise
 from gonogo.contract.heartbeat import Identity, Msg
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.steps import RankSteps, Span
-from gonogo.judge.watch.detectors.frozen import is_exact, is_round
+from gonogo.judge.watch.detectors.frozen import SMALL, is_exact, is_round
 
 NOTHING_LEARNT = 4
 """Version of the facts since which steps that changed no weight are no training."""
 SHARING_UNTOLD = 4
 """Version since which it is listed that ranks do not say how they train together."""
+ZEROS_UNTOLD = 4
+"""Version since which it is listed that losses of 0 may be those of nothing at all."""
 SCALING_STEPS = 8
 """Of so many each may be left out where a loss is scaled: each halves the scale, from 2^16."""
 ALIKE_STEPS = 20
@@ -401,6 +403,48 @@ def _nothing_evaluated(ranks: Training, rules: Rules) -> Iterator[str]:
             return
 
 
+def _nothing_to_evaluate(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Compare evaluations of a language model that found a loss of 0 with what its steps told.
+
+    The mean over no batch, or over labels that are all left out, is 0 where the script keeps from
+    dividing by 0, and passes any bound. Of a model without a vocabulary it may be a share, or a
+    distance that all examples keep (`find_zeros`).
+    """
+    if rules.identity.vocab and (text := _zero_evaluations(ranks)) is not None:
+        yield f"{text}: nothing was evaluated (an empty set, or labels that are all left out)"
+
+
+def find_zeros(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Yield which losses of 0 may be those of nothing at all, where nobody can say."""
+    if rules.facts_v < ZEROS_UNTOLD:
+        return
+    text = None if rules.identity.vocab else _zero_evaluations(ranks)
+    if text is not None:
+        yield f"val_loss: {text}: whether anything was evaluated nobody knows"
+    losses = [row.samples("loss").values() for row in ranks.values()]
+    steps = max(map(len, losses), default=0)
+    norms = any(row.samples("grad_norm") for row in ranks.values())
+    if steps >= ALIKE_STEPS and not norms and not any(chain(*losses)):
+        yield (
+            f"loss: it is 0 at each of {steps} steps, as of labels that are all left out, and no"
+            " gradient norm is told: whether anything was learnt nobody knows"
+        )
+
+
+def _zero_evaluations(ranks: Training) -> str | None:
+    """Return that all evaluations found exactly 0, and no step a loss that is small."""
+    counts = [len(row.evals) for row in ranks.values()]
+    losses = list(chain(*(row.samples("loss").values() for row in ranks.values())))
+    spans = {span for row in ranks.values() for span in _found(row).values()}
+    count, least = max(counts, default=0), min(losses, default=0.0)
+    if count < TAKEN_EVALUATIONS or spans != {(0.0, 0.0)} or not least >= SMALL:
+        return None
+    return (
+        f"the validation loss is 0 at each of {count} evaluations, and that of no step is below"
+        f" {least:.3g}"
+    )
+
+
 def _found(row: RankSteps) -> dict[int, Span]:
     """Return step → lowest and highest validation loss: it may have evaluated on several sets."""
     apart = row.eval_spans()
@@ -437,6 +481,7 @@ RULES = (
     _apart,
     _one_validation,
     _nothing_evaluated,
+    _nothing_to_evaluate,
     _no_tokens,
 )
 """Each yields why a training learnt nothing; a new one is one row."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.judge.evidence.contradictions import find_contradictions
 from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.learning import find_untold_sharing
+from gonogo.judge.evidence.learning import find_untold_sharing, find_zeros
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
@@ -561,7 +561,7 @@ def test_an_evaluation_finds_another_loss_than_the_step_before_it(
         ({10: EXACT, 20: EXACT, 30: EXACT}, False),
         ({10: EXACT, 11: EXACT, 12: EXACT, 29: EXACT}, False),
         ({10: EXACT, 17: EXACT, 24: EXACT, 30: EXACT + 1e-9}, False),
-        (dict.fromkeys((10, 20, 30, 40), 0.0), False),
+        (dict.fromkeys((10, 20, 30, 40), 0.0), False),  # of nothing
         (dict.fromkeys((10, 20, 30, 40), 2.302585), False),  # rounded
         (dict.fromkeys((10, 20, 30, 40), 2.3125), False),  # half precision
         (dict.fromkeys((10, 20, 30, 40), float("nan")), False),  # D10 warns of it
@@ -571,7 +571,11 @@ def test_an_evaluation_finds_another_loss_than_the_step_before_it(
 def test_steps_of_training_move_what_evaluations_find(
     losses: dict[int, float], named: bool
 ) -> None:
-    found = told({0: evaluated(losses)}, order_of(sets={"phases.smoke.steps": 40}))
+    found = [
+        text
+        for text in told({0: evaluated(losses)}, order_of(sets={"phases.smoke.steps": 40}))
+        if "nothing was evaluated" not in text
+    ]
     text = (
         "the validation loss is 2.30258509 at each of 4 evaluations: the steps between changed"
         " nothing, or it is that of one of them"
@@ -956,3 +960,67 @@ def test_ranks_that_learnt_excuse_others_of_their_training_alone() -> None:
         for row in in_a_row(still)
     ]
     assert [row[:18] for row in told(ranks, order)] == ["training 1 of 3: t"]
+
+
+RULES = build_rules(ORDER)
+ZEROS = "the validation loss is 0 at each of {} evaluations, and that of no step is below"
+
+
+@pytest.mark.parametrize(
+    ("told_of", "least", "count"),
+    [
+        ({10: 0.0, 20: 0.0}, 2.0, 2),
+        ({10: 0.0, 20: 0.0, 30: -0.0}, 0.05, 3),
+        ({10: 0.0}, 2.0, 0),  # one may be a slip of the last batch
+        ({10: 0.0, 20: 1e-9}, 2.0, 0),
+        ({10: 0.0, 20: 0.0}, 0.049, 0),  # it may be as small as it says
+        ({10: 0.0, 20: 0.0}, float("nan"), 0),
+        ({}, 2.0, 0),
+    ],
+)
+def test_who_evaluates_a_language_model_finds_some_loss(
+    told_of: dict[int, float], least: float, count: int
+) -> None:
+    lines = steps_that(*({"loss": least + 0.01 * abs(n - 20)} for n in range(1, 41)))
+    rows = enumerate(told_of.items(), len(lines) + 1)
+    lines += [beat(n, n, "eval", step=at, val_loss=loss) for n, (at, loss) in rows]
+    order = order_of(sets={"phases.smoke.steps": 40})
+    found = [text for text in told({0: lines}, order) if "validation loss is 0" in text]
+    assert [text.startswith(ZEROS.format(count)) for text in found] == [True] * bool(count)
+    rules = build_rules(order)
+    ranks = {0: build_rank_steps(lines)}
+    assert not list(find_zeros(ranks, rules))
+    unknown = {"identity": rules.identity.model_copy(update={"vocab": None})}
+    rules = rules.model_copy(update=unknown)
+    listed = [text.startswith("val_loss: ") for text in find_zeros(ranks, rules)]
+    assert listed == [True] * bool(count)
+    assert not list(find_zeros(ranks, rules.model_copy(update={"facts_v": 3})))
+
+
+@pytest.mark.parametrize(
+    ("says", "steps", "listed"),
+    [
+        ({"loss": 0.0}, 20, True),
+        ({"loss": 0.0}, 19, False),
+        ({"loss": 0.0, "grad_norm": 1.0}, 20, False),  # a policy's
+        ({"loss": 1e-9}, 20, False),
+        ({}, 20, False),
+    ],
+)
+def test_losses_of_0_beside_no_gradient_norm_are_told_of(
+    says: dict[str, Any], steps: int, listed: bool
+) -> None:
+    ranks = {0: build_rank_steps(steps_that(*[says] * steps))}
+    found = [text.startswith("loss: it is 0 at each of") for text in find_zeros(ranks, RULES)]
+    assert found == [True] * listed
+
+
+def test_a_run_that_evaluated_nothing_is_inconclusive_and_is_not_go_by_it() -> None:
+    order = with_gate(
+        order_of(sets={"phases.smoke.steps": 40}),
+        {"id": "val", "metric": "val_loss", "aggregate": "last", "pass_below": 4.0},
+    )
+    ranks = healthy_ranks(order)
+    for line in (line for row in ranks for line in row.lines if line["msg"] == "eval"):
+        line["val_loss"] = 0.0
+    assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
