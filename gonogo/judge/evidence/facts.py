@@ -4,6 +4,7 @@ Facts say what was seen and never what it means: that is the gate's. The same re
 the same facts, byte for byte, on any machine and in whatever order lines came.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from gonogo.contract.canonical import digest, rounded
@@ -65,6 +66,9 @@ MOST_TOLD = 4
 
 WEIGHTS_UNTOLD = 4
 """Version of the facts since which it is listed that only the program knows its first weights."""
+
+NEAR_UNTRAINED = 0.25
+"""So far below ln(vocab) the first loss of a language model that has learnt anything lies."""
 
 OTHER_CONFIG = 4
 """Version of the facts since which it is listed that a rank tells of another configuration."""
@@ -316,7 +320,7 @@ def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure
     if rules.facts_v >= EVALUATED_EARLY:
         texts += _evaluated_early(record, rules)
     if rules.facts_v >= WEIGHTS_UNTOLD:
-        texts += _weights_loaded(record.order)
+        texts += [*_weights_loaded(record.order), *_begun_untrained(record, rules, record.order)]
     if rules.facts_v >= OTHER_CONFIG:
         texts += _other_config(record, record.order)
     texts += find_untold_sharing(record.ranks, rules)
@@ -410,6 +414,25 @@ def _weights_loaded(order: Order) -> Iterator[str]:
         yield f"{begun}: nobody handed it any, and only the program knows what it loaded"
     elif order.resume_from.step == 0 and not is_ours(order.entry, order.command):
         yield f"{begun} ({order.resume_from.path}): only the program knows what it loaded"
+
+
+def _begun_untrained(record: RunRecord, rules: Rules, order: Order) -> Iterator[str]:
+    """Yield that the first loss after a checkpoint is that of a model which has learnt nothing.
+
+    A program of somebody's own may have passed over what it found there (keys that did not fit, a
+    folder that it took for empty), and go on counting. One that was cut off early may be as far.
+    """
+    vocab, first = rules.identity.vocab, rules.first_step
+    if not (rules.known and vocab and first > 1) or is_ours(order.entry, order.command):
+        return
+    told = [row.samples("loss").get(first) for row in record.ranks.values()]
+    losses = [loss for loss in told if loss is not None]
+    if losses and min(losses) >= math.log(vocab) - NEAR_UNTRAINED:
+        yield (
+            f"resume_from: the loss of step {first} is {min(losses):.4g}, as that of a model which"
+            f" has learnt nothing (ln(vocab) is {math.log(vocab):.4g}): whether it went on with"
+            " the weights of the checkpoint only the program knows"
+        )
 
 
 def _other_config(record: RunRecord, order: Order) -> Iterator[str]:

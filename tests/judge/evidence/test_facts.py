@@ -698,6 +698,39 @@ def test_of_weights_that_a_program_was_handed_only_it_knows_whether_it_took_them
 
 
 @pytest.mark.parametrize(
+    ("losses", "entry", "resume", "vocab", "version", "told"),
+    [
+        ((5.55, 5.6), "train.py", 7, 256, None, True),
+        ((5.3, 5.6), "train.py", 7, 256, None, True),
+        ((5.29, 5.6), "train.py", 7, 256, None, False),  # one rank has learnt something
+        ((5.55,), "train.py", 0, 256, None, False),
+        ((5.55,), "train.py", 7, None, None, False),
+        ((5.55,), "train.py", 7, 256, 3, False),
+        ((5.55,), "nsa.train", 7, 256, None, False),
+        ((), "train.py", 7, 256, None, False),
+    ],
+)
+def test_of_a_resumed_run_that_begins_as_an_untrained_model_is_told(
+    losses: tuple[float, ...],
+    entry: str,
+    resume: int,
+    vocab: int | None,
+    version: int | None,
+    told: bool,
+) -> None:
+    """One that passed over the checkpoint, and went on counting, was GO without a word."""
+    order = order_of(resume_step=resume)
+    identity = order.identity.model_copy(update={"vocab": vocab})
+    order = order.model_copy(update={"entry": entry, "identity": identity})
+    rules = build_rules(order)
+    rules = rules if version is None else rules.model_copy(update={"facts_v": version})
+    beats = ([beat(1, 1.0, "progress", resume + 1, loss=loss)] for loss in losses)
+    ranks = {rank: build_rank_steps(lines) for rank, lines in enumerate(beats)}
+    facts = build_facts(RunRecord(order=order, ranks=ranks), rules)
+    assert any(row.startswith("resume_from: ") for row in facts.not_observed) is told
+
+
+@pytest.mark.parametrize(
     ("digest_told", "compared", "train", "version", "told"),
     [
         ("f" * 64, False, True, None, True),
