@@ -5,7 +5,7 @@ are those that the decisions before left open. An end that only the control plan
 (a lost host) is left out of the comparison, and that is said.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,8 +171,8 @@ def check_history(
         for number, row in enumerate(history.get("failed_before", []))
     }
     for place, row in {**rows, **failed}.items():
-        look = _had_failed if place in failed else _confirmed
-        difference = look(row, rules, runs, place, again.experiment)
+        compare = _had_failed if place in failed else _confirmed
+        difference = _look(compare, row, rules, runs, place, again.experiment)
         if isinstance(difference, str):
             not_verified.append(difference)
         elif difference is not None:
@@ -206,28 +206,18 @@ def _made_for(history: Json, rules: Json, again: Again, *, passed: bool) -> Diff
     return None
 
 
-def _confirmed(
-    row: Json, rules: Json, runs: Path, path: str, experiment: str | None
-) -> Difference | str | None:
-    """Judge a run again that is told of: one of the same phase, of the same experiment."""
-    seen = _come_to(row, rules, runs, path, experiment)
-    if not isinstance(seen, _Seen):
-        return seen
+def _confirmed(row: Json, rules: Json, path: str, seen: "_Seen") -> Difference | str | None:
+    """Compare what a run is told to have come to with what it comes to."""
     recorded = {name: row[name] for name in ("verdict", "code") if name in row}
     return first_difference(recorded, {name: getattr(seen, name) for name in recorded}, path)
 
 
-def _had_failed(
-    row: Json, rules: Json, runs: Path, path: str, experiment: str | None
-) -> Difference | str | None:
-    """Measure a run again of which criteria, and open conditions, it had failed.
+def _had_failed(row: Json, rules: Json, path: str, seen: "_Seen") -> Difference | str | None:
+    """Compare which criteria, and open conditions, a run is told to have failed.
 
     One that the control plane ended has another end in its directory, or none: of that nobody can
     say what had failed by then. Nor of a condition that a person has waived since.
     """
-    seen = _come_to(row, rules, runs, path, experiment)
-    if not isinstance(seen, _Seen):
-        return seen
     if seen.code != row.get("code"):
         return f"the run {row['run']}, which the history names: its directory has another end"
     told = row.get("criteria")
@@ -241,6 +231,33 @@ def _had_failed(
     return first_difference(told, known, f"{path}.criteria")  # more lines may have come since
 
 
+def _look(
+    compare: "_Compare", row: Json, rules: Json, runs: Path, path: str, experiment: str | None
+) -> Difference | str | None:
+    """Judge a run again that is told of: one of the same phase, of the same experiment.
+
+    It was judged before the decision, perhaps by the judge of an earlier release: any will do that
+    is no older than its order.
+    """
+    first: Difference | None = None
+    tried: set[int] = set()
+    for version in range(rules.get("judge_version", 1), 0, -1):
+        by = {**rules, "judge_version": version}
+        if first is not None and is_v1(by):
+            break  # its rules have another form
+        seen = _come_to(row, by, runs, path, experiment)
+        if not isinstance(seen, _Seen):
+            return seen if first is None else first
+        if seen.version in tried:
+            break
+        tried.add(seen.version)
+        found = compare(row, rules, path, seen)
+        if not isinstance(found, Difference):
+            return found
+        first = first or found
+    return first
+
+
 def _open_in(rules: Json) -> set[str]:
     """Return the ids of the conditions that were open when a run was judged: `PHASE:CRITERION`."""
     return {str(row["condition"]["id"]) for row in rules.get("conditions", [])}
@@ -250,9 +267,14 @@ def _open_in(rules: Json) -> set[str]:
 class _Seen:
     """What a run that a history names comes to today."""
 
+    version: int
+    """Of the judge."""
     verdict: str
     code: str | None
     failed: list[str]
+
+
+_Compare = Callable[[Json, Json, str, _Seen], Difference | str | None]
 
 
 def _come_to(
@@ -287,6 +309,7 @@ def _come_to(
         return f"the run {run}, which the history names: it has no exit.json"
     outcome = again.facts.get("outcome") or {}
     return _Seen(
+        version=again.rules["judge_version"],
         verdict=found["verdict"],
         code=outcome.get("code"),
         failed=failed_again(again.facts, again.rules),

@@ -55,6 +55,7 @@ from tests.judge.ledger.chains import (
     release,
     resealed,
 )
+from tests.judge.runs import with_gate
 
 GOLDEN = sorted((HERE / "decisions").glob("v*_*.json"))
 OLD = [(home, number) for home in HOMES for number in range(len(release(home)))]
@@ -932,3 +933,33 @@ def test_a_go_whose_run_left_no_directory_is_no_evidence() -> None:
     assert forged.verdict == "GO"
     with pytest.raises(NotFound):
         replay_decision(forged, Surroundings())
+
+
+@pytest.mark.parametrize(
+    ("ordered", "verdict", "path"),
+    [
+        (3, "NO_GO", None),
+        (3, "INCONCLUSIVE", None),
+        (3, "GO", "facts.history.confirmations.0.verdict"),
+        (4, "INCONCLUSIVE", None),
+        (4, "NO_GO", "facts.history.confirmations.0.verdict"),
+    ],
+)
+def test_a_run_of_before_an_upgrade_that_a_history_names_may_have_been_judged_before_it(
+    ordered: int, verdict: str, path: str | None, tmp_path: Path
+) -> None:
+    """One sample has no slope, says the judge since version 4; before, it had none that passed."""
+    slope = {"metric": "val_loss", "aggregate": "slope", "warmup_steps": 6, "pass_below": -0.001}
+    order = with_gate(order_of(), {"id": "slope", **slope}).model_copy(
+        update={"run": "run_other", "judge_version": ordered}
+    )
+    ranks = healthy_ranks(order)
+    save_run(tmp_path / "run_other", order, ranks, exit_of(ranks))
+    shutil.copytree(HERE / "runs" / "healthy", tmp_path / "run")
+    recorded = record_of(judge_directory(tmp_path / "run"))
+    row = {"run": "run_other", "variant": None, "verdict": verdict, "code": "completed"}
+    facts = {**recorded.document["facts"], "history": {"confirmations": [row]}}
+    found = replay_decision(
+        judged_anew(recorded, facts=facts), Surroundings(run_dir=tmp_path / "run")
+    )
+    assert (found.equal, found.path) == (path is None, path)
