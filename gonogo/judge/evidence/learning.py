@@ -20,8 +20,8 @@ NOTHING_LEARNT = 4
 """Version of the facts since which steps that changed no weight are no training."""
 SHARING_UNTOLD = 4
 """Version since which it is listed that ranks do not say how they train together."""
-ZEROS_UNTOLD = 4
-"""Version since which it is listed that losses of 0 may be those of nothing at all."""
+DOUBTFUL_LOSSES = 4
+"""Version since which it is listed that losses may be those of no training, or of nothing."""
 SCALING_STEPS = 8
 """Of so many each may be left out where a loss is scaled: each halves the scale, from 2^16."""
 ALIKE_STEPS = 20
@@ -408,19 +408,20 @@ def _nothing_to_evaluate(ranks: Training, rules: Rules) -> Iterator[str]:
 
     The mean over no batch, or over labels that are all left out, is 0 where the script keeps from
     dividing by 0, and passes any bound. Of a model without a vocabulary it may be a share, or a
-    distance that all examples keep (`find_zeros`).
+    distance that all examples keep (`find_doubtful_losses`).
     """
     if rules.identity.vocab and (text := _zero_evaluations(ranks)) is not None:
         yield f"{text}: nothing was evaluated (an empty set, or labels that are all left out)"
 
 
-def find_zeros(ranks: Training, rules: Rules) -> Iterator[str]:
-    """Yield which losses of 0 may be those of nothing at all, where nobody can say."""
-    if rules.facts_v < ZEROS_UNTOLD:
+def find_doubtful_losses(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Yield which losses may be those of no training, or of nothing, where nobody can say."""
+    if rules.facts_v < DOUBTFUL_LOSSES:
         return
     text = None if rules.identity.vocab else _zero_evaluations(ranks)
     if text is not None:
         yield f"val_loss: {text}: whether anything was evaluated nobody knows"
+    yield from _few_equal_evaluations(ranks, rules)
     losses = [row.samples("loss").values() for row in ranks.values()]
     steps = max(map(len, losses), default=0)
     norms = any(row.samples("grad_norm") for row in ranks.values())
@@ -428,6 +429,22 @@ def find_zeros(ranks: Training, rules: Rules) -> Iterator[str]:
         yield (
             f"loss: it is 0 at each of {steps} steps, as of labels that are all left out, and no"
             " gradient norm is told: whether anything was learnt nobody knows"
+        )
+
+
+def _few_equal_evaluations(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Yield that the only two or three evaluations found one exact loss; more contradict."""
+    told = [_found(row) for row in ranks.values() if row.evals]
+    count = max(map(len, told), default=0)
+    moved = any(len(set(rows.values())) > 1 for rows in told)
+    if not TAKEN_EVALUATIONS <= count < ALIKE_EVALUATIONS or moved:
+        return
+    low, high = min(span for rows in told for span in rows.values())
+    apart = max(max(rows) - min(rows) for rows in told)
+    if _is_exact(low, high) and apart >= _alike_steps(rules):
+        yield (
+            f"val_loss: it is {low:.9g} at each of {count} evaluations: whether the steps between"
+            " changed anything nobody knows"
         )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.judge.evidence.contradictions import find_contradictions
 from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.learning import find_untold_sharing, find_zeros
+from gonogo.judge.evidence.learning import find_doubtful_losses, find_untold_sharing
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
@@ -989,12 +989,12 @@ def test_who_evaluates_a_language_model_finds_some_loss(
     assert [text.startswith(ZEROS.format(count)) for text in found] == [True] * bool(count)
     rules = build_rules(order)
     ranks = {0: build_rank_steps(lines)}
-    assert not list(find_zeros(ranks, rules))
+    assert not list(find_doubtful_losses(ranks, rules))
     unknown = {"identity": rules.identity.model_copy(update={"vocab": None})}
     rules = rules.model_copy(update=unknown)
-    listed = [text.startswith("val_loss: ") for text in find_zeros(ranks, rules)]
+    listed = [text.startswith("val_loss: ") for text in find_doubtful_losses(ranks, rules)]
     assert listed == [True] * bool(count)
-    assert not list(find_zeros(ranks, rules.model_copy(update={"facts_v": 3})))
+    assert not list(find_doubtful_losses(ranks, rules.model_copy(update={"facts_v": 3})))
 
 
 @pytest.mark.parametrize(
@@ -1011,7 +1011,9 @@ def test_losses_of_0_beside_no_gradient_norm_are_told_of(
     says: dict[str, Any], steps: int, listed: bool
 ) -> None:
     ranks = {0: build_rank_steps(steps_that(*[says] * steps))}
-    found = [text.startswith("loss: it is 0 at each of") for text in find_zeros(ranks, RULES)]
+    found = [
+        text.startswith("loss: it is 0 at each of") for text in find_doubtful_losses(ranks, RULES)
+    ]
     assert found == [True] * listed
 
 
@@ -1024,3 +1026,26 @@ def test_a_run_that_evaluated_nothing_is_inconclusive_and_is_not_go_by_it() -> N
     for line in (line for row in ranks for line in row.lines if line["msg"] == "eval"):
         line["val_loss"] = 0.0
     assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(
+    ("losses", "listed"),
+    [
+        ({10: EXACT, 30: EXACT}, True),
+        ({0: EXACT, 10: EXACT, 20: EXACT}, True),
+        ({10: EXACT, 29: EXACT}, False),
+        ({10: EXACT, 30: EXACT + 1e-9}, False),
+        ({10: 2.5, 30: 2.5}, False),
+        ({10: EXACT}, False),
+        ({1: EXACT, 10: EXACT, 20: EXACT, 30: EXACT}, False),  # a contradiction
+        ({}, False),
+    ],
+)
+def test_two_or_three_evaluations_that_found_one_exact_loss_are_told_of(
+    losses: dict[int, float], listed: bool
+) -> None:
+    ranks = {0: build_rank_steps(evaluated(losses)), 1: build_rank_steps(evaluated({}))}
+    found = list(find_doubtful_losses(ranks, RULES))
+    assert [text.startswith("val_loss: it is 2.3025") for text in found] == [True] * listed
+    moved = {**ranks, 1: build_rank_steps(evaluated({10: 3.1, 30: 3.2}))}
+    assert not list(find_doubtful_losses(moved, RULES))
