@@ -16,7 +16,9 @@ workers of its loader took beside the steps, or milliseconds): that warns, and h
 
 A run may be suspended with its watcher (a scheduler, a virtual machine, a lid), and wherever its
 ranks stood goes on counting meanwhile. The time for which the watcher was away is no wait for data,
-nor any of the step's, unless steps ended meanwhile: then it was away alone for as long.
+nor any of the step's, unless steps ended meanwhile: then it was away alone for as long. Its ranks
+may wake before it does, by longer than a short step takes: of a step that was no longer than the
+watcher was away, but for more than half of that, nothing is known.
 """
 
 import math
@@ -30,7 +32,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import RankStep, Step
-from gonogo.judge.watch.view import Run, View, found
+from gonogo.judge.watch.view import SLEPT_S, Run, View, found
 
 STALLS_OF = 16
 """One fetch in so many is left out, and one at least."""
@@ -46,6 +48,9 @@ LONG_S, LONG_X = 1800.0, 6.0
 """Seconds of training, and times `over_s`, of which no fetch is left out, the larger counts: three
 of the longest that D5 allows are less than the share that halts."""
 
+AWAY_SHARE = 0.5
+"""Of the time for which the watcher was away: a step that took more of it may have been all that
+went on meanwhile."""
 BEYOND_X = 1.25
 """Times a step that a fetch may be told to have taken, and be a wait: two clocks may differ."""
 
@@ -140,7 +145,10 @@ class Loader(Detector[Waits]):
         row = _row(step)
         if row is None:
             return replace(own, last_step=step.step, fetched=fetched), []
-        own, row = _present(own, row, view)
+        own, present = _present(own, row, view)
+        if present is None:
+            return replace(own, last_step=step.step, fetched=fetched, told=True), []
+        row = present
         own = replace(
             own,
             last_step=step.step,
@@ -298,16 +306,19 @@ def _row(step: Step) -> Row | None:
     return tuple(row)
 
 
-def _present(own: Waits, row: Row, view: View) -> tuple[Waits, Row]:
+def _present(own: Waits, row: Row, view: View) -> tuple[Waits, Row | None]:
     """Return the times of a step without that in which the watcher was stopped with its ranks.
 
     Steps that ended while it was away were read when it came back, those before a suspension too:
-    it was away alone for as long as they took.
+    it was away alone for as long as they took. One that took most of that was suspended, and woke
+    before the watcher did, or it was not: None.
     """
     away_s, trained_s = view.away_s - own.away_s, _trained(row)
-    if trained_s <= away_s:
+    if trained_s <= (AWAY_SHARE * away_s if away_s > SLEPT_S else away_s):
         return replace(own, away_s=own.away_s + trained_s), row
     own = replace(own, away_s=view.away_s)
+    if trained_s <= away_s:
+        return own, None
     return own, tuple([(max(0.0, fetch_s - away_s), took_s - away_s) for fetch_s, took_s in row])
 
 

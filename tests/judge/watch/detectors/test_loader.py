@@ -517,17 +517,40 @@ def test_a_watcher_that_is_away_alone_hides_no_starved_run() -> None:
 
 @pytest.mark.parametrize(
     ("late_s", "row"),
-    [(15.0, (30.0, 40.0)), (16.0, (14.0, 24.0)), (32.0, (0.0, 8.0)), (40.0, (30.0, 40.0))],
+    [(15.0, (30.0, 40.0)), (16.0, (14.0, 24.0)), (32.0, (0.0, 8.0)), (80.0, (30.0, 40.0))],
 )
 def test_a_step_and_its_fetch_are_shorter_by_the_time_that_the_watcher_was_away(
     late_s: float, row: tuple[float, float]
 ) -> None:
-    """Up to 15 s it is late, and not away; where it was away for as long, it was so alone."""
+    """Up to 15 s it is late, and not away; away for twice as long as a step, it was so alone."""
     fed = feed(Loader, Ran(ranks=1).step().step(dt_s=40.0, dt_fetch_s=30.0, late_s=late_s))
     assert fed.own.rows == ((row,),)
 
 
+@pytest.mark.parametrize("late_s", [40.0, 79.0])
+def test_of_a_step_that_took_most_of_the_time_that_the_watcher_was_away_nothing_is_known(
+    late_s: float,
+) -> None:
+    own = feed(Loader, Ran(ranks=1).step().step(dt_s=40.0, dt_fetch_s=30.0, late_s=late_s)).own
+    assert (own.rows, own.last_step, own.told) == ((), 2, True)
+
+
+@pytest.mark.parametrize("woke_s", [0.5, 20.0, 600.0])
+def test_a_suspended_run_whose_ranks_wake_before_its_watcher_is_not_starved(woke_s: float) -> None:
+    """Of 0.3 s steps some end before the watcher looks for the first time."""
+    ran = starve(Ran(), 100, 0.05)
+    for _ in range(3):
+        ran.step(dt_s=10800.3, dt_fetch_s=10800.0, late_s=10800.3 + woke_s)
+        starve(ran, 400, 0.05)
+    assert feed(Loader, ran).findings == []
+
+
 def test_steps_that_went_on_use_up_the_time_for_which_the_watcher_was_away() -> None:
-    ran = Ran(ranks=1).step().step(dt_s=12.0, dt_fetch_s=0.0, late_s=20.0)
-    ran.step(dt_s=12.0, dt_fetch_s=10.0).step(dt_s=12.0, dt_fetch_s=10.0)
-    assert feed(Loader, ran).own.rows == (((0.0, 12.0),), ((2.0, 4.0),), ((10.0, 12.0),))
+    ran = Ran(ranks=1).step().step(dt_s=12.0, dt_fetch_s=0.0, late_s=40.0)
+    for _ in range(3):
+        ran.step(dt_s=12.0, dt_fetch_s=10.0)
+    own = feed(Loader, ran).own
+    assert own.rows == (((0.0, 12.0),), ((10.0, 12.0),), ((10.0, 12.0),))
+    ran = Ran(ranks=1).step().step(dt_s=5.0, dt_fetch_s=0.0, late_s=16.0)
+    ran.step(dt_s=12.0, dt_fetch_s=12.0).step(dt_s=12.0, dt_fetch_s=10.0)
+    assert feed(Loader, ran).own.rows == (((0.0, 5.0),), ((1.0, 1.0),), ((10.0, 12.0),))
