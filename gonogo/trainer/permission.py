@@ -17,6 +17,9 @@ NOT_LET_BEGIN = "no .GO within"
 UNTOLD = "which this script does not tell"
 """Words of a log by which the supervisor knows why a rank ended before its first step."""
 _GO_POLL_S = 0.05
+_MOST_S = 1.0
+"""Of what passes between two looks: what takes longer was suspended with its watcher, or waits for
+a disk; in neither could anybody have given it."""
 
 
 def why_never(run_dir: RunDir, identity: Mapping[str, Any]) -> str | None:
@@ -37,13 +40,15 @@ def await_go(run_dir: RunDir, identity: Mapping[str, Any]) -> int | None:
     why = why_never(run_dir, identity)
     if why is not None:
         print(f"gonogo: {why}; it will not be let begin", file=sys.stderr)
-    give_up, alone = time.monotonic() + RANKS_LIMIT_S, True
+    looked, left_s, alone = time.monotonic(), RANKS_LIMIT_S, True
     while not run_dir.says("GO"):
         if run_dir.says("HALT") and not run_dir.says("GO"):
             return HALTED_CODE
         if alone and run_dir.all_have_spoken():
-            give_up, alone = time.monotonic() + GO_LIMIT_S, False
-        if time.monotonic() > give_up:
+            left_s, alone = GO_LIMIT_S, False
+        now = time.monotonic()
+        left_s, looked = left_s - min(now - looked, _MOST_S), now
+        if left_s < 0.0:
             late = f"gonogo: {NOT_LET_BEGIN} {GO_LIMIT_S:.0f} s"
             print(late if why is None else f"{late}: {why}", file=sys.stderr)
             return NO_GO_CODE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, SupportsInt
 
 import numpy
@@ -613,6 +615,28 @@ def test_without_go_it_ends_with_4(
     assert ended.value.code == 4
     assert "no .GO" in capsys.readouterr().err
     assert not said(lines_of(run), "step_start")
+
+
+def test_while_a_job_is_suspended_nobody_could_let_it_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its watcher is, too: it wakes no sooner, and gives `.GO` a moment later."""
+    run = write_order(tmp_path / "run", go=False)
+    went, looks = time.monotonic, itertools.count()
+    suspended_s = 0.0
+
+    def sleep(_: float) -> None:
+        nonlocal suspended_s
+        look = next(looks)
+        suspended_s += 10800.0 if look == 3 else 0.0
+        if look == 5:
+            RunDir(run).go.touch()
+
+    clock = SimpleNamespace(monotonic=lambda: went() + suspended_s, sleep=sleep)
+    monkeypatch.setattr(permission, "time", clock)
+    with gonogo.trainer.attach(run) as beat:
+        beat.step(loss=1.0)
+    assert said(lines_of(run), "step_end")
 
 
 def test_its_last_words_say_what_it_did_not_tell(
