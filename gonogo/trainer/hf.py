@@ -7,7 +7,8 @@ at the ordered number of steps, and on a halt saves and ends the process with co
 it does nothing.
 
 What is told: the loss of every step, taken where the model returns it (a Trainer that trains by
-another one than its model's tells what it logs, NaN included: set `logging_steps=1` there);
+another one than its model's, as by `label_smoothing_factor`, tells what it logs, NaN included: its
+log says to set `logging_steps=1`);
 the gradient norm where the Trainer logs; tokens where the batch has `input_ids`; sections data,
 forward, backward, optimizer, log, eval, checkpoint. Checkpoints are verified by the watcher where
 `output_dir` is the run directory's `checkpoints`.
@@ -21,6 +22,12 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from gonogo.trainer.callback import CallbackBeat, Next, largest_rate
+
+_UNTOLD = (
+    "gonogo: this Trainer trains by another loss than its model's (label_smoothing_factor,"
+    " compute_loss_func, a compute_loss of its own), which is known where it is logged alone: with"
+    " logging_steps=1 every step tells it, else the verdict is INCONCLUSIVE"
+)
 
 
 class GonogoCallback(TrainerCallback):
@@ -40,6 +47,8 @@ class GonogoCallback(TrainerCallback):
         """Whether a forward pass now is one of the training's own."""
         self._ending: dict[str, Any] | None = None
         """Numbers of a step that has ended and waits for what the Trainer logs of it."""
+        self._untold = False
+        """Whether a step ended whose loss nobody here knows."""
         self._hooks: list[Any] = []
         self._filters: bool | None = None
         """Whether the Trainer leaves NaN out of the loss that it logs; None while it is let to."""
@@ -195,6 +204,9 @@ class GonogoCallback(TrainerCallback):
         spread = args.world_size if getattr(args, "average_tokens_across_devices", False) else 1
         loss = self._step.loss(spread)
         loss = logs.get("loss") if loss is None else loss
+        if loss is None and not self._untold:
+            self._untold = True
+            print(_UNTOLD, file=sys.stderr)
         follows = self._told.end_step(loss, self._step.tokens, **numbers)
         _obey(follows, control)
         self._go_on(control)

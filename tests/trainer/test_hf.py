@@ -130,7 +130,10 @@ def test_a_loss_that_the_trainer_filters_is_told(tmp_path: Path) -> None:
 def test_a_loss_that_is_not_trained_by_is_not_told(every: int, tmp_path: Path) -> None:
     """The model makes one of its labels, and the Trainer another of its outputs."""
     args = {"logging_steps": every, "save_strategy": "no"}
-    assert train(tmp_path, {"own": True, "args": args}) == 0
+    write_order(tmp_path, steps=6)
+    done = run_loop("hf", tmp_path, json.dumps({"own": True, "args": args}))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("with logging_steps=1 every step tells it") == (0 if every == 1 else 1)
     told = [line.loss for line in said(lines_of(tmp_path), "progress")]
     log = [row["loss"] for row in json.loads((tmp_path / "log.json").read_text()) if "loss" in row]
     assert told == (pytest.approx(log, rel=1e-5) if every == 1 else [None] * 6)
