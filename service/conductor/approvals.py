@@ -4,7 +4,7 @@ from sqlalchemy.orm import Session
 
 from service.context import Context
 from service.experiments.approvals import expire
-from service.experiments.decisions import save_decision
+from service.experiments.decisions import save_soon
 from service.experiments.lifecycle import CONDUCTOR
 from service.queries.experiments import load_awaiting
 from service.told.awaited import is_expired
@@ -31,4 +31,4 @@ class Approvals:
         context = self._context
         made = context.write(CONDUCTOR, expire, experiment)
         if made is not None:
-            save_decision(context.settings.decisions, made)
+            save_soon(context.settings.decisions, made)

@@ -16,7 +16,7 @@ from pathlib import Path
 from gonogo.contract.facts import Facts
 from gonogo.judge.ledger.recorded import RecordedDecision
 from service.context import Context
-from service.experiments.decisions import save_decision
+from service.experiments.decisions import save_soon
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, record_event
 from service.judging.assessors import Assessors
 from service.judging.ended import (
@@ -115,7 +115,7 @@ class Judging:
         folder = self._folder / run
         try:
             for decision in self._decisions(run, folder):
-                save_decision(self._context.settings.decisions, decision)
+                save_soon(self._context.settings.decisions, decision)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

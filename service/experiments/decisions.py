@@ -5,6 +5,7 @@ any service) is written after the commit; the conductor writes those that are mi
 """
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ Json = Mapping[str, Any]
 
 SIGNING_KEY = "signing_key"
 """Where a session carries the home's key (`Store`)."""
+_log = logging.getLogger(__name__)
 
 
 def record_decision(
@@ -202,6 +204,17 @@ def save_decision(folder: Path, recorded: RecordedDecision) -> None:
     if not path.exists():
         # by way of its canonical form: the same bytes whoever writes the file, and when
         save_json(path, json.loads(canonical_bytes(recorded.document)))
+
+
+def save_soon(folder: Path, recorded: RecordedDecision) -> None:
+    """Write the file of a decision that was just recorded, or leave it to `save_missing`.
+
+    It stands, whatever the disk says: whoever was told otherwise would decide a second time.
+    """
+    try:
+        save_decision(folder, recorded)
+    except OSError as error:
+        _log.warning("%s: no file yet: %s", recorded.id, error, extra={"action": "decision_file"})
 
 
 def save_missing(folder: Path, session: Session) -> int:

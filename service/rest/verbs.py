@@ -21,7 +21,7 @@ from service.context import Context
 from service.db.schema import ExperimentRow
 from service.db.store import Session
 from service.experiments.course import resolved_of
-from service.experiments.decisions import save_decision
+from service.experiments.decisions import save_soon
 from service.experiments.lifecycle import Deed, lock_experiment
 from service.experiments.overrides import override
 from service.experiments.resume_points import (
@@ -231,7 +231,7 @@ def post_decision(
         lambda beginning: write.once(creation, _decide, experiment, said, beginning, if_match),
     )
     recorded = record_of(document)
-    save_decision(context.settings.decisions, recorded)
+    save_soon(context.settings.decisions, recorded)
     location = {"Location": f"/api/v1/decisions/{recorded.id}"}
     return WireResponse(recorded.document, HTTPStatus.CREATED, location)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import stat
 from pathlib import Path
@@ -23,6 +25,7 @@ from gonogo.signing import (
     own_signing_key,
     save_signing_key,
 )
+from service.conductor.upkeep import DecisionFiles
 from service.context import open_context
 from service.db.schema import DecisionRow
 from service.experiments.adoption import find_heads
@@ -104,6 +107,35 @@ def test_the_word_of_a_person_is_signed_too(plane: Plane) -> None:
 def upgraded(settings: Settings) -> None:
     """A home as release 0.1 left it: decisions as files, and as rows without a signature."""
     shutil.copytree(RELEASE / "go" / "decisions", settings.decisions)
+
+
+def test_a_decision_stands_though_the_disk_takes_no_file_of_it(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was told that it failed decided a second time; the file comes when there is room."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr("service.experiments.decisions.save_json", refuse)
+        experiment = plane.submit()
+        worker = plane.worker()
+        worker.run_through(plane.next_order(worker))
+        plane.wait(lambda: plane.get(f"/experiments/{experiment}/decisions")["items"], "a decision")
+        plane.call("POST", f"/experiments/{experiment}/cancel", json={"reason": "enough"})
+        plane.wait_state(experiment, "finished")
+        said = {"verdict": "NO_GO", "reason": "not worth it"}
+        answer = plane.call("POST", f"/experiments/{experiment}/decisions", json=said)
+        assert answer.status_code == 201, answer.text
+    told = plane.get("/events", limit=500)["items"]
+    assert "run.unjudged" not in {row["type"] for row in told}
+    rows = plane.get(f"/experiments/{experiment}/decisions")["items"]
+    assert [row["kind"] for row in rows].count("human") == 1
+    DecisionFiles(plane.context).run_once()
+    folder = plane.home / "decisions"
+    assert {path.stem for path in folder.glob("dec_*.json")} == {row["id"] for row in rows}
+    assert verify_folder(folder, trusting([load_public_key(plane.home / "signing.pub")])).ok
 
 
 def test_an_upgrade_adopts_every_chain_once_and_nothing_later(settings: Settings) -> None:
