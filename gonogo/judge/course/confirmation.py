@@ -180,15 +180,14 @@ def unsettled_before(
     what one had learned that diverged, or came to a number that is none, they tell only where its
     steps were made again: before the checkpoint that is gone on with, a gradient may have been
     beyond its bound already.
-    A rerun that ended before its phase does counts for who goes on from its checkpoint.
+    Of whom another goes on from the checkpoint, all that he had failed counts: a rerun that ended
+    before its phase does, and what was made without the patch that the judged run has.
 
     Args:
         runs: of the phase, those included that infrastructure or an operator ended.
         judged: the one of them that is judged.
         itself: whether what that one failed is told as well, and what its plan excuses of it.
     """
-    if judged.reason is RunReason.REMEDY:
-        return None
     before = [
         row
         for row in runs[: runs.index(judged) + itself]
@@ -201,7 +200,7 @@ def unsettled_before(
     undecided = [
         Undecided(run=row.run, criteria=list(row.undecided)) for row in before if row.undecided
     ]
-    gone_on_with = [row for row in runs if row.until is not None and row.run in behind]
+    gone_on_with = [row for row in runs if row.run in behind]
     told = [*before, *gone_on_with]
     failed = [
         FailedBefore(run=row.run, code=row.outcome.code, criteria=criteria)

@@ -146,8 +146,8 @@ def _conclude(
     conditions: Sequence[OpenCondition],
 ) -> Action:
     remedy = remedied(first)
-    if history is None and remedy is not None:
-        history = History(remedy=remedy)
+    if remedy is not None:
+        history = joined(History(remedy=remedy), history)
     unsettled = history is not None and bool(history.undecided or history.failed_before)
     if verdict is Verdict.GO and (remedy is not None or unsettled):
         verdict = Verdict.CONDITIONAL_GO

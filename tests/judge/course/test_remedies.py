@@ -224,3 +224,36 @@ def test_a_run_that_failed_a_condition_is_not_run_again_until_it_passes() -> Non
     waiving = rules.model_copy(update={"waive": ["asked"]})
     unseen = judge(facts.model_copy(update={"measures": {}}), waiving)
     assert (unseen.verdict, unseen.failed) == ("CONDITIONAL_GO", [])
+
+
+OF_OOM = {"train": {"batch": {"accumulate": 8}}, "diagnosis": "out_of_memory"}
+
+
+@pytest.mark.parametrize("ended", ["preempted", "halted", "superseded"])
+def test_what_a_remedy_had_failed_is_not_undone_by_its_next_attempt(ended: str) -> None:
+    """Its gate saw the steps after the checkpoint alone; nothing but the remedy was told."""
+    failed = run("NO_GO", "oom", diagnosis="out_of_memory", failed=("memory",))
+    cut = answer("INCONCLUSIVE", ended, change=OF_OOM, failed=("spikes",))
+    whole = answer(run="run_3", change=OF_OOM, began_with="run_2")
+    action = after(failed, cut, whole)
+    assert (action.verdict, action.about) == ("CONDITIONAL_GO", "run_3")
+    assert action.history is not None
+    told = [(row.run, row.criteria) for row in action.history.failed_before]
+    assert told == [("run_2", ["spikes"])], "and what it was made for is not its own"
+    assert action.history.remedy is not None
+    assert action.history.remedy.diagnosis == "out_of_memory"
+
+
+@pytest.mark.parametrize("began_with", ["run_1", None])
+def test_what_is_in_the_weights_that_a_remedy_goes_on_with_is_told_of_it(
+    began_with: str | None,
+) -> None:
+    """But for what the failure makes worse, that the remedy answers."""
+    failed = run(
+        "NO_GO", "oom", diagnosis="out_of_memory", failed=("spikes", "pace"), explained=("pace",)
+    )
+    action = after(failed, answer(change=OF_OOM, began_with=began_with))
+    assert (action.verdict, action.about) == ("CONDITIONAL_GO", "run_2")
+    assert action.history is not None
+    told = [(row.run, row.criteria) for row in action.history.failed_before]
+    assert told == ([("run_1", ["spikes"])] if began_with else [])
