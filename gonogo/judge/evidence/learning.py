@@ -49,6 +49,9 @@ NOT_AVERAGED = (
     "their gradients were not averaged, or each told that of its own (tell the norm of the averaged"
     " gradients of all parts of the model, or none)"
 )
+NOT_SHARED = "each trained a model of its own (one whose gradients were not counted leaves it out)"
+TOGETHER = 2
+"""So many ranks have gradients to share."""
 TWO_COURSES = (
     "they did not take the same steps, or each told that of its own (tell the largest of all)"
 )
@@ -287,6 +290,24 @@ def _apart(ranks: Training, rules: Rules) -> Iterator[str]:
             yield f"the {what} of ranks {apart.words()} ({backend}): {why}"
 
 
+def _nothing_shared(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Compare that ranks say how they share their gradients with how much of them they sent.
+
+    Under `no_sync` at every step no gradient comes to the hook that counts: each rank trains a
+    model of its own, and the number that nothing was sent passes any bound.
+    """
+    if (rules.world_size or 0) < TOGETHER:
+        return
+    for rank, row in sorted(ranks.items()):
+        sent = row.samples("comm_mb").values() if row.backend in (DDP, FSDP) else ()
+        if sent and not any(sent):
+            yield (
+                f"rank {rank} says that it is one of several ({row.backend}), and of each of its"
+                f" {len(sent)} steps that no gradient was given to the others (comm_mb is 0):"
+                f" {NOT_SHARED}"
+            )
+
+
 def find_untold_sharing(ranks: Training, rules: Rules) -> Iterator[str]:
     """Yield that ranks may each have trained a model of their own, where nobody can say.
 
@@ -496,6 +517,7 @@ RULES = (
     _negative_rate,
     _no_gradient,
     _apart,
+    _nothing_shared,
     _one_validation,
     _nothing_evaluated,
     _nothing_to_evaluate,

@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.judge.evidence.contradictions import find_contradictions
 from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.learning import find_doubtful_losses, find_untold_sharing
+from gonogo.judge.evidence.learning import (
+    find_doubtful_losses,
+    find_nothing_learnt,
+    find_untold_sharing,
+)
 from gonogo.judge.evidence.record import RunRecord
 from gonogo.judge.evidence.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
@@ -1049,3 +1053,38 @@ def test_two_or_three_evaluations_that_found_one_exact_loss_are_told_of(
     assert [text.startswith("val_loss: it is 2.3025") for text in found] == [True] * listed
     moved = {**ranks, 1: build_rank_steps(evaluated({10: 3.1, 30: 3.2}))}
     assert not list(find_doubtful_losses(moved, RULES))
+
+
+@pytest.mark.parametrize(
+    ("sent", "backend", "world_size", "named"),
+    [
+        ([0.0] * 3, "DDP", 2, [0, 1]),
+        ([0.0], "FSDP", 2, [0, 1]),
+        ([0.0, 0.0, 0.5], "DDP", 2, []),  # told of micro-steps
+        ([0.0] * 3, "single", 2, []),
+        ([0.0] * 3, None, 2, []),
+        ([0.0] * 3, "DDP", 1, []),
+        ([], "DDP", 2, []),
+    ],
+)
+def test_ranks_that_train_together_give_each_other_gradients(
+    sent: list[float], backend: str | None, world_size: int, named: list[int]
+) -> None:
+    lines = steps_that(*({"loss": 5.0 - n, "comm_mb": mb} for n, mb in enumerate(sent)))
+    ranks = {
+        rank: build_rank_steps(of_rank(rank, lines, backend=backend)) for rank in range(world_size)
+    }
+    rules = build_rules(order_of(sets={"workload.world_size": world_size}))
+    found = [row for row in find_nothing_learnt(ranks, rules) if "comm_mb is 0" in row]
+    assert [row.split(" says")[0] for row in found] == [f"rank {rank}" for rank in named]
+    assert not list(find_nothing_learnt(ranks, rules.model_copy(update={"facts_v": 3})))
+
+
+def test_a_gate_on_what_is_sent_is_not_passed_by_sending_nothing() -> None:
+    gate = {"id": "sent", "metric": "comm_mb", "aggregate": "max", "pass_below": 100.0}
+    order = with_gate(order_of(), gate)
+    ranks = healthy_ranks(order)
+    for mb, verdict in ((0.5, "GO"), (0.0, "INCONCLUSIVE")):
+        for line in (line for row in ranks for line in row.lines if line["msg"] == "progress"):
+            line["comm_mb"] = mb
+        assert judged(record_of(order, ranks)).verdict == verdict
