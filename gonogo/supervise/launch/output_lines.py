@@ -71,6 +71,8 @@ _RECORD_S = 10.0
 begins, and its loss be told as it ends. What comes later is told of it all the same."""
 _POLL_S = 0.1
 _ENDS = ".;:)]}%'\""
+_BEGINS = _ENDS.replace(".", "")
+"""A number may begin with its point: `.693`."""
 _END = re.compile(rb"[\r\n]")
 _LENGTH = re.compile(r" {0,8}/ {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)\b(?!\.\d)( \[)?")
 """What follows a number that is told with how many there are, and of a progress bar."""
@@ -756,6 +758,8 @@ def _whole(text: str | None) -> int | None:
 def number_of(text: str | None) -> float | None:
     """Return what is printed as a number; `nan.` and `2.5]` end a sentence or a list."""
     try:
-        return None if text is None else float(text.replace(",", "").replace("_", "").strip(_ENDS))
+        if text is None:
+            return None
+        return float(text.replace(",", "").replace("_", "").rstrip(_ENDS).lstrip(_BEGINS))
     except ValueError:
         return None

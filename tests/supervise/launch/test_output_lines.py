@@ -79,6 +79,12 @@ def test_each_new_step_is_told_once(tmp_path: Path) -> None:
     )
 
 
+def test_a_number_may_begin_with_its_point(tmp_path: Path) -> None:
+    program = Program(tmp_path, STEP)
+    program.write("step 1 loss 1.002\nstep 2 loss .998.\nstep 3 loss +.5\nstep 4 loss -.25\n")
+    assert program.steps() == [(1, 1.002), (2, 0.998), (3, 0.5), (4, -0.25)]
+
+
 @pytest.mark.parametrize("another", [False, True], ids=["removed", "another in its place"])
 def test_a_log_that_was_moved_away_is_read_to_its_end(tmp_path: Path, another: bool) -> None:
     """Somebody's logrotate renamed rank0.log, or they removed it to make room: the program went on
