@@ -7,9 +7,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-_NUMBER = (
-    r"[-+]?(?:(?:\d+(?:[,_]\d{3})*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:nan|inf(?:inity)?)\b)"
-)
+_NUMBER = r"[-+]?(?:(?:\d+(?:[,_]\d+)*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:nan|inf(?:inity)?)\b)"
+"""With every comma within it: whether these divide thousands, who reads it says."""
 _STEP = r"(?P<step>\d{1,3}(?:[,_]\d{3})+|\d+)"
 _EVALUATIONS = (
     *("val", "valid", "validation", "validate", "validating"),

@@ -70,9 +70,12 @@ _RECORD_S = 10.0
 """So long a step waits for the lines of its record that are still to come: it may be named as it
 begins, and its loss be told as it ends. What comes later is told of it all the same."""
 _POLL_S = 0.1
-_ENDS = ".;:)]}%'\""
+_ENDS = ".,;:)]}%'\""
 _BEGINS = _ENDS.replace(".", "")
 """A number may begin with its point: `.693`."""
+_DIVIDES = ",_"
+_UNDIVIDED = str.maketrans("", "", _DIVIDES)
+_DIVIDED = re.compile(r"[-+]?[1-9]\d{0,2}(?:[,_]\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _END = re.compile(rb"[\r\n]")
 _LENGTH = re.compile(r" {0,8}/ {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)\b(?!\.\d)( \[)?")
 """What follows a number that is told with how many there are, and of a progress bar."""
@@ -756,10 +759,14 @@ def _whole(text: str | None) -> int | None:
 
 
 def number_of(text: str | None) -> float | None:
-    """Return what is printed as a number; `nan.` and `2.5]` end a sentence or a list."""
+    """Return what is printed as a number; `nan.` and `2.5]` end a sentence or a list.
+
+    What has a comma that divides no thousands (`2,31`, `0,693`) has two readings, and is none.
+    """
     try:
-        if text is None:
+        bare = (text or "").rstrip(_ENDS).lstrip(_BEGINS)
+        if not bare or ({*bare} & {*_DIVIDES} and _DIVIDED.fullmatch(bare) is None):
             return None
-        return float(text.replace(",", "").replace("_", "").rstrip(_ENDS).lstrip(_BEGINS))
+        return float(bare.translate(_UNDIVIDED))
     except ValueError:
         return None

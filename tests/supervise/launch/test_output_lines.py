@@ -85,6 +85,29 @@ def test_a_number_may_begin_with_its_point(tmp_path: Path) -> None:
     assert program.steps() == [(1, 1.002), (2, 0.998), (3, 0.5), (4, -0.25)]
 
 
+@pytest.mark.parametrize(
+    ("printed", "loss"),
+    [
+        ("2,31", None),
+        ("0,693", None),
+        ("2,3145", None),
+        ("12345,678", None),
+        ("2,000", 2000.0),
+        ("1_500.5", 1500.5),
+        ("-1,234,567.5e2", -123456750.0),
+        ("2.31,", 2.31),
+    ],
+)
+@pytest.mark.parametrize("guessed", [False, True])
+def test_a_number_with_a_comma_that_divides_no_thousands_tells_nothing(
+    tmp_path: Path, printed: str, loss: float | None, *, guessed: bool
+) -> None:
+    patterns = [PATTERNS[name] for name in GUESSED] if guessed else [STEP]
+    program = Program(tmp_path, *patterns, patterns_guessed=guessed)
+    program.write(f"step 1 loss {printed}\nstep 2 loss 2.5\n")
+    assert program.steps() == [(1, loss), (2, 2.5)]
+
+
 @pytest.mark.parametrize("another", [False, True], ids=["removed", "another in its place"])
 def test_a_log_that_was_moved_away_is_read_to_its_end(tmp_path: Path, another: bool) -> None:
     """Somebody's logrotate renamed rank0.log, or they removed it to make room: the program went on
