@@ -443,6 +443,8 @@ def find_doubtful_losses(ranks: Training, rules: Rules) -> Iterator[str]:
     if text is not None:
         yield f"val_loss: {text}: whether anything was evaluated nobody knows"
     yield from _few_equal_evaluations(ranks, rules)
+    if rules.identity.vocab:
+        yield from _negative_losses(ranks)
     losses = [row.samples("loss").values() for row in ranks.values()]
     steps = max(map(len, losses), default=0)
     norms = any(row.samples("grad_norm") for row in ranks.values())
@@ -451,6 +453,25 @@ def find_doubtful_losses(ranks: Training, rules: Rules) -> Iterator[str]:
             f"loss: it is 0 at each of {steps} steps, as of labels that are all left out, and no"
             " gradient norm is told: whether anything was learnt nobody knows"
         )
+
+
+def _negative_losses(ranks: Training) -> Iterator[str]:
+    """Yield that a language model's loss is no cross entropy: a policy's may well be negative.
+
+    `nll_loss` of probabilities, and not of their logarithms, lies between -1 and 0 from the first
+    step on, and below any bound.
+    """
+    steps = [sum(loss < 0 for loss in row.samples("loss").values()) for row in ranks.values()]
+    evaluations = [sum(low < 0 for low, _ in _found(row).values()) for row in ranks.values()]
+    for name, counts, what in (
+        ("loss", steps, "steps"),
+        ("val_loss", evaluations, "evaluations"),
+    ):
+        if count := max(counts, default=0):
+            yield (
+                f"{name}: it is negative at {count} {what} of a language model, as a policy's may"
+                " be and no cross entropy is: what it measures only the program knows"
+            )
 
 
 def _few_equal_evaluations(ranks: Training, rules: Rules) -> Iterator[str]:

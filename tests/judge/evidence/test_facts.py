@@ -82,11 +82,14 @@ def test_there_are_at_most_sixty_four_block_means(count: int, blocks: int) -> No
 
 
 def test_facts_stay_small_however_long_the_run_was() -> None:
-    short, long = (
-        facts_of(record_of(order)).document()
-        for order in (order_of(), order_of(sets={"phases.smoke.steps": 600}))
-    )
-    assert len(canonical_bytes(long)) < 1.5 * len(canonical_bytes(short))
+    sizes = []
+    for order in (order_of(), order_of(sets={"phases.smoke.steps": 600})):
+        ranks = healthy_ranks(order)
+        for line in (line for row in ranks for line in row.lines):
+            for name in {"loss", "val_loss"} & line.keys():
+                line[name] = 1.0 + abs(line[name])  # the generator's fall below 0 in so many steps
+        sizes.append(len(canonical_bytes(facts_of(record_of(order, ranks)).document())))
+    assert sizes[1] < 1.5 * sizes[0]
 
 
 def test_facts_survive_their_own_file() -> None:

@@ -1088,3 +1088,28 @@ def test_a_gate_on_what_is_sent_is_not_passed_by_sending_nothing() -> None:
         for line in (line for row in ranks for line in row.lines if line["msg"] == "progress"):
             line["comm_mb"] = mb
         assert judged(record_of(order, ranks)).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("losses", "found", "listed"),
+    [
+        ([-0.1, -0.2, 0.1], {2: 3.0}, ["loss: it is negative at 2 steps"]),
+        ([2.0], {1: -0.5, 2: -0.6}, ["val_loss: it is negative at 2 evaluations"]),
+        ([2.0, 0.0], {1: 0.5}, []),
+        ([], {}, []),
+    ],
+)
+def test_negative_losses_of_a_language_model_are_told_of(
+    losses: list[float], found: dict[int, float], listed: list[str]
+) -> None:
+    lines = steps_that(*({"loss": loss} for loss in losses))
+    evals = [
+        beat(100 + step, 100.0, "eval", step=step, val_loss=loss) for step, loss in found.items()
+    ]
+    ranks = {0: build_rank_steps([*lines, *evals])}
+    rules = build_rules(ORDER)
+    told_of = [row.partition(" of a language")[0] for row in find_doubtful_losses(ranks, rules)]
+    assert told_of == listed
+    unknown = {"identity": rules.identity.model_copy(update={"vocab": None})}
+    assert not list(find_doubtful_losses(ranks, rules.model_copy(update=unknown)))
+    assert not list(find_doubtful_losses(ranks, rules.model_copy(update={"facts_v": 3})))
