@@ -50,6 +50,8 @@ LAST_STEP_FIRST = 4
 """Version of the facts since which who came to the last step before he could leave completed."""
 ONE_IDENTITY = 4
 """Version of the facts since which a rank is one thing all the while, whatever was ordered."""
+EACH_BOOT_LINE = 4
+"""Version of the facts since which each boot line of a process says whose it is, not the last."""
 DONE_ITSELF = 4
 """Version of the facts since which who says that it is done came to that step itself."""
 FIRST_HEARD = 4
@@ -132,14 +134,18 @@ def _another_process(record: RunRecord, rules: Rules) -> Iterator[str]:
         return
     for rank, steps in sorted(record.ranks.items()):
         for boot in steps.boots:
-            line = boot.boot_line
             if not boot.steps.rows:
                 continue
-            if line is None:
+            said = boot.said()
+            if not said:
                 yield f"rank {rank}: a process that never said boot tells of steps"
-            elif line.run not in (None, rules.run) or line.attempt not in (None, rules.attempt):
-                whose = f"run {line.run}, attempt {line.attempt}"
-                yield f"rank {rank}: a process of {whose} tells of steps"
+            for run, attempt in dict.fromkeys(
+                (line.run, line.attempt)
+                for line in (said if rules.facts_v >= EACH_BOOT_LINE else said[-1:])
+            ):
+                if run not in (None, rules.run) or attempt not in (None, rules.attempt):
+                    whose = f"run {run}, attempt {attempt}"
+                    yield f"rank {rank}: a process of {whose} tells of steps"
 
 
 def _trained_as_two(record: RunRecord, rules: Rules) -> Iterator[str]:

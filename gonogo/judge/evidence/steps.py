@@ -239,10 +239,15 @@ class BootSteps:
         first = min(ends, default=None)
         if first is None or self.boot_line is None:
             return []
-        lines = sorted((self.boot_lines | {self.boot_seq: self.boot_line}).items())
-        before = [line for seq, line in lines if seq < first][-1:]
-        since = [line for seq, line in lines if seq > first]
+        lines = self.said()
+        before = [line for line in lines if line.seq < first][-1:]
+        since = [line for line in lines if line.seq > first]
         return [line.identity() for line in before + since]
+
+    def said(self) -> list[Heartbeat]:
+        """Return its boot lines as they came: the first `MOST_SAID`, and the last."""
+        last = {} if self.boot_line is None else {self.boot_seq: self.boot_line}
+        return [line for _, line in sorted((self.boot_lines | last).items())]
 
 
 class RankSteps:

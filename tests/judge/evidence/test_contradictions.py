@@ -156,6 +156,18 @@ def test_steps_are_told_by_processes_of_this_run(
     assert told({0: [*first, beat(2, 1.0)]}) == [], "it tells of no step"
 
 
+def test_each_boot_line_of_a_process_is_of_this_run() -> None:
+    own: dict[str, Any] = {"msg": "boot", "run": ORDER.run, "attempt": ORDER.attempt}
+    another = beat(2, **{**own, "run": "run_x"})
+    lines = [beat(1, step=0, **own), another, beat(3, **own), beat(4, 1.0, "progress", loss=1.0)]
+    sentence = f"rank 0: a process of run run_x, attempt {ORDER.attempt} tells of steps"
+    assert told({0: lines}) == [sentence]
+    assert told({0: [lines[0], lines[3]]}) == []
+    record = RunRecord(order=ORDER, ranks={0: build_rank_steps(lines)})
+    before = build_rules(ORDER).model_copy(update={"facts_v": 3})
+    assert find_contradictions(record, before) == []
+
+
 def test_lines_of_a_second_writer_are_counted() -> None:
     assert told({}, conflicts={0: 0, 1: 2}) == [
         "rank 1: 2 lines differ from another one of the same boot and seq"
