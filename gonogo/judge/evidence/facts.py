@@ -30,7 +30,11 @@ from gonogo.contract.rules import Rules
 from gonogo.contract.workload import is_ours
 from gonogo.judge.evidence.contradictions import find_contradictions
 from gonogo.judge.evidence.files import UNWATCHED
-from gonogo.judge.evidence.learning import find_doubtful_losses, find_untold_sharing
+from gonogo.judge.evidence.learning import (
+    find_doubtful_losses,
+    find_doubtful_rates,
+    find_untold_sharing,
+)
 from gonogo.judge.evidence.measure import PARTIAL_SHARE, build_measure
 from gonogo.judge.evidence.metrics import METRICS
 from gonogo.judge.evidence.rank_facts import build_pace, build_rank_facts
@@ -325,6 +329,7 @@ def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure
         texts += _other_config(record, record.order)
     texts += find_untold_sharing(record.ranks, rules)
     texts += find_doubtful_losses(record.ranks, rules)
+    texts += find_doubtful_rates(record.ranks, rules)
     texts += _code_untold(record, record.order, rules)
     return list(dict.fromkeys([*texts, *_without_source(record, rules, measures)]))
 

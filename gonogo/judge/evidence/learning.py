@@ -22,6 +22,8 @@ SHARING_UNTOLD = 4
 """Version since which it is listed that ranks do not say how they train together."""
 DOUBTFUL_LOSSES = 4
 """Version since which it is listed that losses may be those of no training, or of nothing."""
+DOUBTFUL_RATES = 4
+"""Version since which it is listed that rates may be too small for any weight."""
 SCALING_STEPS = 8
 """Of so many each may be left out where a loss is scaled: each halves the scale, from 2^16."""
 ALIKE_STEPS = 20
@@ -37,6 +39,9 @@ TAKEN_EVALUATIONS = 2
 RATE_ERROR_RATIO = 1e-6
 """Of the largest rate, so much on either side of 0 is 0: a sum that ends there may come to it, and
 no weight in single precision moves by it."""
+LEAST_RATE = 1e-10
+"""Weights of usual size in single precision move by none below it where gradients are scaled, as by
+Adam; where they are not, they may be as large as it is small."""
 MOST_OF_THEM = 0.5
 """Share of its steps that a training may have left as they were, at a rate of 0 or by a skip, where
 it is one of `ALIKE_STEPS`; a few tell too little of the others."""
@@ -238,6 +243,22 @@ def _is_most(count: int, steps: int) -> bool:
 
 def _of_steps(count: int, steps: int, whose: str = "") -> str:
     return f"{'each' if count == steps else count} of {whose}{steps} steps"
+
+
+def find_doubtful_rates(ranks: Training, rules: Rules) -> Iterator[str]:
+    """Yield that no rate was as large as weights need to move, where nobody knows the gradients.
+
+    A schedule in another unit (steps for epochs, a warm-up of all tokens) has such rates for long.
+    """
+    if rules.facts_v < DOUBTFUL_RATES:
+        return
+    rates = [found for row in _of_our_protocol(ranks) if (found := row.samples("lr").values())]
+    steps, largest = max(map(len, rates), default=0), _largest(chain(*rates))
+    if steps >= ALIKE_STEPS and 0.0 < largest < LEAST_RATE:
+        yield (
+            f"lr: it is {largest:.3g} at most at each of {steps} steps: whether any weight moved by"
+            " it only the program knows"
+        )
 
 
 def _negative_rate(ranks: Training, rules: Rules) -> Iterator[str]:

@@ -14,6 +14,7 @@ from gonogo.judge.evidence.contradictions import find_contradictions
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.learning import (
     find_doubtful_losses,
+    find_doubtful_rates,
     find_nothing_learnt,
     find_untold_sharing,
 )
@@ -22,7 +23,7 @@ from gonogo.judge.evidence.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.evidence.beats import ORDER, beat, of_rank, steps_that, told
-from tests.judge.runs import judged, record_of, with_gate
+from tests.judge.runs import facts_of, judged, record_of, with_gate
 
 LEFT_OUT = "rank 0 says of each of its 12 steps that its update was left out"
 
@@ -1113,3 +1114,34 @@ def test_negative_losses_of_a_language_model_are_told_of(
     unknown = {"identity": rules.identity.model_copy(update={"vocab": None})}
     assert not list(find_doubtful_losses(ranks, rules.model_copy(update=unknown)))
     assert not list(find_doubtful_losses(ranks, rules.model_copy(update={"facts_v": 3})))
+
+
+@pytest.mark.parametrize(
+    ("rates", "listed"),
+    [
+        ([1e-14] * 20, True),
+        ([0.0] + [9e-11] * 19, True),
+        ([1e-14] * 19, False),
+        ([1e-14] * 19 + [1e-10], False),
+        ([0.0] * 20, False),  # a contradiction
+        ([], False),
+    ],
+)
+def test_rates_that_are_never_as_large_as_weights_need_are_told_of(
+    rates: list[float], *, listed: bool
+) -> None:
+    lines = steps_that(*({"loss": 5.0 - n, "lr": rate} for n, rate in enumerate(rates)))
+    ranks = {0: build_rank_steps(of_rank(0, lines, torch="2"))}
+    rules = build_rules(ORDER)
+    found = [row.startswith("lr: it is ") for row in find_doubtful_rates(ranks, rules)]
+    assert found == [True] * listed
+    assert not list(find_doubtful_rates(ranks, rules.model_copy(update={"facts_v": 3})))
+
+
+def test_a_run_whose_rates_are_too_small_says_so() -> None:
+    order = with_gate(order_of(sets={"phases.smoke.steps": 24}))
+    ranks = healthy_ranks(order)
+    for line in (line for row in ranks for line in row.lines if line["msg"] == "progress"):
+        line["lr"] = 1e-14
+    listed = [row for row in facts_of(record_of(order, ranks)).not_observed if row[:3] == "lr:"]
+    assert len(listed) == 1
