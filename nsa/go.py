@@ -13,6 +13,9 @@ from nsa.ranks import Ranks
 
 _LIMIT_S = 120.0
 _POLL_S = 0.05
+_MOST_S = 1.0
+"""Of what passes between two looks: what takes longer was suspended with its watcher, or waits for
+a disk; in neither could anybody have given it."""
 
 
 def told(run_dir: Path, word: str) -> bool:
@@ -32,13 +35,15 @@ def wait_for_go(run_dir: Path, ranks: Ranks, heart: Heartbeat) -> None:
 
     Raises:
         Halted: `.HALT` came instead.
-        BadConfig: neither came within 120 s.
+        BadConfig: neither came within 120 s, those not counted for which the job was suspended.
     """
     ranks.choose(0)
-    deadline = time.monotonic() + _LIMIT_S
+    looked, left_s = time.monotonic(), _LIMIT_S
     halt = False
     while not (go := told(run_dir, "GO")) and not (halt := told(run_dir, "HALT")):
-        if ranks.rank != 0 or time.monotonic() > deadline:
+        now = time.monotonic()
+        left_s, looked = left_s - min(now - looked, _MOST_S), now
+        if ranks.rank != 0 or left_s < 0.0:
             break
         time.sleep(_POLL_S)
     if ranks.choose(int(go)):
