@@ -173,6 +173,7 @@ def test_a_run_without_devices_waits_for_no_other_launch(folder: Path) -> None:
     assert ran.criteria()["completed"] == "pass"
 
 
+@pytest.mark.long
 def test_a_program_that_prints_more_than_can_be_read_at_once_has_not_died(folder: Path) -> None:
     """Nobody told how it had ended before all of that was read; by then it was NO_GO."""
     more = 'print("sample 7: loss 0.25, predicted 3\\n" * 100_000)\nsys.exit('
@@ -259,7 +260,7 @@ with gonogo.trainer.attach(identity={"device": f"card {rank}"}, agree=lambda min
 """
 
 
-@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("allowed", [pytest.param(True, marks=pytest.mark.long), False])
 def test_ranks_on_different_cards_are_told_of_and_may_be_allowed(
     folder: Path, allowed: bool
 ) -> None:
@@ -300,6 +301,7 @@ def test_who_is_asked_to_end_asks_the_run_to_leave(
     assert (record["reason"], record["ended_by"], record["code"]) == ended
 
 
+@pytest.mark.long
 def test_an_unchanged_program_is_not_waited_for_when_it_is_to_end(folder: Path) -> None:
     command = gonogo("run", "--steps", "99999", *mute(99999))
     ran = subprocess.Popen(
@@ -311,7 +313,9 @@ def test_an_unchanged_program_is_not_waited_for_when_it_is_to_end(folder: Path) 
     assert ran.returncode == Exit.INTERRUPTED, out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_who_asks_while_the_keeper_starts_leaves_no_program_behind(
     folder: Path, number: signal.Signals
 ) -> None:
@@ -392,6 +396,7 @@ def test_a_run_whose_keeper_is_killed_has_an_end_and_leaves_nothing(folder: Path
     assert (record["reason"], record["ended_by"]) == ("keeper_lost", "infra")
 
 
+@pytest.mark.long
 def test_a_run_whose_keeper_is_killed_after_its_end_is_judged_by_what_it_did(folder: Path) -> None:
     slow = ATTACHED.replace("import gonogo.trainer", "import time, gonogo.trainer").replace(
         "beat.step(", "time.sleep(0.1); beat.step("
@@ -472,6 +477,7 @@ def is_judged(folder: Path, ran: subprocess.Popen[bytes]) -> None:
     assert {row["id"]: row["outcome"] for row in rows}["completed"] == "pass"
 
 
+@pytest.mark.long
 def test_a_run_whose_terminal_goes_is_judged_all_the_same(folder: Path) -> None:
     ours, its = os.openpty()
     command = ["setsid", "--ctty", *gonogo("run", "--steps", "200", *mute(200))]
@@ -486,8 +492,12 @@ def test_a_run_whose_terminal_goes_is_judged_all_the_same(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("where", "descriptor"),
-    [("nobody reads", 1), ("closed", 1), ("nobody reads", 2), ("/dev/full", 2)],
-    ids=["a pipe", "no stdout", "stderr into a pipe", "stderr on a full disk"],
+    [
+        pytest.param("nobody reads", 1, id="a pipe"),
+        pytest.param("closed", 1, id="no stdout", marks=pytest.mark.long),
+        pytest.param("nobody reads", 2, id="stderr into a pipe", marks=pytest.mark.long),
+        pytest.param("/dev/full", 2, id="stderr on a full disk"),
+    ],
 )
 def test_where_nobody_takes_what_a_run_shows_it_is_judged_all_the_same(
     folder: Path, where: str, descriptor: int
@@ -524,6 +534,7 @@ def test_a_decision_that_no_disk_takes_from_stdout_is_one_line_and_its_exit_code
     assert len(list((folder / "home" / "decisions").iterdir())) == 1
 
 
+@pytest.mark.long
 def test_where_no_disk_takes_the_decision_it_is_said_how_to_see_it(folder: Path) -> None:
     (folder / "home").mkdir()
     (folder / "home" / "decisions").touch()

@@ -104,6 +104,7 @@ def test_a_server_whose_file_a_power_cut_has_spoilt_begins_without_it(
     assert list((tmp_path / "redis.unreadable").rglob("*.incr.aof"))
 
 
+@pytest.mark.long
 def test_who_cannot_begin_is_tried_less_and_less_often(tmp_path: Path) -> None:
     """It writes a log, and the terminal of who looks on, each time."""
     child = Child("service", ["false"], dict(os.environ), tmp_path / "log")
@@ -186,6 +187,7 @@ def test_who_stood_still_calls_nobody_hung() -> None:
     dog.close()
 
 
+@pytest.mark.long
 def test_an_up_whose_words_no_disk_takes_goes_on(tmp_path: Path) -> None:
     """It ended, and its worker every run, since it could not say that the server had died."""
     with open("/dev/full", "w") as full:
@@ -406,6 +408,7 @@ def test_a_service_at_an_ipv6_address_is_reached_there(tmp_path: Path) -> None:
             assert client.get("/experiments")["items"] == []
 
 
+@pytest.mark.long
 def test_what_is_waited_for_at_the_start_is_said(tmp_path: Path) -> None:
     said: list[str] = []
     environ = {"GONOGO_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
@@ -418,6 +421,7 @@ def test_what_is_waited_for_at_the_start_is_said(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_the_service_of_another_home_at_the_port_is_not_taken_for_ours(tmp_path: Path) -> None:
     """An old home said that it was up, at the address of the other one."""
     path = os.environ["PATH"]

@@ -195,6 +195,7 @@ def test_the_profile_names_the_hot_spots_of_the_steps_it_was_asked_for(
     assert "aten::" in (tmp_path / "run" / "profile.txt").read_text()
 
 
+@pytest.mark.long
 def test_a_profile_holds_no_step_after_those_it_was_asked_for(
     train_here: TrainHere, tmp_path: Path
 ) -> None:

@@ -204,6 +204,7 @@ def test_a_checkpoint_is_evaluated_beyond_its_length_and_as_one_object(
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_where_nothing_is_held_out_the_fixed_text_is_scored_all_the_same(
     train_here: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_disk_that_is_full_is_nobody_s_fault_and_its_refusal_is_quoted(new_run
     assert "[Errno 28] No space left on device" in decision["cause"]["text"]
 
 
+@pytest.mark.long
 def test_an_unknown_failure_says_so_and_where_to_look_first(new_run: NewRun) -> None:
     decision = judged(new_run, "unknown", {})
     cause = decision["cause"]

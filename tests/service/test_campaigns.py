@@ -198,7 +198,7 @@ def test_a_run_that_a_person_halts_is_waited_for_and_counts_when_it_has_gone_on(
     assert (going["done"], going["members"][0]["why"]) == (1, None)
 
 
-@pytest.mark.parametrize("halts", [1, 2])
+@pytest.mark.parametrize("halts", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_run_that_is_halted_and_run_again_until_it_is_fast_wins_once_and_with_a_note(
     plane: Plane, halts: int
 ) -> None:
@@ -253,6 +253,7 @@ def test_a_slow_run_that_came_to_its_end_while_it_was_halted_is_one_that_was_mad
     assert [row["variant"] for row in again] == ["plain", "static", "static"]
 
 
+@pytest.mark.long
 def test_a_run_that_a_person_cancels_and_that_is_made_once_more_wins_with_a_note(
     plane: Plane,
 ) -> None:

@@ -186,6 +186,7 @@ def test_who_waits_for_a_run_directory_that_hangs_holds_up_nobody_else(
     assert codes.count(503) >= READERS - artifacts.LOOKS
 
 
+@pytest.mark.long
 def test_a_report_that_reads_a_file_system_that_hangs_holds_up_no_other(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -302,7 +302,7 @@ def test_epochs_grow_with_the_hours_and_never_go_back() -> None:
 @pytest.mark.parametrize(
     ("later_s", "starts"),
     [
-        pytest.param(50 * 3600.0, 1, id="two days later"),
+        pytest.param(50 * 3600.0, 1, id="two days later", marks=pytest.mark.long),
         pytest.param(600.0, 4, id="ten minutes and four starts later"),
     ],
 )

@@ -61,6 +61,7 @@ look_late(RunDir(Path(sys.argv[1])), os.environ)
 """
 
 
+@pytest.mark.long
 def test_whoever_is_killed_while_it_looks_leaves_no_watcher_behind(unseen: SupervisedRun) -> None:
     before = unseen.dir.watch.read_bytes()
     with subprocess.Popen([sys.executable, "-c", REAPER, unseen.path], cwd=ROOT) as reaper:
@@ -125,6 +126,7 @@ def never_watched(run_dir: RunDir) -> None:
 WAYS = (edit, add, add_rank, lose, uncount, boot, never_watched)
 
 
+@pytest.mark.long
 def test_what_may_have_been_written_since_is_not_looked_at(
     unseen: SupervisedRun, tmp_path: Path
 ) -> None:

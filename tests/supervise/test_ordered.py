@@ -60,6 +60,7 @@ def test_the_order_of_a_newer_claim_stays(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "order.json").read_bytes()) == {"token": 8}
 
 
+@pytest.mark.long
 def test_a_watcher_that_follows_one_that_died_watches_what_was_ordered(new_run: NewRun) -> None:
     """It knew no order, and nobody watched the run to its end, nor told that end."""
     run = new_run(steps=60)

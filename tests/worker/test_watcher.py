@@ -15,7 +15,11 @@ from worker.engine.submission import save_submission
 
 
 @pytest.mark.parametrize(
-    ("kind", "code"), [("halt", OutcomeCode.HALTED), ("cancel", OutcomeCode.CANCELLED)]
+    ("kind", "code"),
+    [
+        ("halt", OutcomeCode.HALTED),
+        pytest.param("cancel", OutcomeCode.CANCELLED, marks=pytest.mark.long),
+    ],
 )
 def test_operator_ends_a_run_with_a_checkpoint(
     new_run: NewRun, kind: str, code: OutcomeCode

@@ -351,7 +351,7 @@ def test_an_order_under_a_newer_token_gets_a_clean_directory(
     assert stored.token == 2
 
 
-@pytest.mark.parametrize("when", ["stale", "stale_later"])
+@pytest.mark.parametrize("when", ["stale", pytest.param("stale_later", marks=pytest.mark.long)])
 def test_a_stale_token_starts_nothing(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker, when: str
 ) -> None:

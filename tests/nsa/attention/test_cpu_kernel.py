@@ -170,7 +170,14 @@ def test_however_many_blocks_may_be_selected_only_those_there_take_room(make_inp
 
 
 @needs_compiler
-@pytest.mark.parametrize("default", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "default",
+    [
+        torch.float16,
+        *(pytest.param(each, marks=pytest.mark.long) for each in (torch.bfloat16, torch.float64)),
+    ],
+    ids=str,
+)
 def test_what_a_process_makes_tensors_of_says_nothing_of_the_kernels_own(
     anew, make_inputs, default
 ):

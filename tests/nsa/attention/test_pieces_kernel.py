@@ -290,7 +290,9 @@ def test_threads_change_no_bit(make_inputs: Made, run: Ran) -> None:
     assert _served() == {"c": ""}
 
 
-@pytest.mark.parametrize("default", [torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "default", [pytest.param(torch.float16, marks=pytest.mark.long), torch.float64], ids=str
+)
 def test_what_a_process_makes_tensors_of_says_nothing_of_the_kernels_own(
     default: torch.dtype, anew: Callable[[], None], make_inputs: Made, run: Ran
 ) -> None:
@@ -359,13 +361,18 @@ def _forget() -> None:
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("9.618437357674640e-3f", "9.2e-3f"),
-        ("t->lone[i] ? (vec){0} : said", "said * 1.01f"),
         ("query - s->w + 1", "query - s->w"),
         ("x->dk + first * D", "x->dv + first * D"),
-        ("counts[o] * heads[j * apart + o]", "counts[o] * heads[j * apart]"),
-        ("+ t.offset[i]", ""),
-        ("(query + 1 - s->l) / s->d + 1", "query + 1"),
+        *(
+            pytest.param(right, wrong, marks=pytest.mark.long)
+            for right, wrong in (
+                ("9.618437357674640e-3f", "9.2e-3f"),
+                ("t->lone[i] ? (vec){0} : said", "said * 1.01f"),
+                ("counts[o] * heads[j * apart + o]", "counts[o] * heads[j * apart]"),
+                ("+ t.offset[i]", ""),
+                ("(query + 1 - s->l) / s->d + 1", "query + 1"),
+            )
+        ),
     ],
 )
 def test_a_kernel_that_is_wrong_here_does_not_serve(
@@ -418,7 +425,7 @@ def _compile_for(machine: str, anew: Callable[[], None], monkeypatch: pytest.Mon
 
 
 @pytest.mark.skipif(not _processor_has("sse2"), reason="needs an x86 processor")
-@pytest.mark.parametrize("machine", ["x86-64", "haswell"])
+@pytest.mark.parametrize("machine", [pytest.param("x86-64", marks=pytest.mark.long), "haswell"])
 def test_processors_with_narrower_vectors_compute_the_same(
     machine: str,
     anew: Callable[[], None],

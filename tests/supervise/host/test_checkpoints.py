@@ -436,6 +436,7 @@ def test_where_no_thread_is_to_be_had_a_checkpoint_is_verified_later(run_dir: Ru
     wait_until(lambda: source.look(2.0), what="a checkpoint")
 
 
+@pytest.mark.long
 def test_one_that_takes_long_to_read_is_told_when_that_begins(run_dir: RunDir) -> None:
     folder = save(run_dir, 20)
     told: list[CheckpointSeen] = []

@@ -102,7 +102,13 @@ def test_stopped_rank_is_found_by_its_state(new_run: NewRun) -> None:
     ("fault", "rank", "value"),
     [
         pytest.param("crash:rank=1,step=8", 1, -9.0, id="SIGKILL"),
-        pytest.param("exit:code=3,rank=0,step=8", 0, 3.0, id="code 3 that nobody asked for"),
+        pytest.param(
+            "exit:code=3,rank=0,step=8",
+            0,
+            3.0,
+            id="code 3 that nobody asked for",
+            marks=pytest.mark.long,
+        ),
         pytest.param("exit:code=0,rank=1,step=8", 1, 0.0, id="code 0 too early"),
     ],
 )
@@ -251,6 +257,7 @@ def test_term_for_every_process_of_a_job_is_a_preemption_with_a_checkpoint(
     assert run.living() == []
 
 
+@pytest.mark.long
 def test_a_signal_that_is_meant_for_the_trainer_ends_no_run(new_run: NewRun) -> None:
     """`scancel --signal=USR1` sends it to the whole job: keeper, launcher and watcher, too."""
     run = new_run("--shield", steps=40)
@@ -418,6 +425,7 @@ def test_program_that_cannot_start_is_a_death_without_a_heartbeat(new_run: NewRu
     assert run.halts()[0].detector == Detector.PROCESS_DEATH
 
 
+@pytest.mark.long
 def test_rank_that_never_speaks_is_ended(new_run: NewRun) -> None:
     limits = {"exec_s": 3.0}
     run = new_run(fault="mute", watch={"no_first_heartbeat": limits})

@@ -208,6 +208,7 @@ def test_a_stopped_keeper_is_woken_and_the_run_ends(new_run: NewRun, wakes: bool
     assert run.living() == []
 
 
+@pytest.mark.long
 def test_a_keeper_that_is_stopped_while_its_program_ends_by_itself_writes_the_end(
     new_run: NewRun,
 ) -> None:

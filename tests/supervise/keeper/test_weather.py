@@ -187,6 +187,7 @@ def test_what_a_full_disk_refuses_leaves_nothing_behind(
     assert list(small_disk.iterdir()) == [path]
 
 
+@pytest.mark.long
 def test_a_run_that_ends_on_a_full_disk_says_how(tmp_path: Path, small_disk: Path) -> None:
     with starting(small_disk) as new_run:
         run = start_script(new_run, tmp_path, steps=80)
@@ -198,7 +199,7 @@ def test_a_run_that_ends_on_a_full_disk_says_how(tmp_path: Path, small_disk: Pat
         assert run.living() == []
 
 
-@pytest.mark.parametrize("code", [0, 7])
+@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.long), 7])
 def test_how_a_rank_below_torchrun_ended_is_told_on_a_full_disk(
     tmp_path: Path, small_disk: Path, code: int
 ) -> None:
@@ -387,7 +388,13 @@ def test_a_file_system_that_fails_everyone_for_seconds_costs_nothing(
     assert run.beats(0)[-1]["write_failures"] > 0, "the program had other weather"
 
 
-@pytest.mark.parametrize("name", ["order.json", ".keeper.lock", "exit.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "order.json",
+        *(pytest.param(name, marks=pytest.mark.long) for name in (".keeper.lock", "exit.json")),
+    ],
+)
 def test_a_disk_that_refuses_the_first_looks_begins_the_run_later(
     tmp_path: Path, name: str
 ) -> None:
@@ -449,6 +456,7 @@ def start_printing(new_run: NewRun, folder: Path) -> SupervisedRun:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_program_may_print_on_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
     """Its output goes to a log of the run: a print that is refused ends most programs."""
     with starting(small_disk) as new_run:
@@ -488,6 +496,7 @@ def test_last_words_use_the_room_held_for_them(tmp_path: Path) -> None:
     assert tries == [True, False]
 
 
+@pytest.mark.long
 def test_a_disk_without_names_has_some_for_every_last_word(
     tmp_path: Path, small_disk: Path
 ) -> None:

@@ -30,6 +30,7 @@ from gonogo.supervise.watcher.watcher import Watcher
 from tests.supervise.runs import ROOT, NewRun, SupervisedRun, wait_until
 
 
+@pytest.mark.long
 def test_killed_watcher_is_back_and_the_trainer_never_stopped(new_run: NewRun) -> None:
     run = new_run(steps=80)
     for step in (5, 15, 25):
@@ -48,6 +49,7 @@ def has_other_watcher(run: SupervisedRun, pid: int) -> bool:
     return run.pid_of("watcher") != pid
 
 
+@pytest.mark.long
 def test_watcher_killed_before_a_hang_finds_it_all_the_same(new_run: NewRun) -> None:
     run = new_run(fault="hang:rank=1,step=12,section=backward")
     run.wait_for_step(11)

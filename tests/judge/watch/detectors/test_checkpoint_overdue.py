@@ -74,7 +74,9 @@ def test_how_long_the_first_step_takes_is_no_delay(cadence: dict[str, Any]) -> N
     assert len(overdue(watch(train(world, 1200.0), interval_s=2.0))) == 2
 
 
-@pytest.mark.parametrize("every_s", [60.0, 1400.0, 1600.0])
+@pytest.mark.parametrize(
+    "every_s", [*(pytest.param(each, marks=pytest.mark.long) for each in (60.0, 1400.0)), 1600.0]
+)
 def test_within_a_step_no_checkpoint_can_be_saved(every_s: float) -> None:
     """Twice 1.5 minutes and ten are over before a step of 25 minutes is."""
     world, every = world_with({"every_s": every_s}), 1 if every_s < 1500.0 else 2
