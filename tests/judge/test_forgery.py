@@ -36,6 +36,7 @@ from gonogo.contract.tick import (
     Tick,
 )
 from gonogo.judge.directory import judge_directory
+from gonogo.judge.evidence import record
 from gonogo.judge.evidence.record import load_run
 from gonogo.judge.watch import lines_seen, refold, replay_watch, tick_digest
 from gonogo.pruned import PRUNED_NAME
@@ -1106,11 +1107,11 @@ def test_lines_and_ticks_of_steps_added_behind_the_end_leave_no_go(tmp_path: Pat
     raw = (folder / "watch.jsonl").read_bytes().splitlines(keepends=True)
     whole = ticks_in(folder)[-1].model_copy(update={"upto": upto})
     (folder / "watch.jsonl").write_bytes(b"".join([*raw[:-1], tick_line(whole)]))
-    record = refold(folder).watch
-    assert record is not None
-    assert record.agrees
-    assert record.reaches
-    assert any("added after the end" in problem for problem in record.problems)
+    watch = refold(folder).watch
+    assert watch is not None
+    assert watch.agrees
+    assert watch.reaches
+    assert any("added after the end" in problem for problem in watch.problems)
     assert verdict_of(folder) != "GO"
 
 
@@ -1123,6 +1124,29 @@ def test_one_line_more_than_exit_json_has_counted_was_added(healthy: dict[str, P
     watch = facts_of(load_run(copy)).watch
     assert watch is not None
     assert watch.problems == ["rank 0: 1 lines were added after the end of the run"]
+    assert verdict_of(copy) == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("meanwhile", [b"", b"{}"])
+def test_lines_are_counted_by_the_exit_json_that_is_sealed_whatever_stands_there_meanwhile(
+    meanwhile: bytes, healthy: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ticks were held against what was read once more: a moment without it counted no line."""
+    copy, fold = copied(healthy["two ranks"]), record.refold
+    said = json.loads((copy / "exit.json").read_bytes())
+    said["heartbeats"]["heartbeat_rank0.jsonl"]["lines"] -= 1
+    save_json(copy / "exit.json", said)
+    sealed_anew(copy, ticks_in(copy))
+    sealed = (copy / "exit.json").read_bytes()
+
+    def without_it(*asked: Any, **more: Any) -> Any:
+        (copy / "exit.json").write_bytes(meanwhile)
+        try:
+            return fold(*asked, **more)
+        finally:
+            (copy / "exit.json").write_bytes(sealed)
+
+    monkeypatch.setattr(record, "refold", without_it)
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 

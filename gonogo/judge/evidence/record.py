@@ -249,7 +249,9 @@ def _fold_run(
         return sinks[-1]
 
     open_end = None if small.exit is not None else now
-    folded = refold(run_dir.path, order=order, now=open_end, make_sink=make_sink)
+    folded = refold(
+        run_dir.path, order=order, now=open_end, make_sink=make_sink, read_exit=lambda: small.exit
+    )
     state, findings = folded.state, list(folded.findings)
     if open_end is not None and folded.watch is not None and not has_arrived(state):
         findings += watch_on(state, now=open_end)

@@ -18,7 +18,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gonogo.contract.errors import Corrupt
 from gonogo.contract.facts import GONE, NOT_WATCHED, ProcessExit
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
@@ -31,7 +30,7 @@ from gonogo.judge.watch.line_record import LineRecord
 from gonogo.judge.watch.registry import missing_detectors
 from gonogo.judge.watch.ticks import TickChain
 from gonogo.judge.watch.watch_state import WatchState
-from gonogo.rundir import TICK_BYTES, RunDir, iter_lines, load_record
+from gonogo.rundir import TICK_BYTES, RunDir, iter_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +92,19 @@ class WatchRecord:
 
 
 def fold_recorded(
-    run_dir: RunDir, order: Order, make_sink: Callable[[], Sink] | None
+    run_dir: RunDir,
+    order: Order,
+    exit_record: ExitRecord | None,
+    make_sink: Callable[[], Sink] | None,
 ) -> tuple[WatchState, list[Finding], WatchRecord]:
     """Fold watch.jsonl with the bytes of each tick; by `seq` where they do not give its lines."""
-    by_bytes = _Pass(run_dir, order, make_sink, ByBytes(run_dir))
+    by_bytes = _Pass(run_dir, order, exit_record, make_sink, ByBytes(run_dir))
     by_bytes.run()
     if by_bytes.is_whole() and not by_bytes.lacks_lines():
         return by_bytes.result()
-    by_seq = _Pass(run_dir, order, make_sink, BySeq(run_dir, by_bytes.named, by_bytes.upto))
+    by_seq = _Pass(
+        run_dir, order, exit_record, make_sink, BySeq(run_dir, by_bytes.named, by_bytes.upto)
+    )
     by_seq.run()
     by_seq.state.view.unreadable = by_bytes.state.view.unreadable  # by seq most are passed over
     return by_seq.result()
@@ -113,6 +117,7 @@ class _Pass:
         self,
         run_dir: RunDir,
         order: Order,
+        exit_record: ExitRecord | None,
         make_sink: Callable[[], Sink] | None,
         source: ByBytes | BySeq,
     ) -> None:
@@ -132,7 +137,7 @@ class _Pass:
         self._seen: dict[tuple[str, str], int] = {}
         self._agrees = True
         self._unwatched = 0
-        self._exit = _exit_of(run_dir)
+        self._exit = exit_record
         self._last_seen: dict[int, LinesSeen] = {}
         self._read, self._read_bytes = hashlib.sha256(), 0
 
@@ -289,14 +294,6 @@ class _Pass:
             more = record.distinct() - (written.lines if written is not None else 0)
             if more > 0:
                 self._chain.say(f"rank {rank}: {more} lines were added after the end of the run")
-
-
-def _exit_of(run_dir: RunDir) -> ExitRecord | None:
-    """Return exit.json; None where it is missing or cannot be read, which others name."""
-    try:
-        return load_record(run_dir.exit, ExitRecord)
-    except (Corrupt, OSError):
-        return None
 
 
 def _agree(record: LineRecord, seen: LinesSeen) -> bool:

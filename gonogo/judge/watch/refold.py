@@ -53,6 +53,7 @@ def refold(
     order: Order | None = None,
     now: float | None = None,
     make_sink: Callable[[], Sink] | None = None,
+    read_exit: Callable[[], ExitRecord | None] | None = None,
 ) -> Refold:
     """Fold a whole run directory.
 
@@ -63,6 +64,8 @@ def refold(
             stops the clock at the last line.
         make_sink: returns what is given every line that came for the first time; called again
             where the pass has to begin anew, and then only the last one counts.
+        read_exit: returns how the run ended, as whoever seals exit.json has read it; None reads
+            that file.
 
     Raises:
         NotFound: there is no order.json and no order was given.
@@ -72,23 +75,24 @@ def refold(
     order = order or load_record(run_dir.order, Order)
     if order is None:
         raise NotFound(f"{path}: no order.json, so nobody knows what was to be watched")
+    exit_record = _exit_of(run_dir) if read_exit is None else read_exit()
     if run_dir.watch.is_file():
-        state, findings, record = fold_recorded(run_dir, order, make_sink)
+        state, findings, record = fold_recorded(run_dir, order, exit_record, make_sink)
         return Refold(
             state=state, findings=findings, not_observed=not_observed(state), watch=record
         )
     sink = make_sink() if make_sink is not None else None
-    state, findings = fold_by_clock(run_dir, order, _ended_at(run_dir), now, sink)
+    ended_at = None if exit_record is None else exit_record.ended_at
+    state, findings = fold_by_clock(run_dir, order, ended_at, now, sink)
     return Refold(state=state, findings=findings, not_observed=not_observed(state), watch=None)
 
 
-def _ended_at(run_dir: RunDir) -> float | None:
-    """Return when the run ended, where an exit record that can be read says so."""
+def _exit_of(run_dir: RunDir) -> ExitRecord | None:
+    """Return exit.json; None where it is missing or cannot be read, which others name."""
     try:
-        record = load_record(run_dir.exit, ExitRecord)
+        return load_record(run_dir.exit, ExitRecord)
     except (Corrupt, OSError):
         return None
-    return None if record is None else record.ended_at
 
 
 def not_observed(state: WatchState) -> list[str]:
