@@ -43,12 +43,17 @@ def with_history(facts: Facts, history: History | None) -> Facts:
 
 def rerun_of(order: Order) -> Rerun:
     """Return what the order of a confirmation or a remedy tells of it."""
-    whole = order.train.get("steps")
-    ends_early = type(whole) is int and order.steps is not None and order.steps < whole
     reason: Literal["confirm", "remedy"] = (
         "confirm" if order.reason is RunReason.CONFIRM else "remedy"
     )
-    return Rerun(reason=reason, until=order.steps if ends_early else None)
+    return Rerun(reason=reason, until=early_end_of(order))
+
+
+def early_end_of(order: Order) -> int | None:
+    """Return the last step of an order that ends before its phase does; None of any other."""
+    whole = order.train.get("steps")
+    ends_early = type(whole) is int and order.steps is not None and order.steps < whole
+    return order.steps if ends_early else None
 
 
 def confirmed_verdict(history: History | None, verdict: Verdict) -> Verdict:

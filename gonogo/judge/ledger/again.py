@@ -22,7 +22,7 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.metrics import absent_text, metric_row
 from gonogo.judge.evidence.record import load_order, load_run
-from gonogo.judge.gate.history import rerun_of, with_history
+from gonogo.judge.gate.history import early_end_of, rerun_of, with_history
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.ledger.v1 import facts as v1_facts
@@ -57,6 +57,8 @@ class Again:
     """Whose run it is, by its order."""
     rerun: dict[str, Any] | None = None
     """What the order tells of a confirmation or a remedy, as a history would."""
+    until: int | None = None
+    """Its last step by its order, where that is not the phase's own."""
 
 
 def is_v1(rules: Json) -> bool:
@@ -198,6 +200,7 @@ def _read(path: Path, recorded: Json, history: Json | None) -> Again:
         run=None if order is None else order.run,
         experiment=None if order is None else order.experiment,
         rerun=_rerun_of(order),
+        until=None if order is None else early_end_of(order),
     )
 
 

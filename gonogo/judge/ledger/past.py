@@ -207,8 +207,12 @@ def _made_for(history: Json, rules: Json, again: Again, *, passed: bool) -> Diff
 
 
 def _confirmed(row: Json, rules: Json, path: str, seen: "_Seen") -> Difference | str | None:
-    """Compare what a run is told to have come to with what it comes to."""
-    recorded = {name: row[name] for name in ("verdict", "code") if name in row}
+    """Compare what a run is told to have come to with what it comes to.
+
+    One whose order ends before its phase does is told with its last step: it passes no gate.
+    """
+    told = {"verdict", "code"} & row.keys() | ({"until"} if seen.until is not None else set())
+    recorded = {name: row.get(name) for name in sorted(told)}
     return first_difference(recorded, {name: getattr(seen, name) for name in recorded}, path)
 
 
@@ -272,6 +276,8 @@ class _Seen:
     verdict: str
     code: str | None
     failed: list[str]
+    until: int | None
+    """Its last step by its order, where that is not the phase's own."""
 
 
 _Compare = Callable[[Json, Json, str, _Seen], Difference | str | None]
@@ -313,4 +319,5 @@ def _come_to(
         verdict=found["verdict"],
         code=outcome.get("code"),
         failed=failed_again(again.facts, again.rules),
+        until=again.until,
     )

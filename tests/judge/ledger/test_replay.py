@@ -18,6 +18,7 @@ from gonogo.contract.decision import Cause, Condition, ConditionState, DecisionK
 from gonogo.contract.errors import NotFound
 from gonogo.contract.facts import Measure
 from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.order import RunReason
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.evidence.record import load_run
@@ -958,6 +959,39 @@ def test_a_run_of_before_an_upgrade_that_a_history_names_may_have_been_judged_be
     shutil.copytree(HERE / "runs" / "healthy", tmp_path / "run")
     recorded = record_of(judge_directory(tmp_path / "run"))
     row = {"run": "run_other", "variant": None, "verdict": verdict, "code": "completed"}
+    facts = {**recorded.document["facts"], "history": {"confirmations": [row]}}
+    found = replay_decision(
+        judged_anew(recorded, facts=facts), Surroundings(run_dir=tmp_path / "run")
+    )
+    assert (found.equal, found.path) == (path is None, path)
+
+
+@pytest.mark.parametrize(
+    ("said", "path"),
+    [
+        ({"until": STEPS}, None),
+        ({}, "facts.history.confirmations.0.until"),
+        ({"until": None}, "facts.history.confirmations.0.until"),
+        ({"until": STEPS + 1}, "facts.history.confirmations.0.until"),
+    ],
+)
+def test_a_rerun_that_was_made_to_end_early_is_told_as_one(
+    said: dict[str, Any], path: str | None, tmp_path: Path
+) -> None:
+    """Told as a whole run that passed, it made a failure one that had not come again."""
+    order = order_of()
+    whole = {**order.train, "steps": 100}
+    order = order.model_copy(
+        update={"run": "run_other", "reason": RunReason.CONFIRM, "steps": STEPS, "train": whole}
+    )
+    ranks = healthy_ranks(order)
+    save_run(tmp_path / "run_other", order, ranks, exit_of(ranks))
+    shutil.copytree(HERE / "runs" / "healthy", tmp_path / "run")
+    recorded = record_of(judge_directory(tmp_path / "run"))
+    again = read_again(tmp_path / "run_other", recorded.document["rules"], None)
+    assert again.rules is not None
+    verdict = judge_again(again.facts, again.rules)["verdict"]
+    row = {"run": "run_other", "variant": None, "verdict": verdict, "code": "completed", **said}
     facts = {**recorded.document["facts"], "history": {"confirmations": [row]}}
     found = replay_decision(
         judged_anew(recorded, facts=facts), Surroundings(run_dir=tmp_path / "run")
