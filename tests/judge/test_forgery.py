@@ -1150,6 +1150,30 @@ def test_lines_are_counted_by_the_exit_json_that_is_sealed_whatever_stands_there
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 
+def test_a_recorded_halt_counts_though_it_is_away_while_findings_are_compared(
+    healthy: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, compare = copied(healthy["two ranks"]), record.compare_findings
+    findings = copy / "findings.jsonl"
+    findings.write_bytes(wire_line(HALT))
+    said = json.loads((copy / "exit.json").read_bytes())
+    seal = file_seal(findings)
+    assert seal is not None
+    save_json(copy / "exit.json", {**said, "findings": seal.model_dump()})
+    sealed_anew(copy, ticks_in(copy))
+    assert verdict_of(copy) == "NO_GO"
+
+    def without_it(*asked: Any, **more: Any) -> Any:
+        findings.unlink()
+        try:
+            return compare(*asked, **more)
+        finally:
+            findings.write_bytes(wire_line(HALT))
+
+    monkeypatch.setattr(record, "compare_findings", without_it)
+    assert verdict_of(copy) == "INCONCLUSIVE"
+
+
 @pytest.mark.parametrize("other", [-1, 1])
 def test_a_tick_says_how_many_lines_its_digest_is_of(other: int, healthy: dict[str, Path]) -> None:
     copy = copied(healthy["two ranks"])

@@ -6,7 +6,8 @@ What is written over while it is judged is judged, and sealed, as it was read fi
 """
 
 import hashlib
-from collections.abc import Container, Iterable
+import os
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
@@ -19,6 +20,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.watch.ticks import TOLD_BYTES
+from gonogo.plain_file import first_hole
 from gonogo.rundir import (
     RunDir,
     check_whole,
@@ -138,12 +140,39 @@ def watch_seal_holds(
 
 
 def check_findings_seal(
-    run_dir: RunDir, exit_record: ExitRecord | None, unreadable: list[str]
+    run_dir: RunDir,
+    exit_record: ExitRecord | None,
+    compared: Sequence[bytes],
+    unreadable: list[str],
 ) -> None:
-    """Name findings.jsonl when it does not begin with the bytes that exit.json seals."""
+    """Name findings.jsonl when it does not begin with the bytes that exit.json seals.
+
+    Args:
+        run_dir: the run's directory.
+        exit_record: exit.json.
+        compared: the lines that were held against the fold; where they do not begin with those
+            that are sealed, the file was another one then.
+        unreadable: is told.
+    """
     seal = exit_record.findings if exit_record is not None else None
-    if seal is not None and seal.bytes and not begins_with(run_dir.findings, seal):
+    if seal is None or not seal.bytes:
+        return
+    raw = _sealed_bytes(run_dir.findings, seal)
+    lines = [] if raw is None else raw[: raw.rfind(b"\n") + 1].splitlines()
+    if raw is None or [*compared[: len(lines)]] != lines:
         unreadable.append("findings.jsonl is not the one that exit.json seals")
+
+
+def _sealed_bytes(path: Path, seal: FileSeal) -> bytes | None:
+    """Return the first bytes of a file, where they are the sealed ones; else None."""
+    try:
+        with open_file(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            raw = stream.read(min(seal.bytes, size, first_hole(stream.fileno())))
+    except OSError:
+        return None
+    same = len(raw) == seal.bytes and hashlib.sha256(raw).hexdigest() == seal.sha256
+    return raw if same else None
 
 
 def find_kept(

@@ -24,6 +24,8 @@ class Compared:
 
     findings: tuple[Finding, ...]
     differences: tuple[str, ...]
+    lines: tuple[bytes, ...] = ()
+    """Of findings.jsonl, as they were compared."""
 
 
 def compare_findings(
@@ -39,7 +41,8 @@ def compare_findings(
     """
     found = {row.key: row for row in folded}
     counted = dict(found)
-    recorded = load_findings(run_dir, unreadable) or []
+    lines = _read_lines(run_dir, unreadable) or []
+    recorded = _parse(lines, unreadable)
     known = {row.key for row in recorded}
     texts = [f"findings.jsonl lacks {_told(row)}" for key, row in found.items() if key not in known]
     for row in recorded:
@@ -54,7 +57,8 @@ def compare_findings(
                 counted[f"{key} as recorded"] = row
     more = [row for key, row in counted.items() if key not in found]
     findings = by_time(counted.values()) if by_wall else as_found(found.values(), more)
-    return Compared(findings=findings, differences=tuple(dict.fromkeys(texts)))
+    differences = tuple(dict.fromkeys(texts))
+    return Compared(findings=findings, differences=differences, lines=tuple(lines))
 
 
 def load_findings(run_dir: RunDir, unreadable: list[str] | None = None) -> list[Finding] | None:
@@ -64,14 +68,22 @@ def load_findings(run_dir: RunDir, unreadable: list[str] | None = None) -> list[
         run_dir: the run directory.
         unreadable: is told how many lines are no findings.
     """
+    problems = [] if unreadable is None else unreadable
+    lines = _read_lines(run_dir, problems)
+    return None if lines is None else _parse(lines, problems)
+
+
+def _read_lines(run_dir: RunDir, unreadable: list[str]) -> list[bytes] | None:
     if not lexists(run_dir.findings):
         return None
-    problems = [] if unreadable is None else unreadable
     try:
-        lines = load_all_lines(run_dir.findings)
+        return load_all_lines(run_dir.findings)
     except OSError as error:
-        problems.append(unreadable_text("findings.jsonl", error))
+        unreadable.append(unreadable_text("findings.jsonl", error))
         return []
+
+
+def _parse(lines: Iterable[bytes], unreadable: list[str]) -> list[Finding]:
     found, bad = [], 0
     for line in filter(bytes.strip, lines):  # a blank line tells nothing
         try:
@@ -79,7 +91,7 @@ def load_findings(run_dir: RunDir, unreadable: list[str] | None = None) -> list[
         except ValidationError:
             bad += 1
     if bad:
-        problems.append(f"findings.jsonl: {bad} lines cannot be read")
+        unreadable.append(f"findings.jsonl: {bad} lines cannot be read")
     return found
 
 

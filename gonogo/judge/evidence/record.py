@@ -162,7 +162,7 @@ def _load_run(path: Path, now: float | None, order: Order | None, facts_v: int) 
         _is_file(run_dir.watch, unreadable)
         record, folded = _fold_run(run_dir, ranks, order, small, now, facts_v)
         compared = compare_findings(run_dir, folded, unreadable, by_wall=by_wall)
-    check_findings_seal(run_dir, exit_record, unreadable)
+    check_findings_seal(run_dir, exit_record, compared.lines, unreadable)
     told = record.watch.devices if record.watch is not None else b""
     read = record.watch.read if record.watch is not None else None
     watched = record.watch.files if record.watch is not None else {}

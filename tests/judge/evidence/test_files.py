@@ -92,9 +92,28 @@ def test_findings_jsonl_that_is_another_one_is_named(
     if raw is not None:
         run_dir.findings.write_bytes(raw)
     unreadable: list[str] = []
-    check_findings_seal(run_dir, sealing(findings=seal), unreadable)
+    check_findings_seal(run_dir, sealing(findings=seal), (raw or b"").splitlines(), unreadable)
     assert unreadable == ["findings.jsonl is not the one that exit.json seals"] * named
-    check_findings_seal(run_dir, None, [])
+    check_findings_seal(run_dir, None, [], [])
+
+
+@pytest.mark.parametrize(
+    ("compared", "named"),
+    [
+        ([b"one", b"two"], False),
+        ([b"one", b"two", b"more"], False),
+        ([b"one"], True),
+        ([b"one", b"owt"], True),
+        ([], True),
+    ],
+)
+def test_findings_jsonl_that_was_another_one_while_it_was_compared_is_named(
+    compared: list[bytes], named: bool, tmp_path: Path
+) -> None:
+    RunDir(tmp_path).findings.write_bytes(TICKS + b"three\n")
+    known = sealing(findings=seal_of(TICKS + b"th"))  # a line without its end is none yet
+    check_findings_seal(RunDir(tmp_path), known, compared, said := [])
+    assert said == ["findings.jsonl is not the one that exit.json seals"] * named
 
 
 def sample(mono: float) -> DeviceSample:
