@@ -25,7 +25,7 @@ from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Observed, Unreadable
 from gonogo.judge.watch.watch_state import WatchState
 
-SAVED_V = 45
+SAVED_V = 46
 
 
 @cache

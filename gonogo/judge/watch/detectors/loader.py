@@ -18,7 +18,8 @@ A run may be suspended with its watcher (a scheduler, a virtual machine, a lid),
 ranks stood goes on counting meanwhile. The time for which the watcher was away is no wait for data,
 nor any of the step's, unless steps ended meanwhile: then it was away alone for as long. Its ranks
 may wake before it does, by longer than a short step takes: of a step that was no longer than the
-watcher was away, but for more than half of that, nothing is known.
+watcher was away, but for more than half of that, nothing is known. What no step used up
+(it was away in a start, an evaluation or a checkpoint) is over as soon as a step has begun since.
 """
 
 import math
@@ -108,6 +109,10 @@ class Waits:
     halted: bool = False
     away_s: float = 0.0
     """How much of `View.away_s` has been looked at: in a step, or as long as steps went on."""
+    back_s: float = 0.0
+    """`View.away_s` at the last step."""
+    back_mono: float = 0.0
+    """The watcher's clock at the first step since it was away last."""
 
 
 class Loader(Detector[Waits]):
@@ -140,12 +145,19 @@ class Loader(Detector[Waits]):
             return own, []
         ranks = tuple(sorted(step.ranks))
         if step.step <= own.last_step or ranks != own.ranks:
-            own = Waits(fetched=own.fetched, told=own.told, ranks=ranks, away_s=own.away_s)
+            own = Waits(
+                fetched=own.fetched,
+                told=own.told,
+                ranks=ranks,
+                away_s=own.away_s,
+                back_s=own.back_s,
+                back_mono=own.back_mono,
+            )
         fetched = own.fetched or any(fetched_s(said) is not None for said in step.ranks.values())
         row = _row(step)
         if row is None:
             return replace(own, last_step=step.step, fetched=fetched), []
-        own, present = _present(own, row, view)
+        own, present = _present(own, row, step.tick.mono, view)
         if present is None:
             return replace(own, last_step=step.step, fetched=fetched, told=True), []
         row = present
@@ -306,16 +318,20 @@ def _row(step: Step) -> Row | None:
     return tuple(row)
 
 
-def _present(own: Waits, row: Row, view: View) -> tuple[Waits, Row | None]:
+def _present(own: Waits, row: Row, mono: float, view: View) -> tuple[Waits, Row | None]:
     """Return the times of a step without that in which the watcher was stopped with its ranks.
 
     Steps that ended while it was away were read when it came back, those before a suspension too:
     it was away alone for as long as they took. One that took most of that was suspended, and woke
-    before the watcher did, or it was not: None.
+    before the watcher did, or it was not: None. One that is read so late that it began since then
+    tells that nothing of it is left.
     """
+    if view.away_s > own.back_s:
+        own = replace(own, back_s=view.away_s, back_mono=mono)
     away_s, trained_s = view.away_s - own.away_s, _trained(row)
     if trained_s <= (AWAY_SHARE * away_s if away_s > SLEPT_S else away_s):
-        return replace(own, away_s=own.away_s + trained_s), row
+        began_since = mono - own.back_mono > trained_s + SLEPT_S
+        return replace(own, away_s=view.away_s if began_since else own.away_s + trained_s), row
     own = replace(own, away_s=view.away_s)
     if trained_s <= away_s:
         return own, None

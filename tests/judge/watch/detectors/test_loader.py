@@ -554,3 +554,22 @@ def test_steps_that_went_on_use_up_the_time_for_which_the_watcher_was_away() -> 
     ran = Ran(ranks=1).step().step(dt_s=5.0, dt_fetch_s=0.0, late_s=16.0)
     ran.step(dt_s=12.0, dt_fetch_s=12.0).step(dt_s=12.0, dt_fetch_s=10.0)
     assert feed(Loader, ran).own.rows == (((0.0, 5.0),), ((1.0, 1.0),), ((10.0, 12.0),))
+
+
+def test_what_was_left_of_a_suspension_is_over_with_a_step_that_began_since() -> None:
+    """No step is longer by a suspension in a start, an evaluation or a checkpoint."""
+    ran = starve(Ran(), 100, 0.05)
+    ran.step(dt_s=1.0, dt_fetch_s=0.05, late_s=36000.0)
+    starve(ran, 400, 0.05)
+    ran.step(dt_s=3601.0, dt_fetch_s=3600.0, late_s=3600.0)
+    starve(ran, 1000, 0.05)
+    assert feed(Loader, ran).findings == []
+
+
+@pytest.mark.parametrize(("after_s", "left_s"), [(16.0, 98.0), (17.0, 0.0)])
+def test_a_step_that_may_have_ended_before_a_suspension_leaves_of_it_what_it_did(
+    after_s: float, left_s: float
+) -> None:
+    ran = Ran(ranks=1).step().step(dt_s=1.0, dt_fetch_s=0.0, late_s=100.0)
+    ran.step(dt_s=1.0, dt_fetch_s=0.0, receipt_s=after_s)
+    assert 100.0 - feed(Loader, ran).own.away_s == left_s
