@@ -81,6 +81,11 @@ def is_late(tick: Tick) -> bool:
     return tick.late_s > LATE_INTERVALS * tick.interval_s
 
 
+def later(mono: float | None, tick: Tick) -> float | None:
+    """Return a time without that for which the watcher was away; what it has just noted is now."""
+    return None if mono is None else min(tick.mono, mono + tick.late_s)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """A deadline in seconds, and where it came from."""

@@ -40,7 +40,7 @@ from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.detectors.no_first_heartbeat import boot_limit, first_step_limit
 from gonogo.judge.watch.stream import RankStream
-from gonogo.judge.watch.view import Run, View, found
+from gonogo.judge.watch.view import Run, View, found, later
 
 READS_BYTES_PER_S = 50e6
 """A watcher that reads no faster than so from a busy disk still reads."""
@@ -211,9 +211,9 @@ class CheckpointOverdue(Detector[Saved]):
         if view.is_late(tick):
             own = replace(
                 own,
-                since_mono=_later(own.since_mono, tick),
-                due_mono=_later(own.due_mono, tick),
-                starting_mono=_later(own.starting_mono, tick),
+                since_mono=later(own.since_mono, tick),
+                due_mono=later(own.due_mono, tick),
+                starting_mono=later(own.starting_mono, tick),
             )
         every_steps = self.run.order.checkpoint.every_steps
         if own.due_mono is None and every_steps is not None:
@@ -444,11 +444,6 @@ def _usual_s(stream: RankStream) -> float:
     times_s = [took_s for name, took_s in stream.section_times if name == Section.CHECKPOINT]
     waited_s = statistics.median(times_s) if times_s else 0.0
     return max(waited_s, statistics.median(stream.saved_s) if stream.saved_s else 0.0)
-
-
-def _later(mono: float | None, tick: Tick) -> float | None:
-    """Return a time without that for which the watcher was away; what it has just noted is now."""
-    return None if mono is None else min(tick.mono, mono + tick.late_s)
 
 
 def _is_over(view: View) -> bool:

@@ -24,7 +24,7 @@ from gonogo.contract.observation import DiskSeen, Kind, checkpoints_in, disk_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detector import Detector, Seen
-from gonogo.judge.watch.view import Beat, View, found
+from gonogo.judge.watch.view import SLEPT_S, Beat, View, found, later
 
 SETTLE_S = 5.0
 NEXT_S, NEXT_STEPS = 60.0, 2
@@ -78,7 +78,8 @@ class Disk(Detector[Room]):
     name = Name.DISK
     version = 4
     """4: less room than a checkpoint's halts when the next one is due, and no sooner; where no
-    cadence is ordered, by the time that lay between those before."""
+    cadence is ordered, by the time that lay between those before; for how long the watcher was
+    away, with the run or alone, room was short for no time."""
     sentence = (
         "Warns when less than two checkpoints (or 5 GB) are free, or the watcher's own small write"
         " was refused, and tells a person where that lasts; halts before the next write (in the"
@@ -116,6 +117,13 @@ class Disk(Detector[Room]):
 
     def observe_tick(self, own: Room, tick: Tick, view: View) -> Seen[Room]:
         """Observe the room that is left, and how large a checkpoint is."""
+        if tick.late_s > SLEPT_S:
+            own = replace(
+                own,
+                saved_at=later(own.saved_at, tick),
+                short_since=later(own.short_since, tick),
+                refused_since=later(own.refused_since, tick),
+            )
         sizes = [row.bytes for row in checkpoints_in(tick) or () if row.verified and row.bytes]
         if sizes:
             own = replace(_with_save(own, tick), checkpoint_mb=sizes[-1] / MB)

@@ -15,7 +15,7 @@ from gonogo.judge.watch import armed
 from gonogo.judge.watch.detectors.disk import PAGED_S
 from gonogo.judge.watch.registry import cause_of
 from tests.judge.watch.detectors.host import checkpoint, disk, host_order, tell
-from tests.judge.watch.streams import T0, Watched, World, watch
+from tests.judge.watch.streams import T0, Watched, World, every, watch
 
 REFUSALS = [
     ("OSError", "[Errno 28] No space left on device: '/runs/x/checkpoints/.step_000020.draft'"),
@@ -586,3 +586,45 @@ def test_a_person_is_told_at_the_ninetieth_second(until: float, paged: list[floa
         seen = {**disk(90_000.0), "refused": refused}
         world.probes.append((T0 + 20.0 + after_s, {"observations": {"disk": seen}}))
     assert [row.value for row in watch(world).findings if row.act is Act.PAGE] == paged
+
+
+@pytest.mark.parametrize(
+    ("saves_s", "cadence", "looks", "halts"),
+    [
+        ((), SOON, 0, []),
+        ((), SOON, 3, [("halt", 1_000.0)]),
+        ((), {}, 9, []),
+        ((), {}, 15, [("halt", 1_000.0)]),
+        ((320.0, 320.0), {}, 30, []),
+        ((320.0, 320.0), {}, 56, [("halt", 1_000.0)]),
+    ],
+    ids=str,
+)
+def test_room_is_short_for_no_time_while_a_run_is_suspended_with_its_watcher(
+    saves_s: tuple[float, ...],
+    cadence: dict[str, Any],
+    looks: int,
+    halts: list[tuple[str, float]],
+) -> None:
+    """A moment before the older checkpoint was to be deleted, for three hours."""
+    world = steps_with_room(steps=10_000, cadence=cadence)
+    for after_s in saves_s:
+        world.steps(int(after_s / 0.5))
+        tell(world, checkpoints=[checkpoint(world.ranks[0].step)])
+    world.steps(10)
+    tell(world, disk=disk(999))
+    world.steps(2)
+    since, until = world.mono, world.mono + 10_800.0
+    for rank in world.ranks:
+        rank.mono = until
+    for room in (*[999] * (looks + 1), 9_000, 9_000):
+        tell(world, disk=disk(room))
+        world.steps(10)
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        ticks = [tick for tick in every(1.0)(end) if not since < tick[0] < until]
+        late_s = next(mono for mono, _ in ticks if mono >= until) - since
+        return [(mono, late_s if 0.0 <= mono - until < 1.0 else 0.0) for mono, _ in ticks]
+
+    seen = watch(world, ticking=ticking)
+    assert of_disk(seen) == [("warn", 5_000.0), *halts]
