@@ -783,9 +783,11 @@ def test_what_it_takes_to_seal_one_is_part_of_saving_it(
     def seal(*_: object) -> None:
         nonlocal took_s
         began = time.monotonic()
-        while not any(line.section == "checkpoint" for line in lines_of(run)):
-            assert time.monotonic() - began < 60.0, "no line tells that it is being saved"
-            time.sleep(0.05)
+        wait_until(
+            lambda: any(line.section == "checkpoint" for line in lines_of(run)),
+            what="a line that tells that it is being saved",
+            limit_s=60.0,
+        )
         took_s = time.monotonic() - began
 
     monkeypatch.setattr(saving, "save_manifest", seal)
