@@ -115,7 +115,7 @@ def run(context: Context) -> None:
     """Rows `trainer`, one a variant."""
 
     def measure(variant: Mapping[str, Any]) -> dict[str, Any]:
-        steps = LEFT_OUT + (2 if context.tiny else 8 if variant["sequences"] > 2 else 20)
+        steps = LEFT_OUT + (3 if context.tiny else 8 if variant["sequences"] > 2 else 20)
         config = build(**variant, steps=steps, tiny=context.tiny)
         told = run_once(config, context.device)
         speed = None if context.tiny else round(told["tok_s"] / FIELD_TOK_S, 1)

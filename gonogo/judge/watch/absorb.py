@@ -6,7 +6,7 @@ from operator import attrgetter
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Heartbeat, Msg
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.sections import place, sections_before, start_late
-from gonogo.judge.watch.stream import SECTION_SAMPLES, RankStream
+from gonogo.judge.watch.stream import SECTION_SAMPLES, WAKES_S, Absences, RankStream
 
 STEP_COUNTS = 64
 """Steps whose sections and collectives are kept."""
@@ -84,6 +84,7 @@ def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
         heard_ts=beat.ts,
         heard_seq=beat.seq,
         own_mono=beat.mono,
+        ahead_s=beat.mono - mono,
         first_began=beat.mono,
         step=beat.step,
         from_step=before,
@@ -136,15 +137,17 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
         stream.advanced_mono = stream.still_mono = mono
         stream.rearmed = False
         stream.advanced_ts = ts
-    if ends:
-        _end_step(stream, beat)
     stream.pid, stream.msg, stream.own_mono = beat.pid, msg, own_mono
     stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, ts, beat.seq
+    ahead_s = own_mono - mono
+    if ahead_s > stream.ahead_s - WAKES_S:  # not a line that waited to be read
+        stream.ahead_s = ahead_s
     collective_seq = beat.collective_seq
     if collective_seq is not None:
         stream.tells_collectives = True
         stream.collective_seq = max(stream.collective_seq, collective_seq)
     if ends:
+        _end_step(stream, beat)
         _count_step(stream, beat)
     _remember(stream, beat, mono)
 
@@ -243,6 +246,8 @@ def _is_news(stream: RankStream, beat: Heartbeat) -> bool:
 def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     """Keep what the line says besides its place."""
     msg = beat.msg
+    if stream.absences and beat.mono < stream.absences[-1][0] - WAKES_S:
+        stream.absences = _unspoken(stream.absences, beat.mono)
     if msg == _PROGRESS:
         stream.progress = beat
     elif msg == _DONE:
@@ -250,7 +255,8 @@ def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     elif msg == _HALT_SEEN:
         stream.halt_seen = True
     elif msg == _CHECKPOINT and 0.0 < (beat.dt or 0.0) < math.inf:
-        stream.saved_s = (*stream.saved_s[1 - SECTION_SAMPLES :], beat.dt or 0.0)
+        saved_s = stream.present_s(beat.mono - (beat.dt or 0.0), beat.mono)
+        stream.saved_s = (*stream.saved_s[1 - SECTION_SAMPLES :], saved_s)
     loss, grad_norm, toks_per_s, tokens = _NUMBERS(beat)
     if loss is not None:
         stream.loss = loss
@@ -260,6 +266,15 @@ def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:
         stream.toks_per_s = toks_per_s
     if tokens is not None:
         stream.tokens, stream.tokens_step = tokens, beat.step
+
+
+def _unspoken(absences: Absences, own_mono: float) -> Absences:
+    """Return those of a watcher's absences in which a rank did not speak: it was awake then."""
+    return tuple(
+        (back, seconds)
+        for back, seconds in absences
+        if not back - seconds + WAKES_S < own_mono < back - WAKES_S
+    )
 
 
 def _names_compute(beat: Heartbeat) -> bool:

@@ -22,10 +22,10 @@ from gonogo.judge.watch.packages import ERRORS
 from gonogo.judge.watch.processes import Processes
 from gonogo.judge.watch.step import RankStep
 from gonogo.judge.watch.stream import RankStream
-from gonogo.judge.watch.view import Observed, Unreadable
+from gonogo.judge.watch.view import Absence, Observed, Unreadable
 from gonogo.judge.watch.watch_state import WatchState
 
-SAVED_V = 46
+SAVED_V = 47
 
 
 @cache
@@ -66,6 +66,7 @@ def dump_state(state: WatchState) -> dict[str, Any]:
         "late_since_mono": view.late_since_mono,
         "late_n": view.late_n,
         "away_s": view.away_s,
+        "absences": _dump(tuple[Absence, ...], view.absences),
         "hosts": _dump(dict[int, str], view.hosts),
         "unreadable": _dump(dict[int, Unreadable], view.unreadable),
         "observed": _dump(dict[str, Observed], view.observed),
@@ -126,6 +127,7 @@ def _fill(state: WatchState, document: dict[str, Any]) -> None:
     view.started_mono = document["started_mono"]
     view.late_since_mono, view.late_n = document["late_since_mono"], document["late_n"]
     view.away_s = document["away_s"]
+    view.absences = _adapter(tuple[Absence, ...]).validate_python(document["absences"])
     view.hosts = _adapter(dict[int, str]).validate_python(document["hosts"])
     view.unreadable = _adapter(dict[int, Unreadable]).validate_python(document["unreadable"])
     view.observed = _adapter(dict[str, Observed]).validate_python(document["observed"])

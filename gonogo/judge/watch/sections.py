@@ -119,10 +119,11 @@ def _leave(stream: RankStream, mono: float, own_mono: float) -> None:
         waits = (*stream.long_waits, (stream.step, mono))
         stream.long_waits = waits[-LONG_WAITS:]
     if pauses:
+        present_s = stream.present_s(stream.section_began, own_mono)
         kept = stream.section_times[1 - SECTION_SAMPLES :]
-        stream.section_times = (*kept, (str(stream.section), took_s))
+        stream.section_times = (*kept, (str(stream.section), present_s))
         if stream.section == _EVAL:
-            stream.evaluated_s += took_s
+            stream.evaluated_s += present_s
         left = stream.left if stream.left_step == stream.step else ()
         stream.left = (*left[1 - MOST_LEFT :], str(stream.section))
         stream.left_mono, stream.left_step = mono, stream.step

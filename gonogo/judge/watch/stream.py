@@ -12,6 +12,10 @@ from gonogo.judge.watch.pace import StepPace
 
 SECTION_SAMPLES, APART_SAMPLES = 32, 256
 NAMED_SECTIONS = frozenset(Section)
+Absences = tuple[tuple[float, float], ...]
+MOST_ABSENCES = 16
+WAKES_S = 15.0
+"""So far apart may a rank and its watcher wake that were suspended together, or fall asleep."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +40,11 @@ class RankStream:
     heard_seq: int = 0
     own_mono: float = 0.0
     """The rank's own clock on its last line."""
+    ahead_s: float = 0.0
+    """By how much that clock is ahead of the watcher's, by what was read as soon as it came."""
+    absences: Absences = ()
+    """When the watcher came back, on the rank's own clock, and for how long it had been away; of
+    more than `MOST_ABSENCES` the last. None in which the rank spoke: it was not suspended."""
     step: int = 0
     from_step: int = 0
     """Step at which this boot began (0, or where it resumed)."""
@@ -106,11 +115,12 @@ class RankStream:
     """Seconds that the first step took, of this boot or an earlier one, whichever took longer, on
     the rank's own clock; an evaluation before it is not in them. 0 before its end."""
     section_times: tuple[tuple[str, float], ...] = ()
-    """Durations of the last checkpoint and eval sections, on the rank's own clock."""
+    """Durations of the last checkpoint and eval sections (`present_s`)."""
     evaluated_s: float = 0.0
-    """Seconds of all evaluations that have ended, on the rank's own clock; earlier boots' too."""
+    """Seconds of all evaluations that have ended (`present_s`); earlier boots' too."""
     saved_s: tuple[float, ...] = ()
-    """What the last checkpoints took as their lines say it: writing goes on beside later steps."""
+    """What the last checkpoints took as their lines say it: writing goes on beside later steps. The
+    same without suspensions."""
     section_began: float = 0.0
     """When the section began, on the rank's own clock."""
     done: bool = False
@@ -146,6 +156,18 @@ class RankStream:
         """Return seconds of computing since the last step end, as of `mono` (watcher's clock)."""
         return self.compute_s + (max(0.0, mono - self.heard_mono) if self.computing else 0.0)
 
+    def present_s(self, began: float, ended: float) -> float:
+        """Return seconds between two times of the rank's own clock, without suspensions.
+
+        A scheduler or a virtual machine suspends a run with its watcher. What was shorter than the
+        watcher's absence was not suspended: that was away alone.
+        """
+        took_s = max(0.0, ended - began)
+        for back, seconds in self.absences:
+            if began <= back - seconds + WAKES_S and back <= ended + WAKES_S and seconds < took_s:
+                took_s -= seconds
+        return took_s
+
     def position(self) -> tuple[int, int, int]:
         """Return how far the rank is: step, sections of this step, collective_seq."""
         return self.step, self.section_seq - self.step_section_seq, self.collective_seq
@@ -161,6 +183,9 @@ class RankStream:
         A limit would never pass under a watcher that is away again and again: what it has seen
         stand since it came back the first time counts, only its absence (`away_s`) does not.
         """
+        if away_s:
+            kept = self.absences[1 - MOST_ABSENCES :]
+            self.absences = (*kept, (mono + self.ahead_s, away_s))
         if self.rearmed:
             self.pass_over(away_s, mono)
             self.still_mono = min(mono, self.still_mono + away_s)

@@ -74,6 +74,8 @@ LATE_WAY_S = 1800.0
 _PLACES = frozenset({Section.BOOT, Section.DATA, Section.CHECKPOINT, Section.EVAL})
 SLEPT_S = 15.0
 """A watcher that comes so late was stopped, or its host was: deadlines begin anew, once a step."""
+MOST_ABSENCES = 64
+"""So many are kept; a run that is suspended more often within one step is of no other kind."""
 
 
 def is_late(tick: Tick) -> bool:
@@ -102,6 +104,16 @@ class Observed:
     """Watcher's clock of the tick that brought it."""
     ts: float
     payload: Any
+
+
+class Absence(NamedTuple):
+    """A time in which the watcher was stopped or away, perhaps with all that it watches."""
+
+    number: int
+    """Which one it is, from 1."""
+    seconds: float
+    back_mono: float
+    """Watcher's clock of the tick that came late."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,6 +155,8 @@ class View:
     """Number of the last of them."""
     away_s: float = 0.0
     """For how long the watcher was stopped or away, all in all."""
+    absences: tuple[Absence, ...] = ()
+    """The last times that it was; of more than `MOST_ABSENCES` those."""
 
     def note(self, tick: Tick) -> None:
         """Take note of a late tick; one that is not need not be recorded, and changes nothing."""
@@ -153,6 +167,9 @@ class View:
         self.late_n = tick.n
         if tick.late_s > SLEPT_S:
             self.away_s += tick.late_s
+            number = self.absences[-1].number + 1 if self.absences else 1
+            absence = Absence(number=number, seconds=tick.late_s, back_mono=tick.mono)
+            self.absences = (*self.absences[1 - MOST_ABSENCES :], absence)
 
     def is_late(self, tick: Tick) -> bool:
         """Whether a tick is too late to tell what missed a deadline.

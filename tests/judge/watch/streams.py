@@ -155,6 +155,8 @@ class World:
     ranks: list[Rank] = field(default_factory=list)
     probes: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     """Clock and the fields of a tick that carries probes."""
+    suspended: list[tuple[float, float]] = field(default_factory=list)
+    """Clock when ranks and watcher were suspended, and when they woke."""
 
     def __post_init__(self) -> None:
         self.ranks = [
@@ -255,6 +257,14 @@ class World:
             rank.enter(None)
         return self
 
+    def suspend(self, seconds: float) -> World:
+        """All ranks are stopped for so long wherever they stand, and the watcher with them."""
+        self.meet()
+        self.suspended.append((self.mono, self.mono + seconds))
+        for rank in self.ranks:
+            rank.mono += seconds
+        return self
+
     def hang(
         self, culprit: int, section: str, seconds: float, *, entered: str | None = None
     ) -> World:
@@ -347,12 +357,16 @@ def _first(order: Order) -> WatchStart:
 Ticking = Callable[[float], Iterable[tuple[float, float]]]
 
 
-def every(interval_s: float) -> Ticking:
-    """Return ticks at an interval, none of them late: (clock, late_s)."""
+def every(interval_s: float, suspended: Iterable[tuple[float, float]] = ()) -> Ticking:
+    """Return ticks at an interval, late only where they were suspended: (clock, late_s)."""
 
     def ticks(end: float) -> Iterable[tuple[float, float]]:
         count = int((end - T0) / interval_s) + 2
-        return ((T0 + number * interval_s, 0.0) for number in range(count))
+        last = T0 - interval_s
+        for mono in (T0 + number * interval_s for number in range(count)):
+            if not any(stopped < mono < woke for stopped, woke in suspended):
+                yield mono, max(0.0, mono - last - interval_s)
+                last = mono
 
     return ticks
 
@@ -372,8 +386,8 @@ def watch(
     files = {rank: bytearray() for rank in lines}
     probes = sorted(world.probes, key=lambda row: row[0])
     seen = Watched(state=start(world.order), findings=[], ticks=[], files=files)
-    looked = 0
-    for number, (mono, late_s) in enumerate((ticking or every(interval_s))(world.mono + 1.0)):
+    looked, ticks = 0, ticking or every(interval_s, world.suspended)
+    for number, (mono, late_s) in enumerate(ticks(world.mono + 1.0)):
         beats: dict[int, list[bytes]] = {}
         for rank, said in lines.items():
             first = taken[rank]

@@ -33,7 +33,7 @@ from gonogo.judge.watch import (
 from gonogo.judge.watch.brought import BySeq
 from gonogo.judge.watch.registry import versions
 from gonogo.judge.watch.steps import Steps
-from gonogo.judge.watch.view import Observed, Unreadable, View
+from gonogo.judge.watch.view import Absence, Observed, Unreadable, View
 from gonogo.rundir import PIECE_BYTES, RunDir, save_json
 from tests.data.make_runs import exit_of, healthy_ranks, save_run
 from tests.data.make_runs import order_of as ordered_by_hand
@@ -515,6 +515,7 @@ def with_every_part() -> WatchState:
     state = watch(faulty("nan"), stop_at_halt=False).state
     view, steps = state.view, state.steps
     view.hosts, view.away_s = {1: "other"}, 20.0
+    view.absences = (Absence(number=3, seconds=20.0, back_mono=40.5),)
     view.late_since_mono, view.late_n = 3.0, 7
     view.unreadable = {0: Unreadable(count=2, first="x", since_mono=1.5)}
     view.observed = {"disk": Observed(mono=1.0, ts=2.0, payload={"free_mb": 5.0})}

@@ -185,3 +185,80 @@ def test_a_start_between_two_pauses_that_comes_late_counts_as_one_that_did_not()
     mixed, arrivals = told(*FIRST, *lines[:2], lines[3], lines[2], *lines[4:])
     assert arrivals[-3] is Arrival.LATE
     assert mixed.position() == ordered.position() == (2, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("absences", "present_s"),
+    [
+        ((), 100.0),
+        (((150.0, 40.0),), 60.0),
+        (((120.0, 40.0),), 100.0),
+        (((155.0, 70.0),), 30.0),
+        (((154.0, 70.0),), 100.0),
+        (((215.0, 90.0),), 10.0),
+        (((216.0, 90.0),), 100.0),
+        (((210.0, 100.0),), 100.0),
+        (((210.0, 99.0),), 1.0),
+        (((130.0, 20.0), (190.0, 30.0)), 50.0),
+        (((130.0, 20.0), (200.0, 80.0)), 80.0),
+    ],
+    ids=[
+        "none",
+        "within",
+        "began within it",
+        "fell asleep 15 s before",
+        "16 s before",
+        "woke 15 s before the watcher",
+        "16 s before",
+        "no longer than it",
+        "just longer",
+        "two of them",
+        "only one of them",
+    ],
+)
+def test_what_a_rank_does_is_shorter_by_the_suspensions_that_fell_into_it(
+    absences: tuple[tuple[float, float], ...], present_s: float
+) -> None:
+    assert RankStream(rank=0, absences=absences).present_s(100.0, 200.0) == present_s
+
+
+def test_an_absence_is_kept_on_the_rank_s_own_clock() -> None:
+    """What was read late says nothing of how far the two clocks are apart."""
+    stream, record = RankStream(rank=0), LineRecord()
+    for seq, (own, receipt) in enumerate([(5.0, 1005.0), (6.0, 1096.0), (7.0, 1022.0)], start=1):
+        line = beat(seq, 1, "alive", own, "eval")
+        stream = absorb(stream, line, receipt, record.admit(line))
+    stream.rearm(1200.0, 90.0)
+    stream.rearm(1300.0, 20.0)
+    assert stream.ahead_s == -1000.0
+    assert stream.absences == ((200.0, 90.0), (300.0, 20.0))
+    stream.rearm(1400.0)
+    assert len(stream.absences) == 2
+    for _ in range(20):
+        stream.rearm(1500.0, 30.0)
+    assert stream.absences == ((500.0, 30.0),) * 16
+
+
+def test_a_clock_that_drifts_is_followed() -> None:
+    stream, record = RankStream(rank=0), LineRecord()
+    for seq in range(1, 11):
+        line = beat(seq, 1, "alive", 100.0 * seq, "eval")
+        stream = absorb(stream, line, 110.0 * seq, record.admit(line))
+    assert stream.ahead_s == -100.0
+
+
+@pytest.mark.parametrize(
+    ("spoke", "present_s"), [(115.0, 80.0), (116.0, 250.0), (254.0, 250.0), (255.0, 80.0)]
+)
+def test_a_rank_that_speaks_while_the_watcher_is_away_is_not_suspended(
+    spoke: float, present_s: float
+) -> None:
+    """It may fall asleep and wake up to 15 s apart from its watcher."""
+    stream, record = RankStream(rank=0), LineRecord()
+    for seq, own in enumerate((90.0, spoke, 280.0), start=1):
+        line = beat(seq, 1, "alive", own, "eval")
+        stream = absorb(stream, line, max(own, 270.0) if seq > 1 else own, record.admit(line))
+        if seq == 1:
+            stream.rearm(270.0, 170.0)
+            stream.rearm(275.0)
+    assert stream.present_s(100.0, 350.0) == present_s

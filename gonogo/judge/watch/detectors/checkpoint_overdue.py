@@ -467,5 +467,6 @@ def _evaluated_s(view: View, mono: float) -> float:
 
 
 def _of(stream: RankStream, mono: float) -> float:
-    lasts_s = mono - stream.section_mono if stream.section == Section.EVAL else 0.0
-    return stream.evaluated_s + max(0.0, lasts_s)
+    if stream.section != Section.EVAL:
+        return stream.evaluated_s
+    return stream.evaluated_s + stream.present_s(stream.section_began, mono + stream.ahead_s)

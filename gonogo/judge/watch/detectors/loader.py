@@ -15,11 +15,11 @@ No step waits for longer than it takes. Who tells more on most steps tells somet
 workers of its loader took beside the steps, or milliseconds): that warns, and halts nothing.
 
 A run may be suspended with its watcher (a scheduler, a virtual machine, a lid), and wherever its
-ranks stood goes on counting meanwhile. The time for which the watcher was away is no wait for data,
-nor any of the step's, unless steps ended meanwhile: then it was away alone for as long. Its ranks
-may wake before it does, by longer than a short step takes: of a step that was no longer than the
-watcher was away, but for more than half of that, nothing is known. What no step used up
-(it was away in a start, an evaluation or a checkpoint) is over as soon as a step has begun since.
+ranks stood goes on counting meanwhile. Each time for which the watcher was away is no wait for
+data, nor any of the step's that was longer. Its ranks may wake before it does, by longer than a
+short step takes: of a step that was no longer, but for more than half of it, nothing is known. A
+shorter one was not suspended; it ended before that, or the watcher was away alone. No absence is
+in two steps, nor in one that has begun since.
 """
 
 import math
@@ -107,12 +107,8 @@ class Waits:
     since_s: float = 0.0
     """`trained_s` when starving began."""
     halted: bool = False
-    away_s: float = 0.0
-    """How much of `View.away_s` has been looked at: in a step, or as long as steps went on."""
-    back_s: float = 0.0
-    """`View.away_s` at the last step."""
-    back_mono: float = 0.0
-    """The watcher's clock at the first step since it was away last."""
+    passed: int = 0
+    """The last of `View.absences` that is over: it was in a step, or one has begun since."""
 
 
 class Loader(Detector[Waits]):
@@ -149,9 +145,7 @@ class Loader(Detector[Waits]):
                 fetched=own.fetched,
                 told=own.told,
                 ranks=ranks,
-                away_s=own.away_s,
-                back_s=own.back_s,
-                back_mono=own.back_mono,
+                passed=own.passed,
             )
         fetched = own.fetched or any(fetched_s(said) is not None for said in step.ranks.values())
         row = _row(step)
@@ -319,23 +313,26 @@ def _row(step: Step) -> Row | None:
 
 
 def _present(own: Waits, row: Row, mono: float, view: View) -> tuple[Waits, Row | None]:
-    """Return the times of a step without that in which the watcher was stopped with its ranks.
+    """Return the times of a step without those in which the watcher was stopped with its ranks.
 
-    Steps that ended while it was away were read when it came back, those before a suspension too:
-    it was away alone for as long as they took. One that took most of that was suspended, and woke
-    before the watcher did, or it was not: None. One that is read so late that it began since then
-    tells that nothing of it is left.
+    None where nobody knows whether it was suspended, and woke before the watcher did, or was not.
     """
-    if view.away_s > own.back_s:
-        own = replace(own, back_s=view.away_s, back_mono=mono)
-    away_s, trained_s = view.away_s - own.away_s, _trained(row)
-    if trained_s <= (AWAY_SHARE * away_s if away_s > SLEPT_S else away_s):
-        began_since = mono - own.back_mono > trained_s + SLEPT_S
-        return replace(own, away_s=view.away_s if began_since else own.away_s + trained_s), row
-    own = replace(own, away_s=view.away_s)
-    if trained_s <= away_s:
-        return own, None
-    return own, tuple([(max(0.0, fetch_s - away_s), took_s - away_s) for fetch_s, took_s in row])
+    began_mono, known = mono - _trained(row) - SLEPT_S, True
+    for absence in view.absences:
+        if absence.number <= own.passed:
+            continue
+        trained_s, away_s = _trained(row), absence.seconds
+        if began_mono > absence.back_mono:
+            own = replace(own, passed=absence.number)
+        elif trained_s > AWAY_SHARE * away_s:
+            own = replace(own, passed=absence.number)
+            if trained_s <= away_s:
+                known = False
+            else:
+                row = tuple(
+                    [(max(0.0, fetch_s - away_s), took_s - away_s) for fetch_s, took_s in row]
+                )
+    return own, row if known else None
 
 
 def _is_beyond(step: Step) -> bool:

@@ -21,6 +21,9 @@ step (fetching for ever, evaluating again and again) has twice what all its sect
 take, after the last step eight times. Ranks that are done and do not exit have the limit of an
 evaluation; past that of a checkpoint it is said.
 
+What a checkpoint or an evaluation usually takes is without the time for which the run was suspended
+with its watcher.
+
 Where nobody is heard, and the last line of the rank behind told that it went from one section to
 another, only its stack says that it stands, and not where: it has the time of a checkpoint.
 """

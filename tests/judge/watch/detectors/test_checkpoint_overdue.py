@@ -847,3 +847,29 @@ def test_one_that_is_read_lengthens_a_limit_no_more_than_that_takes(
     seen = watch(train(world, 3000.0), interval_s=2.0)
     halt = next(row for row in overdue(seen) if row.severity is Severity.HALT)
     assert halt.threshold == pytest.approx(1800.0 + (0.0 if after else 1000.0), rel=0.02)
+
+
+@pytest.mark.parametrize("suspended_s", [30.0, 36_000.0])
+@pytest.mark.parametrize("every_s", [60.0, 400.0])
+def test_an_evaluation_that_is_suspended_is_no_delay_of_what_is_saved_after_it(
+    every_s: float, suspended_s: float
+) -> None:
+    """It has gone on for 27 minutes by then: twice 1.5 minutes and ten is less."""
+    world = world_with({"every_s": every_s})
+    for step in (6, 12, 18):
+        train(world, 60.0)
+        tell(world, checkpoints=[checkpoint(step)])
+    for rank in world.ranks:
+        rank.enter("eval")
+        rank.spend(1_620.0)
+    world.suspend(suspended_s)
+    for rank in world.ranks:
+        rank.spend(120.0)
+        rank.enter(None)
+    train(world, 60.0)
+    seen = watch(world, interval_s=2.0)
+    assert (overdue(seen), seen.halts) == ([], [])
+    passed_s = 1.5 * every_s + 600.0
+    warning, halt = overdue(watch(train(world, 4 * passed_s), interval_s=2.0))
+    assert (warning.severity, halt.severity) == (Severity.WARN, Severity.HALT)
+    assert warning.threshold == pytest.approx(passed_s + 1_740.0, rel=0.05)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.finding import Finding, Severity, Source
+from gonogo.contract.tick import Tick
 from gonogo.judge.watch.detectors.loader import Block, Loader, Waits
 from gonogo.judge.watch.view import Run
 from gonogo.planning.source import bundled_plan
@@ -545,15 +546,43 @@ def test_a_suspended_run_whose_ranks_wake_before_its_watcher_is_not_starved(woke
     assert feed(Loader, ran).findings == []
 
 
-def test_steps_that_went_on_use_up_the_time_for_which_the_watcher_was_away() -> None:
+def test_steps_that_went_on_while_the_watcher_was_away_alone_count_whole() -> None:
     ran = Ran(ranks=1).step().step(dt_s=12.0, dt_fetch_s=0.0, late_s=40.0)
     for _ in range(3):
         ran.step(dt_s=12.0, dt_fetch_s=10.0)
-    own = feed(Loader, ran).own
-    assert own.rows == (((0.0, 12.0),), ((10.0, 12.0),), ((10.0, 12.0),))
-    ran = Ran(ranks=1).step().step(dt_s=5.0, dt_fetch_s=0.0, late_s=16.0)
-    ran.step(dt_s=12.0, dt_fetch_s=12.0).step(dt_s=12.0, dt_fetch_s=10.0)
-    assert feed(Loader, ran).own.rows == (((0.0, 5.0),), ((1.0, 1.0),), ((10.0, 12.0),))
+    assert feed(Loader, ran).own.rows == (((0.0, 12.0),), *(((10.0, 12.0),),) * 3)
+
+
+def test_an_absence_is_in_one_step_alone() -> None:
+    ran = Ran(ranks=1).step().step(dt_s=26.0, dt_fetch_s=20.0, late_s=16.0)
+    ran.step(dt_s=26.0, dt_fetch_s=20.0)
+    assert feed(Loader, ran).own.rows == (((4.0, 10.0),), ((20.0, 26.0),))
+
+
+def test_a_step_is_shorter_by_each_suspension_that_was_in_it() -> None:
+    """The watcher comes back between them; the first of all was in an evaluation before."""
+    ran = Ran(ranks=1).step().step(dt_s=5.0, dt_fetch_s=1.0, late_s=36000.0)
+    fed = feed(Loader, ran)
+    between = Tick(n=3, mono=ran.watcher + 40.0, ts=0.0, late_s=30.0, interval_s=0.25)
+    step = ran.step(dt_s=80.0, dt_fetch_s=76.0, late_s=40.0).steps[-1]
+    for tick in (between, step.tick):
+        fed.view.note(tick)
+    own, _ = fed.detector.observe_step(fed.own, step, fed.view)
+    assert own.rows == (((1.0, 5.0),), ((6.0, 10.0),))
+
+
+@pytest.mark.parametrize("gap", [1, 2, 3, 20])
+@pytest.mark.parametrize(("first_s", "second_s"), [(36000.0, 3600.0), (3600.0, 36000.0)])
+def test_a_run_that_is_suspended_twice_is_not_starved(
+    first_s: float, second_s: float, gap: int
+) -> None:
+    """The first one is in an evaluation, and so in no step."""
+    ran = starve(Ran(), 100, 0.05)
+    ran.step(dt_s=1.0, dt_fetch_s=0.05, late_s=first_s)
+    starve(ran, gap, 0.05)
+    ran.step(dt_s=second_s + 1.0, dt_fetch_s=second_s, late_s=second_s)
+    starve(ran, 1000, 0.05)
+    assert feed(Loader, ran).findings == []
 
 
 def test_what_was_left_of_a_suspension_is_over_with_a_step_that_began_since() -> None:
@@ -566,10 +595,8 @@ def test_what_was_left_of_a_suspension_is_over_with_a_step_that_began_since() ->
     assert feed(Loader, ran).findings == []
 
 
-@pytest.mark.parametrize(("after_s", "left_s"), [(16.0, 98.0), (17.0, 0.0)])
-def test_a_step_that_may_have_ended_before_a_suspension_leaves_of_it_what_it_did(
-    after_s: float, left_s: float
-) -> None:
+@pytest.mark.parametrize(("after_s", "passed"), [(16.0, 0), (17.0, 1)])
+def test_a_suspension_is_over_once_a_step_has_begun_since(after_s: float, passed: int) -> None:
     ran = Ran(ranks=1).step().step(dt_s=1.0, dt_fetch_s=0.0, late_s=100.0)
     ran.step(dt_s=1.0, dt_fetch_s=0.0, receipt_s=after_s)
-    assert 100.0 - feed(Loader, ran).own.away_s == left_s
+    assert feed(Loader, ran).own.passed == passed

@@ -736,3 +736,32 @@ def test_one_that_left_is_to_blame_where_the_others_may_wait_for_it(
     gone = standing(None, for_s=1.0, rank=1, done=True, completed=40)
     (*_, halt) = look(SectionDeadline, [standing(section, for_s=2000.0), gone])
     assert (halt.severity, halt.rank) == (Severity.HALT, rank)
+
+
+def suspended_in(section: str, suspended_s: float, *, said: bool) -> World:
+    """Ranks pause for 35 s, and are suspended for so long besides; then they pause for ever."""
+    world = World(order_of({}, steps=900), alive_every_s=5).boot().steps(20, step_s=5.0)
+    began = world.mono
+    for rank in world.ranks:
+        rank.enter(section)
+        rank.spend(30.0)
+    world.suspend(suspended_s)
+    for rank in world.ranks:
+        rank.spend(5.0)
+        if said:
+            rank.say(section, dt=rank.mono - began)
+        rank.enter(None)
+    return world.steps(20, step_s=5.0).pause(section, 2_000.0)
+
+
+@pytest.mark.parametrize("said", [True, False], ids=["said", "unsaid"])
+@pytest.mark.parametrize("suspended_s", [34.0, 10_800.0])
+@pytest.mark.parametrize(("section", "limit_s"), [("checkpoint", 600.0), ("eval", 1800.0)])
+def test_a_suspension_in_a_pause_is_none_of_what_it_usually_takes(
+    section: str, limit_s: float, suspended_s: float, said: bool
+) -> None:
+    seen = watch(suspended_in(section, suspended_s, said=said), interval_s=1.0)
+    (halt,) = seen.halts
+    assert (halt.detector, halt.section, halt.threshold) == ("section_deadline", section, limit_s)
+    taken = dict(seen.state.view.streams[0].section_times)
+    assert taken == {section: pytest.approx(35.0, abs=1.5)}
