@@ -260,7 +260,8 @@ with gonogo.trainer.attach(identity={"device": f"card {rank}"}, agree=lambda min
 """
 
 
-@pytest.mark.parametrize("allowed", [pytest.param(True, marks=pytest.mark.long), False])
+@pytest.mark.long
+@pytest.mark.parametrize("allowed", [True, False])
 def test_ranks_on_different_cards_are_told_of_and_may_be_allowed(
     folder: Path, allowed: bool
 ) -> None:
@@ -313,9 +314,8 @@ def test_an_unchanged_program_is_not_waited_for_when_it_is_to_end(folder: Path) 
     assert ran.returncode == Exit.INTERRUPTED, out
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_who_asks_while_the_keeper_starts_leaves_no_program_behind(
     folder: Path, number: signal.Signals
 ) -> None:
@@ -496,7 +496,7 @@ def test_a_run_whose_terminal_goes_is_judged_all_the_same(folder: Path) -> None:
         pytest.param("nobody reads", 1, id="a pipe"),
         pytest.param("closed", 1, id="no stdout", marks=pytest.mark.long),
         pytest.param("nobody reads", 2, id="stderr into a pipe", marks=pytest.mark.long),
-        pytest.param("/dev/full", 2, id="stderr on a full disk"),
+        pytest.param("/dev/full", 2, id="stderr on a full disk", marks=pytest.mark.long),
     ],
 )
 def test_where_nobody_takes_what_a_run_shows_it_is_judged_all_the_same(

@@ -216,7 +216,10 @@ def test_an_up_whose_words_no_disk_takes_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "said"),
-    [("local", "runs end with a checkpoint"), ("slurm", "what the scheduler has goes on")],
+    [
+        ("local", "runs end with a checkpoint"),
+        pytest.param("slurm", "what the scheduler has goes on", marks=pytest.mark.long),
+    ],
 )
 def test_an_up_that_stops_says_what_becomes_of_the_runs(
     tmp_path: Path, engine: str, said: str
@@ -399,6 +402,7 @@ def test_a_free_port_can_be_bound() -> None:
     assert 0 < free_port("127.0.0.1") < 65536
 
 
+@pytest.mark.long
 def test_a_service_at_an_ipv6_address_is_reached_there(tmp_path: Path) -> None:
     environ = {"GONOGO_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     with Stack(settings=load_settings(environ), host="::1", port=0) as stack:

@@ -114,6 +114,7 @@ def test_a_halt_ends_it_with_code_3_after_the_step(tmp_path: Path) -> None:
     assert lines[-1].ts <= time.time()
 
 
+@pytest.mark.long
 def test_the_real_keeper_and_watcher_supervise_it_to_its_end(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -115,6 +115,7 @@ def test_the_licence_travels_along(names: set[str]) -> None:
     assert [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
 
 
+@pytest.mark.long
 def test_the_wheel_alone_supervises_a_run_as_the_heartbeat_page_says(
     environment: Path, tmp_path: Path
 ) -> None:

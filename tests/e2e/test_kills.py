@@ -149,6 +149,7 @@ def test_a_cancelled_experiment_ends_without_a_verdict(lab: Lab) -> None:
     assert processes_of(run.id) == []
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_demo_with_a_checkpoint(tmp_path: Path) -> None:
     log = tmp_path / "stderr"
     with log.open("wb") as stream:

@@ -140,6 +140,7 @@ def test_what_may_have_been_written_since_is_not_looked_at(
         assert not (copy.path / WATCHED_NAME).exists()
 
 
+@pytest.mark.long
 def test_a_look_that_fails_is_made_once(
     unseen: SupervisedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

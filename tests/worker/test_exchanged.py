@@ -37,12 +37,13 @@ def exchange(release: Path) -> None:
             path.unlink()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
         ("hang:rank=0,step=12,section=backward", OutcomeCode.STALLED),
-        pytest.param(None, OutcomeCode.COMPLETED, marks=pytest.mark.long),
-        pytest.param("crash:rank=0,step=12", OutcomeCode.NONZERO_EXIT, marks=pytest.mark.long),
+        (None, OutcomeCode.COMPLETED),
+        ("crash:rank=0,step=12", OutcomeCode.NONZERO_EXIT),
     ],
 )
 def test_what_lives_needs_no_file_of_its_release_again(

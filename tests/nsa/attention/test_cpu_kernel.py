@@ -169,15 +169,9 @@ def test_however_many_blocks_may_be_selected_only_those_there_take_room(make_inp
     assert (ids[..., 5:] == -1).all()
 
 
+@pytest.mark.long
 @needs_compiler
-@pytest.mark.parametrize(
-    "default",
-    [
-        torch.float16,
-        *(pytest.param(each, marks=pytest.mark.long) for each in (torch.bfloat16, torch.float64)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("default", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 def test_what_a_process_makes_tensors_of_says_nothing_of_the_kernels_own(
     anew, make_inputs, default
 ):
@@ -340,6 +334,7 @@ def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         each.cache_clear()
 
 
+@pytest.mark.long
 @needs_compiler
 def test_it_is_compiled_once_and_kept_from_others(anew, tmp_path, monkeypatch):
     assert isinstance(anew(), dict)

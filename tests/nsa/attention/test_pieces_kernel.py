@@ -362,10 +362,10 @@ def _forget() -> None:
     ("right", "wrong"),
     [
         ("query - s->w + 1", "query - s->w"),
-        ("x->dk + first * D", "x->dv + first * D"),
         *(
             pytest.param(right, wrong, marks=pytest.mark.long)
             for right, wrong in (
+                ("x->dk + first * D", "x->dv + first * D"),
                 ("9.618437357674640e-3f", "9.2e-3f"),
                 ("t->lone[i] ? (vec){0} : said", "said * 1.01f"),
                 ("counts[o] * heads[j * apart + o]", "counts[o] * heads[j * apart]"),
@@ -396,6 +396,7 @@ def test_a_kernel_that_is_wrong_here_does_not_serve(
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.long
 def test_by_choice_pytorch_serves(
     anew: Callable[[], None], monkeypatch: pytest.MonkeyPatch, make_inputs: Made, run: Ran
 ) -> None:
@@ -424,8 +425,9 @@ def _compile_for(machine: str, anew: Callable[[], None], monkeypatch: pytest.Mon
     anew()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not _processor_has("sse2"), reason="needs an x86 processor")
-@pytest.mark.parametrize("machine", [pytest.param("x86-64", marks=pytest.mark.long), "haswell"])
+@pytest.mark.parametrize("machine", ["x86-64", "haswell"])
 def test_processors_with_narrower_vectors_compute_the_same(
     machine: str,
     anew: Callable[[], None],
@@ -486,6 +488,7 @@ def test_a_window_of_any_width_is_all_there_is(make_inputs: Made) -> None:
         assert torch.equal(nsa_attention(**inputs, **{**SIZES[0], "w": w}), widest), w
 
 
+@pytest.mark.long
 def test_a_rule_that_forces_many_blocks_is_served(
     anew: Callable[[], None], monkeypatch: pytest.MonkeyPatch, make_inputs: Made, run: Ran
 ) -> None:

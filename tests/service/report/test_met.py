@@ -20,6 +20,7 @@ PACE = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_what_was_met_is_no_cause_of_anything_any_more(plane: Plane) -> None:
     sets = {"phases.sanity.gate": [PACE], "phases.sanity.steps": 20}
     experiment, worker = plane.submit(set=sets), plane.worker()

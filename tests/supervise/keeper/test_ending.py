@@ -118,6 +118,7 @@ def test_a_program_that_dies_just_after_its_wrapper_was_noted_is_noted_too(tmp_p
     assert (told.reason, told.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA)
 
 
+@pytest.mark.long
 def test_a_keeper_that_stood_still_knows_late_that_a_wrapper_was_killed(new_run: NewRun) -> None:
     """As on a host that swaps: the watcher has asked for the end long before the keeper sees it."""
     run = new_run(
@@ -135,6 +136,7 @@ def test_a_keeper_that_stood_still_knows_late_that_a_wrapper_was_killed(new_run:
     assert (told.reason, told.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA)
 
 
+@pytest.mark.long
 def test_a_wrapper_below_torchrun_that_is_killed_is_no_rank_that_failed(new_run: NewRun) -> None:
     run = new_run(steps=2000)
     run.wait_for_step(3)

@@ -50,6 +50,7 @@ def test_exit_record_is_written_after_everything_that_ranks_write(new_run: NewRu
     assert all(path.stat().st_mtime <= written for path in ranks)
 
 
+@pytest.mark.long
 def test_hanging_rank_is_named_and_ended(new_run: NewRun) -> None:
     run = new_run(fault="hang:rank=1,step=12,section=backward")
     record = run.wait_for_exit()
@@ -109,7 +110,9 @@ def test_stopped_rank_is_found_by_its_state(new_run: NewRun) -> None:
             id="code 3 that nobody asked for",
             marks=pytest.mark.long,
         ),
-        pytest.param("exit:code=0,rank=1,step=8", 1, 0.0, id="code 0 too early"),
+        pytest.param(
+            "exit:code=0,rank=1,step=8", 1, 0.0, id="code 0 too early", marks=pytest.mark.long
+        ),
     ],
 )
 def test_dead_rank_is_found_within_a_second(

@@ -182,9 +182,8 @@ def test_a_stopped_watcher_tells_where_it_stands_and_is_replaced(new_run: NewRun
     run.assert_replays()
 
 
-@pytest.mark.parametrize(
-    "wakes", [True, pytest.param(False, marks=pytest.mark.long)], ids=["wakes", "hangs on"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("wakes", [True, False], ids=["wakes", "hangs on"])
 def test_a_stopped_keeper_is_woken_and_the_run_ends(new_run: NewRun, wakes: bool) -> None:
     """One that is stopped again at once stands for one that hangs."""
     run = new_run(steps=100_000, watch=short(keeper_s=1.0))

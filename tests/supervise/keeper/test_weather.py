@@ -199,7 +199,8 @@ def test_a_run_that_ends_on_a_full_disk_says_how(tmp_path: Path, small_disk: Pat
         assert run.living() == []
 
 
-@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.long), 7])
+@pytest.mark.long
+@pytest.mark.parametrize("code", [0, 7])
 def test_how_a_rank_below_torchrun_ended_is_told_on_a_full_disk(
     tmp_path: Path, small_disk: Path, code: int
 ) -> None:
@@ -367,9 +368,10 @@ def test_a_host_that_has_no_process_is_not_fit_for_the_run(
 WEATHERS = [errno.EIO, errno.ESTALE, errno.EROFS, errno.EDQUOT]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number",
-    [WEATHERS[0], *(pytest.param(number, marks=pytest.mark.long) for number in WEATHERS[1:])],
+    WEATHERS,
     ids=lambda number: errno.errorcode[number],
 )
 def test_a_file_system_that_fails_everyone_for_seconds_costs_nothing(

@@ -158,6 +158,7 @@ def test_a_launcher_that_is_killed_behind_its_rank_holds_no_other_node(
     assert run.living() == []
 
 
+@pytest.mark.long
 def test_other_nodes_end_when_the_keeper_of_the_first_is_gone(new_cluster: NewCluster) -> None:
     run = new_cluster(steps=4000)
     run.wait_for_step(3)

@@ -83,6 +83,7 @@ def test_watcher_killed_between_finding_and_kill_completes_the_halt_once(new_run
     assert run.dir.watch.read_bytes().startswith(ticks)
 
 
+@pytest.mark.long
 def test_a_hang_is_ended_where_no_disk_takes_the_evidence(new_run: NewRun) -> None:
     run = new_run(fault="hang:rank=1,step=12,section=backward")
     run.dir.evidence.touch()  # where its folder would be
@@ -92,6 +93,7 @@ def test_a_hang_is_ended_where_no_disk_takes_the_evidence(new_run: NewRun) -> No
     run.assert_replays()
 
 
+@pytest.mark.long
 def test_a_watcher_reads_nothing_of_its_release_once_it_watches(
     new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

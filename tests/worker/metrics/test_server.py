@@ -130,6 +130,7 @@ def test_what_could_not_be_made_is_tried_again() -> None:
     assert recent.get() == b"1"
 
 
+@pytest.mark.long
 def test_while_the_host_cannot_be_looked_at_nobody_piles_up() -> None:
     """A home whose disk hangs holds whoever looks, for hours."""
     looks, hangs = threading.Event(), threading.Event()
