@@ -160,12 +160,13 @@ class RankStream:
         """Return seconds between two times of the rank's own clock, without suspensions.
 
         A scheduler or a virtual machine suspends a run with its watcher. What was shorter than the
-        watcher's absence was not suspended: that was away alone.
+        watcher's absence by more than they wake apart was not suspended: that was away alone.
         """
         took_s = max(0.0, ended - began)
         for back, seconds in self.absences:
-            if began <= back - seconds + WAKES_S and back <= ended + WAKES_S and seconds < took_s:
-                took_s -= seconds
+            spans = began <= back - seconds + WAKES_S and back <= ended + WAKES_S
+            if spans and seconds < took_s + WAKES_S:
+                took_s = max(0.0, took_s - seconds)
         return took_s
 
     def position(self) -> tuple[int, int, int]:

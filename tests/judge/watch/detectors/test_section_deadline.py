@@ -765,3 +765,24 @@ def test_a_suspension_in_a_pause_is_none_of_what_it_usually_takes(
     assert (halt.detector, halt.section, halt.threshold) == ("section_deadline", section, limit_s)
     taken = dict(seen.state.view.streams[0].section_times)
     assert taken == {section: pytest.approx(35.0, abs=1.5)}
+
+
+@pytest.mark.parametrize("lag_s", [0.0, 8.0])
+@pytest.mark.parametrize(("section", "limit_s"), [("checkpoint", 600.0), ("eval", 1800.0)])
+def test_a_suspension_in_a_pause_that_is_over_before_the_watcher_wakes_is_none_of_it(
+    section: str, limit_s: float, lag_s: float
+) -> None:
+    world = World(order_of({}, steps=900), alive_every_s=5).boot().steps(20, step_s=5.0)
+    for rank in world.ranks:
+        rank.enter(section)
+        rank.spend(1.0)
+    world.suspend(10_800.0)
+    (since, until) = world.suspended.pop()
+    world.suspended.append((since, until + lag_s))
+    for rank in world.ranks:
+        rank.spend(2.0)
+        rank.say(section, dt=10_803.0)
+        rank.enter(None)
+    seen = watch(world.steps(20, step_s=5.0).pause(section, 2_000.0), interval_s=1.0)
+    (halt,) = seen.halts
+    assert (halt.detector, halt.section, halt.threshold) == ("section_deadline", section, limit_s)
