@@ -381,10 +381,18 @@ def _begun_anew(record: RunRecord, rules: Rules) -> Iterator[str]:
             f"made again: at its last step it went back to step {_some(again)} of {last}; the gate"
             " saw the steps that were made last"
         )
-    back = max((steps.gone_back(first, last) for steps in ranks), key=len, default=[])
+    every = {rank: steps.gone_back(first, last) for rank, steps in sorted(record.ranks.items())}
+    back = max(every.values(), key=len, default=[])
     if back:
         told = [f"from step {reached} to step {to}" for reached, to in back]
         yield f"gone back: {_some(told)} of {last}; the gate saw the steps that were made last"
+    lastly = {rank: found[-1][1] for rank, found in every.items() if found}
+    if len(set(lastly.values())) > 1:
+        told = [f"rank {rank} to step {to}" for rank, to in lastly.items()]
+        yield (
+            f"gone back: {_some(told)} of {last}, each to one of its own; whether the ranks share"
+            " their weights since, only the program knows"
+        )
 
 
 def _evaluated_early(record: RunRecord, rules: Rules) -> Iterator[str]:

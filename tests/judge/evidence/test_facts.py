@@ -667,6 +667,30 @@ def test_a_run_that_went_back_before_its_end_says_so() -> None:
     assert [row for row in texts if row.startswith("gone back: ")] == [said]
 
 
+@pytest.mark.parametrize(("to", "told"), [((5, 5), False), ((5, 4), True), ((5, None), False)])
+def test_ranks_that_went_back_to_different_steps_say_so(
+    to: tuple[int | None, ...], told: bool
+) -> None:
+    """Each loads the last checkpoint that it has itself; None goes on where it was."""
+    order = order_of()
+    ranks = healthy_ranks(order)
+    for rank, step in zip(ranks, to, strict=True):
+        if step is None:
+            continue
+        lines = [line for line in rank.lines if line["step"] <= 9 and line["msg"] != "done"]
+        rank.lines, rank.seq = lines, lines[-1]["seq"]
+        rank.restart(step)
+        for number in range(step + 1, order.steps + 1):
+            rank.step(number)
+        rank.done()
+    texts = facts_of(record_of(order, ranks)).not_observed
+    said = (
+        "gone back: rank 0 to step 5, rank 1 to step 4 of 12, each to one of its own; whether the"
+        " ranks share their weights since, only the program knows"
+    )
+    assert [row for row in texts if "each to one of its own" in row] == ([said] if told else [])
+
+
 @pytest.mark.parametrize("resumed", [None, 0, 1, 7])
 def test_a_run_that_goes_on_says_which_steps_its_gate_has_not_seen(resumed: int | None) -> None:
     facts = facts_with([beat(1, 1.0, "progress", 9, loss=1.0)], order_of(resume_step=resumed))
