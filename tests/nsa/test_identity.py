@@ -90,6 +90,21 @@ def add_no_source(folder: Path) -> None:
     (folder / "hidden" / "b.py").write_text("x")
 
 
+def edit_what_is_taken_for_unchanged(folder: Path) -> None:
+    _git(folder, "update-index", "--assume-unchanged", "nsa/a.py")
+    (folder / "nsa" / "a.py").write_text("5\n")
+
+
+def edit_what_is_skipped(folder: Path) -> None:
+    _git(folder, "update-index", "--skip-worktree", "nsa/a.py")
+    (folder / "nsa" / "a.py").write_text("6\n")
+
+
+def lose_what_is_taken_for_unchanged(folder: Path) -> None:
+    _git(folder, "update-index", "--assume-unchanged", "nsa/a.py")
+    (folder / "nsa" / "a.py").unlink()
+
+
 def lose_git(folder: Path) -> None:
     shutil.rmtree(folder / ".git")
 
@@ -106,7 +121,9 @@ def lose_everything(folder: Path) -> None:
 
 CHANGES = (
     clean, edit, stage, add_source, add_other_source, add_strange_name, add_link_to_nothing,
-    add_link_to_a_pipe, edit_and_add, add_no_source, lose_git, lose_git_and_edit, lose_everything,
+    add_link_to_a_pipe, edit_and_add, add_no_source, edit_what_is_taken_for_unchanged,
+    edit_what_is_skipped, lose_what_is_taken_for_unchanged, lose_git, lose_git_and_edit,
+    lose_everything,
 )  # fmt: skip
 
 
@@ -140,6 +157,22 @@ def test_commit_alone_is_said_of_a_clean_checkout_whatever_else_lies_there(tmp_p
     make_checkout(tmp_path)
     add_no_source(tmp_path)
     assert git_sha(tmp_path) == _git(tmp_path, "rev-parse", "HEAD").decode().strip()
+
+
+@pytest.mark.parametrize("say", [git_sha, load_git_sha])
+def test_files_that_git_takes_for_unchanged_and_that_are_leave_a_checkout_clean(
+    tmp_path: Path, say: Callable[[Path], str | None]
+) -> None:
+    """A sparse checkout has some of its files alone."""
+    make_checkout(tmp_path)
+    commit = _git(tmp_path, "rev-parse", "HEAD").decode().strip()
+    _git(tmp_path, "update-index", "--assume-unchanged", "nsa/a.py")
+    assert say(tmp_path) == commit
+    _git(tmp_path, "update-index", "--no-assume-unchanged", "nsa/a.py")
+    _git(tmp_path, "update-index", "--skip-worktree", "nsa/a.py")
+    assert say(tmp_path) == commit
+    (tmp_path / "nsa" / "a.py").unlink()
+    assert say(tmp_path) == commit
 
 
 def test_sources_without_git_are_known_by_name_and_content(tmp_path: Path) -> None:

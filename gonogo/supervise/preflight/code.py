@@ -35,9 +35,10 @@ _SOURCES = frozenset(
 def load_git_sha(root: Path) -> str | None:
     """Return the commit, `+` 12 hex digits where the checkout is not clean.
 
-    Those are of the digest of `git diff HEAD` and of the untracked, not ignored sources. Where
-    there is no git (a container's image), or a checkout that ignores our packages (an environment
-    in somebody's project), the sources themselves are digested. None where nothing can be known.
+    Those are of the digest of `git diff HEAD`, of the untracked, not ignored sources, and of what
+    was changed of files that git was told to take for unchanged. Where there is no git (a
+    container's image), or a checkout that ignores our packages (an environment in somebody's
+    project), the sources themselves are digested. None where nothing can be known.
 
     Args:
         root: the checkout, or the folder that holds the packages.
@@ -53,9 +54,11 @@ def load_git_sha(root: Path) -> str | None:
     checkout = Path(os.fsdecode(top).rstrip("\n"))
     diff = _git(checkout, "diff", "HEAD", *_DIFF)
     listed = _git(checkout, "ls-files", "--others", "--exclude-standard", "-z")
-    if diff is None or listed is None:
+    passed_over = _passed_over(checkout)
+    if diff is None or listed is None or passed_over is None:
         return None
-    names = sorted(name for name in os.fsdecode(listed).split("\0") if _is_source(name))
+    added = (name for name in os.fsdecode(listed).split("\0") if _is_source(name))
+    names = sorted({*added, *passed_over})
     dirty = hashlib.sha256(diff)
     _add_files(dirty, checkout, names)
     mark = f"+{dirty.hexdigest()[:12]}" if diff or names else ""
@@ -66,6 +69,40 @@ def load_branch(root: Path) -> str | None:
     """Return the branch that a checkout is on; None where it is on none, or there is no git."""
     said = _git(root, "symbolic-ref", "--quiet", "--short", "HEAD")
     return None if said is None else said.decode(errors="replace").strip() or None
+
+
+def _passed_over(checkout: Path) -> list[str] | None:
+    """Return the files that differ and that `git diff` says nothing of; None: nobody can know.
+
+    Git was told to take them for unchanged (`--assume-unchanged`, `--skip-worktree`). Of the latter
+    those that are not there are none: so a sparse checkout leaves them out.
+    """
+    listed = _git(checkout, "ls-files", "-v", "-s", "-z")
+    if listed is None:
+        return None
+    found: list[str] = []
+    held: dict[str, str] = {}
+    for row in os.fsdecode(listed).split("\0"):
+        about, _, name = row.partition("\t")
+        tag, mode, blob = [*about.split(" "), "", "", ""][:3]
+        if not tag.islower() and tag != "S":
+            continue
+        path = checkout / name
+        if not os.path.lexists(path):
+            found += [name] if tag == "h" else []
+        elif path.is_file() and not path.is_symlink() and mode.startswith("100"):
+            held[name] = blob
+        else:
+            found.append(name)
+    if not held:
+        return found
+    asked = os.fsencode("".join(f"{name}\n" for name in held))
+    hashed = _git(checkout, "hash-object", "--stdin-paths", said=asked)
+    blobs = [] if hashed is None else hashed.decode().split()
+    if len(blobs) != len(held):
+        return None
+    pairs = zip(held.items(), blobs, strict=True)
+    return found + [name for (name, blob), now in pairs if now != blob]
 
 
 def _digest_of_tree(root: Path) -> str | None:
@@ -99,10 +136,12 @@ def _add_files(digest: "hashlib._Hash", folder: Path, names: Iterable[str]) -> N
             continue
 
 
-def _git(folder: Path, *arguments: str) -> bytes | None:
+def _git(folder: Path, *arguments: str, said: bytes = b"") -> bytes | None:
+    """Return what git answers to `said`; None where it fails, or there is none."""
+    command = ("git", *arguments)
     try:
         done = subprocess.run(
-            ("git", *arguments), cwd=folder, capture_output=True, timeout=_GIT_LIMIT_S, check=False
+            command, cwd=folder, input=said, capture_output=True, timeout=_GIT_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
