@@ -3,12 +3,13 @@
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from threading import Lock
 
 from gonogo.contract.api import CampaignMember
 from gonogo.contract.decision import Verdict
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.judge.compare.campaign import Member
 from gonogo.judge.compare.question import Question
@@ -90,27 +91,36 @@ def load_brought(
         found.append(
             replace(
                 _brought(session, row, judged.get(row.id), question),
-                stopped=_ended_by_person(made[:-1]) + _made_again(made),
+                stopped=_ended_by_person(made) - _ended_by_person(made[-1:]),
                 replaced=ended[slot],
             )
         )
-        ended[slot] += _ended_by_person(made) + _made_again(made)
+        ended[slot] += _ended_by_person(made)
     return found
 
 
 def _ended_by_person(runs: Sequence[RunRow]) -> int:
-    """Return how many of these runs a person ended."""
-    ended = [row.outcome for row in runs if row.outcome is not None]
-    return sum(outcome.klass is OutcomeClass.OPERATOR for outcome in ended)
+    """Return how many of these runs a person ended, or had made again.
 
-
-def _made_again(runs: Sequence[RunRow]) -> int:
-    """Return how many of these runs went to their end, and a person had made again all the same.
-
-    Nobody else does that: the plan of a campaign confirms and remedies nothing.
+    However such a run came to its end: it may have failed, or its host have gone away, before the
+    word reached it.
     """
-    ended = [row.outcome for row in runs[:-1] if row.outcome is not None]
-    return sum(outcome.klass is OutcomeClass.SUCCESS for outcome in ended)
+    after = [row.reason for row in runs[1:]]
+    return sum(_is_by_person(row, then) for row, then in zip_longest(runs, after))
+
+
+def _is_by_person(run: RunRow, then: RunReason | None) -> bool:
+    """Say whether a person ended a run, or had it made again; `then` is what the next is for.
+
+    Nobody else has a run made again that went to its end, or a rerun: the plan of a campaign
+    confirms and remedies nothing.
+    """
+    if run.outcome is None:
+        return False
+    if run.outcome.klass is OutcomeClass.OPERATOR or run.command is not None:
+        return True
+    again = run.outcome.klass is OutcomeClass.SUCCESS or then is RunReason.RERUN
+    return then is not None and again
 
 
 def _brought(

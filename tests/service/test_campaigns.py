@@ -227,6 +227,30 @@ def test_a_run_that_is_halted_and_run_again_until_it_is_fast_wins_once_and_with_
     assert (done["members"][1]["decision"] in step["command"]) is (halts == 1)
 
 
+@pytest.mark.parametrize("verb", ["rerun", pytest.param("resume", marks=pytest.mark.long)])
+def test_a_halted_run_whose_host_goes_away_meanwhile_is_one_that_a_person_ended(
+    plane: Plane, verb: str
+) -> None:
+    began = submit(plane)
+    worker = plane.worker()
+    run_through(worker, plane.next_order(worker), 1.0)
+    order = plane.next_order(worker)
+    for end in ("preempted", "keeper_lost"):
+        worker.start(order)
+        lines = {rank: beats(order, rank, upto=4) for rank in range(order.world_size)}
+        worker.ship(order, lines)
+        plane.call("POST", f"/experiments/{order.experiment}/halt", json={"reason": "slow"})
+        worker.end(order, lines, end, "infra", code=3)
+        plane.wait_state(order.experiment, "awaiting_decision")
+        plane.call("POST", f"/experiments/{order.experiment}/{verb}", json={"reason": "again"})
+        order = plane.next_order(worker)
+    run_through(worker, order, 1.0)
+    plane.wait(lambda: len(view(plane, began["id"])["members"]) == 3, "one in its place")
+    again = view(plane, began["id"])["members"]
+    assert again[1]["why"] == "a person ended 2 runs of it before"
+    assert [row["variant"] for row in again] == ["plain", "static", "static"]
+
+
 def test_a_slow_run_that_came_to_its_end_while_it_was_halted_is_one_that_was_made_again(
     plane: Plane,
 ) -> None:
