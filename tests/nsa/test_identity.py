@@ -105,6 +105,18 @@ def lose_what_is_taken_for_unchanged(folder: Path) -> None:
     (folder / "nsa" / "a.py").unlink()
 
 
+def edit_within_the_same_moment(folder: Path) -> None:
+    """As long as before, and of the same time, where git was told to look at that alone."""
+    path = folder / "nsa" / "a.py"
+    _git(folder, "config", "core.trustctime", "false")
+    _git(folder, "config", "core.checkStat", "minimal")
+    os.utime(path, (1.0, 1.0))
+    _git(folder, "update-index", "--refresh")
+    path.write_text("7" * (path.stat().st_size - 1) + "\n")
+    os.utime(path, (1.0, 1.0))
+    assert _git(folder, "diff", "HEAD") == b""
+
+
 def lose_git(folder: Path) -> None:
     shutil.rmtree(folder / ".git")
 
@@ -122,8 +134,8 @@ def lose_everything(folder: Path) -> None:
 CHANGES = (
     clean, edit, stage, add_source, add_other_source, add_strange_name, add_link_to_nothing,
     add_link_to_a_pipe, edit_and_add, add_no_source, edit_what_is_taken_for_unchanged,
-    edit_what_is_skipped, lose_what_is_taken_for_unchanged, lose_git, lose_git_and_edit,
-    lose_everything,
+    edit_what_is_skipped, edit_within_the_same_moment, lose_what_is_taken_for_unchanged, lose_git,
+    lose_git_and_edit, lose_everything,
 )  # fmt: skip
 
 
@@ -150,6 +162,7 @@ def test_every_change_of_the_code_changes_what_is_said_of_it(tmp_path: Path) -> 
     assert len(said["clean"] or "") == 40
     dirty = {name: mark for name, mark in said.items() if name not in ("clean", "add_no_source")}
     assert len(set(dirty.values())) == len(dirty) - 1
+    assert {name for name, mark in dirty.items() if mark and len(mark) == 40} == set()
     assert said["edit"] == said["stage"]
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 _GIT_LIMIT_S = 20.0
 _DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "--binary")
+_LOOKS = ("core.fsmonitor=false", "core.trustctime=true", "core.checkStat=default")
+"""What a checkout may be told otherwise, and then look at no file that was written over."""
 _PACKAGES = ("gonogo", "nsa", "worker")
 _SOURCES = frozenset(
     (
@@ -138,7 +140,7 @@ def _add_files(digest: "hashlib._Hash", folder: Path, names: Iterable[str]) -> N
 
 def _git(folder: Path, *arguments: str, said: bytes = b"") -> bytes | None:
     """Return what git answers to `said`; None where it fails, or there is none."""
-    command = ("git", *arguments)
+    command = ("git", *(part for each in _LOOKS for part in ("-c", each)), *arguments)
     try:
         done = subprocess.run(
             command, cwd=folder, input=said, capture_output=True, timeout=_GIT_LIMIT_S, check=False
