@@ -19,9 +19,20 @@ from nsa.model.transformer import LanguageModel
 from nsa.settings import Settings
 
 _GIT_LIMIT_S = 20.0
-_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "--binary")
+_DIFF = (
+    "--no-ext-diff", "--no-textconv", "--no-color", "--no-relative", "--binary",
+    "--ignore-submodules=untracked", "--submodule=diff",
+)  # fmt: skip
 _LOOKS = ("core.fsmonitor=false", "core.trustctime=true", "core.checkStat=default")
 """What a checkout may be told otherwise, and then look at no file that was written over."""
+_ELSEWHERE = frozenset(
+    (
+        "GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_DIFF_OPTS",
+        "GIT_REPLACE_REF_BASE", "GIT_GRAFT_FILE", "GIT_SHALLOW_FILE",
+    )
+)  # fmt: skip
+"""By these git is sent to another checkout, as each hook of one does that starts a run."""
 _PACKAGES = ("gonogo", "nsa", "worker")
 _SOURCES = frozenset(
     (
@@ -103,13 +114,13 @@ def git_sha(root: Path) -> str | None:
     """
     top = _git(root, "rev-parse", "--show-toplevel")
     commit = _git(root, "rev-parse", "HEAD")
-    if top is None or commit is None:
-        return _digest_of_tree(root)
+    checkout = None if top is None else Path(os.fsdecode(top).rstrip("\n"))
+    if checkout is None or commit is None or not root.resolve().is_relative_to(checkout.resolve()):
+        return _digest_of_tree(root)  # none, or it was told that its files lie elsewhere
     theirs = _git(root, "ls-files", "--cached", "--others", "--exclude-standard", *_PACKAGES)
     tree = _digest_of_tree(root) if theirs == b"" else None
     if tree is not None:
         return tree
-    checkout = Path(os.fsdecode(top).rstrip("\n"))
     diff = _git(checkout, "diff", "HEAD", *_DIFF)
     listed = _git(checkout, "ls-files", "--others", "--exclude-standard", "-z")
     passed_over = _passed_over(checkout)
@@ -190,10 +201,19 @@ def _add_files(digest: "hashlib._Hash", folder: Path, names: Iterable[str]) -> N
 
 def _git(folder: Path, *arguments: str, said: bytes = b"") -> bytes | None:
     """Return what git answers to `said`; None where it fails, or there is none."""
-    command = ("git", *(part for each in _LOOKS for part in ("-c", each)), *arguments)
+    looks = (part for each in _LOOKS for part in ("-c", each))
+    command = ("git", "--no-replace-objects", *looks, *arguments)
+    own = os.environ.items()  # noqa: TID251 - handed on to git
+    environ = {name: value for name, value in own if name not in _ELSEWHERE}
     try:
         done = subprocess.run(
-            command, cwd=folder, input=said, capture_output=True, timeout=_GIT_LIMIT_S, check=False
+            command,
+            cwd=folder,
+            env=environ,
+            input=said,
+            capture_output=True,
+            timeout=_GIT_LIMIT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -119,6 +119,26 @@ def edit_within_the_same_moment(folder: Path) -> None:
     assert _git(folder, "diff", "HEAD") == b""
 
 
+def edit_behind_another_commit(folder: Path) -> None:
+    """Git is told to take the commit for one that holds the edit."""
+    held = _git(folder, "rev-parse", "HEAD").decode().strip()
+    (folder / "nsa" / "a.py").write_text("replaced = 1\n")
+    _git(folder, "add", "nsa/a.py")
+    tree = _git(folder, "write-tree").decode().strip()
+    other = _git(folder, "commit-tree", tree, "-m", "other").decode().strip()
+    _git(folder, "replace", held, other)
+    assert _git(folder, "diff", "HEAD") == b""
+
+
+def edit_where_git_does_not_look(folder: Path) -> None:
+    """Git is told that the files of this checkout lie in another folder."""
+    copied = folder.with_name("elsewhere")
+    shutil.copytree(folder, copied)
+    _git(folder, "config", "core.worktree", str(copied))
+    (folder / "nsa" / "a.py").write_text("elsewhere = 1\n")
+    assert _git(folder, "diff", "HEAD") == b""
+
+
 def lose_git(folder: Path) -> None:
     shutil.rmtree(folder / ".git")
 
@@ -136,8 +156,9 @@ def lose_everything(folder: Path) -> None:
 CHANGES = (
     clean, edit, stage, add_source, add_other_source, add_strange_name, add_link_to_nothing,
     add_link_to_a_pipe, edit_and_add, add_no_source, edit_what_is_taken_for_unchanged,
-    edit_what_is_skipped, edit_within_the_same_moment, lose_what_is_taken_for_unchanged, lose_git,
-    lose_git_and_edit, lose_everything,
+    edit_what_is_skipped, edit_within_the_same_moment, edit_behind_another_commit,
+    edit_where_git_does_not_look, lose_what_is_taken_for_unchanged, lose_git, lose_git_and_edit,
+    lose_everything,
 )  # fmt: skip
 
 
@@ -166,6 +187,45 @@ def test_every_change_of_the_code_changes_what_is_said_of_it(tmp_path: Path) -> 
     assert len(set(dirty.values())) == len(dirty) - 1
     assert {name for name, mark in dirty.items() if mark and len(mark) == 40} == set()
     assert said["edit"] == said["stage"]
+
+
+@pytest.mark.parametrize("say", [git_sha, load_git_sha])
+def test_a_checkout_is_its_own_whatever_hook_of_another_one_starts_the_run(
+    say: Callable[[Path], str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    for folder in (ours, other):
+        folder.mkdir()
+        make_checkout(folder)
+    edit(ours)
+    said = say(ours)
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other))
+    assert say(ours) == said
+
+
+@pytest.mark.parametrize("say", [git_sha, load_git_sha])
+def test_what_was_changed_in_a_submodule_counts_by_what_it_holds(
+    say: Callable[[Path], str | None], tmp_path: Path
+) -> None:
+    ours, part = tmp_path / "ours", tmp_path / "part"
+    for folder in (ours, part):
+        folder.mkdir()
+        make_checkout(folder)
+    _git(ours, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(part), "part")
+    _git(ours, "config", "-f", ".gitmodules", "submodule.part.ignore", "all")
+    _git(ours, "config", "diff.ignoreSubmodules", "all")
+    _git(ours, "add", ".gitmodules")
+    _git(ours, "commit", "-qm", "with a part")
+    said = [say(ours)]
+    for text in ("one = 1\n", "two = 2\n"):
+        (ours / "part" / "nsa" / "a.py").write_text(text)
+        said.append(say(ours))
+    (ours / "part" / "nsa" / "__pycache__").mkdir()
+    (ours / "part" / "nsa" / "__pycache__" / "a.pyc").write_bytes(b"made by running it")
+    assert say(ours) == said[-1]
+    assert len(said[0] or "") == 40
+    assert len(set(said)) == 3
 
 
 def test_commit_alone_is_said_of_a_clean_checkout_whatever_else_lies_there(tmp_path: Path) -> None:
