@@ -112,6 +112,13 @@ def git_sha(root: Path) -> str | None:
     project), the sources themselves are digested. None where nothing can be known.
     The worker's `load_git_sha` says the same.
     """
+    try:
+        return _code_of(root)
+    except subprocess.TimeoutExpired:
+        return None  # a disk that hangs for a while makes no other code of it
+
+
+def _code_of(root: Path) -> str | None:
     top = _git(root, "rev-parse", "--show-toplevel")
     commit = _git(root, "rev-parse", "HEAD")
     checkout = None if top is None else Path(os.fsdecode(top).rstrip("\n"))
@@ -200,7 +207,11 @@ def _add_files(digest: "hashlib._Hash", folder: Path, names: Iterable[str]) -> N
 
 
 def _git(folder: Path, *arguments: str, said: bytes = b"") -> bytes | None:
-    """Return what git answers to `said`; None where it fails, or there is none."""
+    """Return what git answers to `said`; None where it fails, or there is none.
+
+    Raises:
+        subprocess.TimeoutExpired: it does not answer.
+    """
     looks = (part for each in _LOOKS for part in ("-c", each))
     command = ("git", "--no-replace-objects", *looks, *arguments)
     own = os.environ.items()  # noqa: TID251 - handed on to git
@@ -215,6 +226,6 @@ def _git(folder: Path, *arguments: str, said: bytes = b"") -> bytes | None:
             timeout=_GIT_LIMIT_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return None
     return done.stdout if done.returncode == 0 else None

@@ -3,8 +3,9 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -202,6 +203,31 @@ def test_a_checkout_is_its_own_whatever_hook_of_another_one_starts_the_run(
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(other))
     assert say(ours) == said
+
+
+@pytest.mark.parametrize(
+    ("say", "module"),
+    [(git_sha, "nsa.identity"), (load_git_sha, "gonogo.supervise.preflight.code")],
+)
+@pytest.mark.parametrize("call", range(6))
+def test_code_is_unknown_and_no_other_where_git_does_not_answer(
+    say: Callable[[Path], str | None],
+    module: str,
+    call: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_checkout(tmp_path)
+    assert len(say(tmp_path) or "") == 40
+    run, calls = subprocess.run, iter(range(99))
+
+    def hang(command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[bytes]":
+        if next(calls) == call:
+            raise subprocess.TimeoutExpired(command, 20.0)
+        return run(command, **options)
+
+    monkeypatch.setattr(f"{module}.subprocess.run", hang)
+    assert say(tmp_path) is None
 
 
 @pytest.mark.parametrize("say", [git_sha, load_git_sha])
