@@ -180,7 +180,7 @@ def _end_step(stream: RankStream, beat: Heartbeat) -> None:
         _time_first(stream, beat)
     stream.completed = beat.step
     stream.completed_steps += 1
-    stream.pace.end(beat.step, beat.mono)
+    stream.pace.end(beat.step, beat.mono, stream.present_s)
 
 
 def _time_first(stream: RankStream, beat: Heartbeat) -> None:
@@ -216,7 +216,7 @@ def _end_before(stream: RankStream, beat: Heartbeat) -> None:
         if not stream.completed_steps:
             _time_first(stream, beat)
         stream.completed_steps += 1
-        stream.pace.end(beat.step - 1, beat.mono)
+        stream.pace.end(beat.step - 1, beat.mono, stream.present_s)
 
 
 def _end_after(stream: RankStream, beat: Heartbeat) -> None:
@@ -235,7 +235,7 @@ def _end_after(stream: RankStream, beat: Heartbeat) -> None:
         _time_first(stream, beat)
     stream.completed = beat.step
     stream.completed_steps += 1
-    stream.pace.end(beat.step, beat.mono)
+    stream.pace.end(beat.step, beat.mono, stream.present_s)
 
 
 def _is_news(stream: RankStream, beat: Heartbeat) -> bool:
@@ -305,4 +305,4 @@ def _time_late(stream: RankStream, beat: Heartbeat) -> None:
     if pace.last_step is None or pace.excluded_s:
         return
     if beat.step > (pace.last_step or 0) and pace.last_mono < beat.mono <= stream.own_mono:
-        pace.end(beat.step, beat.mono)
+        pace.end(beat.step, beat.mono, stream.present_s)

@@ -2,13 +2,23 @@
 
 Time spent in checkpoint and eval sections is taken out. The first step of a boot (compilation,
 first batch) is no sample. Network delay and a wrong wall clock cannot move these numbers.
+
+For how long the run was suspended with its watcher is in the samples, but neither in what the last
+step took nor in the longest: as long as that no hang may last.
 """
 
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 WINDOW_STEPS = 256
+Present = Callable[[float, float, float], float]
+
+
+def _whole_s(began: float, ended: float, excluded_s: float) -> float:
+    """Return how long a time was in which nothing was suspended."""
+    return ended - began - excluded_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +38,10 @@ class StepPace:
     computed_times_s: dict[int, float] = field(default_factory=dict)
     """Step → the same, of those of `times_s`, per step: at most what each took."""
     median_s: float | None = None
+    last_s: float = 0.0
+    """Seconds between the last two step ends that were seen, without suspensions."""
+    longest_s: float = 0.0
+    """Seconds per step of the longest sample so far, without suspensions."""
     sampled_step: int | None = None
     """The step whose end made the last sample."""
     _ordered: list[float] = field(default_factory=list)
@@ -36,11 +50,6 @@ class StepPace:
         self.times_s = deque(self.times_s, maxlen=WINDOW_STEPS)
         self.computed_times_s = dict(sorted(self.computed_times_s.items()))
         self._ordered = sorted(self.times_s)
-
-    @property
-    def last_s(self) -> float:
-        """Seconds between the last two step ends that were seen."""
-        return self.times_s[-1] * self.stride if self.times_s else 0.0
 
     def computed_near_s(self, step: int, steps: int) -> float:
         """Return what the longest computed of the last steps that are at most so many away."""
@@ -57,12 +66,17 @@ class StepPace:
         """Count `seconds` since the last step end as computed."""
         self.computed_s += seconds
 
-    def end(self, step: int, mono: float) -> None:
-        """Take note that `step` ended at `mono` on the rank's clock."""
+    def end(self, step: int, mono: float, present: Present = _whole_s) -> None:
+        """Take note that `step` ended at `mono` on the rank's clock.
+
+        `present` tells how much of a time was no suspension (`RankStream.present_s`).
+        """
         if self.last_step is not None and step > self.last_step:
             took_s = mono - self.last_mono - self.excluded_s
             if took_s > 0:
                 self.stride = step - self.last_step
+                self.last_s = present(self.last_mono, mono, self.excluded_s)
+                self.longest_s = max(self.longest_s, self.last_s / self.stride)
                 self._sample(took_s / self.stride)
                 self._keep_computed(step, min(self.computed_s, took_s) / self.stride)
                 self.sampled_step = step

@@ -151,8 +151,15 @@ def _set_apart(
             stream.apart_s += tail_s
     if over:
         if stream.apart_s or stream.apart_times:
-            stream.apart_times = (*stream.apart_times[1 - APART_SAMPLES :], stream.apart_s)
+            apart_s = _present_apart_s(stream, own_mono)
+            stream.apart_times = (*stream.apart_times[1 - APART_SAMPLES :], apart_s)
         stream.apart_s = 0.0
+
+
+def _present_apart_s(stream: RankStream, own_mono: float) -> float:
+    """Return what of the step that ends belongs to no section, without suspensions."""
+    began = stream.first_began if stream.pace.last_step is None else stream.pace.last_mono
+    return stream.present_s(began, own_mono, own_mono - began - stream.apart_s)
 
 
 def _exclude(stream: RankStream, beat: Heartbeat, section: str | None, tail_s: float) -> None:

@@ -108,7 +108,7 @@ class RankStream:
     apart_s: float = 0.0
     """Seconds in no section, or in one that nobody knows, of the open step, on its own clock."""
     apart_times: tuple[float, ...] = ()
-    """The same of the last steps that ended."""
+    """The same of the last steps that ended, without suspensions."""
     first_began: float = 0.0
     """When the first step began, or the process where nothing tells that; its own clock."""
     first_s: float = 0.0
@@ -156,13 +156,15 @@ class RankStream:
         """Return seconds of computing since the last step end, as of `mono` (watcher's clock)."""
         return self.compute_s + (max(0.0, mono - self.heard_mono) if self.computing else 0.0)
 
-    def present_s(self, began: float, ended: float) -> float:
+    def present_s(self, began: float, ended: float, excluded_s: float = 0.0) -> float:
         """Return seconds between two times of the rank's own clock, without suspensions.
+
+        Nor are `excluded_s` of them in it: what was longer than the rest was a suspension in those.
 
         A scheduler or a virtual machine suspends a run with its watcher. What was shorter than the
         watcher's absence by more than they wake apart was not suspended: that was away alone.
         """
-        took_s = max(0.0, ended - began)
+        took_s = max(0.0, ended - began - excluded_s)
         for back, seconds in self.absences:
             spans = began <= back - seconds + WAKES_S and back <= ended + WAKES_S
             if spans and seconds < took_s + WAKES_S:

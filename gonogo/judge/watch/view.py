@@ -311,9 +311,16 @@ class View:
         return max(told, default=(None, 0))
 
     def median_step_s(self) -> float | None:
-        """Return m: the largest of the ranks' median step times."""
-        medians = [s.pace.median_s for s in self.streams.values() if s.pace.median_s is not None]
-        return max(medians, default=None)
+        """Return m: the largest of the ranks' median step times.
+
+        A median of one or two may be one in which the run was suspended: it is no longer than the
+        longest step was without that.
+        """
+        paces = [s.pace for s in self.streams.values() if s.pace.median_s is not None]
+        medians = [pace.median_s for pace in paces if pace.median_s is not None]
+        if not medians:
+            return None
+        return min(max(medians), max(pace.longest_s for pace in paces))
 
     def longest_step_s(self) -> float:
         """Return what the longest of the last steps computed, of the rank that tells the least.

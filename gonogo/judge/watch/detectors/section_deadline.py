@@ -372,7 +372,8 @@ class SectionDeadline(Detector[None]):
     that saves or evaluates, and so may who saves, however long that usually takes; who was heard on
     its way, and nobody since, may save; what a user's program does in no section once in many steps
     may take up to the early limit; who waited for what a peer did in no section, or came to many
-    steps late, has stood since that was there."""
+    steps late, has stood since that was there; for how long the run was suspended with its watcher
+    is not usually spent in no section."""
     ticks = True
     deadline = True
 

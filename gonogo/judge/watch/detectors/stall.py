@@ -292,7 +292,8 @@ class Stall(Detector[None]):
     may take ten times as long as the first, where nothing else is known of it; who waited has stood
     since the last of those that are ahead came beside it; stacks that were read more than half a
     minute ago say nothing, nor, where no rank is heard, do those of a thread that leaves the
-    interpreter to others, or was elsewhere since it was heard last."""
+    interpreter to others, or was elsewhere since it was heard last; for how long the run was
+    suspended with its watcher is no time that the step before took."""
     ticks = True
     deadline = True
 

@@ -1255,3 +1255,39 @@ def test_a_rank_computes_long_at_the_end_of_a_step_and_the_others_wait_in_the_ne
     (halt,) = watch(world.hang(1, "backward", 400.0), interval_s=1.0).halts
     assert (halt.detector, halt.rank) == ("stall", 1)
     assert halt.threshold == pytest.approx(152.0, abs=1.0)
+
+
+@pytest.mark.parametrize("suspended_s", [34.0, 10_800.0])
+@pytest.mark.parametrize("steps", [1, 2, 50])
+@pytest.mark.parametrize("section", ["forward", None])
+def test_a_suspension_in_a_step_gives_a_hang_in_the_next_one_no_more_time(
+    section: str | None, steps: int, suspended_s: float
+) -> None:
+    """Nor does it as the second or third step of all, of which half is the median."""
+    world = World(order_of({}, steps=200), alive_every_s=5.0).boot()
+    for step in range(steps + 1):
+        for rank in world.ranks:
+            rank.step, rank.in_step = rank.step + 1, True
+            rank.say("step_start")
+            if section is not None:
+                rank.enter(section)
+            rank.spend(1.0)
+        if step == steps:
+            world.suspend(suspended_s)
+        world.close_step()
+    world.open_step()
+    for rank in world.ranks:
+        rank.enter(section)
+        rank.spend(400.0)
+    (halt,) = watch(world, interval_s=1.0).halts
+    assert halt.detector == ("stall" if section else "section_deadline")
+    assert (halt.threshold or 0.0) <= 300.0
+
+
+def test_a_watcher_that_was_away_alone_takes_nothing_from_the_step_before() -> None:
+    """The rank spoke meanwhile."""
+    world = World(order_of({}, steps=200), alive_every_s=5.0).boot().steps(40)
+    away = (world.mono + 1.0, world.mono + 201.0)
+    world.suspended.append(away)
+    world.steps(1, step_s=250.0)
+    assert watch(world.steps(1, step_s=370.0), interval_s=1.0).halts == []
