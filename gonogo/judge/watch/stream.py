@@ -13,7 +13,8 @@ from gonogo.judge.watch.pace import StepPace
 SECTION_SAMPLES, APART_SAMPLES = 32, 256
 NAMED_SECTIONS = frozenset(Section)
 Absences = tuple[tuple[float, float], ...]
-MOST_ABSENCES = 16
+MOST_ABSENCES = 64
+"""So many are kept: a run may be suspended again and again within one step or pause."""
 WAKES_S = 15.0
 """So far apart may a rank and its watcher wake that were suspended together, or fall asleep."""
 
@@ -180,15 +181,14 @@ class RankStream:
         step, number = self.ended_at
         return self.collective_seq - (number if step == self.completed else 0)
 
-    def rearm(self, mono: float, away_s: float = 0.0) -> None:
+    def rearm(self, mono: float, away_s: float) -> None:
         """Let every deadline's clock begin at `mono`, once a step; the longest stood still.
 
         A limit would never pass under a watcher that is away again and again: what it has seen
         stand since it came back the first time counts, only its absence (`away_s`) does not.
         """
-        if away_s:
-            kept = self.absences[1 - MOST_ABSENCES :]
-            self.absences = (*kept, (mono + self.ahead_s, away_s))
+        kept = self.absences[1 - MOST_ABSENCES :]
+        self.absences = (*kept, (mono + self.ahead_s, away_s))
         if self.rearmed:
             self.pass_over(away_s, mono)
             self.still_mono = min(mono, self.still_mono + away_s)

@@ -18,7 +18,7 @@ from gonogo.contract.watch import Watch
 from gonogo.judge.watch.line_record import LineRecord
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.processes import HELD, STOPPED_AFTER_S, Process, Processes
-from gonogo.judge.watch.stream import RankStream
+from gonogo.judge.watch.stream import MOST_ABSENCES, RankStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +74,6 @@ LATE_WAY_S = 1800.0
 _PLACES = frozenset({Section.BOOT, Section.DATA, Section.CHECKPOINT, Section.EVAL})
 SLEPT_S = 15.0
 """A watcher that comes so late was stopped, or its host was: deadlines begin anew, once a step."""
-MOST_ABSENCES = 64
-"""So many are kept; a run that is suspended more often within one step is of no other kind."""
 
 
 def is_late(tick: Tick) -> bool:

@@ -234,11 +234,9 @@ def test_an_absence_is_kept_on_the_rank_s_own_clock() -> None:
     stream.rearm(1300.0, 20.0)
     assert stream.ahead_s == -1000.0
     assert stream.absences == ((200.0, 90.0), (300.0, 20.0))
-    stream.rearm(1400.0)
-    assert len(stream.absences) == 2
-    for _ in range(20):
+    for _ in range(70):
         stream.rearm(1500.0, 30.0)
-    assert stream.absences == ((500.0, 30.0),) * 16
+    assert stream.absences == ((500.0, 30.0),) * 64
 
 
 def test_a_clock_that_drifts_is_followed() -> None:
@@ -262,5 +260,4 @@ def test_a_rank_that_speaks_while_the_watcher_is_away_is_not_suspended(
         stream = absorb(stream, line, max(own, 270.0) if seq > 1 else own, record.admit(line))
         if seq == 1:
             stream.rearm(270.0, 170.0)
-            stream.rearm(275.0)
     assert stream.present_s(100.0, 350.0) == present_s

@@ -1760,11 +1760,20 @@ def test_who_counts_lines_does_not_know_what_a_failed_program_did_twice(tmp_path
 def test_who_prints_late_what_it_did_before_and_after_an_error_does_not_fail(
     tmp_path: Path,
 ) -> None:
-    """Behind `| grep` all comes at the end, when mostly nobody can say who has printed it."""
-    program = read_shell(tmp_path, "PYTHON 2>&1 | grep -v nothing", epochs=3)
+    """Behind a pipe all comes at the end, when nobody can say any more who has printed it."""
+    behind = 'all=$(cat); sleep 0.6; echo "$all"'
+    program = read_shell(tmp_path, f"PYTHON 2>&1 | {{ {behind}; }}", epochs=3)
     assert program.steps(), "it was read"
+    assert program.told()[-1].msg != "done", "nobody knows its end: it has not ended early"
+
+
+def test_who_is_still_there_when_all_comes_at_the_end_is_known_by_what_it_did(
+    tmp_path: Path,
+) -> None:
+    end = "import os; os.close(1); os.close(2); time.sleep(0.6); os._exit(0)"
+    program = read_shell(tmp_path, "PYTHON 2>&1 | grep -v nothing", epochs=3, end=end)
     last = program.told()[-1]
-    assert last.msg != "done" or last.step == 9, "it has not ended early, whether its end was seen"
+    assert (last.msg, last.step) == ("done", 9)
 
 
 def test_an_error_that_python_ignores_fails_no_program(tmp_path: Path) -> None:
