@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, pairwise
+from statistics import fmean, variance
 
 from gonogo.contract.heartbeat import Identity, Msg
 from gonogo.contract.rules import Rules
@@ -24,6 +25,12 @@ DOUBTFUL_LOSSES = 4
 """Version since which it is listed that losses may be those of no training, or of nothing."""
 DOUBTFUL_RATES = 4
 """Version since which it is listed that rates may be too small for any weight."""
+UNFALLEN_STEPS = 200
+"""Of fewer the loss of a model that learns may not have fallen by more than its noise."""
+UNFALLEN_SHARE = 5
+"""The first losses that are held against the last ones are a fifth of a run, as are those."""
+NOISE_X = 2.0
+"""So many standard errors a loss has to have fallen."""
 SCALING_STEPS = 8
 """Of so many each may be left out where a loss is scaled: each halves the scale, from 2^16."""
 ALIKE_STEPS = 20
@@ -474,6 +481,30 @@ def find_doubtful_losses(ranks: Training, rules: Rules) -> Iterator[str]:
             f"loss: it is 0 at each of {steps} steps, as of labels that are all left out, and no"
             " gradient norm is told: whether anything was learnt nobody knows"
         )
+    elif (text := _unfallen(ranks)) is not None:
+        yield text
+
+
+def _unfallen(ranks: Training) -> str | None:
+    """Return that no rank's loss fell, as of an optimizer that has the weights of another model.
+
+    On batches that change it moves all the same, and no gradient norm shows it either. That of an
+    agent, or of two networks against each other, need not fall.
+    """
+    longest = max((row.samples("loss") for row in ranks.values()), key=len, default={})
+    losses = [loss for _, loss in sorted(longest.items()) if math.isfinite(loss)]
+    part = len(losses) // UNFALLEN_SHARE
+    if len(losses) < UNFALLEN_STEPS:
+        return None
+    first, last = losses[:part], losses[-part:]
+    before, after = fmean(first), fmean(last)
+    noise = math.sqrt((variance(first, before) + variance(last, after)) / part)
+    if after < before - NOISE_X * noise:
+        return None
+    return (
+        f"loss: it is {before:.4g} in the first {part} of {len(losses)} steps and {after:.4g} in"
+        f" the last {part}: whether anything was learnt only the program knows"
+    )
 
 
 def _negative_losses(ranks: Training) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 from typing import Any
 
 import pytest
@@ -1020,6 +1021,28 @@ def test_losses_of_0_beside_no_gradient_norm_are_told_of(
         text.startswith("loss: it is 0 at each of") for text in find_doubtful_losses(ranks, RULES)
     ]
     assert found == [True] * listed
+
+
+@pytest.mark.parametrize(
+    ("fall", "steps", "listed"),
+    [
+        (0.0, 200, True),  # the optimizer of another model, on batches that change
+        (-0.5, 200, True),
+        (0.0, 199, False),
+        (0.5, 200, False),
+        (0.05, 3000, False),
+    ],
+)
+def test_a_loss_that_never_fell_is_told_of(fall: float, steps: int, listed: bool) -> None:
+    draw = Random(7)
+    losses = [5.0 - fall * n / steps + draw.gauss(0.0, 0.1) for n in range(steps)]
+    ranks = {0: build_rank_steps(steps_that(*({"loss": loss} for loss in losses)))}
+    found = [
+        text.startswith("loss: it is ") and "in the first 40 of 200 steps" in text
+        for text in find_doubtful_losses(ranks, RULES)
+    ]
+    assert found == [True] * listed
+    assert not list(find_doubtful_losses(ranks, RULES.model_copy(update={"facts_v": 3})))
 
 
 def test_a_run_that_evaluated_nothing_is_inconclusive_and_is_not_go_by_it() -> None:
