@@ -493,14 +493,16 @@ def _unfallen(ranks: Training) -> str | None:
     """
     longest = max((row.samples("loss") for row in ranks.values()), key=len, default={})
     losses = [loss for _, loss in sorted(longest.items()) if math.isfinite(loss)]
-    part = len(losses) // UNFALLEN_SHARE
     if len(losses) < UNFALLEN_STEPS:
         return None
-    first, last = losses[:part], losses[-part:]
+    part = len(losses) // UNFALLEN_SHARE
+    scale = max(map(abs, losses)) or 1.0  # squares of a diverged loss are beyond any float
+    first, last = ([loss / scale for loss in row] for row in (losses[:part], losses[-part:]))
     before, after = fmean(first), fmean(last)
     noise = math.sqrt((variance(first, before) + variance(last, after)) / part)
     if after < before - NOISE_X * noise:
         return None
+    before, after = before * scale, after * scale
     return (
         f"loss: it is {before:.4g} in the first {part} of {len(losses)} steps and {after:.4g} in"
         f" the last {part}: whether anything was learnt only the program knows"

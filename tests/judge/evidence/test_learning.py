@@ -1045,6 +1045,12 @@ def test_a_loss_that_never_fell_is_told_of(fall: float, steps: int, listed: bool
     assert not list(find_doubtful_losses(ranks, RULES.model_copy(update={"facts_v": 3})))
 
 
+@pytest.mark.parametrize("loss", [1e200, -1e308, 5e-324, 0.5])
+def test_a_loss_of_any_size_that_never_fell_is_told_of(loss: float) -> None:
+    ranks = {0: build_rank_steps(steps_that(*({"loss": loss * (n % 2)} for n in range(200))))}
+    assert [text for text in find_doubtful_losses(ranks, RULES) if "in the first 40" in text]
+
+
 def test_a_run_that_evaluated_nothing_is_inconclusive_and_is_not_go_by_it() -> None:
     order = with_gate(
         order_of(sets={"phases.smoke.steps": 40}),
