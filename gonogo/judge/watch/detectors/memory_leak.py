@@ -138,7 +138,8 @@ class MemoryLeak(Detector[Growth]):
     )
     State = Growth
     version = 2
-    """2: a halt waits until memory has risen by as much as is left."""
+    """2: a halt waits until memory has risen by as much as is left; the host's course begins anew,
+    too, where a run goes back to an earlier step."""
     steps = True
     ticks = True
     observes = frozenset({"devices", Kind.HOST_MEMORY, Kind.HOSTS_MEMORY})
@@ -178,6 +179,7 @@ class MemoryLeak(Detector[Growth]):
 
     def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
         """Observe one step's memory, and project where it leads."""
+        again = step.step <= own.last_step
         own = _grown(own, step, self.settings.rise_ratio, view)
         own = replace(own, last_step=step.step)
         if 0 < step.step - own.sampled < self._stride:
@@ -193,12 +195,11 @@ class MemoryLeak(Detector[Growth]):
                     after = series[name] = before.with_sample(step.step, mb, self._look)
                     told = True
                     looked = looked or after.looks > before.looks
-        hosts = {
-            node: replace(
-                host, used=host.used.with_sample(step.step, host.used_mb, self._used_look)
-            )
-            for node, host in own.hosts.items()
-        }
+        hosts = {}
+        for node, host in own.hosts.items():
+            used = Series(boot="") if again else host.used
+            used = used.with_sample(step.step, host.used_mb, self._used_look)
+            hosts[node] = replace(host, used=used)
         sampled = step.step if told else own.sampled
         own = replace(own, series=series, hosts=hosts, sampled=sampled)
         return self._judged(own, step, view) if looked else (own, [])

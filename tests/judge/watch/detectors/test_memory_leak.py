@@ -524,6 +524,17 @@ def test_a_slow_rise_of_what_the_host_uses_is_one() -> None:
     assert [row.value for _, row in grown.found] == [(1_000 - 7 * 8) / 8]
 
 
+def test_the_hosts_course_begins_anew_where_a_run_goes_back_to_an_earlier_step() -> None:
+    """It stood still up to step 100; a leak after a restart from step 20 waits for no step 100."""
+    grown = Grown()
+    for _ in range(3):
+        grown.tell(host_memory=memory(4_000, 5_000))
+    grown.rise(100, 0.0).ran.back_to(20)
+    for number in range(16):
+        grown.tell(host_memory=memory(4_000 + 8 * number, 5_000)).rise(1, 8.0)
+    assert grown.found[0][0] == 29
+
+
 @pytest.mark.parametrize(("planned_mb", "left_steps"), [(1_799, 735 / 8), (1_800, 46.0)])
 def test_what_the_host_has_left_is_shared_where_the_plan_leaves_as_much(
     planned_mb: float, left_steps: float
