@@ -2,7 +2,9 @@
 
 Three clocks: from the watcher's first look to a rank's first line, in the boot section, and in the
 first step. A rank that names no sections has the first clock only: how long it boots, or how many
-steps lie between its lines, it does not say. Where nobody watched, nobody knows when a rank without
+steps lie between its lines, it does not say. One that has shown a step, and was started anew in
+place since, has as long as a program of a user's may boot and a step may last that names nothing.
+Where nobody watched, nobody knows when a rank without
 a line was started: the first clock stands still, the others go by the lines. It stands still, too,
 for a command that nobody wrote for us, unless the plan sets it. A user's program may attach before
 it loads a model and tokenises its texts: once all of its ranks have spoken, none waits for another
@@ -32,6 +34,7 @@ from gonogo.judge.watch.detectors.rank_divergence import (
     freed_mono,
     name_culprit,
 )
+from gonogo.judge.watch.detectors.stall import AS_BEFORE_X, UNNAMED_X
 from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Limit, Run, View, found
 
@@ -198,6 +201,41 @@ def _slow_start(
     ]
 
 
+def _slow_again(
+    view: View, tick: Tick, culprit: Culprit, streams: list[RankStream]
+) -> list[Finding]:
+    """Return what is found of a rank that names no sections, and shows no step since it restarted.
+
+    What ran to its last step, or said that it was done, may come again to evaluate.
+    """
+    stream, run = culprit.stream, view.run
+    if not 0 < stream.top_step < run.order.last_step:
+        return []
+    step_s = max(UNNAMED_X * run.watch.stall.early_s, AS_BEFORE_X * stream.first_s)
+    start = boot_limit(view)
+    limit_s = start.seconds + max(step_s, first_step_limit(run).seconds)
+    elapsed_s = tick.mono - _began_mono(stream)
+    if elapsed_s <= limit_s or not view.testified(streams, stream, tick.mono):
+        return []
+    return [
+        found(
+            view,
+            Name.NO_FIRST_HEARTBEAT,
+            Severity.HALT,
+            episode=f"rank{stream.rank}/{stream.boot}/again",
+            at=tick.ts,
+            stream=stream,
+            named=culprit.named,
+            value=elapsed_s,
+            threshold=limit_s,
+            source=start.source,
+            since=stream.advanced_ts,
+            text=f"{culprit} started anew, and has shown no step for {elapsed_s:.0f} s"
+            f" (limit {limit_s:g} s)",
+        )
+    ]
+
+
 def _began_mono(stream: RankStream) -> float:
     """Return when the step began that a rank stands in, of which it has told no end so far.
 
@@ -230,11 +268,14 @@ class NoFirstHeartbeat(Detector[None]):
         "that attaches early prepares its data then, once all of its ranks have spoken), or"
         " takes over fifteen for its first step (thirty when the "
         "model is compiled). A command that never says a line is not halted, unless the plan sets"
-        " `exec_s`: nobody knows whether it can."
+        " `exec_s`: nobody knows whether it can. One that names no sections is halted in its start"
+        " only where it was started anew in place after it had shown a step: an hour later, half of"
+        " it for its start."
     )
     version = 3
     """2: also where nobody watched, by the lines; no rank is named on a tie. 3: a rank that tells
-    only in which step it is has ended those before."""
+    only in which step it is has ended those before; one that names no sections, and has shown a
+    step, has to show one after it was started anew."""
     ticks = True
     deadline = True
 
@@ -255,8 +296,10 @@ class NoFirstHeartbeat(Detector[None]):
         running = [stream for stream in view.active() if not stream.halt_seen]
         streams = view.known(running, tick.mono)
         culprit = name_culprit(view, streams, tick.mono)
-        if culprit is None or not culprit.stream.labelled or culprit.stream.completed_steps:
+        if culprit is None or culprit.stream.completed_steps:
             return own, unheard
+        if not culprit.stream.labelled:
+            return own, unheard + _slow_again(view, tick, culprit, streams)
         return own, unheard + _slow_start(view, tick, culprit, streams)
 
     def armed(self, own: None, view: View) -> bool:

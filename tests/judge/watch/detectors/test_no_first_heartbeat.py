@@ -12,7 +12,7 @@ from gonogo.judge.watch.view import Run, View
 from gonogo.planning.resolve import load_train_config, resolve_plan
 from gonogo.planning.source import bundled_plan
 from tests.judge.watch.standing import NOW, halts, look, standing
-from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch
+from tests.judge.watch.streams import EPOCH, T0, World, order_of, watch, without_sections
 
 COMPILED = resolve_plan(bundled_plan("m7c-125m"), {"train.engine.compile": True}).train
 
@@ -466,3 +466,42 @@ def test_who_tells_only_in_which_step_it_is_has_ended_those_before(
     }
     rank = standing("forward", for_s=1.0, **{**told, "advanced_mono": NOW - began_s})
     assert halts(look(NoFirstHeartbeat, [rank], started_mono=NOW - 3000.0)) == found
+
+
+@pytest.mark.parametrize(
+    ("top", "first_s", "began_s", "found"),
+    [
+        (40, 1.0, 3600.0, []),
+        (40, 1.0, 3600.25, [3600.0]),
+        (40, 2000.0, 4800.0, []),
+        (40, 2000.0, 4800.25, [4800.0]),
+        (0, 0.0, 9000.0, []),
+        (100, 1.0, 9000.0, []),
+    ],
+    ids=["in time", "too late", "a long one", "too late for that", "never a step", "all steps"],
+)
+def test_who_names_no_sections_has_to_show_a_step_after_a_restart_in_place(
+    top: int, first_s: float, began_s: float, found: list[float]
+) -> None:
+    """How long such a program takes to show a step at all nobody knows."""
+    order = order_of({}, steps=100, world_size=1, entry="train.py")
+    told: dict[str, Any] = {"labelled": False, "computes": False, "started_mono": None}
+    told |= {"steps": 0, "step": 30, "from_step": 30, "top_step": top, "first_s": first_s}
+    rank = standing(None, for_s=began_s, **told)
+    seen = look(NoFirstHeartbeat, [rank], order=order, started_mono=NOW - 20_000.0)
+    assert halts(seen) == found
+
+
+def test_one_that_hangs_in_its_first_step_after_a_restart_is_halted() -> None:
+    order = order_of({}, steps=100, entry="train.py")
+    world = World(order, alive_every_s=20.0).boot().steps(40)
+    for rank in world.ranks:
+        rank.boot, rank.seq, rank.section_seq = f"again{rank.rank}", 0, 0
+    world.boot()
+    for rank in world.ranks:
+        rank.step = 30
+    world.open_step()
+    world.hang(1, "forward", 4000.0)
+    for rank in world.ranks:
+        rank.lines = [without_sections(said) for said in rank.lines]
+    assert [row[0] for row in watch(world, interval_s=10.0).halted()] == ["no_first_heartbeat"]
