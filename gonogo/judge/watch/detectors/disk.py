@@ -6,7 +6,8 @@ no rank's, so no rank is named. Where checkpoints lie on another, its room count
 one has less room, or fewer inodes, than the finding's threshold, or is read-only for the watcher,
 too, the end is the host's (`disk_full`); what is refused all the same is a quota of the run's own.
 Room that is short only while a checkpoint is being written, and comes back when an older one is
-deleted, is no shortage: it has to last `SETTLE_S`. Nor is one that is over before the next
+deleted, is no shortage: it has to last `SETTLE_S`. Nor is room that an evaluation takes and gives
+back: nobody saves before it is over. Nor is one that is over before the next
 checkpoint is due: somebody else may have filled the disk, and a run that is ended for want of room
 saves nothing. Where no cadence is ordered, the next is due when as much time has passed as lay
 between two so far. A small write that the watcher itself was refused (a quota, a read-only remount)
@@ -79,13 +80,14 @@ class Disk(Detector[Room]):
     version = 4
     """4: less room than a checkpoint's halts when the next one is due, and no sooner; where no
     cadence is ordered, by the time that lay between those before; for how long the watcher was
-    away, with the run or alone, room was short for no time."""
+    away, with the run or alone, room was short for no time, nor while ranks evaluate."""
     sentence = (
         "Warns when less than two checkpoints (or 5 GB) are free, or the watcher's own small write"
         " was refused, and tells a person where that lasts; halts before the next write (in the"
         " last minute, or two steps, before a checkpoint is due; where no cadence is ordered after"
         " a minute, in the last one before as much time has passed as lay between two so far) when"
-        " less than one is free, and at once when the trainer says that a write was refused."
+        " less than one is free, and not in an evaluation; and at once when the trainer says that a"
+        " write was refused."
     )
     State = Room
     lines = frozenset({Msg.ERROR})
@@ -185,8 +187,8 @@ class Disk(Detector[Room]):
             own = replace(own, warned=True)
             findings.append(self._finding(own, seen, tick, view, Severity.WARN, warn_mb))
         least_mb = settings.halt_checkpoints * size_mb if size_mb is not None else None
-        saving = seen.saving or _is_saving(view)
-        if least_mb is None or room_mb >= least_mb or saving:
+        for_now = seen.saving or _is_saving(view) or _is_evaluating(view)
+        if least_mb is None or room_mb >= least_mb or for_now:
             return replace(own, short_since=None), findings
         since = tick.mono if own.short_since is None else own.short_since
         own = replace(own, short_since=since)
@@ -295,3 +297,10 @@ def _has_to_write(view: View) -> bool:
 def _is_saving(view: View) -> bool:
     """Whether a rank stands in a checkpoint, as far as its lines say."""
     return any(s.section == Section.CHECKPOINT for s in view.streams.values())
+
+
+def _is_evaluating(view: View) -> bool:
+    """Whether a rank evaluates that no other is ahead of: one of its own work holds up no save."""
+    streams = view.active()
+    ended = max((stream.completed for stream in streams), default=0)
+    return any(s.section == Section.EVAL and s.completed == ended for s in streams)

@@ -304,6 +304,45 @@ def test_room_that_is_short_while_a_checkpoint_is_written_is_no_shortage() -> No
     assert of_disk(watch(world.steps(2))) == [("warn", 5_000.0)]
 
 
+@pytest.mark.parametrize(
+    ("evaluating", "gives_back", "halts"),
+    [((0, 1), True, 0), ((0,), True, 0), ((0, 1), False, 1), ((), True, 1)],
+    ids=["all", "rank 0 for all", "room stays short", "nobody"],
+)
+def test_room_that_an_evaluation_takes_and_gives_back_is_no_shortage(
+    evaluating: tuple[int, ...], gives_back: bool, halts: int
+) -> None:
+    world = steps_with_room(9_000)
+    for rank in world.ranks:
+        if rank.rank in evaluating:
+            rank.enter("eval")
+    for _ in range(12):
+        for rank in world.ranks:
+            rank.spend(4.0)
+        tell(world, disk=disk(400))
+    tell(world, disk=disk(9_000 if gives_back else 400))
+    for rank in world.ranks:
+        if rank.rank in evaluating:
+            rank.enter(None)
+    for _ in range(3):
+        world.steps(5)
+        tell(world, disk=disk(9_000 if gives_back else 400))
+    assert len([f for f in watch(world).halts if f.detector == "disk"]) == halts
+
+
+def test_a_rank_that_evaluates_behind_the_others_holds_up_no_save() -> None:
+    world = steps_with_room(9_000)
+    world.ranks[1].enter("eval")
+    world.ranks[0].step += 1
+    world.ranks[0].say("step_start")
+    world.ranks[0].say("step_end")
+    for _ in range(3):
+        for rank in world.ranks:
+            rank.spend(4.0)
+        tell(world, disk=disk(400))
+    assert [f.detector for f in watch(world).halts] == ["disk"]
+
+
 def test_room_that_is_short_while_one_is_written_beside_the_steps_is_no_shortage() -> None:
     world = steps_with_room(1_500)
     for _ in range(5):
