@@ -59,6 +59,8 @@ class Again:
     """What the order tells of a confirmation or a remedy, as a history would."""
     until: int | None = None
     """Its last step by its order, where that is not the phase's own."""
+    attempt: int | None = None
+    """Which attempt of its phase it is, by its order."""
 
 
 def is_v1(rules: Json) -> bool:
@@ -201,6 +203,7 @@ def _read(path: Path, recorded: Json, history: Json | None) -> Again:
         experiment=None if order is None else order.experiment,
         rerun=_rerun_of(order),
         until=None if order is None else early_end_of(order),
+        attempt=None if order is None else order.attempt,
     )
 
 
@@ -236,4 +239,5 @@ def _read_v1(path: Path, conditions: Iterable[Json], history: Json | None) -> Ag
         reason=None if record.order is None else record.order.reason,
         run=None if record.order is None else record.order.run,
         experiment=None if record.order is None else record.order.experiment,
+        attempt=None if record.order is None else record.order.attempt,
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from gonogo.contract.decision import DecisionKind, Verdict
 from gonogo.contract.errors import Corrupt, NotFound
+from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.judge.gate.conditions import conditions_of, open_for
 from gonogo.judge.gate.verdict import UNJUDGED
@@ -128,7 +129,7 @@ def _row(row: Any) -> dict[str, Any]:
 
 
 _NAMED: dict[str, Json] = {
-    "confirmations": {},
+    "confirmations": {"rerun": True},
     "undecided": {"verdict": Verdict.INCONCLUSIVE.value, "code": OutcomeCode.COMPLETED.value},
 }
 """What of a history names runs, and what is true of each of these besides what is told."""
@@ -172,7 +173,7 @@ def check_history(
     }
     for place, row in {**rows, **failed}.items():
         compare = _had_failed if place in failed else _confirmed
-        difference = _look(compare, row, rules, runs, place, again.experiment)
+        difference = _look(compare, row, rules, runs, place, again)
         if isinstance(difference, str):
             not_verified.append(difference)
         elif difference is not None:
@@ -209,9 +210,12 @@ def _made_for(history: Json, rules: Json, again: Again, *, passed: bool) -> Diff
 def _confirmed(row: Json, rules: Json, path: str, seen: "_Seen") -> Difference | str | None:
     """Compare what a run is told to have come to with what it comes to.
 
-    One whose order ends before its phase does is told with its last step: it passes no gate.
+    One whose order ends before its phase does is told with its last step: it passes no gate. What
+    was ordered before the judged run, or as a remedy, confirms nothing of it.
     """
-    told = {"verdict", "code"} & row.keys() | ({"until"} if seen.until is not None else set())
+    told = {"verdict", "code", "rerun"} & row.keys() | (
+        {"until"} if seen.until is not None else set()
+    )
     recorded = {name: row.get(name) for name in sorted(told)}
     return first_difference(recorded, {name: getattr(seen, name) for name in recorded}, path)
 
@@ -236,7 +240,7 @@ def _had_failed(row: Json, rules: Json, path: str, seen: "_Seen") -> Difference 
 
 
 def _look(
-    compare: "_Compare", row: Json, rules: Json, runs: Path, path: str, experiment: str | None
+    compare: "_Compare", row: Json, rules: Json, runs: Path, path: str, judged: Again
 ) -> Difference | str | None:
     """Judge a run again that is told of: one of the same phase, of the same experiment.
 
@@ -249,7 +253,7 @@ def _look(
         by = {**rules, "judge_version": version}
         if first is not None and is_v1(by):
             break  # its rules have another form
-        seen = _come_to(row, by, runs, path, experiment)
+        seen = _come_to(row, by, runs, path, judged)
         if not isinstance(seen, _Seen):
             return seen if first is None else first
         if seen.version in tried:
@@ -278,13 +282,15 @@ class _Seen:
     failed: list[str]
     until: int | None
     """Its last step by its order, where that is not the phase's own."""
+    rerun: bool
+    """Whether it was ordered after the judged run, and not as a remedy."""
 
 
 _Compare = Callable[[Json, Json, str, _Seen], Difference | str | None]
 
 
 def _come_to(
-    row: Json, rules: Json, runs: Path, path: str, experiment: str | None
+    row: Json, rules: Json, runs: Path, path: str, judged: Again
 ) -> _Seen | Difference | str | None:
     """Return what a run comes to; a sentence where nobody can say, a difference if it is another's.
 
@@ -293,7 +299,7 @@ def _come_to(
         rules: of the decision.
         runs: the folder in which the run directories lie.
         path: of the row.
-        experiment: of the decision.
+        judged: the run that the decision is about.
     """
     run = row.get("run")
     folder = runs / str(run)
@@ -308,9 +314,9 @@ def _come_to(
         return f"the run {run}, which the history names: {error.detail}"
     phase = again.rules.get("phase")
     whose = {"experiment": again.experiment, "phase": phase, "run": again.run}
-    judged = {"experiment": experiment, "phase": rules.get("phase"), "run": run}
-    if whose != judged:
-        return first_difference(judged, whose, f"{path}.run")
+    told = {"experiment": judged.experiment, "phase": rules.get("phase"), "run": run}
+    if whose != told:
+        return first_difference(told, whose, f"{path}.run")
     if not again.ended:
         return f"the run {run}, which the history names: it has no exit.json"
     outcome = again.facts.get("outcome") or {}
@@ -320,4 +326,5 @@ def _come_to(
         code=outcome.get("code"),
         failed=failed_again(again.facts, again.rules),
         until=again.until,
+        rerun=again.reason != RunReason.REMEDY and (again.attempt or 0) > (judged.attempt or 0),
     )

@@ -548,7 +548,7 @@ def confirmed(
     own = json.loads((folder / "order.json").read_text())
     whose = {name: own[name] for name in ("experiment", "phase")}
     path = tmp_path / "run_other" / "order.json"
-    whose["run"] = "run_other"
+    whose |= {"run": "run_other", "attempt": own["attempt"] + 1}
     save_json(path, {**json.loads(path.read_text()), **whose, **(order or {})})
     row = {"run": "run_other", "variant": None, "verdict": "GO", "code": "completed", **said}
     facts = {**recorded.document["facts"], "history": {"confirmations": [row]}}
@@ -620,6 +620,17 @@ def test_another_run_confirms_nothing_though_its_directory_has_the_name(
     forged, folder = confirmed(copied, tmp_path, order={field: "other"})
     found = replay_decision(forged, Surroundings(run_dir=folder))
     assert (found.equal, found.path) == (False, f"facts.history.confirmations.0.run.{field}")
+
+
+@pytest.mark.parametrize(
+    "order", [{"attempt": 1}, {"reason": "remedy"}], ids=["ordered before", "a remedy"]
+)
+def test_a_run_that_was_not_ordered_as_a_rerun_confirms_nothing(
+    order: dict[str, Any], copied: Copied, tmp_path: Path
+) -> None:
+    forged, folder = confirmed(copied, tmp_path, order=order)
+    found = replay_decision(forged, Surroundings(run_dir=folder))
+    assert (found.equal, found.path) == (False, "facts.history.confirmations.0.rerun")
 
 
 @pytest.mark.parametrize("run", ["run_none", "../run_other", "", 7])
@@ -952,7 +963,7 @@ def test_a_run_of_before_an_upgrade_that_a_history_names_may_have_been_judged_be
     """One sample has no slope, says the judge since version 4; before, it had none that passed."""
     slope = {"metric": "val_loss", "aggregate": "slope", "warmup_steps": 6, "pass_below": -0.001}
     order = with_gate(order_of(), {"id": "slope", **slope}).model_copy(
-        update={"run": "run_other", "judge_version": ordered}
+        update={"run": "run_other", "attempt": 2, "judge_version": ordered}
     )
     ranks = healthy_ranks(order)
     save_run(tmp_path / "run_other", order, ranks, exit_of(ranks))
@@ -981,16 +992,15 @@ def test_a_rerun_that_was_made_to_end_early_is_told_as_one(
     """Told as a whole run that passed, it made a failure one that had not come again."""
     order = order_of()
     whole = {**order.train, "steps": 100}
-    order = order.model_copy(
-        update={"run": "run_other", "reason": RunReason.CONFIRM, "steps": STEPS, "train": whole}
-    )
+    again = {"run": "run_other", "attempt": 2, "reason": RunReason.CONFIRM}
+    order = order.model_copy(update={**again, "steps": STEPS, "train": whole})
     ranks = healthy_ranks(order)
     save_run(tmp_path / "run_other", order, ranks, exit_of(ranks))
     shutil.copytree(HERE / "runs" / "healthy", tmp_path / "run")
     recorded = record_of(judge_directory(tmp_path / "run"))
-    again = read_again(tmp_path / "run_other", recorded.document["rules"], None)
-    assert again.rules is not None
-    verdict = judge_again(again.facts, again.rules)["verdict"]
+    alone = read_again(tmp_path / "run_other", recorded.document["rules"], None)
+    assert alone.rules is not None
+    verdict = judge_again(alone.facts, alone.rules)["verdict"]
     row = {"run": "run_other", "variant": None, "verdict": verdict, "code": "completed", **said}
     facts = {**recorded.document["facts"], "history": {"confirmations": [row]}}
     found = replay_decision(
