@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from gonogo.contract.canonical import wire_value
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Condition, ConditionState, Verdict
 from gonogo.contract.errors import Corrupt
@@ -76,7 +77,7 @@ def settled_again(document: Json, checked: list[str], not_verified: list[str]) -
     if not found:
         return None
     checked.append("decision")
-    return first_difference(document.get("criteria"), found, "criteria")
+    return first_difference(document.get("criteria"), wire_value(found), "criteria")
 
 
 def _belied(document: Json, conditions: Sequence[Condition]) -> Difference | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from pydantic import ValidationError
 
@@ -104,6 +106,12 @@ def test_how_it_ended_replays_from_what_the_clock_said(
         assert word is (state is ConditionState.MET)
     else:
         assert found.path == "conditions"
+
+
+def test_an_approval_that_a_plan_lets_be_given_at_infinity_replays() -> None:
+    """`approve_expires_s: .inf` is "Infinity" in the document."""
+    found = replay_decision(recorded(ConditionState.MET, rule=ApprovalRule(expires_s=math.inf)))
+    assert found.equal, found.text
 
 
 def test_a_clock_that_was_changed_by_hand_is_named() -> None:
