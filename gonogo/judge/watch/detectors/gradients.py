@@ -4,7 +4,8 @@ Looked at are applied steps alone: what fp16 skipped has no norm. A norm of exac
 applied step moves nothing. Three kinds of zero prove nothing: lines without sections (older
 trainers write 0 for a norm that they never computed) before any other norm was told, a norm that
 was rounded to nothing, and one beside a loss of exactly zero (equal rewards in a batch of
-reinforcement learning, a hinge that nothing offends), which is told when it lasts.
+reinforcement learning, a hinge that nothing offends), which is told when it lasts. Without
+sections, too, a step may be one of several whose gradients are summed, and print 0 until the last.
 """
 
 import math
@@ -24,6 +25,8 @@ FEW_DECIMALS, FEW_UNITS = 4, 5.0
 """So may one of so few units of the last decimal, where no norm has more decimals than that."""
 IDLE_X = 20
 """Times `zero_steps` after which zeros of loss and norm together warn."""
+UNNAMED_X = 20
+"""Times `zero_steps` that a program which names no sections may print a norm of zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,9 @@ class Gradients(Detector[Norms]):
     sentence = (
         "The gradient norm is exactly zero on `zero_steps` applied steps running: halt (a warning"
         " where the norm before shows that norms are rounded: below 0.05 and of two digits, or at"
-        " most five units of the last decimal where no norm has more than four decimals). Steps"
+        " most five units of the last decimal where no norm has more than four decimals), of a"
+        " program that names no sections on twenty times as many: it may print 0 for each part of a"
+        " step whose gradients it sums. Steps"
         " whose loss is exactly zero as well are not counted (equal rewards, a hinge); on twenty"
         " times `zero_steps` of them running: warn."
         " `spike_count` of `spike_of` norms above `spike_x` times the median of `window_steps`:"
@@ -72,6 +77,8 @@ class Gradients(Detector[Norms]):
         " says nothing."
     )
     State = Norms
+    version = 2
+    """2: of a program that names no sections more zeros running halt."""
     steps = True
 
     def observe_step(self, own: Norms, step: Step, view: View) -> Seen[Norms]:
@@ -101,7 +108,7 @@ class Gradients(Detector[Norms]):
         if not own.zeros:
             own = replace(own, since_step=step.step, since_ts=step.tick.ts)
         own = replace(own, zeros=own.zeros + 1)
-        if own.zeros != self.settings.zero_steps:
+        if own.zeros != self.settings.zero_steps * (1 if _labelled(view) else UNNAMED_X):
             return own, []
         severity = Severity.WARN if _rounded(own.last, own.decimals) else Severity.HALT
         text = f"the gradient norm was exactly 0 on {own.zeros} applied steps running"

@@ -52,10 +52,18 @@ def test_an_older_trainer_that_never_computed_a_norm_is_unknown() -> None:
     assert not fed.armed
     assert fed.missing is not None
     assert "gradient norm" in fed.missing
-    told = feed(Gradients, Ran(labelled=False).step(grad_norm=2.5).many(3, grad_norm=0.0))
-    assert told.severities == [(HALT, 4)]
+    told = feed(Gradients, Ran(labelled=False).step(grad_norm=2.5).many(60, grad_norm=0.0))
+    assert told.severities == [(HALT, 61)]
     assert told.armed
     assert told.missing is None
+
+
+def test_a_program_without_sections_may_print_zero_until_its_gradients_are_summed() -> None:
+    ran = Ran(labelled=False)
+    for _ in range(10):
+        ran.many(59, grad_norm=0.0).step(grad_norm=1.5)
+    assert feed(Gradients, ran).findings == []
+    assert feed(Gradients, ran.many(80, grad_norm=0.0)).severities == [(HALT, 660)]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +236,7 @@ def test_norms_that_were_rounded_before_a_restart_are_so_after_it(
     assert [f.severity for f in feed(Gradients, ran, another=another).findings] == found
 
 
-@pytest.mark.parametrize(("another", "found"), [(False, [(HALT, 8)]), (True, [])])
+@pytest.mark.parametrize(("another", "found"), [(False, [(HALT, 65)]), (True, [])])
 def test_who_told_norms_before_a_restart_computes_them(
     another: bool, found: list[tuple[Severity, int]]
 ) -> None:
