@@ -11,7 +11,7 @@ HALTED_CODE = 3
 NO_GO_CODE = 4
 GO_LIMIT_S = 120.0
 """How long `.GO` is waited for once every rank has spoken: before, it cannot be given."""
-RANKS_LIMIT_S = 1800.0
+RANKS_LIMIT_S = 2400.0
 """How long the other ranks are waited for; whoever watches them has a shorter limit."""
 NOT_LET_BEGIN = "no .GO within"
 UNTOLD = "which this script does not tell"

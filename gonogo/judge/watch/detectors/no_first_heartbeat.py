@@ -7,8 +7,8 @@ place since, has as long as a program of a user's may boot and a step may last t
 Where nobody watched, nobody knows when a rank without
 a line was started: the first clock stands still, the others go by the lines. It stands still, too,
 for a command that nobody wrote for us, unless the plan sets it. A user's program may attach before
-it loads a model and tokenises its texts: once all of its ranks have spoken, none waits for another
-to begin, and boot may last as long as the longest first step. Or after it, as a callback does that
+it loads a model and tokenises its texts, or wait for the one that does so before it attaches: boot
+may last as long as the longest first step. Or all attach after it, as a callback does that
 is made with its `Trainer`: it has as long for its first line, and is warned of when one of ours
 would be halted. A rank of another node that no probe
 has seen may not have been started when the first was: it has the time of a boot. An evaluation
@@ -40,8 +40,9 @@ from gonogo.judge.watch.view import Limit, Run, View, found
 
 _ENDED = attrgetter("completed_steps")
 USERS_BOOT_S = 1800.0
-"""What a user's program may take in boot whose ranks have all spoken: a callback attaches as it is
-made, and what is prepared then (texts are tokenised) was part of no section before."""
+"""What a user's program may take in boot: a callback attaches as it is made, and what is prepared
+then (texts are tokenised) was part of no section before; or a rank that prepares for all attaches
+that much later than the others, who wait for it in boot."""
 
 
 def _since_exec_s(view: View, tick: Tick) -> float:
@@ -141,12 +142,10 @@ def first_step_limit(run: Run) -> Limit:
 
 
 def boot_limit(view: View) -> Limit:
-    """Return the limit of boot; longer for a user's program whose ranks have all spoken."""
+    """Return the limit of boot; longer for a user's program: a rank may attach that much later."""
     run = view.run
     seconds, source = run.watch.no_first_heartbeat.boot_s, run.source("no_first_heartbeat.boot_s")
-    all_spoke = len(view.streams) >= run.order.world_size
-    of_user = not is_ours(run.order.entry, run.order.command)
-    if of_user and all_spoke and source is Source.DEFAULT:
+    if source is Source.DEFAULT and not is_ours(run.order.entry, run.order.command):
         seconds = max(seconds, USERS_BOOT_S)
     return Limit(seconds=seconds, source=source)
 
@@ -265,7 +264,7 @@ class NoFirstHeartbeat(Detector[None]):
         " the plan sets `exec_s`, and is warned of after two minutes: it may prepare its data"
         " before it attaches), boots for "
         "over five minutes (half an hour of a program of yours, unless the plan sets `boot_s`: one "
-        "that attaches early prepares its data then, once all of its ranks have spoken), or"
+        "that attaches early prepares its data then, or waits for a rank that does), or"
         " takes over fifteen for its first step (thirty when the "
         "model is compiled). A command that never says a line is not halted, unless the plan sets"
         " `exec_s`: nobody knows whether it can. One that names no sections is halted in its start"
@@ -275,7 +274,8 @@ class NoFirstHeartbeat(Detector[None]):
     version = 3
     """2: also where nobody watched, by the lines; no rank is named on a tie. 3: a rank that tells
     only in which step it is has ended those before; one that names no sections, and has shown a
-    step, has to show one after it was started anew."""
+    step, has to show one after it was started anew; those of a user's program wait in boot for as
+    long as one that has not attached has for that."""
     ticks = True
     deadline = True
 

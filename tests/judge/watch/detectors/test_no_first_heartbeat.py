@@ -92,7 +92,7 @@ def test_who_waits_in_boot_for_a_rank_without_a_line_is_not_the_culprit(
             row.step += 1
             row.enter("forward")
             row.say("step_start")
-        row.spend(310.0 + 600.0 * steps)
+        row.spend(910.0 if steps else 1_810.0)
     (finding,) = watch(world, interval_s=1.0).halts
     assert (finding.detector, finding.rank) == ("no_first_heartbeat", rank)
     ranks = ", ".join(map(str, silent))
@@ -116,6 +116,26 @@ def test_a_program_whose_ranks_have_all_spoken_may_prepare_its_data_for_half_an_
         rank.spend(1_700.0)
         rank.enter(None)
     assert watch(world.steps(40), interval_s=1.0).findings == []
+
+
+@pytest.mark.parametrize(
+    "program",
+    [{"command": ["torchrun", "train.py"], "entry": None}, {"entry": "train.py"}],
+    ids=["a command", "an entry"],
+)
+def test_who_waits_in_boot_for_a_rank_that_attaches_later_has_as_long_as_that(
+    program: dict[str, Any],
+) -> None:
+    """Rank 0 downloads and tokenises for all before it attaches; the others attach at once."""
+    world = World(order_of({}, world_size=4, **program), alive_every_s=5.0)
+    world.ranks[0].mono += 1_700.0
+    for rank in world.ranks:
+        rank.say("boot", **world.order.identity.model_dump(exclude_none=True), backend="DDP")
+    world.meet()
+    for rank in world.ranks:
+        rank.enter(None)
+    world.alive()
+    assert watch(world.steps(40), interval_s=1.0).halts == []
 
 
 @pytest.mark.parametrize(
