@@ -80,7 +80,8 @@ class Disk(Detector[Room]):
     version = 4
     """4: less room than a checkpoint's halts when the next one is due, and no sooner; where no
     cadence is ordered, by the time that lay between those before; for how long the watcher was
-    away, with the run or alone, room was short for no time, nor while ranks evaluate."""
+    away, with the run or alone, room was short for no time, nor where ranks evaluate, unless it
+    was short before that."""
     sentence = (
         "Warns when less than two checkpoints (or 5 GB) are free, or the watcher's own small write"
         " was refused, and tells a person where that lasts; halts before the next write (in the"
@@ -187,9 +188,10 @@ class Disk(Detector[Room]):
             own = replace(own, warned=True)
             findings.append(self._finding(own, seen, tick, view, Severity.WARN, warn_mb))
         least_mb = settings.halt_checkpoints * size_mb if size_mb is not None else None
-        for_now = seen.saving or _is_saving(view) or _is_evaluating(view)
-        if least_mb is None or room_mb >= least_mb or for_now:
+        if least_mb is None or room_mb >= least_mb or seen.saving or _is_saving(view):
             return replace(own, short_since=None), findings
+        if _is_evaluating(view):
+            return own, findings  # what was short before it still is
         since = tick.mono if own.short_since is None else own.short_since
         own = replace(own, short_since=since)
         if tick.mono - since >= _patience_s(own, view, tick) and not own.halted:

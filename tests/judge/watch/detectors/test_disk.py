@@ -330,6 +330,20 @@ def test_room_that_an_evaluation_takes_and_gives_back_is_no_shortage(
     assert len([f for f in watch(world).halts if f.detector == "disk"]) == halts
 
 
+def test_room_that_was_short_before_an_evaluation_is_short_after_it() -> None:
+    """Who evaluates after each step or two never trains for as long as room has to be short."""
+    world = steps_with_room(9_000)
+    for _ in range(6):
+        tell(world, disk=disk(400))
+        world.steps(2)
+        for rank in world.ranks:
+            rank.enter("eval")
+            rank.spend(2.0)
+        tell(world, disk=disk(400))
+        world.pause("eval", 2.0)
+    assert [f.detector for f in watch(world).halts] == ["disk"]
+
+
 def test_a_rank_that_evaluates_behind_the_others_holds_up_no_save() -> None:
     world = steps_with_room(9_000)
     world.ranks[1].enter("eval")
