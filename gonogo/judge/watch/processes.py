@@ -25,6 +25,9 @@ class Process:
     """A rank's process (or the agent's, with rank -1)."""
 
     state: ProcessState = ProcessState.UNKNOWN
+    pid: int | None = None
+    renewed_mono: float | None = None
+    """Watcher's clock of the first probe that found another process in its place."""
     code: int | None = None
     signal: int | None = None
     exit_at: float | None = None
@@ -174,9 +177,13 @@ def _probed(known: Process, probe: RankProbe | AgentProbe, mono: float) -> Proce
     held_mono = None
     if probe.state in HELD:
         held_mono = known.held_mono if probe.state is known.state else mono
+    pid = known.pid if probe.pid is None else probe.pid
+    is_another = None not in (known.pid, pid) and pid != known.pid
     return replace(
         known,
         state=probe.state,
+        pid=pid,
+        renewed_mono=mono if is_another else known.renewed_mono,
         code=known.code if probe.code is None else probe.code,
         signal=known.signal if probe.signal is None else probe.signal,
         dead_mono=dead_mono,

@@ -15,6 +15,7 @@ from gonogo.contract.observation import DiskSeen, Kind, disk_of
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Watch
+from gonogo.contract.workload import is_ours
 from gonogo.judge.watch.line_record import LineRecord
 from gonogo.judge.watch.lines import Arrival
 from gonogo.judge.watch.processes import HELD, STOPPED_AFTER_S, Process, Processes
@@ -62,6 +63,8 @@ ALL_SILENT_S, ALL_SILENT_X = 900.0, 15.0
 where their processes are seen alive; the larger counts."""
 UNNAMED_SILENT_X = 4.0
 """The same has so many times as long where a program names no sections, and so speaks little."""
+ANEW_SILENT_X = 2.0
+"""So it has where a user's program is started anew in place: it attaches after it has loaded."""
 TOGETHER_SHARE = 0.5
 """Of `alive_lost.suspect_s`: ranks whose last lines are no further apart fell silent together. A
 rank that lives speaks within that time."""
@@ -374,7 +377,8 @@ class View:
         at once and a rank is heard again before that quarter is over. While the file
         system takes no lines, silence is its own, for as long as that lasts, and one rank's too:
         another may still have room in its last block. A culprit that is heard all the same (no file
-        can be made, but those that are there take lines) says itself where it stands.
+        can be made, but those that are there take lines) says itself where it stands. A process
+        that another one has followed, which has not spoken yet, stands nowhere.
         """
         if self.held(culprit.rank, mono):
             return True
@@ -382,6 +386,8 @@ class View:
             return self.all_silent_s(mono) == 0.0
         if self.lines_are_refused():
             return bool(self.fresh([culprit], mono))
+        if self._starts_anew(culprit):
+            return mono - culprit.heard_mono > ANEW_SILENT_X * self.silence_limit_s()
         if self.fresh(streams, mono):
             return True
         if all(self.processes.is_mute(s.rank, s.heard_mono, mono) for s in streams):
@@ -392,6 +398,13 @@ class View:
         if not culprit.labelled:
             limit_s *= UNNAMED_SILENT_X
         return mono - max(stream.heard_mono for stream in streams) > limit_s
+
+    def _starts_anew(self, stream: RankStream) -> bool:
+        """Whether a rank of a user's program is another process by now than the one heard last."""
+        process, order = self.processes.of(stream.rank), self.run.order
+        if process.renewed_mono is None or is_ours(order.entry, order.command):
+            return False
+        return process.renewed_mono > stream.heard_mono and process.pid != stream.pid
 
 
 def _stays(stream: RankStream) -> bool:

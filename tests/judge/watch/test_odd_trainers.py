@@ -988,6 +988,28 @@ def test_who_does_not_come_back_from_such_a_restart_has_its_limit_from_then() ->
     assert found.at - EPOCH + T0 - back == pytest.approx(60.0, abs=5.0)
 
 
+@pytest.mark.parametrize(
+    ("away_s", "seen", "found"),
+    [(1700.0, True, []), (2500.0, True, [1800.0]), (1700.0, False, [900.0])],
+    ids=["in time", "too late", "the same process"],
+)
+def test_who_is_started_anew_in_place_attaches_after_it_has_loaded(
+    away_s: float, seen: bool, found: list[float]
+) -> None:
+    """Its first start had half an hour for that as well."""
+    world = world_of(entry=USERS).steps(60, step_s=1.0)
+    left, rows = world.mono, []
+    for rank in world.ranks:
+        rank.mono += away_s
+        rank.boot, rank.seq, rank.section_seq = f"again{rank.rank}", 0, 0
+        rank.collective_seq, rank.section = 0, "boot"
+        rows.append({"rank": rank.rank, "pid": 300 + rank.rank, "state": "alive"})
+    if seen:
+        world.probes.append((left + 3.0, {"ranks": rows}))
+    halts = watch(world.boot().steps(40, step_s=1.0), interval_s=1.0).halts
+    assert [halt.at - EPOCH + T0 - left for halt in halts] == pytest.approx(found, abs=5.0)
+
+
 @pytest.mark.parametrize("spoke_s", [0.6, 20.0, 90.0])
 def test_who_falls_silent_for_good_during_an_evaluation_is_lost_a_minute_later(
     spoke_s: float,

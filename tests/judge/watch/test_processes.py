@@ -56,6 +56,15 @@ def test_who_is_dead_does_not_come_back() -> None:
     assert (found.state, found.dead_mono) == (DEAD, T0)
 
 
+def test_another_process_has_come_since_it_was_first_seen() -> None:
+    found, seen = Processes(), []
+    for number, pid in enumerate((None, 7, None, 7, 8, 8, None, 9)):
+        probe = RankProbe(rank=0, pid=pid, state=ALIVE)
+        found = seen_by(found, Tick(n=number, mono=T0 + number, ts=0.0, ranks=[probe]))
+        seen.append(found.of(0).renewed_mono)
+    assert seen == [None] * 4 + [T0 + 4] * 3 + [T0 + 7]
+
+
 def test_what_is_told_of_an_end_is_kept_whatever_comes_after() -> None:
     told = RankProbe(rank=0, state=DEAD, code=3, signal=0, exit_at=7.0, env={"a": "b"})
     found = seen_by(Processes(), Tick(n=0, mono=T0, ts=T0, ranks=[told]))
