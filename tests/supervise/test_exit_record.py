@@ -104,6 +104,20 @@ def test_code_0_before_the_last_step_is_no_completion(tmp_path: Path, step: int)
 
 
 @pytest.mark.parametrize(
+    ("last", "who"), [((9, 9), "every rank"), ((10, 9), "rank 1"), ((9, 10), "rank 0")]
+)
+def test_ranks_that_left_before_the_last_step_are_named(
+    last: tuple[int, int], who: str, tmp_path: Path
+) -> None:
+    for rank, step in enumerate(last):
+        line = {"msg": "done", "step": step}
+        (tmp_path / f"heartbeat_rank{rank}.jsonl").write_text(json.dumps(line) + "\n")
+    record = build(tmp_path, {0: ended(0), 1: ended(0)})
+    assert record.reason is OutcomeCode.NONZERO_EXIT
+    assert record.text == f"{who} ended with 0 before the last ordered step"
+
+
+@pytest.mark.parametrize(
     ("last", "reason"),
     [
         ({"boot": "b", "msg": "error", "step": 7}, OutcomeCode.NONZERO_EXIT),

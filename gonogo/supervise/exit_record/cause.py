@@ -10,12 +10,12 @@ from gonogo.signs import OF_VICTIMS, signs_in
 from gonogo.supervise.end_request import KILL_NAME, EndRequest, load_request
 from gonogo.supervise.exit_record.ended import HALTED_CODE, Ended
 from gonogo.supervise.exit_record.last_lines import (
-    has_all_steps,
     is_read,
     last_error_line,
     left_early,
     met_failing_disk,
     met_read_only,
+    ranks_short,
     said_why,
     signs_of_cause,
     was_not_let_begin,
@@ -81,7 +81,7 @@ def why(
     clean = whole and all(
         ended.code == 0 or (left and not ended.is_known) for ended in ranks.values()
     )
-    if clean and has_all_steps(run_dir, order):
+    if clean and not ranks_short(run_dir, order):
         return "completed", "trainer", ""
     if clean and request is None and is_read(run_dir, order) and not left_early(run_dir, order):
         text = f"it ended with 0, and its output does not show step {order['steps']} of every rank"
@@ -119,7 +119,10 @@ def _ended_with_0(
     if silent and not left_early(run_dir, order):
         text = "every rank ended with 0; the disk took no word of the last steps"
         return DISK_FULL, "trainer", text
-    return ENDED_BY_ITSELF, "trainer", "every rank ended with 0 before the last ordered step"
+    short = ranks_short(run_dir, order)
+    some = f"rank {', '.join(map(str, short))}"
+    who = "every rank" if len(short) == int(order["world_size"]) else some
+    return ENDED_BY_ITSELF, "trainer", f"{who} ended with 0 before the last ordered step"
 
 
 def _by_itself(

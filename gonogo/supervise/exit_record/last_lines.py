@@ -28,11 +28,11 @@ _FROM_OUTSIDE = frozenset({9, 15})
 """Signals that no error of a program's own ends it by."""
 
 
-def has_all_steps(run_dir: Path, order: Mapping[str, Any]) -> bool:
-    """Say whether every rank reached the last ordered step; where none was ordered, they did."""
+def ranks_short(run_dir: Path, order: Mapping[str, Any]) -> list[int]:
+    """Return the ranks that did not reach the last ordered step; none where none was ordered."""
     steps = order.get("steps")
     ranks = range(int(order["world_size"]))
-    return steps is None or all(_reached_end(run_dir, rank, int(steps)) for rank in ranks)
+    return [] if steps is None else [r for r in ranks if not _reached_end(run_dir, r, int(steps))]
 
 
 def is_read(run_dir: Path, order: Mapping[str, Any]) -> bool:
