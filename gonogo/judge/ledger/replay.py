@@ -217,9 +217,10 @@ def _judged_again(document: Json) -> Difference | None:
             path="judge_version", recorded=document.get("judge_version"),
             found=rules["judge_version"],
         )  # fmt: skip
-    named, ordered = document.get("phase"), rules.get("phase")
-    if None not in (named, ordered) and named != ordered:  # a GO of one phase is none of another
-        return Difference(path="phase", recorded=named, found=ordered)
+    for name in ("phase", "run"):  # a GO of one is none of another
+        named, ordered = document.get(name), rules.get(name)
+        if None not in (named, ordered) and named != ordered:
+            return Difference(path=name, recorded=named, found=ordered)
     again = judge_again(facts, rules)
     recorded = {name: document.get(name) for name in again}
     return first_difference(recorded, again)
@@ -270,6 +271,9 @@ def _derived(
     named = recorded.document.get("experiment")
     if named and named != again.experiment:  # a GO of one experiment is none of another
         return Difference(path="experiment", recorded=named, found=again.experiment)
+    run = recorded.decision.run
+    if None not in (run, again.run) and run != again.run:  # rules of release 0.1 name none
+        return Difference(path="run", recorded=run, found=again.run)
     name = "judge_version"  # before all else: an older judge than ordered has fewer rules
     difference = first_difference(rules.get(name), again.rules.get(name), f"rules.{name}")
     difference = difference or first_difference(rules, _as_far(rules, again.rules), "rules")

@@ -18,10 +18,10 @@ from gonogo.contract.decision import Cause, Condition, ConditionState, DecisionK
 from gonogo.contract.errors import NotFound
 from gonogo.contract.facts import Measure
 from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.order import RunReason
+from gonogo.contract.order import JUDGE_VERSION, RunReason
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.record import load_run
+from gonogo.judge.evidence.record import load_order, load_run
 from gonogo.judge.gate.conditions import waived
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.rules import build_rules
@@ -38,7 +38,7 @@ from gonogo.judge.watch.detectors.non_finite import NonFinite
 from gonogo.judge.watch.detectors.process_death import ProcessDeath
 from gonogo.judge.watch.detectors.stall import Stall
 from gonogo.judge.watch.registry import REGISTRY, RELEASE_0_1
-from gonogo.rundir import save_json
+from gonogo.rundir import RunDir, save_json
 from tests.data.make_runs import HERE, STEPS, exit_of, healthy_ranks, order_of, save_run
 from tests.judge.conftest import CopyRun
 from tests.judge.ledger.chains import (
@@ -112,7 +112,9 @@ def test_a_decision_replays_by_its_own_judge_and_none_older_than_its_order(
 
 def decided_by(version: int, folder: Path) -> RecordedDecision:
     """The decision that the judge of a version makes about a directory."""
-    place = Place(id=new_id(Kind.DECISION), experiment="", phase=None, run="run_1", at="")
+    order = load_order(RunDir(folder))
+    assert order is not None
+    place = Place(id=new_id(Kind.DECISION), experiment="", phase=None, run=order.run, at="")
     if version == 1:
         record = v1.record.load_run(folder)
         rules = {**v1.rules.build_rules(record.order, []), "judge_version": 1}
@@ -242,6 +244,23 @@ def test_a_decision_about_a_run_of_another_experiment_differs() -> None:
     found = replay_decision(resealed(recorded, experiment="exp_another"), around)
     assert (found.equal, found.path) == (False, "experiment")
     assert found.found == recorded.decision.experiment
+
+
+@pytest.mark.parametrize("facts_only", [True, False])
+@pytest.mark.parametrize("version", [1, 2, JUDGE_VERSION])
+def test_a_decision_that_was_moved_to_another_run_differs(
+    version: int, facts_only: bool, tmp_path: Path
+) -> None:
+    """Its evidence may lie in that one's directory, too; rules of release 0.1 name no run."""
+    order = order_of().model_copy(update={"judge_version": version})
+    ranks = healthy_ranks(order)
+    save_run(tmp_path / "run_9", order, ranks, exit_of(ranks))
+    moved = resealed(decided_by(version, tmp_path / "run_9"), run="run_9")
+    found = replay_decision(moved, Surroundings(run_dir=tmp_path / "run_9"), facts_only=facts_only)
+    if version == 1 and facts_only:
+        assert found.equal, found.text
+    else:
+        assert (found.path, found.recorded, found.found) == ("run", "run_9", order.run)
 
 
 @pytest.mark.parametrize("built_in", [[], ["completed"]])
