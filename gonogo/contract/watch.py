@@ -34,7 +34,8 @@ class NoFirstHeartbeat(Submitted):
     first_step_s: Seconds = 900.0
     """How long a rank's first step may take."""
     first_step_compile_s: Seconds = 1800.0
-    """Instead of `first_step_s` where the training configuration says `engine: {compile: true}`."""
+    """Instead of `first_step_s` where the training configuration says `engine: {compile: true}`, or
+    the program is a user's, which may compile."""
 
 
 class AliveLost(Submitted):

@@ -4,6 +4,8 @@ Three clocks: from the watcher's first look to a rank's first line, in the boot 
 first step. A rank that names no sections has the first clock only: how long it boots, or how many
 steps lie between its lines, it does not say. One that has shown a step, and was started anew in
 place since, has as long as a program of a user's may boot and a step may last that names nothing.
+The first step of a user's program has the time of one that compiles: it may, and a resumed one may
+pass over all batches before its own.
 Where nobody watched, nobody knows when a rank without
 a line was started: the first clock stands still, the others go by the lines. It stands still, too,
 for a command that nobody wrote for us, unless the plan sets it. A user's program may attach before
@@ -132,10 +134,10 @@ def _advice(run: Run) -> str:
 
 
 def first_step_limit(run: Run) -> Limit:
-    """Return the limit of the first step; a model that is compiled has longer."""
+    """Return the limit of the first step; a model that is compiled, or may be, has longer."""
     settings = run.watch.no_first_heartbeat
     plain = "no_first_heartbeat.first_step_s"
-    if _is_compiled(run) and "first_step_s" not in settings.model_fields_set:
+    if _may_be_compiled(run) and "first_step_s" not in settings.model_fields_set:
         name = "no_first_heartbeat.first_step_compile_s"
         return Limit(seconds=settings.first_step_compile_s, source=run.source(name))
     return Limit(seconds=settings.first_step_s, source=run.source(plain))
@@ -150,8 +152,14 @@ def boot_limit(view: View) -> Limit:
     return Limit(seconds=seconds, source=source)
 
 
-def _is_compiled(run: Run) -> bool:
-    """Whether the configuration says `engine: {compile: true}`; a configuration may lack engine."""
+def _may_be_compiled(run: Run) -> bool:
+    """Whether the configuration says `engine: {compile: true}`; it may lack engine.
+
+    What a user's program does in its first step nobody knows: it may compile, or pass over the
+    batches that were trained on before it was resumed.
+    """
+    if not is_ours(run.order.entry, run.order.command):
+        return True
     engine = run.order.train.get("engine")
     return isinstance(engine, Mapping) and engine.get("compile") is True
 
@@ -265,17 +273,18 @@ class NoFirstHeartbeat(Detector[None]):
         " before it attaches), boots for "
         "over five minutes (half an hour of a program of yours, unless the plan sets `boot_s`: one "
         "that attaches early prepares its data then, or waits for a rank that does), or"
-        " takes over fifteen for its first step (thirty when the "
-        "model is compiled). A command that never says a line is not halted, unless the plan sets"
-        " `exec_s`: nobody knows whether it can. One that names no sections is halted in its start"
-        " only where it was started anew in place after it had shown a step: an hour later, half of"
-        " it for its start."
+        " takes over fifteen for its first step (thirty when the model is compiled, as a program of"
+        " yours may do, unless the plan sets `first_step_s`). A command that never says a line"
+        " is not halted, unless the plan sets `exec_s`: nobody knows whether it can. One that"
+        " names no sections is halted in its start only where it was started anew in place after"
+        " it had shown a step: an hour later, half of it for its start."
     )
     version = 3
     """2: also where nobody watched, by the lines; no rank is named on a tie. 3: a rank that tells
     only in which step it is has ended those before; one that names no sections, and has shown a
     step, has to show one after it was started anew; those of a user's program wait in boot for as
-    long as one that has not attached has for that."""
+    long as one that has not attached has for that, and have the time of compiling for their first
+    step."""
     ticks = True
     deadline = True
 

@@ -8,6 +8,7 @@ from gonogo.contract.finding import Severity, Source
 from gonogo.contract.outcome import Detector
 from gonogo.judge.watch import armed
 from gonogo.judge.watch.detectors.no_first_heartbeat import NoFirstHeartbeat, _missing_text
+from gonogo.judge.watch.registry import versions
 from gonogo.judge.watch.view import Run, View
 from gonogo.planning.resolve import load_train_config, resolve_plan
 from gonogo.planning.source import bundled_plan
@@ -92,7 +93,7 @@ def test_who_waits_in_boot_for_a_rank_without_a_line_is_not_the_culprit(
             row.step += 1
             row.enter("forward")
             row.say("step_start")
-        row.spend(910.0 if steps else 1_810.0)
+        row.spend(1_810.0)
     (finding,) = watch(world, interval_s=1.0).halts
     assert (finding.detector, finding.rank) == ("no_first_heartbeat", rank)
     ranks = ", ".join(map(str, silent))
@@ -205,6 +206,30 @@ def test_a_plans_limit_of_the_first_step_beats_that_of_compilation() -> None:
     world.hang(0, "forward", 120.0)
     (finding,) = watch(world, interval_s=1.0).halts
     assert (finding.threshold, finding.source) == (100, Source.PLAN)
+
+
+@pytest.mark.parametrize(
+    ("took_s", "settings", "found"),
+    [(1700.0, {}, []), (1900.0, {}, [1800.0]), (1700.0, {"first_step_s": 900}, [900.0])],
+    ids=["in time", "too late", "the plan says less"],
+)
+@pytest.mark.parametrize("section", ["data", "forward"])
+def test_the_first_step_of_a_users_program_has_the_time_of_one_that_compiles(
+    section: str, took_s: float, settings: dict[str, float], found: list[float]
+) -> None:
+    """It may compile, or pass over the batches that it was trained on before it was resumed."""
+    watched = {"no_first_heartbeat": settings}
+    order = order_of(watched, steps=540, resume_step=500, entry="train.py", detectors=versions())
+    world = World(order, alive_every_s=5.0).boot()
+    world.open_step(data_s=took_s if section == "data" else 0.01)
+    for rank in world.ranks:
+        rank.enter("forward")
+        rank.spend(took_s if section == "forward" else 0.5)
+    world.compute()
+    world.close_step(grad_norm=1.0)
+    halts = watch(world.steps(5), interval_s=1.0).halts
+    assert [row.threshold for row in halts if row.detector == "no_first_heartbeat"] == found
+    assert bool(halts) == bool(found)
 
 
 def test_ten_minutes_of_compilation_are_silent() -> None:
@@ -459,15 +484,15 @@ def test_eight_ranks_without_a_line_are_listed_and_more_are_others(
     ("entry", "found"),
     [
         ("nsa.train", [(Severity.HALT, 120.0)]),
-        ("train.py", [(Severity.WARN, 120.0), (Severity.HALT, 900.0)]),
+        ("train.py", [(Severity.WARN, 120.0), (Severity.HALT, 1800.0)]),
     ],
 )
 def test_a_rank_without_a_line_that_ends_nothing_hides_no_first_step(
     entry: str, found: list[tuple[Severity, float]]
 ) -> None:
     order = order_of({}).model_copy(update={"entry": entry})
-    rank = standing("forward", for_s=1.0, steps=0, started_mono=NOW - 900.25)
-    seen = look(NoFirstHeartbeat, [rank], order=order, started_mono=NOW - 1000.0)
+    rank = standing("forward", for_s=1.0, steps=0, started_mono=NOW - 1800.25)
+    seen = look(NoFirstHeartbeat, [rank], order=order, started_mono=NOW - 1750.0)
     assert [(row.severity, row.threshold) for row in seen] == found
 
 
