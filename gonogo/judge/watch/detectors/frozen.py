@@ -29,6 +29,9 @@ SUSPECT_LONGEST_X = 2
 HALT_LONGEST_X = 3
 PATIENT_X = 5
 """How much longer a loss may stand still that may be held or rounded, where no norm is evidence."""
+UNMOVED_X = 30
+"""The same of a loss that has never changed, of another trainer than ours that tells no norm: it
+may refresh it every so many hundred steps. One that never does passes no gate."""
 HALF_BITS = 11
 """Significant bits of a half-precision number (bfloat16 has fewer)."""
 KNOWN_CHANGES = 8
@@ -136,8 +139,10 @@ class Frozen(Detector[Still]):
         " that another trainer than ours tells: one of more than six decimals and digits warns;"
         " ours tells none twice, so one of 0.05 or more halts. A loss of exactly zero never"
         " halts. Where no norm that used to move stands still as well, five times as many steps"
-        " are needed of a loss that has never changed or has six decimals or digits at most, and"
-        " one that was only ever told in half precision, or is rounded and below 0.05, does not"
+        " are needed of a loss that has never changed or has six decimals or digits at most"
+        " (thirty times of one that has never changed, of another trainer than ours which"
+        " tells no norm), and one that was only ever told in half precision, or is rounded and"
+        " below 0.05, does not"
         " halt; one that was read from what a program prints halts only with more decimals and"
         " digits than that. An equal norm counts only after it has moved, not at zero (D12), and"
         " never at the order's clipping limit or at the largest ever told where that is a round"
@@ -146,7 +151,8 @@ class Frozen(Detector[Still]):
     State = Still
     version = 3
     """2: equal values that a restart cut short widen no limit. 3: a small number of six digits at
-    most (1.05e-05) is rounded."""
+    most (1.05e-05) is rounded; a user's loss that has never changed, without a norm, may be one of
+    1000 steps."""
     steps = True
 
     def observe_step(self, own: Still, step: Step, view: View) -> Seen[Still]:
@@ -185,6 +191,8 @@ class Frozen(Detector[Still]):
         corroborated = telling and norm.stands(halt)
         if not corroborated and not (loss.moved and loss.unrounded):
             halt = max(halt, self._least_halt("loss") * PATIENT_X)
+        if not loss.moved and norm.most is None and not self._is_ours():
+            halt = max(halt, self._least_halt("loss") * UNMOVED_X)
         exact = loss.unrounded and bool(loss.value)
         if loss.count >= halt and norm.moves(loss, halt) and self._may_be_told_again(loss):
             if exact and not loss.warned and not view.reads_output():

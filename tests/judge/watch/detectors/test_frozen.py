@@ -491,3 +491,23 @@ def test_a_number_is_exact_that_was_neither_rounded_nor_of_half_precision(
     value: float, exact: bool
 ) -> None:
     assert is_exact(value) is exact
+
+
+@pytest.mark.parametrize("every", [250, 500, 1000])
+def test_a_user_may_refresh_the_loss_every_thousand_steps_and_tell_no_norm(every: int) -> None:
+    """Its first value is all that is known of its way by then."""
+    ran, dice = Ran(order_of({}, steps=5000, entry="train.py")), random.Random(1)
+    for _ in range(4):
+        ran.many(every, loss=dice.uniform(1.0, 2.0))
+    assert feed(Frozen, ran).halts == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "norm", "halts"),
+    [("train.py", None, 1200), ("train.py", 1.0625, 200), ("nsa.train", None, 200)],
+    ids=["no norm", "a norm that stands still, too", "ours"],
+)
+def test_a_loss_that_never_changes_halts(entry: str, norm: float | None, halts: int) -> None:
+    ran = Ran(order_of({}, steps=5000, entry=entry))
+    fed = feed(Frozen, ran.many(1300, loss=4.1034567890123, grad_norm=norm))
+    assert [finding.step for finding in fed.halts] == [halts]
