@@ -18,6 +18,8 @@ from gonogo.supervise.launch.output_lines import around, may_be_epochs, number_o
 
 MOST_SHOWN = 40
 """Characters of what a pattern found."""
+MOST_OF_ERROR = 200
+"""Characters of an error that was passed over."""
 ABOUT_AS_OFTEN = 0.75
 _SOME_LOSSES = re.compile(r"rank [0-9]+ never said loss ")
 _EXAMPLE = r"--pattern 'iter (?P<step>\d+): loss (?P<loss>\S+)'"
@@ -34,6 +36,7 @@ def advise(
     counted: bool = False,
     unseen: Collection[str] = (),
     undone: bool = False,
+    error: str | None = None,
     lengths: Sequence[int] = (),
     last: int | None = None,
 ) -> list[str]:
@@ -48,7 +51,8 @@ def advise(
         fits: names of bundled patterns that would have found steps in its output.
         counted: whether its lines tell no step, and were counted (`counts_lines`).
         unseen: ranks of whose end nobody knows, though the command left with 0.
-        undone: whether a rank that made every step never said that it was done (`is_undone`).
+        undone: whether a rank that made every step never said that it was done (`undone_ranks`).
+        error: with what such a rank left its block, which the script then passed over.
         lengths: to what numbers its lines count (`lengths_told`).
         last: the last step that was told; None where nobody looked.
     """
@@ -90,7 +94,12 @@ def advise(
             "of some steps the lines tell a loss and of others none, which no waiver passes:"
             f" {remedy}, or attach it (docs/your-trainer.md)"
         )
-    if undone and not read and "completed" in open_:
+    if undone and not read and "completed" in open_ and error is not None:
+        said.append(
+            f"its block was left by an error after the last step, and the script went on: {error}."
+            " Mend what raised it, or catch it within the block where it does not matter"
+        )
+    elif undone and not read and "completed" in open_:
         said.append(
             "a script says that it is done by leaving its block: with gonogo.trainer.attach() as"
             " beat (docs/your-trainer.md)"
@@ -117,15 +126,29 @@ def unseen_ranks(told: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
-def is_undone(told: Mapping[str, Mapping[str, Any]], steps: int | None) -> bool:
-    """Say whether a rank has made every step and never said that it was done.
+def undone_ranks(told: Mapping[str, Mapping[str, Any]], steps: int | None) -> list[str]:
+    """Return the ranks that have made every step and never said that they were done.
 
     Args:
         told: `ranks` of the decision's facts.
         steps: the last ordered step; None where nobody says.
     """
-    complete = [row for row in told.values() if steps is not None and row["last_step"] >= steps]
-    return any(row["done_step"] is None for row in complete)
+    complete = [
+        rank for rank, row in told.items() if steps is not None and row["last_step"] >= steps
+    ]
+    return [rank for rank in complete if told[rank]["done_step"] is None]
+
+
+def error_told(line: Mapping[str, Any] | None) -> str | None:
+    """Return the error that a rank's last line tells, in one line; None where it tells none.
+
+    Args:
+        line: as `last_error_line` found it.
+    """
+    if line is None:
+        return None
+    words = f"{line.get('type')}: {line.get('text')}".splitlines()[0]
+    return words[:MOST_OF_ERROR]
 
 
 def lengths_told(patterns: Sequence[str], lines: Sequence[str]) -> list[int]:

@@ -30,8 +30,9 @@ from gonogo.cli.run_advice import (
     advise_loss,
     advise_ranks,
     counts_lines,
-    is_undone,
+    error_told,
     lengths_told,
+    undone_ranks,
     unseen_ranks,
 )
 from gonogo.cli.run_order import check_waivers, order_of, under_plan
@@ -50,7 +51,7 @@ from gonogo.slots import choose_together
 from gonogo.supervise.devices.choice import has_devices
 from gonogo.supervise.devices.listing import list_host_devices
 from gonogo.supervise.devices.visible import visible_devices
-from gonogo.supervise.exit_record import build_refusal
+from gonogo.supervise.exit_record import build_refusal, last_error_line
 from gonogo.supervise.late_look import look_late
 from gonogo.supervise.locks import (
     HOST_FOLDER,
@@ -156,6 +157,8 @@ def run(
         judged = document["verdict"] != Verdict.NO_GO and not interrupted
         if judged and not _was_refused(document):  # that is what it lacks
             planned, told = plan is not None, document["facts"]["ranks"]
+            undone = undone_ranks(told, order.steps)
+            errors = [error_told(last_error_line(folder, int(rank))) for rank in undone]
             said += advise(
                 order,
                 rows,
@@ -165,7 +168,8 @@ def run(
                 fits=fits,
                 counted=counted,
                 unseen=unseen_ranks(document["facts"]["exit"]),
-                undone=is_undone(told, order.steps),
+                undone=bool(undone),
+                error=next((text for text in errors if text is not None), None),
                 lengths=lengths_told(order.patterns, printed) if heard else (),
                 last=max((row["last_step"] for row in told.values()), default=None),
             )

@@ -10,7 +10,9 @@ from gonogo.cli.run_advice import (
     advise_loss,
     advise_ranks,
     counts_lines,
+    error_told,
     lengths_told,
+    undone_ranks,
     unseen_ranks,
 )
 from gonogo.contract.patterns import GUESSED, PATTERNS
@@ -29,6 +31,7 @@ def advice(
     unseen: tuple[str, ...] = (),
     lengths: tuple[int, ...] = (),
     last: int | None = None,
+    error: str | None = None,
     command: tuple[str, ...] = ("x",),
     **flags: bool,  # read, planned, counted, undone
 ) -> list[str]:
@@ -45,6 +48,7 @@ def advice(
         "unseen": unseen,
         "lengths": lengths,
         "last": last,
+        "error": error,
         **flags,
     }
     return advise(order, rows, heard, **given)
@@ -98,6 +102,11 @@ def advice(
         ),
         (advice("coverage", unseen=("0",), read=False), []),
         (advice("completed", undone=True, read=False), ["with gonogo.trainer.attach() as beat"]),
+        (
+            advice("completed", undone=True, read=False, error="OSError: no room"),
+            ["left by an error after the last step, and the script went on: OSError: no room."],
+        ),
+        (advice("completed", read=False, error="OSError: no room"), []),
         (advice("completed", undone=True), []),
         (advice("coverage", undone=True, read=False), []),
         (advice(), []),
@@ -109,6 +118,20 @@ def test_what_lacks_is_named_with_the_option_that_gives_it(
     assert len(found) == len(said)
     for text, part in zip(found, said, strict=True):
         assert part in text
+
+
+def test_ranks_that_never_said_that_they_were_done_are_told_with_their_error() -> None:
+    told = {
+        "0": {"last_step": 20, "done_step": 20},
+        "1": {"last_step": 20, "done_step": None},
+        "2": {"last_step": 19, "done_step": None},
+    }
+    assert undone_ranks(told, 20) == ["1"]
+    assert undone_ranks(told, None) == []
+    assert error_told(None) is None
+    line = {"msg": "error", "type": "ValueError", "text": "it\nfailed"}
+    assert error_told(line) == "ValueError: it"
+    assert len(error_told({**line, "text": "x" * 999}) or "") == 200
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,21 @@ def test_who_never_leaves_its_block_hears_how_it_says_that_it_is_done(folder: Pa
     assert "with gonogo.trainer.attach() as beat" in ran.err
 
 
+@pytest.mark.long
+def test_who_passes_over_an_error_behind_its_last_step_hears_of_it(folder: Path) -> None:
+    caught = ATTACHED.replace("with gonogo", "try:\n  with gonogo")
+    assert caught != ATTACHED
+    rows = caught.rstrip().splitlines()
+    begin = next(number for number, row in enumerate(rows) if row.lstrip().startswith("with "))
+    block = [f"  {row}" if row else row for row in rows[begin + 1 :]]
+    end = ['      raise OSError("not saved")', "except OSError:", "  pass", ""]
+    (folder / "caught.py").write_text("\n".join(rows[: begin + 1] + block + end))
+    ran = Ran(folder, "--steps", "30", "--", sys.executable, "caught.py")
+    assert ran.code == Exit.INCONCLUSIVE, ran.out + ran.err
+    assert "the script went on: OSError: not saved." in ran.err
+    assert "attach() as beat" not in ran.err
+
+
 TWO_CARDS = """
 import os, subprocess, sys
 rank = os.environ.get("RANK")

@@ -9,7 +9,7 @@ from gonogo.supervise.exit_record.binding import (
 )
 from gonogo.supervise.exit_record.cause import ENDED_BY_ITSELF, count_programs
 from gonogo.supervise.exit_record.ended import HALTED_CODE, Ended, ended_of
-from gonogo.supervise.exit_record.last_lines import load_tail, lost_a_peer
+from gonogo.supervise.exit_record.last_lines import last_error_line, load_tail, lost_a_peer
 from gonogo.supervise.exit_record.record import build_exit, build_refusal
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "count_programs",
     "digest_of",
     "ended_of",
+    "last_error_line",
     "load_tail",
     "lost_a_peer",
     "seal_file",
