@@ -104,6 +104,13 @@ def advise(
             "a script says that it is done by leaving its block: with gonogo.trainer.attach() as"
             " beat (docs/your-trainer.md)"
         )
+    untold = {row["id"] for row in criteria if row["id"] in open_ and row.get("samples") == 0}
+    unmeasured = [row.id for row in order.gate if row.id in untold and row.metric == "val_loss"]
+    if unmeasured and not read:
+        said.append(
+            f"{', '.join(unmeasured)} waits for an evaluation, and none was told: beat.eval(loss)"
+            " after the step that it follows (docs/your-trainer.md)"
+        )
     return said + [
         f"{name} is owed a sample of every step, and the lines tell some: print each step, or go"
         f" without: --waive {name} (in a plan: waive: [{name}])"

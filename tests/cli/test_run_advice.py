@@ -15,6 +15,7 @@ from gonogo.cli.run_advice import (
     undone_ranks,
     unseen_ranks,
 )
+from gonogo.contract.criterion import Criterion
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.watch import Watch
 from gonogo.planning.resolve import build_command_order
@@ -118,6 +119,24 @@ def test_what_lacks_is_named_with_the_option_that_gives_it(
     assert len(found) == len(said)
     for text, part in zip(found, said, strict=True):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("metric", "samples", "is_named"),
+    [("val_loss", 0, True), ("val_loss", 3, False), ("loss", 0, False)],
+)
+def test_a_gate_on_evaluations_of_which_none_was_told_says_how(
+    metric: str, samples: int, is_named: bool
+) -> None:
+    row = {"id": "val", "outcome": "inconclusive", "window": None, "samples": samples}
+    gate = [Criterion.model_validate({"id": "val", "metric": metric, "pass_below": 3})]
+    order = build_command_order(
+        ["x"], experiment="e", run="r", cwd="/", world_size=1, steps=20,
+        watch=Watch(), waive=(), preflight=[],
+    ).model_copy(update={"gate": gate})  # fmt: skip
+    told = " ".join(advise(order, [row], (0,), read=False, planned=True))
+    assert ("val waits for an evaluation" in told) is is_named
+    assert "beat.eval" not in " ".join(advise(order, [row], (0,), read=True, planned=True))
 
 
 def test_ranks_that_never_said_that_they_were_done_are_told_with_their_error() -> None:
