@@ -140,7 +140,7 @@ def test_a_gate_on_evaluations_of_which_none_was_told_says_how(
 
 
 def test_ranks_that_never_said_that_they_were_done_are_told_with_their_error() -> None:
-    told = {
+    told: dict[str, Any] = {
         "0": {"last_step": 20, "done_step": 20},
         "1": {"last_step": 20, "done_step": None},
         "2": {"last_step": 19, "done_step": None},
