@@ -20,6 +20,11 @@ data, nor any of the step's that was longer. Its ranks may wake before it does, 
 short step takes: of a step that was no longer, but for more than half of it, nothing is known. A
 shorter one was not suspended; it ended before that, or the watcher was away alone. No absence is
 in two steps, nor in one that has begun since.
+
+A program of somebody else's may wait for data all its life, and be well: its pictures are large and
+its model is small, the first epoch reads from a cold disk, a short epoch starts its loader anew,
+rollouts are its data. So one that has starved since its first steps is only warned of, until it has
+been fed well over a long time; where it waits longer than it did, its steps do too (D8).
 """
 
 import math
@@ -30,6 +35,7 @@ from operator import itemgetter
 from gonogo.contract import outcome
 from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.workload import is_ours
 from gonogo.judge.watch.detector import Detector, Seen
 from gonogo.judge.watch.state import replace
 from gonogo.judge.watch.step import RankStep, Step
@@ -107,6 +113,9 @@ class Waits:
     since_s: float = 0.0
     """`trained_s` when starving began."""
     halted: bool = False
+    since_start: bool | None = None
+    """Whether it has starved since its first steps, and was never fed well for long; None until
+    there are enough of them."""
     passed: int = 0
     """The last of `View.absences` that is over: it was in a step, or one has begun since."""
 
@@ -125,15 +134,19 @@ class Loader(Detector[Waits]):
         " over half an hour (and six times `over_s`) none is, so that a loader that stalls again"
         " and again starves. Fetches that are told to have taken longer than their steps, on"
         " most of them, are no waits: they halt nothing. For how long the whole job was suspended,"
-        " its watcher with it, is no wait."
+        " its watcher with it, is no wait. A program of yours that has starved so since its first"
+        " steps is warned of, and not halted, until it has been fed well for long."
     )
     State = Waits
+    version = 2
+    """2: a program of somebody else's that has starved since its first steps is warned of."""
     steps = True
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._warn: float = self.settings.warn_share
         self._halt: float = self.settings.halt_share
+        self._ours = is_ours(run.order.entry, run.order.command)
 
     def observe_step(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
         """Observe how long each rank fetched, and how long its step took."""
@@ -168,8 +181,12 @@ class Loader(Detector[Waits]):
         )
         by_time = own.trained_s - own.looked_s >= self.settings.over_s / LOOKS
         by_steps = own.due >= max(1, self.settings.window_steps // LOOKS)
+        if own.since_start is None and len(own.rows) >= min(FEW_STEPS, self.settings.window_steps):
+            own = replace(own, since_start=_shares(own.blocks)[-1] > self._halt)
         if not (by_time or by_steps) or not self._enough(own):
             return own, []
+        if own.since_start and _shares(own.blocks)[-1] <= CLEARED_SHARE * self._warn:
+            own = replace(own, since_start=False)
         return self._looked(replace(own, due=0, looked_s=own.trained_s), step, view)
 
     def _enough(self, own: Waits) -> bool:
@@ -252,13 +269,18 @@ class Loader(Detector[Waits]):
             began_ts = min(own.since_ts, own.blocks[0].began_ts)
             own = replace(own, since_s=min(own.since_s, began_s), since_ts=began_ts)
         held_s = own.trained_s - own.since_s
-        if held_s >= self.settings.over_s and not own.halted and not _no_waits(own):
+        if self._may_halt(own) and held_s >= self.settings.over_s:
             own = replace(own, halted=True)
             text = f"{who} has kept {slowest:.0%} of the time waiting for data for {held_s:.0f} s"
             findings.append(
                 self._finding(Severity.HALT, accused, slowest, text, own.since_ts, step, view)
             )
         return own, findings
+
+    def _may_halt(self, own: Waits) -> bool:
+        """Whether starving ends the run: not twice, nor a program that has never done otherwise."""
+        always = own.since_start and not self._ours
+        return not (own.halted or always or _no_waits(own))
 
     def _finding(
         self,

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -600,3 +601,43 @@ def test_a_suspension_is_over_once_a_step_has_begun_since(after_s: float, passed
     ran = Ran(ranks=1).step().step(dt_s=1.0, dt_fetch_s=0.0, late_s=100.0)
     ran.step(dt_s=1.0, dt_fetch_s=0.0, receipt_s=after_s)
     assert feed(Loader, ran).own.passed == passed
+
+
+THEIRS: dict[str, Any] = {"entry": None, "command": ["python", "train.py"]}
+
+
+def test_a_program_that_has_waited_for_data_since_its_first_steps_is_warned_of() -> None:
+    """Large pictures and a small model, rollouts, a cold disk: it is well, and was halted."""
+    assert feed(Loader, starve(Ran(order_of({}, **THEIRS)), 3000, 0.8)).severities == [(WARN, 64)]
+    ours = feed(Loader, starve(Ran(), 3000, 0.8))
+    assert [f.severity for f in ours.findings] == [WARN, HALT]
+
+
+def test_a_loader_that_starts_anew_every_fifth_step_is_how_a_program_may_be() -> None:
+    ran = Ran(order_of({}, **THEIRS))
+    for number in range(1000):
+        fetch_s = 0.01 if number % 5 else 10.0
+        ran.step(dt_s=1.0 + fetch_s, dt_fetch_s=fetch_s)
+    assert feed(Loader, ran).halts == []
+
+
+@pytest.mark.parametrize("fed_steps", [10, 100])
+def test_a_program_that_starves_later_is_halted(fed_steps: int) -> None:
+    ran = starve(Ran(order_of({}, **THEIRS)), fed_steps, 0.01)
+    fed = feed(Loader, starve(ran, 600, 0.7, 3.3))
+    assert [f.severity for f in fed.findings] == [WARN, HALT]
+
+
+@pytest.mark.parametrize(("fed_steps", "halts"), [(600, 0), (1800, 1)])
+def test_a_program_that_was_fed_well_for_long_has_starved_since_its_start_no_more(
+    fed_steps: int, halts: int
+) -> None:
+    ran = starve(starve(Ran(order_of({}, **THEIRS)), 600, 0.7), fed_steps, 0.01)
+    assert len(feed(Loader, starve(ran, 900, 0.7)).halts) == halts
+
+
+def test_a_program_begins_anew_where_its_ranks_do() -> None:
+    """A restart in place reads from a cold disk as the first start did."""
+    ran = starve(Ran(order_of({}, **THEIRS)), 500, 0.01)
+    ran.number = 100
+    assert feed(Loader, starve(ran, 900, 0.7)).halts == []
