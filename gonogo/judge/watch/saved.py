@@ -25,7 +25,7 @@ from gonogo.judge.watch.stream import RankStream
 from gonogo.judge.watch.view import Absence, Observed, Unreadable
 from gonogo.judge.watch.watch_state import WatchState
 
-SAVED_V = 50
+SAVED_V = 51
 
 
 @cache

@@ -7,7 +7,10 @@ data and logging, or of what they do between two steps), and none of them can ex
 that the run has ever been. So a report above that ends the run, and one below warns: it makes
 nothing look better than it is. A rank's own clock, on which all of this rests, is held against the
 watcher's; where its wall clock lags with it, its lines may only come later and later, which a file
-system does for a while. Of a program whose printed lines are read nobody knows when its steps
+system does for a while. Where nothing says how many tokens a step has, a program of somebody else's
+may count them in one way and its speed in another (of one rank and of all, of a part of a step and
+of the whole): a report that was never possible warns, and one that has become so ends the run. Of a
+program whose printed lines are read nobody knows when its steps
 ended, so nothing of this is said.
 
 What the devices can multiply is a limit only where every token meets every parameter. Of our models
@@ -127,6 +130,8 @@ class Speeds:
     """Of any single step, in the trainer's favour."""
     over: int = 0
     """Steps running on which the report was above the fastest window."""
+    possible: bool = False
+    """Whether the step ends have ever allowed the report."""
     above: bool = False
     below: bool = False
     peaked: bool = False
@@ -149,7 +154,9 @@ class ImplausibleSpeed(Detector[Speeds]):
         " leaves it, so that averages and other windows are no lie), and"
         " above its fastest single step or for"
         " three times `over_steps`: halt (of a resumed run beyond twice that: a mean may have come"
-        " with the checkpoint); as far below the slowest (pauses counted): warn. Six"
+        " with the checkpoint; of a program of yours whose tokens are not ordered it warns where"
+        " no report before it was possible: it may count them in two ways); as far"
+        " below the slowest (pauses counted): warn. Six"
         " operations a parameter (embeddings aside) and token exceed `mfu` of the matrix-product"
         " peak over `over_steps`: halt; the peak is the hardware table's or the one measured at"
         " preflight on devices of the profile's kind, whichever is more, four times the latter"
@@ -162,8 +169,9 @@ class ImplausibleSpeed(Detector[Speeds]):
         " wall clock goes as slowly, for then its lines may come later and later."
     )
     State = Speeds
-    version = 2
-    """2: a clock that lags as its wall clock does may be that of lines that come ever later."""
+    version = 3
+    """2: a clock that lags as its wall clock does may be that of lines that come ever later. 3:
+    what a program of somebody else's tells in other tokens than those of its steps warns."""
     lines = frozenset({Msg.BOOT})
     steps = True
 
@@ -240,7 +248,9 @@ class ImplausibleSpeed(Detector[Speeds]):
         lasting = over > LASTING_X * self.settings.over_steps
         above = over > 0 and (lasting or told > most_x * own.peak)
         below = told < (1.0 - differ) * own.slowest
-        findings = []
+        findings, severity = [], Severity.HALT
+        if not (own.possible or self._knows_tokens()):
+            severity = Severity.WARN
         if above and not own.above:
             text = (
                 f"the trainer reports {told:.4g} tokens/s over {len(own.told)} steps; the fastest"
@@ -248,9 +258,7 @@ class ImplausibleSpeed(Detector[Speeds]):
             )
             limit = most_x * own.fastest
             findings.append(
-                self._finding(
-                    Severity.HALT, "above", "differ_ratio", told, limit, text, own, step, view
-                )
+                self._finding(severity, "above", "differ_ratio", told, limit, text, own, step, view)
             )
         if below and not own.below:
             text = (
@@ -264,9 +272,15 @@ class ImplausibleSpeed(Detector[Speeds]):
                 )
             )
         above, below = above or (own.above and over > 0), own.below or below
-        if (over, above, below) != (own.over, own.above, own.below):
-            own = replace(own, over=over, above=above, below=below)
+        possible = own.possible or over == 0
+        if (over, possible, above, below) != (own.over, own.possible, own.above, own.below):
+            own = replace(own, over=over, possible=possible, above=above, below=below)
         return own, findings
+
+    def _knows_tokens(self) -> bool:
+        """Whether the tokens of a step are ordered, or told by a trainer that is ours."""
+        order = self.run.order
+        return bool(order.identity.tokens_per_step) or is_ours(order.entry, order.command)
 
     def _peaked(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Hold the recomputed speed against what the devices can multiply."""
@@ -423,6 +437,7 @@ def _begun_again(own: Speeds, step: Step, view: View) -> Speeds:
         fastest=kept.fastest,
         slowest=kept.slowest,
         peak=kept.peak,
+        possible=kept.possible,
     )
 
 
@@ -439,6 +454,7 @@ def _unmeasured(own: Speeds) -> Speeds:
         slowest=none.slowest,
         peak=none.peak,
         over=none.over,
+        possible=none.possible,
     )
 
 

@@ -952,3 +952,26 @@ def test_a_sound_span_begins_the_slow_ones_anew() -> None:
     for _ in range(5):
         ran.many(8, dt_s=0.25, receipt_s=1.0).many(4, dt_s=1.0, receipt_s=1.0)
     assert feed(ImplausibleSpeed, ran).findings == []
+
+
+@pytest.mark.parametrize(
+    ("ordered", "command", "found"),
+    [(None, True, [WARN]), (None, False, [HALT]), (TOKENS, True, [HALT])],
+)
+def test_a_program_that_counts_its_tokens_in_two_ways_is_no_liar(
+    ordered: int | None, command: bool, found: list[Severity]
+) -> None:
+    """It tells the tokens of one rank (or of a part of the step) and the speed of all of them."""
+    order = order_of({}, identity=Identity(tokens_per_step=ordered))
+    order = order.model_copy(update=other(True) if command else {})
+    ran = Ran(order=order).many(300, tokens=TOKENS, toks_per_s=2 * TOKENS)
+    fed = feed(ImplausibleSpeed, ran, saved_every=50)
+    assert [f.severity for f in fed.findings] == found
+
+
+def test_a_report_that_becomes_impossible_halts_whoever_tells_it() -> None:
+    order = order_of({}, identity=Identity(tokens_per_step=None)).model_copy(update=other(True))
+    ran = Ran(order=order).many(60, tokens=TOKENS, toks_per_s=TOKENS)
+    assert feed(ImplausibleSpeed, ran).findings == []
+    lies = feed(ImplausibleSpeed, ran.many(60, tokens=TOKENS, toks_per_s=3 * TOKENS))
+    assert [f.severity for f in lies.findings] == [HALT]
