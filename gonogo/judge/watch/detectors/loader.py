@@ -24,7 +24,8 @@ in two steps, nor in one that has begun since.
 A program of somebody else's may wait for data all its life, and be well: its pictures are large and
 its model is small, the first epoch reads from a cold disk, a short epoch starts its loader anew,
 rollouts are its data. So one that has starved since its first steps is only warned of, until it has
-been fed well over a long time; where it waits longer than it did, its steps do too (D8).
+been fed well over a long time; where it waits longer than it did, its steps do too (D8). A plan
+that sets `halt_share` says otherwise.
 """
 
 import math
@@ -135,7 +136,8 @@ class Loader(Detector[Waits]):
         " and again starves. Fetches that are told to have taken longer than their steps, on"
         " most of them, are no waits: they halt nothing. For how long the whole job was suspended,"
         " its watcher with it, is no wait. A program of yours that has starved so since its first"
-        " steps is warned of, and not halted, until it has been fed well for long."
+        " steps is warned of, and not halted, until it has been fed well for long; unless the plan"
+        " sets `halt_share`."
     )
     State = Waits
     version = 2
@@ -146,7 +148,8 @@ class Loader(Detector[Waits]):
         super().__init__(run)
         self._warn: float = self.settings.warn_share
         self._halt: float = self.settings.halt_share
-        self._ours = is_ours(run.order.entry, run.order.command)
+        ordered = "halt_share" in self.settings.model_fields_set
+        self._is_bound = ordered or is_ours(run.order.entry, run.order.command)
 
     def observe_step(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
         """Observe how long each rank fetched, and how long its step took."""
@@ -278,8 +281,8 @@ class Loader(Detector[Waits]):
         return own, findings
 
     def _may_halt(self, own: Waits) -> bool:
-        """Whether starving ends the run: not twice, nor a program that has never done otherwise."""
-        always = own.since_start and not self._ours
+        """Whether starving ends the run: not twice, nor one that has never done otherwise."""
+        always = own.since_start and not self._is_bound
         return not (own.halted or always or _no_waits(own))
 
     def _finding(

@@ -609,8 +609,10 @@ THEIRS: dict[str, Any] = {"entry": None, "command": ["python", "train.py"]}
 def test_a_program_that_has_waited_for_data_since_its_first_steps_is_warned_of() -> None:
     """Large pictures and a small model, rollouts, a cold disk: it is well, and was halted."""
     assert feed(Loader, starve(Ran(order_of({}, **THEIRS)), 3000, 0.8)).severities == [(WARN, 64)]
-    ours = feed(Loader, starve(Ran(), 3000, 0.8))
-    assert [f.severity for f in ours.findings] == [WARN, HALT]
+    ordered = order_of({"loader": {"halt_share": 0.6}}, **THEIRS)
+    for bound in (Ran(), Ran(ordered)):
+        fed = feed(Loader, starve(bound, 3000, 0.8))
+        assert [f.severity for f in fed.findings] == [WARN, HALT]
 
 
 def test_a_loader_that_starts_anew_every_fifth_step_is_how_a_program_may_be() -> None:
