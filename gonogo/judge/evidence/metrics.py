@@ -59,6 +59,10 @@ class MetricRow:
     """Lowest and highest of the steps of which several numbers were told: the worse one counts."""
     averaged: bool = False
     """Whether each sample holds a mean over the whole run."""
+    least: float = -math.inf
+    """No sample is below it: what a mean can come to, whatever the steps are that are not there."""
+    most: float = math.inf
+    """No sample is above it."""
     since: int = 1
     """Version of the facts since which it is measured as it is now."""
     unit: str = ""
@@ -134,6 +138,7 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.EVAL_S: MetricRow(
         samples=samples.eval_s,
+        least=0.0,
         owed=Owed.EVERY_EVAL,
         spans=samples.eval_s_spans,
         unit="s",
@@ -142,6 +147,7 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.TOKS_PER_S: MetricRow(
         samples=samples.toks_per_s,
+        least=0.0,
         averaged=True,
         since=samples.WHOLE_STEPS,
         unit="tokens/s",
@@ -154,6 +160,7 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.DT_STEP_S: MetricRow(
         samples=samples.step_times,
+        least=0.0,
         since=samples.WHOLE_STEPS,
         unit="s",
         meaning="From `step_start` to `step_end`, by `mono` of the rank; an evaluation or a"
@@ -168,12 +175,14 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.FETCH_SHARE: MetricRow(
         samples=samples.fetch_share,
+        least=0.0,
         spans=samples.fetch_share_spans,
         since=samples.WHOLE_STEPS,
         meaning="`dt_fetch_s` of the `progress` line over the seconds of the step.",
     ),
     Metric.GPU_MEM_RESERVED_MB: MetricRow(
         samples=samples.device_memory,
+        least=0.0,
         spans=samples.device_memory_spans,
         unit="MB",
         meaning="`gpu_mem_reserved` of the `progress` lines; where they never say, what the"
@@ -188,21 +197,27 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.HOST_RSS_MB: MetricRow(
         samples=samples.of_lines("host_rss_mb"),
+        least=0.0,
         spans=samples.spans_of("host_rss_mb"),
         unit="MB",
         meaning="`host_rss_mb` of the `progress` lines.",
     ),
     Metric.GPU_UTIL: MetricRow(
         samples=samples.of_devices(Metric.GPU_UTIL),
+        least=0.0,
+        most=100.0,
         unit="%",
         meaning="Utilisation of the rank's device during the step, from the device lines.",
     ),
     Metric.GPU_UTIL_RATIO: MetricRow(
         samples=samples.of_devices(Metric.GPU_UTIL_RATIO),
+        least=0.0,
+        most=1.0,
         meaning="Lowest utilisation of the step over the highest, of all ranks: 1 is balanced.",
     ),
     Metric.GRAD_NORM: MetricRow(
         samples=samples.grad_norms,
+        least=0.0,
         spans=samples.spans_of("grad_norm"),
         excused=samples.skipped,
         meaning="`grad_norm` of the `progress` lines; steps that fp16 skipped owe none.",
@@ -233,11 +248,13 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.GATE_ENTROPY: MetricRow(
         samples=samples.of_lines("gate_entropy"),
+        least=0.0,
         spans=samples.spans_of("gate_entropy"),
         meaning="`gate_entropy` of the `progress` lines.",
     ),
     Metric.COMM_MB: MetricRow(
         samples=samples.of_lines("comm_mb"),
+        least=0.0,
         spans=samples.spans_of("comm_mb"),
         unit="MB",
         meaning="`comm_mb` of the `progress` lines: gradients that the rank gave to its"
@@ -245,6 +262,8 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.FLASH_SHARE: MetricRow(
         samples=samples.of_lines("flash_share"),
+        least=0.0,
+        most=1.0,
         spans=samples.spans_of("flash_share"),
         meaning="`flash_share` of the `progress` lines: dense attention calls that a flash"
         " kernel served.",

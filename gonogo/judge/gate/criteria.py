@@ -14,7 +14,7 @@ from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.rules import Rules
-from gonogo.judge.evidence.measure import is_of_several, needed_share, open_ended
+from gonogo.judge.evidence.measure import is_of_several, narrowed, needed_share, open_ended
 from gonogo.judge.evidence.metrics import Early, Owed, absent_text, metric_row
 
 PASS, FAIL = CriterionOutcome.PASS, CriterionOutcome.FAIL
@@ -114,7 +114,7 @@ def fails_already(criterion: Criterion, measure: Measure | None, rules: Rules) -
     nobody knows how many evaluations are not there.
     A mean in every sample is not known before half of them are there.
     """
-    reading = _certain(criterion, measure, rules)
+    reading = _certain(criterion, _narrowed(criterion, measure), rules)
     return reading is not None and reading.outcome is FAIL
 
 
@@ -123,8 +123,7 @@ def passes_no_more(criterion: Criterion, measure: Measure | None, rules: Rules) 
 
     It fails already, is in its grey zone at best, or has a sample that is no number.
     """
-    at_best = criterion.model_copy(update={"fail_above": None, "fail_below": None})
-    return any(_certain(row, measure, rules) is not None for row in (criterion, at_best))
+    return _never_passes(criterion, _narrowed(criterion, measure), rules)
 
 
 def passes_never(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
@@ -135,7 +134,19 @@ def passes_never(criterion: Criterion, measure: Measure | None, rules: Rules) ->
     if measure is None or criterion.window:  # the phase's last steps are others
         return False
     ranks = {name: open_ended(criterion.aggregate, row) for name, row in measure.ranks.items()}
-    return passes_no_more(criterion, measure.model_copy(update={"ranks": ranks}), rules)
+    return _never_passes(criterion, measure.model_copy(update={"ranks": ranks}), rules)
+
+
+def _narrowed(criterion: Criterion, measure: Measure | None) -> Measure | None:
+    if measure is None:
+        return None
+    ranks = {name: narrowed(criterion, row) for name, row in measure.ranks.items()}
+    return measure.model_copy(update={"ranks": ranks})
+
+
+def _never_passes(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
+    at_best = criterion.model_copy(update={"fail_above": None, "fail_below": None})
+    return any(_certain(row, measure, rules) is not None for row in (criterion, at_best))
 
 
 def _certain(criterion: Criterion, measure: Measure | None, rules: Rules) -> Reading | None:

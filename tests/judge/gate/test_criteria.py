@@ -19,7 +19,13 @@ from gonogo.judge.compare.question import ask
 from gonogo.judge.evidence.measure import build_measure
 from gonogo.judge.evidence.metrics import METRICS
 from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
-from gonogo.judge.gate.criteria import evaluate, fails_already, is_unseen, passes_no_more
+from gonogo.judge.gate.criteria import (
+    evaluate,
+    fails_already,
+    is_unseen,
+    passes_never,
+    passes_no_more,
+)
 
 
 def progress(step: int, **fields: Any) -> Heartbeat:
@@ -317,6 +323,41 @@ def test_a_mean_of_nearly_all_steps_can_be_saved_by_the_rest() -> None:
     measure = build_measure(criterion, ranks_with({0: nearly}), rules)
     assert evaluate(criterion, measure, 1).outcome == "fail"
     assert not fails_already(criterion, measure, rules)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "bound", "failed"),
+    [
+        ("grad_norm", 10.0, {"pass_below": 5.0}, True),
+        ("grad_norm", 6.0, {"pass_below": 5.0}, False),  # 4.8 with zeros behind it
+        ("grad_norm", 6.0, {"pass_below": 4.5, "fail_above": 9.0}, True),  # grey at best
+        ("grad_norm", 1.0, {"pass_above": 5.0}, False),
+        ("gpu_util", 70.0, {"pass_above": 80.0}, True),  # 76 with 100 behind it
+        ("gpu_util", 76.0, {"pass_above": 80.0}, False),
+        ("gpu_util_ratio", 0.7, {"pass_above": 0.8}, True),
+        ("loss", 10.0, {"pass_below": 5.0}, False),  # it may fall below 0
+        ("step_cv", 10.0, {"pass_below": 5.0}, False),
+        ("grad_norm", math.inf, {"pass_below": 5.0}, False),
+    ],
+)
+def test_a_mean_has_failed_where_no_number_that_its_metric_can_be_saves_it(
+    metric: str, value: float, bound: dict[str, float], failed: bool
+) -> None:
+    """Who went on from the checkpoint of such a run had the mean of its last steps alone: GO."""
+    criterion = Criterion.model_validate(
+        {"id": "c", "metric": metric, "aggregate": "mean", **bound}
+    )
+    rules = Rules(
+        v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=100, world_size=1, built_in=[],
+        gate=[], conditions=[],
+    )  # fmt: skip
+    seen = MeasureRow(samples=80, owed=100, value=value, low=-math.inf, high=math.inf)
+    measure = Measure(window="1..100", ranks={"0": seen})
+    assert passes_no_more(criterion, measure, rules) is failed
+    assert fails_already(criterion, measure, rules) is (failed and "fail_above" not in bound)
+    assert not passes_never(criterion, measure, rules), "its phase may have more steps"
+    few = measure.model_copy(update={"ranks": {"0": seen.model_copy(update={"owed": 1000})}})
+    assert not passes_no_more(criterion, few, rules)
 
 
 @pytest.mark.parametrize(
