@@ -67,6 +67,20 @@ TOGETHER = 2
 TWO_COURSES = (
     "they did not take the same steps, or each told that of its own (tell the largest of all)"
 )
+CHANGED_NOTHING = "they changed nothing (of several rates tell the largest)"
+RAISED = "they raised what they were to lower"
+NO_GRADIENT = "they changed nothing (one that was not computed is left out)"
+LEFT_OUT = (
+    "its update was left out (skipped, not finite, or its loss scale lowered; one that was not due,"
+    " of gradient accumulation, is not left out, and tells no `skipped`)"
+)
+STOOD_STILL = "they changed nothing, or told again what one of them had"
+ALONE = "those of another rank moved, and it did not train with it"
+IN_WEIGHTS = (
+    *(CHANGED_NOTHING, RAISED, NO_GRADIENT, LEFT_OUT, STOOD_STILL, ALONE),
+    *(NOT_AVERAGED, NOT_SHARED, TWO_COURSES),
+)
+"""How sentences end about what most steps did, or did not, to the weights that they leave."""
 MOST_TOLD = 4
 """Losses that a sentence names."""
 
@@ -114,11 +128,7 @@ def _nothing_applied(ranks: Training, rules: Rules) -> Iterator[str]:
             left_out.update(step for step, value in found if not math.isfinite(value))
         count = len(left_out.intersection(told))
         if told and _is_most(count, len(told)):
-            yield (
-                f"rank {rank} says of {_of_steps(count, len(told), 'its ')} that its update was"
-                " left out (skipped, not finite, or its loss scale lowered; one that was not due,"
-                " of gradient accumulation, is not left out, and tells no `skipped`)"
-            )
+            yield (f"rank {rank} says of {_of_steps(count, len(told), 'its ')} that {LEFT_OUT}")
 
 
 def _overflowed(scales: Mapping[int, float]) -> set[int]:
@@ -161,12 +171,12 @@ def _one_loss(ranks: Training, rules: Rules) -> Iterator[str]:
     if moving:
         for rank, (steps, period) in still.items():
             of = _alike(told[rank][0].values(), steps, period)
-            yield f"rank {rank}: {of} those of another rank moved, and it did not train with it"
+            yield f"rank {rank}: {of} {ALONE}"
     elif still and not excused:
         steps, period = max(still.values())
         every = chain.from_iterable(losses.values() for losses, _ in told.values())
         of = _alike(every, steps, period, sum(1 for losses, _ in told.values() if losses))
-        yield f"{of} they changed nothing, or told again what one of them had"
+        yield f"{of} {STOOD_STILL}"
 
 
 def _alike(losses: Iterable[float], steps: int, period: int, ranks: int = 1) -> str:
@@ -232,7 +242,7 @@ def _no_rate(ranks: Training, rules: Rules) -> Iterator[str]:
         at = f"0 or not finite at each of {steps} steps"
     else:
         at = f"0, next to it or not finite at {_of_steps(min(still), steps)}"
-    yield f"the learning rate is {at}: they changed nothing (of several rates tell the largest)"
+    yield f"the learning rate is {at}: {CHANGED_NOTHING}"
 
 
 def _largest(rates: Iterable[float]) -> float:
@@ -284,7 +294,7 @@ def _negative_rate(ranks: Training, rules: Rules) -> Iterator[str]:
         if len(row) == 1 or found != {max(row, default=0)}
     ]
     if steps := max(map(len, taken), default=0):
-        yield f"the learning rate is negative at {steps} steps: they raised what they were to lower"
+        yield f"the learning rate is negative at {steps} steps: {RAISED}"
 
 
 def _no_gradient(ranks: Training, rules: Rules) -> Iterator[str]:
@@ -296,10 +306,7 @@ def _no_gradient(ranks: Training, rules: Rules) -> Iterator[str]:
     norms = [row.samples("grad_norm").values() for row in _of_our_protocol(ranks)]
     steps = max(map(len, norms), default=0)
     if steps >= ALIKE_STEPS and not any(chain(*norms)):
-        yield (
-            f"the gradient norm is 0 at each of {steps} steps: they changed nothing (one that was"
-            " not computed is left out)"
-        )
+        yield f"the gradient norm is 0 at each of {steps} steps: {NO_GRADIENT}"
 
 
 def _apart(ranks: Training, rules: Rules) -> Iterator[str]:

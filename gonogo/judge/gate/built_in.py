@@ -36,7 +36,8 @@ DRIFT = "identity_drift"
 """Id of the condition that an allowed drift of the code identity makes."""
 
 IDENTITY = "identity"
-IN_WEIGHTS = frozenset({DRIFT, IDENTITY})
+COVERAGE = "coverage"
+IN_WEIGHTS = frozenset({DRIFT, IDENTITY, COVERAGE})
 """Ids of what stays in the weights of who goes on from a run's checkpoint, and is nobody else's."""
 
 UNKNOWN_ORDER = "nobody recorded what was ordered"
@@ -302,7 +303,7 @@ def _watched(facts: Facts) -> Iterator[Said]:
 BUILT_IN: dict[str, Check] = {
     "completed": completed,
     IDENTITY: identity,
-    "coverage": coverage,
+    COVERAGE: coverage,
     "preflight": preflight,
     "no_halt_finding": no_halt_finding,
 }

@@ -15,8 +15,15 @@ from gonogo.contract.facts import GONE, NOT_WATCHED, Facts, History, Measure
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
+from gonogo.judge.evidence import learning
 from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
-from gonogo.judge.gate.built_in import DRIFT, IDENTITY, evaluate_built_in, evaluate_drift
+from gonogo.judge.gate.built_in import (
+    COVERAGE,
+    DRIFT,
+    IDENTITY,
+    evaluate_built_in,
+    evaluate_drift,
+)
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.conditions import build_conditions
 from gonogo.judge.gate.criteria import (
@@ -94,9 +101,10 @@ class Judgement:
     where a number that is none ended it, by the numbers before: that one is its failure. Of one
     that completed those that failed, and those that a value which does not pass makes, or leaves, a
     condition. An allowed drift counts for who goes on from its checkpoint, and so does it that one
-    which was ended had told of other work than was ordered. An accident of which exit.json alone
-    tells, and not the one that the watcher saw, excuses nothing: `EXCHANGED`. Nor do lines that are
-    not those that it saw: what these had told nobody knows, `OTHER_LINES`.
+    which was ended had told of other work than was ordered, or that most of its steps, half of its
+    own at least, left the weights as they were, or apart on its ranks. An accident of which
+    exit.json alone tells, and not the one that the watcher saw, excuses nothing: `EXCHANGED`. Nor
+    do lines that are not those that it saw: what these had told nobody knows, `OTHER_LINES`.
     """
     explained: list[str]
     """What of that is measured worse because of what ended it: whether it comes again tells it."""
@@ -174,7 +182,22 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
         found.append(EXCHANGED)
     if evaluate_built_in(IDENTITY, facts, rules).outcome is CriterionOutcome.FAIL:
         found.append(IDENTITY)
+    if _learnt_nothing(facts, rules):
+        found.append(COVERAGE)
     return found + always
+
+
+def _learnt_nothing(facts: Facts, rules: Rules) -> bool:
+    """Say whether most steps of an attempt contradict that they trained one model.
+
+    An attempt that goes on from its checkpoint may have too few steps to show it. Of one that was
+    ended before half of its own, later steps may have said otherwise.
+    """
+    last = max((row.last_step for row in facts.ranks.values()), default=0)
+    made = last - rules.first_step + 1
+    if not rules.known or 2 * made < len(rules.owed_steps()):
+        return False
+    return any(row.endswith(learning.IN_WEIGHTS) for row in facts.contradictions)
 
 
 def _numbers_of(measure: Measure) -> Measure:

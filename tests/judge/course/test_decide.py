@@ -404,16 +404,17 @@ def test_a_drift_is_one_of_who_goes_on_from_its_checkpoint_and_of_nobody_else() 
     assert told_of(after(drifted, lost_again, own)) == [], "its own gate says so"
 
 
-def test_so_is_other_work_than_was_ordered() -> None:
+@pytest.mark.parametrize("name", ["identity", "coverage"])
+def test_so_is_other_work_than_was_ordered_or_none(name: str) -> None:
     """Half of a phase with half of the batch, and a host that was lost: it was GO."""
-    other = attempt("preempted", "INCONCLUSIVE", failed=("identity",))
+    other = attempt("preempted", "INCONCLUSIVE", failed=(name,))
     whole = attempt(reason=RunReason.RESUME, run="run_2", began_with="run_1")
     action = after(other, whole)
-    assert (action.verdict, told_of(action)) == ("CONDITIONAL_GO", [("run_1", ["identity"])])
+    assert (action.verdict, told_of(action)) == ("CONDITIONAL_GO", [("run_1", [name])])
     anew = replace(whole, began_with=None)
     assert (after(other, anew).verdict, told_of(after(other, anew))) == ("GO", [])
     own = replace(whole, verdict=Verdict.CONDITIONAL_GO, failed=(DRIFT,))
-    assert told_of(after(other, own)) == [("run_1", ["identity"])], "its gate says nothing of that"
+    assert told_of(after(other, own)) == [("run_1", [name])], "its gate says nothing of that"
 
 
 def test_a_drift_of_a_confirmation_is_told_where_the_decision_is_about_the_failure() -> None:
