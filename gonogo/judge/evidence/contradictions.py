@@ -56,6 +56,8 @@ DONE_ITSELF = 4
 """Version of the facts since which who says that it is done came to that step itself."""
 FIRST_HEARD = 4
 """Version of the facts since which a device's first sample is held against its preflight."""
+TRAINED_AS = "trained as"
+"""Stands behind the rank in what is said of one that was two things, which is in the weights."""
 HALT = ".HALT"
 """It asks the ranks to leave; what `.kill` asks for leaves nobody time to come to an end."""
 OVERLAP_S = 1.0
@@ -158,7 +160,7 @@ def _trained_as_two(record: RunRecord, rules: Rules) -> Iterator[str]:
             told = identity.model_dump(exclude_none=True, exclude=set(rules.allow_drift))
             for name, value in told.items():
                 if known.setdefault(name, value) != value:
-                    yield f"rank {rank} trained as {name} {known[name]!r}, then as {value!r}"
+                    yield f"rank {rank} {TRAINED_AS} {name} {known[name]!r}, then as {value!r}"
                     known[name] = value
 
 

@@ -5,6 +5,7 @@ everywhere: fail > error > inconclusive > pass. A run that did not complete is j
 of its outcome alone; its gate is evaluated and shown, and does not decide.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
 from gonogo.judge.evidence import learning
+from gonogo.judge.evidence.contradictions import TRAINED_AS
 from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
 from gonogo.judge.gate.built_in import (
     COVERAGE,
@@ -45,6 +47,8 @@ from gonogo.judge.gate.settling import SETTLED_BY_RUNS
 
 FIRST_VERSION = 2
 """The first version of the judge that this code goes on judging by."""
+
+_TWO_THINGS = re.compile(rf"rank \d+ {TRAINED_AS} ")
 
 EXCHANGED = "exit.json"
 """What a run has failed, besides criteria, whose end is not the one that its watcher saw."""
@@ -180,7 +184,8 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
     found = [name for name, row in asked if passes_no_more(row, measures.get(name), rules)]
     if facts.exit is not None and facts.exit.sealed is False:
         found.append(EXCHANGED)
-    if evaluate_built_in(IDENTITY, facts, rules).outcome is CriterionOutcome.FAIL:
+    other = evaluate_built_in(IDENTITY, facts, rules).outcome is CriterionOutcome.FAIL
+    if other or any(map(_TWO_THINGS.match, facts.contradictions)):
         found.append(IDENTITY)
     if _learnt_nothing(facts, rules):
         found.append(COVERAGE)

@@ -14,7 +14,7 @@ from gonogo.judge.evidence.facts import build_facts
 from gonogo.judge.gate.history import unpassed_criteria
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import Judgement, judge
-from tests.data.make_runs import healthy_ranks, order_of
+from tests.data.make_runs import Rank, healthy_ranks, order_of
 from tests.judge.runs import exit_record, record_of, with_gate
 
 SLOW: dict[str, Any] = {"id": "row", "metric": "toks_per_s", "pass_above": 1e9}
@@ -103,6 +103,26 @@ def test_what_was_told_in_part_or_is_no_number_is_not_forgotten_by_the_next_run(
     found = judge(build_facts(record_of(order, ranks, exit=end), rules), rules)
     assert found.verdict in ("INCONCLUSIVE", "CONDITIONAL_GO")
     assert (found.undecided, found.failed) == (undecided, failed)
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_a_rank_that_trained_as_two_things_has_failed_its_identity(other: bool) -> None:
+    """A first run, whose order leaves open which code it is, went on in place as other code."""
+    order = order_of()
+    said = order.identity.model_copy(update={"git_sha": None})
+    order = with_gate(order.model_copy(update={"identity": said}))
+    ranks = [Rank(rank, order) for rank in range(order.world_size)]
+    for rank in ranks:
+        rank.boot()
+        rank.step(1)
+        rank.restart(1, boot=f"again{rank.rank}")
+        rank.step(2)
+        boots = [line for line in rank.lines if line["msg"] == "boot"]
+        boots[0]["git_sha"], boots[1]["git_sha"] = "a" * 40, ("b" if other else "a") * 40
+    rules = build_rules(order)
+    end = exit_record(LOST, by=Actor.INFRA)
+    found = judge(build_facts(record_of(order, ranks, exit=end), rules), rules)
+    assert found.failed == (["identity"] if other else [])
 
 
 @pytest.mark.parametrize(
