@@ -39,6 +39,7 @@ def advise(
     error: str | None = None,
     lengths: Sequence[int] = (),
     last: int | None = None,
+    went_on: int | None = None,
 ) -> list[str]:
     """Return what would tell more, the most useful first.
 
@@ -55,6 +56,7 @@ def advise(
         error: with what such a rank left its block, which the script then passed over.
         lengths: to what numbers its lines count (`lengths_told`).
         last: the last step that was told; None where nobody looked.
+        went_on: the step after which an attached script went on by itself (`went_on_after`).
     """
     open_ = {row["id"] for row in criteria if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
     if not open_:
@@ -104,6 +106,7 @@ def advise(
             "a script says that it is done by leaving its block: with gonogo.trainer.attach() as"
             " beat (docs/your-trainer.md)"
         )
+    said += _advice_on_checkpoint(order, open_, None if read else went_on, planned)
     untold = {row["id"] for row in criteria if row["id"] in open_ and row.get("samples") == 0}
     unmeasured = [row.id for row in order.gate if row.id in untold and row.metric == "val_loss"]
     if unmeasured and not read:
@@ -131,6 +134,27 @@ def unseen_ranks(told: Mapping[str, Any] | None) -> list[str]:
     return [
         rank for rank, end in ended.ranks.items() if parse_rank(rank) is not None and not end.known
     ]
+
+
+def went_on_after(
+    ranks: Mapping[str, Mapping[str, Any]], boots: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> int | None:
+    """Return the step after which a script went on from a checkpoint that it had found by itself.
+
+    None where it began with the first, where a line is missing, or where it was started anew.
+
+    Args:
+        ranks: `ranks` of the decision's facts.
+        boots: `boots` of them.
+    """
+    found: set[int] = set()
+    for rank, row in ranks.items():
+        lives = boots.get(rank, [])
+        if row["done_step"] is None or row["gaps"] or len(lives) != 1:
+            return None
+        found.add(row["done_step"] - lives[0]["ended_steps"])
+    step = found.pop() if len(found) == 1 else 0
+    return step if step > 0 else None
 
 
 def undone_ranks(told: Mapping[str, Mapping[str, Any]], steps: int | None) -> list[str]:
@@ -265,6 +289,27 @@ def _advice(
             f"an unchanged program cannot tell {' and '.join(lacking)}: attach it (three lines,"
             f" docs/your-trainer.md), or go without: {waivers}"
         )
+
+
+def _advice_on_checkpoint(
+    order: Order, open_: Collection[str], after: int | None, planned: bool
+) -> Iterator[str]:
+    """Yield what is done about a script that went on from a checkpoint of another run's."""
+    if after is None or order.steps is None or "coverage" not in open_:
+        return
+    came = f"the script went on after step {after}, from a checkpoint of its own"
+    if after >= order.steps:
+        more = "steps of the plan" if planned else "--steps"
+        yield (
+            f"{came}, and nothing was left of the {order.steps} ordered steps: take that checkpoint"
+            f" away, or let {more} be more"
+        )
+        return
+    waiver = "waive: [coverage]" if planned else "--waive coverage"
+    yield (
+        f"{came}, and a run owes every step from the first on: take that checkpoint away, or go"
+        f" without the steps before: {waiver} (CONDITIONAL_GO at best)"
+    )
 
 
 def _advice_on_end(steps: int, last: int | None) -> Iterator[str]:

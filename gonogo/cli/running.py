@@ -34,6 +34,7 @@ from gonogo.cli.run_advice import (
     lengths_told,
     undone_ranks,
     unseen_ranks,
+    went_on_after,
 )
 from gonogo.cli.run_order import check_waivers, order_of, under_plan
 from gonogo.cli.settings import Settings, load_settings
@@ -172,6 +173,7 @@ def run(
                 error=next((text for text in errors if text is not None), None),
                 lengths=lengths_told(order.patterns, printed) if heard else (),
                 last=max((row["last_step"] for row in told.values()), default=None),
+                went_on=went_on_after(told, document["facts"]["boots"]),
             )
         for text in said:
             say(text)

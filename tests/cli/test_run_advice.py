@@ -14,6 +14,7 @@ from gonogo.cli.run_advice import (
     lengths_told,
     undone_ranks,
     unseen_ranks,
+    went_on_after,
 )
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.patterns import GUESSED, PATTERNS
@@ -32,6 +33,7 @@ def advice(
     unseen: tuple[str, ...] = (),
     lengths: tuple[int, ...] = (),
     last: int | None = None,
+    went_on: int | None = None,
     error: str | None = None,
     command: tuple[str, ...] = ("x",),
     **flags: bool,  # read, planned, counted, undone
@@ -49,6 +51,7 @@ def advice(
         "unseen": unseen,
         "lengths": lengths,
         "last": last,
+        "went_on": went_on,
         "error": error,
         **flags,
     }
@@ -108,6 +111,16 @@ def advice(
             ["left by an error after the last step, and the script went on: OSError: no room."],
         ),
         (advice("completed", read=False, error="OSError: no room"), []),
+        (
+            advice("coverage", went_on=8, read=False),
+            ["after step 8, from a checkpoint of its own, and a run owes every step from the"],
+        ),
+        (
+            advice("coverage", "completed", went_on=30, read=False),
+            ["take that checkpoint away, or let --steps be more"],
+        ),
+        (advice("coverage", went_on=8, read=False, planned=True), ["waive: [coverage]"]),
+        (advice("completed", went_on=8, read=False), []),
         (advice("completed", undone=True), []),
         (advice("coverage", undone=True, read=False), []),
         (advice(), []),
@@ -137,6 +150,26 @@ def test_a_gate_on_evaluations_of_which_none_was_told_says_how(
     told = " ".join(advise(order, [row], (0,), read=False, planned=True))
     assert ("val waits for an evaluation" in told) is is_named
     assert "beat.eval" not in " ".join(advise(order, [row], (0,), read=True, planned=True))
+
+
+@pytest.mark.parametrize(
+    ("done", "ended", "gaps", "lives", "after"),
+    [
+        (30, (10, 10), 0, 1, 20),  # a checkpoint of step 20, of the script's last run
+        (30, (0, 0), 0, 1, 30),  # nothing was left to do
+        (30, (30, 30), 0, 1, None),  # from the first step on
+        (30, (10, 10), 1, 1, None),  # lines were lost: nobody knows
+        (30, (10, 10), 0, 2, None),  # started anew in this run
+        (30, (10, 20), 0, 1, None),  # its ranks do not agree
+        (None, (10, 10), 0, 1, None),
+    ],
+)
+def test_a_script_that_went_on_from_a_checkpoint_of_its_own_is_told_where(
+    done: int | None, ended: tuple[int, int], gaps: int, lives: int, after: int | None
+) -> None:
+    ranks = {str(rank): {"done_step": done, "gaps": gaps} for rank in range(2)}
+    boots = {str(rank): [{"ended_steps": row}] * lives for rank, row in enumerate(ended)}
+    assert went_on_after(ranks, boots) == after
 
 
 def test_ranks_that_never_said_that_they_were_done_are_told_with_their_error() -> None:
