@@ -128,7 +128,7 @@ def _nothing_applied(ranks: Training, rules: Rules) -> Iterator[str]:
             left_out.update(step for step, value in found if not math.isfinite(value))
         count = len(left_out.intersection(told))
         if told and _is_most(count, len(told)):
-            yield (f"rank {rank} says of {_of_steps(count, len(told), 'its ')} that {LEFT_OUT}")
+            yield f"rank {rank} says of {_of_steps(count, len(told), 'its ')} that {LEFT_OUT}"
 
 
 def _overflowed(scales: Mapping[int, float]) -> set[int]:
