@@ -76,11 +76,17 @@ LEFT_OUT = (
 )
 STOOD_STILL = "they changed nothing, or told again what one of them had"
 ALONE = "those of another rank moved, and it did not train with it"
+BETWEEN = "the steps between changed nothing"
+OR_OF_ONE = f"{BETWEEN}, or it is that of one of them"
+NOT_EVALUATED = "nothing was evaluated"
+NONE_TO_EVALUATE = f"{NOT_EVALUATED} (an empty set, or labels that are all left out)"
 IN_WEIGHTS = (
     *(CHANGED_NOTHING, RAISED, NO_GRADIENT, LEFT_OUT, STOOD_STILL, ALONE),
-    *(NOT_AVERAGED, NOT_SHARED, TWO_COURSES),
+    *(NOT_AVERAGED, NOT_SHARED, TWO_COURSES, BETWEEN, OR_OF_ONE),
 )
 """How sentences end about what most steps did, or did not, to the weights that they leave."""
+UNEVALUATED = (NOT_EVALUATED, NONE_TO_EVALUATE)
+"""How sentences end about evaluations that looked at nothing."""
 MOST_TOLD = 4
 """Losses that a sentence names."""
 
@@ -433,13 +439,10 @@ def _one_validation(ranks: Training, rules: Rules) -> Iterator[str]:
     count, period = most
     if period > 1:
         of = f"the validation losses of {count} evaluations are those of the first {period}"
-        yield f"{of}, again and again: the steps between changed nothing"
+        yield f"{of}, again and again: {BETWEEN}"
     elif count:
         at = f"{min(low for low, _ in spans):.9g} at each of {count} evaluations"
-        yield (
-            f"the validation loss is {at}: the steps between changed nothing, or it is that of one"
-            " of them"
-        )
+        yield f"the validation loss is {at}: {OR_OF_ONE}"
 
 
 def _nothing_evaluated(ranks: Training, rules: Rules) -> Iterator[str]:
@@ -454,7 +457,7 @@ def _nothing_evaluated(ranks: Training, rules: Rules) -> Iterator[str]:
         if exact >= TAKEN_EVALUATIONS and all(loss == trained for loss, trained in found):
             yield (
                 f"the validation loss of each of {len(found)} evaluations is the loss of the step"
-                " before it: nothing was evaluated"
+                f" before it: {NOT_EVALUATED}"
             )
             return
 
@@ -467,7 +470,7 @@ def _nothing_to_evaluate(ranks: Training, rules: Rules) -> Iterator[str]:
     distance that all examples keep (`find_doubtful_losses`).
     """
     if rules.identity.vocab and (text := _zero_evaluations(ranks)) is not None:
-        yield f"{text}: nothing was evaluated (an empty set, or labels that are all left out)"
+        yield f"{text}: {NONE_TO_EVALUATE}"
 
 
 def find_doubtful_losses(ranks: Training, rules: Rules) -> Iterator[str]:

@@ -106,9 +106,10 @@ class Judgement:
     that completed those that failed, and those that a value which does not pass makes, or leaves, a
     condition. An allowed drift counts for who goes on from its checkpoint, and so does it that one
     which was ended had told of other work than was ordered, or that most of its steps, half of its
-    own at least, left the weights as they were, or apart on its ranks. An accident of which
-    exit.json alone tells, and not the one that the watcher saw, excuses nothing: `EXCHANGED`. Nor
-    do lines that are not those that it saw: what these had told nobody knows, `OTHER_LINES`.
+    own at least, left the weights as they were, or apart on its ranks, or that its evaluations
+    looked at nothing. An accident of which exit.json alone tells, and not the one that the watcher
+    saw, excuses nothing: `EXCHANGED`. Nor do lines that are not those that it saw: what these had
+    told nobody knows, `OTHER_LINES`.
     """
     explained: list[str]
     """What of that is measured worse because of what ended it: whether it comes again tells it."""
@@ -193,16 +194,17 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
 
 
 def _learnt_nothing(facts: Facts, rules: Rules) -> bool:
-    """Say whether most steps of an attempt contradict that they trained one model.
+    """Say whether most steps of an attempt contradict that they trained one model, or evaluated it.
 
-    An attempt that goes on from its checkpoint may have too few steps to show it. Of one that was
-    ended before half of its own, later steps may have said otherwise.
+    An attempt that goes on from its checkpoint may have too few steps, or evaluations, to show it.
+    Of one that was ended before half of its own, later ones may have said otherwise.
     """
     last = max((row.last_step for row in facts.ranks.values()), default=0)
     made = last - rules.first_step + 1
     if not rules.known or 2 * made < len(rules.owed_steps()):
         return False
-    return any(row.endswith(learning.IN_WEIGHTS) for row in facts.contradictions)
+    told = (*learning.IN_WEIGHTS, *learning.UNEVALUATED)
+    return any(row.endswith(told) for row in facts.contradictions)
 
 
 def _numbers_of(measure: Measure) -> Measure:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from gonogo.contract.canonical import digest
 from gonogo.contract.decision import Condition
 from gonogo.contract.order import UnpassedRun
 from gonogo.contract.outcome import Actor, OutcomeCode
@@ -151,6 +153,37 @@ def test_steps_that_trained_nothing_are_failed_by_who_was_ended(
     end = exit_record(code, by=Actor.INFRA)
     facts = build_facts(record_of(order_of(), ranks, exit=end), rules)
     assert judge(facts, rules).failed == failed
+
+
+@pytest.mark.parametrize(
+    ("last", "val_loss", "failed"),
+    [
+        (39, lambda loss: loss / 2, []),
+        (39, lambda loss: 2.718281828459, ["coverage"]),  # no weight moved
+        (39, lambda loss: loss, ["coverage"]),  # nothing was evaluated
+        (39, lambda loss: 0.0, ["coverage"]),  # there was nothing to evaluate
+        (18, lambda loss: loss, []),  # most of its evaluations may still come
+    ],
+)
+def test_evaluations_that_looked_at_nothing_are_failed_by_who_was_ended(
+    last: int, val_loss: Callable[[float], float], failed: list[str]
+) -> None:
+    """Whoever went on from its checkpoint had one evaluation, which shows none of it: it was GO."""
+    order = with_gate(order_of(), {"id": "row", "metric": "val_loss", "pass_below": 50.0})
+    train = {**order.train, "steps": 40}
+    identity = order.identity.model_copy(update={"config_digest": digest(train)})
+    order = order.model_copy(update={"steps": 40, "train": train, "identity": identity})
+    ranks = [Rank(number, order) for number in range(2)]
+    for rank in ranks:
+        rank.boot()
+        for step in range(1, last + 1):
+            loss = 5.6 - 0.0123456789 * step
+            rank.step(step, loss=loss)
+            if rank.lines[-1]["msg"] == "eval":
+                rank.lines[-1]["val_loss"] = val_loss(loss)
+    rules = build_rules(order)
+    end = exit_record(LOST, by=Actor.INFRA)
+    assert judge(build_facts(record_of(order, ranks, exit=end), rules), rules).failed == failed
 
 
 @pytest.mark.parametrize(
