@@ -197,8 +197,11 @@ def _learnt_nothing(facts: Facts, rules: Rules) -> bool:
     """Say whether most steps of an attempt contradict that they trained one model, or evaluated it.
 
     An attempt that goes on from its checkpoint may have too few steps, or evaluations, to show it.
-    Of one that was ended before half of its own, later ones may have said otherwise.
+    Of one that was ended before half of its own, later ones may have said otherwise, but of what is
+    wrong at any step.
     """
+    if any(row.endswith(learning.RAISED) for row in facts.contradictions):
+        return True
     last = max((row.last_step for row in facts.ranks.values()), default=0)
     made = last - rules.first_step + 1
     if not rules.known or 2 * made < len(rules.owed_steps()):

@@ -155,6 +155,21 @@ def test_steps_that_trained_nothing_are_failed_by_who_was_ended(
     assert judge(facts, rules).failed == failed
 
 
+@pytest.mark.parametrize(("rate", "failed"), [(1e-3, []), (-1e-3, ["coverage"])])
+def test_a_rate_below_0_is_failed_whenever_it_was_ended(rate: float, failed: list[str]) -> None:
+    """No later step undoes it: ended before half of its steps and resumed it was GO."""
+    ranks = healthy_ranks(order_of())
+    for rank in ranks:
+        rank.lines = [line for line in rank.lines if line["step"] <= 4]
+        for line in rank.lines:
+            if line["msg"] == "progress":
+                line["lr"] = rate if line["step"] <= 2 else 1e-3
+    rules = build_rules(order_of())
+    end = exit_record(LOST, by=Actor.INFRA)
+    facts = build_facts(record_of(order_of(), ranks, exit=end), rules)
+    assert judge(facts, rules).failed == failed
+
+
 @pytest.mark.parametrize(
     ("last", "val_loss", "failed"),
     [
