@@ -289,16 +289,16 @@ def _negative_rate(ranks: Training, rules: Rules) -> Iterator[str]:
 
     A schedule that goes on behind its end falls below 0, and no optimizer refuses that. Who asks it
     once it has gone on tells with each step the rate of the next one: that of the last step alone
-    was taken by none, also where a resumed attempt has no other.
+    was taken by none, also where a resumed attempt has told no other.
     """
     rates = [row.samples("lr") for row in _of_our_protocol(ranks)]
     least = -RATE_ERROR_RATIO * _largest(chain.from_iterable(row.values() for row in rates))
     below = [{step for step, rate in row.items() if rate < least} for row in rates]
-    resumed_for_one = 1 < rules.first_step == rules.steps
+    resumed_to = rules.steps if rules.first_step > 1 else None
     taken = [
         found
         for found, row in zip(below, rates, strict=True)
-        if found != {max(row, default=0)} or (len(row) == 1 and not resumed_for_one)
+        if found != {max(row, default=0)} or (len(row) == 1 and found != {resumed_to})
     ]
     if steps := max(map(len, taken), default=0):
         yield f"the learning rate is negative at {steps} steps: {RAISED}"

@@ -332,11 +332,18 @@ def test_a_rate_does_not_go_on_below_0(rates: list[float | None], steps: int) ->
     assert told({0: lines}, order) == [], "what is printed may be its logarithm"
 
 
-@pytest.mark.parametrize(("first_step", "said"), [(20, 0), (19, 1), (1, 1)])
-def test_a_resumed_step_alone_may_tell_the_rate_of_the_next_one(first_step: int, said: int) -> None:
-    """A healthy run whose schedule ended with it, preempted one step before, was INCONCLUSIVE."""
+@pytest.mark.parametrize(
+    ("first_step", "step", "said"), [(20, 20, 0), (11, 20, 0), (19, 19, 1), (1, 20, 1)]
+)
+def test_a_resumed_attempt_may_tell_the_rate_of_the_next_step_alone(
+    first_step: int, step: int, said: int
+) -> None:
+    """A healthy run whose schedule ended with it, preempted before its end, was INCONCLUSIVE.
+
+    It is the only rate of one that has one step to make, or that tells each tenth.
+    """
     rules = build_rules(order_of(sets={"phases.smoke.steps": 20}))
-    line = of_rank(0, steps_that({"loss": 1.5, "lr": -1e-4}), torch="2.13")
+    line = of_rank(0, steps_that({"step": step, "loss": 1.5, "lr": -1e-4}), torch="2.13")
     ranks = {0: build_rank_steps(line)}
     asked = rules.model_copy(update={"first_step": first_step})
     assert len(list(find_nothing_learnt(ranks, asked))) == said
