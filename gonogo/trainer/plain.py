@@ -31,7 +31,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if callable(item := getattr(value, "item", None)):
-        return plain(item())
+        told = item()
+        if type(told) is not type(value):  # of a long double it is the same again
+            return plain(told)
     try:
         return plain(float(value))
     except TypeError:
