@@ -22,12 +22,12 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick, WatchStart
-from gonogo.judge.watch import WatchState, fold, lines_seen, start, tick_digest
-from gonogo.judge.watch.registry import versions
 from gonogo.rundir import RunDir, file_seal, iter_lines, load_record, save_json
 from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.snapshots import EVERY_LINES, Bookmark, Snapshots, load_snapshot
+from gonogo.watch import WatchState, fold, lines_seen, start, tick_digest
+from gonogo.watch.registry import versions
 
 STEP_S = 1.0
 EPOCH = 1_760_000_000.0

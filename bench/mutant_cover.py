@@ -24,7 +24,7 @@ from bench.mutations import ROOT, Mutant
 COVER = ROOT / ".mutants-cover.json"
 DOCS = ROOT / "tests" / "contract" / "test_docs.py"
 """Notices what changes a table that is printed in a document."""
-BEGIN = ROOT / "tests" / "judge" / "watch" / "test_begin.py"
+BEGIN = ROOT / "tests" / "watch" / "test_begin.py"
 """Notices what the body of a detector's class says; it calls none of its functions."""
 SLOW_S = 1.0
 """A test that takes longer must not be needed: an exact one is asked for."""

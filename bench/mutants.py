@@ -44,11 +44,11 @@ from bench.mutations import ROOT, Mutant, mutants_of
 
 RESULTS = ROOT / ".mutants.jsonl"
 REASONS = ROOT / "bench" / "mutants.yaml"
-FOLDERS = ("gonogo/judge/watch/detectors", "gonogo/judge/gate", "gonogo/judge/evidence")
+FOLDERS = ("gonogo/watch/detectors", "gonogo/judge/gate", "gonogo/judge/facts")
 RULES = (
     "loss_kind", "loss_trend", "loss_unit", "pace", "processes", "series", "tokens", "trend",
 )  # fmt: skip
-"""Modules of `gonogo/judge/watch` in which parts of the detectors' rules stand."""
+"""Modules of `gonogo/watch` in which parts of the detectors' rules stand."""
 WATCHED = ("brought", "line_record", "lines", "recorded", "ticks")
 """Those in which is measured whether the run was watched."""
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
@@ -115,7 +115,7 @@ def load_reasons() -> dict[str, str]:
 def all_mutants(only: Sequence[str]) -> list[Mutant]:
     """Return the mutants of every module, or of those whose name holds one of `only`."""
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.py"))]
-    paths += [ROOT / "gonogo" / "judge" / "watch" / f"{name}.py" for name in (*RULES, *WATCHED)]
+    paths += [ROOT / "gonogo" / "watch" / f"{name}.py" for name in (*RULES, *WATCHED)]
     chosen = [path for path in paths if not only or any(part in path.stem for part in only)]
     return [mutant for path in chosen for mutant in mutants_of(path)]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.first_file import place_first
-from gonogo.judge.ledger.sign import PublicKey, SigningKey, parse_public, parse_signing
+from gonogo.ledger.sign import PublicKey, SigningKey, parse_public, parse_signing
 from gonogo.rundir import load_bytes, open_file
 
 KEY_FILE = "signing.key"

@@ -31,7 +31,7 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.course.forecast import seconds_at_speed
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.evidence.rounds import where_it_stood
+from gonogo.judge.facts.rounds import where_it_stood
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 

@@ -20,13 +20,13 @@ from gonogo.cli.settings import load_settings
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, GonogoError, NotFound, Problem
 from gonogo.contract.ids import Kind, is_id
-from gonogo.judge.ledger.adoption import ADOPTED_FILE
-from gonogo.judge.ledger.chain import Authority
-from gonogo.judge.ledger.recorded import RecordedDecision, load_decision
-from gonogo.judge.ledger.replay import Surroundings, replay_decision
-from gonogo.judge.ledger.sign import Trust, trusting
-from gonogo.judge.ledger.verify import Problem as Wrong
-from gonogo.judge.ledger.verify import (
+from gonogo.ledger.adoption import ADOPTED_FILE
+from gonogo.ledger.chain import Authority
+from gonogo.ledger.recorded import RecordedDecision, load_decision
+from gonogo.ledger.replay import Surroundings, replay_decision
+from gonogo.ledger.sign import Trust, trusting
+from gonogo.ledger.verify import Problem as Wrong
+from gonogo.ledger.verify import (
     Verified,
     check_anchors,
     load_shelf,

@@ -16,7 +16,7 @@ import gonogo
 from gonogo.contract.errors import Rejected
 from gonogo.judge.simulate import Part, Tally
 
-FOLDERS = ("contract", "judge/watch", "judge/simulate", "trainer")
+FOLDERS = ("contract", "watch", "judge/simulate", "trainer")
 """What a simulated run goes through; a verdict is not asked for."""
 _TALLY = TypeAdapter(Tally)
 

@@ -4,7 +4,7 @@ Append-only and hash-chained per experiment: `prev_hash` is the hash of the deci
 `hash` the digest of the recorded document without `hash` and `signature`, fields that nobody knows
 included, and `signature` that of the home whose key `key_id` names. Each is also a self-contained
 file, from which `gonogo replay` comes to the same digests without any service. This model is a
-view of the document; digests are never taken over it (`gonogo.judge.ledger.recorded`).
+view of the document; digests are never taken over it (`gonogo.ledger.recorded`).
 """
 
 from enum import StrEnum

@@ -21,32 +21,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gonogo.judge.course.decide import decide
-    from gonogo.judge.evidence.facts import build_facts
-    from gonogo.judge.evidence.record import RunRecord, load_run
+    from gonogo.judge.facts.facts import build_facts
+    from gonogo.judge.facts.record import RunRecord, load_run
     from gonogo.judge.gate.rules import build_rules
     from gonogo.judge.gate.verdict import Judgement, judge
-    from gonogo.judge.ledger.chain import check_chain
-    from gonogo.judge.ledger.recorded import RecordedDecision, load_decision
-    from gonogo.judge.ledger.replay import replay_decision
-    from gonogo.judge.watch import fold, refold, start
-    from gonogo.judge.watch.detector import Detector
+    from gonogo.ledger.chain import check_chain
+    from gonogo.ledger.recorded import RecordedDecision, load_decision
+    from gonogo.ledger.replay import replay_decision
+    from gonogo.watch import fold, refold, start
+    from gonogo.watch.detector import Detector
 
 _HOMES = {
-    "Detector": "gonogo.judge.watch.detector",
+    "Detector": "gonogo.watch.detector",
     "Judgement": "gonogo.judge.gate.verdict",
-    "RecordedDecision": "gonogo.judge.ledger.recorded",
-    "RunRecord": "gonogo.judge.evidence.record",
-    "build_facts": "gonogo.judge.evidence.facts",
+    "RecordedDecision": "gonogo.ledger.recorded",
+    "RunRecord": "gonogo.judge.facts.record",
+    "build_facts": "gonogo.judge.facts.facts",
     "build_rules": "gonogo.judge.gate.rules",
-    "check_chain": "gonogo.judge.ledger.chain",
+    "check_chain": "gonogo.ledger.chain",
     "decide": "gonogo.judge.course.decide",
-    "fold": "gonogo.judge.watch",
+    "fold": "gonogo.watch",
     "judge": "gonogo.judge.gate.verdict",
-    "load_decision": "gonogo.judge.ledger.recorded",
-    "load_run": "gonogo.judge.evidence.record",
-    "refold": "gonogo.judge.watch",
-    "replay_decision": "gonogo.judge.ledger.replay",
-    "start": "gonogo.judge.watch",
+    "load_decision": "gonogo.ledger.recorded",
+    "load_run": "gonogo.judge.facts.record",
+    "refold": "gonogo.watch",
+    "replay_decision": "gonogo.ledger.replay",
+    "start": "gonogo.watch",
 }
 """Name → its module, imported when it is asked for: a watcher needs one floor only."""
 

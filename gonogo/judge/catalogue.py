@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from gonogo.contract.watch import Watch
 from gonogo.judge.gate.ceilings import CEILINGS
-from gonogo.judge.watch.registry import REGISTRY, Kind
+from gonogo.watch.registry import REGISTRY, Kind
 
 _FRAME = Path(__file__).with_suffix(".md")
 _PLACE = "<!-- detectors -->\n"

@@ -20,14 +20,14 @@ from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.rules import Rules
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, is_of_today, measure_of
-from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.files import SmallFiles
-from gonogo.judge.evidence.measure import build_measure
-from gonogo.judge.evidence.record import load_order, load_run
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.files import SmallFiles
+from gonogo.judge.facts.measure import build_measure
+from gonogo.judge.facts.record import load_order, load_run
 from gonogo.judge.gate.built_in import evaluate_built_in
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.ledger.again import is_v1
-from gonogo.judge.ledger.recorded import RecordedDecision
+from gonogo.ledger.again import is_v1
+from gonogo.ledger.recorded import RecordedDecision
 from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir
 

@@ -19,14 +19,14 @@ from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.cause import describe_cause
-from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.findings import load_findings
-from gonogo.judge.evidence.record import RunRecord, load_order, load_run
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.findings import load_findings
+from gonogo.judge.facts.record import RunRecord, load_order, load_run
 from gonogo.judge.gate.history import rerun_of, with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
-from gonogo.judge.ledger.seal import Place, append, judged
-from gonogo.judge.ledger.sign import SigningKey
+from gonogo.ledger.seal import Place, append, judged
+from gonogo.ledger.sign import SigningKey
 from gonogo.planning.resolve import build_order, load_train_config, resolve_plan
 from gonogo.pruned import check_not_pruned, pruned_text
 from gonogo.rundir import RunDir, read_tail

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gonogo.contract.criterion import DEVICE_METRICS, Aggregate
-from gonogo.judge.evidence.measure import FULL_COVERAGE, PARTIAL_SHARE
-from gonogo.judge.evidence.metrics import METRICS, MetricRow, Owed
+from gonogo.judge.facts.measure import FULL_COVERAGE, PARTIAL_SHARE
+from gonogo.judge.facts.metrics import METRICS, MetricRow, Owed
 
 _FRAME = Path(__file__).with_suffix(".md")
 

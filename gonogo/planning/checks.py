@@ -20,7 +20,6 @@ from gonogo.contract.patch import Patch
 from gonogo.contract.plan import Phase, Plan
 from gonogo.judge.gate.conditions import END
 from gonogo.judge.gate.diagnosis import DIAGNOSES
-from gonogo.judge.watch.registry import plugins
 from gonogo.listed_names import LISTED, NO_SECRET, SECRETIVE, may_hold_secret, referred
 from gonogo.planning.cadence import late_checkpoints
 from gonogo.planning.layers import OF_THE_PHASE, lay
@@ -28,6 +27,7 @@ from gonogo.planning.programs import Layer, environments, patches, unlisted
 from gonogo.planning.source import unknown_metrics
 from gonogo.planning.workloads.json_schema import Path
 from gonogo.planning.workloads.known import WorkloadSchema, schema_documents
+from gonogo.watch.registry import plugins
 
 SURELY_ALIKE = 0.85
 """Ratio of equal letters from which an entry looks like a slip in the name of one that is known:

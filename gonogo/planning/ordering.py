@@ -30,11 +30,11 @@ from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.watch import Watch
 from gonogo.contract.workload import is_ours
 from gonogo.judge.gate.settling import SETTLED_BY_RUNS
-from gonogo.judge.watch.registry import versions
 from gonogo.planning.frozen import ResolvedPlan
 from gonogo.planning.gates import gate_of
 from gonogo.planning.layers import Laid, lay
 from gonogo.planning.workloads.known import workload_schema
+from gonogo.watch.registry import versions
 
 FROZEN = ("git_sha", "torch", "device", "driver")
 """Identity that no plan can know beforehand: an experiment's first run says it, all others keep it.

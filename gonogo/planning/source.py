@@ -16,7 +16,7 @@ from gonogo.contract.errors import NotFound, Problem
 from gonogo.contract.near_miss import hint
 from gonogo.contract.plan import Plan
 from gonogo.contract.yaml_text import parse_yaml
-from gonogo.judge.evidence.metrics import metric_names, metric_row
+from gonogo.judge.facts.metrics import metric_names, metric_row
 from gonogo.planning.overrides import with_overrides as with_overrides
 from gonogo.planning.problems import problems_of, refuse, rejected
 

@@ -29,8 +29,8 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.lifecycle import RunEvent, RunState
 from gonogo.contract.outcome import Outcome
-from gonogo.judge.watch.registry import shown_by_lines
 from gonogo.planning.resolve import FROZEN
+from gonogo.watch.registry import shown_by_lines
 from service.agent.fence import Bearer, check_bearer
 from service.db.documents import Promised, is_by_service
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RunRow

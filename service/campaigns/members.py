@@ -15,7 +15,7 @@ from gonogo.judge.compare.campaign import Member
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit
 from gonogo.judge.comparing import unit_of_decision
-from gonogo.judge.ledger.recorded import parse_decision
+from gonogo.ledger.recorded import parse_decision
 from service.db.documents import Stop
 from service.db.schema import DecisionRow, ExperimentRow, RunRow
 from service.db.store import Session

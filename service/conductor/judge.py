@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from gonogo.contract.facts import Facts
-from gonogo.judge.ledger.recorded import RecordedDecision
+from gonogo.ledger.recorded import RecordedDecision
 from service.context import Context
 from service.experiments.decisions import save_soon
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, record_event

@@ -17,11 +17,11 @@ from typing import TypeVar
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Corrupt, Rejected
-from gonogo.judge.ledger.adoption import ADOPTED_FILE, Head, adopt, heads_of
-from gonogo.judge.ledger.chain import check_chain
-from gonogo.judge.ledger.recorded import RecordedDecision, parse_decision
-from gonogo.judge.ledger.sign import SigningKey, Trust
-from gonogo.judge.ledger.verify import load_shelf
+from gonogo.ledger.adoption import ADOPTED_FILE, Head, adopt, heads_of
+from gonogo.ledger.chain import check_chain
+from gonogo.ledger.recorded import RecordedDecision, parse_decision
+from gonogo.ledger.sign import SigningKey, Trust
+from gonogo.ledger.verify import load_shelf
 from gonogo.private_file import open_private
 from gonogo.rundir import save_json
 from gonogo.signing import (

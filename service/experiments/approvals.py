@@ -14,8 +14,8 @@ from gonogo.judge.gate.approval import (
     recorded_rules,
     settled_approval,
 )
-from gonogo.judge.ledger.recorded import RecordedDecision
-from gonogo.judge.ledger.seal import SERVICE_ACTOR
+from gonogo.ledger.recorded import RecordedDecision
+from gonogo.ledger.seal import SERVICE_ACTOR
 from service.db.schema import ExperimentRow
 from service.experiments.consequences import act
 from service.experiments.course import resolved_of

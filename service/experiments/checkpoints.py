@@ -30,8 +30,8 @@ from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.contract.records import Manifest, Preflight
 from gonogo.judge.gate.built_in import DRIFT, IN_WEIGHTS
-from gonogo.judge.watch.registry import cause_of, shown_by_lines
 from gonogo.rundir import RunDir, is_text, load_sealed, open_file
+from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.experiments.hosts import Host, host_of_run

@@ -11,7 +11,7 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.course.decide import Action, ActionKind
-from gonogo.judge.ledger.recorded import RecordedDecision
+from gonogo.ledger.recorded import RecordedDecision
 from service.db.documents import Awaited, AwaitedKind, StopKind
 from service.db.schema import ExperimentRow, PhaseRow
 from service.experiments.course import (

@@ -29,8 +29,8 @@ from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.carrying import left_by
 from gonogo.judge.course.reruns import laid_over
-from gonogo.judge.watch.registry import cause_of, shown_by_lines
 from gonogo.planning.resolve import ResolvedPlan
+from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.documents import Awaited, ServiceEnd, is_by_service
 from service.db.insert import insert_added
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow

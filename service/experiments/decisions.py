@@ -19,9 +19,9 @@ from gonogo.contract.decision import Condition, CriterionResult, Decision, Decis
 from gonogo.contract.ids import Kind, new_id
 from gonogo.judge.gate.conditions import conditions_of, experiment_verdict
 from gonogo.judge.gate.rules import OpenCondition
-from gonogo.judge.ledger.recorded import RecordedDecision, parse_decision
-from gonogo.judge.ledger.seal import SERVICE_ACTOR, Entry, Place, append, settled
-from gonogo.judge.ledger.sign import SigningKey
+from gonogo.ledger.recorded import RecordedDecision, parse_decision
+from gonogo.ledger.seal import SERVICE_ACTOR, Entry, Place, append, settled
+from gonogo.ledger.sign import SigningKey
 from gonogo.rundir import save_json
 from service.db.schema import ConditionRow, DecisionRow, ExperimentRow
 from service.experiments.lifecycle import Deed, queue_alert, record_event
@@ -169,7 +169,7 @@ def record_conditions(
         experiment: locked.
         conditions: in their new state.
         phase, run: what brought it about.
-        criteria, rules, facts, actor, reason: as `gonogo.judge.ledger.seal.settled` takes them.
+        criteria, rules, facts, actor, reason: as `gonogo.ledger.seal.settled` takes them.
     """
     changed = {condition.id: condition for condition in conditions}
     known = {

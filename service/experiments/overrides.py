@@ -12,8 +12,8 @@ from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import ResumePoint
 from gonogo.judge.course.decide import Action, ActionKind, decide_override
 from gonogo.judge.gate.conditions import waived
-from gonogo.judge.ledger.recorded import RecordedDecision
-from gonogo.judge.ledger.seal import by_person
+from gonogo.ledger.recorded import RecordedDecision
+from gonogo.ledger.seal import by_person
 from service.db.schema import ExperimentRow, PhaseRow
 from service.experiments.approvals import waive_expired
 from service.experiments.consequences import act

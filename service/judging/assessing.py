@@ -15,8 +15,8 @@ from typing import Any, TextIO
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.rules import Rules
-from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.record import load_run
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.record import load_run
 
 
 def answer(line: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.decision import Cause, ConditionState, Decision, DecisionKind, Verdict
 from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind, is_id
-from gonogo.judge.ledger.recorded import parse_decision
+from gonogo.ledger.recorded import parse_decision
 from service.db.schema import DecisionRow, ExperimentRow
 from service.queries.page import load_page
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gonogo.judge.evidence.measure import quantile
+from gonogo.judge.facts.measure import quantile
 
 BINS = 30
 _TAIL = 2.0

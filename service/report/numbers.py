@@ -11,10 +11,10 @@ from gonogo.contract.device import DeviceSample
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.order import Order
 from gonogo.contract.rules import Rules
-from gonogo.judge.evidence.devices import lay_over
-from gonogo.judge.evidence.measure import quantile
-from gonogo.judge.evidence.metrics import METRICS
-from gonogo.judge.evidence.steps import RankSteps
+from gonogo.judge.facts.devices import lay_over
+from gonogo.judge.facts.measure import quantile
+from gonogo.judge.facts.metrics import METRICS
+from gonogo.judge.facts.steps import RankSteps
 from gonogo.judge.gate.rules import build_rules
 from service.evidence.series import downsample
 from service.report.beats import RankBeats

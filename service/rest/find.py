@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from gonogo.contract.api import FoundPage, FoundView
 from gonogo.contract.decision import DecisionKind
 from gonogo.contract.ids import Kind
-from gonogo.judge.ledger.recorded import parse_decision
+from gonogo.ledger.recorded import parse_decision
 from service.db.schema import DecisionRow
 from service.db.store import Session
 from service.http.auth import Viewer

@@ -16,7 +16,7 @@ from gonogo.contract.api import ExperimentView, Override, VerbBody
 from gonogo.contract.decision import Decision
 from gonogo.contract.errors import Conflict
 from gonogo.contract.lifecycle import PhaseState
-from gonogo.judge.ledger.recorded import record_of
+from gonogo.ledger.recorded import record_of
 from service.context import Context
 from service.db.schema import ExperimentRow
 from service.db.store import Session

@@ -8,7 +8,7 @@ from gonogo.contract.api import OverrideView
 from gonogo.contract.decision import Decision, DecisionKind
 from gonogo.contract.finding import Finding
 from gonogo.judge.course.summary import joined
-from gonogo.judge.ledger.seal import SERVICE_ACTOR
+from gonogo.ledger.seal import SERVICE_ACTOR
 from service.db.documents import Awaited
 from service.instants import stamp
 

@@ -16,7 +16,7 @@ from gonogo.contract.outcome import OutcomeClass
 from gonogo.judge.course.by_hand import Said, overrides_of, said_of
 from gonogo.judge.course.cause import cause_of
 from gonogo.judge.gate.conditions import all_met
-from gonogo.judge.ledger.recorded import parse_decision
+from gonogo.ledger.recorded import parse_decision
 from service.db.schema import RunRow
 from service.db.store import Session
 from service.queries.decisions import Outline, load_documents, load_outlines

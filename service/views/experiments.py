@@ -8,7 +8,7 @@ from gonogo.contract.decision import Cause, Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.judge.course.reruns import deciding
 from gonogo.judge.course.summary import phases_never_ran, summarise
-from gonogo.judge.evidence.rounds import where_it_stood
+from gonogo.judge.facts.rounds import where_it_stood
 from gonogo.planning.programs import worker_settings
 from service.db.documents import StopKind
 from service.db.schema import ConditionRow, ExperimentRow, RunRow

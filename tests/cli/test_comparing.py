@@ -17,13 +17,13 @@ from gonogo.judge.compare.question import ask
 from gonogo.judge.compare.unit import NoUnit, Unit
 from gonogo.judge.comparing import unit_of_decision, unit_of_directory
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.ledger.recorded import RecordedDecision, load_decision, record_of
+from gonogo.ledger.recorded import RecordedDecision, load_decision, record_of
 from gonogo.rundir import save_json
 from gonogo.signing import save_signing_key
 from tests.cli.conftest import Gonogo
 from tests.cli.test_output_schemas import fits
 from tests.data.make_runs import exit_of, healthy_ranks, order_of, save_run
-from tests.judge.ledger.chains import KEY, resealed
+from tests.ledger.chains import KEY, resealed
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
 

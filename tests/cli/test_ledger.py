@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from gonogo.contract.ids import Kind, new_id
-from gonogo.judge.ledger.sign import SigningKey
+from gonogo.ledger.sign import SigningKey
 from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, save_json
 from gonogo.signing import save_public_key, save_signing_key
 from tests.cli.typed import typed
-from tests.judge.ledger.chains import KEY, OTHER_KEY, RELEASE, chain, release, save_chain
+from tests.ledger.chains import KEY, OTHER_KEY, RELEASE, chain, release, save_chain
 
 
 def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from service.evidence.artifacts import load_artifact
 from tests.cli.conftest import Gonogo
 from tests.cli.test_output_schemas import fits
 from tests.cli.typed import typed
-from tests.judge.ledger.chains import KEY, RELEASE, chain, save_chain
+from tests.ledger.chains import KEY, RELEASE, chain, save_chain
 from tests.service.conftest import Plane
 from tests.supervise.orders import completed, make_order, make_run_dir
 

@@ -19,8 +19,8 @@ from gonogo.contract.goodput import WORDS
 from gonogo.contract.output import OUTPUTS
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.judge import catalogue
-from gonogo.judge.watch.registry import REGISTRY
 from gonogo.settings import TABLE, Setting
+from gonogo.watch.registry import REGISTRY
 from nsa.settings import TOGGLES, Toggle
 
 ROOT = Path(__file__).parents[2]

@@ -16,9 +16,7 @@ from gonogo.judge.compare.repeats import LIKELY
 from gonogo.judge.course.cause import MOST_CHARS
 from gonogo.judge.course.reruns import GRADUAL_STEPS, SUDDEN_STEPS
 from gonogo.judge.course.retries import IN_VAIN
-from gonogo.judge.evidence.measure import MAX_BLOCKS
-from gonogo.judge.watch.detectors.stall import UNNAMED_X
-from gonogo.judge.watch.registry import REGISTRY, RELEASE_0_1
+from gonogo.judge.facts.measure import MAX_BLOCKS
 from gonogo.supervise.end_request import HALT_LIMIT_S
 from gonogo.supervise.keeper.kill import UNKILLABLE_S
 from gonogo.supervise.keeper.log_cap import CAP_BYTES, HEAD_BYTES, TAIL_BYTES
@@ -26,6 +24,8 @@ from gonogo.supervise.watcher.pace import UNKNOWN_CHECKPOINT_S
 from gonogo.supervise.watcher.telling import SUSPECT_S
 from gonogo.trainer.line_file import KEPT_BYTES
 from gonogo.trainer.permission import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
+from gonogo.watch.detectors.stall import UNNAMED_X
+from gonogo.watch.registry import REGISTRY, RELEASE_0_1
 from service.conductor.leases import LEASE_S
 from service.http.idempotency import KEPT_S
 from service.http.limits import BODY_BYTES, KEY_BYTES, LARGER, NOBODYS_BYTES, UNKNOWN_BYTES

@@ -21,7 +21,7 @@ import yaml
 
 import gonogo.trainer
 from gonogo.contract.heartbeat import MAX_LINE_BYTES, Heartbeat, Msg, Section, parse_heartbeat
-from gonogo.judge.evidence.lines import read_lines
+from gonogo.judge.facts.lines import read_lines
 from gonogo.rundir import RunDir
 from gonogo.trainer.run_dir import RunDir as TrainerRunDir
 from gonogo.trainer.voice import Voice

@@ -28,7 +28,7 @@ def test_nobody_breaks_the_import_law() -> None:
 
 
 FLOORS = {
-    "gonogo/judge": ("simulate", "ledger", "course", "gate", "compare", "evidence", "watch"),
+    "gonogo/judge": ("simulate", "course", "gate", "compare", "facts"),
     "gonogo/supervise": (
         *("follower", "keeper", "launch", "watcher"),
         *("evidence", "devices", "host", "preflight", "exit_record", "prune"),
@@ -38,6 +38,7 @@ FLOORS = {
 PACKAGES = (
     *("service", "worker", "nsa", "gonogo/contract", "gonogo/judge", "gonogo/planning"),
     *("gonogo/supervise", "gonogo/trainer", "gonogo/cli", "gonogo/goodput", "gonogo/kubernetes"),
+    *("gonogo/watch", "gonogo/ledger"),
     *("nsa/attention", "nsa/attention/gpu", "nsa/data", "nsa/model"),
     *(f"{house}/{floor}" for house, floors in FLOORS.items() for floor in floors),
     *(f"service/{path.name}" for path in (ROOT / "service").glob("[!_]*") if path.is_dir()),
@@ -84,8 +85,8 @@ FORBIDDEN = (
     ("nsa/attention/gpu", "import nsa.attention.operation"),
     ("gonogo/contract", "import gonogo.judge"),
     ("gonogo/judge", "import httpx"),
-    ("gonogo/judge/watch", "import gonogo.judge.gate"),
-    ("gonogo/judge/evidence", "import gonogo.judge.gate"),
+    ("gonogo/watch", "import gonogo.judge.gate"),
+    ("gonogo/judge/facts", "import gonogo.judge.gate"),
     ("gonogo/judge/compare", "import gonogo.judge.gate"),
     ("gonogo/judge/gate", "import gonogo.judge.compare"),
     ("gonogo/judge", "import gonogo.supervise"),

@@ -15,8 +15,8 @@ from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.plan import Plan
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.judge import metric_catalogue
-from gonogo.judge.evidence.measure import AGGREGATES
-from gonogo.judge.evidence.metrics import METRICS, Owed
+from gonogo.judge.facts.measure import AGGREGATES
+from gonogo.judge.facts.metrics import METRICS, Owed
 from gonogo.planning import reference
 from gonogo.planning.reference import Key, field_docs, keys
 

@@ -16,7 +16,7 @@ from typing import Any
 from gonogo.judge.course.forecast import seconds_at_speed
 from gonogo.judge.directory import judge_directory
 from gonogo.planning.source import bundled_plan
-from gonogo.judge.evidence.record import load_run
+from gonogo.judge.facts.record import load_run
 from tests.data.field_reports import FIELD_REPORTS, PHASE, PLAN, FieldReport
 
 Json = Mapping[str, Any]

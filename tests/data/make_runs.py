@@ -23,14 +23,14 @@ from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.rules import Rules
 from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
-from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.record import load_run
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.record import load_run
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
-from gonogo.judge.ledger.seal import Place, append
-from gonogo.judge.ledger.seal import judged as judged_by
-from gonogo.judge.watch import fold, lines_seen, replay_watch, start, tick_digest
+from gonogo.ledger.seal import Place, append
+from gonogo.ledger.seal import judged as judged_by
+from gonogo.watch import fold, lines_seen, replay_watch, start, tick_digest
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import preflight_name, save_json

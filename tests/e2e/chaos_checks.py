@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from gonogo.judge.ledger.sign import Trust
-from gonogo.judge.ledger.verify import verify_folder
+from gonogo.ledger.sign import Trust
+from gonogo.ledger.verify import verify_folder
 from gonogo.rundir import RunDir
 from gonogo.signing import load_public_key
 from service.db.schema import RunRow

@@ -19,9 +19,9 @@ from gonogo.cli.stack import Stack
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.lifecycle import ExperimentState, RunState
-from gonogo.judge.watch import replay_watch
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, load_all_lines
+from gonogo.watch import replay_watch
 
 LIMIT_S = 600.0
 

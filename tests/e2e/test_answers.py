@@ -12,7 +12,7 @@ import pytest
 
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.ledger.recorded import parse_decision
+from gonogo.ledger.recorded import parse_decision
 from gonogo.rundir import RunDir
 from service.told.alert_text import decision_text
 from tests.e2e.lab import Lab, beats, gonogo, one_phase_plan, read_json

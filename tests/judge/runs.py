@@ -22,11 +22,11 @@ from gonogo.contract.records import (
     RankExit,
 )
 from gonogo.contract.tick import FileSeal, WatchStart
-from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.record import RunRecord, build_run_record
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.record import RunRecord, build_run_record
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import Judgement, judge
-from gonogo.judge.watch.recorded import WatchRecord
+from gonogo.watch.recorded import WatchRecord
 from tests.data.make_runs import Rank, healthy_ranks, order_of
 
 PREFLIGHT = Preflight(

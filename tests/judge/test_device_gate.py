@@ -14,8 +14,8 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.order import Order
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.evidence.contradictions import find_contradictions
-from gonogo.judge.evidence.record import RunRecord
+from gonogo.judge.facts.contradictions import find_contradictions
+from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan

@@ -15,14 +15,14 @@ from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.record import load_run
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.record import load_run
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
-from gonogo.judge.ledger.recorded import record_of
-from gonogo.judge.ledger.replay import Surroundings, replay_decision
-from gonogo.judge.ledger.seal import Place, append, judged
+from gonogo.ledger.recorded import record_of
+from gonogo.ledger.replay import Surroundings, replay_decision
+from gonogo.ledger.seal import Place, append, judged
 from gonogo.planning.source import bundled_plan
 from tests.data import make_runs
 from tests.data.make_runs import EPOCH

@@ -11,8 +11,8 @@ import pytest
 
 from gonogo.contract.facts import Facts
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.record import load_run
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.record import load_run
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import Rank, exit_of, healthy_ranks, order_of, save_run
 from tests.judge.test_forgery import AGENT, facts_of, restarted_ranks

@@ -20,7 +20,7 @@ def test_what_is_not_promised_is_an_error() -> None:
 
 def test_a_watcher_imports_no_gate_and_no_ledger() -> None:
     code = (
-        "import gonogo.judge.watch, sys;"
+        "import gonogo.watch, sys;"
         "print([m for m in sys.modules if m.startswith('gonogo.judge.gate.')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -36,13 +36,13 @@ from gonogo.contract.tick import (
     Tick,
 )
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.evidence import record
-from gonogo.judge.evidence.record import load_run
-from gonogo.judge.watch import lines_seen, refold, replay_watch, tick_digest
+from gonogo.judge.facts import record
+from gonogo.judge.facts.record import load_run
 from gonogo.pruned import PRUNED_NAME
 from gonogo.rundir import file_seal, iter_lines, save_json
 from gonogo.supervise.exit_record import count_heartbeats
 from gonogo.supervise.prune.decide import What
+from gonogo.watch import lines_seen, refold, replay_watch, tick_digest
 from tests.data.make_runs import (
     BOOT_MONO,
     EPOCH,

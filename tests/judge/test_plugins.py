@@ -13,12 +13,12 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.errors import Rejected
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.ledger.recorded import record_of
-from gonogo.judge.ledger.replay import Surroundings, replay_decision
+from gonogo.ledger.recorded import record_of
+from gonogo.ledger.replay import Surroundings, replay_decision
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from tests.data import make_runs
-from tests.judge.watch.streams import World, order_of, watch
+from tests.watch.streams import World, order_of, watch
 
 PACKAGE = Path(__file__).parents[1] / "data" / "plugin"
 
@@ -61,7 +61,7 @@ def test_a_detector_of_another_package_watches_with_its_own_settings(
     folder = watch(world.steps(10)).save(tmp_path / "run")
     found = in_python(
         installed,
-        "import json, sys; from gonogo.judge.watch import replay_watch; from pathlib import Path;"
+        "import json, sys; from gonogo.watch import replay_watch; from pathlib import Path;"
         "print(json.dumps([f.wire() for f in replay_watch(Path(sys.argv[1]))]))",
         str(folder),
     )
@@ -75,8 +75,8 @@ def test_an_order_that_does_not_name_it_is_watched_without_it(
     folder = watch(World(order_of()).boot().steps(10)).save(tmp_path / "run")
     found = in_python(
         installed,
-        "import sys; from gonogo.judge.watch import replay_watch; from pathlib import Path;"
-        "from gonogo.judge.watch.registry import versions;"
+        "import sys; from gonogo.watch import replay_watch; from pathlib import Path;"
+        "from gonogo.watch.registry import versions;"
         "print(replay_watch(Path(sys.argv[1])), versions()['low_loss'])",
         str(folder),
     )
@@ -89,7 +89,7 @@ def test_a_name_that_is_taken_is_refused(installed: Path) -> None:
     found = in_python(
         installed,
         "from gonogo.contract.errors import Rejected\n"
-        "from gonogo.judge.watch.registry import plugins\n"
+        "from gonogo.watch.registry import plugins\n"
         "try:\n    plugins()\nexcept Rejected as error:\n    print(error)",
     )
     assert "there is a detector 'stall' already" in found
@@ -119,8 +119,8 @@ print(json.dumps(judge_directory(Path(sys.argv[1]))))
 REPLAY = """
 import json, sys
 from pathlib import Path
-from gonogo.judge.ledger.recorded import record_of
-from gonogo.judge.ledger.replay import Surroundings, replay_decision
+from gonogo.ledger.recorded import record_of
+from gonogo.ledger.replay import Surroundings, replay_decision
 found = replay_decision(
     record_of(json.loads(Path(sys.argv[1]).read_text())), Surroundings(run_dir=Path(sys.argv[2]))
 )
@@ -176,7 +176,7 @@ def test_a_metric_that_nothing_brings_is_refused_with_those_that_there_are(
 
 
 def test_the_refusal_names_the_metrics_of_installed_packages_too(installed: Path) -> None:
-    code = "from gonogo.judge.evidence.metrics import metric_names; print(metric_names())"
+    code = "from gonogo.judge.facts.metrics import metric_names; print(metric_names())"
     assert "'identity_drift', 'loss_fall']" in in_python(installed, code)
 
 
@@ -262,14 +262,14 @@ def test_a_metric_that_is_none_or_takes_a_name_is_refused(
     found = in_python(
         installed,
         "from gonogo.contract.errors import Rejected\n"
-        "from gonogo.judge.evidence.metrics import plugins\n"
+        "from gonogo.judge.facts.metrics import plugins\n"
         "try:\n    plugins()\nexcept Rejected as error:\n    print(error)",
     )
     assert said in found
 
 
 CHANGES = """
-from gonogo.judge.evidence.metrics import MetricRow
+from gonogo.judge.facts.metrics import MetricRow
 
 
 def lowest_so_far(steps, rules):
@@ -307,7 +307,7 @@ def test_a_metric_that_changes_what_it_is_given_changes_nothing_for_the_others(
 
 
 ANOTHER = """
-from gonogo.judge.evidence.metrics import MetricRow
+from gonogo.judge.facts.metrics import MetricRow
 from gonogo_example import LowLoss
 
 LOSS_FALL = MetricRow(samples=lambda steps, rules: dict.fromkeys(steps.samples("loss"), 99.0))
@@ -375,9 +375,9 @@ from dataclasses import dataclass
 
 from gonogo.contract.finding import Severity
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.judge.evidence.metrics import MetricRow
-from gonogo.judge.watch.detector import Detector
-from gonogo.judge.watch.view import found
+from gonogo.judge.facts.metrics import MetricRow
+from gonogo.watch.detector import Detector
+from gonogo.watch.view import found
 
 
 @dataclass(frozen=True)
@@ -512,7 +512,7 @@ def test_a_package_that_fails_harms_no_run_that_does_not_order_its_detectors(
 def test_no_order_is_made_where_a_package_cannot_be_loaded(faulty: Path) -> None:
     code = (
         "from gonogo.contract.errors import Rejected\n"
-        "from gonogo.judge.watch.registry import versions\n"
+        "from gonogo.watch.registry import versions\n"
         "try:\n    versions()\nexcept Rejected as error:\n    print(error)"
     )
     found = in_python(faulty, code)
@@ -526,8 +526,8 @@ def test_a_failure_stays_in_the_snapshot_and_what_cannot_be_put_down_or_taken_up
 import sys
 from pathlib import Path
 from gonogo.contract.errors import Corrupt
-from gonogo.judge.evidence.record import load_order
-from gonogo.judge.watch import armed, dump_state, load_state, refold
+from gonogo.judge.facts.record import load_order
+from gonogo.watch import armed, dump_state, load_state, refold
 from gonogo.rundir import RunDir
 folder = Path(sys.argv[1])
 whole = load_order(RunDir(folder))
@@ -567,14 +567,14 @@ def test_a_class_that_does_not_say_what_it_is_refuses_orders_and_harms_no_run(
     (info / "entry_points.txt").write_text("[gonogo.detectors]\nodd = missaid:It\n")
     (tmp_path / "missaid.py").write_text(
         "from gonogo.contract.outcome import OutcomeCode\n"
-        "from gonogo.judge.watch.detector import Detector\n"
+        "from gonogo.watch.detector import Detector\n"
         f"class It(Detector):\n    sentence = 'It.'\n    {MISSAID[what]}\n"
     )
     code = (
         "import sys; from pathlib import Path\n"
         "from gonogo.contract.errors import Rejected\n"
         "from gonogo.judge.directory import judge_directory\n"
-        "from gonogo.judge.watch.registry import versions\n"
+        "from gonogo.watch.registry import versions\n"
         "print(judge_directory(Path(sys.argv[1]))['verdict'])\n"
         "try: versions()\n"
         "except Rejected as error: print(error)\n"

@@ -12,9 +12,9 @@ from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.judge.gate.settling import SETTLED_BY_RUNS
-from gonogo.judge.watch.registry import versions
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
+from gonogo.watch.registry import versions
 from tests.data.make_runs import CONFIG, order_of
 
 

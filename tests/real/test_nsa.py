@@ -19,7 +19,7 @@ import pytest
 from gonogo.contract.facts import FACTS_V
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.gate.diagnosis import diagnosis_named
-from gonogo.judge.watch.registry import versions
+from gonogo.watch.registry import versions
 from nsa.data.make_parquet import write_parquet_folder
 from tests.nsa.conftest import TINY
 from tests.supervise.runs import WATCH, NewRun, SupervisedRun, wait_until

@@ -8,7 +8,7 @@ import pytest
 
 from gonogo.contract.facts import FACTS_V
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.watch.registry import versions
+from gonogo.watch.registry import versions
 from tests.supervise.runs import WATCH, NewRun
 
 ENTRY = "tests.real.torch_ranks"

@@ -15,8 +15,8 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
-from gonogo.judge.watch import fold, lines_seen, replay_watch, start, tick_digest
 from gonogo.rundir import RunDir, save_json
+from gonogo.watch import fold, lines_seen, replay_watch, start, tick_digest
 
 BOOT_TS = 1_700_000_000.0
 BOOT_MONO = 100.0

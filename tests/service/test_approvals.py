@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gonogo.cli.app import app
-from gonogo.judge.ledger.chain import Authority
-from gonogo.judge.ledger.recorded import load_decision, record_of
-from gonogo.judge.ledger.replay import ReplayResult, Surroundings, replay_decision
-from gonogo.judge.ledger.sign import trusting
+from gonogo.ledger.chain import Authority
+from gonogo.ledger.recorded import load_decision, record_of
+from gonogo.ledger.replay import ReplayResult, Surroundings, replay_decision
+from gonogo.ledger.sign import trusting
 from gonogo.planning.source import bundled_plan
 from gonogo.signing import load_public_key
 from service.conductor.approvals import Approvals

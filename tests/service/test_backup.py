@@ -26,8 +26,8 @@ import pytest
 
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
 from gonogo.contract.ids import Kind, new_id
-from gonogo.judge.ledger.sign import Trust
-from gonogo.judge.ledger.verify import verify_folder
+from gonogo.ledger.sign import Trust
+from gonogo.ledger.verify import verify_folder
 from gonogo.rundir import save_json
 from gonogo.signing import load_public_key
 from service import backup

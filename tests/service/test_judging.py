@@ -13,12 +13,12 @@ from sqlalchemy import update
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.order import Order
-from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.record import load_run
-from gonogo.judge.ledger.chain import Authority, check_chain
-from gonogo.judge.ledger.recorded import load_decision, record_of
-from gonogo.judge.ledger.replay import Surroundings, replay_decision
-from gonogo.judge.ledger.sign import trusting
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.record import load_run
+from gonogo.ledger.chain import Authority, check_chain
+from gonogo.ledger.recorded import load_decision, record_of
+from gonogo.ledger.replay import Surroundings, replay_decision
+from gonogo.ledger.sign import trusting
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, save_json
 from gonogo.signing import load_public_key

@@ -14,10 +14,10 @@ import pytest
 
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.errors import Rejected
-from gonogo.judge.ledger.chain import Authority, check_chain
-from gonogo.judge.ledger.recorded import RecordedDecision, load_decision, record_of
-from gonogo.judge.ledger.sign import trusting
-from gonogo.judge.ledger.verify import verify_folder
+from gonogo.ledger.chain import Authority, check_chain
+from gonogo.ledger.recorded import RecordedDecision, load_decision, record_of
+from gonogo.ledger.sign import trusting
+from gonogo.ledger.verify import verify_folder
 from gonogo.signing import (
     create_signing_key,
     load_public_key,
@@ -30,7 +30,7 @@ from service.context import open_context
 from service.db.schema import DecisionRow
 from service.experiments.adoption import find_heads
 from service.settings import Settings
-from tests.judge.ledger.chains import RELEASE, chain, release, resealed, save_chain
+from tests.ledger.chains import RELEASE, chain, release, resealed, save_chain
 from tests.service.conftest import Plane
 
 

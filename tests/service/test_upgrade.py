@@ -19,7 +19,7 @@ from sqlalchemy import MetaData, text
 
 from gonogo.contract.errors import Unavailable
 from gonogo.contract.order import Order
-from gonogo.judge.ledger.recorded import parse_decision
+from gonogo.ledger.recorded import parse_decision
 from service.context import open_context
 from service.db.engine import build_engine
 from service.db.migrate import HEAD, current_revision, migrate

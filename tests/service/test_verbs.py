@@ -12,8 +12,8 @@ import pytest
 from gonogo.contract.facts import Facts
 from gonogo.contract.lifecycle import EXPERIMENT_TRANSITIONS, ExperimentState
 from gonogo.contract.rules import Rules
-from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.record import load_run
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.record import load_run
 from gonogo.rundir import save_json
 from service.conductor.judge import AGAIN_S, Judging
 from service.experiments import verbs

@@ -23,10 +23,10 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
-from gonogo.judge.watch import refold
 from gonogo.rundir import RunDir, load_all_lines, load_record
 from gonogo.supervise.keeper.marked import find_marked
 from gonogo.supervise.processes import send_signal
+from gonogo.watch import refold
 
 ROOT = Path(__file__).resolve().parents[2]
 KEEPER = "gonogo.supervise.keeper"

@@ -20,7 +20,6 @@ import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
-from gonogo.judge.watch.detectors import disk as watched
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import EndRequest, ask_kill, load_request
 from gonogo.supervise.exit_record import (
@@ -33,6 +32,7 @@ from gonogo.supervise.exit_record import (
     seal_lines,
 )
 from gonogo.supervise.exit_record.cause import FULL_BYTES, FULL_FILES, SPEECHLESS_BYTES
+from gonogo.watch.detectors import disk as watched
 
 ORDER = {"world_size": 2, "steps": 10}
 

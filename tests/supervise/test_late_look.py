@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gonogo.judge.watch import refold
 from gonogo.rundir import RunDir, load_all_lines, save_json
 from gonogo.supervise.late_look import look_late
 from gonogo.supervise.watcher.recording import WATCHED_NAME
+from gonogo.watch import refold
 from tests.supervise.runs import (
     ROOT,
     NewRun,

@@ -14,12 +14,12 @@ from gonogo import __version__
 from gonogo.contract.finding import Severity
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
-from gonogo.judge.watch import refold, tick_digest
 from gonogo.rundir import RunDir, load_all_lines, load_record
 from gonogo.supervise.release import load_release
 from gonogo.supervise.watcher.entry import main
 from gonogo.supervise.watcher.shipping import Offline
 from gonogo.supervise.watcher.watcher import Watcher
+from gonogo.watch import refold, tick_digest
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"

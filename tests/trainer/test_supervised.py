@@ -27,7 +27,7 @@ from gonogo.contract.heartbeat import Msg
 from gonogo.contract.records import Manifest
 from gonogo.judge import directory
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.evidence.steps import build_rank_steps
+from gonogo.judge.facts.steps import build_rank_steps
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.trainer import line_file, permission, saving
 from tests.servers import wait_until

@@ -23,10 +23,10 @@ from gonogo.contract.ids import Kind, is_id
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit
 from gonogo.judge.comparing import unit_of_decision, unit_of_directory
-from gonogo.judge.evidence.record import load_order
-from gonogo.judge.ledger.recorded import RecordedDecision, load_decision, record_of
-from gonogo.judge.ledger.replay import doubt_about
-from gonogo.judge.ledger.sign import Trust
+from gonogo.judge.facts.record import load_order
+from gonogo.ledger.recorded import RecordedDecision, load_decision, record_of
+from gonogo.ledger.replay import doubt_about
+from gonogo.ledger.sign import Trust
 from gonogo.rundir import RunDir
 
 _NAMED = re.compile(r"([A-Za-z0-9][\w.-]{0,63})=(.+)")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from gonogo.contract.criterion import Aggregate, Criterion, Metric
 from gonogo.contract.errors import Rejected
 from gonogo.contract.near_miss import hint
-from gonogo.judge.evidence.metrics import metric_names, metric_row
+from gonogo.judge.facts.metrics import metric_names, metric_row
 
 MARGIN = 0.02
 CONFIDENCE = 0.95

@@ -18,10 +18,10 @@ from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.rules import Rules
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.ran import Ran, build_ran
-from gonogo.judge.evidence.facts import MADE_TWICE
-from gonogo.judge.evidence.measure import MAX_BLOCKS, PARTIAL_SHARE
-from gonogo.judge.evidence.metrics import metric_row
-from gonogo.judge.watch.mean import mean_of
+from gonogo.judge.facts.facts import MADE_TWICE
+from gonogo.judge.facts.measure import MAX_BLOCKS, PARTIAL_SHARE
+from gonogo.judge.facts.metrics import metric_row
+from gonogo.watch.mean import mean_of
 
 SMALLEST, LARGEST = 1e-100, 1e100
 """Of a value that is compared: nothing of a training run lies beyond, and ratios stay finite."""

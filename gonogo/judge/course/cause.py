@@ -14,7 +14,7 @@ from gonogo.contract.facts import Missing, RankFacts, halt_behind
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector, Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
-from gonogo.judge.evidence.rounds import by_relevance, stack_rank
+from gonogo.judge.facts.rounds import by_relevance, stack_rank
 from gonogo.last_words import FATAL, is_rule, own_lines
 
 MOST_CHARS = 300

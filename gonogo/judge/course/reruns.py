@@ -19,7 +19,7 @@ from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Detector, OutcomeClass
 from gonogo.contract.plan import Phase, Plan
 from gonogo.judge.course.action import Action, ActionKind, Attempt
-from gonogo.judge.evidence.measure import is_of_several
+from gonogo.judge.facts.measure import is_of_several
 from gonogo.judge.gate.history import is_isolating
 from gonogo.planning.gates import gate_of
 

@@ -17,7 +17,7 @@ from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, ActionKind, Attempt
 from gonogo.judge.course.reruns import earlier_beginnings
-from gonogo.judge.watch.detectors.restart_storm import Start, is_storm
+from gonogo.watch.detectors.restart_storm import Start, is_storm
 
 IN_VAIN = 10
 """So many preemptions running without a later checkpoint are not gone on from unasked."""

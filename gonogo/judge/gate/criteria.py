@@ -14,8 +14,8 @@ from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.rules import Rules
-from gonogo.judge.evidence.measure import is_of_several, narrowed, needed_share, open_ended
-from gonogo.judge.evidence.metrics import Early, Owed, absent_text, metric_row
+from gonogo.judge.facts.measure import is_of_several, narrowed, needed_share, open_ended
+from gonogo.judge.facts.metrics import Early, Owed, absent_text, metric_row
 
 PASS, FAIL = CriterionOutcome.PASS, CriterionOutcome.FAIL
 INCONCLUSIVE, ERROR = CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR

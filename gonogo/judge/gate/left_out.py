@@ -6,7 +6,7 @@ not made: such an order is CONDITIONAL_GO at best. That any other detector does 
 
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.rules import Rules
-from gonogo.judge.watch.registry import RELEASE_0_1, unknown_versions
+from gonogo.watch.registry import RELEASE_0_1, unknown_versions
 
 OWED = (
     Name.PROCESS_DEATH,

@@ -16,8 +16,8 @@ from gonogo.contract.facts import GONE, NOT_WATCHED, Facts, History, Measure
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
-from gonogo.judge.evidence import learning
-from gonogo.judge.evidence.contradictions import TRAINED_AS
+from gonogo.judge.facts import learning
+from gonogo.judge.facts.contradictions import TRAINED_AS
 from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
 from gonogo.judge.gate.built_in import (
     COVERAGE,

@@ -24,7 +24,7 @@ from gonogo.judge.simulate.sick import SICK, Sickness
 from gonogo.judge.simulate.tally import Answer, Halt, Tally
 from gonogo.judge.simulate.training import Training
 from gonogo.judge.simulate.watcher import Watcher
-from gonogo.judge.watch.registry import versions
+from gonogo.watch.registry import versions
 
 T0 = 5000.0
 SICK_STEPS = 20_000

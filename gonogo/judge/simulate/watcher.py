@@ -17,7 +17,7 @@ from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
 from gonogo.judge.simulate.around import NODE_SILENT_S, Cut, cut_at
 from gonogo.judge.simulate.noise import Noise
 from gonogo.judge.simulate.ranks import Stand, Wall, like
-from gonogo.judge.watch.fold import fold_beats, start
+from gonogo.watch.fold import fold_beats, start
 
 IDLE_TICK_S = 2.0
 ROUNDING_S = 1e-6

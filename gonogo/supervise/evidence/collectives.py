@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from gonogo.contract.collectives import Dump, Standing, parse_dump
-from gonogo.judge.evidence.collectives import analyse
+from gonogo.judge.facts.collectives import analyse
 from gonogo.plain_file import create_plain, read_plain
 
 REQUEST_NAME = ".dump_collectives"

@@ -17,9 +17,9 @@ from dataclasses import replace
 from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import Detector
 from gonogo.contract.tick import StackProbe, Tick
-from gonogo.judge.watch import WatchState, look
-from gonogo.judge.watch.processes import SAME_STACKS_AFTER_S, Stack
 from gonogo.supervise.watcher.response import ends_run
+from gonogo.watch import WatchState, look
+from gonogo.watch.processes import SAME_STACKS_AFTER_S, Stack
 
 FORESIGHT_S = 8.0
 """More than a round takes: ranks have three seconds to answer, stacks five to be read."""

@@ -20,8 +20,7 @@ from gonogo.contract.agent import Command
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector
-from gonogo.judge.evidence.rounds import by_relevance
-from gonogo.judge.watch import RankSnapshot
+from gonogo.judge.facts.rounds import by_relevance
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import KILL_NAME, ask_halt, ask_kill, is_asked, load_request
 from gonogo.supervise.evidence.of_rank import Target
@@ -47,6 +46,7 @@ from gonogo.supervise.watcher.response import (
 )
 from gonogo.supervise.weather import Reserve
 from gonogo.trainer.line_file import READ
+from gonogo.watch import RankSnapshot
 
 EVIDENCE_WAIT_S = 1.0
 SECOND_ROUND_S = 5.0

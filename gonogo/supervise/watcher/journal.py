@@ -28,11 +28,11 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick
-from gonogo.judge.watch import WatchState, fold, start, tick_digest
 from gonogo.plain_file import append_plain, is_there
 from gonogo.rundir import RunDir, complete_bytes, load_all_lines, seen_lines
 from gonogo.supervise.watcher.snapshots import load_snapshot
 from gonogo.supervise.watcher.tails import Tails
+from gonogo.watch import WatchState, fold, start, tick_digest
 
 KEPT_BYTES = 4 * 2**20
 """Of lines that no disk takes: some hours of a run whose ranks cannot write either."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
-from gonogo.judge.watch import RankSnapshot
+from gonogo.watch import RankSnapshot
 
 
 @dataclass(slots=True)

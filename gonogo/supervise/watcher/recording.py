@@ -10,12 +10,12 @@ from functools import partial
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
-from gonogo.judge.watch import WatchState, lines_seen
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.journal import Journal, Memory
 from gonogo.supervise.watcher.looking import Progress
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.snapshots import Bookmark, Snapshots
+from gonogo.watch import WatchState, lines_seen
 
 QUIET_S = 5.0
 """Longest time without a recorded tick: whether a run was watched shows in the ticks."""

@@ -15,8 +15,8 @@ from gonogo.contract.agent import Command, CommandKind
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
-from gonogo.judge.watch.registry import cause_of
 from gonogo.supervise.end_request import HALT_LIMIT_S, EndRequest
+from gonogo.watch.registry import cause_of
 
 _CANNOT_MOVE = frozenset(
     {

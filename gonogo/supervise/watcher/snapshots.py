@@ -25,10 +25,10 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick
 from gonogo.first_file import sync_folder
-from gonogo.judge.watch import WatchState, dump_state, load_state, tick_digest
 from gonogo.plain_file import create_plain, read_plain
 from gonogo.rundir import TICK_BYTES, RunDir
 from gonogo.supervise.threads import start_thread
+from gonogo.watch import WatchState, dump_state, load_state, tick_digest
 
 FOLD_NAME = ".fold.json"
 EVERY_S = 300.0

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from gonogo.contract.finding import Finding, Severity
-from gonogo.judge.watch import WatchState, armed, snapshot
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.metrics_file import METRICS_NAME, save_metrics
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.shipping import Shipping
+from gonogo.watch import WatchState, armed, snapshot
 
 METRICS_EVERY_S = 1.0
 SUSPECT_S = 10.0

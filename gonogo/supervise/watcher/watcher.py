@@ -26,8 +26,6 @@ from gonogo.contract.observation import Kind, checkpoints_in, checkpoints_of
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import ExitRecord
-from gonogo.judge.watch import fold, identity_ok, snapshot
-from gonogo.judge.watch.detectors.process_death import settles_s
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.evidence.rounds import Evidence
@@ -42,6 +40,8 @@ from gonogo.supervise.watcher.signs import Signs
 from gonogo.supervise.watcher.standing_in import StandIn
 from gonogo.supervise.watcher.telling import Telling
 from gonogo.supervise.weather import Weather
+from gonogo.watch import fold, identity_ok, snapshot
+from gonogo.watch.detectors.process_death import settles_s
 
 OWED_S = LAST_WORDS_S / 2
 """How long an ended run's watcher stays for a checkpoint that is still being verified: the keeper

@@ -7,11 +7,11 @@ from pydantic import BaseModel
 
 from gonogo.contract.finding import Severity
 from gonogo.contract.rules import Rules
-from gonogo.judge.evidence.metrics import MetricRow
-from gonogo.judge.evidence.steps import RankSteps
-from gonogo.judge.watch.detector import Detector, Seen
-from gonogo.judge.watch.step import Step
-from gonogo.judge.watch.view import View, found
+from gonogo.judge.facts.metrics import MetricRow
+from gonogo.judge.facts.steps import RankSteps
+from gonogo.watch.detector import Detector, Seen
+from gonogo.watch.step import Step
+from gonogo.watch.view import View, found
 
 
 class Settings(BaseModel):

@@ -13,8 +13,8 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.judge.compare.question import Question, ask
 from gonogo.judge.compare.ran import build_ran
 from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
-from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.measure import block_means, build_measure
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.measure import block_means, build_measure
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import exit_record, finding, record_of, with_gate

@@ -13,7 +13,7 @@ from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, Attempt
 from gonogo.judge.course.carrying import left_by
 from gonogo.judge.course.decide import decide
-from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.planning.source import bundled_plan, parse_plan

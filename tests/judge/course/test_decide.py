@@ -23,8 +23,8 @@ from gonogo.judge.course.decide import (
     decide_promotion,
 )
 from gonogo.judge.course.retries import IN_VAIN
-from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.record import build_run_record
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.record import build_run_record
 from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.conditions import build_conditions
 from gonogo.judge.gate.diagnosis import LOGGING_OFF

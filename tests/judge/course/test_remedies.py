@@ -14,7 +14,7 @@ from gonogo.contract.outcome import Actor, Detector, Outcome, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
 from gonogo.judge.course.remedies import lost_answers, set_aside
-from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.planning.source import bundled_plan, parse_plan

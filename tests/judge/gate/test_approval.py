@@ -21,11 +21,11 @@ from gonogo.judge.gate.approval import (
     settled_approval,
 )
 from gonogo.judge.gate.conditions import conditions_of, experiment_verdict, missed, open_for
-from gonogo.judge.ledger.recorded import RecordedDecision
-from gonogo.judge.ledger.replay import replay_decision
-from gonogo.judge.ledger.seal import Place, append, settled
+from gonogo.ledger.recorded import RecordedDecision
+from gonogo.ledger.replay import replay_decision
+from gonogo.ledger.seal import Place, append, settled
 from tests.judge.course.test_decide import attempt, plan_with
-from tests.judge.ledger.chains import resealed
+from tests.ledger.chains import resealed
 
 ASKED = approval_condition("smoke", "extended")
 RULE = ApprovalRule(expires_s=60.0)

@@ -13,7 +13,7 @@ from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Watch
-from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.beyond_peak import BEYOND_PEAK
 from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.ceilings import CEILING
@@ -38,7 +38,7 @@ from gonogo.judge.gate.history import (
 from gonogo.judge.gate.made_up import MADE_UP
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import judge
-from gonogo.judge.ledger.seal import Entry, Place, append, by_person, judged, settled
+from gonogo.ledger.seal import Entry, Place, append, by_person, judged, settled
 from tests.data.make_runs import order_of
 from tests.judge.runs import record_of, with_gate
 

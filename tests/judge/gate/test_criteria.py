@@ -16,9 +16,9 @@ from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.rules import Rules
 from gonogo.judge.compare.question import ask
-from gonogo.judge.evidence.measure import build_measure
-from gonogo.judge.evidence.metrics import METRICS
-from gonogo.judge.evidence.steps import RankSteps, build_rank_steps
+from gonogo.judge.facts.measure import build_measure
+from gonogo.judge.facts.metrics import METRICS
+from gonogo.judge.facts.steps import RankSteps, build_rank_steps
 from gonogo.judge.gate.criteria import (
     evaluate,
     fails_already,

@@ -12,7 +12,7 @@ from gonogo.contract.canonical import digest
 from gonogo.contract.decision import Condition
 from gonogo.contract.order import UnpassedRun
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.history import unpassed_criteria
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import Judgement, judge

@@ -10,8 +10,8 @@ from gonogo.contract.records import PREFLIGHT_CHECKS
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.left_out import CHECKS, CHECKS_OF_RANKS, OTHERS, OWED
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.watch.registry import REGISTRY, RELEASE_0_1, versions
 from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
+from gonogo.watch.registry import REGISTRY, RELEASE_0_1, versions
 from tests.data.make_runs import order_of
 from tests.judge.runs import judged, record_of
 

@@ -11,7 +11,7 @@ from gonogo.contract.facts import Confirmation, Facts, History
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.rules import Rules
-from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.conditions import (
     conditions_of,
     experiment_verdict,
@@ -23,9 +23,9 @@ from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.settling import own_criterion
 from gonogo.judge.gate.verdict import judge
-from gonogo.judge.ledger.again import judge_again
-from gonogo.judge.ledger.seal import Place, append, judged, settled
-from gonogo.judge.ledger.settled import facts_of, rules_of, settled_again
+from gonogo.ledger.again import judge_again
+from gonogo.ledger.seal import Place, append, judged, settled
+from gonogo.ledger.settled import facts_of, rules_of, settled_again
 from tests.data.make_runs import STEPS, healthy_ranks, order_of
 from tests.judge.gate.test_built_in import say
 from tests.judge.runs import exit_record, finding, record_of

@@ -18,7 +18,7 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import History, Measure, MeasureRow
 from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import CLASS_OF, Actor, Outcome, OutcomeCode
-from gonogo.judge.evidence.facts import build_facts
+from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import (

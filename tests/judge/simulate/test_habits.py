@@ -12,7 +12,7 @@ from gonogo.judge.simulate.noise import NOISES
 from gonogo.judge.simulate.ranks import Rank, Wall
 from gonogo.judge.simulate.telling import Telling
 from gonogo.judge.simulate.watcher import Watcher
-from tests.judge.watch.streams import order_of
+from tests.watch.streams import order_of
 
 
 @pytest.mark.parametrize("number", range(2))

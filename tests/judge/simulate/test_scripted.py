@@ -16,8 +16,8 @@ from gonogo.judge.simulate import STANDARD, Part, simulate_part
 from gonogo.judge.simulate.noise import NOISES
 from gonogo.judge.simulate.scripted import Scripted
 from gonogo.judge.simulate.scripts import Pause, Script, When, Who, script_of
-from tests.judge.watch.streams import order_of
 from tests.trainer.runs import lines_of, write_order
+from tests.watch.streams import order_of
 
 STEPS = 6
 SOON = Pause(every=2, seconds=0.01, who=Who.FIRST_AWAITED)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gonogo.contract.order import Order, ResumePoint
-from gonogo.judge.evidence.facts import build_facts
-from gonogo.judge.evidence.record import build_run_record
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.record import build_run_record
 from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.source import bundled_plan
 from tests.service.conftest import Plane

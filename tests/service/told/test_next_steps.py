@@ -15,9 +15,9 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.gate.approval import approval_condition
-from gonogo.judge.watch.detectors.identity import Mismatch, _text
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
+from gonogo.watch.detectors.identity import Mismatch, _text
 from service.db.documents import Awaited, AwaitedKind
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.views.next_steps import next_steps, place_of

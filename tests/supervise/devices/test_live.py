@@ -13,9 +13,9 @@ import pytest
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.finding import Severity
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.judge.watch.registry import versions
 from gonogo.rundir import load_all_lines
 from gonogo.supervise.processes import find_process, send_signal
+from gonogo.watch.registry import versions
 from tests.supervise.runs import WATCH, NewRun, SupervisedRun, wait_until
 
 SHORT = {**WATCH, "imbalance": {"over_s": 1}}

@@ -11,7 +11,6 @@ import pytest
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.tick import NodeState
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.watch.registry import versions
 from gonogo.rundir import load_all_lines
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.end_request import EndRequest, ask_halt
@@ -19,6 +18,7 @@ from gonogo.supervise.launch.place import Place
 from gonogo.supervise.node_record import alive_path, gone_path, meet_path, watch_path
 from gonogo.supervise.processes import ProcessRef, load_stat, send_signal
 from gonogo.supervise.rank_record import load_rank_record
+from gonogo.watch.registry import versions
 from tests.supervise.nodes.cluster import ClusterRun, NewCluster
 from tests.supervise.runs import wait_until
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from gonogo.contract.tick import StackProbe, Tick
-from gonogo.judge.watch import WatchState, fold, look, start
 from gonogo.supervise.watcher.foresight import FORESIGHT_S, FORESIGHT_TWICE_S, halt_ahead
 from gonogo.supervise.watcher.halting import RECENT_ROUND_S
-from tests.judge.watch.streams import EPOCH, T0, Rank, World, order_of
+from gonogo.watch import WatchState, fold, look, start
+from tests.watch.streams import EPOCH, T0, Rank, World, order_of
 
 
 def standing(

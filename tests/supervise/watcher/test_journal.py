@@ -19,10 +19,10 @@ import pytest
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, RankProbe, Tick
-from gonogo.judge.watch import tick_digest
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.watcher.tails import Tails
+from gonogo.watch import tick_digest
 from tests.supervise.runs import build_test_order
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gonogo.judge.watch import RankSnapshot
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import (
     HALT_LIMIT_S,
@@ -24,6 +23,7 @@ from gonogo.supervise.watcher.halting import Halting
 from gonogo.supervise.watcher.leaving import Leaving
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.trainer.line_file import READ
+from gonogo.watch import RankSnapshot
 from tests.supervise.runs import build_test_order
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick
-from gonogo.judge.watch import dump_state, fold, lines_seen
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.journal import Journal, Memory
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.snapshots import EVERY_LINES, EVERY_S, FOLD_NAME, Bookmark, Snapshots
+from gonogo.watch import dump_state, fold, lines_seen
 from tests.supervise.runs import build_test_order, no_threads
 from tests.supervise.watcher.test_journal import beat
 

@@ -6,9 +6,9 @@ import pytest
 
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import Tick
-from gonogo.judge.watch.brought import ByBytes
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.tails import Tails
+from gonogo.watch.brought import ByBytes
 
 LONG = b"x" * (MAX_LINE_BYTES + 1)
 WRITTEN = {

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.finding import Finding, Severity
-from gonogo.judge.watch import start
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.shipping import Offline
 from gonogo.supervise.watcher.telling import SUSPECT_S, Telling
-from tests.judge.watch.streams import order_of
+from gonogo.watch import start
+from tests.watch.streams import order_of
 
 
 @pytest.mark.parametrize(

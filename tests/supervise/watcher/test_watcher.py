@@ -18,8 +18,6 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
-from gonogo.judge.watch import refold
-from gonogo.judge.watch.registry import versions
 from gonogo.rundir import load_all_lines, load_record
 from gonogo.supervise.end_request import KILL_NAME, load_request
 from gonogo.supervise.processes import send_signal
@@ -27,6 +25,8 @@ from gonogo.supervise.watcher.metrics_file import Snapshot, load_metrics
 from gonogo.supervise.watcher.recording import WATCHED_NAME
 from gonogo.supervise.watcher.shipping import Offline
 from gonogo.supervise.watcher.watcher import Watcher
+from gonogo.watch import refold
+from gonogo.watch.registry import versions
 from tests.supervise.runs import ROOT, NewRun, SupervisedRun, wait_until
 
 

@@ -1,0 +1,202 @@
+"""How does what was decided get its place in an experiment's chain? One append, whoever decided.
+
+An `Entry` says what was decided: by the judge (`judged`), by a person (`by_person`) or about
+conditions (`settled`). `append` gives it its place, digests, hash and signature.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gonogo.contract.canonical import digest, wire_value
+from gonogo.contract.decision import (
+    DECISION_V,
+    Cause,
+    Condition,
+    CriterionResult,
+    Decision,
+    DecisionKind,
+    Verdict,
+)
+from gonogo.contract.facts import Facts
+from gonogo.contract.order import JUDGE_VERSION
+from gonogo.contract.rules import Rules
+from gonogo.judge.gate.verdict import Judgement
+from gonogo.ledger.recorded import RecordedDecision, record_of, rule_digest
+from gonogo.ledger.sign import Purpose, SigningKey
+
+SERVICE_ACTOR = "gonogo"
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What was decided, before it has a place in a chain."""
+
+    kind: DecisionKind
+    verdict: Verdict | None
+    criteria: Sequence[CriterionResult] = ()
+    conditions: Sequence[Condition] = ()
+    diagnosis: str | None = None
+    rules: Json = field(default_factory=dict)
+    facts: Json = field(default_factory=dict)
+    judge_version: int = JUDGE_VERSION
+    actor: str = SERVICE_ACTOR
+    reason: str | None = None
+    weakened: Sequence[str] = ()
+    cause: Cause | None = None
+    never_ran: Sequence[str] = ()
+
+
+def judged(
+    judgement: Judgement,
+    rules: Rules,
+    facts: Facts,
+    *,
+    actor: str = SERVICE_ACTOR,
+    reason: str | None = None,
+    cause: Cause | None = None,
+) -> Entry:
+    """Return what the judge decided.
+
+    Args:
+        judgement: what `judge(facts, rules)` came to.
+        rules, facts: what it was judged by, exactly those.
+        actor: who asked.
+        reason: in words, where there is more to say than the criteria do.
+        cause: why the verdict is not GO, in words.
+    """
+    return Entry(
+        kind=DecisionKind.AUTO,
+        verdict=judgement.verdict,
+        criteria=judgement.criteria,
+        conditions=judgement.conditions,
+        diagnosis=judgement.diagnosis,
+        rules=rules.document(),
+        facts=facts.document(),
+        judge_version=rules.judge_version,
+        actor=actor,
+        reason=reason,
+        weakened=judgement.weakened,
+        cause=cause,
+    )
+
+
+def by_person(verdict: Verdict, *, actor: str, reason: str, never_ran: Sequence[str] = ()) -> Entry:
+    """Return what a person decided; it holds no facts and no rules of its own.
+
+    Args:
+        verdict: as the person said.
+        actor, reason: who, and why.
+        never_ran: of a finished experiment, the phases that never ran: the word starts none.
+    """
+    return Entry(
+        kind=DecisionKind.HUMAN, verdict=verdict, actor=actor, reason=reason, never_ran=never_ran
+    )
+
+
+def settled(
+    conditions: Iterable[Condition],
+    verdict: Verdict | None,
+    *,
+    criteria: Iterable[CriterionResult] = (),
+    rules: Json | None = None,
+    facts: Json | None = None,
+    actor: str = SERVICE_ACTOR,
+    reason: str | None = None,
+) -> Entry:
+    """Return that conditions were met, missed or waived.
+
+    Args:
+        conditions: in their new state.
+        verdict: of the experiment, with the conditions in their new state.
+        criteria: what their criteria said, where they were evaluated.
+        rules: `world_size` and `criteria` (condition → its criterion) of those that a run met or
+            did not meet; `approvals` (condition → how long it is waited for).
+        facts: `measures` (condition → what its criterion saw) of those; `approvals` (condition →
+            what the clock said).
+        actor, reason: who waived, and why.
+    """
+    return Entry(
+        kind=DecisionKind.CONDITION,
+        verdict=verdict,
+        criteria=list(criteria),
+        conditions=list(conditions),
+        rules=rules or {},
+        facts=facts or {},
+        actor=actor,
+        reason=reason,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in a chain a decision stands, and what it is about."""
+
+    id: str
+    seq: int = 1
+    """1, 2, … within the experiment."""
+    experiment: str
+    phase: str | None
+    run: str | None
+    at: str
+    """RFC 3339 UTC."""
+    prev_hash: str | None = None
+    """Hash of the experiment's decision before this one."""
+    supersedes: str | None = None
+    """Id of the decision that this one replaces."""
+
+
+def append(
+    entry: Entry, place: Place, key: SigningKey | None, *, more: Json | None = None
+) -> RecordedDecision:
+    """Return the recorded decision that an entry is at its place.
+
+    Args:
+        entry: what was decided.
+        place: where it stands.
+        key: the home's; None for a decision that nobody records, which is unsigned.
+        more: fields beside those of a decision; they are under the hash, too.
+    """
+    decision = Decision(
+        v=DECISION_V,
+        id=place.id,
+        seq=place.seq,
+        experiment=place.experiment,
+        phase=place.phase,
+        run=place.run,
+        kind=entry.kind,
+        verdict=entry.verdict,
+        criteria=list(entry.criteria),
+        conditions=list(entry.conditions),
+        diagnosis=entry.diagnosis,
+        rules=dict(entry.rules),
+        facts=dict(entry.facts),
+        rule_digest=rule_digest(entry.rules),
+        facts_digest=digest(entry.facts),
+        judge_version=entry.judge_version,
+        prev_hash=place.prev_hash,
+        actor=entry.actor,
+        reason=entry.reason,
+        at=place.at,
+        supersedes=place.supersedes,
+        weakened=list(entry.weakened),
+        cause=entry.cause,
+        never_ran=list(entry.never_ran),
+        key_id=key.key_id if key is not None else None,
+    )
+    document: dict[str, Any] = {**_said(decision), **wire_value(dict(more or {}))}
+    document["hash"] = record_of(document).content_hash()
+    if key is not None:
+        document["signature"] = key.sign(Purpose.DECISION, document["hash"])
+    return record_of(document)
+
+
+_WHERE_SAID = frozenset({"cause", "never_ran"})
+"""Fields that came after version 2: left out of the document where they say nothing."""
+
+
+def _said(decision: Decision) -> dict[str, Any]:
+    document = decision.wire()
+    return {name: value for name, value in document.items() if value or name not in _WHERE_SAID}

@@ -1,0 +1,278 @@
+"""Is a whole home, or a folder of exported decisions, what was recorded? `gonogo verify`.
+
+Every file is read, every digest, hash, signature, link and adoption checked; each problem names
+its decision and its file. No run directory is needed: that the evidence comes to the decision
+again is `gonogo replay`'s to say.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gonogo.contract.errors import Corrupt, NotFound, Rejected
+from gonogo.ledger.adoption import ADOPTED_FILE, Adoption, parse_adoption
+from gonogo.ledger.chain import Authority, Wrong, check_chain
+from gonogo.ledger.recorded import MAX_BYTES, RecordedDecision, load_decision
+from gonogo.ledger.sign import Trust
+from gonogo.rundir import load_bytes, open_file
+
+_DECISION = re.compile(r"\.?dec_.*\.json", re.DOTALL | re.IGNORECASE)
+_JSON = re.compile(r".*\.json", re.DOTALL | re.IGNORECASE)
+DECISIONS_FOLDER = "decisions"
+_ANCHOR = re.compile(r"[0-9a-f]{16,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong, or could not be verified."""
+
+    decision: str | None
+    """Its id; None where not even that can be read."""
+    path: str
+    """Its file."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What verifying came to."""
+
+    decisions: int
+    problems: list[Problem] = field(default_factory=list)
+    not_verified: list[str] = field(default_factory=list)
+    """What a single file could not show without its siblings, and what was not read."""
+    hashes: tuple[str, ...] = ()
+    """Of every decision that was read."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """The decision files of one folder, as far as they can be read."""
+
+    folder: Path
+    rows: dict[Path, RecordedDecision]
+    problems: list[Problem]
+    adopted: Adoption | None
+
+    def of(self, experiment: str) -> dict[Path, RecordedDecision]:
+        """Return the decisions of one experiment."""
+        rows = self.rows.items()
+        return {path: row for path, row in rows if row.decision.experiment == experiment}
+
+
+def load_shelf(folder: Path, trust: Trust, *, containing: str = "") -> Shelf:
+    """Return the decisions in a folder; what cannot be read is a problem, not an error.
+
+    Args:
+        folder: holds `*.json`, one decision each, and perhaps `adopted.json`.
+        trust: an adoption record counts only when one of these keys signed it.
+        containing: leave out files that do not contain this text.
+
+    Raises:
+        NotFound: no such folder.
+    """
+    if not folder.is_dir():
+        raise NotFound(f"{folder}: no such folder")
+    rows: dict[Path, RecordedDecision] = {}
+    problems: list[Problem] = []
+    try:
+        files = sorted(folder / name for name in os.listdir(folder) if name.endswith(".json"))
+    except OSError as error:  # an empty folder and one that nobody can look into are not the same
+        text = f"it cannot be listed: {error.strerror}"
+        problems, files = [Problem(decision=None, path=str(folder), text=text)], []
+    for path in files:
+        if path.name == ADOPTED_FILE or path.name.startswith(".") or not _has(path, containing):
+            continue
+        try:
+            rows[path] = load_decision(path)
+        except (Corrupt, NotFound) as error:
+            text = error.detail.removeprefix(f"{path}: ")
+            problems.append(Problem(decision=_named(path), path=str(path), text=text))
+    adopted, problem = load_adoption(folder, trust)
+    return Shelf(
+        folder=folder,
+        rows=rows,
+        problems=[*problems, *([problem] if problem is not None else [])],
+        adopted=adopted,
+    )
+
+
+def _has(path: Path, text: str) -> bool:
+    try:
+        with open_file(path) as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError:
+        return True  # reading it will say why
+    return len(raw) > MAX_BYTES or text.encode() in raw
+
+
+def _named(path: Path) -> str | None:
+    return path.stem if path.stem.startswith("dec_") else None
+
+
+def load_adoption(folder: Path, trust: Trust) -> tuple[Adoption | None, Problem | None]:
+    """Return the adoption record of a folder, if a trusted key signed it, and what is wrong."""
+    path = folder / ADOPTED_FILE
+    try:
+        adopted = parse_adoption(load_bytes(path))
+        text = adopted.problem(trust)
+    except FileNotFoundError:
+        return None, None
+    except OSError as error:
+        adopted, text = None, f"{error.strerror}"
+    except Corrupt as error:
+        adopted, text = None, error.detail
+    if text is None:
+        return adopted, None
+    return None, Problem(decision=None, path=str(path), text=text)
+
+
+def verify_folder(folder: Path, trust: Trust, *, among_others: bool = False) -> Verified:
+    """Return what is wrong with the decisions in a folder.
+
+    Args:
+        folder: of a home (`decisions/`), or of exported decisions.
+        trust: the keys that may have signed.
+        among_others: pass over files that neither hold a decision nor are named like one.
+
+    Raises:
+        NotFound: no such folder.
+    """
+    shelf = load_shelf(folder, trust)
+    ours = (*shelf.rows, folder / ADOPTED_FILE, folder)
+    problems = [
+        row
+        for row in shelf.problems
+        if not among_others or row.decision is not None or Path(row.path) in ours
+    ]
+    authority = Authority(trust=trust, adopted=shelf.adopted)
+    for experiment in sorted({row.decision.experiment for row in shelf.rows.values()}):
+        problems += _told(check_chain(shelf.of(experiment).values(), authority), shelf)
+    problems += _named_rightly(shelf)
+    problems += _adopted_missing(shelf)
+    return Verified(
+        decisions=len(shelf.rows),
+        problems=problems,
+        not_verified=list(_passed_over(folder, _DECISION if among_others else _JSON)),
+        hashes=tuple(row.decision.hash for row in shelf.rows.values()),
+    )
+
+
+def _passed_over(folder: Path, named: re.Pattern[str]) -> Iterator[str]:
+    """Tell of what looks like a decision to a person, and is not read: what it says nobody checked.
+
+    Args:
+        folder: its files are read, but for hidden ones and those with another suffix.
+        named: what a decision's file may be called there.
+    """
+    with suppress(OSError):  # `load_shelf` tells of it
+        for name in sorted(os.listdir(folder)):
+            path = folder / name
+            if path.is_dir():
+                if name != DECISIONS_FOLDER and _holds(path, named):
+                    yield f"{path}: what lies in a folder of its own: verify it by itself"
+            elif named.fullmatch(name) and (name.startswith(".") or not name.endswith(".json")):
+                yield f"{path}: no decision is read under such a name"
+
+
+def _holds(folder: Path, named: re.Pattern[str]) -> bool:
+    try:
+        return any(map(named.fullmatch, os.listdir(folder)))
+    except OSError:
+        return named is _JSON  # nobody can look into it
+
+
+def verify_file(path: Path, trust: Trust) -> Verified:
+    """Return what is wrong with one decision, its siblings in the same folder at hand.
+
+    Raises:
+        NotFound: no such file.
+    """
+    try:
+        recorded = load_decision(path)
+    except Corrupt as error:
+        text = error.detail.removeprefix(f"{path}: ")
+        return Verified(
+            decisions=0, problems=[Problem(decision=_named(path), path=str(path), text=text)]
+        )
+    experiment = recorded.decision.experiment
+    shelf = load_shelf(path.parent, trust, containing=experiment)
+    own = {**shelf.of(experiment), path: recorded}
+    authority = Authority(trust=trust, adopted=shelf.adopted)
+    wrong = check_chain(own.values(), authority)
+    shelf.rows[path] = recorded
+    return Verified(
+        decisions=1,
+        problems=[
+            *_told([row for row in wrong if not row.missing], shelf),
+            *(row for row in shelf.problems if row.path.endswith(ADOPTED_FILE)),
+        ],
+        hashes=(recorded.decision.hash,),
+        not_verified=[row.text.removeprefix("not verified: ") for row in wrong if row.missing],
+    )
+
+
+def _told(wrong: Iterable[Wrong], shelf: Shelf) -> list[Problem]:
+    paths = {id(row): str(path) for path, row in shelf.rows.items()}
+    by_name = {row.id: paths[id(row)] for row in shelf.rows.values()}
+    return [
+        Problem(decision=row.decision, path=by_name.get(row.decision, ""), text=row.text)
+        for row in wrong
+    ]
+
+
+def _named_rightly(shelf: Shelf) -> list[Problem]:
+    """One id is one decision: the same id twice hides one of the two."""
+    seen: dict[str, Path] = {}
+    found = []
+    for path, row in shelf.rows.items():
+        if row.id in seen:
+            text = f"the id stands in {seen[row.id].name}, too"
+            found.append(Problem(decision=row.id, path=str(path), text=text))
+        seen.setdefault(row.id, path)
+    return found
+
+
+def _adopted_missing(shelf: Shelf) -> list[Problem]:
+    """An adopted experiment of which nothing is left was removed as a whole."""
+    if shelf.adopted is None:
+        return []
+    there = {row.decision.experiment for row in shelf.rows.values()}
+    path = str(shelf.folder / ADOPTED_FILE)
+    return [
+        Problem(
+            decision=None,
+            path=path,
+            text=f"not verified: no decision of {experiment}, whose head was adopted, is there",
+        )
+        for experiment in sorted(shelf.adopted.heads.keys() - there)
+    ]
+
+
+def check_anchors(verified: Verified, anchors: Sequence[str], where: Path) -> Verified:
+    """Return what was verified, with a problem for each anchor that no decision has.
+
+    Args:
+        verified: what there is.
+        anchors: hashes that stand outside, as in an alert; 16 digits of one are enough.
+        where: what was verified.
+
+    Raises:
+        Rejected: an anchor is no hash.
+    """
+    missing = []
+    for anchor in anchors:
+        if _ANCHOR.fullmatch(anchor) is None:
+            raise Rejected(f"--anchor {anchor}: expected 16 to 64 hex digits of a decision's hash")
+        if not any(hash_.startswith(anchor) for hash_ in verified.hashes):
+            text = f"no decision has the hash {anchor}, which stands outside: it was removed"
+            missing.append(Problem(decision=None, path=str(where), text=text))
+    return replace(verified, problems=[*verified.problems, *missing])

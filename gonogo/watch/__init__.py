@@ -1,0 +1,50 @@
+"""What do heartbeats and the watcher's own observations add up to? Detectors and their fold.
+
+`start`, `fold` (one tick), `refold` (a whole directory), `dump_state` and `load_state` (a
+snapshot). A detector is one module in `detectors/` and one row in `registry.REGISTRY`.
+"""
+
+from gonogo.watch.byclock import has_arrived, watch_on
+from gonogo.watch.fold import (
+    armed,
+    fold,
+    fold_beats,
+    identity_ok,
+    latched,
+    lines_seen,
+    look,
+    start,
+)
+from gonogo.watch.recorded import BootRecord, WatchRecord, boots_of
+from gonogo.watch.refold import Refold, not_observed, refold, replay_watch
+from gonogo.watch.saved import dump_state, load_state
+from gonogo.watch.snapshot import RankSnapshot, Snapshot, snapshot
+from gonogo.watch.ticks import tick_digest
+from gonogo.watch.watch_state import WatchState
+
+__all__ = [
+    "BootRecord",
+    "RankSnapshot",
+    "Refold",
+    "Snapshot",
+    "WatchRecord",
+    "WatchState",
+    "armed",
+    "boots_of",
+    "dump_state",
+    "fold",
+    "fold_beats",
+    "has_arrived",
+    "identity_ok",
+    "latched",
+    "lines_seen",
+    "load_state",
+    "look",
+    "not_observed",
+    "refold",
+    "replay_watch",
+    "snapshot",
+    "start",
+    "tick_digest",
+    "watch_on",
+]

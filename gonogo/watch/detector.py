@@ -1,0 +1,110 @@
+"""What is a detector? A small pure object: settings from the order, a state of its own, no clock.
+
+Three kinds of event, one method each: a line (`Beat`), a tick of the watcher, and a `Step`: one
+completed step, merged over ranks. A method gets the detector's own state and returns the next one
+with what it found; what it never looks at, it does not override. The same object runs live, offline
+and in replay, so nothing but the arguments may decide.
+
+A new detector is one module in `detectors/` and one row in `registry.py`; its settings are a model
+in `gonogo.contract.watch`. Another package brings one through the entry point `gonogo.detectors`.
+
+Example: a detector that warns at the first step that took over a minute::
+
+    @dataclass(frozen=True, slots=True)
+    class Told:
+        told: bool = False
+
+    class Minute(Detector[Told]):
+        name = "minute"
+        sentence = "Warns once when a step takes over a minute."
+        State = Told
+
+        def observe_step(self, own: Told, step: Step, view: View) -> Seen[Told]:
+            slowest = step.slowest_s()
+            if own.told or slowest is None or slowest <= 60.0:
+                return own, []
+            text = f"step {step.step} took {slowest:.0f} s"
+            return Told(told=True), [found(view, self.name, Severity.WARN, episode="minute",
+                                           at=step.tick.ts, step=step.step, text=text)]
+"""
+
+from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel
+
+from gonogo.contract.finding import Finding
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.tick import Tick
+from gonogo.watch.step import Step
+from gonogo.watch.view import Beat, Run, View
+
+S = TypeVar("S")
+Seen = tuple[S, list[Finding]]
+
+EVERY_LINE = frozenset({"*"})
+
+
+class Detector(Generic[S]):
+    """One rule. Its state is a frozen dataclass of plain values (or None), so that it can be saved.
+
+    Args:
+        run: what was ordered, the settings of all detectors in it.
+    """
+
+    name: ClassVar[str]
+    sentence: ClassVar[str]
+    """What it finds and when, for docs/detectors.md."""
+    version: ClassVar[int] = 1
+    """Raised by any change that alters what is found; a run keeps the version in its order."""
+    State: ClassVar[Any] = None
+    """Class of its state, made without arguments at the start; None for a rule without one."""
+    Settings: ClassVar[type[BaseModel] | None] = None
+    """A plug-in's settings; those of D1 to D26 are in `gonogo.contract.watch.Watch`."""
+    lines: ClassVar[frozenset[str]] = frozenset()
+    """Messages of the lines that `observe_line` is given; `EVERY_LINE` for all of them."""
+    steps: ClassVar[bool] = False
+    """Whether `observe_step` is called."""
+    ticks: ClassVar[bool] = False
+    """Whether `observe_tick` is called; a tick that brings nothing leaves the state equal."""
+    observes: ClassVar[frozenset[str] | None] = None
+    """Kinds of observation that `observe_tick` looks at, where it looks at nothing else: it is not
+    called for a tick that brings none of them. None: it looks at the clock, too."""
+    deadline: ClassVar[bool] = False
+    """Whether a late tick is UNKNOWN to it: `observe_tick` is not called then."""
+    probes: ClassVar[bool] = False
+    """Whether it sees nothing without a watcher's probes and clock."""
+    code: ClassVar[OutcomeCode | None] = None
+    """Cause of a failure that a plug-in's halt names, else `diverged`; those of D1 to D26 are in
+    `gonogo.contract.outcome`."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        if self.Settings is None:
+            self.settings: Any = getattr(run.watch, self.name, None)
+        else:
+            self.settings = self.Settings.model_validate(run.watch.plugins.get(self.name, {}))
+
+    def begin(self) -> S:
+        """Return the state before the first event."""
+        state: Any = None if self.State is None else self.State()
+        return state  # type: ignore[no-any-return]  # `State` is the class of S
+
+    def observe_line(self, own: S, beat: Beat, view: View) -> Seen[S]:
+        """Observe one accepted line."""
+        return own, []
+
+    def observe_step(self, own: S, step: Step, view: View) -> Seen[S]:
+        """Observe one step that every rank has completed."""
+        return own, []
+
+    def observe_tick(self, own: S, tick: Tick, view: View) -> Seen[S]:
+        """Observe the watcher's clock and what it saw besides lines."""
+        return own, []
+
+    def armed(self, own: S, view: View) -> bool:
+        """Whether it could find something now; a silent disarming is to be seen."""
+        return True
+
+    def missing(self, own: S, view: View) -> str | None:
+        """Return what it could not observe, as a sentence for the decision, or None."""
+        return None

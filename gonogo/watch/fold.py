@@ -1,0 +1,298 @@
+"""What do heartbeats and ticks add up to? The one fold, live and offline.
+
+Guarantees: no clock and no file, so the same lines and ticks come to the same findings anywhere; a
+tick that brings nothing, is not late and finds nothing leaves the state equal, so it need not be
+recorded; a finding is returned once for each key. A late tick raises no deadline; a watcher that
+slept (> `SLEPT_S`) re-arms them all, once a step; the next times only its absence is left out.
+
+A state moves on in place: what `fold` was given is used up. `look` is the question what a tick
+without lines would find, and changes nothing.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import LinesSeen, Tick
+from gonogo.watch.absorb import absorb
+from gonogo.watch.detector import Seen
+from gonogo.watch.detectors import identity
+from gonogo.watch.guests import begin, failure_finding, failure_of
+from gonogo.watch.line_record import LineRecord, boots_in_front, by_seq
+from gonogo.watch.lines import Arrival
+from gonogo.watch.packages import ERRORS
+from gonogo.watch.processes import seen_by
+from gonogo.watch.step import Step
+from gonogo.watch.stream import RankStream
+from gonogo.watch.view import (
+    SLEPT_S,
+    Beat,
+    Observed,
+    Run,
+    Unreadable,
+    View,
+    is_late,
+)
+from gonogo.watch.watch_state import WatchState
+
+FIRST_CHARS = 80
+"""How much of the first unreadable line is kept."""
+_HOST = re.compile(r"[\w.-]{1,64}", re.ASCII)
+"""What a host may be called in what people read."""
+
+_AGAIN, _STALE = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT}), Arrival.STALE
+
+Sink = Callable[[int, Heartbeat, Arrival], None]
+"""Is given every line that came for the first time: rank, line, and what it was to the stream."""
+
+
+def start(order: Order, *, watched: bool = True) -> WatchState:
+    """Return the state before the first tick.
+
+    Args:
+        order: what the run was told; it names the detectors and their versions.
+        watched: False when ticks are made up from the lines themselves (no watch.jsonl).
+    """
+    run = Run(order=order, from_profile=frozenset(order.watch_from_profile))
+    detectors, own, failed = begin(run)
+    view = View(run=run, watched=watched)
+    return WatchState(view=view, detectors=detectors, own=own, failed=failed)
+
+
+def fold(
+    state: WatchState,
+    tick: Tick,
+    beats: Mapping[int, Sequence[bytes]],
+    sink: Sink | None = None,
+) -> tuple[WatchState, list[Finding]]:
+    """Return the state after a tick, and the findings that it raised.
+
+    Args:
+        state: after the tick before; used up.
+        tick: the watcher's clock and probes.
+        beats: rank → the complete raw lines that this tick brought.
+        sink: is given every line that is not a repetition.
+    """
+    parsed = {rank: _parsed(state.view, rank, lines, tick) for rank, lines in beats.items()}
+    brought = any(beats.values())
+    return fold_beats(state, tick, parsed, sink, brought=brought)
+
+
+def fold_beats(
+    state: WatchState,
+    tick: Tick,
+    beats: Mapping[int, list[Heartbeat]],
+    sink: Sink | None = None,
+    *,
+    brought: bool = False,
+) -> tuple[WatchState, list[Finding]]:
+    """Return what `fold` returns, from lines that are parsed already.
+
+    Args:
+        brought: whether lines came that were no heartbeats.
+    """
+    view, findings = state.view, list[Finding]()
+    view.note(tick)
+    late = view.is_late(tick)
+    brought = brought or any(beats.values()) or _probed(tick)
+    if view.started_mono is None and (brought or is_late(tick)):
+        view.started_mono = tick.mono
+    view.processes = seen_by(view.processes, tick)
+    view.hosts.update({row.node: row.host for row in tick.nodes if _HOST.fullmatch(row.host)})
+    for kind, payload in tick.observations.items():
+        view.observed[kind] = Observed(mono=tick.mono, ts=tick.ts, payload=payload)
+    if tick.late_s > SLEPT_S:
+        for stream in view.streams.values():
+            stream.rearm(tick.mono, tick.late_s)
+        view.processes = view.processes.passed_over(tick.late_s, tick.mono)
+        started_mono = tick.mono if view.started_mono is None else view.started_mono + tick.late_s
+        view.started_mono = min(tick.mono, started_mono)
+    for rank in sorted(beats):
+        _read(state, tick, rank, beats[rank], sink, findings)
+    _observe_tick(state, tick, late=late, findings=findings)
+    return state, findings
+
+
+def _pass_over(view: View, mono: float) -> None:
+    """Take the time out in which all ranks were silent at once, when one of them is heard again.
+
+    Their processes, or what carries their lines, stood still: nobody knows what else they missed.
+    """
+    silent_s = view.all_silent_s(mono)
+    if silent_s > 0.0:
+        for stream in view.streams.values():
+            stream.pass_over(silent_s, mono)
+
+
+def _probed(tick: Tick) -> bool:
+    return bool(tick.ranks or tick.agent or tick.stacks or tick.observations)
+
+
+def look(state: WatchState, tick: Tick) -> list[Finding]:
+    """Return what a tick without lines and probes would find now; the state stays as it is."""
+    findings = list[Finding]()
+    for row in state.looking_at_tick(tick):
+        try:
+            findings += row.observe_tick(state.own[row.name], tick, state.view)[1]
+        except ERRORS as error:
+            failure_of(row.name, error)  # a guest's: the tick itself will say so
+    return [finding for finding in findings if finding.key not in state.said]
+
+
+def _read(
+    state: WatchState,
+    tick: Tick,
+    rank: int,
+    beats: list[Heartbeat],
+    sink: Sink | None,
+    findings: list[Finding],
+) -> None:
+    """Fold the lines of one rank's file."""
+    view = state.view
+    beats = by_seq(beats)
+    record = view.lines.get(rank)
+    if record is None:
+        order = view.run.order
+        record = view.lines[rank] = LineRecord(run=order.run or None, attempt=order.attempt)
+    if record.boot is None:
+        for boot in boots_in_front(beats):
+            record.refuse(boot)
+    silent_s = view.run.watch.alive_lost.suspect_s
+    for beat in beats:
+        arrival = record.admit(beat)
+        if arrival in _AGAIN:
+            continue
+        if sink is not None:
+            sink(rank, beat, arrival)
+        if arrival is not _STALE:
+            _take(state, tick, beat, arrival, silent_s, findings)
+
+
+def _take(
+    state: WatchState,
+    tick: Tick,
+    beat: Heartbeat,
+    arrival: Arrival,
+    silent_s: float,
+    findings: list[Finding],
+) -> None:
+    """Fold one accepted line: its stream, the detectors that look at it, the step it may end."""
+    view, rank, mono = state.view, beat.rank, tick.mono
+    stream = view.streams.get(rank)
+    if stream is None:
+        stream = RankStream(rank=rank)
+    if mono - stream.heard_mono > silent_s and beat.boot == stream.boot:
+        _pass_over(view, mono)
+    stream = view.streams[rank] = absorb(stream, beat, mono, arrival)
+    looking = state.looking_at(beat.msg)
+    if looking:
+        event = Beat(beat, arrival, tick)
+        for row in looking:
+            _ask(state, row.name, row.observe_line, event, findings)
+    for step in state.steps.take(beat, stream, view, tick):
+        _observe_step(state, step, findings)
+
+
+def _ask(
+    state: WatchState,
+    name: str,
+    observe: Callable[[Any, Any, View], Seen[Any]],
+    event: Beat | Step | Tick,
+    findings: list[Finding],
+) -> None:
+    """Have a detector observe an event; a guest that raises an error is left out from here on."""
+    try:
+        state.own[name], found = observe(state.own[name], event, state.view)
+        if found:
+            _raise(state, found, findings)
+    except ERRORS as error:
+        state.leave_out({name: failure_of(name, error)})
+
+
+def _observe_step(state: WatchState, step: Step, findings: list[Finding]) -> None:
+    for row in state.looking_at_steps():
+        _ask(state, row.name, row.observe_step, step, findings)
+
+
+def _observe_tick(state: WatchState, tick: Tick, *, late: bool, findings: list[Finding]) -> None:
+    """Let the detectors look; those with deadlines only when the tick is not late."""
+    for row in state.looking_at_tick(tick):
+        if not (late and row.deadline):
+            _ask(state, row.name, row.observe_tick, tick, findings)
+    if state.failed:
+        failed = state.failed.items()
+        rows = [failure_finding(name, text, tick, state.view) for name, text in failed]
+        _raise(state, rows, findings)
+
+
+def _raise(state: WatchState, found: Iterable[Finding], findings: list[Finding]) -> None:
+    for finding in found:
+        if finding.key in state.said:
+            continue
+        state.said.add(finding.key)
+        findings.append(finding)
+        if finding.severity is not Severity.HALT:
+            continue
+        if state.latched is None:
+            state.latched = finding
+        if finding.act in (None, Act.NOW):
+            state.view.ends = True
+
+
+def _parsed(view: View, rank: int, lines: Sequence[bytes], tick: Tick) -> list[Heartbeat]:
+    """Return a rank's heartbeats among lines; what is none, or another rank's, is counted."""
+    parsed: list[Heartbeat] = []
+    for raw in lines:
+        if not raw or raw.isspace():
+            continue
+        try:
+            beat = parse_heartbeat(raw)
+        except Corrupt:
+            _count_unreadable(view, rank, raw, tick)
+            continue
+        if beat.rank == rank:
+            parsed.append(beat)
+        else:
+            _count_unreadable(view, rank, raw, tick)
+    return parsed
+
+
+def _count_unreadable(view: View, rank: int, raw: bytes, tick: Tick) -> None:
+    found = view.unreadable.get(rank)
+    if found is None:
+        first = raw[:FIRST_CHARS].decode("utf-8", "replace")
+        found = view.unreadable[rank] = Unreadable(first=first, since_mono=tick.mono)
+    found.count += 1
+
+
+def latched(state: WatchState) -> Finding | None:
+    """Return the first halt finding, which decides; later ones are recorded only."""
+    return state.latched
+
+
+def armed(state: WatchState) -> dict[str, bool]:
+    """Return which detectors could find something now; a silent disarming is to be seen."""
+    found = dict[str, bool].fromkeys((*(row.name for row in state.detectors), *state.failed), False)
+    for row in state.looking():
+        try:
+            found[row.name] = row.armed(state.own[row.name], state.view)
+        except ERRORS as error:
+            failure_of(row.name, error)  # a guest that cannot say so is not
+    return found
+
+
+def identity_ok(state: WatchState) -> bool | None:
+    """Return True when every rank runs what was ordered, False on a difference, else None."""
+    told = state.own.get(Name.IDENTITY)
+    return None if told is None else identity.equals_order(told, state.view)
+
+
+def lines_seen(state: WatchState, ranks: Iterable[int]) -> dict[str, LinesSeen]:
+    """Return how far the lines of `ranks` have been read, for the tick that brought them."""
+    found = {str(rank): state.view.lines[rank].seen() for rank in ranks if rank in state.view.lines}
+    return {rank: seen for rank, seen in found.items() if seen is not None}

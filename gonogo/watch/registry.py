@@ -1,0 +1,255 @@
+"""Which detectors are there? D1 to D26 in order, and those that other packages bring.
+
+A new detector is one module in `detectors/` and one row here. Another package brings one by the
+entry point `gonogo.detectors`, whose value is a subclass of `Detector`. One that cannot be had
+refuses every new order here, and harms no run that is watched or judged: it is not installed.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from gonogo.contract.errors import Rejected
+from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.outcome import CLASS_OF, SHOWN_BY_LINES, OutcomeClass, OutcomeCode, code_of
+from gonogo.contract.outcome import Detector as Name
+from gonogo.watch.detector import Detector
+from gonogo.watch.detectors.alive_lost import AliveLost
+from gonogo.watch.detectors.checkpoint_overdue import CheckpointOverdue
+from gonogo.watch.detectors.disk import Disk
+from gonogo.watch.detectors.divergence import Divergence
+from gonogo.watch.detectors.first_loss import FirstLoss
+from gonogo.watch.detectors.frozen import Frozen
+from gonogo.watch.detectors.gate_collapse import GateCollapse
+from gonogo.watch.detectors.gradients import Gradients
+from gonogo.watch.detectors.hardware import Hardware
+from gonogo.watch.detectors.hygiene import Hygiene
+from gonogo.watch.detectors.identity import IdentityEqual
+from gonogo.watch.detectors.imbalance import Imbalance
+from gonogo.watch.detectors.implausible_speed import ImplausibleSpeed
+from gonogo.watch.detectors.loader import Loader
+from gonogo.watch.detectors.memory_leak import MemoryLeak
+from gonogo.watch.detectors.memory_limit import MemoryLimit
+from gonogo.watch.detectors.no_first_heartbeat import NoFirstHeartbeat
+from gonogo.watch.detectors.non_finite import NonFinite
+from gonogo.watch.detectors.process_death import ProcessDeath
+from gonogo.watch.detectors.rank_divergence import RankDivergence
+from gonogo.watch.detectors.restart_storm import RestartStorm
+from gonogo.watch.detectors.section_deadline import SectionDeadline
+from gonogo.watch.detectors.slow import Slow
+from gonogo.watch.detectors.stall import Stall
+from gonogo.watch.detectors.straggler import Straggler
+from gonogo.watch.detectors.watcher import WatcherAway
+from gonogo.watch.packages import load_points
+from gonogo.watch.view import Run
+
+Kind = type[Detector[Any]]
+
+REGISTRY: tuple[Kind, ...] = (
+    ProcessDeath,
+    NoFirstHeartbeat,
+    AliveLost,
+    Stall,
+    SectionDeadline,
+    RankDivergence,
+    Straggler,
+    Slow,
+    Frozen,
+    NonFinite,
+    Divergence,
+    Gradients,
+    GateCollapse,
+    Imbalance,
+    MemoryLeak,
+    MemoryLimit,
+    Loader,
+    Hygiene,
+    Disk,
+    CheckpointOverdue,
+    ImplausibleSpeed,
+    IdentityEqual,
+    WatcherAway,
+    Hardware,
+    RestartStorm,
+    FirstLoss,
+)
+"""D1 to D26 in order."""
+
+RELEASE_0_1 = (
+    "process_death",
+    "no_first_heartbeat",
+    "alive_lost",
+    "stall",
+    "section_deadline",
+    "rank_divergence",
+    "slow",
+    "non_finite",
+    "hygiene",
+    "identity",
+    "first_loss",
+)
+"""The detectors of an order that names none: release 0.1 made it."""
+
+PLUGINS = "gonogo.detectors"
+
+
+@cache
+def _brought() -> tuple[tuple[Kind, ...], tuple[str, ...]]:
+    """Return the detectors that installed packages bring, and what is wrong with the others.
+
+    One whose name several bring is none of theirs: which of them an order meant nobody knows.
+    """
+    found: dict[str, Kind] = {}
+    wrong: list[str] = []
+    several: set[str] = set()
+    for _, value, kind, failed in load_points(PLUGINS):
+        if failed is not None:
+            wrong.append(f"{value} {failed}")
+        elif not (isinstance(kind, type) and issubclass(kind, Detector)):
+            wrong.append(f"{value} is no Detector")
+        elif (untold := _untold(kind)) is not None:
+            wrong.append(f"{value}: {untold}")
+        elif kind.name in found or kind.name in {row.name for row in REGISTRY}:
+            wrong.append(f"there is a detector {kind.name!r} already")
+            several.add(kind.name)
+        else:
+            found[kind.name] = kind
+    only = (kind for name, kind in found.items() if name not in several)
+    return tuple(only), tuple(f"entry point {PLUGINS}: {text}" for text in wrong)
+
+
+def _untold(kind: Kind) -> str | None:
+    """Return what a class does not say, or says otherwise than a detector does; None where it does.
+
+    The watch asks for it outside of the rule itself, where an error would be the watch's own.
+    """
+    name, version, observes = getattr(kind, "name", None), kind.version, kind.observes
+    if not isinstance(name, str) or not name:
+        return f"its `name` is {name!r}, which is no text"
+    if type(version) is not int or version < 1:
+        return f"its `version` is {version!r}; expected 1 or more"
+    for what, said in (("lines", kind.lines), ("observes", observes or frozenset())):
+        if not (isinstance(said, frozenset) and all(isinstance(row, str) for row in said)):
+            return f"its `{what}` is {said!r}; expected a frozenset of texts"
+    if kind.code is not None and not (isinstance(kind.code, OutcomeCode) and _fails(kind.code)):
+        return f"its `code` is {kind.code!r}; expected an OutcomeCode of a run that failed"
+    return None
+
+
+def _fails(code: OutcomeCode) -> bool:
+    """Say whether a run that ends so has failed: a halt is no success, and no person's doing."""
+    return CLASS_OF[code] not in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR)
+
+
+def plugins() -> tuple[Kind, ...]:
+    """Return the detectors that installed packages bring, by name.
+
+    Raises:
+        Rejected: an entry point that cannot be loaded, is no detector, or takes a name that is
+            taken.
+    """
+    found, wrong = _brought()
+    if wrong:
+        raise Rejected(wrong[0])
+    return found
+
+
+def all_detectors() -> tuple[Kind, ...]:
+    """Return every detector that can be had here: ours as D1 to D26, then other packages'."""
+    return (*REGISTRY, *_brought()[0])
+
+
+def is_ours(name: str) -> bool:
+    """Say whether a detector is one of D1 to D26."""
+    return any(row.name == name for row in REGISTRY)
+
+
+def shown_by_lines(findings: Iterable[Finding]) -> Finding | None:
+    """Return the halt of ours by which a run had failed, where its own lines show that.
+
+    One of another cause that waits for a checkpoint, or ends nothing, hides none found meanwhile.
+
+    Args:
+        findings: of the run, in the order in which they were made.
+    """
+    for halt in findings:
+        if halt.severity is not Severity.HALT or halt.act is Act.PAGE:
+            continue
+        if is_ours(halt.detector) and cause_of(halt) in SHOWN_BY_LINES:
+            return halt
+        if halt.act is not Act.AT_CHECKPOINT:
+            return None
+    return None
+
+
+def cause_of(halt: Finding) -> OutcomeCode:
+    """Return the cause that a halt names, of another package's detector, too.
+
+    Where the disk itself has no room or no inodes, that is its host's; what a quota refuses is the
+    run's own.
+    """
+    name, value, threshold = halt.detector, halt.value, halt.threshold
+    if name == Name.DISK and value is not None and threshold is not None and value < threshold:
+        return OutcomeCode.DISK_FULL
+    return cause_of_any(name)
+
+
+def cause_of_any(name: str) -> OutcomeCode:
+    """Return the cause that any halt of a detector names."""
+    if not is_ours(name):
+        brought = next((row.code for row in _brought()[0] if row.name == name), None)
+        if brought is not None:
+            return brought
+    return code_of(name)
+
+
+def versions() -> dict[str, int]:
+    """Return what an order made now says: detector → version of its rule.
+
+    Raises:
+        Rejected: as `plugins` does, so that no run is made without a detector that is meant.
+    """
+    return {str(row.name): row.version for row in (*REGISTRY, *plugins())}
+
+
+def present() -> dict[str, int]:
+    """Return what can be had here: detector → version of its rule."""
+    return {str(row.name): row.version for row in all_detectors()}
+
+
+def unknown_versions(detectors: Mapping[str, int]) -> dict[str, int]:
+    """Return our own detectors that an order names in a version that none of them ever had."""
+    known = {str(row.name): row.version for row in REGISTRY}
+    return {
+        name: version
+        for name, version in sorted(detectors.items())
+        if name in known and not 1 <= version <= known[name]
+    }
+
+
+def missing_text(name: str) -> str:
+    """Return how the sentence begins about a detector that the order names and is not here."""
+    return f"the order names detector {name[:64]!r}, which is not installed here"
+
+
+def missing_detectors(run: Run) -> list[str]:
+    """Return what the order names and is not here, one sentence each: detectors and versions."""
+    here = present()
+    found = []
+    for name, version in sorted(run.order.detectors.items()):
+        if name not in here:
+            found.append(missing_text(name))
+        elif not 1 <= version <= here[name]:
+            found.append(f"{missing_text(name)} in version {version}")
+    return found
+
+
+def failed_text(name: str) -> str:
+    """Return how the sentence begins about another package's detector that raised an error."""
+    return f"the detector {name[:64]!r} of another package failed"
+
+
+def ordered_detectors(run: Run) -> tuple[Kind, ...]:
+    """Return the detectors that watch a run: those that its order names."""
+    named = run.order.detectors or dict.fromkeys(RELEASE_0_1, 1)
+    return tuple(row for row in all_detectors() if row.name in named)

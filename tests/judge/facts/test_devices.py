@@ -1,0 +1,185 @@
+"""Which utilisation has a step? Its own samples', a recent one's, or none."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gonogo.contract.device import DeviceSample
+from gonogo.judge.facts.devices import (
+    STALE_S,
+    lay_over,
+    memory_by_step,
+    ratio_by_step,
+    utilisation_by_step,
+)
+from gonogo.watch.device_rows import DeviceRows
+from tests.data.make_runs import healthy_ranks, order_of
+from tests.judge.runs import lines_of, record_of
+
+
+def said(
+    mono: float,
+    util: float | None,
+    rank: int | None = 0,
+    uuid: str = "GPU-a",
+    mem_used_mb: float | None = None,
+) -> DeviceSample:
+    return DeviceSample(
+        ts=1e9 + mono, mono=mono, uuid=uuid, rank=rank, util=util, mem_used_mb=mem_used_mb
+    )
+
+
+def of_one(samples: list[DeviceSample], *steps: tuple[float, float]) -> dict[int, float]:
+    windows = {0: dict(enumerate(steps, start=1))}
+    return utilisation_by_step(samples, windows)[0]
+
+
+def test_a_step_has_the_mean_of_the_samples_that_fall_in_it() -> None:
+    samples = [said(1.0, 10.0), said(2.0, 90.0), said(3.0, 100.0), said(9.0, 0.0)]
+    assert of_one(samples, (2.0, 3.0), (0.0, 8.0)) == {1: 95.0, 2: pytest.approx(200 / 3)}
+
+
+def test_samples_whose_sum_no_double_holds_end_no_judging() -> None:
+    samples = [said(1.0, 1.5e308), said(2.0, 1.5e308)]
+    assert of_one(samples, (0.0, 3.0)) == {1: pytest.approx(1.5e308)}
+
+
+def test_a_step_without_a_sample_takes_the_latest_one_that_is_not_stale() -> None:
+    samples = [said(1.0, 10.0), said(5.0, 90.0)]
+    found = of_one(samples, (5.1, 5.9), (6.0, 20.0), (6.0, 20.1), (0.1, 0.9), (1.1, 1.9))
+    assert found == {1: 90.0, 2: 90.0, 5: 10.0}
+
+
+def test_a_sample_after_the_step_says_nothing_about_it() -> None:
+    assert of_one([said(2.0, 90.0)], (0.0, 1.0)) == {}
+
+
+def test_what_is_unknown_or_nobodys_is_no_sample() -> None:
+    assert of_one([said(1.0, None), said(1.0, 50.0, rank=None)], (0.0, 2.0)) == {}
+
+
+def test_each_rank_has_its_own_samples() -> None:
+    samples = [said(1.0, 96.0, 0), said(1.1, 30.0, 1, "GPU-b")]
+    windows = {0: {7: (0.0, 2.0)}, 1: {7: (0.0, 2.0)}, 2: {7: (0.0, 2.0)}}
+    assert utilisation_by_step(samples, windows) == {0: {7: 96.0}, 1: {7: 30.0}, 2: {}}
+
+
+def test_the_memory_of_a_step_is_the_most_that_was_in_use_and_of_two_readings_the_higher() -> None:
+    samples = [
+        said(1.0, None, mem_used_mb=50.0),
+        said(2.0, 90.0, mem_used_mb=70.0),
+        said(2.0, 90.0, mem_used_mb=60.0),
+        said(3.0, 90.0),
+    ]
+    windows = {0: {1: (0.0, 2.5), 2: (2.6, 4.0), 3: (2.6, 3 + STALE_S)}, 1: {1: (0.0, 2.5)}}
+    assert memory_by_step(samples, windows) == {0: {1: 70.0, 2: 70.0}, 1: {}}
+    assert memory_by_step(reversed(samples), windows) == memory_by_step(samples, windows)
+
+
+def test_the_ratio_is_lowest_to_highest_and_the_same_on_every_rank() -> None:
+    util = {0: {1: 100.0, 2: 50.0, 3: 0.0}, 1: {1: 80.0, 2: 100.0, 3: 0.0, 4: 9.0}}
+    assert ratio_by_step(util) == {0: {1: 0.8, 2: 0.5}, 1: {1: 0.8, 2: 0.5}}
+    assert ratio_by_step({0: {1: 0.5}, 1: {1: 1.0}}) == {0: {1: 0.5}, 1: {1: 0.5}}
+
+
+def test_a_rank_without_samples_leaves_no_ratio() -> None:
+    assert ratio_by_step({0: {1: 100.0}, 1: {}}) == {0: {}, 1: {}}
+    assert ratio_by_step({}) == {}
+
+
+MOMENTS = st.integers(0, 400).map(lambda tenths: tenths / 10)
+SAMPLES = st.lists(
+    st.builds(
+        said,
+        MOMENTS,
+        st.one_of(st.none(), st.integers(0, 100).map(float)),
+        st.sampled_from([0, 1, None]),
+        st.sampled_from(["GPU-a", "GPU-b"]),
+    ),
+    max_size=30,
+)
+WINDOWS = {rank: {step: (step * 1.0, step + 0.9) for step in range(40)} for rank in (0, 1)}
+
+
+@given(SAMPLES, st.randoms(use_true_random=False))
+def test_order_and_repetition_change_nothing(
+    samples: list[DeviceSample], dice: random.Random
+) -> None:
+    shuffled = [*samples, *(dice.choices(samples, k=5) if samples else ())]
+    dice.shuffle(shuffled)
+    assert utilisation_by_step(samples, WINDOWS) == utilisation_by_step(shuffled, WINDOWS)
+
+
+@given(SAMPLES)
+def test_every_value_comes_from_samples_of_that_rank_and_fewer_samples_never_give_more_steps(
+    samples: list[DeviceSample],
+) -> None:
+    found = utilisation_by_step(samples, WINDOWS)
+    for rank, steps in found.items():
+        own = [row.util for row in samples if row.rank == rank and row.util is not None]
+        assert all(min(own) <= value <= max(own) for value in steps.values())
+    fewer = utilisation_by_step(samples[1:], WINDOWS)
+    assert all(set(fewer[rank]) <= set(found[rank]) for rank in found)
+    assert all(
+        0 <= value <= 1 for steps in ratio_by_step(found).values() for value in steps.values()
+    )
+
+
+@pytest.mark.parametrize("ahead_s", [-1e6, 0.0, 1e6])
+def test_a_device_of_another_host_is_placed_by_that_hosts_wall_clock(ahead_s: float) -> None:
+    """Hosts are booted at different times; the relay stamps what it takes over with its own.
+
+    The watcher's own host goes by the clock that cannot be set.
+    """
+    order = order_of().model_copy(update={"nodes": 2})
+    ranks = healthy_ranks(order)
+    samples = [
+        DeviceSample(
+            ts=line["ts"] - 0.1,
+            mono=line["mono"] - 0.1,
+            uuid="GPU-a",
+            rank=rank.rank,
+            util=10.0 + line["step"],
+        )
+        for rank in ranks
+        for line in rank.lines
+        if line["msg"] == "step_end"
+    ]
+    for line in ranks[1].lines:
+        line["mono"] += ahead_s
+    set_back = [
+        row.model_copy(update={"ts": row.ts - 3600.0}) if row.rank == 0 else row for row in samples
+    ]
+    record = record_of(order, lines=lines_of(ranks))
+    lay_over(record.ranks, set_back, order)
+    found = [row.told_by_devices["gpu_util"] for row in record.ranks.values()]
+    assert found == [{step: 10.0 + step for step in range(1, order.last_step + 1)}] * 2
+
+
+@pytest.mark.parametrize("by_s", [-3600.0, -12.0, 12.0, 3600.0])
+def test_a_step_of_another_hosts_wall_clock_moves_no_sample(by_s: float) -> None:
+    order = order_of().model_copy(update={"nodes": 2})
+    ranks, half = healthy_ranks(order), order.last_step // 2
+    samples = [
+        DeviceSample(
+            ts=line["ts"] - 0.1 + (by_s if line["step"] > half else 0.0),
+            mono=line["mono"] + 1e6,
+            own_mono=line["mono"] - 0.1,
+            uuid="GPU-b",
+            rank=1,
+            util=96.0 if line["step"] <= half else 5.0,
+        )
+        for line in ranks[1].lines
+        if line["msg"] == "step_end"
+    ]
+    record = record_of(order, lines=lines_of(ranks))
+    rows = DeviceRows()
+    rows.take(samples)
+    lay_over(record.ranks, rows, order)
+    owed = range(1, order.last_step + 1)
+    expected = {step: 96.0 if step <= half else 5.0 for step in owed}
+    assert record.ranks[1].told_by_devices["gpu_util"] == expected

@@ -1,0 +1,131 @@
+"""The fold is the witness: a halt that only the file has counts, and every difference is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.outcome import Detector
+from gonogo.judge.facts.findings import as_found, by_time, compare_findings, load_findings
+from gonogo.rundir import RunDir
+from tests.judge.runs import finding
+
+HALT = finding(Detector.STALL, rank=1, section="data", step=8)
+WARN = finding(Detector.STALL, Severity.WARN, rank=1, section="data", step=8).model_copy(
+    update={"key": HALT.key}
+)
+LOST = "stall (halt) on rank 1"
+
+
+def recorded(path: Path, *rows: Finding) -> RunDir:
+    run_dir = RunDir(path)
+    run_dir.findings.write_text("".join(row.model_dump_json() + "\n" for row in rows))
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    ("file", "fold", "counted", "differences"),
+    [
+        ([HALT], [HALT], [HALT], []),
+        ([], [HALT], [HALT], [f"findings.jsonl lacks {LOST}"]),
+        ([HALT], [], [HALT], [f"findings.jsonl has {LOST}, which the fold does not find"]),
+        (
+            [WARN],
+            [],
+            [],
+            ["findings.jsonl has stall (warn) on rank 1, which the fold does not find"],
+        ),
+        (
+            [HALT],
+            [WARN],
+            [WARN, HALT],
+            [f"findings.jsonl has {LOST} where the fold finds stall (warn) on rank 1"],
+        ),
+        (
+            [WARN],
+            [HALT],
+            [HALT],
+            [f"findings.jsonl has stall (warn) on rank 1 where the fold finds {LOST}"],
+        ),
+        # of two halts with one key that of the fold counts
+        (
+            [HALT.model_copy(update={"rank": None})],
+            [HALT],
+            [HALT],
+            [f"findings.jsonl has stall (halt) where the fold finds {LOST}"],
+        ),
+        # when it was told, and in which words, is no difference
+        ([HALT.model_copy(update={"at": 9.0, "text": "-"})], [HALT], [HALT], []),
+    ],
+)
+def test_what_counts_and_what_differs(
+    file: list[Finding],
+    fold: list[Finding],
+    counted: list[Finding],
+    differences: list[str],
+    tmp_path: Path,
+) -> None:
+    unreadable: list[str] = []
+    found = compare_findings(recorded(tmp_path, *file), fold, unreadable, by_wall=False)
+    assert sorted(found.findings, key=str) == sorted(counted, key=str)
+    assert (list(found.differences), unreadable) == (differences, [])
+
+
+def test_without_the_file_there_are_those_of_the_fold(tmp_path: Path) -> None:
+    assert load_findings(RunDir(tmp_path)) is None
+    assert compare_findings(RunDir(tmp_path), [HALT], [], by_wall=False).findings == (HALT,)
+
+
+def test_lines_that_are_no_findings_are_counted(tmp_path: Path) -> None:
+    run_dir = recorded(tmp_path, HALT)
+    with run_dir.findings.open("a") as stream:
+        stream.write("\n\nno finding\n{}\n")
+    unreadable: list[str] = []
+    assert load_findings(run_dir, unreadable) == [HALT]
+    assert unreadable == ["findings.jsonl: 2 lines cannot be read"]
+    assert load_findings(run_dir) == [HALT]
+
+
+def test_a_file_that_cannot_be_opened_holds_none(tmp_path: Path) -> None:
+    RunDir(tmp_path).findings.mkdir()
+    unreadable: list[str] = []
+    assert load_findings(RunDir(tmp_path), unreadable) == []
+    assert len(unreadable) == 1
+
+
+def test_the_first_comes_first_and_of_equals_the_lower_key() -> None:
+    rows = [
+        HALT.model_copy(update={"at": at, "key": key})
+        for at, key in ((2.0, "a"), (1.0, "c"), (1.0, "b"))
+    ]
+    assert [row.key for row in by_time(rows)] == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("folded", "more", "order"),
+    [
+        ([(9.0, "b"), (3.0, "a"), (3.0, "c"), (4.0, "d"), (2.0, "e")], [], "bacde"),
+        ([(9.0, "b"), (3.0, "a"), (10.0, "c")], [(9.5, "x"), (1.0, "y")], "ybaxc"),
+        ([(1.0, "c"), (1.0, "b"), (2.0, "a")], [(1.0, "a")], "abca"),
+        ([(1.0, "a")], [(1.0, "b")], "ab"),
+    ],
+    ids=["set back twice", "others in between", "never set back", "at one moment"],
+)
+def test_a_wall_clock_that_is_set_back_makes_no_later_finding_the_first(
+    folded: list[tuple[float, str]], more: list[tuple[float, str]], order: str
+) -> None:
+    """Zero gradients at step 6, the clock set back by an hour, and then the file ends."""
+    rows, others = (
+        [HALT.model_copy(update={"at": at, "key": key}) for at, key in each]
+        for each in (folded, more)
+    )
+    assert "".join(row.key for row in as_found(rows, others)) == order
+
+
+def test_facts_before_version_4_go_by_the_wall_clock(tmp_path: Path) -> None:
+    rows = [HALT.model_copy(update={"at": at, "key": key}) for at, key in ((9.0, "b"), (3.0, "a"))]
+    for by_wall, first in ((False, "b"), (True, "a")):
+        found = compare_findings(RunDir(tmp_path), rows, [], by_wall=by_wall).findings
+        assert found[0].key == first

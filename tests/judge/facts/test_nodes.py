@@ -1,0 +1,80 @@
+"""What nodes left of their parts is what exit.json seals, or is told of."""
+
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.node import NodeExit
+from gonogo.contract.records import ExitRecord, PartSeals
+from gonogo.judge.facts.files import SmallFiles
+from gonogo.judge.facts.nodes import load_parts
+from gonogo.rundir import RunDir, file_seal, save_json
+from tests.judge.runs import SEAL, exit_record
+
+PART = NodeExit(node=1, host="h", boot_id="b", ended_at=1.0)
+
+
+def directory(path: Path, *, lines: bytes = b"") -> RunDir:
+    run_dir = RunDir(path)
+    save_json(run_dir.node_exit(1), PART.model_dump(mode="json"))
+    run_dir.node_watch(1).write_bytes(lines)
+    return run_dir
+
+
+def sealed(run_dir: RunDir) -> ExitRecord:
+    seals = PartSeals(exit=file_seal(run_dir.node_exit(1)), watch=file_seal(run_dir.node_watch(1)))
+    return exit_record().model_copy(update={"nodes": {"1": seals}})
+
+
+def test_a_part_that_is_the_sealed_one_is_read(tmp_path: Path) -> None:
+    run_dir, unreadable = directory(tmp_path, lines=b"a line\n"), list[str]()
+    known = sealed(run_dir)
+    run_dir.node_watch(1).write_bytes(b"a line\nand one that came later\n")
+    assert load_parts(run_dir, SmallFiles(run_dir), known, unreadable) == {1: PART}
+    assert unreadable == []
+
+
+@pytest.mark.parametrize("known", [None, exit_record()], ids=["no exit.json", "nothing sealed"])
+def test_what_nobody_sealed_is_not_looked_at(known: ExitRecord | None, tmp_path: Path) -> None:
+    unreadable: list[str] = []
+    assert load_parts(directory(tmp_path), SmallFiles(directory(tmp_path)), known, unreadable) == {}
+    assert unreadable == []
+
+
+def test_a_part_that_is_gone_is_told_of(tmp_path: Path) -> None:
+    run_dir, unreadable = directory(tmp_path), list[str]()
+    known = sealed(run_dir)
+    run_dir.node_exit(1).unlink()
+    assert load_parts(run_dir, SmallFiles(run_dir), known, unreadable) == {}
+    assert any("exit_node1.json" in text for text in unreadable)
+
+
+def test_what_is_not_the_sealed_one_is_told_of_by_its_name(tmp_path: Path) -> None:
+    run_dir, unreadable = directory(tmp_path, lines=b"a line\n"), list[str]()
+    known = sealed(run_dir)
+    run_dir.node_watch(1).write_bytes(b"another\n")
+    assert load_parts(run_dir, SmallFiles(run_dir), known, unreadable) == {1: PART}
+    assert unreadable == ["watch_node1.jsonl is not the one that exit.json seals"]
+    save_json(run_dir.node_exit(1), PART.model_copy(update={"host": "i"}).model_dump(mode="json"))
+    load_parts(run_dir, SmallFiles(run_dir), known, unreadable)
+    assert unreadable[1] == "exit_node1.json is not the one that exit.json seals"
+
+
+def test_a_follower_that_had_written_nothing_sealed_nothing(tmp_path: Path) -> None:
+    run_dir, unreadable = directory(tmp_path), list[str]()
+    known = sealed(run_dir)
+    run_dir.node_watch(1).unlink()
+    assert load_parts(run_dir, SmallFiles(run_dir), known, unreadable) == {1: PART}
+    assert unreadable == []
+
+
+def test_a_name_that_is_no_node_is_told_by_how_it_begins_and_the_others_are_read(
+    tmp_path: Path,
+) -> None:
+    run_dir, unreadable = directory(tmp_path), list[str]()
+    known = sealed(run_dir)
+    assert known.nodes is not None
+    others = {"+0123456789abcdefg": PartSeals(exit=SEAL, watch=SEAL), **known.nodes}
+    both = known.model_copy(update={"nodes": others})
+    assert load_parts(run_dir, SmallFiles(run_dir), both, unreadable) == {1: PART}
+    assert unreadable == ["exit.json: '+0123456789abcde' is no node"]

@@ -1,0 +1,192 @@
+"""The record is the same from files and from the database, whatever the lines went through."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.records import RankExit
+from gonogo.judge.facts import record
+from gonogo.judge.facts.findings import Compared, compare_findings
+from gonogo.judge.facts.lines import read_lines
+from gonogo.judge.facts.record import build_run_record, load_run
+from tests.data.make_runs import healthy_ranks, order_of
+from tests.judge.conftest import CopyRun
+from tests.judge.runs import exit_record, facts_of, lines_of
+
+ORDER = order_of()
+LINES = lines_of(healthy_ranks(ORDER))
+
+
+def test_a_line_said_twice_counts_once() -> None:
+    read = read_lines(0, [*LINES[0], *LINES[0][:7]])
+    assert (read.steps.count, read.conflicts, read.unreadable) == (len(LINES[0]), 0, 0)
+
+
+def test_two_different_lines_of_one_seq_are_two_writers() -> None:
+    other = LINES[0][4].replace(b'"step":1', b'"step":2')
+    assert read_lines(0, [*LINES[0], other]).conflicts == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json",
+        b"[1, 2]",
+        b"\xff\xfe{}",
+        b'{"v": 1}',
+        LINES[0][0][:-20],
+        LINES[0][4].replace(b'"seq":5', b'"seq":-5'),
+        LINES[0][3].replace(b'"lr":', b'"tokens":1' + b"0" * 40 + b',"lr":'),
+        b'{"text": "' + b"x" * 70_000 + b'"}',
+        LINES[0][4].replace(b'"boot0"', b'"\\ud800"'),
+    ],
+    ids=["text", "list", "utf8", "fields", "torn", "seq", "huge", "long", "surrogate"],
+)
+def test_what_is_no_heartbeat_is_counted_and_never_digested(line: bytes) -> None:
+    read = read_lines(0, [*LINES[0], line])
+    assert (read.steps.count, read.unreadable) == (len(LINES[0]), 1)
+    record = build_run_record(ORDER, {0: [*LINES[0], line]})
+    assert facts_of(record) == facts_of(build_run_record(ORDER, {0: LINES[0]}))
+
+
+def test_a_line_of_another_rank_is_not_this_rank_s() -> None:
+    read = read_lines(0, [*LINES[0], LINES[1][3]])
+    assert (read.steps.count, read.unreadable) == (len(LINES[0]), 1)
+
+
+@given(seed=st.integers(0, 2**32), twice=st.floats(0, 0.4))
+@settings(max_examples=20, deadline=None)
+def test_facts_are_equal_under_duplicated_and_reordered_lines(seed: int, twice: float) -> None:
+    chance = random.Random(seed)
+    mixed = {}
+    for rank, lines in LINES.items():
+        copies = [line for line in lines for _ in range(1 + (chance.random() < twice))]
+        mixed[rank] = chance.sample(copies, len(copies))
+    assert facts_of(build_run_record(ORDER, mixed)) == facts_of(build_run_record(ORDER, LINES))
+
+
+def test_a_directory_without_recorded_findings_is_watched_again(copy_run: CopyRun) -> None:
+    folder = copy_run("stalled")
+    recorded = load_run(folder).findings
+    (folder / "findings.jsonl").unlink()
+    again = load_run(folder)
+    assert again.findings == recorded
+    assert [text.split(" (")[0] for text in again.unrecorded] == ["findings.jsonl lacks stall"] * 2
+    assert [row.severity for row in recorded] == ["suspect", "halt"]
+
+
+def test_lines_in_memory_are_ours_and_lack_no_device_sample() -> None:
+    record = build_run_record(ORDER, LINES)
+    assert (record.devices_gone, record.predecessor) == (0, False)
+
+
+def test_the_exits_of_exit_json_stand_for_ranks_whose_own_nobody_gave() -> None:
+    said = exit_record()
+    assert set(build_run_record(ORDER, LINES, said).rank_exits) == {0, 1}
+    assert build_run_record(ORDER, LINES, said, rank_exits={}).rank_exits == {}
+    own = {1: RankExit(code=3, at=1.0)}
+    assert build_run_record(ORDER, LINES, said, rank_exits=own).rank_exits == own
+    assert build_run_record(ORDER, LINES, None, rank_exits=own).rank_exits == own
+
+
+@pytest.mark.parametrize(("facts_v", "heard"), [(1, {0}), (2, {0, 1})])
+def test_who_was_never_heard_may_have_left_an_exit(
+    facts_v: int, heard: set[int], copy_run: CopyRun
+) -> None:
+    folder = copy_run("healthy")
+    assert load_run(folder).strays == ()
+    order = json.loads((folder / "order.json").read_text())
+    (folder / "order.json").write_text(json.dumps({**order, "facts_v": facts_v}))
+    for rank in (0, 1):
+        (folder / f"exit_rank{rank}.json").write_text('{"v": 1, "code": 0, "at": 1.0}')
+    (folder / "heartbeat_rank1.jsonl").unlink()
+    record = load_run(folder)
+    assert (set(record.rank_exits), record.strays) == (heard, (1,))
+
+
+@pytest.mark.parametrize("name", ["heartbeat_rank1.jsonl", "watch.jsonl"])
+def test_a_growing_file_that_cannot_be_opened_is_named(name: str, copy_run: CopyRun) -> None:
+    folder = copy_run("healthy")
+    (folder / name).unlink()
+    assert load_run(folder).unreadable == ()
+    (folder / name).symlink_to(folder / "nowhere")
+    record = load_run(folder)
+    assert [text.partition(" cannot")[0] for text in record.unreadable] == [name]
+    assert set(record.ranks) == ({0} if "rank1" in name else {0, 1})
+
+
+def test_a_torn_last_line_waits_for_its_end(copy_run: CopyRun) -> None:
+    folder = copy_run("healthy")
+    before = facts_of(load_run(folder))
+    with (folder / "heartbeat_rank0.jsonl").open("ab") as stream:
+        stream.write(b'{"v": 1, "ts": 17')
+    assert facts_of(load_run(folder)) == before
+
+
+def test_facts_hold_no_path_no_wall_time_and_no_bytes(copy_run: CopyRun) -> None:
+    folder = copy_run("stalled")
+    text = json.dumps(facts_of(load_run(folder)).document())
+    assert str(folder) not in text
+    assert "17600" not in text  # every stamp of the example begins so
+    assert "iso" not in text
+
+
+@pytest.mark.parametrize("ordered", [True, False], ids=["folded", "without an order"])
+@pytest.mark.parametrize(("facts_v", "first"), [(2, "late"), (3, "boot0")])
+def test_facts_of_version_2_order_processes_by_a_clock_that_may_step(
+    facts_v: int, first: str, ordered: bool, copy_run: CopyRun
+) -> None:
+    """The second process began after the clock was set back."""
+    folder = copy_run("healthy")
+    for name in ("watch.jsonl", *([] if ordered else ["order.json"])):
+        (folder / name).unlink()
+    path = folder / "heartbeat_rank0.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for seq, row in enumerate(rows[len(rows) // 2 :]):
+        row.update(boot="late", seq=seq, ts=row["ts"] - 1e6)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    boots = load_run(folder, facts_v=facts_v).ranks[0].boots
+    assert boots[0].boot == first
+    assert len(boots) == 2
+
+
+@pytest.mark.parametrize(("facts_v", "told"), [(3, True), (4, False)])
+def test_facts_of_version_3_keep_what_was_told_of_a_step_that_was_made_again(
+    facts_v: int, told: bool, copy_run: CopyRun
+) -> None:
+    """A second process makes the last step again, and tells no loss of it."""
+    folder = copy_run("healthy")
+    (folder / "watch.jsonl").unlink()
+    path = folder / "heartbeat_rank0.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    last = max(row["step"] for row in rows)
+    again = [row for row in rows if row["step"] == last and row["msg"].startswith("step_")]
+    rows += [
+        {**row, "boot": "late", "seq": seq, "mono": row["mono"] + 9, "ts": row["ts"] + 9}
+        for seq, row in enumerate(again)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    steps = load_run(folder, facts_v=facts_v).ranks[0]
+    assert len(steps.boots) == 2
+    assert (last in steps.samples("loss")) is told
+
+
+@pytest.mark.parametrize(("facts_v", "by_wall"), [(2, True), (3, True), (4, False)])
+def test_facts_of_version_4_take_the_first_finding_from_the_fold(
+    facts_v: int, by_wall: bool, copy_run: CopyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def compared(*given: Any, by_wall: bool) -> Compared:
+        asked.append(by_wall)
+        return compare_findings(*given, by_wall=by_wall)
+
+    monkeypatch.setattr(record, "compare_findings", compared)
+    load_run(copy_run("healthy"), facts_v=facts_v)
+    assert asked == [by_wall]

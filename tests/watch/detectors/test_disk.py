@@ -1,0 +1,683 @@
+"""D19: a disk that is full, or nearly so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.finding import Act, Finding, Severity, Source
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.watch import armed
+from gonogo.watch.detectors.disk import PAGED_S
+from gonogo.watch.registry import cause_of
+from tests.watch.detectors.host import checkpoint, disk, host_order, tell
+from tests.watch.streams import T0, Watched, World, every, watch
+
+REFUSALS = [
+    ("OSError", "[Errno 28] No space left on device: '/runs/x/checkpoints/.step_000020.draft'"),
+    ("OSError", "[Errno 30] Read-only file system"),
+    ("OSError", "[Errno 122] Disk quota exceeded"),
+    ("CheckpointFailure", "[Errno 28] No space left on device"),
+    ("PutError", "write /mnt/x: no space left on device"),
+    ("SystemError", "ENOSPC"),
+    ("SystemError", "checkpoint: EROFS"),
+    ("RuntimeError", "PytorchStreamWriter failed writing file data/3: No space left on device"),
+]
+OTHER_ERRORS = [
+    ("OSError", "[Errno 2] No such file or directory: 'x'"),
+    ("OSError", "[Errno 280] no such number"),
+    ("KeyError", "ENOSPCS"),
+    ("OSError", "[Errno 5] Input/output error"),
+    ("RuntimeError", "CUDA error: an illegal memory access was encountered"),
+    ("CheckpointFailure", "on rank 0"),
+    ("OSError", None),
+]
+
+
+SOON: dict[str, Any] = {"every_steps": 20}
+"""A cadence by which a checkpoint is always due within ten seconds."""
+
+
+def steps_with_room(
+    *rooms: float,
+    mb: float | None = 1_000.0,
+    steps: int = 400,
+    cadence: Mapping[str, Any] = SOON,
+) -> World:
+    """A run that saved a checkpoint of `mb`, and then finds room every five seconds."""
+    world = World(host_order(steps=steps, checkpoint=cadence)).boot().steps(2)
+    if mb is not None:
+        tell(world, checkpoints=[checkpoint(2, mb=mb)])
+    for room in rooms:
+        world.steps(10)
+        tell(world, disk=disk(room))
+    return world.steps(2)
+
+
+def of_disk(seen: Watched) -> list[tuple[str, float | None]]:
+    return [(f.severity.value, f.threshold) for f in seen.findings if f.detector == "disk"]
+
+
+@pytest.mark.parametrize(("kind", "text"), REFUSALS)
+def test_a_write_that_the_file_system_refused_halts_at_once(kind: str, text: str) -> None:
+    world = World(host_order()).boot().steps(3)
+    world.ranks[0].say("error", type=kind, text=text)
+    (halt,) = watch(world.steps(1)).halts
+    assert (halt.detector, halt.rank, halt.section, halt.step) == ("disk", None, None, 3)
+    assert halt.act is Act.NOW
+    assert "refused a write" in halt.text
+
+
+NO_SPACE, READ_ONLY, QUOTA = (text for _, text in REFUSALS[:3])
+
+
+@pytest.mark.parametrize(
+    ("text", "free", "mb", "code"),
+    [
+        (NO_SPACE, 10.0, None, OutcomeCode.DISK_FULL),
+        (NO_SPACE, 63.9, 20.0, OutcomeCode.DISK_FULL),
+        (NO_SPACE, 64.0, 20.0, OutcomeCode.RESOURCE_LIMIT),
+        (NO_SPACE, 999.0, 1_000.0, OutcomeCode.DISK_FULL),
+        (NO_SPACE, 1_000.0, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
+        (NO_SPACE, None, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
+        (QUOTA, 10.0, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
+        (READ_ONLY, 10.0, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
+    ],
+)
+def test_a_disk_without_room_is_the_hosts_and_a_quota_the_runs(
+    text: str, free: float | None, mb: float | None, code: OutcomeCode
+) -> None:
+    world = World(host_order()).boot().steps(2)
+    if mb is not None:
+        tell(world, checkpoints=[checkpoint(2, mb=mb)])
+        world.steps(1)
+    if free is not None:
+        tell(world, disk=disk(free))
+    world.steps(1).ranks[0].say("error", type="OSError", text=text)
+    (halt,) = watch(world.steps(1)).halts
+    assert cause_of(halt) is code
+
+
+@pytest.mark.parametrize(
+    ("free_files", "code"),
+    [(0, OutcomeCode.DISK_FULL), (15, OutcomeCode.DISK_FULL), (16, OutcomeCode.RESOURCE_LIMIT)],
+)
+def test_a_disk_without_inodes_is_as_full_as_one_without_room(
+    free_files: int, code: OutcomeCode
+) -> None:
+    world = World(host_order()).boot().steps(2)
+    tell(world, disk=disk(50_000.0, free_files=free_files))
+    world.steps(1).ranks[0].say("error", type="OSError", text=NO_SPACE)
+    (halt,) = watch(world.steps(1)).halts
+    assert cause_of(halt) is code
+    left = f"{free_files} inodes" if code is OutcomeCode.DISK_FULL else "50000 MB"
+    assert halt.text.endswith(f"{left} were free where the run writes")
+
+
+@pytest.mark.parametrize(("kind", "text"), OTHER_ERRORS)
+def test_other_errors_are_not_the_disks(kind: str, text: str | None) -> None:
+    world = World(host_order()).boot().steps(3)
+    world.ranks[0].say("error", type=kind, text=text)
+    assert watch(world.steps(1)).findings == []
+
+
+def test_a_refusal_is_told_once() -> None:
+    world = World(host_order()).boot().steps(3)
+    for rank in world.ranks:
+        rank.say("error", type="OSError", text=REFUSALS[0][1])
+    assert len(watch(world.steps(1), stop_at_halt=False).halts) == 1
+
+
+@pytest.mark.parametrize(
+    ("free", "mb", "found"),
+    [
+        (5_000, 1_000, []),
+        (4_999, 1_000, [("warn", 5_000.0)]),
+        (5_000, 4_000, [("warn", 8_000.0)]),
+        (8_000, 4_000, []),
+        (1_000, 1_000, [("warn", 5_000.0)]),
+        (999, 1_000, [("warn", 5_000.0), ("halt", 1_000.0)]),
+        (0, 1_000, [("warn", 5_000.0), ("halt", 1_000.0)]),
+        (10, None, [("warn", 5_000.0)]),
+    ],
+    ids=str,
+)
+def test_room_is_held_against_the_last_checkpoint(
+    free: float, mb: float | None, found: list[tuple[str, float]]
+) -> None:
+    seen = watch(steps_with_room(free, free, free, mb=mb))
+    assert of_disk(seen) == found
+    assert {cause_of(halt) for halt in seen.halts} <= {OutcomeCode.DISK_FULL}
+
+
+def with_looks(*looks: dict[str, object]) -> World:
+    """A run whose watcher sees the disk so, every five seconds; no checkpoint's size is known."""
+    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
+    for look in looks:
+        world.steps(10)
+        tell(world, disk={**disk(50_000), **look})
+    return world.steps(2)
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "cause"),
+    [
+        (READ_ONLY, {"refused": True}, OutcomeCode.DISK_FULL),
+        (READ_ONLY, {"read_only": True, "checkpoints_mb": 90_000}, OutcomeCode.DISK_FULL),
+        (READ_ONLY, {}, OutcomeCode.RESOURCE_LIMIT),
+        (QUOTA, {"refused": True}, OutcomeCode.RESOURCE_LIMIT),
+        (NO_SPACE, {"checkpoints_mb": 0.5}, OutcomeCode.DISK_FULL),
+        (NO_SPACE, {"checkpoints_mb": 90_000}, OutcomeCode.RESOURCE_LIMIT),
+    ],
+    ids=["the run's", "the checkpoints'", "another", "a quota", "full", "full elsewhere"],
+)
+def test_a_disk_that_takes_nothing_from_the_watcher_either_is_its_hosts(
+    text: str, told: dict[str, object], cause: OutcomeCode
+) -> None:
+    world = World(host_order()).boot().steps(3)
+    tell(world, disk={**disk(100_000), **told})
+    world.ranks[0].say("error", type="OSError", text=text)
+    (halt,) = watch(world.steps(1)).halts
+    assert cause_of(halt) is cause
+
+
+@pytest.mark.parametrize(
+    ("free", "checkpoints", "expected"),
+    [
+        (6_000.0, 500.0, [("warn", 5_000.0), ("halt", 1_000.0)]),
+        (500.0, 90_000.0, [("warn", 5_000.0)]),
+        (6_000.0, 90_000.0, []),
+    ],
+    ids=["checkpoints have no room", "they have, and logs have little", "both"],
+)
+def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
+    free: float, checkpoints: float, expected: list[tuple[str, float]]
+) -> None:
+    """Beside a large store the run's own directory may be small: a healthy run was halted."""
+    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2, mb=1_000.0)])
+    for _ in range(4):
+        world.steps(10)
+        tell(world, disk={**disk(free), "checkpoints_mb": checkpoints})
+    seen = watch(world.steps(2))
+    assert of_disk(seen) == expected
+    lie = [row.text for row in seen.findings if "where its checkpoints lie" in row.text]
+    assert bool(lie) is (checkpoints < free)
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "text"),
+    [
+        (5_000.0, "500 MB of 100000 are free where the run writes (limit 5000 MB; a checkpoint"),
+        (4_999.0, "4999 MB are free where its checkpoints lie (limit 5000 MB; a checkpoint"),
+    ],
+)
+def test_a_warning_tells_of_where_the_checkpoints_lie_once_that_is_short(
+    checkpoints: float, text: str
+) -> None:
+    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2, mb=1_000.0)])
+    world.steps(10)
+    tell(world, disk={**disk(500.0), "checkpoints_mb": checkpoints})
+    (found,) = watch(world.steps(2)).findings
+    assert found.text.startswith(text)
+
+
+def test_the_limit_of_a_run_directory_is_none_of_checkpoints_that_lie_elsewhere() -> None:
+    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2, mb=10_000.0)])
+    world.steps(10)
+    tell(world, disk={**disk(500.0), "checkpoints_mb": 90_000.0})
+    (found,) = watch(world.steps(2)).findings
+    assert (found.value, found.threshold) == (500.0, 5_000.0)
+    assert "limit 5000 MB" in found.text
+
+
+@pytest.mark.parametrize(
+    ("free", "checkpoints", "cause", "left"),
+    [
+        (500.0, 90_000.0, OutcomeCode.RESOURCE_LIMIT, "90000 MB were free where its checkpoints"),
+        (64.0, 90_000.0, OutcomeCode.RESOURCE_LIMIT, "90000 MB were free where its checkpoints"),
+        (0.5, 90_000.0, OutcomeCode.DISK_FULL, "0 MB were free where the run writes"),
+        (0.5, 1_000.0, OutcomeCode.DISK_FULL, "0 MB were free where the run writes"),
+        (6_000.0, 20.0, OutcomeCode.DISK_FULL, "20 MB were free where its checkpoints lie"),
+        (500.0, 20.0, OutcomeCode.DISK_FULL, "20 MB were free where its checkpoints lie"),
+    ],
+    ids=[
+        "both have room",
+        "just enough for logs",
+        "logs have none",
+        "just enough for checkpoints",
+        "checkpoints have none",
+        "little and none",
+    ],
+)
+def test_a_run_directory_needs_no_room_for_checkpoints_that_lie_elsewhere(
+    free: float, checkpoints: float, cause: OutcomeCode, left: str
+) -> None:
+    """A quota beside a large store was its host's full disk, where the run's own was small."""
+    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2, mb=1_000.0)])
+    world.steps(10)
+    tell(world, disk={**disk(free), "checkpoints_mb": checkpoints})
+    world.steps(1).ranks[0].say("error", type="OSError", text=NO_SPACE)
+    (halt,) = watch(world.steps(1)).halts
+    assert cause_of(halt) is cause
+    assert left in halt.text
+
+
+def test_a_write_that_the_watcher_was_refused_warns_whatever_room_there_is() -> None:
+    """A quota, a read-only remount: the trainer may have another, and tells of its own writes."""
+    refused = {"refused": True}
+    seen = watch(with_looks(refused, refused, {}, refused))
+    assert of_disk(seen) == [("warn", 5_000.0), ("warn", 5_000.0)], "once each time"
+    assert all("a small write was refused" in row.text for row in seen.findings)
+    assert seen.halts == []
+
+
+def test_looks_without_a_refusal_warn_of_nothing() -> None:
+    assert watch(with_looks({}, {"errors": 3}, {"refused": False})).findings == []
+
+
+def test_room_that_comes_back_was_only_a_draft() -> None:
+    seen = watch(steps_with_room(1_500, 500, 1_500, 500, 1_500))
+    assert of_disk(seen) == [("warn", 5_000.0)]
+
+
+def test_room_that_is_short_while_a_checkpoint_is_written_is_no_shortage() -> None:
+    world = steps_with_room(1_500)
+    for rank in world.ranks:
+        rank.enter("checkpoint")
+    for _ in range(5):
+        for rank in world.ranks:
+            rank.spend(5.0)
+        tell(world, disk=disk(400))
+    for rank in world.ranks:
+        rank.say("checkpoint", dt=25.0)
+        rank.enter(None)
+    world.steps(4)
+    tell(world, disk=disk(1_400))
+    assert of_disk(watch(world.steps(2))) == [("warn", 5_000.0)]
+
+
+@pytest.mark.parametrize(
+    ("evaluating", "gives_back", "halts"),
+    [((0, 1), True, 0), ((0,), True, 0), ((0, 1), False, 1), ((), True, 1)],
+    ids=["all", "rank 0 for all", "room stays short", "nobody"],
+)
+def test_room_that_an_evaluation_takes_and_gives_back_is_no_shortage(
+    evaluating: tuple[int, ...], gives_back: bool, halts: int
+) -> None:
+    world = steps_with_room(9_000)
+    for rank in world.ranks:
+        if rank.rank in evaluating:
+            rank.enter("eval")
+    for _ in range(12):
+        for rank in world.ranks:
+            rank.spend(4.0)
+        tell(world, disk=disk(400))
+    tell(world, disk=disk(9_000 if gives_back else 400))
+    for rank in world.ranks:
+        if rank.rank in evaluating:
+            rank.enter(None)
+    for _ in range(3):
+        world.steps(5)
+        tell(world, disk=disk(9_000 if gives_back else 400))
+    assert len([f for f in watch(world).halts if f.detector == "disk"]) == halts
+
+
+def test_room_that_was_short_before_an_evaluation_is_short_after_it() -> None:
+    """Who evaluates after each step or two never trains for as long as room has to be short."""
+    world = steps_with_room(9_000)
+    for _ in range(6):
+        tell(world, disk=disk(400))
+        world.steps(2)
+        for rank in world.ranks:
+            rank.enter("eval")
+            rank.spend(2.0)
+        tell(world, disk=disk(400))
+        world.pause("eval", 2.0)
+    assert [f.detector for f in watch(world).halts] == ["disk"]
+
+
+def test_a_rank_that_evaluates_behind_the_others_holds_up_no_save() -> None:
+    world = steps_with_room(9_000)
+    world.ranks[1].enter("eval")
+    world.ranks[0].step += 1
+    world.ranks[0].say("step_start")
+    world.ranks[0].say("step_end")
+    for _ in range(3):
+        for rank in world.ranks:
+            rank.spend(4.0)
+        tell(world, disk=disk(400))
+    assert [f.detector for f in watch(world).halts] == ["disk"]
+
+
+def test_room_that_is_short_while_one_is_written_beside_the_steps_is_no_shortage() -> None:
+    world = steps_with_room(1_500)
+    for _ in range(5):
+        world.steps(10)
+        tell(world, disk={**disk(400), "saving": True})
+    world.steps(10)
+    tell(world, disk=disk(1_400))
+    assert of_disk(watch(world.steps(2))) == [("warn", 5_000.0)]
+
+
+def test_a_run_that_has_ended_its_last_step_is_left_alone() -> None:
+    world = World(host_order(steps=20)).boot().steps(10)
+    tell(world, checkpoints=[checkpoint(10)])
+    world.steps(10)
+    for _ in range(4):
+        world.pause("eval", 5.0)
+        tell(world, disk=disk(100))
+    assert watch(world.finish()).findings == []
+
+
+def test_it_warns_again_after_the_room_was_really_back() -> None:
+    warnings = [f for f in of_disk(watch(steps_with_room(4_000, 5_100, 4_000, 9_000, 4_000))) if f]
+    assert warnings == [("warn", 5_000.0)] * 2
+
+
+@pytest.mark.parametrize(("between", "warnings"), [(5_100, 1), (6_249, 1), (6_250, 2)])
+def test_room_is_back_with_a_quarter_more_than_the_limit(between: float, warnings: int) -> None:
+    found = of_disk(watch(steps_with_room(4_000, between, 4_000)))
+    assert found == [("warn", 5_000.0)] * warnings
+
+
+def test_without_a_checkpoint_only_the_plans_megabytes_count() -> None:
+    world = World(host_order({"disk": {"warn_mb": 0.25}})).boot().steps(2)
+    tell(world, disk=disk(0.3))
+    assert of_disk(watch(world.steps(2))) == []
+
+
+def test_a_refusal_is_told_with_two_hundred_characters_of_its_text() -> None:
+    world = World(host_order()).boot().steps(3)
+    world.ranks[0].say("error", type="OSError", text="No space left on device" + "x" * 300)
+    (halt,) = watch(world.steps(1)).halts
+    assert halt.text.endswith(": No space left on device" + "x" * 177)
+
+
+def test_a_checkpoint_that_does_not_hold_says_nothing_about_size() -> None:
+    world = World(host_order(checkpoint=SOON)).boot().steps(2)
+    tell(world, checkpoints=[{**checkpoint(2, text="model.pt is missing"), "bytes": 2**30}])
+    for _ in range(3):
+        world.steps(10)
+        tell(world, disk=disk(600))
+    assert "halt" not in dict(of_disk(watch(world, stop_at_halt=False)))
+
+
+def test_the_plan_sets_the_limits() -> None:
+    limits = {"warn_mb": 10, "warn_checkpoints": 3, "halt_checkpoints": 2}
+    world = World(host_order({"disk": limits}, checkpoint=SOON)).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2)])
+    for _ in range(3):
+        world.steps(10)
+        tell(world, disk=disk(1_900))
+    found: list[Finding] = watch(world).findings
+    assert [(f.severity, f.threshold) for f in found] == [
+        (Severity.WARN, 3_000.0),
+        (Severity.HALT, 2_000.0),
+    ]
+    assert {f.source for f in found} == {Source.PLAN}
+
+
+def test_each_limit_says_where_it_came_from_and_what_a_checkpoint_takes() -> None:
+    order = host_order({"disk": {"warn_mb": 6_000}}, steps=400, checkpoint=SOON)
+    world = World(order).boot().steps(2)
+    world.steps(10)
+    tell(world, disk=disk(5_500))
+    world.steps(10)
+    tell(world, checkpoints=[checkpoint(2)])
+    for _ in range(3):
+        world.steps(10)
+        tell(world, disk=disk(900))
+    warn, halt = watch(world.steps(2)).findings
+    assert (warn.source, halt.source) == (Source.PLAN, Source.DEFAULT)
+    assert warn.text == ("5500 MB of 100000 are free where the run writes (limit 6000 MB)")
+    assert halt.text.endswith("(limit 1000 MB; a checkpoint takes 1000)")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [None, 7, "full", [], {}, {"free_mb": "x"}, {"free_mb": -1, "total_mb": 1}, {"free_mb": 0}],
+    ids=str,
+)
+def test_a_payload_that_cannot_be_read_is_no_observation(payload: object) -> None:
+    world = World(host_order()).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2)])
+    world.steps(1)
+    tell(world, disk=payload)
+    world.steps(20)
+    tell(world, disk=payload, checkpoints=payload)
+    seen = watch(world.steps(2))
+    assert seen.findings == []
+    assert armed(seen.state)["disk"]
+
+
+@given(st.lists(st.floats(5_000, 90_000), max_size=30))
+@settings(max_examples=25, deadline=None)
+def test_room_enough_is_silent_however_it_moves(rooms: list[float]) -> None:
+    assert watch(steps_with_room(*rooms), interval_s=1.0).findings == []
+
+
+@given(st.lists(st.floats(0, 990), min_size=2, max_size=10))
+@settings(max_examples=25, deadline=None)
+def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> None:
+    found = of_disk(watch(steps_with_room(*rooms), interval_s=1.0))
+    assert found == [("warn", 5_000.0), ("halt", 1_000.0)]
+
+
+def test_room_for_just_one_checkpoint_is_enough() -> None:
+    for room, halts in ((1_000.0, []), (999.0, [("halt", 1_000.0)])):
+        seen = of_disk(watch(steps_with_room(*[room] * 4)))
+        assert seen == [("warn", 5_000.0), *halts]
+
+
+def test_room_that_stays_short_halts_once() -> None:
+    seen = watch(steps_with_room(*[999] * 5), stop_at_halt=False)
+    assert of_disk(seen) == [("warn", 5_000.0), ("halt", 1_000.0)]
+
+
+@pytest.mark.parametrize(
+    ("cadence", "looks", "halts"),
+    [
+        ({"every_steps": 4000}, 24, []),
+        ({"every_s": 3600.0}, 24, []),
+        ({"every_s": 3600.0, "every_steps": 4000}, 24, []),
+        ({}, 11, []),
+        ({}, 15, [("halt", 1_000.0)]),
+        ({"every_steps": 600}, 45, []),
+        ({"every_steps": 600}, 52, [("halt", 1_000.0)]),
+        ({"every_s": 300.0}, 45, []),
+        ({"every_s": 300.0}, 52, [("halt", 1_000.0)]),
+        ({"every_s": 300.0, "every_steps": 20}, 3, [("halt", 1_000.0)]),
+    ],
+    ids=str,
+)
+def test_room_that_is_back_before_the_next_checkpoint_is_due_was_never_needed(
+    cadence: dict[str, Any], looks: int, halts: list[tuple[str, float]]
+) -> None:
+    """Somebody's archive filled the disk for two minutes: a run that was to save in half an hour
+    was killed after five seconds, and lost all that it had trained since its last checkpoint."""
+    world = steps_with_room(*[999] * looks, 9_000, 9_000, steps=10_000, cadence=cadence)
+    seen = watch(world, interval_s=1.0)
+    assert of_disk(seen) == [("warn", 5_000.0), *halts]
+
+
+@pytest.mark.parametrize(
+    ("saves", "looks", "halts"),
+    [
+        ((320.0,), 45, []),  # its watcher has waited for it as long
+        ((320.0, 320.0), 45, []),
+        ((320.0, 320.0), 56, [("halt", 1_000.0)]),
+        ((320.0, 640.0), 56, [("halt", 1_000.0)]),
+        ((320.0, 2.0), 45, []),
+        ((320.0, 20.0, 20.0), 45, []),
+        ((20.0, 20.0), 11, []),
+        ((20.0, 20.0), 15, [("halt", 1_000.0)]),
+    ],
+    ids=str,
+)
+def test_where_no_cadence_is_ordered_the_trainer_s_own_tells_when_one_is_due(
+    saves: tuple[float, ...], looks: int, halts: list[tuple[str, float]]
+) -> None:
+    """A program of somebody's own that saves every hour was killed after a minute without room."""
+    world = World(host_order(steps=10_000, checkpoint={})).boot()
+    tell(world, checkpoints=[])
+    for after_s in saves:
+        world.steps(int(after_s / 0.5))
+        tell(world, checkpoints=[checkpoint(world.ranks[0].step)])
+    for room in (*[999] * looks, 9_000, 9_000):
+        world.steps(10)
+        tell(world, disk=disk(room))
+    seen = watch(world.steps(2), interval_s=1.0)
+    assert of_disk(seen) == [("warn", 5_000.0), *halts]
+
+
+@pytest.mark.parametrize(("looks", "halts"), [(45, []), (52, [("halt", 1_000.0)])])
+def test_a_checkpoint_is_due_although_no_line_reaches_the_full_disk(
+    looks: int, halts: list[tuple[str, float]]
+) -> None:
+    """Steps stood still for the watcher, and so did those left: it never halted."""
+    world = steps_with_room(steps=10_000, cadence={"every_steps": 600})
+    for _ in range(looks):
+        for rank in world.ranks:
+            rank.mono += 5.0
+        tell(world, disk=disk(0.0))
+    assert of_disk(watch(world, interval_s=1.0)) == [("warn", 5_000.0), *halts]
+
+
+@pytest.mark.parametrize(("ended", "halts"), [(17, []), (18, [("halt", 1_000.0)])])
+def test_of_long_steps_a_checkpoint_is_due_two_before_it(
+    ended: int, halts: list[tuple[str, float]]
+) -> None:
+    world = World(host_order(steps=100, checkpoint=SOON)).boot().steps(12, step_s=100.0)
+    tell(world, checkpoints=[checkpoint(10)])
+    for _ in range(ended - 12):
+        world.steps(1, step_s=100.0)
+        tell(world, disk=disk(999.0))
+    assert of_disk(watch(world, interval_s=1.0)) == [("warn", 5_000.0), *halts]
+
+
+def test_where_no_step_has_been_timed_room_is_waited_for_a_minute() -> None:
+    """After a restart in place nobody knows how long a step takes: the next one may be far off."""
+    for looks, halts in ((11, []), (15, [("halt", 1_000.0)])):
+        world = World(host_order(steps=10_000, checkpoint={"every_steps": 4000})).boot()
+        tell(world, checkpoints=[checkpoint(0)])
+        for _ in range(looks):
+            world.pause(None, 5.0)
+            tell(world, disk=disk(999.0))
+        assert of_disk(watch(world, interval_s=1.0)) == [("warn", 5_000.0), *halts]
+
+
+def test_the_last_step_is_saved_whatever_the_cadence() -> None:
+    """Its checkpoint is due in half a minute."""
+    world = steps_with_room(*[999] * 3, steps=100, cadence={"every_steps": 4000})
+    assert of_disk(watch(world)) == [("warn", 5_000.0), ("halt", 1_000.0)]
+
+
+def refused_for(seconds: int, *, read_only: bool = False) -> World:
+    """A run whose watcher is refused its small write for so long, told every five seconds."""
+    world = World(host_order(steps=4000)).boot().steps(20)
+    for _ in range(seconds // 5):
+        seen = {**disk(90_000.0), "refused": True, "read_only": read_only}
+        tell(world, disk=seen)
+        world.steps(20, step_s=0.25)
+    tell(world, disk=disk(90_000.0))
+    return world.steps(20)
+
+
+@pytest.mark.parametrize(("read_only", "why"), [(True, "is read-only"), (False, "90000 MB free")])
+def test_a_disk_that_takes_no_write_for_long_is_told_to_a_person(read_only: bool, why: str) -> None:
+    seen = watch(refused_for(300, read_only=read_only))
+    (page,) = [row for row in seen.findings if row.act is Act.PAGE]
+    assert (page.detector, page.severity, page.threshold) == ("disk", Severity.WARN, PAGED_S)
+    assert page.value is not None
+    assert PAGED_S <= page.value < PAGED_S + 5.0
+    assert why in page.text
+    assert seen.halts == []
+
+
+def test_one_refusal_is_no_reason_to_call_a_person() -> None:
+    seen = watch(refused_for(85))
+    assert [row.act for row in seen.findings if row.detector == "disk"] == [None]
+
+
+def test_a_disk_that_refuses_again_later_is_told_again() -> None:
+    world = refused_for(120)
+    for _ in range(24):
+        tell(world, disk={**disk(90_000.0), "refused": True})
+        world.steps(20, step_s=0.25)
+    assert len([row for row in watch(world).findings if row.act is Act.PAGE]) == 2
+
+
+def test_where_the_watcher_may_not_write_either_nothing_is_left() -> None:
+    world = World(host_order()).boot().steps(3)
+    tell(world, disk={**disk(100_000), "read_only": True})
+    world.ranks[0].say("error", type="OSError", text=READ_ONLY)
+    (halt,) = watch(world.steps(1)).halts
+    assert (halt.value, halt.threshold) == (0.0, 64.0)
+    assert halt.text.endswith("; nobody may write there, nor may the watcher")
+
+
+def test_before_a_checkpoint_there_is_none_to_multiply() -> None:
+    world = World(host_order({"disk": {"halt_checkpoints": 1_000}})).boot().steps(3)
+    tell(world, disk=disk(100.0))
+    world.ranks[0].say("error", type="OSError", text=NO_SPACE)
+    (halt,) = watch(world.steps(1)).halts
+    assert (halt.value, halt.threshold) == (100.0, 64.0)
+
+
+@pytest.mark.parametrize(("until", "paged"), [(89.75, []), (90.0, [90.0])])
+def test_a_person_is_told_at_the_ninetieth_second(until: float, paged: list[float]) -> None:
+    world = World(host_order(steps=4000)).boot().steps(400)
+    for after_s, refused in ((0.0, True), (60.0, True), (until, True), (until + 0.25, False)):
+        seen = {**disk(90_000.0), "refused": refused}
+        world.probes.append((T0 + 20.0 + after_s, {"observations": {"disk": seen}}))
+    assert [row.value for row in watch(world).findings if row.act is Act.PAGE] == paged
+
+
+@pytest.mark.parametrize(
+    ("saves_s", "cadence", "looks", "halts"),
+    [
+        ((), SOON, 0, []),
+        ((), SOON, 3, [("halt", 1_000.0)]),
+        ((), {}, 9, []),
+        ((), {}, 15, [("halt", 1_000.0)]),
+        ((320.0, 320.0), {}, 30, []),
+        ((320.0, 320.0), {}, 56, [("halt", 1_000.0)]),
+    ],
+    ids=str,
+)
+def test_room_is_short_for_no_time_while_a_run_is_suspended_with_its_watcher(
+    saves_s: tuple[float, ...],
+    cadence: dict[str, Any],
+    looks: int,
+    halts: list[tuple[str, float]],
+) -> None:
+    """A moment before the older checkpoint was to be deleted, for three hours."""
+    world = steps_with_room(steps=10_000, cadence=cadence)
+    for after_s in saves_s:
+        world.steps(int(after_s / 0.5))
+        tell(world, checkpoints=[checkpoint(world.ranks[0].step)])
+    world.steps(10)
+    tell(world, disk=disk(999))
+    world.steps(2)
+    since, until = world.mono, world.mono + 10_800.0
+    for rank in world.ranks:
+        rank.mono = until
+    for room in (*[999] * (looks + 1), 9_000, 9_000):
+        tell(world, disk=disk(room))
+        world.steps(10)
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        ticks = [tick for tick in every(1.0)(end) if not since < tick[0] < until]
+        late_s = next(mono for mono, _ in ticks if mono >= until) - since
+        return [(mono, late_s if 0.0 <= mono - until < 1.0 else 0.0) for mono, _ in ticks]
+
+    seen = watch(world, ticking=ticking)
+    assert of_disk(seen) == [("warn", 5_000.0), *halts]

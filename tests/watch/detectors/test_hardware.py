@@ -1,0 +1,255 @@
+"""D24: faults of devices halt, faults of programs are told, silence is unknown."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.finding import Act, Severity
+from gonogo.contract.outcome import Detector, OutcomeClass, OutcomeCode, code_of
+from gonogo.watch import armed, dump_state, load_state
+from gonogo.watch.detectors.hardware import PROGRAM_XIDS, SLOWDOWNS, XIDS
+from tests.watch.detectors.devices import Fold, burst, device_order, sample
+from tests.watch.streams import T0
+
+HARMLESS = ["gpu_idle", "sw_power_cap", "applications_clocks_setting", "sync_boost"]
+
+
+@pytest.mark.parametrize("xid", [48, 63, 64, 74, 79, 94, 95])
+def test_an_xid_of_the_hardware_halts_and_names_rank_and_device(xid: int) -> None:
+    fold = Fold()
+    fold.step(12)
+    (halt,) = fold.devices([sample(T0, 0, xids=[]), sample(T0, 1, xids=[xid])])
+    assert (halt.detector, halt.severity, halt.act) == ("hardware", Severity.HALT, Act.NOW)
+    assert (halt.rank, halt.step, halt.section, halt.value) == (1, 12, None, xid)
+    assert "GPU-1" in halt.text
+    assert f"Xid {xid}" in halt.text
+
+
+@pytest.mark.parametrize(("xid", "severity"), [(13, "warn"), (31, "warn"), (43, "warn")])
+def test_an_xid_of_the_program_is_told_and_ends_nothing(xid: int, severity: str) -> None:
+    fold = Fold()
+    fold.devices([sample(T0, 1, xids=[xid])])
+    assert fold.said() == [("hardware", severity, 1)]
+
+
+@given(xid=st.integers(0, 300))
+def test_only_the_listed_xids_halt(xid: int) -> None:
+    fold = Fold()
+    (finding,) = fold.devices([sample(T0, 0, xids=[xid])])
+    assert (finding.severity is Severity.HALT) is (xid in XIDS)
+    assert (finding.severity is Severity.WARN) is (xid in PROGRAM_XIDS)
+
+
+def test_the_same_xid_is_told_once_for_each_device() -> None:
+    fold = Fold()
+    for number in range(5):
+        fold.devices([sample(T0 + number, 0, xids=[79, 79]), sample(T0 + number, 1, xids=[79])])
+    assert fold.said() == [("hardware", "halt", 0), ("hardware", "halt", 1)]
+
+
+def test_a_device_that_is_no_ranks_says_nothing_about_the_run() -> None:
+    fold = Fold()
+    fold.devices([sample(T0, None, uuid="GPU-x", xids=[79])])
+    assert fold.findings == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "halts"),
+    [
+        ([0, 0, 0], False),
+        ([7, 7, 7], False),
+        ([None, None], False),
+        ([7, None, 7], False),
+        ([7, 3, 3], False),
+        ([0, 1], True),
+        ([7, None, 8], True),
+        ([7, 3, 4], True),
+    ],
+)
+def test_uncorrectable_errors_halt_only_when_they_grow(
+    counts: list[int | None], halts: bool
+) -> None:
+    fold = Fold()
+    for number, count in enumerate(counts):
+        fold.devices([sample(T0 + 5 * number, 1, ecc_uncorrected=count)])
+    assert fold.said() == [("hardware", "halt", 1)] * halts
+
+
+def test_a_row_that_waits_to_be_remapped_warns_once() -> None:
+    fold = Fold()
+    for number, pending in enumerate([None, False, True, True]):
+        fold.devices([sample(T0 + 5 * number, 0, remap_pending=pending)])
+    assert fold.said() == [("hardware", "warn", 0)]
+
+
+def throttled(reasons: list[list[str] | None], every_s: float = 5.0) -> Fold:
+    fold = Fold()
+    for number, row in enumerate(reasons):
+        fold.devices([sample(T0 + every_s * number, 1, throttle=row)], after_s=every_s)
+    return fold
+
+
+@pytest.mark.parametrize("reason", sorted(SLOWDOWNS))
+def test_a_device_held_down_by_heat_or_power_for_over_a_minute_warns_once(reason: str) -> None:
+    assert throttled([[reason]] * 13).findings == []  # 60 s, not more
+    fold = throttled([[], *[["sw_power_cap", reason]] * 60])
+    (warning,) = fold.findings
+    assert (warning.severity, warning.rank, warning.threshold) == (Severity.WARN, 1, 60.0)
+    assert warning.value == 65.0
+    assert reason in warning.text
+
+
+@pytest.mark.parametrize(
+    "reasons",
+    [
+        [HARMLESS] * 100,
+        [[]] * 100,
+        [None] * 100,
+        [["hw_slowdown"]] * 12 + [[]] * 12 + [["hw_slowdown"]] * 12,
+        [*[["hw_slowdown"]] * 6, *[[]] * 6] * 30,
+        [["hw_slowdown"], []] * 100,
+        [["hw_slowdown"], None, None, None, None] * 20,
+    ],
+    ids=["a power cap", "never", "unknown", "with a break", "half", "each other", "too far apart"],
+)
+def test_a_device_that_is_not_held_down_for_a_minute_is_silent(
+    reasons: list[list[str] | None],
+) -> None:
+    assert throttled(reasons).findings == []
+
+
+def test_a_reading_that_is_missed_once_does_not_end_the_time() -> None:
+    fold = throttled([["hw_slowdown"], None] * 10)
+    assert [row.severity for row in fold.findings] == [Severity.WARN]
+
+
+@pytest.mark.parametrize(("rest", "told"), [(1, 1), (12, 1), (13, 2)])
+def test_throttled_again_after_a_recovery_is_told_again(rest: int, told: int) -> None:
+    """However long it lasted: what is above the limit of 60 s counts no more."""
+    fold = throttled([["hw_slowdown"]] * 200 + [[]] * rest + [["hw_slowdown"]] * 20)
+    assert len(fold.findings) == told
+
+
+def test_throttling_on_and_off_adds_up_and_is_told_once() -> None:
+    """For 20 of every 30 s, as long as the run went on: it was told of by nobody."""
+    fold = throttled([*[["hw_thermal_slowdown"]] * 5, []] * 20)
+    (warning,) = fold.findings
+    assert (warning.rank, warning.value, warning.threshold) == (1, 65.0, 60.0)
+    assert warning.text.endswith("throttled on and off for 95 s (hw_thermal_slowdown)")
+
+
+def test_throttling_with_one_short_break_is_on_and_off_too() -> None:
+    fold = throttled([*[["hw_slowdown"]] * 9, [], *[["hw_slowdown"]] * 300], 0.25)
+    (warning,) = fold.findings
+    assert warning.value == 60.25
+    assert warning.text.endswith("throttled on and off for 61 s (hw_slowdown)")
+
+
+@pytest.mark.parametrize(("slow", "free", "told"), [(3, 2, 1), (7, 6, 1), (4, 4, 0), (3, 4, 0)])
+def test_it_warns_of_what_is_throttled_for_more_than_half_of_the_time(
+    slow: int, free: int, told: int
+) -> None:
+    fold = throttled([*[["hw_slowdown"]] * slow, *[[]] * free] * 60)
+    assert len(fold.findings) == told
+
+
+def test_the_same_samples_twice_change_nothing() -> None:
+    fold = Fold()
+    rows = [sample(T0 + n, 1, ecc_uncorrected=n % 2, throttle=[]) for n in (0, 2, 4)]
+    fold.devices(rows)
+    before = dump_state(fold.state)["own"]["hardware"]
+    fold.devices(rows)
+    fold.devices(rows[:1])
+    assert dump_state(fold.state)["own"]["hardware"] == before
+
+
+ODD = st.one_of(
+    st.none(), st.text(max_size=3), st.integers(), st.floats(), st.lists(st.none(), max_size=2),
+    st.dictionaries(st.sampled_from(["uuid", "mono", "ts", "xids"]), st.none(), max_size=4),
+)  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(payload=st.one_of(ODD, st.lists(ODD, max_size=4)))
+def test_a_payload_that_is_none_finds_nothing_and_breaks_nothing(payload: Any) -> None:
+    fold = Fold()
+    assert fold.tick({"devices": payload}) == []
+    assert len(fold.devices([sample(T0, 0, xids=[79])])) == 1
+
+
+UNREADABLE = dict.fromkeys(
+    [
+        "util", "mem_used_mb", "mem_total_mb", "sm_clock_mhz", "power_w", "temp_c", "throttle",
+        "ecc_uncorrected", "remap_pending", "nvlink_errors", "xids",
+    ]
+)  # fmt: skip
+
+
+@given(count=st.integers(1, 40), gap_s=st.sampled_from([1.0, 5.0, 30.0]))
+def test_unreadable_devices_never_halt_and_never_arm_what_needs_a_reading(
+    count: int, gap_s: float
+) -> None:
+    fold = Fold(device_order({"memory_limit": {"reserved_mb": 1.0}}, profile="h200"))
+    fold.step(1)
+    for number in range(count):
+        row = [sample(T0 + number * gap_s, rank, **UNREADABLE) for rank in (0, 1)]
+        fold.devices(row, after_s=gap_s)
+    assert fold.findings == []
+    on = armed(fold.state)
+    assert (on[Detector.IMBALANCE], on[Detector.MEMORY_LIMIT]) == (False, False)
+
+
+def test_a_snapshot_goes_on_as_the_whole_does() -> None:
+    fold = throttled([["hw_slowdown"]] * 8)
+    again = copy.copy(fold)
+    again.state = load_state(fold.state.run.order, dump_state(fold.state))
+    again.findings = []
+    for number in range(8, 16):
+        row = sample(T0 + 5.0 * number, 1, throttle=["hw_slowdown"], ecc_uncorrected=number // 12)
+        assert fold.devices([row], after_s=5.0) == again.devices([row], after_s=5.0)
+    assert len(fold.findings) == 2
+
+
+def test_a_fault_of_hardware_is_infrastructures_and_is_retried() -> None:
+    from gonogo.contract.outcome import CLASS_OF
+
+    assert code_of(Detector.HARDWARE) is OutcomeCode.HARDWARE
+    assert CLASS_OF[OutcomeCode.HARDWARE] is OutcomeClass.INFRA
+
+
+@pytest.mark.parametrize(("every_s", "found"), [(15.0, 1), (15.25, 0)])
+def test_samples_too_far_apart_begin_the_time_anew(every_s: float, found: int) -> None:
+    fold = throttled([["hw_slowdown"]] * 6, every_s)
+    assert [row.key.rpartition("/")[2] for row in fold.findings] == ["throttled1"] * found
+
+
+@pytest.mark.parametrize("reason", ["hw_slowdown", "sw_power_cap"])
+def test_throttling_adds_up_where_samples_come_in_bursts(reason: str) -> None:
+    """Another node's, over a file system that shows what was written every half minute."""
+    fold = Fold()
+    for number in range(3):
+        fold.devices(burst(1, T0 + 30.0 * number, [{"throttle": [reason]}] * 6))
+    assert fold.said() == [("hardware", "warn", 1)] * (reason in SLOWDOWNS)
+
+
+def test_a_host_that_booted_anew_is_heard_although_its_clock_began_again() -> None:
+    fold = Fold()
+    for number, (own_s, reasons) in enumerate(
+        [(9_000.0, ["hw_slowdown"]), (20.0, ["hw_slowdown"])]
+    ):
+        row = sample(T0 + 60.0 * number, 1, own_mono=own_s, throttle=reasons, xids=[])
+        assert fold.devices([row]) == []
+    fold.devices([sample(T0 + 120.0, 1, own_mono=25.0, xids=[79])])
+    assert fold.said() == [("hardware", "halt", 1)]
+
+
+def test_a_sample_of_the_same_moment_is_the_same_sample() -> None:
+    fold = Fold()
+    for errors in (0, 1):
+        fold.devices([sample(T0, 1, ecc_uncorrected=errors)])
+    assert fold.findings == []

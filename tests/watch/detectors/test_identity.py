@@ -1,0 +1,218 @@
+"""D22: what runs is what was ordered."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from gonogo.contract.finding import Severity, Source
+from gonogo.contract.heartbeat import Identity
+from gonogo.contract.outcome import Detector
+from gonogo.watch import armed, identity_ok, start
+from tests.watch.streams import IDENTITY, Watched, World, order_of, watch
+
+
+def booted(told: dict[str, Any] | None = None, **order: Any) -> Watched:
+    return watch(World(order_of(**order)).boot(**(told or {})))
+
+
+def test_the_ordered_identity_on_every_rank_is_let_go() -> None:
+    found = booted()
+    assert found.findings == []
+    assert identity_ok(found.state) is True
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("config_digest", "d" * 64),
+        ("dim", 128),
+        ("layers", 1),
+        ("params", 254_499),
+        ("tokens_per_step", 4096),
+        ("dtype", "bf16"),
+        ("vocab", 257),
+        ("world_size", 1),
+        ("nsa_env", {}),
+        ("nsa_env", {"NSA_TB_DISABLE": "0"}),
+    ],
+)
+def test_any_difference_halts_before_the_first_step(name: str, value: Any) -> None:
+    found = watch(World(order_of()).boot(**{name: value}).steps(3))
+    (halt,) = found.halts
+    assert (halt.detector, halt.rank, halt.step) == ("identity", None, 0)
+    assert name in halt.text
+    assert identity_ok(found.state) is False
+
+
+@pytest.mark.parametrize("name", sorted(Identity.model_fields.keys() - {"nsa_env"}))
+def test_every_field_that_an_order_names_is_held_against_what_runs(name: str) -> None:
+    """Shape, batch, data, precision, code and machine (R16); what it leaves open is not checked."""
+    wanted, other = _pair_for(name)
+    ordered = Identity.model_validate({name: wanted})
+    assert booted({name: wanted}, identity=ordered).halts == []
+    (halt,) = booted({name: other}, identity=ordered).halts
+    assert f"runs {name} " in halt.text
+    if name not in ("config_digest", "world_size"):  # which is always ordered
+        assert booted({name: other}, identity=Identity()).halts == []
+
+
+def _pair_for(name: str) -> tuple[Any, Any]:
+    """Two values of a field that are not the same."""
+    if name == "world_size":
+        return 2, 4
+    if name == "config_digest":
+        return "a" * 64, "b" * 64
+    kinds = Identity.model_json_schema()["properties"][name]["anyOf"]
+    return (64, 128) if kinds[0]["type"] == "integer" else ("one", "another")
+
+
+@pytest.mark.parametrize(("params", "halts"), [(1_020_000, False), (1_020_001, True)])
+def test_parameters_may_differ_by_two_percent(params: int, halts: bool) -> None:
+    assert bool(booted({"params": params}).halts) is halts
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("odd", range(3))
+def test_ranks_that_differ_from_each_other_halt_in_whatever_order_they_boot(
+    order: tuple[int, ...], odd: int
+) -> None:
+    found = watch(booting(order, odd))
+    (halt,) = found.halts
+    assert "runs dataset" in halt.text
+    assert f"rank {odd} " in halt.text
+    assert identity_ok(found.state) is False
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_ranks_that_are_alike_are_let_go_in_whatever_order_they_boot(
+    order: tuple[int, ...],
+) -> None:
+    found = watch(booting(order, None))
+    assert found.halts == []
+    assert identity_ok(found.state) is True
+
+
+def booting(order: tuple[int, ...], odd: int | None) -> World:
+    """Three ranks of which one may run something else that the order leaves open."""
+    world = World(order_of(world_size=3, identity=Identity(dim=256)))
+    for later, number in enumerate(order):
+        rank = world.ranks[number]
+        rank.spend(2.0 * later)
+        dataset = "synthetic" if number == odd else "local_text"
+        rank.say("boot", dim=256, world_size=3, dataset=dataset)
+    return world
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("odd", [None, 0, 1, 2])
+def test_ranks_that_tell_their_models_one_after_the_other_are_compared_when_they_have(
+    order: tuple[int, ...], odd: int | None
+) -> None:
+    """Each has booted without: `attach`, and later `beat.model`."""
+    world = World(order_of(world_size=3, identity=Identity(dim=256)))
+    for rank in world.ranks:
+        rank.say("boot", dim=256, world_size=3)
+    for later, number in enumerate(order):
+        rank = world.ranks[number]
+        rank.spend(1.0 + 2.0 * later)
+        rank.say("boot", dim=256, world_size=3, params=9 if number == odd else 520, device="cpu")
+    found = watch(world)
+    assert ["params" in halt.text for halt in found.halts] == [True] * (odd is not None)
+    assert identity_ok(found.state) is (odd is None)
+
+
+def test_what_the_order_does_not_say_is_not_checked() -> None:
+    found = booted({"git_sha": "abc", "dim": 9}, identity=IDENTITY.model_copy(update={"dim": None}))
+    assert found.halts == []
+    assert identity_ok(found.state) is True
+
+
+def test_a_field_that_is_not_told_is_unknown_and_never_let_go() -> None:
+    found = booted({"params": None})
+    assert found.halts == []
+    assert found.named(Severity.WARN) == {"identity"}
+    assert identity_ok(found.state) is None
+
+
+@pytest.mark.parametrize(("allowed", "severity"), [([], "halt"), (["git_sha"], "warn")])
+def test_drift_is_a_warning_only_where_it_is_allowed(allowed: list[str], severity: str) -> None:
+    identity = IDENTITY.model_copy(update={"git_sha": "a"})
+    found = booted({"git_sha": "b"}, identity=identity, allow_drift=allowed)
+    assert {finding.severity for finding in found.findings} == {severity}
+    assert identity_ok(found.state) is (severity == "warn")
+
+
+def test_the_environment_of_the_process_itself_is_checked() -> None:
+    world = World(order_of()).boot()
+    rows = world.probes[-1][1]["ranks"]
+    rows[1]["env"] = {"NSA_TB_DISABLE": "1", "NSA_USE_FA2": "1", "HOME": "/"}
+    found = watch(world)
+    (halt,) = found.halts
+    assert "NSA_USE_FA2" in halt.text
+    assert identity_ok(found.state) is False
+
+
+def test_names_that_are_not_ours_do_not_count_in_the_environment() -> None:
+    world = World(order_of()).boot()
+    for row in world.probes[-1][1]["ranks"]:
+        row["env"] = {**row["env"], "PATH": "/bin"}
+    assert identity_ok(watch(world).state) is True
+
+
+def test_nobody_is_let_go_before_the_environment_was_read() -> None:
+    world = World(order_of()).boot()
+    for row in world.probes[-1][1]["ranks"]:
+        row["env"] = None
+    assert identity_ok(watch(world).state) is None
+
+
+def test_nobody_is_let_go_before_all_ranks_have_booted() -> None:
+    world = World(order_of()).boot()
+    world.ranks[1].lines.clear()
+    assert identity_ok(watch(world).state) is None
+
+
+def test_a_boot_line_that_comes_late_is_still_judged() -> None:
+    world = World(order_of()).boot(dim=128)
+    for rank in world.ranks:
+        rank.lines[0], rank.lines[1] = rank.lines[1], rank.lines[0]
+    found = watch(world, shuffle=lambda lines: lines[::-1])
+    assert found.named(Severity.HALT) == {"identity"}
+
+
+def test_what_differs_is_told_by_its_own_name_and_digests_are_cut_short() -> None:
+    (halt,) = booted({"config_digest": "d" * 64, "dim": 128}).halts
+    assert halt.text.index("dim 128") < halt.text.index("config_digest dddddddddddd…")
+    assert halt.source is Source.PLAN
+    warnings = booted({"params": None}).of(Severity.WARN)
+    assert [(warn.rank, warn.source) for warn in warnings] == [
+        (0, Source.DEFAULT),
+        (1, Source.DEFAULT),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("identity", "world_size", "on"),
+    [(Identity(dim=256), 1, True), (Identity(), 2, True), (Identity(), 1, False)],
+    ids=["an order that checks", "peers", "nothing to compare"],
+)
+def test_it_is_armed_when_there_is_something_to_compare(
+    identity: Identity, world_size: int, on: bool
+) -> None:
+    order = order_of(world_size=world_size).model_copy(update={"identity": identity})
+    assert armed(start(order))[Detector.IDENTITY] is on
+
+
+def test_a_value_is_told_with_four_hundred_characters() -> None:
+    identity = IDENTITY.model_copy(update={"dataset": "a"})
+    (halt,) = booted({"dataset": "b" * 500}, identity=identity).halts
+    assert f"dataset {'b' * 400}, " in halt.text
+
+
+def test_peers_have_exactly_as_many_parameters() -> None:
+    world = World(order_of(identity=Identity(params=1_000_000)))
+    for rank, params in zip(world.ranks, (1_000_000, 1_000_001), strict=True):
+        rank.say("boot", params=params)
+    (halt,) = watch(world).halts
+    assert "rank 1 runs params 1000001, rank 0 says 1000000" in halt.text

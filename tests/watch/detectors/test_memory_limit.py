@@ -1,0 +1,233 @@
+"""D16: device memory above the plan's limit, host memory above 90 % of the group's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gonogo.contract.finding import Act, Severity, Source
+from gonogo.contract.outcome import OutcomeCode, code_of
+from gonogo.watch import armed
+from tests.watch.detectors.devices import Fold, device_order, sample
+from tests.watch.streams import T0
+
+LIMIT = {"memory_limit": {"reserved_mb": 60_000}}
+
+
+def reserved(values: list[Any], watch: dict[str, Any] | None = None) -> Fold:
+    fold = Fold(device_order(LIMIT if watch is None else watch, world_size=1))
+    for step, value in enumerate(values, start=1):
+        fold.step(step, gpu_mem_reserved=value)
+    return fold
+
+
+@pytest.mark.parametrize(
+    ("values", "halts"),
+    [
+        ([60_000] * 9, False),
+        ([60_001, 60_001], False),
+        ([60_001] * 3, True),
+        ([60_001, 60_001, 59_000, 60_001, 60_001], False),
+        ([60_001, None, 60_001, None, 60_001], True),
+        ([60_001, 60_001, "NaN", "Infinity"], False),
+        ([60_001, 60_001, 0, 60_001], False),
+        ([None] * 9, False),
+        ([0] * 9, False),
+    ],
+)
+def test_three_lines_running_above_the_limit_halt(values: list[Any], halts: bool) -> None:
+    fold = reserved(values)
+    assert fold.said() == [("memory_limit", "halt", 0)] * halts
+
+
+def test_the_finding_says_what_when_and_where_the_limit_came_from() -> None:
+    (halt,) = reserved([61_000] * 3).findings
+    assert (halt.rank, halt.step, halt.act) == (0, 3, Act.NOW)
+    assert (halt.value, halt.threshold, halt.source) == (61_000, 60_000, Source.PLAN)
+    assert code_of(halt.detector) is OutcomeCode.RESOURCE_LIMIT
+
+
+def test_without_a_limit_there_is_nothing_to_exceed() -> None:
+    fold = reserved([10**9] * 9, watch={})
+    fold.devices([sample(T0 + n, 0, mem_used_mb=1e9) for n in range(9)])
+    assert fold.findings == []
+    assert armed(fold.state)["memory_limit"] is False
+
+
+def in_use(values: list[float | None], fold: Fold | None = None) -> Fold:
+    fold = fold or Fold(device_order(LIMIT))
+    for number, value in enumerate(values):
+        fold.devices([sample(T0 + number, 1, mem_used_mb=value)], after_s=1.0)
+    return fold
+
+
+@pytest.mark.parametrize(
+    ("values", "halts"),
+    [
+        ([61_000.0] * 3, True),
+        ([61_000.0, None, 61_000.0, 61_000.0], True),
+        ([61_000.0, 61_000.0, 100.0, 61_000.0, 61_000.0], False),
+        ([60_000.0] * 9, False),
+        ([None] * 9, False),
+    ],
+)
+def test_where_lines_do_not_say_the_device_does(values: list[float | None], halts: bool) -> None:
+    assert in_use(values).said() == [("memory_limit", "halt", 1)] * halts
+
+
+def test_where_lines_say_the_device_does_not_count() -> None:
+    fold = Fold(device_order(LIMIT))
+    fold.step(1, gpu_mem_reserved=59_500)  # its context and its peers' buffers come on top
+    assert in_use([61_000.0] * 9, fold).findings == []
+
+
+def host(used_mb: float, limit_mb: float | None = 100.0, **ranks: float) -> dict[str, Any]:
+    named = {name.removeprefix("r"): mb for name, mb in ranks.items()}
+    return {"host_memory": {"used_mb": used_mb, "limit_mb": limit_mb, "ranks": named}}
+
+
+def seen(rows: list[dict[str, Any]]) -> Fold:
+    fold = Fold()
+    for row in rows:
+        fold.now += 5.0
+        fold.tick(row)
+    return fold
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([host(90.0, r0=80.0)] * 9, []),
+        ([host(91.0, r0=80.0)] * 2, []),
+        ([host(91.0, r0=80.0)] * 3, ["halt"]),
+        ([host(91.0, r0=80.0), host(91.0, r0=80.0), host(10.0, r0=8.0)] * 3, []),
+        ([host(91.0, r0=5.0, r1=5.0)] * 9, ["warn"]),
+        ([host(91.0)] * 9, ["warn"]),
+        ([host(91.0, None, r0=80.0)] * 9, []),
+        ([host(91.0, 0.0, r0=80.0)] * 9, []),
+        ([{"host_memory": {"used_mb": "much"}}] * 9, []),
+        ([{"host_memory": None}] * 9, []),
+    ],
+    ids=[
+        "at the limit", "too few", "over it", "with breaks", "somebody else's", "nobody says whose",
+        "no limit", "a limit of nothing", "no number", "nothing",
+    ],
+)  # fmt: skip
+def test_host_memory_halts_only_when_the_ranks_fill_it(
+    rows: list[dict[str, Any]], expected: list[str]
+) -> None:
+    assert [found.severity.value for found in seen(rows).findings] == expected
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named"),
+    [
+        ({"r0": 20.0, "r1": 70.0}, 1),
+        ({"r0": 45.0, "r1": 47.0}, None),
+        ({"r0": 90.0}, 0),
+    ],
+)
+def test_a_rank_is_named_only_where_it_holds_far_more(
+    ranks: dict[str, float], named: int | None
+) -> None:
+    (halt,) = seen([host(95.0, **ranks)] * 3).findings
+    assert (halt.rank, halt.threshold, halt.value) == (named, 0.9, 0.95)
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 60_000)), max_size=40))
+def test_memory_below_the_limit_is_silent_however_it_moves(values: list[float | None]) -> None:
+    assert in_use(values).findings == []
+    assert all(found.severity is not Severity.HALT for found in reserved(values).findings)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [({"r0": 47.5}, ["halt"]), ({"r0": 47.25}, ["warn"])],
+)
+def test_half_of_what_is_in_use_has_to_be_the_ranks(
+    ranks: dict[str, float], expected: list[str]
+) -> None:
+    assert [found.severity.value for found in seen([host(95.0, **ranks)] * 3).findings] == expected
+
+
+@pytest.mark.parametrize(("most", "named"), [(40.0 * 1.33, None), (54.0, 0)])
+def test_a_named_rank_holds_a_third_more_than_the_next(most: float, named: int | None) -> None:
+    (halt,) = seen([host(95.0, r0=most, r1=40.0)] * 3).findings
+    assert halt.rank == named
+
+
+def test_a_host_of_numbers_that_no_sum_holds_is_full() -> None:
+    rows = [host(1.7e308, 1.7e308, r0=1.7e308, r1=1.7e308)] * 3
+    assert [finding.severity for finding in seen(rows).findings] == [Severity.HALT]
+
+
+def test_nobody_is_named_where_no_rank_says() -> None:
+    (warning,) = seen([host(95.0)] * 3).findings
+    assert (warning.rank, warning.severity) == (None, Severity.WARN)
+    (halt,) = seen([host(95.0, other=90.0)] * 3).findings
+    assert (halt.rank, halt.severity) == (None, Severity.HALT)
+
+
+def test_one_line_of_nothing_reserved_is_no_device_and_one_more_is() -> None:
+    assert armed(reserved([0]).state)["memory_limit"] is False
+    assert armed(reserved([1, 0]).state)["memory_limit"] is True
+
+
+def test_a_sample_of_the_same_moment_is_the_same_sample() -> None:
+    fold = Fold(device_order(LIMIT))
+    for _ in range(5):
+        fold.devices([sample(T0, 1, mem_used_mb=61_000.0)])
+    assert fold.findings == []
+
+
+def test_it_is_armed_by_a_limit_and_somebody_who_tells() -> None:
+    def is_armed(fold: Fold) -> bool:
+        return armed(fold.state)["memory_limit"]
+
+    assert not is_armed(Fold(device_order(LIMIT)))
+    assert is_armed(in_use([1.0]))
+    assert is_armed(reserved([1.0]))
+    assert is_armed(seen([host(1.0)]))
+    assert not is_armed(in_use([1.0], Fold()))
+
+
+def test_a_limit_below_a_megabyte_is_one() -> None:
+    assert [row.severity.value for row in seen([host(0.95, 1.0, r0=0.9)] * 3).findings] == ["halt"]
+
+
+def test_the_step_is_the_lines_own_or_the_furthest_of_any_rank() -> None:
+    assert [found.step for found in reserved([61_000] * 3).findings] == [3]
+    fold = Fold(device_order(LIMIT))
+    fold.step(7)
+    (halt,) = in_use([61_000.0] * 3, fold).findings
+    assert halt.step == 7
+
+
+A, B = host(91.0, r0=80.0), host(92.0, r1=80.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "halts"),
+    [([A, B, A, B], 0), ([A, B, A, B, A], 1), ([A, B, host(80.0, r0=80.0), B, A, B], 1)],
+    ids=["two each", "three of one", "three of the other"],
+)
+def test_the_looks_at_one_host_say_nothing_of_another(
+    rows: list[dict[str, Any]], halts: int
+) -> None:
+    fold = Fold(device_order(world_size=2, nodes=2))
+    for row in rows:
+        fold.now += 5.0
+        fold.tick(row)
+    assert [found.severity.value for found in fold.findings] == ["halt"] * halts
+
+
+@pytest.mark.parametrize(("nodes", "halts"), [(1, 1), (2, 0)])
+def test_the_only_host_is_the_same_whichever_of_its_ranks_say(nodes: int, halts: int) -> None:
+    fold = Fold(device_order(world_size=2, nodes=nodes))
+    for row in (A, host(91.0, r0=80.0, r1=1.0), A):
+        fold.now += 5.0
+        fold.tick(row)
+    assert [found.severity.value for found in fold.findings] == ["halt"] * halts

@@ -1,0 +1,459 @@
+"""D1: the first death is named, a normal end is silent."""
+
+from collections.abc import Callable
+
+import pytest
+
+from gonogo.contract.finding import Severity
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Detector
+from gonogo.watch import armed, not_observed, start
+from tests.watch.detectors.host import disk, host_order, tell
+from tests.watch.streams import EPOCH, T0, World, every, order_of, watch
+
+
+def running(steps: int = 7) -> World:
+    world = World(order_of()).boot().steps(steps)
+    world.open_step()
+    return world
+
+
+@pytest.mark.parametrize(
+    ("probe", "says"),
+    [
+        ({"signal": 9}, "SIGKILL"),
+        ({"signal": 11}, "SIGSEGV"),
+        ({"signal": 6}, "SIGABRT"),
+        ({"code": 3}, "exit code 3"),
+        ({"code": 1}, "exit code 1"),
+    ],
+    ids=["kill", "segv", "abort", "exit3", "raise"],
+)
+def test_a_death_is_found_on_the_tick_that_sees_it(probe: dict[str, int], says: str) -> None:
+    world = running()
+    died = world.mono
+    world.probe(1, "dead", exit_at=EPOCH + died - T0, **probe)
+    found = watch(world)
+    (finding,) = found.halts
+    assert (finding.detector, finding.rank, finding.step) == (Detector.PROCESS_DEATH, 1, 8)
+    assert says in finding.text
+    assert finding.at - (EPOCH + died - T0) <= 0.5
+
+
+def test_the_rank_that_died_first_is_named_not_the_one_that_died_of_it() -> None:
+    world = running()
+    world.probe(0, "dead", code=1, exit_at=EPOCH + 10.2)
+    world.probe(1, "dead", code=7, exit_at=EPOCH + 10.1)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.2, 5.0])
+def test_a_rank_that_ended_too_early_is_named_not_the_one_that_failed_without_it(
+    later_s: float,
+) -> None:
+    """Its last lines may be still to be read when the other's end is certain already."""
+    world = running()
+    world.probe(1, "dead", code=0, exit_at=EPOCH + 10.0)
+    world.ranks[0].spend(later_s)
+    world.probe(0, "dead", code=1, exit_at=EPOCH + 10.1 + later_s)
+    for rank in world.ranks:
+        rank.spend(2.0)
+    assert [finding.rank for finding in watch(world).halts] == [1]
+
+
+@pytest.mark.parametrize("stamp", [{}, {"exit_at": EPOCH + 10.4}], ids=["no stamp", "stamped"])
+def test_a_rank_that_was_seen_to_be_gone_before_is_named_without_a_record(
+    stamp: dict[str, float],
+) -> None:
+    world = running()
+    world.probe(1, "dead")
+    world.ranks[0].spend(0.3)
+    world.probe(0, "dead", code=1, **stamp)
+    for rank in world.ranks:
+        rank.spend(2.0)
+    assert [finding.rank for finding in watch(world).halts] == [1]
+
+
+def test_who_failed_is_named_where_the_one_that_ended_before_turns_out_to_be_done() -> None:
+    world = World(order_of(steps=5)).boot().steps(4)
+    world.probe(1, "dead", code=0, exit_at=EPOCH + 10.0)
+    world.probe(0, "dead", code=3, exit_at=EPOCH + 10.1)
+    world.ranks[1].mono += 0.3
+    world.ranks[1].step = 5
+    world.ranks[1].say("done")
+    world.ranks[0].mono += 2.0
+    assert [finding.rank for finding in watch(world).halts] == [0]
+
+
+def test_without_stamps_a_signal_is_the_cause_of_an_exception() -> None:
+    world = running()
+    world.probe(0, "dead", code=1)
+    world.probe(1, "dead", signal=9)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+@pytest.mark.parametrize(("patterns", "halts"), [([], 1), (["x"], 0)])
+def test_what_a_program_that_is_only_read_did_not_print_ends_nothing(
+    patterns: list[str], halts: int
+) -> None:
+    order = order_of().model_copy(update={"patterns": patterns, "command": ["x"]})
+    world = World(order)
+    world.probe(0, "dead", code=0)
+    world.probe(1, "dead", code=0)
+    found = watch(world, ticking=lambda end: every(0.25)(end + 5.0))
+    assert len(found.halts) == halts
+
+
+def test_a_rank_that_torchrun_ended_is_a_victim() -> None:
+    world = running()
+    world.probe(0, "dead", signal=15, exit_at=EPOCH + 1)
+    world.ranks[0].spend(0.3)
+    world.probe(1, "dead", code=3, exit_at=EPOCH + 2)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+def test_a_rank_that_someone_terminated_is_named_when_no_other_cause_comes() -> None:
+    world = running()
+    world.probe(0, "dead", signal=15, exit_at=EPOCH + 1)
+    for rank in world.ranks:
+        rank.spend(2.0)
+    assert watch(world).halted() == [("process_death", 0, "data")]
+
+
+def test_exit_zero_before_the_last_step_ended_early() -> None:
+    world = running()
+    world.probe(0, "dead", code=0)
+    died = world.mono
+    for rank in world.ranks:
+        rank.spend(2.0)
+    (finding,) = watch(world).halts
+    assert finding.rank == 0
+    assert "early" in finding.text
+    assert 0.5 <= finding.at - (EPOCH + died - T0) <= 1.0
+
+
+def test_last_lines_may_be_five_seconds_on_their_way_from_another_host() -> None:
+    world = World(order_of({}, nodes=2)).boot().steps(7)
+    world.open_step()
+    died = world.mono
+    world.probe(0, "dead", code=0)
+    for rank in world.ranks:
+        rank.spend(8.0)
+    (finding,) = watch(world).halts
+    assert (finding.detector, finding.rank) == (Detector.PROCESS_DEATH, 0)
+    assert 5.0 <= finding.at - (EPOCH + died - T0) <= 5.5
+
+
+def test_a_normal_end_that_races_with_a_tick_is_silent() -> None:
+    world = World(order_of(steps=5)).boot().steps(5)
+    world.probe(1, "dead", code=0)  # probed before its last lines were read
+    for rank in world.ranks:
+        rank.mono += 0.3
+        rank.say("done")
+    world.probe(0, "dead", code=0)
+    world.ranks[0].mono += 2.0
+    assert watch(world).findings == []
+
+
+def test_the_last_step_and_exit_zero_without_done_is_a_normal_end() -> None:
+    world = World(order_of(steps=5)).boot().steps(5)
+    for rank in (0, 1):
+        world.probe(rank, "dead", code=0)
+    world.ranks[0].mono += 2.0
+    assert watch(world).findings == []
+
+
+def test_the_last_step_and_another_exit_code_is_a_death() -> None:
+    world = World(order_of(steps=5)).boot().steps(5)
+    world.probe(1, "dead", code=1)
+    assert watch(world).halted() == [("process_death", 1, None)]
+
+
+def test_a_rank_that_failed_after_done_is_no_finding() -> None:
+    world = World(order_of(steps=5)).boot().steps(5).finish()
+    world.probe(1, "dead", signal=6)
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "code": 1}}))
+    world.ranks[0].mono += 2.0
+    assert watch(world).findings == []
+
+
+def test_a_rank_that_obeyed_a_halt_may_end_with_another_code() -> None:
+    world = running()
+    world.ranks[1].say("halt_seen")
+    world.probe(1, "dead", code=3)
+    world.ranks[0].spend(2.0)
+    assert watch(world).findings == []
+
+
+def test_a_death_before_any_line_is_found() -> None:
+    world = World(order_of())
+    world.alive()
+    world.ranks[0].mono += 1.0
+    world.probe(1, "dead", code=1, exit_at=EPOCH)
+    assert watch(world).halted() == [("process_death", 1, None)]
+
+
+def test_a_killed_agent_is_the_cause_of_its_ranks_deaths() -> None:
+    world = running()
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "signal": 9}}))
+    world.probe(0, "dead", signal=9)
+    world.probe(1, "dead", signal=9)
+    (finding,) = watch(world).halts
+    assert finding.rank is None
+    assert "agent" in finding.text
+
+
+def test_an_agent_that_fails_with_its_rank_is_not_the_cause() -> None:
+    world = running()
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "code": 1}}))
+    world.probe(1, "dead", code=3, exit_at=EPOCH)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+def agent_ends(world: World, **probe: int) -> World:
+    """The launcher is gone, and two seconds pass."""
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", **probe}}))
+    world.ranks[0].mono += 2.0
+    return world
+
+
+def without_steps(order: Order) -> Order:
+    """The order of a program of which nobody says how many steps it takes."""
+    return order.model_copy(update={"steps": None})
+
+
+def said(world: World, msg: str, step: int, *ranks: int) -> World:
+    for rank in ranks:
+        world.ranks[rank].step = step
+        world.ranks[rank].say(msg)
+    return world
+
+
+@pytest.mark.parametrize(
+    ("world", "ended_well"),
+    [
+        (lambda: World(order_of(steps=5)).boot().steps(5), True),
+        (lambda: World(order_of(steps=5)).boot().steps(4), False),
+        (lambda: said(World(order_of(steps=5)).boot().steps(4), "done", 5, 0, 1), True),
+        (lambda: said(World(order_of(steps=5)).boot().steps(4), "done", 4, 0, 1), False),
+        (lambda: said(World(order_of(steps=5)).boot().steps(4), "halt_seen", 4, 0, 1), True),
+        (lambda: said(World(order_of(steps=5)).boot().steps(4), "halt_seen", 4, 0), False),
+        (lambda: said(World(order_of(steps=5)), "done", 5, 0), False),
+    ],
+    ids=[
+        "the last step",
+        "not the last",
+        "done",
+        "done early",
+        "halted",
+        "one was not halted",
+        "one never spoke",
+    ],
+)
+@pytest.mark.parametrize("code", [0, 1])
+def test_an_agent_ends_well_when_every_rank_did(
+    world: Callable[[], World], ended_well: bool, code: int
+) -> None:
+    found = watch(agent_ends(world(), code=code))
+    assert found.halted() == ([] if ended_well else [("process_death", None, None)])
+
+
+@pytest.mark.parametrize(("code", "halts"), [(0, 0), (1, 1)])
+def test_a_command_that_is_only_read_ends_well_with_zero(code: int, halts: int) -> None:
+    order = order_of().model_copy(update={"patterns": ["x"], "command": ["x"]})
+    found = watch(agent_ends(World(order), code=code), ticking=lambda end: every(0.25)(end + 5.0))
+    assert len(found.halts) == halts
+
+
+def test_where_nobody_says_how_many_steps_who_says_done_is_done() -> None:
+    world = World(without_steps(order_of())).boot()
+    said(world, "done", 0, 0, 1)
+    for rank in (0, 1):
+        world.probe(rank, "dead", code=0)
+    assert watch(agent_ends(world, code=1)).findings == []
+
+
+@pytest.mark.parametrize("code", [143, -15])
+def test_a_rank_that_ended_as_after_sigterm_is_a_victim(code: int) -> None:
+    world = running()
+    world.probe(0, "dead", code=code, exit_at=EPOCH + 1)
+    world.ranks[0].spend(0.3)
+    world.probe(1, "dead", code=3, exit_at=EPOCH + 2)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+@pytest.mark.parametrize(("signal", "settles"), [(15, True), (9, False)])
+def test_an_agent_that_was_asked_to_end_has_to_settle(signal: int, settles: bool) -> None:
+    world = running()
+    died = EPOCH + world.mono - T0
+    found = watch(agent_ends(world, signal=signal))
+    (finding,) = found.halts
+    seen = next(tick.ts for tick in found.ticks if tick.ts >= died)
+    assert finding.at - seen == pytest.approx(0.5 if settles else 0.0)
+    assert finding.key.endswith("/agent")
+
+
+def test_an_agent_that_fails_alone_is_found_when_it_has_settled() -> None:
+    world = running()
+    died = world.mono
+    world.probes.append((died, {"agent": {"pid": 99, "state": "dead", "code": 1}}))
+    for rank in world.ranks:
+        rank.spend(1.0)
+    (finding,) = watch(world).halts
+    assert finding.rank is None
+    assert 0.5 <= finding.at - (EPOCH + died - T0) <= 1.0
+
+
+def test_a_process_that_vanished_without_a_stamp_is_found_when_it_has_settled() -> None:
+    world = running()
+    world.probe(1, "dead")
+    for rank in world.ranks:
+        rank.spend(1.0)
+    (finding,) = watch(world).halts
+    assert finding.rank == 1
+    assert finding.value is None
+
+
+def test_a_stamp_that_comes_late_still_explains() -> None:
+    world = running()
+    world.probe(1, "dead")
+    world.ranks[0].mono += 0.3
+    world.probe(1, "dead", code=5, exit_at=EPOCH)
+    (finding,) = watch(world).halts
+    assert finding.value == 5
+
+
+def test_deaths_after_a_halt_are_no_second_finding() -> None:
+    world = World(order_of(), loss=lambda step: "NaN" if step == 5 else 5.0).boot().steps(6)
+    world.probe(1, "dead", signal=9)
+    found = watch(world, stop_at_halt=False)
+    assert found.named(Severity.HALT) == {"non_finite"}
+
+
+def test_a_death_with_a_stamp_is_a_fact_on_a_late_tick_too() -> None:
+    world = running()
+    world.probe(1, "dead", signal=9)
+    found = watch(world, ticking=lambda end: [(mono, 2.0) for mono, _ in every(0.25)(end)])
+    assert found.halted() == [("process_death", 1, "data")]
+
+
+@pytest.mark.parametrize("probe", [{}, {"code": 0}, {"signal": 15}])
+def test_a_death_that_must_settle_does_not_do_so_on_late_ticks(probe: dict[str, int]) -> None:
+    world = running()
+    world.probe(1, "dead", **probe)
+    world.ranks[0].spend(3.0)
+    found = watch(world, ticking=lambda end: [(mono, 2.0) for mono, _ in every(0.25)(end)])
+    assert found.halts == []
+
+
+def test_it_is_armed_by_the_first_probe() -> None:
+    assert not armed(start(order_of()))[Detector.PROCESS_DEATH]
+    assert armed(watch(running()).state)[Detector.PROCESS_DEATH]
+    agent_only = World(order_of())
+    agent_only.probes.append((T0, {"agent": {"pid": 99, "state": "alive"}}))
+    assert armed(watch(agent_only).state)[Detector.PROCESS_DEATH]
+
+
+def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
+    (processes, *_) = not_observed(start(order_of(), watched=False))
+    assert "process_death" in processes
+
+
+def commanded(world_size: int, steps: int = 7) -> World:
+    order = order_of().model_copy(update={"command": ["x"], "world_size": world_size})
+    world = World(order).boot().steps(steps)
+    world.open_step()
+    return world
+
+
+def test_a_command_that_is_its_only_rank_is_no_agent_of_itself() -> None:
+    world = commanded(1)
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "signal": 9}}))
+    (finding,) = watch(world).halts
+    assert (finding.rank, finding.value) == (0, -9.0)
+    assert finding.text.startswith("the command was ended by SIGKILL at step 8")
+    world = commanded(1)
+    world.probe(0, "dead", code=7, exit_at=EPOCH)
+    (finding,) = watch(world).halts
+    assert finding.text.startswith("the command ended with exit code 7")
+
+
+def test_a_launcher_that_a_signal_ended_took_its_ranks_along() -> None:
+    world = commanded(2)
+    world.probe(0, "dead", signal=9)
+    world.probe(1, "dead", signal=9)
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "signal": 9}}))
+    (finding,) = watch(world).halts
+    assert (finding.rank, "the command was ended" in finding.text) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("ends", "blamed"),
+    [
+        ({0: {"signal": 15}, 1: {"code": 1}}, 1),
+        ({0: {}, 1: {"signal": 11}}, 1),
+        ({0: {}, 1: {}}, None),
+        ({0: {"code": 1}}, None),
+    ],
+    ids=["both were seen", "one was seen", "none was seen", "only the launcher was seen"],
+)
+def test_of_a_launchers_ranks_the_one_is_blamed_whose_end_was_seen(
+    ends: dict[int, dict[str, int]], blamed: int | None
+) -> None:
+    world = commanded(2)
+    world.probes.clear()
+    for rank, probe in ends.items():
+        world.probe(rank, "dead", exit_at=EPOCH + rank, **probe)
+    found = watch(agent_ends(world, code=1), ticking=lambda end: every(0.25)(end + 5.0))
+    assert [row.rank for row in found.halts] == [blamed]
+
+
+def test_where_nobody_says_how_many_steps_none_is_named() -> None:
+    world = World(without_steps(order_of())).boot().steps(3)
+    world.probe(1, "dead", signal=11)
+    (finding,) = watch(world).halts
+    assert finding.text == "rank 1 was ended by SIGSEGV at step 3"
+
+
+def test_who_says_that_a_peer_was_gone_is_its_victim() -> None:
+    world = running()
+    world.probe(0, "dead", code=1, exit_at=EPOCH + 10.0, lost_peer=True)
+    world.probe(1, "dead", code=1, exit_at=EPOCH + 10.3)
+    assert watch(world).halted() == [("process_death", 1, "data")]
+
+
+@pytest.mark.parametrize(("at", "named"), [(10.0, 1), (10.6, 0)], ids=["before", "after"])
+@pytest.mark.parametrize("end", [{"signal": 15}, {"code": 143}], ids=["signal", "code"])
+def test_who_was_asked_to_end_before_its_peers_missed_it_is_the_cause(
+    end: dict[str, int], at: float, named: int
+) -> None:
+    """An operator's `kill`, a daemon that frees memory; torchrun asks only after one has failed."""
+    world = running()
+    world.probe(0, "dead", code=1, exit_at=EPOCH + 10.3, lost_peer=True)
+    world.probe(1, "dead", exit_at=EPOCH + at, **end)
+    world.ranks[0].mono += 2.0
+    assert watch(world).halted() == [("process_death", named, "data")]
+
+
+def test_who_was_asked_to_end_is_no_cause_where_a_rank_vanished_or_no_time_is_told() -> None:
+    world = World(order_of(world_size=3)).boot().steps(7)
+    world.probe(0, "dead", signal=15, exit_at=EPOCH + 10.0)
+    world.probe(1, "dead", code=1, exit_at=EPOCH + 10.1, lost_peer=True)
+    world.probe(2, "dead", signal=9, exit_at=EPOCH + 10.2)
+    assert [finding.rank for finding in watch(world).halts] == [2]
+    world = running()
+    world.probe(0, "dead", code=1, lost_peer=True)
+    world.probe(1, "dead", signal=15, exit_at=EPOCH + 10.0)
+    world.ranks[0].mono += 2.0
+    assert [finding.rank for finding in watch(world).halts] == [0]
+
+
+@pytest.mark.parametrize("end", [{}, {"code": 0}, {"code": 1}], ids=["untold", "0", "1"])
+def test_what_a_disk_refuses_to_take_tells_of_no_end(end: dict[str, int]) -> None:
+    """The wrapper waits to write how the program ended, and its last lines went with it."""
+    world = World(host_order()).boot().steps(7)
+    tell(world, disk={**disk(50_000.0), "refused": True})
+    world.ranks[0].mono += 1.0
+    world.probe(1, "dead", **end)
+    world.ranks[0].mono += 20.0
+    assert bool(watch(world).halts) is (end == {"code": 1})

@@ -1,0 +1,236 @@
+"""Steps as the fold makes them, without lines or a fold: what a detector of steps is fed.
+
+`Ran` is a run that ends steps; `feed` gives them to one detector and keeps what it found.
+
+Example::
+
+    ran = Ran(order_of({}))
+    for number in range(1, 60):
+        ran.step(loss=4.2)
+    assert [finding.severity for finding in feed(Frozen, ran).findings] == ["suspect", "halt"]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Heartbeat, StepSections
+from gonogo.contract.order import Order
+from gonogo.contract.tick import Tick
+from gonogo.watch.detector import Detector
+from gonogo.watch.step import RankStep, Step
+from gonogo.watch.stream import RankStream
+from gonogo.watch.view import Observed, Run, View
+from tests.watch.streams import EPOCH, T0, order_of
+
+Told = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+
+_DEFAULTS: dict[str, Any] = {
+    name: field.default for name, field in Heartbeat.model_fields.items() if not field.is_required()
+}
+
+
+@dataclass(slots=True)
+class Ran:
+    """Completed steps of one run, each `dt_s` after the one before unless told otherwise."""
+
+    order: Order = field(default_factory=lambda: order_of({}))
+    dt_s: float = 1.0
+    ranks: int = 0
+    """How many; 0 for as many as are ordered."""
+    labelled: bool = True
+    watched: bool = True
+    number: int = 0
+    mono: float = T0
+    """The ranks' clock."""
+    watcher: float = T0
+    wall: bool = True
+    """Whether the ranks' wall clock is right, whatever their own does; else it lags with that."""
+    boot: str = "boot"
+    steps: list[Step] = field(default_factory=list)
+    peak_flops: float | None = None
+    peak_of: str | None = None
+
+    def step(
+        self,
+        *,
+        dt_s: float | Sequence[float | None] | None = -1.0,
+        sections: Mapping[str, float] | Sequence[Mapping[str, float]] | None = None,
+        late_s: float = 0.0,
+        receipt_s: float | None = None,
+        tokens: int | None = None,
+        between_s: float = 0.0,
+        stopwatch_s: float | None = None,
+        silent: Sequence[int] = (),
+        each: Sequence[Mapping[str, Any]] | None = None,
+        **told: Any,
+    ) -> Ran:
+        """End one more step.
+
+        Args:
+            dt_s: seconds of the step, one for all or one a rank; None = not known.
+            sections: of `step_end`, one for all or one a rank.
+            late_s: how late the tick was that brought it.
+            receipt_s: seconds that pass on the watcher's clock; default: as on the ranks'.
+            tokens: of `step_end`.
+            between_s: seconds of the step before the rank said that it began.
+            stopwatch_s: `dt_step_s` of `step_end`.
+            silent: ranks that write no progress line.
+            each: what each rank's progress line says besides `told`.
+            **told: what every progress line says.
+        """
+        count = self.ranks or self.order.world_size
+        if isinstance(dt_s, int | float) and dt_s < 0.0:
+            dt_s = self.dt_s if self.number else None
+        times = list(dt_s) if isinstance(dt_s, Sequence) else [dt_s] * count
+        passed_s = max((seconds or 0.0 for seconds in times), default=0.0)
+        self.number += 1
+        self.mono += passed_s
+        self.watcher += passed_s if receipt_s is None else receipt_s
+        tick = Tick(
+            n=self.number,
+            mono=self.watcher,
+            ts=EPOCH + self.watcher - T0,
+            late_s=late_s,
+            interval_s=0.25,
+        )
+        rows = {}
+        for rank in range(count):
+            own = sections if isinstance(sections, Mapping | None) else sections[rank]
+            said = {**told, **(each[rank] if each else {})}
+            progress = None if rank in silent else self._line(rank, "progress", **said)
+            end = self._line(
+                rank,
+                "step_end",
+                tokens=tokens,
+                dt_step_s=stopwatch_s,
+                step_sections=None if own is None else StepSections(**own),
+            )
+            rows[rank] = RankStep(
+                rank=rank,
+                boot=self.boot,
+                mono=self.mono,
+                dt_s=times[rank],
+                progress=progress,
+                end=end,
+                between_s=between_s,
+            )
+        self.steps.append(Step(step=self.number, ranks=rows, tick=tick, whole=True))
+        return self
+
+    def many(self, count: int, **told: Any) -> Ran:
+        """End `count` steps that say the same."""
+        for _ in range(count):
+            self.step(**told)
+        return self
+
+    def back_to(self, number: int, boot: str = "boot2") -> Ran:
+        """Restart in place at an earlier step; the first step's time is not known."""
+        self.number, self.boot = number, boot
+        return self
+
+    def _line(self, rank: int, msg: str, **fields: Any) -> Heartbeat:
+        """One line, made without validation: a test feeds tens of thousands of them."""
+        line = Heartbeat.__new__(Heartbeat)
+        said = {
+            **_DEFAULTS,
+            "ts": EPOCH + (self.watcher if self.wall else self.mono) - T0,
+            "mono": self.mono,
+            "pid": 100 + rank,
+            "rank": rank,
+            "boot": self.boot,
+            "seq": self.number,
+            "step": self.number,
+            "msg": msg,
+            **fields,
+        }
+        object.__setattr__(line, "__dict__", said)
+        object.__setattr__(line, "__pydantic_fields_set__", set(fields))
+        return line
+
+    def view(self) -> View:
+        """What the detectors may look at besides the step."""
+        count = self.ranks or self.order.world_size
+        observed = {}
+        if self.peak_flops is not None:
+            payload = {"flops": self.peak_flops, "of": self.peak_of}
+            observed["preflight_peak"] = Observed(mono=T0, ts=EPOCH, payload=payload)
+        return View(
+            run=Run(order=self.order),
+            streams={r: RankStream(rank=r, labelled=self.labelled) for r in range(count)},
+            watched=self.watched,
+            observed=observed,
+        )
+
+
+@dataclass(slots=True)
+class Fed:
+    """What a detector made of a run."""
+
+    detector: Detector[Any]
+    own: Any
+    findings: list[Finding]
+    view: View
+
+    def of(self, severity: Severity) -> list[Finding]:
+        """Return the findings of one severity."""
+        return [finding for finding in self.findings if finding.severity is severity]
+
+    @property
+    def halts(self) -> list[Finding]:
+        """Return the findings that halt."""
+        return self.of(Severity.HALT)
+
+    @property
+    def severities(self) -> list[tuple[Severity, int | None]]:
+        """Return severity and step of each finding."""
+        return [(finding.severity, finding.step) for finding in self.findings]
+
+    @property
+    def armed(self) -> bool:
+        """Whether it could find something now."""
+        return self.detector.armed(self.own, self.view)
+
+    @property
+    def missing(self) -> str | None:
+        """Return what it says that it did not observe."""
+        return self.detector.missing(self.own, self.view)
+
+
+def feed(
+    kind: type[Detector[Any]], ran: Ran, *, saved_every: int = 0, another: bool = False
+) -> Fed:
+    """Feed a run's steps to a detector, as the fold does: one finding for each key.
+
+    Args:
+        kind: the detector's class.
+        ran: the run.
+        saved_every: steps after which the state goes through JSON, as in a restarted watcher.
+        another: whether what begins at a lower step is another training.
+    """
+    assert kind.steps, "the fold would show it none"
+    view = ran.view()
+    detector = kind(view.run)
+    own, said, findings = detector.begin(), set(), []
+    for place, step in enumerate(ran.steps, start=1):
+        if another and place > 1 and step.step <= ran.steps[place - 2].step:
+            view.streams[0].another = True
+        view.note(step.tick)
+        own, found = detector.observe_step(own, step, view)
+        for finding in found:
+            if finding.key not in said:
+                said.add(finding.key)
+                findings.append(finding)
+        if saved_every and place % saved_every == 0:
+            adapter = TypeAdapter(kind.State)
+            own = adapter.validate_python(
+                json.loads(json.dumps(adapter.dump_python(own, mode="json")))
+            )
+    return Fed(detector=detector, own=own, findings=findings, view=view)

@@ -1,0 +1,358 @@
+"""The fold: its laws, on generated streams."""
+
+import random
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.outcome import Detector
+from gonogo.contract.tick import Tick
+from gonogo.watch import (
+    armed,
+    dump_state,
+    fold,
+    identity_ok,
+    latched,
+    load_state,
+    look,
+    snapshot,
+    start,
+)
+from gonogo.watch.registry import REGISTRY
+from tests.watch.streams import EPOCH, T0, Said, Watched, World, every, order_of, watch
+
+BUILT = {
+    "process_death", "no_first_heartbeat", "alive_lost", "stall", "section_deadline",
+    "rank_divergence", "slow", "non_finite", "hygiene", "identity", "first_loss",
+    "memory_leak", "disk", "checkpoint_overdue", "watcher", "restart_storm",
+}  # fmt: skip
+
+
+def healthy(seed: int, *, world_size: int = 2, steps: int = 30) -> World:
+    """A healthy run with all that healthy runs do: jitter, pauses, checkpoints, evaluations."""
+    dice = random.Random(seed)
+    step_s = dice.uniform(0.05, 1.2)
+    sigma = dice.choice([0.02, 0.1, 0.25])
+    world = World(order_of(steps=steps, world_size=world_size))
+    world.boot(boot_s=dice.uniform(0.5, 20), load_s=dice.uniform(0.1, 4))
+    paused = [-steps] * 2  # three slow steps of five would be a slow run, rightly found
+    for step in range(1, steps + 1):
+        first = 3.0 if step == 1 else 1.0
+        data_s = [dice.expovariate(1 / 0.02) for _ in world.ranks]
+        if dice.random() < 0.05 and step - paused[-2] > 6:
+            paused.append(step)
+            data_s[dice.randrange(world_size)] += dice.uniform(0.5, 4.0)
+        world.open_step(data_s=data_s)
+        world.compute(step_s=[first * step_s * dice.lognormvariate(0, sigma) for _ in world.ranks])
+        world.close_step()
+        if step % 10 == 0:
+            world.pause("checkpoint", dice.uniform(0.1, 20), "checkpoint")
+        if step % 15 == 0:
+            world.pause("eval", dice.uniform(0.1, 30))
+    return world.finish()
+
+
+def essence(findings: list[Finding]) -> list[tuple[str, str, int | None, str | None]]:
+    """What decides: a finding without its times (and where a dead rank last said that it was)."""
+    return [
+        (
+            f.detector,
+            f.severity.value,
+            f.rank,
+            None if f.detector == Detector.PROCESS_DEATH else f.section,
+        )
+        for f in findings
+        if f.severity in (Severity.HALT, Severity.WARN)
+    ]
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 10**6), world_size=st.integers(1, 4))
+def test_a_healthy_run_never_halts_and_empty_ticks_change_nothing(
+    seed: int, world_size: int
+) -> None:
+    found = watch(healthy(seed, world_size=world_size), check_law=True)
+    assert found.halts == []
+    assert found.of(Severity.WARN) == []
+    assert found.of(Severity.INFO) == []
+    assert identity_ok(found.state) is True
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    rank=st.integers(0, 2),
+    step=st.integers(4, 20),
+    section=st.sampled_from(["forward", "backward", "data"]),
+)
+def test_a_hang_anywhere_is_found_in_time_with_its_culprit(
+    seed: int, rank: int, step: int, section: str
+) -> None:
+    world = before_fault(seed, step)
+    world.open_step()
+    world.hang(rank, section, 40.0)
+    (halt,) = watch(world).halts
+    assert (halt.rank, halt.section, halt.step) == (rank, section, step)
+    limit_s = 10.0 if section == "data" else max(5.0, 8 * (snapshot_m(world) or 0))
+    assert halt.since is not None
+    assert limit_s < halt.at - halt.since <= limit_s + 2.0
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), rank=st.integers(0, 2), step=st.integers(2, 20))
+def test_a_freeze_anywhere_is_found_in_time_with_its_culprit(
+    seed: int, rank: int, step: int
+) -> None:
+    world = before_fault(seed, step)
+    world.open_step()
+    world.ranks[rank].stopped = True
+    world.probe(rank, "stopped")
+    world.hang(rank, "data", 40.0)
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.rank) == ("alive_lost", rank)
+    assert halt.since is not None
+    assert halt.at - halt.since <= 7.0
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), start_at=st.integers(20, 30), factor=st.floats(4.5, 7.5))
+def test_a_slow_down_anywhere_is_found_within_six_steps(
+    seed: int, start_at: int, factor: float
+) -> None:
+    world = before_fault(seed, start_at)
+    step_s = random.Random(seed).uniform(0.1, 0.5)
+    world.steps(8, step_s=1.15 * factor * step_s)
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.rank) == ("slow", None)
+    assert halt.step is not None
+    assert start_at <= halt.step < start_at + 6
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), rank=st.integers(0, 2), step=st.integers(1, 20))
+def test_a_death_anywhere_is_found_within_a_second(seed: int, rank: int, step: int) -> None:
+    world = before_fault(seed, step)
+    world.open_step()
+    at = EPOCH + world.mono - T0
+    world.probe(rank, "dead", signal=9, exit_at=at)
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.rank) == ("process_death", rank)
+    assert halt.at - at <= 1.0
+
+
+def before_fault(seed: int, step: int) -> World:
+    """Three ranks that have done all steps before `step`."""
+    step_s = random.Random(seed).uniform(0.1, 0.5)
+    world = World(order_of(steps=60, world_size=3)).boot()
+    dice = random.Random(seed + 1)
+    for _ in range(1, step):
+        world.open_step()
+        world.compute(step_s=[step_s * dice.lognormvariate(0, 0.1) for _ in world.ranks])
+        world.close_step()
+    return world
+
+
+def snapshot_m(world: World) -> float | None:
+    """The run's median step, as the watch sees it."""
+    return snapshot(watch(world, stop_at_halt=False).state).median_step_s
+
+
+def noisy(world: World, seed: int) -> World:
+    """The same world with a fifth of its lines doubled and a fifth out of order."""
+    dice = random.Random(seed)
+    for rank in world.ranks:
+        lines = list(rank.lines)
+        for index in range(1, len(lines) - 1):
+            if dice.random() < 0.2:
+                lines[index], lines[index + 1] = (
+                    Said(lines[index].mono, lines[index + 1].raw),
+                    Said(lines[index + 1].mono, lines[index].raw),
+                )
+        rank.lines = [
+            copy for line in lines for copy in ([line, line] if dice.random() < 0.2 else [line])
+        ]
+    return world
+
+
+def faulty(kind: str) -> World:
+    world = World(order_of(), loss=lambda step: "NaN" if kind == "nan" and step >= 15 else 5.0)
+    world.boot(**({"dim": 128} if kind == "identity" else {})).steps(19)
+    if kind == "slow":
+        return world.steps(8, step_s=2.5)
+    world.open_step()
+    if kind == "freeze":
+        world.ranks[0].stopped = True
+        world.probe(0, "stopped")
+    if kind == "death":
+        world.probe(1, "dead", signal=9)
+    world.hang(0 if kind == "freeze" else 1, "data" if kind == "freeze" else "backward", 20.0)
+    return world
+
+
+@pytest.mark.parametrize("kind", ["hang", "freeze", "slow", "nan", "identity", "death"])
+@settings(max_examples=6, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_a_fifth_of_lines_doubled_and_reordered_changes_no_decision(kind: str, seed: int) -> None:
+    clean, dirty = watch(faulty(kind)), watch(noisy(faulty(kind), seed))
+    assert essence(dirty.findings) == essence(clean.findings)
+    assert len(clean.halts) == 1
+    assert abs((dirty.halts[0].step or 0) - (clean.halts[0].step or 0)) <= 2
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6))
+@example(seed=1153)
+def test_a_healthy_run_with_doubled_and_reordered_lines_stays_healthy(seed: int) -> None:
+    assert watch(noisy(healthy(seed), seed)).halts == []
+
+
+@pytest.mark.parametrize("kind", ["hang", "freeze", "slow"])
+def test_ticks_that_are_all_late_never_halt_on_a_deadline(kind: str) -> None:
+    world = faulty(kind)
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        return [(mono, 0.8) for mono, _ in every(0.25)(end)]
+
+    found = watch(world, ticking=ticking)
+    assert found.named(Severity.HALT) <= {"slow"}  # its own clock is the ranks', not the watcher's
+
+
+def test_a_watcher_that_was_stopped_for_five_minutes_halts_nothing_on_waking() -> None:
+    world = World(order_of(steps=2000)).boot().steps(800)
+    sleeps = T0 + 30.0
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        ticks = [tick for tick in every(0.25)(end) if not sleeps < tick[0] < sleeps + 300.0]
+        return [(mono, 299.75 if mono == sleeps + 300.0 else late) for mono, late in ticks]
+
+    found = watch(world, ticking=ticking)
+    assert found.findings == []
+    assert snapshot(found.state).step == 800
+
+
+def test_the_first_halt_latches_and_later_ones_are_still_told() -> None:
+    world = World(order_of(), loss=lambda step: "NaN" if step == 12 else 5.0).boot().steps(12)
+    world.open_step()
+    world.hang(1, "backward", 10.0)
+    found = watch(world, stop_at_halt=False)
+    assert [f.detector for f in found.halts] == ["non_finite", "stall"]
+    first = latched(found.state)
+    assert first is not None
+    assert first.detector == Detector.NON_FINITE
+
+
+def test_a_finding_is_told_once_and_its_key_carries_run_and_attempt() -> None:
+    found = watch(faulty("hang"), stop_at_halt=False)
+    keys = [finding.key for finding in found.findings]
+    assert len(keys) == len(set(keys))
+    assert all(key.startswith("run_1/1/") for key in keys)
+    again = World(order_of(attempt=2)).boot().steps(19)
+    again.open_step()
+    again.hang(1, "backward", 20.0)
+    assert {finding.key for finding in watch(again).findings}.isdisjoint(keys)
+
+
+def test_the_same_stream_gives_the_same_findings() -> None:
+    assert watch(faulty("hang")).findings == watch(faulty("hang")).findings
+
+
+def test_a_look_finds_what_a_tick_would_and_changes_nothing() -> None:
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    world.hang(1, "backward", 1.0)
+    state = watch(world, stop_at_halt=False).state
+    before = dump_state(state)
+    tick = Tick(n=999, mono=world.mono + 30.0, ts=EPOCH + world.mono + 30.0 - T0)
+    found = look(state, tick)
+    assert dump_state(state) == before
+    assert [finding.key for finding in found] == [f.key for f in fold(state, tick, {})[1]]
+    assert found
+
+
+def test_every_detector_of_issue_a_has_one_row_and_says_whether_it_is_armed() -> None:
+    assert [row.name for row in REGISTRY] == list(dict.fromkeys(r.name for r in REGISTRY))
+    assert {row.name for row in REGISTRY} >= BUILT
+    ready = armed(watch(World(order_of()).boot().steps(20)).state)
+    assert {name for name, on in ready.items() if not on} == {
+        "no_first_heartbeat",
+        "first_loss",
+    }
+
+
+def test_the_snapshot_tells_who_moves() -> None:
+    def moving(found: Watched, now: float | None = None) -> bool:
+        return snapshot(found.state, now).moving
+
+    world = World(order_of()).boot().steps(10)
+    seen = watch(world)
+    assert moving(seen)
+    assert not moving(seen, world.mono + 60.0)
+    assert not moving(watch(faulty("hang")))
+    assert moving(watch(faulty("slow")))
+    picture = snapshot(seen.state)
+    assert picture.step == 10
+    assert picture.median_step_s == pytest.approx(0.51)
+    assert picture.toks_per_s == pytest.approx(2048 / 0.51)
+    assert picture.ranks[1].loss == pytest.approx(5.4)
+
+
+@pytest.mark.parametrize(("late_s", "halts"), [(1.0, 1), (20.0, 0)])
+def test_a_watcher_that_never_comes_in_time_still_halts_a_run_that_stands(
+    late_s: float, halts: int
+) -> None:
+    """One that sleeps again and again has not seen what happened meanwhile."""
+    world = World(order_of({})).boot().steps(40, step_s=1.0)
+    world.open_step()
+    world.hang(1, "backward", 1900.0)
+
+    def late(end: float) -> Iterable[tuple[float, float]]:
+        count = int((end - T0) / (0.25 + late_s))
+        return ((T0 + number * (0.25 + late_s), late_s) for number in range(count))
+
+    seen = watch(world, ticking=late)
+    assert [row.detector for row in seen.halts] == ["stall"] * halts
+    whole = dump_state(seen.state)
+    assert dump_state(load_state(world.order, whole)) == whole
+
+
+@pytest.mark.parametrize(
+    ("section", "limit_s"), [("backward", 60.0), ("log", 60.0), ("data", 300.0)]
+)
+def test_a_watcher_that_is_away_again_and_again_halts_what_it_saw_standing(
+    section: str, limit_s: float
+) -> None:
+    """Of each minute it sleeps for 20 s: the limit begins anew once, then what it sees counts."""
+    world = World(order_of({})).boot().steps(40, step_s=1.0)
+    since = world.mono
+    world.open_step()
+    world.hang(1, section, 1200.0)
+
+    def sleepy(end: float) -> Iterable[tuple[float, float]]:
+        mono = T0
+        while mono < end:
+            away_s = 20.0 if (mono - T0) % 60.0 < 1.0 else 0.0
+            mono += 1.0 + away_s
+            yield mono, away_s
+
+    (halt,) = watch(world, ticking=sleepy).halts
+    assert (halt.rank, halt.section) == (1, section)
+    waited_s = halt.at - (EPOCH + since - T0)
+    assert limit_s < waited_s < 1.5 * limit_s + 90.0
+
+
+def test_a_watcher_that_is_away_again_and_again_halts_no_run_that_goes_on() -> None:
+    world = World(order_of({}, steps=2000)).boot().steps(60, step_s=25.0)
+    sleepy = [(T0 + 50.0 * number, 20.0) for number in range(int((world.mono - T0) / 50.0))]
+    assert watch(world, ticking=lambda end: sleepy).halts == []
+
+
+def test_ticks_that_are_late_now_and_then_call_no_deadline_missed() -> None:
+    view = start(order_of({})).view
+    for number in range(2000):
+        late_s = 2.0 if number % 100 else 0.0
+        tick = Tick(n=number, mono=2.0 * number, ts=0.0, late_s=late_s)
+        view.note(tick)
+        assert view.is_late(tick) is bool(late_s)

@@ -1,0 +1,78 @@
+"""A disk that takes no lines for longer than a deadline ends no run; a hang behind it is found."""
+
+from __future__ import annotations
+
+import pytest
+
+from gonogo.contract.finding import Severity
+from tests.watch.detectors.host import disk, tell
+from tests.watch.streams import World, order_of, watch
+
+WATCH = {"alive_lost": {"suspect_s": 2, "halt_s": 5}}
+
+
+def mute(*, refused: bool, ranks: tuple[int, ...], seconds: float) -> World:
+    """A run of which no line comes for so long, on a disk of which this is told meanwhile."""
+    world = World(order_of(WATCH, steps=2000)).boot().steps(11)
+    world.open_step()
+    for rank in world.ranks:
+        rank.enter("forward")
+    if refused:
+        tell(world, disk={**disk(0.0), "refused": True})
+    for rank in world.ranks:
+        if rank.rank in ranks:
+            rank.mono += seconds
+        else:
+            rank.spend(seconds)
+    return world
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (0,)], ids=["all", "one"])
+def test_silence_on_a_disk_that_takes_no_lines_is_unknown(ranks: tuple[int, ...]) -> None:
+    found = watch(mute(refused=True, ranks=ranks, seconds=2000.0), interval_s=1.0)
+    assert found.halts == []
+    said = [f.text for f in found.of(Severity.SUSPECT) if f.detector == "alive_lost"]
+    assert any("the disk takes no lines" in text for text in said)
+    assert watch(mute(refused=False, ranks=ranks, seconds=2000.0), interval_s=1.0).halts
+
+
+def test_a_process_that_is_held_is_found_all_the_same() -> None:
+    world = mute(refused=True, ranks=(0, 1), seconds=20.0)
+    world.probe(1, "stopped")
+    for rank in world.ranks:
+        rank.mono += 20.0
+    assert watch(world, interval_s=1.0).halted()[0][:2] == ("alive_lost", 1)
+
+
+def test_steps_that_come_late_blame_nobody_and_silence_after_it_counts_again() -> None:
+    world = mute(refused=True, ranks=(0, 1), seconds=1000.0)
+    tell(world, disk=disk(5000.0))
+    world.close_step()
+    world.steps(20)
+    assert watch(world, interval_s=1.0).halts == []
+    for rank in world.ranks:
+        rank.mono += 2000.0
+    assert watch(world, interval_s=1.0).halts
+
+
+@pytest.mark.parametrize(
+    ("section", "found"), [("backward", "stall"), ("data", "section_deadline")]
+)
+def test_a_hang_of_a_rank_that_is_heard_all_the_same_is_found(section: str, found: str) -> None:
+    """A disk without inodes takes no new file, and goes on taking lines."""
+    world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(60)
+    tell(world, disk={**disk(0.0), "refused": True})
+    world.steps(60).open_step()
+    halts = watch(world.hang(1, section, 2000.0), interval_s=1.0).halted()
+    assert halts == [(found, 1, section)]
+
+
+def test_a_rank_that_is_heard_now_and_then_is_where_it_says() -> None:
+    """Of its lines some are refused: what it is at, it says with the next one that is not."""
+    world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(30)
+    tell(world, disk={**disk(0.0), "refused": True})
+    world.steps(2000, step_s=0.5)
+    rank = world.ranks[0]
+    rank.lines = [said for said in rank.lines if said.mono < 5030.0 or said.mono % 120.0 < 0.5]
+    assert len(rank.lines) > 100
+    assert watch(world, interval_s=1.0).halts == []

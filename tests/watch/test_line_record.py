@@ -1,0 +1,113 @@
+"""Which boot of a rank is obeyed: restarts, strangers, what an earlier process left."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gonogo.watch.line_record import LineRecord, boots_in_front, by_seq
+from gonogo.watch.lines import Arrival
+from tests.watch.test_lines import line, told
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=60, unique=True))
+def test_a_read_is_put_in_order(seqs: list[int]) -> None:
+    assert [beat.seq for beat in by_seq([line(seq) for seq in seqs])] == sorted(seqs)
+
+
+def test_a_read_of_two_boots_keeps_them_apart() -> None:
+    read = [line(7, "old"), line(1, "new", "boot"), line(6, "old"), line(2, "new")]
+    assert [(b.boot, b.seq) for b in by_seq(read)] == [
+        ("old", 6), ("old", 7), ("new", 1), ("new", 2),
+    ]  # fmt: skip
+
+
+def test_only_a_boot_line_opens_another_boot() -> None:
+    _, arrivals = told(
+        line(1, "a", "boot"), line(9, "b"), line(1, "b", "boot"), line(2, "a"), line(3, "a", "boot")
+    )
+    assert arrivals == ["new", "stale", "new", "stale", "stale"]
+
+
+def test_seq_may_begin_at_nought_after_a_restart_in_place() -> None:
+    _, arrivals = told(line(0, "a", "boot"), line(1, "a"), line(0, "b", "boot"), line(1, "b"))
+    assert arrivals == ["new"] * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "arrival"),
+    [
+        ({"run": "run_1", "attempt": 2}, Arrival.NEW),
+        ({}, Arrival.NEW),
+        ({"run": "run_2", "attempt": 2}, Arrival.STALE),
+        ({"run": "run_1", "attempt": 1}, Arrival.STALE),
+    ],
+    ids=["this run", "not said", "another run", "another attempt"],
+)
+def test_a_boot_of_another_run_is_refused(fields: dict[str, object], arrival: Arrival) -> None:
+    record = LineRecord(run="run_1", attempt=2)
+    assert record.admit(line(1, "x", "boot", **fields)) is arrival
+    assert record.admit(line(2, "x")) is arrival
+
+
+def test_what_stands_before_the_last_boot_line_of_a_first_read_is_not_this_run() -> None:
+    read = [line(1, "old", "boot"), line(2, "old"), line(1, "new", "boot"), line(2, "new")]
+    assert boots_in_front(read) == {"old"}
+    assert boots_in_front(read[:2]) == set()
+    assert boots_in_front([read[0], read[3]]) == set(), "its boot line comes out of order"
+    assert boots_in_front([line(1, "a"), line(1, "b")]) == set()
+    assert boots_in_front([line(1, "a", "boot"), line(1, "b", "boot"), line(2, "a")]) == set()
+    assert boots_in_front([]) == set()
+
+
+@pytest.mark.parametrize(
+    ("seq", "mono", "arrival"),
+    [
+        (1, 9.1, Arrival.NEW),
+        (2, 9.1, Arrival.NEW),
+        (2, 9.0, Arrival.STALE),
+        (2, 8.0, Arrival.STALE),
+        (3, 9.1, Arrival.STALE),
+    ],
+    ids=["first", "second", "of one moment", "an earlier process", "in the midst"],
+)
+def test_where_a_boot_line_is_torn_the_next_one_opens_the_boot(
+    seq: int, mono: float, arrival: Arrival
+) -> None:
+    record, _ = told(line(1, "a", "boot", mono=2.0), line(2, "a", mono=9.0), line(3, "a", mono=5.0))
+    assert record.admit(line(seq, "b", mono=mono)) is arrival
+    assert record.boot == ("b" if arrival is Arrival.NEW else "a")
+
+
+def test_of_a_boot_whose_first_line_never_came_nothing_is_read() -> None:
+    record, _ = told(line(1, "a", "boot"), line(2, "a"))
+    read = record.seen()
+    assert read is not None
+    assert (read.boot, read.seq, read.digest) == ("a", 2, record.now.chain.hex())
+    later, _ = told(line(5, "a", "boot"))
+    read = later.seen()
+    assert read is not None
+    assert (read.seq, read.digest) == (0, bytes(32).hex())
+    assert LineRecord().seen() is None
+
+
+def test_what_came_besides_the_obeyed_boot_is_counted_and_known_by_its_digest() -> None:
+    own = [line(1, "b", "boot", mono=9.0), line(2, "b", mono=9.1)]
+    alone, _ = told(*own)
+    assert (alone.others(), alone.before(), alone.stale) == (0, None, 0)
+    before = [line(1, "a", "boot"), line(2, "a"), line(3, "a")]
+    record, _ = told(*before, *own)
+    less, _ = told(*before[:2], *own)
+    assert (record.others(), less.others()) == (3, 2)
+    assert None not in (record.before(), less.before())
+    assert record.before() != less.before()
+    more, _ = told(*before, *own, line(3, "b", mono=9.2))
+    assert more.before() == record.before(), "what is obeyed is told by its own digest"
+    assert record.admit(line(2, "b", step=7)) is Arrival.CONFLICT
+    assert record.others() == 4
+
+
+def test_each_line_of_a_refused_boot_is_counted_once() -> None:
+    late = line(7, "a")
+    record, arrivals = told(line(1, "a", "boot"), line(1, "b", "boot"), late, late, line(8, "a"))
+    assert arrivals[2:] == ["stale", "duplicate", "stale"]
+    assert (record.stale, record.duplicates, record.others()) == (2, 1, 3)

@@ -1,0 +1,136 @@
+"""Which lines of a rank have come: de-duplication, holes, digests, conflicts."""
+
+import hashlib
+import json
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gonogo.contract.heartbeat import Heartbeat, canonical_line
+from gonogo.watch.line_record import LineRecord
+from gonogo.watch.lines import MAX_RANGES, Arrival, BootLines
+
+
+def line(seq: int, boot: str = "b", msg: str = "alive", **fields: object) -> Heartbeat:
+    return Heartbeat.model_validate(
+        {
+            "ts": 1.0,
+            "mono": 1.0,
+            "pid": 1,
+            "rank": 0,
+            "boot": boot,
+            "seq": seq,
+            "step": 0,
+            "msg": msg,
+        }
+        | fields
+    )
+
+
+def told(*lines: Heartbeat) -> tuple[LineRecord, list[Arrival]]:
+    record = LineRecord()
+    return record, [record.admit(beat) for beat in lines]
+
+
+SEQS = st.lists(st.integers(0, 30), min_size=1, max_size=80)
+
+
+@given(SEQS)
+def test_any_order_admits_each_line_once_and_counts_the_holes(seqs: list[int]) -> None:
+    record, arrivals = told(*(line(seq) for seq in seqs))
+    kept = [seq for seq, arrival in zip(seqs, arrivals, strict=True) if arrival in ("new", "late")]
+    assert sorted(kept) == sorted(set(seqs))
+    lines = record.now
+    assert (lines.count, lines.top) == (len(set(seqs)), max(seqs))
+    assert record.duplicates == len(seqs) - len(set(seqs))
+    begins = 0 if 0 in seqs else 1
+    assert lines.gaps() == max(seqs) - begins + 1 - len(set(seqs))
+
+
+@given(SEQS, st.randoms())
+def test_the_digest_depends_on_which_lines_came_and_on_nothing_else(
+    seqs: list[int], random: Random
+) -> None:
+    first, _ = told(*(line(seq) for seq in seqs))
+    again = [*seqs, *seqs[: len(seqs) // 3]]
+    random.shuffle(again)
+    second, _ = told(*(line(seq) for seq in again))
+    assert first.now.digest() == second.now.digest()
+    assert first.now.chain == second.now.chain
+    assert first.seen() == second.seen()
+
+
+@given(SEQS, st.integers(0, 30))
+def test_another_line_in_its_place_is_a_conflict_and_changes_no_digest(
+    seqs: list[int], place: int
+) -> None:
+    record, _ = told(*(line(seq) for seq in seqs))
+    before = record.now.digest()
+    seq = seqs[place % len(seqs)]
+    assert record.admit(line(seq, step=7)) is Arrival.CONFLICT
+    assert (record.conflicts, record.now.digest()) == (1, before)
+
+
+@pytest.mark.parametrize("seq", [1, 2, 3])
+def test_a_line_that_differs_gives_another_digest(seq: int) -> None:
+    plain, _ = told(line(1), line(2), line(3))
+    other, _ = told(*(line(n, step=int(n == seq)) for n in (1, 2, 3)))
+    assert plain.now.digest() != other.now.digest()
+
+
+@given(SEQS, st.integers(0, 80))
+def test_a_record_that_was_saved_goes_on_as_it_was(seqs: list[int], cut: int) -> None:
+    whole, _ = told(*(line(seq) for seq in seqs))
+    half, _ = told(*(line(seq) for seq in seqs[:cut]))
+    again = LineRecord.load(json.loads(json.dumps(half.dump())))
+    for seq in seqs[cut:]:
+        again.admit(line(seq))
+    assert again.dump() == whole.dump()
+
+
+def test_gaps_below_a_seq_leave_out_later_holes() -> None:
+    lines = BootLines()
+    for seq in (1, 3, 10):
+        lines.take(seq, bytes(16))
+    assert [lines.gaps(), lines.gaps(below=4), lines.gaps(below=6)] == [7, 1, 3]
+
+
+def test_the_digest_of_a_boot_chains_sixteen_bytes_of_each_line() -> None:
+    """As decisions of every release hold it: another way to count makes them all differ."""
+    beats = [line(seq) for seq in (1, 2, 3, 5)]
+    record, _ = told(*beats)
+    chain, upto = bytes(32), []
+    for beat in beats:
+        held = hashlib.sha256(canonical_line(beat)).digest()[:16]
+        chain = hashlib.sha256(chain + held).digest()
+        upto.append(chain.hex())
+    assert record.now.digest() == upto[3]
+    assert list(record.now.chains()) == [(1, upto[0]), (2, upto[1]), (3, upto[2])]
+    assert record.now.chain.hex() == upto[2]
+
+
+def test_of_many_holes_the_oldest_are_forgotten() -> None:
+    lines = BootLines()
+    for seq in range(1, 2 * MAX_RANGES + 2, 2):
+        lines.take(seq, bytes(16))
+    assert (lines.gaps(), lines.gaps(below=3)) == (1024, 1)
+    lines.take(2 * MAX_RANGES + 3, bytes(16))
+    assert (lines.gaps(), lines.gaps(below=3)) == (1024, 0)
+
+
+def test_lines_that_follow_each_other_behind_a_hole_are_no_more_holes() -> None:
+    lines = BootLines()
+    for seq in (1, *range(3, MAX_RANGES + 9)):
+        lines.take(seq, bytes(16))
+    assert lines.missing == [(2, 2)]
+
+
+def test_of_a_hole_remains_what_did_not_come() -> None:
+    lines = BootLines()
+    left = []
+    for seq in (1, 7, 4, 2, 3, 6, 5):
+        lines.take(seq, bytes(16))
+        left.append(lines.missing.copy())
+    assert left[1:] == [[(2, 6)], [(2, 3), (5, 6)], [(3, 3), (5, 6)], [(5, 6)], [(5, 5)], []]

@@ -1,0 +1,53 @@
+"""Do numbers near the largest double end neither a watch nor a judging?"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gonogo.judge.facts.measure import block_means
+from gonogo.judge.facts.metrics import slope
+from gonogo.watch.loss_kind import Heat
+from gonogo.watch.mean import mean_of
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(FINITE, min_size=1, max_size=200))
+def test_the_mean_of_finite_numbers_lies_among_them(values: list[float]) -> None:
+    mean = mean_of(values)
+    slack = 1e-12 * max(map(abs, values))
+    assert min(values) - slack <= mean <= max(values) + slack
+
+
+@pytest.mark.parametrize("largest", [sys.float_info.max, -sys.float_info.max])
+def test_the_mean_of_the_largest_double_is_itself(largest: float) -> None:
+    for count in range(1, 200):
+        assert mean_of([largest] * count) == pytest.approx(largest, rel=1e-12)
+
+
+@given(st.lists(st.floats(-1e100, 1e100), min_size=1, max_size=50))
+def test_a_usual_mean_is_the_exact_one(values: list[float]) -> None:
+    assert mean_of(values) == math.fsum(values) / len(values)
+
+
+@given(st.lists(FINITE, min_size=2, max_size=80))
+def test_whatever_is_measured_of_finite_numbers_ends_nothing(values: list[float]) -> None:
+    assert len(block_means(values)) <= 64
+    slope(list(enumerate(values)))
+
+
+def test_rates_near_the_largest_double_end_no_watch() -> None:
+    heat = Heat()
+    for rate in (1e308, 1.7e308, 1e308, 1e-3, 1e308):
+        heat, _ = heat.after(rate)
+    assert math.isfinite(heat.top)
+
+
+def test_a_slope_that_no_double_holds_is_unknown() -> None:
+    assert math.isnan(slope([(1, 1.7e308), (2, -1.7e308), (3, 1.7e308), (4, -1.7e308)]))
+    assert slope([(1, 1.0), (2, 3.0)]) == pytest.approx(2.0)

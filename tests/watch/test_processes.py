@@ -1,0 +1,198 @@
+"""What have probes told of processes? Held how long, standing, idle, waiting, dead since when."""
+
+import math
+
+import pytest
+
+from gonogo.contract.tick import AgentProbe, ProcessState, RankProbe, StackProbe, Tick
+from gonogo.watch.processes import Process, Processes, seen_by
+
+T0 = 100.0
+ALIVE, STOPPED, SLEEPING, DEAD, UNKNOWN = (
+    ProcessState.ALIVE,
+    ProcessState.STOPPED,
+    ProcessState.UNINTERRUPTIBLE,
+    ProcessState.DEAD,
+    ProcessState.UNKNOWN,
+)
+
+
+def probed(*probes: tuple[float, ProcessState]) -> Processes:
+    """What is known of rank 0 after these probes: moment → state."""
+    found = Processes()
+    for number, (mono, state) in enumerate(probes):
+        probe = RankProbe(rank=0, pid=1, state=state)
+        found = seen_by(found, Tick(n=number, mono=mono, ts=mono, ranks=[probe]))
+    return found
+
+
+def read(*stacks: tuple[float, StackProbe]) -> Processes:
+    """The same after these readings of its stack."""
+    found = Processes()
+    for number, (mono, stack) in enumerate(stacks):
+        found = seen_by(found, Tick(n=number, mono=mono, ts=mono, stacks=[stack]))
+    return found
+
+
+def stack(
+    digest: str | None = "a",
+    cpu_s: float | None = None,
+    waiting: bool | None = None,
+    owns_gil: bool | None = None,
+) -> StackProbe:
+    return StackProbe(rank=0, digest=digest, cpu_s=cpu_s, waiting=waiting, owns_gil=owns_gil)
+
+
+def test_a_process_is_dead_since_it_was_first_seen_dead() -> None:
+    assert probed((T0, ALIVE)).of(0).dead_mono is None
+    found = probed((T0, ALIVE), (T0 + 1.0, DEAD), (T0 + 2.0, DEAD)).of(0)
+    assert found.dead
+    assert not found.lost_peer
+    assert found.dead_mono == T0 + 1.0
+
+
+def test_who_is_dead_does_not_come_back() -> None:
+    found = probed((T0, DEAD), (T0 + 1.0, ALIVE)).of(0)
+    assert (found.state, found.dead_mono) == (DEAD, T0)
+
+
+def test_another_process_has_come_since_it_was_first_seen() -> None:
+    found, seen = Processes(), []
+    for number, pid in enumerate((None, 7, None, 7, 8, 8, None, 9)):
+        probe = RankProbe(rank=0, pid=pid, state=ALIVE)
+        found = seen_by(found, Tick(n=number, mono=T0 + number, ts=0.0, ranks=[probe]))
+        seen.append(found.of(0).renewed_mono)
+    assert seen == [None] * 4 + [T0 + 4] * 3 + [T0 + 7]
+
+
+def test_what_is_told_of_an_end_is_kept_whatever_comes_after() -> None:
+    told = RankProbe(rank=0, state=DEAD, code=3, signal=0, exit_at=7.0, env={"a": "b"})
+    found = seen_by(Processes(), Tick(n=0, mono=T0, ts=T0, ranks=[told]))
+    later = RankProbe(rank=0, state=DEAD, lost_peer=True)
+    found = seen_by(found, Tick(n=1, mono=T0 + 1.0, ts=T0, ranks=[later]))
+    assert not seen_by(Processes(), Tick(n=0, mono=T0, ts=T0, ranks=[told])).of(0).lost_peer
+    again = found.of(0)
+    assert (again.code, again.signal, again.exit_at, again.env) == (3, 0, 7.0, {"a": "b"})
+    assert again.lost_peer
+    assert seen_by(found, Tick(n=2, mono=T0 + 2.0, ts=T0, ranks=[told])).of(0).lost_peer
+
+
+def test_a_launcher_that_is_dead_stays_that_of_its_node() -> None:
+    found = Processes()
+    for n, (node, state) in enumerate([(1, ALIVE), (2, DEAD), (3, DEAD)]):
+        agent = AgentProbe(node=node, state=state)
+        found = seen_by(found, Tick(n=n, mono=T0 + n, ts=T0, agent=agent))
+    assert (found.agent.node, found.agent.dead_mono) == (2, T0 + 1.0)
+
+
+@pytest.mark.parametrize("state", [STOPPED, SLEEPING, DEAD])
+def test_a_process_is_held_since_the_first_of_the_probes_running_that_say_so(
+    state: ProcessState,
+) -> None:
+    found = probed((T0, ALIVE), (T0 + 1.0, state), (T0 + 2.0, state)).of(0)
+    assert found.held_s(T0 + 4.0) == 3.0
+    assert found.held_s(T0) == 0.0, "a clock that is behind"
+
+
+def test_another_state_begins_anew_and_who_runs_is_not_held() -> None:
+    assert probed((T0, STOPPED), (T0 + 2.0, SLEEPING)).of(0).held_s(T0 + 3.0) == 1.0
+    for state in (ALIVE, UNKNOWN):
+        assert probed((T0, STOPPED), (T0 + 2.0, state)).of(0).held_s(T0 + 3.0) == 0.0
+    assert Process(state=STOPPED).held_s(T0) == math.inf, "nobody knows since when"
+
+
+def test_what_is_passed_over_is_no_time_of_what_is_held() -> None:
+    held = probed((T0, STOPPED))
+    assert held.passed_over(3.0, T0 + 5.0).of(0).held_s(T0 + 5.0) == 2.0
+    assert held.passed_over(9.0, T0 + 5.0).of(0).held_s(T0 + 5.0) == 0.0
+    alive = probed((T0, ALIVE))
+    assert alive.passed_over(3.0, T0 + 5.0) is alive
+
+
+@pytest.mark.parametrize(
+    ("apart_s", "later_s", "stands"),
+    [(5.0, 0.0, True), (4.9, 0.0, False), (5.0, 30.0, True), (5.0, 30.1, False)],
+)
+def test_a_rank_stands_by_two_equal_readings_five_seconds_apart_and_of_late(
+    apart_s: float, later_s: float, stands: bool
+) -> None:
+    found = read((T0, stack()), (T0 + apart_s, stack()))
+    assert found.stands(0, T0, T0 + apart_s + later_s) is stands
+
+
+def test_a_rank_does_not_stand_by_one_reading_other_frames_none_or_those_of_before() -> None:
+    assert not read((T0, stack())).stands(0, T0, T0)
+    assert not Processes().stands(0, T0, T0)
+    assert not read((T0, stack("a")), (T0 + 9.0, stack("b"))).stands(0, T0, T0 + 9.0)
+    assert not read((T0, stack(None)), (T0 + 9.0, stack(None))).stands(0, T0, T0 + 9.0)
+    both = read((T0, stack()), (T0 + 9.0, stack()))
+    assert both.stands(0, T0, T0 + 9.0)
+    assert not both.stands(0, T0 + 0.1, T0 + 9.0), "it moved since the first reading"
+
+
+def test_the_last_two_readings_count() -> None:
+    found = read((T0, stack("a")), (T0 + 1.0, stack("b")), (T0 + 7.0, stack("b")))
+    assert found.stands(0, T0, T0 + 7.0)
+    assert [row.mono for row in found.stacks[0]] == [T0 + 1.0, T0 + 7.0]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "mute"),
+    [
+        (True, True, True),
+        (None, None, True),
+        (True, False, False),
+        (False, True, False),  # it left the interpreter to others since it was heard
+    ],
+)
+def test_who_stands_is_mute_while_it_holds_the_interpreter(
+    first: bool | None, last: bool | None, mute: bool
+) -> None:
+    found = read((T0, stack(owns_gil=first)), (T0 + 9.0, stack(owns_gil=last)))
+    assert found.stands(0, T0, T0 + 9.0)
+    assert found.is_mute(0, T0, T0 + 9.0) is mute
+
+
+@pytest.mark.parametrize(("heard_s", "mute"), [(0.0, False), (0.5, True)])
+def test_who_was_elsewhere_since_it_was_heard_is_not_mute(heard_s: float, mute: bool) -> None:
+    found = read((T0, stack("b")), (T0 + 1.0, stack()), (T0 + 9.0, stack()))
+    assert found.stands(0, T0 + heard_s, T0 + 9.0)
+    assert found.is_mute(0, T0 + heard_s, T0 + 9.0) is mute
+
+
+@pytest.mark.parametrize(
+    ("first_s", "last_s", "apart_s", "idles"),
+    [
+        (1.0, 1.2, 5.0, True),
+        (1.0, 1.25, 5.0, False),
+        (1.0, 1.3, 5.0, False),
+        (None, 1.0, 5.0, False),
+        (1.0, None, 5.0, False),
+        (1.0, 1.0, 0.0, False),
+    ],
+)
+def test_a_rank_idles_below_a_twentieth_of_a_core_between_its_last_two_readings(
+    first_s: float | None, last_s: float | None, apart_s: float, idles: bool
+) -> None:
+    found = read((T0, stack(cpu_s=first_s)), (T0 + apart_s, stack(cpu_s=last_s)))
+    assert found.idles(0) is idles
+
+
+def test_of_one_reading_nobody_knows_whether_a_rank_idles() -> None:
+    assert not read((T0, stack(cpu_s=0.0))).idles(0)
+    assert not Processes().idles(0)
+
+
+@pytest.mark.parametrize("waiting", [True, False, None])
+def test_a_rank_waits_as_its_last_reading_says_unless_that_is_of_another_moment(
+    waiting: bool | None,
+) -> None:
+    found = read((T0, stack(waiting=not waiting)), (T0 + 1.0, stack(waiting=waiting)))
+    assert found.waits(0, T0 + 1.0) is waiting
+    assert found.waits(0, T0 + 1.1) is None
+    assert Processes().waits(0, T0) is None
+
+
+def test_a_tick_without_probes_changes_nothing() -> None:
+    known = probed((T0, ALIVE))
+    assert seen_by(known, Tick(n=9, mono=T0 + 9.0, ts=T0)) is known

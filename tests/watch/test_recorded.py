@@ -1,0 +1,193 @@
+"""What recorded ticks amount to: what was sealed, heard, lost and added, as the record says it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.canonical import wire_line
+from gonogo.contract.tick import FileSeal, LinesSeen, Tick
+from gonogo.rundir import PIECE_BYTES, save_json
+from gonogo.watch import WatchRecord, refold, tick_digest
+from tests.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch
+from tests.watch.test_fold import faulty
+
+ONE, OTHER = FileSeal(bytes=1, sha256="1" * 64), FileSeal(bytes=2, sha256="2" * 64)
+
+
+def record_of(folder: Path) -> WatchRecord:
+    record = refold(folder).watch
+    assert record is not None
+    return record
+
+
+def end(folder: Path, **said: Any) -> None:
+    """Write an exit record that says this."""
+    record = {"ended_at": EPOCH + 100.0, "ended_by": "trainer", "reason": "completed"}
+    save_json(folder / "exit.json", {**record, **said})
+
+
+def alone(*, seconds: float = 2.0) -> World:
+    """One rank, which ends its first step so long after its boot."""
+    world = World(order_of(world_size=1), alive_every_s=99.0).boot(boot_s=0.0, load_s=0.0)
+    return world.steps(1, step_s=seconds - world.mono + T0, data_s=0.0).finish()
+
+
+def looked(world: World, *clocks: float) -> Watched:
+    """The watch of a world by ticks that come so long after its begin."""
+    return watch(world, ticking=lambda end: [(T0 + clock, 0.0) for clock in clocks])
+
+
+@pytest.mark.parametrize(("before", "told"), [(2, []), (1, [2])], ids=["within", "behind"])
+def test_what_exit_json_seals_reaches_to_the_last_byte_of_its_last_tick(
+    before: int, told: list[int], tmp_path: Path
+) -> None:
+    """Up to there model.json may be written again, and no further."""
+    first = Tick(n=0, mono=1.0, ts=1.0, files={"model.json": ONE})
+    files = {"model.json": OTHER}
+    ticks = [first, Tick(n=1, mono=2.0, ts=2.0, files=files, prev=tick_digest(first))]
+    lines = [wire_line(row.model_dump(mode="json", exclude_defaults=True)) for row in ticks]
+    save_json(tmp_path / "order.json", order_of().document())
+    (tmp_path / "watch.jsonl").write_bytes(b"".join(lines))
+    end(tmp_path, watch={"bytes": len(b"".join(lines[:before])), "sha256": "0" * 64})
+    problem = "watch.jsonl: tick {} seals model.json again, with other bytes"
+    assert record_of(tmp_path).problems == tuple(problem.format(number) for number in told)
+
+
+def test_of_another_rank_than_there_is_eight_characters_are_told(tmp_path: Path) -> None:
+    live = looked(alone(), 5.0)
+    (tick,) = live.ticks
+    lines = {"no_rank_at_all": tick.lines["0"]}
+    live.ticks = [tick.model_copy(update={"lines": tick.lines | lines})]
+    problem = "rank no_rank_: its lines up to tick 1 are not those watched"
+    assert record_of(live.save(tmp_path)).problems == (problem,)
+
+
+def test_a_changed_line_is_told_at_the_first_tick_that_had_read_it(tmp_path: Path) -> None:
+    folder = looked(alone(), 1.0, 3.0, 5.0).save(tmp_path)
+    file = folder / "heartbeat_rank0.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'"step_start"', b'"alive"'))
+    record = record_of(folder)
+    assert record.problems == ("rank 0: its lines up to tick 1 are not those watched",)
+    assert not record.agrees
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_lines_behind_a_first_one_that_was_never_written_are_those_watched(
+    count: int, tmp_path: Path
+) -> None:
+    world = alone()
+    (rank,) = world.ranks
+    rank.lines = rank.lines[1 : 1 + count]
+    record = record_of(looked(world, 5.0).save(tmp_path))
+    assert record.problems == ()
+    assert record.agrees
+    assert record.reaches
+
+
+def with_other(world: World) -> World:
+    """The same world, in which a second process has written another line of the first one's."""
+    (rank,) = world.ranks
+    last = rank.lines[-1]
+    rank.lines.append(Said(last.mono, json.dumps(json.loads(last.raw) | {"pid": 9}).encode()))
+    return world
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "problem"),
+    [
+        (with_other(alone()), alone(), "rank 0: 1 lines that the watcher had read are gone"),
+        (alone(), with_other(alone()), "rank 0: 1 lines stand there that no watcher read"),
+    ],
+    ids=["gone", "added"],
+)
+def test_one_line_besides_that_is_gone_or_stands_there_is_told(
+    first: World, then: World, problem: str, tmp_path: Path
+) -> None:
+    live = looked(first, 5.0)
+    live.files = looked(then, 5.0).files
+    assert problem in record_of(live.save(tmp_path)).problems
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        (lambda count: {"heartbeat_rank0.jsonl": {"bytes": 1, "lines": count}}, None),
+        (lambda count: {"heartbeat_rank0.jsonl": {"bytes": 1, "lines": count - 1}}, "1 lines were"),
+        (lambda count: {}, "{} lines were"),
+    ],
+    ids=["as many", "one more", "all of them"],
+)
+def test_lines_that_exit_json_has_not_counted_were_added_after_the_end(
+    told: Callable[[int], dict[str, Any]], problem: str | None, tmp_path: Path
+) -> None:
+    live = looked(alone(), 5.0)
+    count = live.files[0].count(b"\n")
+    end(live.save(tmp_path), heartbeats=told(count))
+    after = " added after the end of the run"
+    expected = () if problem is None else (f"rank 0: {problem.format(count)}{after}",)
+    assert record_of(tmp_path).problems == expected
+
+
+def test_gaps_between_ticks_are_told_in_milliseconds(tmp_path: Path) -> None:
+    record = record_of(looked(alone(), 1.0, 2.0, 5.1239).save(tmp_path))
+    assert record.longest_gap_s == 3.124
+
+
+def test_a_process_was_heard_from_the_first_tick_that_told_its_lines_to_the_last(
+    tmp_path: Path,
+) -> None:
+    record = record_of(looked(alone(seconds=4.0), 0.25, 1.0, 4.5).save(tmp_path))
+    assert record.heard == {0: (T0 + 0.25, T0 + 4.5)}
+    assert record.heard_alone_s == {0: 4.25}
+
+
+@pytest.mark.parametrize(("first", "found"), [(0.25, 0.0), (4.5, 4.0)], ids=["at once", "late"])
+def test_what_lay_there_when_the_watcher_began_is_told_by_the_ranks_own_clock(
+    first: float, found: float, tmp_path: Path
+) -> None:
+    world = alone(seconds=4.0)
+    record = record_of(looked(world, first, 4.75, 5.0).save(tmp_path))
+    assert record.found_mono[0] - world.ranks[0].lines[0].mono == pytest.approx(found, abs=0.2)
+
+
+@pytest.mark.parametrize("ticks", [3, 0])
+def test_what_no_tick_brought_is_found_by_the_clock_of_the_last_one(
+    ticks: int, tmp_path: Path
+) -> None:
+    live = watch(faulty("nan"))
+    live.ticks = live.ticks[:ticks]
+    again = refold(live.save(tmp_path))
+    assert [row.detector for row in again.findings] == ["non_finite"]
+    assert [row.at for row in again.findings] == [live.ticks[-1].ts if ticks else 0.0]
+
+
+def test_whoever_takes_out_what_was_torn_moves_no_line_to_an_earlier_tick(tmp_path: Path) -> None:
+    world = alone()
+    (rank,) = world.ranks
+    torn = b"x" * 900
+    rank.lines[-2] = Said(rank.lines[-2].mono, torn)
+    rank.lines[-1] = Said(rank.lines[-1].mono + 10.0, rank.lines[-1].raw)
+    live = looked(world, 5.0, 15.0)
+    before = record_of(live.save(tmp_path))
+    live.files[0] = live.files[0].replace(torn + b"\n", b"")
+    after = record_of(live.save(tmp_path))
+    assert before.heard == after.heard == {0: (T0 + 5.0, T0 + 15.0)}
+
+
+def test_a_tick_that_tells_of_thousands_of_ranks_is_read_as_whole(tmp_path: Path) -> None:
+    """Of 2048 ranks it has 365 kB, more than a heartbeat's line may have."""
+    seen = {str(rank): LinesSeen(boot="b" * 32, seq=9, digest="d" * 64) for rank in range(2048)}
+    first = Tick(n=0, mono=1.0, ts=1.0, lines=seen, files={"model.json": ONE})
+    tick = Tick(n=1, mono=2.0, ts=2.0, files={"model.json": OTHER}, prev=tick_digest(first))
+    lines = [wire_line(row.model_dump(mode="json", exclude_defaults=True)) for row in (first, tick)]
+    assert len(lines[0]) > PIECE_BYTES
+    save_json(tmp_path / "order.json", order_of().document())
+    (tmp_path / "watch.jsonl").write_bytes(b"".join(lines))
+    record = record_of(tmp_path)
+    assert record.ticks == 2
+    assert not [text for text in record.problems if "cannot be read" in text]

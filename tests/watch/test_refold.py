@@ -1,0 +1,599 @@
+"""Offline: the same findings from the files, with a watcher's ticks and without."""
+
+import json
+from collections.abc import Callable, Container
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.errors import Corrupt, NotFound
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.order import Order
+from gonogo.contract.tick import Tick
+from gonogo.contract.watch import Watch
+from gonogo.rundir import PIECE_BYTES, RunDir, save_json
+from gonogo.watch import (
+    WatchState,
+    boots_of,
+    dump_state,
+    fold,
+    latched,
+    load_state,
+    not_observed,
+    refold,
+    replay_watch,
+    start,
+)
+from gonogo.watch.brought import BySeq
+from gonogo.watch.registry import versions
+from gonogo.watch.steps import Steps
+from gonogo.watch.view import Absence, Observed, Unreadable, View
+from tests.data.make_runs import exit_of, healthy_ranks, save_run
+from tests.data.make_runs import order_of as ordered_by_hand
+from tests.watch.streams import EPOCH, T0, Said, World, order_of, watch
+from tests.watch.test_fold import faulty, healthy, noisy
+
+KINDS = ["hang", "freeze", "slow", "nan", "identity", "death"]
+
+
+def wired(findings: list[Finding]) -> list[dict[str, object]]:
+    """Findings as they are written; a NaN equals itself there."""
+    return [wire_value(finding.wire()) for finding in findings]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("on", [True, False], ids=["until the halt", "to the end"])
+def test_the_recorded_directory_gives_the_live_findings(
+    kind: str, on: bool, tmp_path: Path
+) -> None:
+    live = watch(faulty(kind), stop_at_halt=on)
+    assert live.halts
+    assert wired(replay_watch(live.save(tmp_path))) == wired(live.findings)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_noise_is_replayed_as_it_was_seen(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    live = watch(noisy(healthy(seed), seed), interval_s=0.5)
+    again = refold(live.save(tmp_path_factory.mktemp("run")))
+    assert again.findings == live.findings
+    assert dump_state(again.state) == dump_state(live.state)
+    assert again.not_observed == []
+
+
+def test_lines_that_no_tick_brought_are_folded_and_said_to_be_unwatched(tmp_path: Path) -> None:
+    live = watch(faulty("nan"))
+    live.ticks = live.ticks[: len(live.ticks) // 2]
+    again = refold(live.save(tmp_path))
+    assert [finding.detector for finding in again.findings] == ["non_finite"]
+    assert again.watch is not None
+    assert not again.watch.reaches
+    assert "the ticks do not reach every line" in again.watch.problems
+
+
+def test_an_unreadable_tick_is_left_out_and_said(tmp_path: Path) -> None:
+    folder = watch(faulty("nan")).save(tmp_path)
+    path = folder / "watch.jsonl"
+    path.write_bytes(b"{torn\n" + path.read_bytes())
+    again = refold(folder)
+    assert [finding.detector for finding in again.findings] == ["non_finite"]
+    assert again.watch is not None
+    assert again.watch.unreadable == 1
+    assert not again.watch.chained
+    assert "watch.jsonl: line 1 is no tick" in again.watch.problems
+
+
+def unwatched(world: World, folder: Path) -> Path:
+    """The directory of a trainer that nobody watched."""
+    save_json(folder / "order.json", world.order.document())
+    for rank in world.ranks:
+        data = b"".join(line.raw + b"\n" for line in rank.lines)
+        (folder / f"heartbeat_rank{rank.rank}.jsonl").write_bytes(data)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["hang", "slow", "nan", "identity"])
+def test_without_a_watcher_the_lines_own_clocks_tell_the_same(kind: str, tmp_path: Path) -> None:
+    found = replay_watch(unwatched(faulty(kind), tmp_path))
+    halts = [f for f in found if f.severity is Severity.HALT]
+    (live,) = watch(faulty(kind)).halts
+    assert (halts[0].detector, halts[0].rank, halts[0].section, halts[0].step) == (
+        live.detector, live.rank, live.section, live.step,
+    )  # fmt: skip
+    assert halts[0].at == pytest.approx(live.at, abs=1.0)
+
+
+@pytest.mark.parametrize("back_s", [1e3, 1e6])
+def test_without_a_watcher_a_clock_that_counts_from_below_zero_tells_the_same(
+    back_s: float, tmp_path: Path
+) -> None:
+    folder = unwatched(faulty("hang"), tmp_path)
+    (wanted,) = [f for f in replay_watch(folder) if f.severity is Severity.HALT]
+    for path in sorted(folder.glob("heartbeat_rank*.jsonl")):
+        lines = [json.loads(raw) for raw in path.read_text().splitlines()]
+        moved = [line | {"mono": line["mono"] - T0 - back_s} for line in lines]
+        path.write_text("".join(json.dumps(line) + "\n" for line in moved))
+    (halt,) = [f for f in replay_watch(folder) if f.severity is Severity.HALT]
+    assert halt.key == wanted.key
+    assert (halt.rank, halt.section) == (wanted.rank, wanted.section)
+    assert halt.at == pytest.approx(wanted.at, abs=1.0)
+
+
+def test_without_a_watcher_a_healthy_run_is_silent_and_says_what_it_did_not_see(
+    tmp_path: Path,
+) -> None:
+    again = refold(unwatched(healthy(7), tmp_path), now=EPOCH + 10**6)
+    assert again.findings == []
+    assert "process_death" in again.not_observed[0]
+    assert not_observed(again.state) == again.not_observed
+
+
+@pytest.mark.parametrize(("now_s", "halts"), [(None, 0), (3.0, 0), (100.0, 1)])
+def test_without_a_watcher_time_passes_until_the_directory_is_looked_at(
+    now_s: float | None, halts: int, tmp_path: Path
+) -> None:
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    world.hang(1, "backward", 1.2)
+    now = None if now_s is None else EPOCH + world.mono - T0 + now_s
+    found = replay_watch(unwatched(world, tmp_path), now=now)
+    stalls = [f for f in found if f.severity is Severity.HALT]
+    assert [(f.detector, f.rank) for f in stalls] == [("stall", 1)] * halts
+    if halts:
+        assert stalls[0].value == pytest.approx(5.0, abs=0.5)
+
+
+@pytest.mark.parametrize("kind", [None, "hang", "nan"])
+@pytest.mark.parametrize("seed", range(3))
+def test_without_a_watcher_lines_that_one_ranks_file_doubles_or_moves_change_nothing(
+    kind: str | None, seed: int, tmp_path: Path
+) -> None:
+    """A copy of a late line in front held the rank's clock there: silence to the end of the run."""
+    world = faulty(kind) if kind else World(order_of()).boot().steps(40, step_s=2.0).finish()
+    folder = unwatched(world, tmp_path)
+    before = replay_watch(folder)
+    path, random = folder / "heartbeat_rank1.jsonl", Random(seed)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for line in random.sample(lines, len(lines) // 5):
+        lines.insert(random.randrange(1, len(lines)), line)
+    for _ in range(len(lines) // 5):
+        lines.insert(random.randrange(1, len(lines)), lines.pop(random.randrange(1, len(lines))))
+    path.write_bytes(b"".join(lines))
+    assert wired(replay_watch(folder)) == wired(before)
+
+
+def fallen_silent(spoke_s: float, silent_s: float) -> World:
+    """A run whose ranks all compute, speak for a while, and then not until they go on."""
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    for rank in world.ranks:
+        rank.enter("backward")
+        rank.spend(spoke_s)
+        rank.mono += silent_s
+        rank.say("alive", section_age_s=spoke_s + silent_s)
+    return world
+
+
+def test_without_a_watcher_a_gap_in_one_ranks_lines_is_found_when_it_was_due(
+    tmp_path: Path,
+) -> None:
+    world = fallen_silent(1.5, 0.0)
+    world.ranks[0].spend(60.0)
+    world.ranks[1].mono += 60.0
+    world.ranks[1].say("alive", section_age_s=61.5)
+    found = replay_watch(unwatched(world, tmp_path))
+    first = next(f for f in found if f.severity is Severity.HALT)
+    assert (first.detector, first.rank) == ("stall", 1)
+    assert first.value == pytest.approx(5.0, abs=0.5)
+
+
+def test_without_a_watcher_what_was_due_before_all_fell_silent_is_found(tmp_path: Path) -> None:
+    found = replay_watch(unwatched(fallen_silent(4.0, 60.0), tmp_path))
+    (halt,) = [f for f in found if f.severity is Severity.HALT]
+    assert halt.value == pytest.approx(5.0, abs=0.5)
+
+
+@pytest.mark.parametrize(("silent_s", "halted"), [(60.0, []), (800.0, []), (1000.0, ["stall"])])
+def test_without_a_watcher_a_silence_of_all_that_is_over_is_unknown_as_to_a_watcher(
+    silent_s: float, halted: list[str], tmp_path: Path
+) -> None:
+    world = fallen_silent(1.5, silent_s)
+    world.compute()
+    world.close_step()
+    found = replay_watch(unwatched(world.steps(20).finish(), tmp_path))
+    assert [f.detector for f in found if f.severity is Severity.HALT] == halted
+
+
+def test_without_a_watcher_a_silence_of_all_between_steps_that_is_over_is_unknown(
+    tmp_path: Path,
+) -> None:
+    world = World(order_of()).boot().steps(20)
+    for rank in world.ranks:
+        rank.mono += 100.0
+    found = replay_watch(unwatched(world.steps(20).finish(), tmp_path))
+    assert [f.detector for f in found if f.severity is Severity.HALT] == []
+
+
+def test_a_tail_that_no_newline_ends_is_read_once_where_a_line_is_lost(tmp_path: Path) -> None:
+    """As a host that lost its power leaves it: each piece of it was read to the end of the file."""
+    order = ordered_by_hand()
+    ranks = healthy_ranks(order)
+    save_run(tmp_path / "run", order, ranks, exit_of(ranks))
+    file = tmp_path / "run" / "heartbeat_rank0.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:5], *lines[6:], bytes(8 * PIECE_BYTES)]))
+    parts = BySeq(RunDir(tmp_path / "run"), {0: ["boot0"]}, {}).rest()
+    read = sum(len(line) for part in parts for line in part.get(0, []))
+    assert read == file.stat().st_size
+
+
+def test_without_a_watcher_ranks_that_are_started_anew_may_be_silent_till_then(
+    tmp_path: Path,
+) -> None:
+    world = World(order_of()).boot().steps(20)
+    world.open_step()
+    world.hang(1, "backward", 1.0)
+    for rank in world.ranks:
+        rank.mono += 120.0
+        rank.boot, rank.section, rank.section_since = f"again{rank.rank}", "boot", rank.mono
+        rank.seq = rank.section_seq = rank.collective_seq = rank.step = 0
+        rank.in_step = False
+    found = replay_watch(unwatched(world.boot().steps(40).finish(), tmp_path))
+    assert [f.detector for f in found if f.severity is Severity.HALT] == []
+
+
+def test_ranks_without_a_shared_clock_are_merged_by_wall_time(tmp_path: Path) -> None:
+    folder = unwatched(healthy(3), tmp_path)
+    path = folder / "heartbeat_rank1.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"mono": 5', b'"mono": 95'))
+    assert replay_watch(folder) == []
+
+
+def test_without_a_watcher_a_rank_without_a_file_is_not_observed(tmp_path: Path) -> None:
+    world = World(order_of({}, steps=400)).boot().steps(400)
+    folder = unwatched(world, tmp_path)
+    (folder / "heartbeat_rank1.jsonl").unlink()
+    again = refold(folder)
+    assert again.findings == []
+    assert "ranks: no line of rank 1" in again.not_observed
+
+
+def test_without_a_watcher_wall_clocks_that_differ_are_no_finding(tmp_path: Path) -> None:
+    world = World(order_of())
+    world.ranks[1].wall_off_s = 3600.0
+    folder = unwatched(world.boot().steps(5).finish(), tmp_path)
+    assert replay_watch(folder) == []
+
+
+def test_an_exit_record_stops_the_clock(tmp_path: Path) -> None:
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    world.hang(1, "backward", 1.2)
+    folder = unwatched(world, tmp_path)
+    record = {"ended_at": EPOCH + world.mono - T0 + 2.0, "ended_by": "infra"}
+    save_json(folder / "exit.json", {**record, "reason": "keeper_lost"})
+    found = replay_watch(folder, now=EPOCH + 10**6)
+    assert [f for f in found if f.severity is Severity.HALT] == []
+
+
+@pytest.mark.parametrize("spoke", [True, False], ids=["had lines", "had none"])
+@pytest.mark.parametrize("own", [True, False], ids=["own record", "exit.json"])
+def test_without_a_watcher_a_death_stands_where_its_record_says(
+    own: bool, spoke: bool, tmp_path: Path
+) -> None:
+    """Its peer waits for it for minutes: that is no stall."""
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    died = EPOCH + world.mono - T0
+    world.ranks[1].stopped = True
+    folder = unwatched(world.hang(1, "data", 400.0), tmp_path)
+    record = {"code": None, "signal": 9, "at": died + 0.1}
+    if own:
+        save_json(folder / "exit_rank1.json", record)
+    ranks = {} if own else {"1": record, "0": {"code": None, "signal": None, "at": died + 400.0}}
+    ended = {"ended_at": died + 400.0, "ended_by": "trainer", "reason": "nonzero_exit"}
+    save_json(folder / "exit.json", {**ended, "ranks": ranks})
+    if not spoke:
+        (folder / "heartbeat_rank1.jsonl").unlink()
+    halts = [f for f in replay_watch(folder) if f.severity is Severity.HALT]
+    assert (halts[0].detector, halts[0].rank) == ("process_death", 1)
+    assert halts[0].at == pytest.approx(died + 0.1, abs=0.75)
+
+
+@pytest.mark.parametrize("ended_s", [-1000.0, -31.0], ids=["an earlier process", "a set clock"])
+def test_an_exit_stamp_from_before_the_last_line_tells_nothing_of_when_a_rank_ended(
+    ended_s: float, tmp_path: Path
+) -> None:
+    world = World(order_of()).boot().steps(19)
+    world.open_step()
+    stood = EPOCH + world.mono - T0
+    world.ranks[1].stopped = True
+    folder = unwatched(world.hang(1, "data", 400.0), tmp_path)
+    save_json(folder / "exit_rank1.json", {"code": None, "signal": 9, "at": stood + ended_s})
+    ended = {"ended_at": stood + 400.0, "ended_by": "operator", "reason": "halted"}
+    save_json(folder / "exit.json", ended)
+    halts = [f for f in replay_watch(folder) if f.severity is Severity.HALT]
+    assert halts[0].detector in ("alive_lost", "section_deadline")
+    assert (halts[0].rank, halts[0].section) == (1, "data")
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_without_a_watcher_a_rank_that_ended_too_early_is_found_where_the_run_ends_at_once(
+    nodes: int, tmp_path: Path
+) -> None:
+    """On several nodes a watcher waits for last lines; of a directory all are there."""
+    world = World(order_of(nodes=nodes)).boot().steps(19)
+    world.open_step()
+    died = EPOCH + world.mono - T0
+    folder = unwatched(world, tmp_path)
+    save_json(folder / "exit_rank1.json", {"code": 0, "at": died + 0.1})
+    save_json(folder / "exit_rank0.json", {"code": 1, "at": died + 0.3})
+    ended = {"ended_at": died + 0.4, "ended_by": "trainer", "reason": "nonzero_exit"}
+    save_json(folder / "exit.json", ended)
+    halts = [f for f in replay_watch(folder) if f.severity is Severity.HALT]
+    assert [(halt.detector, halt.rank) for halt in halts] == [("process_death", 1)]
+
+
+def test_without_a_watcher_a_rank_without_a_line_that_ended_well_is_no_finding(
+    tmp_path: Path,
+) -> None:
+    folder = unwatched(World(order_of(steps=5)).boot().steps(5).finish(), tmp_path)
+    (folder / "heartbeat_rank1.jsonl").unlink()
+    for rank in (0, 1):
+        save_json(folder / f"exit_rank{rank}.json", {"code": 0, "at": EPOCH + 9.0})
+    assert replay_watch(folder) == []
+
+
+def test_a_directory_without_an_order_needs_one(tmp_path: Path) -> None:
+    world = World(order_of()).boot().steps(3)
+    folder = unwatched(world, tmp_path)
+    (folder / "order.json").unlink()
+    with pytest.raises(NotFound, match="no order"):
+        replay_watch(folder)
+    assert replay_watch(folder, order=world.order) == []
+
+
+def test_an_empty_directory_has_no_findings_and_says_so(tmp_path: Path) -> None:
+    again = refold(tmp_path, order=order_of())
+    assert again.findings == []
+    assert any("no line of rank 0, 1" in text for text in again.not_observed)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_doubled_and_moved_lines_change_no_finding(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    live = watch(healthy(seed), interval_s=0.5)
+    folder = live.save(tmp_path_factory.mktemp("run"))
+    whole = refold(folder)
+    assert whole.watch is not None
+    assert whole.watch.chained
+    assert whole.watch.agrees
+    assert whole.watch.reaches
+    random = Random(seed)
+    for rank, data in live.files.items():
+        lines = bytes(data).splitlines(keepends=True)
+        lines += random.sample(lines, len(lines) // 5)
+        for place in range(0, len(lines) - 9, 9):
+            part = lines[place : place + 9]
+            random.shuffle(part)
+            lines[place : place + 9] = part
+        (folder / f"heartbeat_rank{rank}.jsonl").write_bytes(b"".join(lines))
+    again = refold(folder)
+    assert again.watch == whole.watch
+    assert [f.wire() for f in again.findings] == [f.wire() for f in whole.findings]
+    assert boots_of(again.state) == boots_of(whole.state)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), share=st.floats(0.0, 1.0))
+def test_a_snapshot_and_the_rest_are_the_whole_fold(seed: int, share: float) -> None:
+    live = watch(noisy(healthy(seed), seed), interval_s=0.5)
+    files = {rank: bytes(data) for rank, data in live.files.items()}
+    cut = int(share * len(live.ticks))
+    state, offsets, findings = start(live.state.run.order), dict.fromkeys(files, 0), []
+    for number, tick in enumerate(live.ticks):
+        if number == cut:
+            saved = json.loads(json.dumps(dump_state(state)))
+            state = load_state(live.state.run.order, saved)
+        beats = {}
+        for rank, end in tick.upto.items():
+            beats[int(rank)] = files[int(rank)][offsets[int(rank)] : end].splitlines()
+            offsets[int(rank)] = end
+        state, found = fold(state, tick, beats)
+        findings += found
+    assert dump_state(state) == dump_state(live.state)
+    assert findings == live.findings
+
+
+def sections_in(world: World) -> World:
+    """The same world, whose steps tell what their sections took."""
+    for rank in world.ranks:
+        for place, said in enumerate(rank.lines):
+            line = json.loads(said.raw)
+            if line["msg"] == "step_end":
+                line["sections"] = {"data": 0.01, "forward": 0.1, "backward": 0.2}
+                rank.lines[place] = Said(said.mono, json.dumps(line).encode())
+    return world
+
+
+def restarted(rank: int) -> World:
+    """A run of which one process is started anew in the midst."""
+    world = World(order_of()).boot().steps(12)
+    again = world.ranks[rank]
+    again.boot, again.seq, again.section_seq, again.collective_seq = f"again{rank}", 0, 0, 0
+    again.say("boot", **world.order.identity.model_dump(mode="json", exclude_none=True))
+    return world.steps(12)
+
+
+def devices_at(tick: Tick, ranks: int) -> Tick:
+    """A tick of a run whose last device idles, and loses a row of its memory in the end."""
+    rows = [
+        {
+            **{"ts": tick.ts, "mono": tick.mono, "uuid": f"GPU-{rank}", "rank": rank},
+            "util": 20.0 if rank == ranks - 1 else 95.0,
+            "throttle": ["hw_thermal_slowdown"] if rank == 0 else [],
+            "xids": [63] if tick.mono > T0 + 14.0 and rank == ranks - 1 else [],
+        }
+        for rank in range(ranks)
+    ]
+    return tick.model_copy(update={"observations": {"devices": rows}})
+
+
+def in_parts(
+    order: Order, rows: list[tuple[Tick, dict[int, list[bytes]]]], cuts: Container[int]
+) -> tuple[WatchState, list[Finding]]:
+    """The fold of all rows, put down and taken up again before each of the cuts."""
+    state, findings = start(order), []
+    for number, (tick, beats) in enumerate(rows):
+        if number in cuts:
+            saved = json.loads(json.dumps(dump_state(state)))
+            state = load_state(order, saved)
+            assert dump_state(state) == saved
+        state, found = fold(state, tick, beats)
+        findings += found
+    return state, findings
+
+
+RUNS: dict[str, Callable[[], World]] = {
+    "healthy": lambda: noisy(healthy(5), 5),
+    "four healthy ranks": lambda: noisy(healthy(6, world_size=4, steps=20), 6),
+    "one healthy rank": lambda: healthy(7, world_size=1, steps=20),
+    "started anew": lambda: restarted(1),
+    **{kind: partial(faulty, kind) for kind in KINDS},
+    "noise and a hang": lambda: noisy(faulty("hang"), 8),
+}
+
+
+@pytest.mark.parametrize("on_devices", [False, True], ids=["", "on devices"])
+@pytest.mark.parametrize("name", RUNS)
+def test_snapshots_of_a_sick_run_or_one_on_devices_and_the_rest_are_the_whole_fold(
+    name: str, on_devices: bool
+) -> None:
+    """With a snapshot before every seventh tick, and before the seven that follow the first halt.
+
+    A detector keeps more of what is wrong than of what is well.
+    """
+    live = watch(sections_in(RUNS[name]()), interval_s=0.5, stop_at_halt=False)
+    devices: dict[str, Any] = {"imbalance": {"over_s": 5.0}} if on_devices else {}
+    order = live.state.run.order
+    merged = order.watch.model_dump(mode="json", exclude_unset=True) | devices
+    every_detector = {"watch": Watch.model_validate(merged), "detectors": versions()}
+    order = order.model_copy(update=every_detector)
+    offsets, rows = dict.fromkeys(live.files, 0), []
+    for tick in live.ticks:
+        beats = {}
+        for rank, end in ((int(name), end) for name, end in tick.upto.items()):
+            beats[rank] = bytes(live.files[rank][offsets[rank] : end]).splitlines()
+            offsets[rank] = end
+        rows.append((devices_at(tick, len(offsets)) if on_devices else tick, beats))
+    whole, findings = in_parts(order, rows, ())
+    halts = [row for row in findings if row.severity is Severity.HALT]
+    first = next((n for n, (tick, _) in enumerate(rows) if halts and tick.ts >= halts[0].at), 0)
+    again, found = in_parts(order, rows, {*range(0, len(rows), 7), *range(first, first + 7)})
+    assert dump_state(again) == dump_state(whole)
+    assert wired(found) == wired(findings)
+    assert [row.key for row in filter(None, [latched(again)])] == [row.key for row in halts[:1]]
+    if on_devices:
+        assert {"hardware", "imbalance"} <= {row.detector for row in findings}
+    else:
+        assert bool(halts) is (name in KINDS or name == "noise and a hang")
+
+
+def with_every_part() -> WatchState:
+    """A state of which each part holds something."""
+    state = watch(faulty("nan"), stop_at_halt=False).state
+    view, steps = state.view, state.steps
+    view.hosts, view.away_s = {1: "other"}, 20.0
+    view.absences = (Absence(number=3, seconds=20.0, back_mono=40.5),)
+    view.late_since_mono, view.late_n = 3.0, 7
+    view.unreadable = {0: Unreadable(count=2, first="x", since_mono=1.5)}
+    view.observed = {"disk": Observed(mono=1.0, ts=2.0, payload={"free_mb": 5.0})}
+    ended = watch(behind()).state.steps.waiting
+    steps.waiting, steps.bare = ended, {0: next(iter(ended.values()))}
+    steps.given_up, steps.late = 3, {1: 2}
+    state.leave_out({"of_another_package": "it failed"})
+    return state
+
+
+def behind() -> World:
+    """A run whose rank 0 has ended a step that rank 1 has not."""
+    world = World(order_of()).boot().steps(4)
+    del world.ranks[1].lines[-3:]
+    return world
+
+
+def test_each_part_of_a_state_is_put_down_and_taken_up_again() -> None:
+    state = with_every_part()
+    saved = json.loads(json.dumps(dump_state(state)))
+    assert dump_state(load_state(state.run.order, saved)) == saved
+    nothing = dump_state(start(state.run.order))
+    assert [part for part in saved if part != "of" and saved[part] == nothing[part]] == []
+    held = {row.name for kind in (View, Steps) for row in fields(kind)}
+    named = (saved.keys() - {"last_step"}) | {"last"}
+    assert held - named == {"run", "watched", "goes_on"}, "ordered, compared, and of no watcher"
+
+
+@pytest.mark.parametrize("what", ["v", "judge_version", "run", "attempt", "watched", "detectors"])
+def test_a_snapshot_says_of_what_it_is(what: str) -> None:
+    """By any other of these it goes on otherwise than the whole fold would."""
+    document = dump_state(watch(healthy(1)).state)
+    del document["of"][what]
+    with pytest.raises(Corrupt):
+        load_state(order_of(), document)
+
+
+@pytest.mark.parametrize("part", ["of", "streams", "lines", "own", "said"])
+def test_a_snapshot_with_a_part_missing_is_refused(part: str) -> None:
+    document = dump_state(watch(healthy(1)).state)
+    del document[part]
+    with pytest.raises(Corrupt):
+        load_state(order_of(), document)
+
+
+def test_a_snapshot_of_another_run_is_refused() -> None:
+    document = dump_state(watch(healthy(1)).state)
+    with pytest.raises(Corrupt):
+        load_state(order_of(attempt=2), document)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"frozen": {"halt_x": 1e308}}, {"divergence": {"alpha": 5e-324}}]
+)
+def test_the_largest_and_the_smallest_number_of_a_setting_end_no_watch(
+    setting: dict[str, Any], tmp_path: Path
+) -> None:
+    whole = ordered_by_hand()
+    order = whole.model_copy(update={"watch": Watch.model_validate(setting)})
+    ranks = healthy_ranks(order)
+    save_run(tmp_path / "run", order, ranks, exit_of(ranks))
+    assert replay_watch(tmp_path / "run") == []
+
+
+def test_how_late_the_ticks_were_that_found_the_last_lines_of_a_process_is_told(
+    tmp_path: Path,
+) -> None:
+    world = World(order_of({}, steps=20)).boot().steps(20).finish()
+    own_s = world.mono - world.ranks[0].lines[0].mono
+
+    def ticking(end: float) -> list[tuple[float, float]]:
+        return [*((T0 + 0.25 * number, 0.0) for number in range(32)), (end + 60.0, 60.0)]
+
+    live = watch(world, ticking=ticking)
+    assert live.halts == []
+    record = refold(live.save(tmp_path)).watch
+    assert record is not None
+    first, last = record.heard[0]
+    assert last - first > own_s + 50.0
+    assert record.heard_late_s == {0: 60.0, 1: 60.0}
+    assert abs(record.heard_alone_s[0] - own_s) < 2.0

@@ -1,0 +1,263 @@
+"""One rank's lines, folded in the order in which they come."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from gonogo.contract.heartbeat import Heartbeat
+from gonogo.watch.absorb import absorb
+from gonogo.watch.line_record import LineRecord
+from gonogo.watch.lines import Arrival
+from gonogo.watch.sections import MOST_LEFT
+from gonogo.watch.stream import RankStream
+
+
+def beat(seq: int, step: int, msg: str, mono: float, section: str | None = None) -> Heartbeat:
+    return Heartbeat.model_validate(
+        {
+            "v": 1, "ts": mono, "mono": mono, "pid": 1, "rank": 0, "boot": "b", "seq": seq,
+            "step": step, "msg": msg, "section": section, "section_seq": seq,
+        }
+    )  # fmt: skip
+
+
+def told(*lines: Heartbeat) -> tuple[RankStream, list[Arrival]]:
+    stream, record, arrivals = RankStream(rank=0), LineRecord(), []
+    for line in lines:
+        arrival = record.admit(line)
+        stream = absorb(stream, line, line.mono, arrival)
+        arrivals.append(arrival)
+    return stream, arrivals
+
+
+def after(lines: Sequence[Heartbeat]) -> RankStream:
+    return told(*lines)[0]
+
+
+FIRST = (
+    beat(1, 1, "step_start", 0.0, "data"),
+    beat(2, 1, "step_end", 1.0),
+    beat(3, 2, "step_start", 1.0, "data"),
+)
+
+
+def test_a_step_end_that_comes_late_is_timed_by_its_own_clock() -> None:
+    stream, arrivals = told(
+        *FIRST,
+        beat(5, 3, "step_start", 4.0, "data"),
+        beat(4, 2, "step_end", 4.0),
+        beat(6, 3, "step_end", 4.5),
+    )
+    assert arrivals[-3:] == [Arrival.NEW, Arrival.LATE, Arrival.NEW]
+    assert list(stream.pace.times_s) == [3.0, 0.5]
+
+
+def test_who_goes_on_from_a_checkpoint_of_its_own_has_its_first_step_before_it() -> None:
+    """It says so after its first line: what it had begun by then ends never, and is no step."""
+    before = after([beat(1, 0, "boot", 0.0, "boot"), beat(2, 1, "step_start", 1.0)])
+    assert (before.from_step, before.started_mono) == (0, 1.0)
+    lines = [
+        beat(1, 0, "boot", 0.0, "boot"),
+        beat(2, 1, "step_start", 1.0),
+        beat(3, 20, "boot", 50.0),
+        beat(4, 21, "step_start", 50.0),
+    ]
+    began = after(lines)
+    assert (began.from_step, began.completed, began.completed_steps) == (20, 20, 0)
+    assert (began.started_mono, began.backwards) == (50.0, None)
+    ended = after([*lines, beat(5, 21, "step_end", 450.0)])
+    assert (ended.completed, ended.completed_steps, ended.first_s) == (21, 1, 400.0)
+    later = after([*lines, beat(5, 21, "step_end", 450.0), beat(6, 30, "boot", 451.0)])
+    assert (later.from_step, later.completed) == (20, 21)
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["at once", "after a checkpoint began"])
+def test_a_step_end_that_comes_late_ends_its_step(paused: bool) -> None:
+    """Who waits for one that evaluates says nothing more: the end of its step may come last."""
+    section = beat(5, 2, "section", 3.0, "checkpoint" if paused else "log")
+    before, _ = told(*FIRST, section)
+    stream, _ = told(*FIRST, section, beat(4, 2, "step_end", 2.5))
+    assert (before.completed, before.completed_steps) == (1, 1)
+    assert (stream.completed, stream.completed_steps) == (2, 2)
+    again, _ = told(*FIRST, section, beat(4, 1, "step_end", 2.5))
+    assert (again.completed, again.completed_steps) == (1, 1)
+
+
+def test_a_first_step_whose_end_comes_late_took_what_it_says() -> None:
+    late = beat(2, 1, "step_end", 70.0)
+    stream, _ = told(FIRST[0], beat(3, 1, "section", 71.0, "log"), late)
+    assert (stream.first_s, stream.completed_steps) == (70.0, 1)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        beat(4, 2, "step_end", 9.0),  # a clock ahead of the line that came before it
+        beat(4, 2, "alive", 3.0, "data"),
+        beat(4, 1, "step_end", 3.0),
+    ],
+    ids=["from the future", "no end", "of a step that has ended"],
+)
+def test_a_late_line_that_tells_no_end_moves_no_time(late: Heartbeat) -> None:
+    stream, _ = told(*FIRST, beat(5, 3, "step_start", 4.0, "data"), late, beat(6, 3, "step_end", 5))
+    assert list(stream.pace.times_s) == [2.0]
+    assert stream.pace.stride == 2
+
+
+def test_a_late_end_is_no_sample_once_a_checkpoint_was_taken_out() -> None:
+    stream, _ = told(
+        *FIRST,
+        beat(5, 2, "section", 4.0, "checkpoint"),
+        beat(6, 2, "section", 24.0),
+        beat(4, 2, "step_end", 4.0),
+        beat(7, 3, "step_start", 24.0, "data"),
+        beat(8, 3, "step_end", 25.0),
+    )
+    assert list(stream.pace.times_s) == [2.0]
+
+
+@pytest.mark.parametrize(("came", "fed"), [(6.0, (3.0, 2)), (6.25, (6.25, 4))], ids=str)
+def test_a_wait_for_data_is_kept_that_is_longer_than_a_median_step_or_before_there_is_one(
+    came: float, fed: tuple[float, int]
+) -> None:
+    stream, _ = told(
+        *FIRST,
+        beat(4, 2, "step_end", 3.0),
+        beat(5, 3, "step_start", 3.0, "data"),
+        beat(6, 3, "section", 3.5, "forward"),
+        beat(7, 3, "step_end", 4.0),
+        beat(8, 4, "step_start", 4.5, "data"),
+        beat(9, 4, "section", came, "forward"),
+    )
+    assert stream.pace.median_s == 1.5
+    assert (stream.fed_mono, stream.fed_step) == fed
+
+
+def test_the_pauses_are_kept_that_it_has_left_at_the_step_at_which_it_left_one_last() -> None:
+    lines = [
+        beat(4, 2, "section", 2.0, "eval"),
+        beat(5, 2, "section", 3.0, "checkpoint"),
+        beat(6, 2, "step_start", 4.0, "data"),
+        beat(7, 2, "section", 5.0, "eval"),
+        beat(8, 2, "step_start", 6.0, "data"),
+        beat(9, 2, "step_end", 7.0),
+        beat(10, 3, "step_start", 7.0, "data"),
+        beat(11, 3, "section", 8.0, "checkpoint"),
+        beat(12, 3, "step_start", 9.0, "data"),
+    ]
+    left = [
+        (stream.left, stream.left_step)
+        for stream in (after([*FIRST, *lines[:n]]) for n in range(1, 10))
+    ]
+    evaluated, saved = ("eval",), ("eval", "checkpoint")
+    all_of_two = (*saved, "eval")
+    assert left[:3] == [((), 0), (evaluated, 2), (saved, 2)]
+    assert left[3:8] == [(saved, 2), *[(all_of_two, 2)] * 4]
+    assert left[8] == (("checkpoint",), 3)
+
+
+def test_who_is_started_anew_has_left_no_pause() -> None:
+    anew = beat(1, 2, "boot", 9.0, "boot").model_copy(update={"boot": "another"})
+    lines = [beat(4, 2, "section", 2.0, "eval"), beat(5, 2, "step_start", 3.0, "data")]
+    assert after([*FIRST, *lines]).left == ("eval",)
+    booted = after([*FIRST, *lines, anew])
+    assert (booted.left, booted.left_step) == ((), 2)
+
+
+def test_no_more_pauses_are_kept_than_a_step_may_need() -> None:
+    names = ("eval", "data") * (MOST_LEFT + 9)
+    lines = [beat(4, 2, "section", 2.0, "checkpoint")]
+    lines += [beat(5 + n, 2, "section", 3.0 + n, name) for n, name in enumerate(names)]
+    assert after([*FIRST, *lines]).left == ("eval",) * MOST_LEFT
+
+
+def test_a_start_between_two_pauses_that_comes_late_counts_as_one_that_did_not() -> None:
+    """Each of the two opens its step anew, and what was entered before them goes on to count."""
+    lines = (
+        beat(4, 2, "alive", 2.0, "log"),
+        beat(5, 2, "section", 3.0, "eval"),
+        beat(6, 2, "step_start", 4.0),
+        beat(7, 2, "section", 4.0, "checkpoint"),
+        beat(8, 2, "step_start", 5.0),
+        beat(9, 2, "alive", 6.0, "data"),
+    )
+    ordered, _ = told(*FIRST, *lines)
+    mixed, arrivals = told(*FIRST, *lines[:2], lines[3], lines[2], *lines[4:])
+    assert arrivals[-3] is Arrival.LATE
+    assert mixed.position() == ordered.position() == (2, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("absences", "present_s"),
+    [
+        ((), 100.0),
+        (((150.0, 40.0),), 60.0),
+        (((120.0, 40.0),), 100.0),
+        (((155.0, 70.0),), 30.0),
+        (((154.0, 70.0),), 100.0),
+        (((215.0, 90.0),), 10.0),
+        (((216.0, 90.0),), 100.0),
+        (((210.0, 115.0),), 100.0),
+        (((210.0, 114.0),), 0.0),
+        (((210.0, 99.0),), 1.0),
+        (((130.0, 20.0), (190.0, 30.0)), 50.0),
+        (((130.0, 20.0), (200.0, 96.0)), 80.0),
+    ],
+    ids=[
+        "none",
+        "within",
+        "began within it",
+        "fell asleep 15 s before",
+        "16 s before",
+        "woke 15 s before the watcher",
+        "16 s before",
+        "shorter by as much as they wake apart",
+        "shorter by less",
+        "just longer",
+        "two of them",
+        "only one of them",
+    ],
+)
+def test_what_a_rank_does_is_shorter_by_the_suspensions_that_fell_into_it(
+    absences: tuple[tuple[float, float], ...], present_s: float
+) -> None:
+    assert RankStream(rank=0, absences=absences).present_s(100.0, 200.0) == present_s
+
+
+def test_an_absence_is_kept_on_the_rank_s_own_clock() -> None:
+    """What was read late says nothing of how far the two clocks are apart."""
+    stream, record = RankStream(rank=0), LineRecord()
+    for seq, (own, receipt) in enumerate([(5.0, 1005.0), (6.0, 1096.0), (7.0, 1022.0)], start=1):
+        line = beat(seq, 1, "alive", own, "eval")
+        stream = absorb(stream, line, receipt, record.admit(line))
+    stream.rearm(1200.0, 90.0)
+    stream.rearm(1300.0, 20.0)
+    assert stream.ahead_s == -1000.0
+    assert stream.absences == ((200.0, 90.0), (300.0, 20.0))
+    for _ in range(70):
+        stream.rearm(1500.0, 30.0)
+    assert stream.absences == ((500.0, 30.0),) * 64
+
+
+def test_a_clock_that_drifts_is_followed() -> None:
+    stream, record = RankStream(rank=0), LineRecord()
+    for seq in range(1, 11):
+        line = beat(seq, 1, "alive", 100.0 * seq, "eval")
+        stream = absorb(stream, line, 110.0 * seq, record.admit(line))
+    assert stream.ahead_s == -100.0
+
+
+@pytest.mark.parametrize(
+    ("spoke", "present_s"), [(115.0, 80.0), (116.0, 250.0), (254.0, 250.0), (255.0, 80.0)]
+)
+def test_a_rank_that_speaks_while_the_watcher_is_away_is_not_suspended(
+    spoke: float, present_s: float
+) -> None:
+    """It may fall asleep and wake up to 15 s apart from its watcher."""
+    stream, record = RankStream(rank=0), LineRecord()
+    for seq, own in enumerate((90.0, spoke, 280.0), start=1):
+        line = beat(seq, 1, "alive", own, "eval")
+        stream = absorb(stream, line, max(own, 270.0) if seq > 1 else own, record.admit(line))
+        if seq == 1:
+            stream.rearm(270.0, 170.0)
+    assert stream.present_s(100.0, 350.0) == present_s

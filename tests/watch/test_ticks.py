@@ -1,0 +1,225 @@
+"""What the ticks say by themselves: each check of the chain, at its edge."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from gonogo.contract.tick import (
+    AgentProbe,
+    FileSeal,
+    NodeProbe,
+    NodeState,
+    ProcessState,
+    RankProbe,
+    Tick,
+)
+from gonogo.watch.ticks import AWAY_S, HOLE_S, MOST_PROBLEMS, TickChain, tick_digest
+
+ONE, OTHER = FileSeal(bytes=1, sha256="1" * 64), FileSeal(bytes=1, sha256="2" * 64)
+
+
+def chain_of(*rows: dict[str, Any], sealed: int | None = None) -> TickChain:
+    """The chain of these ticks, a second apart where they say nothing else.
+
+    Args:
+        rows: fields of each tick.
+        sealed: how many of them exit.json seals; None: all.
+    """
+    chain, previous = TickChain(), None
+    for number, row in enumerate(rows, start=1):
+        tick = Tick.model_validate(
+            {"n": number, "mono": float(number), "ts": 1e9 + number, "prev": previous} | row
+        )
+        chain.take(tick, number, beyond=sealed is not None and number > sealed)
+        previous = tick_digest(tick)
+    return chain
+
+
+def dead(**end: int) -> RankProbe:
+    return RankProbe(rank=0, state=ProcessState.DEAD, **end)
+
+
+ALIVE = RankProbe(rank=0, state=ProcessState.ALIVE)
+
+
+def test_ticks_that_follow_each_other_are_one_chain() -> None:
+    chain = chain_of({}, {}, {"mono": 2.0})
+    assert (chain.ticks, chain.chained, chain.problems) == (3, True, [])
+    assert chain.longest_gap_s == 1.0
+    assert chain_of({}).longest_gap_s == 0.0
+
+
+def test_a_tick_that_names_another_before_it_breaks_the_chain() -> None:
+    chain = chain_of({}, {"prev": "0" * 64})
+    assert not chain.chained
+    assert "tick 2 does not follow" in chain.problems[0]
+
+
+def test_a_clock_that_runs_backwards_breaks_the_chain() -> None:
+    chain = chain_of({"mono": 5.0}, {"mono": 4.0})
+    assert not chain.chained
+    assert "clock of tick 2 runs backwards" in chain.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("gap_s", "late_s", "text"),
+    [
+        (HOLE_S, 0.0, None),
+        (HOLE_S + 1, 0.0, "16 s without a tick"),
+        (HOLE_S + 1, 1.0, None),
+        (AWAY_S, AWAY_S, None),
+        (AWAY_S + 1, AWAY_S + 1, "nobody watched for 301 s"),
+    ],
+)
+def test_a_hole_is_one_beyond_its_limit(gap_s: float, late_s: float, text: str | None) -> None:
+    problems = chain_of({}, {"mono": 1.0 + gap_s, "late_s": late_s}).problems
+    assert len(problems) == (text is not None)
+    assert all(text is not None and text in row for row in problems)
+
+
+@pytest.mark.parametrize(
+    ("between_s", "again_s", "told"),
+    [
+        (AWAY_S - 1, HOLE_S + 1, True),
+        (AWAY_S - 1, HOLE_S, False),
+        (AWAY_S, HOLE_S + 1, False),
+    ],
+    ids=["soon", "no absence", "much later"],
+)
+def test_absences_that_follow_each_other_closely_are_one(
+    between_s: float, again_s: float, told: bool
+) -> None:
+    back = 1.0 + AWAY_S - 5
+    steps = [back + second for second in range(1, int(between_s) + 1)]
+    rows = [{}, {"mono": back, "late_s": AWAY_S - 5}, *({"mono": at} for at in steps)]
+    chain = chain_of(*rows, {"mono": back + between_s + again_s, "late_s": again_s})
+    assert any("nobody watched" in row for row in chain.problems) is told
+
+
+@pytest.mark.parametrize(
+    ("name", "after_end", "sealed", "told"),
+    [
+        ("model.json", False, None, False),
+        ("model.json", False, 1, True),
+        ("exit_rank0.json", False, None, False),
+        ("exit_rank0.json", False, 1, False),
+        ("exit_rank0.json", True, None, True),
+        ("order.json", False, None, True),
+        ("preflight/preflight.json", False, None, True),
+    ],
+)
+def test_what_a_rank_that_starts_anew_writes_again_is_sealed_again_and_nothing_else(
+    name: str, after_end: bool, sealed: int | None, told: bool
+) -> None:
+    first = {name: ONE} | ({"exit.json": ONE} if after_end else {})
+    chain = chain_of({"files": first}, {"files": {name: OTHER}}, {}, sealed=sealed)
+    assert [f"seals {name} again" in row for row in chain.problems] == ([True] if told else [])
+    assert chain.files[name] == OTHER
+
+
+def test_the_same_seal_twice_is_no_problem() -> None:
+    assert chain_of({"files": {"order.json": ONE}}, {"files": {"order.json": ONE}}).problems == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ([dead(code=1)], [dead(code=0)], True),
+        ([dead(signal=9)], [dead(code=0)], True),
+        ([dead(code=0)], [dead(code=0)], False),
+        ([dead(code=1), ALIVE], [dead(code=0)], False),
+        ([ALIVE], [dead(code=0)], False),
+        ([dead(code=1)], [dead()], False),
+        ([dead(code=1)], [ALIVE, dead(code=0)], True),
+        ([dead(code=1), ALIVE], [dead(code=1), dead(code=0)], True),
+    ],
+    ids=["failed", "killed", "the same", "started again", "lived", "nothing said",
+         "said to live", "ended twice"],
+)  # fmt: skip
+def test_beyond_the_end_no_tick_takes_back_how_a_rank_ended(
+    before: list[RankProbe], after: list[RankProbe], told: bool
+) -> None:
+    rows = [{"ranks": [probe]} for probe in (*before, *after)]
+    chain = chain_of(*rows, sealed=len(before))
+    assert any("gives rank 0 another exit" in row for row in chain.problems) is told
+    assert not any("another exit" in row for row in chain_of(*rows).problems)
+
+
+def test_how_ranks_and_torchrun_ended_is_kept_and_who_was_looked_at() -> None:
+    unknown = RankProbe(rank=1)
+    chain = chain_of(
+        {"ranks": [ALIVE, unknown], "agent": AgentProbe(state=ProcessState.ALIVE)},
+        {"ranks": [dead(signal=9), unknown], "agent": AgentProbe(signal=9)},
+        {"agent": AgentProbe(state=ProcessState.DEAD)},
+    )
+    assert chain.probes == {"0": {"code": None, "signal": 9}}
+    assert chain.looked == {0}
+    assert chain.agent is not None
+    assert (chain.agent.code, chain.agent.signal) == (None, 9)
+    assert chain_of({"agent": AgentProbe(code=0)}).agent is not None
+    assert chain_of({"agent": AgentProbe()}).agent is None
+
+
+def test_a_tick_is_known_by_its_compact_text_with_sorted_keys_and_without_defaults() -> None:
+    """As every recorded tick names the one before it, and every decision the last."""
+    row = {"n": 3, "mono": 2.5, "ts": 1e9, "late_s": 0.0, "observations": {"ö": {"b": 1, "a": 2}}}
+    text = '{"mono":2.5,"n":3,"observations":{"ö":{"a":2,"b":1}},"ts":1000000000.0}'
+    assert tick_digest(Tick.model_validate(row)) == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_the_ticks_are_known_by_the_digest_of_the_last() -> None:
+    chain = chain_of({}, {})
+    assert chain.last is not None
+    assert chain.digest == tick_digest(chain.last)
+    assert TickChain().digest == hashlib.sha256(b"").hexdigest()
+
+
+@pytest.mark.parametrize(("old_s", "told"), [(HOLE_S, False), (HOLE_S + 1.0, True)])
+def test_what_a_tick_tells_of_devices_is_not_from_long_before_the_last_one(
+    old_s: float, told: bool
+) -> None:
+    def sample(mono: float) -> dict[str, Any]:
+        return {"mono": mono, "ts": 1e9, "uuid": "GPU-0", "rank": 0, "util": 90.0}
+
+    first = {"mono": 100.0, "observations": {"devices": [sample(50.0)]}}
+    later = {"mono": 101.0, "observations": {"devices": [sample(100.5), sample(100.0 - old_s)]}}
+    chain = chain_of(first, later)
+    assert ["tick 2 tells of devices" in row for row in chain.problems] == [True] * told
+    assert [row.mono for row in chain.device_rows] == [50.0, 100.0 - old_s, 100.5]
+
+
+def test_of_each_device_the_first_count_of_errors_is_kept() -> None:
+    rows = [(0, "a", None), (0, "a", 2), (0, "a", 3), (None, "b", 1), (1, "b", 0)]
+    samples = [
+        {"ts": 0.0, "mono": 50.0 + number, "uuid": uuid, "rank": rank, "ecc_uncorrected": errors}
+        for number, (rank, uuid, errors) in enumerate(rows)
+    ]
+    chain = chain_of({"mono": 100.0, "observations": {"devices": samples}})
+    assert chain.device_errors == {(0, "a"): 2, (1, "b"): 0}
+
+
+def test_a_node_is_silent_from_the_first_tick_that_calls_it_so_until_it_is_heard() -> None:
+    def nodes(**states: NodeState) -> dict[str, Any]:
+        return {"nodes": [NodeProbe(node=int(k[1:]), state=row) for k, row in states.items()]}
+
+    silent, heard = NodeState.SILENT, NodeState.HEARD
+    chain = chain_of(
+        {"mono": 1.0} | nodes(n0=heard, n1=heard),
+        {"mono": 2.0} | nodes(n0=silent, n1=silent),
+        {"mono": 5.0} | nodes(n0=silent),
+        {"mono": 6.0} | nodes(n0=heard, n1=NodeState.LOST),
+        {"mono": 7.0} | nodes(n0=silent, n2=silent),
+        {"mono": 9.5},
+    )
+    assert chain.silences() == {0: 6.5, 1: 4.0, 2: 2.5}
+    assert TickChain().silences() == {}
+
+
+def test_of_many_problems_the_first_are_told() -> None:
+    chain = TickChain()
+    for number in range(1, MOST_PROBLEMS + 5):
+        chain.miss(number)
+    assert (chain.unreadable, len(chain.problems)) == (MOST_PROBLEMS + 4, MOST_PROBLEMS)
