@@ -66,6 +66,7 @@ def order_of(
         world_size=world_size,
         steps=steps,
         watch=_watch_of(stall_s),
+        stall_s=stall_s,
         waive=waive,
         preflight=WITHOUT_SERVICE,
     )
@@ -128,7 +129,8 @@ def under_plan(order: Order, plan: str, phase: str) -> Order:
         "steps": planned.steps,
         "allow_drift": sorted({*planned.allow_drift, *order.allow_drift}),
     }
-    return planned.model_copy(update={**mine, **said})
+    changed = planned.model_copy(update={**mine, **said, "patience": {}})
+    return changed.model_copy(update={"patience": changed.limits_of_places()})
 
 
 def check_waivers(order: Order) -> None:

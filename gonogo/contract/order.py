@@ -3,6 +3,7 @@
 An order lies in its run directory, so that a run directory judges itself.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
@@ -13,9 +14,11 @@ from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Verdict
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.patience import Patience, Place, ProgramKind, patience_of
 from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Recorded
+from gonogo.contract.workload import is_ours
 
 JUDGE_VERSION = 4
 """Version of the rules; raised by any change that alters a recorded decision."""
@@ -158,6 +161,8 @@ class Order(Recorded):
     """What the plan and the profile set; everything else is a detector's default."""
     watch_from_profile: list[str] = Field(default_factory=list)
     """Dotted paths in `watch` whose value came from the profile."""
+    patience: dict[Place, Patience] = Field(default_factory=dict)
+    """How long a rank may stay in each place; empty: as `watch` resolves to."""
     halt: HaltGrace = HaltGrace()
     heartbeat: HeartbeatCadence = HeartbeatCadence()
     checkpoint: CheckpointCadence = CheckpointCadence()
@@ -183,6 +188,26 @@ class Order(Recorded):
                 f"nodes: {self.world_size} ranks are not shared evenly by {self.nodes}"
             )
         return self
+
+    def limits_of_places(self) -> dict[Place, Patience]:
+        """Return the table of patience: the stored one, or the one that the settings resolve to."""
+        if self.patience:
+            return self.patience
+        kind = ProgramKind.ATTACHED
+        if is_ours(self.entry, self.command):
+            kind = ProgramKind.OURS
+        elif self.command is not None:
+            kind = ProgramKind.PRINTED
+        engine = self.train.get("engine")
+        tokens, floor = self.identity.tokens_per_step, self.watch.slow.floor_tok_s
+        return patience_of(
+            self.watch,
+            kind,
+            from_profile=frozenset(self.watch_from_profile),
+            compiled=isinstance(engine, Mapping) and engine.get("compile") is True,
+            nodes=self.nodes,
+            step_s=tokens / floor if tokens and floor else None,
+        )
 
     @property
     def last_step(self) -> int:
@@ -214,6 +239,8 @@ class Order(Recorded):
             del document["measured"]
         if self.resume_from is not None and self.resume_from.manifest_sha256 is None:
             del document["resume_from"]["manifest_sha256"]
+        if not self.patience:
+            del document["patience"]
         if self.cluster is None:
             del document["cluster"]
         else:

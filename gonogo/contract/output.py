@@ -22,6 +22,7 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Outcome
+from gonogo.contract.patience import Patience, Place
 from gonogo.contract.plan import Plan
 from gonogo.contract.wire import Recorded
 
@@ -413,6 +414,22 @@ class Demo(Recorded):
     runs: list[DemoRun]
 
 
+class PatienceTable(Recorded):
+    """The limits of one phase."""
+
+    phase: str
+    patience: dict[Place, Patience]
+
+
+class PatienceTables(Recorded):
+    """`gonogo watchdog`."""
+
+    name: str
+    """The plan or run that was asked for."""
+    tables: list[PatienceTable]
+    """Of a run one; of a plan one for each phase."""
+
+
 OUTPUTS: dict[str, type[BaseModel]] = {
     "abandon": GivenUpRun,
     "alerts": Alerts,
@@ -461,6 +478,7 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "up": Up,
     "verify": VerifiedRecords,
     "watch": Watched,
+    "watchdog": PatienceTables,
     "workers": Workers,
 }
 """Command → what one object (a line, for `watch` and `logs --follow`) on its stdout is."""

@@ -11,18 +11,37 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from gonogo.contract.patience import MEANING, TABLE, Cell, ProgramKind
 from gonogo.contract.watch import Watch
 from gonogo.judge.gate.ceilings import CEILINGS
 from gonogo.watch.registry import REGISTRY, Kind
 
 _FRAME = Path(__file__).with_suffix(".md")
 _PLACE = "<!-- detectors -->\n"
+_PATIENCE = "<!-- patience -->\n"
 
 
 def page() -> str:
     """Return docs/detectors.md."""
     sections = [_section(number, row) for number, row in enumerate(REGISTRY, start=1)]
-    return _FRAME.read_text().replace(_PLACE, "\n".join(sections))
+    frame = _FRAME.read_text().replace(_PATIENCE, _patience())
+    return frame.replace(_PLACE, "\n".join(sections))
+
+
+def _patience() -> str:
+    """Return the table of patience."""
+    head = "| place | " + " | ".join(ProgramKind) + " | where a rank is |\n"
+    rows = (
+        f"| `{place}` | {' | '.join(_cell(row[kind]) for kind in ProgramKind)} | {MEANING[place]} |"
+        for place, row in TABLE.items()
+    )
+    return f"{head}|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _cell(cell: Cell) -> str:
+    """Return a cell of the table: seconds and multiple."""
+    seconds = "none" if cell.seconds is None else f"{cell.seconds:g} s"
+    return seconds if cell.multiple is None else f"{seconds}, {cell.multiple:g} × {cell.of}"
 
 
 def _section(number: int, row: Kind) -> str:

@@ -24,6 +24,7 @@ from gonogo.contract.order import (
     UnpassedRun,
 )
 from gonogo.contract.patch import Patch, RecordedPatch
+from gonogo.contract.patience import bounded
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.plan import Phase, Plan
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
@@ -91,7 +92,7 @@ def build_order(
         why = f"this run ends at step {until} of {phase.steps}"
         measured, gate, left_out = gate, [], [LeftOut(id=row.id, why=why) for row in phase.gate]
     own_checks = [SANITY] if is_ours(plan.workload.entry, told.command) else []
-    return Order(
+    order = Order(
         experiment=experiment,
         run=run,
         attempt=attempt,
@@ -137,6 +138,7 @@ def build_order(
         settles=list(SETTLED_BY_RUNS),
         facts_v=FACTS_V,
     )
+    return order.model_copy(update={"patience": order.limits_of_places()})
 
 
 def build_command_order(
@@ -148,6 +150,7 @@ def build_command_order(
     world_size: int = 1,
     steps: int | None = None,
     watch: Watch | None = None,
+    stall_s: float | None = None,
     waive: Sequence[str] = (),
     preflight: Sequence[str],
 ) -> Order:
@@ -160,10 +163,11 @@ def build_command_order(
         world_size: how many ranks its lines must show.
         steps: the last step that they must show; None: nobody says.
         watch: settings of the watchdog.
+        stall_s: the limit of every place; None: the table's own.
         waive: criteria that may stay unobserved.
         preflight: ids of the checks that are owed.
     """
-    return Order(
+    order = Order(
         experiment=experiment,
         run=run,
         token=1,
@@ -186,6 +190,10 @@ def build_command_order(
         settles=list(SETTLED_BY_RUNS),
         facts_v=FACTS_V,
     )
+    table = order.limits_of_places()
+    if stall_s is not None:
+        table = bounded(table, stall_s)
+    return order.model_copy(update={"patience": table})
 
 
 def _phases_after(plan: Plan, phase: Phase) -> list[PhaseAhead]:

@@ -67,7 +67,7 @@ def simulate_recorded(
     ]
     end = max((tape.lines[-1][0] for tape in tapes if tape.lines), default=first)
     ts = min((b.ts - b.mono for beats in lines.values() for b in beats), default=0.0)
-    order = order.model_copy(update={"watch": Watch(), "watch_from_profile": []})
+    order = order.model_copy(update={"watch": Watch(), "watch_from_profile": [], "patience": {}})
     watcher = Watcher(
         order, tapes, noise=noise, wall=Wall(steps=[(0.0, ts)]), dice=dice, now=first - 1.0
     )

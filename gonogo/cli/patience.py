@@ -1,0 +1,109 @@
+"""The command `gonogo watchdog`: how long may a run stay in each place?"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gonogo.cli.output import out, print_json, print_table
+from gonogo.cli.reach.completing import complete_plans
+from gonogo.cli.reach.plans import placed, read_plan
+from gonogo.cli.settings import load_settings
+from gonogo.contract.errors import NotFound
+from gonogo.contract.ids import Kind, is_id
+from gonogo.contract.order import Order
+from gonogo.contract.patience import MEANING, Patience, Place
+from gonogo.planning.resolve import build_order, load_train_config, resolve_plan
+from gonogo.rundir import RunDir, load_record
+
+Table = Mapping[Place, Patience]
+
+
+def watchdog(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLAN|RUN",
+            help="A bundled plan, a plan file, a run directory, or a run of this home.",
+            autocompletion=complete_plans,
+        ),
+    ],
+    phase: Annotated[str | None, typer.Option(help="Only this phase of the plan.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Print the table of patience: the limit of each place, and where each number comes from."""
+    order = _order_of_run(name)
+    tables = _tables_of_plan(name, phase) if order is None else {order.phase: _stored(order)}
+    if as_json:
+        rows = [{"phase": row, "patience": _document(table)} for row, table in tables.items()]
+        print_json({"name": name, "tables": rows})
+        return
+    for phases, table in _grouped(tables):
+        if len(tables) > 1 or order is not None:
+            out.print(f"[bold]{', '.join(phases)}[/bold]")
+        print_table(("place", "seconds", "multiple", "from", "means"), _rows(table))
+
+
+def _order_of_run(name: str) -> Order | None:
+    """Return the order of a run directory or of a run of this home; None if `name` is neither."""
+    folder = Path(name)
+    if is_id(name, Kind.RUN):
+        home = load_settings().home
+        places = [home / "runs" / name, *sorted(home.glob(f"demo/*/runs/{name}"))]
+        folder = next((path for path in places if path.is_dir()), folder)
+    if not folder.is_dir():
+        return None
+    order = load_record(RunDir(folder).order, Order)
+    if order is None:
+        raise NotFound(f"{folder}: no order.json")
+    return order
+
+
+def _stored(order: Order) -> Table:
+    return order.limits_of_places()
+
+
+def _tables_of_plan(name: str, phase: str | None) -> dict[str, Table]:
+    """Return phase → its table, in the plan's order."""
+    argument = read_plan(name)
+    with placed(argument):
+        resolved = resolve_plan(argument.data(), load_config=load_train_config)
+        names = [row.name for row in resolved.parsed().phases] if phase is None else [phase]
+        orders = [build_order(resolved, row, experiment="", run="", token=0) for row in names]
+    return {order.phase: _stored(order) for order in orders}
+
+
+def _grouped(tables: Mapping[str, Table]) -> list[tuple[list[str], Table]]:
+    """Return each distinct table with the phases that have it."""
+    found: list[tuple[list[str], Table]] = []
+    for phase, table in tables.items():
+        for phases, known in found:
+            if known == table:
+                phases.append(phase)
+                break
+        else:
+            found.append(([phase], table))
+    return found
+
+
+def _rows(table: Table) -> list[tuple[str, str, str, str, str]]:
+    return [
+        (
+            place,
+            "none" if row.seconds is None else f"{row.seconds:g}",
+            "" if row.multiple is None else f"{row.multiple:g} × {row.of}",
+            row.source,
+            MEANING[place],
+        )
+        for place, row in table.items()
+    ]
+
+
+def _document(table: Table) -> dict[str, object]:
+    return {str(place): row.model_dump(mode="json") for place, row in table.items()}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(watchdog)

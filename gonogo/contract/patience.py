@@ -1,0 +1,321 @@
+"""The table of patience: how long a rank may stay in one place before the watchdog acts.
+
+`TABLE` holds the defaults: a row for each place, a column for each kind of program. `patience_of`
+resolves it with a plan's settings when an order is made, and the order stores the result. So a
+detector reads one number of seconds and at most one multiple, and knows nothing of programs.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
+
+from gonogo.contract.finding import Source
+from gonogo.contract.watch import Watch
+from gonogo.contract.wire import Recorded
+
+
+class Place(StrEnum):
+    """Where a rank can be."""
+
+    START = "start"
+    BOOT = "boot"
+    FIRST_STEP = "first_step"
+    EARLY_STEPS = "early_steps"
+    COMPUTE = "compute"
+    CORROBORATED = "compute_corroborated"
+    DATA = "data"
+    CHECKPOINT = "checkpoint"
+    EVAL = "eval"
+    LOG = "log"
+    NO_SECTION = "no_section"
+    AFTER_LAST = "after_last_step"
+    EXIT = "exit"
+    SILENCE = "silence"
+    CHECKPOINT_DUE = "checkpoint_due"
+    PRINTED_START = "printed_start"
+    PRINTED_RESTART = "printed_restart"
+    PRINTED_STEP = "printed_step"
+    PRINTED_AFTER_LAST = "printed_after_last_step"
+
+
+MEANING: Mapping[Place, str] = MappingProxyType(
+    {
+        Place.START: "from the launch to a rank's first line",
+        Place.BOOT: "in section boot",
+        Place.FIRST_STEP: "until a rank has ended two steps",
+        Place.EARLY_STEPS: "in forward, backward or optimizer, before `min_steps` steps have ended",
+        Place.COMPUTE: "in forward, backward or optimizer",
+        Place.CORROBORATED: "the same, when stacks or process states show that the run stands",
+        Place.DATA: "in section data",
+        Place.CHECKPOINT: "in section checkpoint",
+        Place.EVAL: "in section eval",
+        Place.LOG: "in section log",
+        Place.NO_SECTION: "in no section, or in one with an unknown name",
+        Place.AFTER_LAST: "in no section after the last step",
+        Place.EXIT: "every rank is done, and a process still runs",
+        Place.SILENCE: "without a line, while other ranks send lines",
+        Place.CHECKPOINT_DUE: "a checkpoint is due, and none has been verified",
+        Place.PRINTED_START: "no section known: until the first step",
+        Place.PRINTED_RESTART: "no section known: from a restart in place to its first step",
+        Place.PRINTED_STEP: "no section known: from step to step",
+        Place.PRINTED_AFTER_LAST: "no section known: after the last step",
+    }
+)
+
+
+class Basis(StrEnum):
+    """What a multiple multiplies."""
+
+    MEDIAN = "median"
+    """The run's median step."""
+    USUAL = "usual"
+    """The median of what the place took so far."""
+    LONGEST = "longest"
+    """The longest that the place took of late."""
+
+
+class ProgramKind(StrEnum):
+    """How gonogo knows where a program is."""
+
+    OURS = "ours"
+    """`nsa.train`."""
+    ATTACHED = "attached"
+    """It calls `gonogo.trainer`."""
+    OBSERVED = "observed"
+    """Unchanged PyTorch, seen by the observer."""
+    PRINTED = "printed"
+    """By its output lines alone."""
+
+
+class Patience(Recorded):
+    """How long a rank may stay in one place."""
+
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+    """Null: as long as it likes."""
+    multiple: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The limit is the larger of `seconds` and this multiple of `of`."""
+    of: Basis | None = None
+    source: Source = Source.DEFAULT
+    """Where `seconds` came from."""
+    suspect_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Evidence is collected after so many seconds; null: never."""
+    suspect_multiple: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The same as a multiple of `of`; the larger counts."""
+
+    def limit(self, basis_s: float | None) -> tuple[float, Source] | None:
+        """Return the limit in seconds and its source; None where there is no limit."""
+        if self.seconds is None:
+            return None
+        adaptive_s = (self.multiple or 0.0) * (basis_s or 0.0)
+        if adaptive_s > self.seconds:
+            return adaptive_s, Source.ADAPTIVE
+        return self.seconds, self.source
+
+    def suspect(self, basis_s: float | None) -> float | None:
+        """Return after how many seconds evidence is collected; None: never."""
+        if self.suspect_s is None:
+            return None
+        return max(self.suspect_s, (self.suspect_multiple or 0.0) * (basis_s or 0.0))
+
+
+class Cell(NamedTuple):
+    """A default of the table."""
+
+    seconds: float | None
+    multiple: float | None = None
+    of: Basis | None = None
+
+
+_OURS, _ATTACHED = ProgramKind.OURS, ProgramKind.ATTACHED
+_OBSERVED, _PRINTED = ProgramKind.OBSERVED, ProgramKind.PRINTED
+
+
+def _row(
+    ours: Cell | None, attached: Cell | None, observed: Cell | None, printed: Cell | None
+) -> dict[ProgramKind, Cell]:
+    """Return the cells of a row that are known."""
+    cells = {_OURS: ours, _ATTACHED: attached, _OBSERVED: observed, _PRINTED: printed}
+    return {kind: cell for kind, cell in cells.items() if cell is not None}
+
+
+def _same(cell: Cell) -> dict[ProgramKind, Cell]:
+    """Return a row whose cells are equal."""
+    return _row(cell, cell, cell, cell)
+
+
+TABLE: Mapping[Place, Mapping[ProgramKind, Cell]] = {
+    Place.START: _row(Cell(120), Cell(1800), Cell(1800), Cell(None)),
+    Place.BOOT: _row(Cell(300), Cell(1800), Cell(1800), Cell(1800)),
+    Place.FIRST_STEP: _row(Cell(900), Cell(1800), Cell(1800), Cell(1800)),
+    Place.EARLY_STEPS: _same(Cell(300, 10, Basis.MEDIAN)),
+    Place.COMPUTE: _row(
+        Cell(60, 8, Basis.MEDIAN),
+        Cell(60, 8, Basis.MEDIAN),
+        Cell(120, 20, Basis.MEDIAN),
+        Cell(60, 8, Basis.MEDIAN),
+    ),
+    Place.CORROBORATED: _row(
+        Cell(15, 3, Basis.MEDIAN),
+        Cell(15, 3, Basis.MEDIAN),
+        Cell(30, 10, Basis.MEDIAN),
+        Cell(15, 3, Basis.MEDIAN),
+    ),
+    Place.DATA: _same(Cell(300)),
+    Place.CHECKPOINT: _same(Cell(600, 10, Basis.USUAL)),
+    Place.EVAL: _same(Cell(1800, 5, Basis.USUAL)),
+    Place.LOG: _same(Cell(60, 3, Basis.MEDIAN)),
+    Place.NO_SECTION: _row(
+        Cell(60, 3, Basis.MEDIAN),
+        Cell(300, 3, Basis.LONGEST),
+        Cell(300, 3, Basis.LONGEST),
+        Cell(300, 3, Basis.LONGEST),
+    ),
+    Place.AFTER_LAST: _same(Cell(600, 10, Basis.USUAL)),
+    Place.EXIT: _same(Cell(1800)),
+    Place.SILENCE: _same(Cell(60)),
+    Place.CHECKPOINT_DUE: _same(Cell(1200, 2, Basis.USUAL)),
+    Place.PRINTED_START: _same(Cell(None)),
+    Place.PRINTED_RESTART: _same(Cell(3600)),
+    Place.PRINTED_STEP: _same(Cell(1800, 1.5, Basis.LONGEST)),
+    Place.PRINTED_AFTER_LAST: _same(Cell(14_400)),
+}
+"""The numbers were chosen on simulated runs (docs/simulation.md)."""
+
+_SETTING = {
+    Place.START: "no_first_heartbeat.exec_s",
+    Place.BOOT: "no_first_heartbeat.boot_s",
+    Place.FIRST_STEP: "no_first_heartbeat.first_step_s",
+    Place.COMPUTE: "stall.halt_s",
+    Place.CORROBORATED: "stall.corroborate_s",
+    Place.DATA: "section_deadline.data.halt_s",
+    Place.CHECKPOINT: "section_deadline.checkpoint.halt_s",
+    Place.EVAL: "section_deadline.eval.halt_s",
+    Place.LOG: "section_deadline.log.halt_s",
+    Place.NO_SECTION: "section_deadline.out_of_section.halt_s",
+    Place.AFTER_LAST: "section_deadline.checkpoint.halt_s",
+    Place.EXIT: "section_deadline.eval.halt_s",
+    Place.SILENCE: "alive_lost.halt_s",
+    Place.PRINTED_STEP: "stall.halt_s",
+}
+"""The setting that replaces the seconds of a place."""
+
+
+def patience_of(
+    watch: Watch,
+    kind: ProgramKind,
+    *,
+    from_profile: frozenset[str] = frozenset(),
+    compiled: bool = False,
+    nodes: int = 1,
+    step_s: float | None = None,
+) -> dict[Place, Patience]:
+    """Return the table of one run.
+
+    Args:
+        watch: settings of the plan.
+        kind: kind of the program.
+        from_profile: dotted paths in `watch` that the hardware profile set.
+        compiled: whether the first step of our own trainer compiles the model.
+        nodes: on how many hosts the ranks run.
+        step_s: step time at the floor of speed; None when there is no floor.
+    """
+    table = {}
+    for place, row in TABLE.items():
+        cell, source = row[kind], Source.DEFAULT
+        if place in _SETTING:
+            source = watch.source_of(_SETTING[place], from_profile)
+        seconds = cell.seconds
+        if source is not Source.DEFAULT:
+            seconds = _setting(watch, _SETTING[place])
+        table[place] = Patience(seconds=seconds, multiple=cell.multiple, of=cell.of, source=source)
+    return _with_suspicion(_adjusted(table, watch, kind, compiled, nodes, step_s), watch)
+
+
+def _setting(watch: Watch, path: str) -> float:
+    """Return the value of a setting at a dotted path."""
+    node: object = watch
+    for name in path.split("."):
+        node = getattr(node, name)
+    assert isinstance(node, int | float)
+    return float(node)
+
+
+def _adjusted(
+    table: dict[Place, Patience],
+    watch: Watch,
+    kind: ProgramKind,
+    compiled: bool,
+    nodes: int,
+    step_s: float | None,
+) -> dict[Place, Patience]:
+    """Return the table with what the order knows beyond a program's kind."""
+    default = Source.DEFAULT
+    if kind is _OURS and nodes > 1 and table[Place.START].source is default:
+        table[Place.START] = _with_seconds(table, Place.START, 300.0)  # nodes start one by one
+    if compiled and table[Place.FIRST_STEP].source is default:
+        table[Place.FIRST_STEP] = _with_seconds(table, Place.FIRST_STEP, 1800.0)
+    early = TABLE[Place.EARLY_STEPS][kind]
+    if step_s is not None and (early.seconds or 0.0) < (early.multiple or 0.0) * step_s:
+        seconds = (early.multiple or 0.0) * step_s
+        table[Place.EARLY_STEPS] = _with_seconds(table, Place.EARLY_STEPS, seconds, Source.PROFILE)
+    times = {"multiple": watch.stall.halt_x}
+    table[Place.COMPUTE] = table[Place.COMPUTE].model_copy(update=times)
+    if table[Place.PRINTED_STEP].source is not default:
+        update = {**times, "of": Basis.MEDIAN}
+        table[Place.PRINTED_STEP] = table[Place.PRINTED_STEP].model_copy(update=update)
+    return table
+
+
+def _with_seconds(
+    table: Mapping[Place, Patience], place: Place, seconds: float, source: Source = Source.DEFAULT
+) -> Patience:
+    """Return a place's patience with other seconds."""
+    return table[place].model_copy(update={"seconds": seconds, "source": source})
+
+
+def _with_suspicion(table: dict[Place, Patience], watch: Watch) -> dict[Place, Patience]:
+    """Return the table with the seconds after which evidence is collected."""
+    sections, early = watch.section_deadline, table[Place.EARLY_STEPS]
+    suspicions: dict[Place, tuple[float | None, float | None]] = {
+        Place.START: (watch.no_first_heartbeat.exec_s, None),
+        Place.EARLY_STEPS: ((early.seconds or 0.0) / 2, (early.multiple or 0.0) / 2),
+        Place.COMPUTE: (watch.stall.suspect_s, watch.stall.suspect_x),
+        Place.DATA: (sections.data.suspect_s, None),
+        Place.CHECKPOINT: (sections.checkpoint.suspect_s, None),
+        Place.EVAL: (sections.eval.suspect_s, None),
+        Place.LOG: (sections.log.suspect_s, None),
+        Place.NO_SECTION: (sections.out_of_section.suspect_s, None),
+        Place.EXIT: (sections.checkpoint.halt_s, None),
+        Place.SILENCE: (watch.alive_lost.suspect_s, None),
+        Place.CHECKPOINT_DUE: (CHECKPOINT_LATE_S, 1.0),
+        Place.PRINTED_STEP: (watch.stall.suspect_s, watch.stall.suspect_x),
+    }
+    for place, (seconds, multiple) in suspicions.items():
+        update = {"suspect_s": seconds, "suspect_multiple": multiple}
+        table[place] = table[place].model_copy(update=update)
+    return table
+
+
+CHECKPOINT_LATE_S = 600.0
+"""A checkpoint that is due is reported as late after so many seconds."""
+
+
+def bounded(table: Mapping[Place, Patience], seconds: float) -> dict[Place, Patience]:
+    """Return the table with one limit for every place (`gonogo run --stall-s`).
+
+    Silence and checkpoints that are due keep their own limits if these are shorter.
+    """
+    found: dict[Place, Patience] = {}
+    for place, row in table.items():
+        if place is Place.CHECKPOINT_DUE:
+            found[place] = row
+            continue
+        most_s = seconds
+        if place in (Place.SILENCE, Place.CORROBORATED):
+            most_s = min(seconds, row.seconds or seconds)
+        suspect_s = None if row.suspect_s is None else min(row.suspect_s, seconds / 2)
+        found[place] = Patience(seconds=most_s, source=Source.PLAN, suspect_s=suspect_s)
+    return found
