@@ -2,8 +2,8 @@
 
 A directory is folded once, and measured by the judge's own measure of the metric that is asked for,
 whether or not its gate looks at it: nothing recorded changes by it. A decision brings what its
-facts hold; where they hold no such metric, or one that was measured otherwise then, and the run's
-directory is at hand as it was judged, that is measured.
+facts hold; where they hold no such metric, and the run's directory is at hand as it was judged,
+that is measured.
 Either counts only where the criteria pass that no plan waives: what did not complete, or was not
 watched to its end, wins nothing.
 """
@@ -19,14 +19,13 @@ from gonogo.contract.order import Order
 from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.rules import Rules
 from gonogo.judge.compare.question import Question
-from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, is_of_today, measure_of
+from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.files import SmallFiles
 from gonogo.judge.facts.measure import build_measure
 from gonogo.judge.facts.record import load_order, load_run
 from gonogo.judge.gate.built_in import evaluate_built_in
 from gonogo.judge.gate.rules import build_rules
-from gonogo.ledger.again import is_v1
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir
@@ -97,8 +96,7 @@ def unit_of_decision(
     rules = Rules.model_validate(recorded.document["rules"])
     found = measure_of(facts, rules, question.metric, question.warmup_steps)
     here = run_dir is not None and _is_of(run_dir, rules)
-    anew = found is None or not is_of_today(facts.v, question.metric)
-    if anew and here and run_dir is not None:
+    if found is None and here and run_dir is not None:
         return unit_of_directory(name, run_dir, question, judged=facts)
     if order is None and here and run_dir is not None:
         order = _judged_order(run_dir, facts)
@@ -132,8 +130,6 @@ def _unreadable(recorded: RecordedDecision) -> str | None:
     if not recorded.document.get("facts") or not recorded.document.get("rules"):
         return f"{recorded.id} is a person's decision and rests on no facts"
     try:
-        if is_v1(recorded.document["rules"]):
-            return f"{recorded.id} is of release 0.1, whose facts hold no block means"
         Facts.model_validate(recorded.document["facts"])
         Rules.model_validate(recorded.document["rules"])
     except (Corrupt, ValidationError) as error:

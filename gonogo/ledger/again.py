@@ -183,13 +183,9 @@ def _read(path: Path, recorded: Json, history: Json | None) -> Again:
     said = _parsed(Rules, "rules", recorded)
     rules = None
     if order is not None:
-        rules = build_rules(
-            order,
-            _open(conditions),
-            judge_version=max(said.judge_version, min(order.judge_version, JUDGE_VERSION)),
-        )
+        rules = build_rules(order, _open(conditions))
     measured = rules if rules is not None else said
-    record = load_run(path, facts_v=measured.facts_v)
+    record = load_run(path)
     if record.order != order:
         raise Corrupt("order.json was written over while it was read")
     facts = build_facts(record, measured)

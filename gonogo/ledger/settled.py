@@ -139,4 +139,4 @@ def _evaluated(name: str, criterion: Any, measure: Any, world_size: Any, by: int
         raise Corrupt(f"rules.criteria.{name}: {text}") from error
     if metric_row(asked.metric) is None:
         raise Corrupt(f"rules.criteria.{name}.metric: {absent_text(asked.metric)}")
-    return evaluate(asked, seen, world_size, by).model_dump(mode="json")
+    return evaluate(asked, seen, world_size).model_dump(mode="json")

@@ -17,7 +17,7 @@ from gonogo.judge.compare.question import ask
 from gonogo.judge.compare.unit import NoUnit, Unit
 from gonogo.judge.comparing import unit_of_decision, unit_of_directory
 from gonogo.judge.directory import judge_directory
-from gonogo.ledger.recorded import RecordedDecision, load_decision, record_of
+from gonogo.ledger.recorded import RecordedDecision, record_of
 from gonogo.rundir import save_json
 from gonogo.signing import save_signing_key
 from tests.cli.conftest import Gonogo
@@ -344,23 +344,6 @@ def about(recorded: RecordedDecision, folder: Path) -> RecordedDecision:
     own = judge_directory(folder)["facts"]
     files = {name: own[name] for name in ("ranks", "files", "watch", "exit")}
     return resealed(recorded, facts={**recorded.document["facts"], **files})
-
-
-@pytest.mark.parametrize(("metric", "version"), [("toks_per_s", 4), ("loss", 3)])
-def test_a_speed_of_an_earlier_release_is_measured_anew_where_its_directory_is(
-    metric: str, version: int, tmp_path: Path
-) -> None:
-    recorded = load_decision(RUNS.parent / "decisions" / "v3_conditional.json")
-    order = order_of()
-    ranks = healthy_ranks(order)
-    save_run(tmp_path / "run", order, ranks, exit_of(ranks))
-    recorded = about(recorded, tmp_path / "run")
-    question = ask(metric, warmup_steps=5)
-    there = unit_of_decision("a", recorded, tmp_path / "run", question)
-    alone = unit_of_decision("a", recorded, None, question)
-    assert isinstance(there, Unit)
-    assert isinstance(alone, Unit)
-    assert (there.facts_v, alone.facts_v) == (version, 3)
 
 
 def put_in_its_place(path: Path, factor: float) -> None:

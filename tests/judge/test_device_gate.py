@@ -145,15 +145,6 @@ def test_where_no_preflight_found_a_device_fit_its_errors_contradict_nothing(
         assert find_contradictions(record, build_rules(order)) == []
 
 
-def test_facts_of_version_3_say_nothing_of_a_device_s_first_sample(order: Order) -> None:
-    checks = [Check(id="devices", outcome=CheckOutcome.PASS, text="")]
-    watch = replace(watch_of(order), device_errors={(0, "GPU-0"): 2, (1, "GPU-1"): 0})
-    preflight = Preflight(passed=True, checks=checks)
-    record = RunRecord(order=order, ranks={}, watch=watch, preflight=preflight)
-    assert len(find_contradictions(record, build_rules(order))) == 1
-    assert find_contradictions(record, build_rules(order, judge_version=3)) == []
-
-
 Lines = list[bytes]
 EDITS: dict[str, Callable[[Lines], Lines | None]] = {
     "removed": lambda lines: None,

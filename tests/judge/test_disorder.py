@@ -11,9 +11,7 @@ import pytest
 
 from gonogo.contract.facts import Facts
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import load_run
-from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import Rank, exit_of, healthy_ranks, order_of, save_run
 from tests.judge.test_forgery import AGENT, facts_of, restarted_ranks
 
@@ -43,16 +41,6 @@ def test_a_wall_clock_that_is_set_back_before_a_restart_changes_no_verdict(
     found = judge_directory(folder)
     assert found["verdict"] == "GO"
     assert [row["boot"] for row in found["facts"]["boots"]["0"]] == ["boot0", "again0.0"]
-
-
-def test_the_facts_of_an_earlier_version_are_ordered_by_the_wall_clock(tmp_path: Path) -> None:
-    folder = set_back(tmp_path / "run", 3_600.0)
-    record = load_run(folder, facts_v=2)
-    facts = build_facts(record, build_rules(record.order, judge_version=2))
-    assert (facts.v, [row.boot for row in facts.boots["0"]]) == (2, ["again0.0", "boot0"])
-    assert facts.contradictions == [
-        f"rank {rank}: two processes wrote at the same time" for rank in (0, 1)
-    ]
 
 
 def moved(folder: Path, seed: int) -> None:

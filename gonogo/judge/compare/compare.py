@@ -20,7 +20,7 @@ from gonogo.judge.compare.notes import find_notes
 from gonogo.judge.compare.paths import find_paths
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.sentences import result_text
-from gonogo.judge.compare.unit import NoUnit, Unit, is_of_today
+from gonogo.judge.compare.unit import NoUnit, Unit
 
 Variants = Mapping[str, Sequence[Unit | NoUnit]]
 Counted = Mapping[str, Sequence[Unit]]
@@ -41,7 +41,7 @@ def compare(variants: Variants, question: Question) -> Comparison:
     for name, asked in variants.items():
         if not asked:
             raise Rejected(f"{name}: no run is named")
-    units, left_out = _sorted_out(variants, question.metric)
+    units, left_out = _sorted_out(variants)
     baseline, *others = variants
     # Bonferroni: all intervals together hold with the confidence that was asked for
     level = 1.0 - (1.0 - question.confidence) / len(others)
@@ -71,13 +71,8 @@ def compare(variants: Variants, question: Question) -> Comparison:
     )
 
 
-def _sorted_out(variants: Variants, metric: str) -> tuple[Counted, list[RunLeftOut]]:
-    """Return the runs that count, each once, and those that do not.
-
-    Two of which one was measured otherwise are not compared: the older ones do not count then.
-    """
-    every = [row for rows in variants.values() for row in rows if isinstance(row, Unit)]
-    by_today = any(is_of_today(row.facts_v, metric) for row in every)
+def _sorted_out(variants: Variants) -> tuple[Counted, list[RunLeftOut]]:
+    """Return the runs that count, each once, and those that do not."""
     seen: dict[str, str] = {}
     units: dict[str, list[Unit]] = {name: [] for name in variants}
     left_out = []
@@ -87,9 +82,6 @@ def _sorted_out(variants: Variants, metric: str) -> tuple[Counted, list[RunLeftO
                 left_out.append(RunLeftOut(variant=name, name=row.name, why=row.why))
             elif row.run in seen:
                 why = f"it is the same run as {seen[row.run]}"
-                left_out.append(RunLeftOut(variant=name, name=row.name, why=why))
-            elif by_today and not is_of_today(row.facts_v, metric):
-                why = f"its facts (version {row.facts_v}) hold {metric} as it was measured then"
                 left_out.append(RunLeftOut(variant=name, name=row.name, why=why))
             else:
                 seen[row.run] = row.name

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from gonogo.contract.canonical import added, rounded
 from gonogo.contract.criterion import LEARNED, Metric
-from gonogo.contract.facts import FACTS_V, Facts, Measure, MeasureRow
+from gonogo.contract.facts import Facts, Measure, MeasureRow
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.rules import Rules
@@ -42,8 +42,6 @@ class Unit:
     """Means of blocks of consecutive steps, over the ranks; empty where ranks differ in them."""
     window: str = ""
     samples: int = 0
-    facts_v: int = FACTS_V
-    """Version of the facts that hold the value."""
     repeat: int | None = None
     host: str | None = None
     """Where it ran, as far as who asks knows it."""
@@ -122,7 +120,6 @@ def build_unit(
         blocks=_over_ranks([ours.blocks for ours in series]),
         window=_later(measure.window, more, rows[0]),
         samples=min(ours.samples for ours in series),
-        facts_v=facts.v,
         ran=build_ran(facts, rules, order),
         made_twice=tuple(row for row in facts.not_observed if row.startswith(MADE_TWICE)),
         shown={
@@ -269,12 +266,6 @@ def _later(window: str, more: int, row: MeasureRow) -> str:
         return window
     size = _block_steps(row.samples)
     return f"{int(found[1]) + math.ceil(more / size) * size}..{found[2]}"
-
-
-def is_of_today(facts_v: int, metric: str) -> bool:
-    """Say whether facts of a version hold a metric as it is measured now."""
-    known = metric_row(metric)
-    return known is None or facts_v >= known.since
 
 
 def measure_of(

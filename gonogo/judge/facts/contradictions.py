@@ -27,35 +27,14 @@ from gonogo.rundir import heartbeat_rank
 IMPLAUSIBLE_SPEED = Detector.IMPLAUSIBLE_SPEED
 NEVER_NEGATIVE = (
     *("grad_norm", "dt_fetch_s", "toks_per_s", "gpu_mem_alloc", "gpu_mem_reserved"),
-    *("host_rss_mb", "gate_entropy"),
+    *("host_rss_mb", "gate_entropy", "comm_mb", "flash_share"),
 )
-NEVER_NEGATIVE_EITHER = ("comm_mb", "flash_share")
 NEVER_ABOVE_ONE = ("flash_share",)
-OF_ALL_NUMBERS = 4
-"""Version of the facts since which these, and the seconds of an evaluation, are looked at, too."""
 CLOCKS_DIFFER_RATIO = 0.2
 CLOCKS_DIFFER_S = 5.0
 """Receipts lag by a tick or two: shorter differences say nothing."""
-ON_ANY_NODE = 4
-"""Version of the facts since which a process that writes for ranks of two nodes is one, too."""
-FOUND_LATE = 4
-"""Version of the facts since which lines that a late tick brought may be older than that."""
-FOUND_FIRST = 4
-"""Version of the facts since which so may be those that the first tick of all brought."""
 FOUND_FIRST_S = 60.0
 """But not by more: a watcher begins beside the ranks, and a slow disk holds it up for so long."""
-EVALUATED_BEYOND = 4
-"""Version of the facts since which an evaluation is of a step that was ordered, too."""
-LAST_STEP_FIRST = 4
-"""Version of the facts since which who came to the last step before he could leave completed."""
-ONE_IDENTITY = 4
-"""Version of the facts since which a rank is one thing all the while, whatever was ordered."""
-EACH_BOOT_LINE = 4
-"""Version of the facts since which each boot line of a process says whose it is, not the last."""
-DONE_ITSELF = 4
-"""Version of the facts since which who says that it is done came to that step itself."""
-FIRST_HEARD = 4
-"""Version of the facts since which a device's first sample is held against its preflight."""
 TRAINED_AS = "trained as"
 """Stands behind the rank in what is said of one that was two things, which is in the weights."""
 HALT = ".HALT"
@@ -93,8 +72,8 @@ def _never_ordered(record: RunRecord, rules: Rules) -> Iterator[str]:
 def _counted(record: RunRecord) -> set[int]:
     """Return the ranks that wrote heartbeats, as far as exit.json has counted what stood there.
 
-    A file that is still as it was sealed speaks for itself. Of earlier releases' runs none is, and
-    what stands there now says how many of the lines may have been none.
+    A file that is still as it was sealed speaks for itself. Of another one, what
+    stands there now says how many of the lines may have been none.
     """
     counted = record.exit.heartbeats if record.exit is not None else None
     found = set()
@@ -115,7 +94,7 @@ def _one_process_twice(record: RunRecord, rules: Rules) -> Iterator[str]:
         for boot in steps.boots:
             if len(boot.pids) > 1:
                 yield f"rank {rank}: one boot has the process ids {_listed(boot.pids)}"
-            places = (node, boot.boot) if rules.facts_v >= ON_ANY_NODE else (node,)
+            places = (node, boot.boot)
             for pid in boot.pids if rules.programs is None else ():  # one reader tells of all ranks
                 others = {owner.setdefault((place, pid), rank) for place in places} - {rank}
                 for other in sorted(others):
@@ -141,10 +120,7 @@ def _another_process(record: RunRecord, rules: Rules) -> Iterator[str]:
             said = boot.said()
             if not said:
                 yield f"rank {rank}: a process that never said boot tells of steps"
-            for run, attempt in dict.fromkeys(
-                (line.run, line.attempt)
-                for line in (said if rules.facts_v >= EACH_BOOT_LINE else said[-1:])
-            ):
+            for run, attempt in dict.fromkeys((line.run, line.attempt) for line in said):
                 if run not in (None, rules.run) or attempt not in (None, rules.attempt):
                     whose = f"run {run}, attempt {attempt}"
                     yield f"rank {rank}: a process of {whose} tells of steps"
@@ -152,8 +128,6 @@ def _another_process(record: RunRecord, rules: Rules) -> Iterator[str]:
 
 def _trained_as_two(record: RunRecord, rules: Rules) -> Iterator[str]:
     """What the order leaves open the first step settles; only what may drift may change."""
-    if rules.facts_v < ONE_IDENTITY:
-        return
     for rank, steps in sorted(record.ranks.items()):
         known: dict[str, Any] = {}
         for identity in (said for boot in steps.boots for said in boot.trained_as()):
@@ -183,7 +157,7 @@ def _done_elsewhere(record: RunRecord, rules: Rules) -> Iterator[str]:
     The steps behind that are an earlier process's, and what this one goes on from holds none of
     them. One that found all its work done has ended none.
     """
-    if rules.steps is None or rules.facts_v < DONE_ITSELF:
+    if rules.steps is None:
         return
     for rank, steps in sorted(record.ranks.items()):
         last = steps.boots[-1] if steps.boots else None
@@ -203,7 +177,7 @@ def _asked_to_end(record: RunRecord, rules: Rules) -> Iterator[str]:
     whole = len(done) == rules.world_size and all(step == rules.steps for step in done)
     names = {*record.marks, *record.exit.requests}
     stands = HALT in record.marks and HALT in record.exit.requests
-    if whole and stands and rules.facts_v >= LAST_STEP_FIRST:
+    if whole and stands:
         names.discard(HALT)  # it was there before the end, and still is
     for name in sorted(names):
         yield f"{name} asks the run to end, and exit.json says that it completed"
@@ -290,7 +264,7 @@ def _steps_not_owed(record: RunRecord, rules: Rules) -> Iterator[str]:
         if beyond:
             yield f"rank {rank} ended step {min(beyond)}, which was not ordered"
         told = {step for boot in steps.boots for step in boot.evals if step > rules.last_step}
-        if told and rules.facts_v >= EVALUATED_BEYOND:  # no window of a criterion reaches it
+        if told:  # no window of a criterion reaches it
             yield f"rank {rank} tells an evaluation of step {min(told)}, which was not ordered"
     said = record.order.train.get("steps") if record.order is not None else None
     if said is not None and said != rules.steps and not _only_answers(record.order, rules):
@@ -306,11 +280,9 @@ def _only_answers(order: Order | None, rules: Rules) -> bool:
 
 
 def _negative(record: RunRecord, rules: Rules) -> Iterator[str]:
-    all_numbers = rules.facts_v >= OF_ALL_NUMBERS
-    names = (*NEVER_NEGATIVE, *NEVER_NEGATIVE_EITHER) if all_numbers else NEVER_NEGATIVE
     for rank, steps in sorted(record.ranks.items()):
         table = steps.steps
-        for name in names:
+        for name in NEVER_NEGATIVE:
             column = table.numbers[NUMBERS.index(name)]
             count = sum(1 for value in column if value < 0)
             if count:
@@ -319,7 +291,7 @@ def _negative(record: RunRecord, rules: Rules) -> Iterator[str]:
 
 def _no_share(record: RunRecord, rules: Rules) -> Iterator[str]:
     """A share above 1 is one of another unit, say percent, and reaches whatever a gate asks."""
-    for rank, steps in sorted(record.ranks.items()) if rules.facts_v >= OF_ALL_NUMBERS else ():
+    for rank, steps in sorted(record.ranks.items()):
         for name in NEVER_ABOVE_ONE:
             count = sum(1 for value in steps.samples(name).values() if value > 1)
             if count:
@@ -327,7 +299,7 @@ def _no_share(record: RunRecord, rules: Rules) -> Iterator[str]:
 
 
 def _negative_evaluations(record: RunRecord, rules: Rules) -> Iterator[str]:
-    for rank, steps in sorted(record.ranks.items()) if rules.facts_v >= OF_ALL_NUMBERS else ():
+    for rank, steps in sorted(record.ranks.items()):
         least = (span[0] for boot in steps.boots for span in boot.eval_s_spans.values())
         count = sum(1 for seconds in least if seconds < 0)
         if count:
@@ -342,8 +314,8 @@ def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
     """Compare how long a rank's own clock says that it ran with how long it was heard.
 
     A rank that was not heard while it started, since its watcher began later, is no contradiction,
-    nor are first or last lines that a late watcher found there (facts before version 4 were made
-    without that), and what lies between two processes of a rank is nobody's.
+    nor are first or last lines that a late watcher found there. What lies between two processes of
+    a rank is nobody's.
     """
     watch = record.watch
     for rank, steps in sorted(record.ranks.items()):
@@ -351,11 +323,11 @@ def _clocks(record: RunRecord, rules: Rules) -> Iterator[str]:
             continue
         own_s = _own_seconds(steps)
         heard_s = watch.heard[rank][1] - watch.heard[rank][0]
-        late_s = watch.heard_late_s.get(rank, 0.0) if rules.facts_v >= FOUND_LATE else 0.0
+        late_s = watch.heard_late_s.get(rank, 0.0)
         if len(steps.boots) > 1 and own_s < heard_s:
             heard_s, late_s = max(own_s, watch.heard_alone_s.get(rank, own_s)), 0.0
         least_s = heard_s - late_s
-        found_mono = watch.found_mono.get(rank, 0.0) if rules.facts_v >= FOUND_FIRST else 0.0
+        found_mono = watch.found_mono.get(rank, 0.0)
         more_s, less_s = least_s - own_s, own_s - _unheard_seconds(steps, found_mono) - heard_s
         if _differs(more_s, own_s, least_s) or _differs(less_s, own_s, heard_s):
             own = f"rank {rank} ran for {own_s:.0f} s by its own clock"
@@ -417,7 +389,7 @@ def _device_errors(record: RunRecord, rules: Rules) -> Iterator[str]:
 
     From there on D24 halts on any more: what came before, or while no sampler lived, it cannot see.
     """
-    if record.watch is None or record.order is None or rules.facts_v < FIRST_HEARD:
+    if record.watch is None or record.order is None:
         return
     for (rank, uuid), errors in sorted(record.watch.device_errors.items()):
         node = record.order.node_of(rank)

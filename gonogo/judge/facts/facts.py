@@ -43,20 +43,7 @@ from gonogo.judge.facts.samples import may_be_sums
 from gonogo.judge.facts.signs import signs_at_end
 from gonogo.judge.facts.steps import BootSteps, RankSteps
 from gonogo.rundir import preflight_name
-from gonogo.watch.registry import cause_of, cause_of_any, shown_by_lines
-
-FULL_DISKS = 4
-"""Version of the facts since which a disk without room is its host's failure."""
-SILENT_DEVICES = 4
-"""Version of the facts since which a device that fell silent, or one of several, is listed."""
-FAILED_BEFORE = 4
-"""Version of the facts since which an accident does not excuse what the lines had shown before."""
-
-GIVEN_UP = 4
-"""Version of the facts since which it is listed that a run began anew before it came to its end."""
-
-EVALUATED_EARLY = 4
-"""Version of the facts since which it is listed that the last evaluation is of an early step."""
+from gonogo.watch.registry import cause_of, shown_by_lines
 
 EVALUATIONS = (Metric.VAL_LOSS, Metric.EVAL_S)
 
@@ -68,17 +55,9 @@ MADE_TWICE = ("given up: ", "made again: ", "gone back: ")
 MOST_TOLD = 4
 """Beginnings of which a sentence tells."""
 
-WEIGHTS_UNTOLD = 4
-"""Version of the facts since which it is listed that only the program knows its first weights."""
 
 NEAR_UNTRAINED = 0.25
 """So far below ln(vocab) the first loss of a language model that has learnt anything lies."""
-
-OTHER_CONFIG = 4
-"""Version of the facts since which it is listed that a rank tells of another configuration."""
-
-CODE_UNTOLD = 4
-"""Version of the facts since which it is listed that a rank does not say which code it runs."""
 
 
 def build_facts(record: RunRecord, rules: Rules) -> Facts:
@@ -138,15 +117,12 @@ def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
     if record.exit is not None:
         ended = OutcomeFacts(code=record.exit.reason, actor=record.exit.ended_by)
         excuses = ended.klass is OutcomeClass.INFRA or ended.code in _BY_PERSON
-        excuses = excuses and rules.facts_v >= FAILED_BEFORE
         failed = shown_by_lines(record.findings) if excuses else None
         if failed is None:
             return ended
         return OutcomeFacts(code=cause_of(failed), actor=Actor.WATCHDOG)
     if halt is not None:
-        told = rules.facts_v >= FULL_DISKS
-        code = cause_of(halt) if told else cause_of_any(halt.detector)
-        return OutcomeFacts(code=code, actor=Actor.WATCHDOG)
+        return OutcomeFacts(code=cause_of(halt), actor=Actor.WATCHDOG)
     done = [
         rank in record.ranks and record.ranks[rank].done_step is not None for rank in rules.ranks()
     ]
@@ -280,8 +256,7 @@ def _watch_facts(record: RunRecord) -> WatchFacts | None:
         if record.files.get(name) != seal and not name.endswith(".jsonl"):
             problems.append(f"{name} is not the one that the watcher saw")
     for name in sorted(record.files.keys() - watch.files.keys() - UNWATCHED):
-        if watch.starts:  # release 0.1 sealed nothing
-            problems.append(f"{name} was not there while the run was watched")
+        problems.append(f"{name} was not there while the run was watched")
     return WatchFacts(
         ticks=watch.ticks,
         digest=watch.digest,
@@ -319,14 +294,10 @@ def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure
     if record.exit is None:
         texts.append("end: there is no exit.json, so nobody knows how the run ended")
     texts += [*_unseen_nodes(record), *_made_before(rules)]
-    if rules.facts_v >= GIVEN_UP:
-        texts += _begun_anew(record, rules)
-    if rules.facts_v >= EVALUATED_EARLY:
-        texts += _evaluated_early(record, rules)
-    if rules.facts_v >= WEIGHTS_UNTOLD:
-        texts += [*_weights_loaded(record.order), *_begun_untrained(record, rules, record.order)]
-    if rules.facts_v >= OTHER_CONFIG:
-        texts += _other_config(record, record.order)
+    texts += _begun_anew(record, rules)
+    texts += _evaluated_early(record, rules)
+    texts += [*_weights_loaded(record.order), *_begun_untrained(record, rules, record.order)]
+    texts += _other_config(record, record.order)
     texts += find_untold_sharing(record.ranks, rules)
     texts += find_doubtful_losses(record.ranks, rules)
     texts += find_doubtful_rates(record.ranks, rules)
@@ -335,10 +306,7 @@ def not_observed(record: RunRecord, rules: Rules, measures: Mapping[str, Measure
 
 
 def _unseen_nodes(record: RunRecord) -> Iterator[str]:
-    """Yield the nodes whose processes nobody looked at, or not all the time.
-
-    Of earlier releases' runs nobody said so.
-    """
+    """Yield the nodes whose processes nobody looked at, or not all the time."""
     if record.order is None or record.watch is None or record.exit is None:
         return
     seen = {record.order.node_of(rank) for rank in record.watch.looked}
@@ -474,7 +442,7 @@ def _code_untold(record: RunRecord, order: Order, rules: Rules) -> Iterator[str]
 
     An order without a plan is of one run, whose code there is nothing to compare with.
     """
-    if rules.facts_v < CODE_UNTOLD or not order.plan or "git_sha" in order.allow_drift:
+    if not order.plan or "git_sha" in order.allow_drift:
         return
     if order.identity.git_sha is not None:
         return
@@ -499,7 +467,7 @@ def _without_source(
     if not any(told.values()):
         there = record.devices is not None
         yield f"gpu_util: {'no tick tells it of a step' if there else _NO_DEVICES}"
-    elif rules.facts_v >= SILENT_DEVICES:
+    else:
         owed = len(rules.owed_steps())
         for rank, count in told.items():
             if count < PARTIAL_SHARE * owed:

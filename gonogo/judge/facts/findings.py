@@ -28,16 +28,13 @@ class Compared:
     """Of findings.jsonl, as they were compared."""
 
 
-def compare_findings(
-    run_dir: RunDir, folded: Iterable[Finding], unreadable: list[str], *, by_wall: bool
-) -> Compared:
+def compare_findings(run_dir: RunDir, folded: Iterable[Finding], unreadable: list[str]) -> Compared:
     """Return the findings of the fold, with the halts that only the file has.
 
     Args:
         run_dir: the run directory.
         folded: what the fold found.
         unreadable: is told what of findings.jsonl cannot be read.
-        by_wall: whether they are ordered by the wall clock alone, as facts before version 4 are.
     """
     found = {row.key: row for row in folded}
     counted = dict(found)
@@ -56,7 +53,7 @@ def compare_findings(
             if row.severity is Severity.HALT and mine.severity is not Severity.HALT:
                 counted[f"{key} as recorded"] = row
     more = [row for key, row in counted.items() if key not in found]
-    findings = by_time(counted.values()) if by_wall else as_found(found.values(), more)
+    findings = as_found(found.values(), more)
     differences = tuple(dict.fromkeys(texts))
     return Compared(findings=findings, differences=differences, lines=tuple(lines))
 

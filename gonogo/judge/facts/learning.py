@@ -17,14 +17,6 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.facts.steps import RankSteps, Span
 from gonogo.watch.detectors.frozen import SMALL, is_exact, is_round
 
-NOTHING_LEARNT = 4
-"""Version of the facts since which steps that changed no weight are no training."""
-SHARING_UNTOLD = 4
-"""Version since which it is listed that ranks do not say how they train together."""
-DOUBTFUL_LOSSES = 4
-"""Version since which it is listed that losses may be those of no training, or of nothing."""
-DOUBTFUL_RATES = 4
-"""Version since which it is listed that rates may be too small for any weight."""
 UNFALLEN_STEPS = 200
 """Of fewer the loss of a model that learns may not have fallen by more than its noise."""
 UNFALLEN_SHARE = 5
@@ -96,8 +88,6 @@ Training = Mapping[int, RankSteps]
 
 def find_nothing_learnt(ranks: Training, rules: Rules) -> Iterator[str]:
     """Yield why the steps of a training changed nothing, one sentence each."""
-    if rules.facts_v < NOTHING_LEARNT:
-        return
     trainings = [*_trainings_before(ranks, rules), ranks]
     for number, training in enumerate(trainings, 1):
         which = "" if number == len(trainings) else f"training {number} of {len(trainings)}: "
@@ -273,8 +263,6 @@ def find_doubtful_rates(ranks: Training, rules: Rules) -> Iterator[str]:
 
     A schedule in another unit (steps for epochs, a warm-up of all tokens) has such rates for long.
     """
-    if rules.facts_v < DOUBTFUL_RATES:
-        return
     rates = [found for row in _of_our_protocol(ranks) if (found := row.samples("lr").values())]
     steps, largest = max(map(len, rates), default=0), _largest(chain(*rates))
     if steps >= ALIKE_STEPS and 0.0 < largest < LEAST_RATE:
@@ -356,8 +344,6 @@ def find_untold_sharing(ranks: Training, rules: Rules) -> Iterator[str]:
     One that averages gradients by means of its own may tell the norm of its own share: who tells no
     backend is no contradiction, and one that was never wrapped looks the same.
     """
-    if rules.facts_v < SHARING_UNTOLD:
-        return
     told = {
         rank: row
         for rank, row in sorted(ranks.items())
@@ -476,8 +462,6 @@ def _nothing_to_evaluate(ranks: Training, rules: Rules) -> Iterator[str]:
 
 def find_doubtful_losses(ranks: Training, rules: Rules) -> Iterator[str]:
     """Yield which losses may be those of no training, or of nothing, where nobody can say."""
-    if rules.facts_v < DOUBTFUL_LOSSES:
-        return
     text = None if rules.identity.vocab else _zero_evaluations(ranks)
     if text is not None:
         yield f"val_loss: {text}: whether anything was evaluated nobody knows"

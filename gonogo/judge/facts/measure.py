@@ -21,7 +21,6 @@ from gonogo.judge.facts.metrics import (
     metric_row,
     slope,
 )
-from gonogo.judge.facts.samples import EACH_EVALUATION
 from gonogo.judge.facts.steps import RankSteps
 from gonogo.watch.mean import mean_of
 from gonogo.watch.packages import ERRORS
@@ -124,14 +123,6 @@ FULL_COVERAGE = frozenset(
 
 PARTIAL_SHARE = 0.95
 
-EACH_TRAINING = 4
-"""Version of the facts since which each of several trainings in a row counts, not the last."""
-
-OF_ANY_RANK = 4
-"""Version of the facts since which each rank owes what any of them tells that it evaluated."""
-
-NONE_LEFT = 4
-"""Version of the facts since which a warm-up that leaves no step leaves no evaluation either."""
 
 MAX_BLOCKS = 64
 """Block means kept per measure and rank."""
@@ -229,7 +220,7 @@ def _measure_trainings(
     One that told of no evaluation says nothing where the order does not ask for any.
     """
     measured = _measure_rank(criterion, row, steps, rules, window)
-    if rules.facts_v < EACH_TRAINING or rules.steps is None:
+    if rules.steps is None:
         return measured
     asked = row.owed is not Owed.EVERY_EVAL or bool(rules.evals(window))
     for training in steps.trainings_before(rules.first_step, rules.steps):
@@ -347,13 +338,11 @@ def _owed(
     if row.owed is Owed.ONCE:
         return range(rules.last_step, rules.last_step + 1)
     if row.owed is Owed.EVERY_EVAL:
-        if not window and rules.facts_v >= NONE_LEFT:
+        if not window:
             return window
-        told, due = frozenset(samples), rules.evals(window)
-        if rules.facts_v >= OF_ANY_RANK:
-            told |= steps.evaluated_by_any
+        told, due = frozenset(samples) | steps.evaluated_by_any, rules.evals(window)
         said = told.intersection(window)
-        if rules.facts_v >= EACH_EVALUATION and not said.issubset(due):
+        if not said.issubset(due):
             return said.union(due)
         return due or said or range(rules.last_step, rules.last_step + 1)
     excused = row.excused(steps, rules)

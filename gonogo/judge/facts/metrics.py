@@ -63,8 +63,6 @@ class MetricRow:
     """No sample is below it: what a mean can come to, whatever the steps are that are not there."""
     most: float = math.inf
     """No sample is above it."""
-    since: int = 1
-    """Version of the facts since which it is measured as it is now."""
     unit: str = ""
     """Of its samples; empty: a plain number."""
     meaning: str = ""
@@ -149,7 +147,6 @@ METRICS: Mapping[str, MetricRow] = {
         samples=samples.toks_per_s,
         least=0.0,
         averaged=True,
-        since=samples.WHOLE_STEPS,
         unit="tokens/s",
         meaning="The ordered tokens of a step, over all ranks (`tokens` of the line where"
         " the order says none; nothing where those rise with every step, as the tokens of the whole"
@@ -161,7 +158,6 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.DT_STEP_S: MetricRow(
         samples=samples.step_times,
         least=0.0,
-        since=samples.WHOLE_STEPS,
         unit="s",
         meaning="From `step_start` to `step_end`, by `mono` of the rank; an evaluation or a"
         " checkpoint between them is left out, and what of the step lies before it is not. Steps"
@@ -169,7 +165,6 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.STEP_CV: MetricRow(
         samples=samples.single_step_times,
-        since=samples.WHOLE_STEPS,
         statistic=_variation,
         meaning="Standard deviation of the step times over their mean; of two steps at least.",
     ),
@@ -177,7 +172,6 @@ METRICS: Mapping[str, MetricRow] = {
         samples=samples.fetch_share,
         least=0.0,
         spans=samples.fetch_share_spans,
-        since=samples.WHOLE_STEPS,
         meaning="`dt_fetch_s` of the `progress` line over the seconds of the step.",
     ),
     Metric.GPU_MEM_RESERVED_MB: MetricRow(
@@ -231,7 +225,6 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.FORECAST_S: MetricRow(
         samples=samples.whole_step_times,
-        since=samples.WHOLE_STEPS,
         statistic=_rest_s,
         unit="s",
         meaning="Median step time, with what lies between two steps, times the steps of the"
@@ -241,7 +234,6 @@ METRICS: Mapping[str, MetricRow] = {
         samples=samples.device_hours,
         owed=Owed.ONCE,
         early=Early.AT_LEAST,
-        since=samples.WHOLE_STEPS,
         unit="device-hours",
         meaning="From the first `step_start` to the last `step_end`, times the ranks; an attempt"
         " that resumes has none.",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gonogo.contract.canonical import canonical_bytes, wire_line
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.facts import FACTS_V, ProcessExit
+from gonogo.contract.facts import ProcessExit
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.node import NodeExit
@@ -38,15 +38,6 @@ from gonogo.rundir import RunDir, check_whole, iter_lines, preflight_name
 from gonogo.watch import has_arrived, refold, watch_on
 from gonogo.watch.lines import Arrival
 from gonogo.watch.recorded import BootRecord, WatchRecord, boots_of
-
-BY_MONOTONIC = 3
-"""Version of facts since which no wall clock says in which order processes came."""
-
-BY_PROCESS = 4
-"""Version of facts since which a step that a later process made again is that one's alone."""
-
-BY_FOLD = 4
-"""Version of facts since which none says which finding was the first."""
 
 MARKS = (".HALT", ".kill")
 """Files by which somebody asked the run to end."""
@@ -106,9 +97,7 @@ class _Steps:
         self.ranks[rank].take(beat)
 
 
-def load_run(
-    path: Path, *, now: float | None = None, order: Order | None = None, facts_v: int = FACTS_V
-) -> RunRecord:
+def load_run(path: Path, *, now: float | None = None, order: Order | None = None) -> RunRecord:
     """Return the record of a run directory, ours or the predecessor's.
 
     Args:
@@ -116,7 +105,6 @@ def load_run(
         now: Unix seconds at which an unfinished run is looked at; None stops the clock at the
             last line.
         order: what was ordered, for a directory without order.json.
-        facts_v: version of the facts that are to be made of it.
 
     Raises:
         Corrupt: order.json is there and cannot be read: nobody knows what was ordered.
@@ -124,12 +112,12 @@ def load_run(
     """
     check_not_pruned(path)
     try:
-        return _load_run(path, now, order, facts_v)
+        return _load_run(path, now, order)
     finally:  # the record of it stands before anything goes
         check_not_pruned(path)
 
 
-def _load_run(path: Path, now: float | None, order: Order | None, facts_v: int) -> RunRecord:
+def _load_run(path: Path, now: float | None, order: Order | None) -> RunRecord:
     run_dir = RunDir(path)
     files = SmallFiles(run_dir)
     order = load_order(run_dir, files) or order
@@ -138,7 +126,7 @@ def _load_run(path: Path, now: float | None, order: Order | None, facts_v: int) 
     exit_record = files.try_record(run_dir.exit, ExitRecord, unreadable)
     if is_predecessor(iter_lines(run_dir.heartbeat(rank)) for rank in ranks):
         return _load_predecessor(run_dir, ranks, order, exit_record, now, unreadable)
-    owed = range(order.world_size) if order is not None and order.facts_v > 1 else ()
+    owed = range(order.world_size) if order is not None else ()
     ending = sorted({*ranks, *owed})  # who was never heard may have left an exit, too
     small = _Small(
         exit=exit_record,
@@ -151,17 +139,14 @@ def _load_run(path: Path, now: float | None, order: Order | None, facts_v: int) 
         preflight=files.try_record(run_dir.preflight, Preflight, unreadable),
         model=files.try_record(run_dir.model, ModelRecord, unreadable),
     )
-    by_wall = facts_v < BY_FOLD
     if order is None:
         lines = {rank: read_lines(rank, iter_lines(run_dir.heartbeat(rank))) for rank in ranks}
-        for row in lines.values():
-            row.steps.order_by((), wall=facts_v < BY_MONOTONIC)
         record = _of_lines(None, lines, small)
-        compared = compare_findings(run_dir, (), unreadable, by_wall=by_wall)
+        compared = compare_findings(run_dir, (), unreadable)
     else:
         _is_file(run_dir.watch, unreadable)
-        record, folded = _fold_run(run_dir, ranks, order, small, now, facts_v)
-        compared = compare_findings(run_dir, folded, unreadable, by_wall=by_wall)
+        record, folded = _fold_run(run_dir, ranks, order, small, now)
+        compared = compare_findings(run_dir, folded, unreadable)
     check_findings_seal(run_dir, exit_record, compared.lines, unreadable)
     told = record.watch.devices if record.watch is not None else b""
     read = record.watch.read if record.watch is not None else None
@@ -239,7 +224,6 @@ def _fold_run(
     order: Order,
     small: _Small,
     now: float | None,
-    facts_v: int,
 ) -> tuple[RunRecord, list[Finding]]:
     """Return what one pass over ticks and lines comes to, and its findings."""
     sinks: list[_Steps] = []
@@ -258,7 +242,7 @@ def _fold_run(
     steps = sinks[-1].ranks if sinks else _Steps(ranks).ranks
     named = folded.watch.boots if folded.watch is not None else {}
     for rank, row in steps.items():
-        row.order_by(named.get(rank, ()), wall=facts_v < BY_MONOTONIC, mixed=facts_v < BY_PROCESS)
+        row.order_by(named.get(rank, ()))
     share_apart(steps)
     if folded.watch is not None:
         lay_over(steps, folded.watch.devices_said, order)

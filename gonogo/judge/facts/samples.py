@@ -13,13 +13,6 @@ from gonogo.judge.facts.steps import RankSteps, Span
 from gonogo.judge.facts.table import NEVER
 from gonogo.watch.tokens import FIRST_LINES, rise_of_sums
 
-WHOLE_STEPS = 4
-"""Version of the facts since which speeds are of whole steps, and costs of all of them."""
-EACH_EVALUATION = 4
-"""Version of the facts since which every evaluation counts: each of a step, and where none was due;
-before, the last of a step that was due."""
-EACH_LINE = 4
-"""Version of the facts since which every `progress` line of a step counts; before, the last."""
 FEWEST_LINES = 4
 """Fewer numbers of tokens may rise by chance."""
 Samples = Mapping[int, float]
@@ -39,22 +32,19 @@ def spans_of(name: str) -> Callable[[RankSteps, Rules], Mapping[int, Span]]:
     """Return a source of lowest and highest of a field of several progress lines of one step."""
 
     def spans(steps: RankSteps, rules: Rules) -> Mapping[int, Span]:
-        return steps.spans(name) if rules.facts_v >= EACH_LINE else {}
+        return steps.spans(name)
 
     return spans
 
 
 def step_times(steps: RankSteps, rules: Rules) -> Samples:
-    """Seconds of each step, by its rank's own clock; even for those that were told of together.
-
-    Facts before version 4 were made without what lies before a step that began anew.
-    """
-    return steps.even_step_times() if rules.facts_v >= WHOLE_STEPS else steps.step_times()
+    """Seconds of each step, by its rank's own clock; even for those that were told of together."""
+    return steps.even_step_times()
 
 
 def single_step_times(steps: RankSteps, rules: Rules) -> Samples:
     """Seconds of each step, as they were told: how much they differ, the others do not show."""
-    return steps.whole_step_times() if rules.facts_v >= WHOLE_STEPS else steps.step_times()
+    return steps.whole_step_times()
 
 
 def toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
@@ -78,10 +68,9 @@ def may_be_sums(steps: RankSteps, rules: Rules) -> bool:
     """Say whether nobody knows the tokens of a step: none are ordered, and told ones may be sums.
 
     Each process is looked at by itself, for one that begins anew may count anew, and one that goes
-    on from a checkpoint may go on counting; one with few lines only where none has more. Facts
-    before version 4 took them for those of a step.
+    on from a checkpoint may go on counting; one with few lines only where none has more.
     """
-    if rules.tokens_per_step or rules.facts_v < WHOLE_STEPS:
+    if rules.tokens_per_step:
         return False
     told = [boot.steps.tokens_told() for boot in steps.boots]
     most = max(map(len, told), default=0)
@@ -93,12 +82,10 @@ def may_be_sums(steps: RankSteps, rules: Rules) -> bool:
 def whole_step_times(steps: RankSteps, rules: Rules) -> Samples:
     """Seconds that a step costs the run: its own, and what lies between two steps by its way.
 
-    Of several steps at once where not every end is told. Facts before version 4 were made without
-    what lies between.
+    Of several steps at once where not every end is told.
     """
-    whole = rules.facts_v >= WHOLE_STEPS
-    between_s = steps.between_steps_s() if whole else 0.0
-    times = steps.mean_step_times(whole=whole)
+    between_s = steps.between_steps_s()
+    times = steps.mean_step_times()
     return {step: dt_s + between_s for step, dt_s in times.items()}
 
 
@@ -154,16 +141,13 @@ def eval_s(steps: RankSteps, rules: Rules) -> Samples:
 
 
 def eval_spans(steps: RankSteps, rules: Rules) -> Mapping[int, Span]:
-    """Lowest and highest validation loss of each step whose evaluations differ.
-
-    Facts before version 4 were made with the last one that was told.
-    """
-    return steps.eval_spans() if rules.facts_v >= EACH_EVALUATION else {}
+    """Lowest and highest validation loss of each step whose evaluations differ."""
+    return steps.eval_spans()
 
 
 def eval_s_spans(steps: RankSteps, rules: Rules) -> Mapping[int, Span]:
     """Fewest and most seconds of an evaluation of each step whose evaluations differ."""
-    return steps.eval_s_spans() if rules.facts_v >= EACH_EVALUATION else {}
+    return steps.eval_s_spans()
 
 
 def steps_completed(steps: RankSteps, rules: Rules) -> Samples:
@@ -180,18 +164,16 @@ def device_hours(steps: RankSteps, rules: Rules) -> Samples:
     """Hours between the first step's start and the last step's end, times the ranks.
 
     What a process had spent that another one began anew after counts, too. An attempt that resumes
-    knows what its own steps cost, and not the phase's: it has none. Facts before version 4 were
-    made with that of its own, and without what was begun anew.
+    knows what its own steps cost, and not the phase's: it has none.
     """
-    whole = rules.facts_v >= WHOLE_STEPS
-    if rules.first_step > 1 and whole:
+    if rules.first_step > 1:
         return {}
-    tables = [boot.steps for boot in steps.boots] if whole else [steps.steps]
+    tables = [boot.steps for boot in steps.boots]
     starts = [row.start_mono[at] for row in tables for _, at in row.steps_of(Msg.STEP_START)]
     ends = [row.end_mono[at] for row in tables for _, at in row.steps_of(Msg.STEP_END)]
     if not starts or not ends:
         return {}
-    seconds = max(ends) - min(starts) if whole else ends[-1] - starts[0]
+    seconds = max(ends) - min(starts)
     return {rules.last_step: seconds / 3600 * (rules.world_size or 0)}
 
 

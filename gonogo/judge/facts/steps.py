@@ -258,7 +258,6 @@ class RankSteps:
         self._ordered: list[BootSteps] | None = None
         self._merged: StepTable | None = None
         self._named: tuple[str, ...] = ()
-        self._by_wall = self._mixed = False
         self.told_by_devices: Mapping[str, Mapping[int, float]] = {}
         """Metric → step → value, of what the rank's lines cannot say; `lay_over` fills it."""
         self.spacing: Spacing | None = None
@@ -276,17 +275,13 @@ class RankSteps:
         boot.take(beat)
         self._ordered = self._merged = None
 
-    def order_by(self, named: Iterable[str], *, wall: bool = False, mixed: bool = False) -> None:
+    def order_by(self, named: Iterable[str]) -> None:
         """Say in which order the ticks name the processes.
 
         Args:
             named: boots, each as often as they are named.
-            wall: order by the wall clock instead, as facts of version 2 were made.
-            mixed: count what was told of a step also where a later process has made it again
-                without telling that, as facts before version 4 were made.
         """
-        self._named, self._by_wall = tuple(dict.fromkeys(named)), wall
-        self._mixed = mixed
+        self._named = tuple(dict.fromkeys(named))
         self._ordered = self._merged = None
 
     @property
@@ -298,8 +293,6 @@ class RankSteps:
 
     def _in_order(self) -> list[BootSteps]:
         rows = self._boots
-        if self._by_wall:
-            return sorted(rows.values(), key=lambda row: (row.began_ts, row.boot))
         began = {name: row.began_mono for name, row in rows.items()}
         return [rows[name] for name in boots_in_order(began, self._named)]
 
@@ -316,7 +309,7 @@ class RankSteps:
             return self.boots[0].steps
         merged = StepTable()
         for number, boot in enumerate(self.boots):
-            merged.lay(boot.steps, number, mixed=self._mixed)
+            merged.lay(boot.steps, number)
         return merged
 
     def trainings_before(self, first_step: int, last_step: int) -> "list[RankSteps]":
@@ -399,7 +392,7 @@ class RankSteps:
         """Return what some of the processes tell."""
         part = RankSteps()
         part._boots = {boot.boot: boot for boot in boots}
-        part._named, part._by_wall, part._mixed = self._named, self._by_wall, self._mixed
+        part._named = self._named
         part.told_by_devices, part.spacing = self.told_by_devices, self.spacing
         part.apart_of_peers = self.apart_of_peers
         return part
@@ -476,7 +469,7 @@ class RankSteps:
         """Return what was told of steps; of one that a later process made again, what that told."""
         found: dict[int, _T] = {}
         for boot in self.boots:
-            for step in boot.steps.windows() if found and not self._mixed else ():
+            for step in boot.steps.windows() if found else ():
                 found.pop(step, None)
             found.update(told(boot))
         return found
@@ -569,17 +562,14 @@ class RankSteps:
             times |= dict.fromkeys(steps, mean_of([times[step] for step in steps]))
         return times
 
-    def mean_step_times(self, *, whole: bool = True) -> dict[int, float]:
+    def mean_step_times(self) -> dict[int, float]:
         """Return step → seconds; of the predecessor's steps the mean between two lines.
 
         Good for sums and speeds; how steps differ from each other it does not show.
-
-        Args:
-            whole: as `even_step_times` has them.
         """
         if self.spacing is not None:
             return dict(self.spacing.step_s)
-        return self.even_step_times() if whole else self.step_times()
+        return self.even_step_times()
 
     def between_steps_s(self) -> float:
         """Return the mean seconds from the end of a step to the start of the next.

@@ -130,11 +130,11 @@ class StepTable:
             bit <<= 1
         self.told[row] = told
 
-    def lay(self, later: "StepTable", boot: int, *, mixed: bool) -> None:
+    def lay(self, later: "StepTable", boot: int) -> None:
         """Lay the steps of a later process (number `boot`) over these: what it said counts.
 
         Numbers of a step that it made from start to end, and told none of, were another one's:
-        they count only where `mixed`.
+        they do not count.
         """
         for step, there in later.rows.items():
             row = self.row_of(step)
@@ -147,7 +147,7 @@ class StepTable:
                 self.skipped[row], self.told[row] = later.skipped[there], later.told[there]
                 for mine, its in zip(self.numbers, later.numbers, strict=True):
                     mine[row] = its[there]
-            elif not mixed and NEVER not in (later.start_seq[there], later.end_seq[there]):
+            elif NEVER not in (later.start_seq[there], later.end_seq[there]):
                 self.progress_seq[row], self.told[row] = NEVER, 0
             if later.end_seq[there] != NEVER:
                 self.end_seq[row] = later.end_seq[there]

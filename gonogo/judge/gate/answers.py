@@ -15,8 +15,6 @@ from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Severity
 from gonogo.contract.rules import Rules
 
-BY_MAJORITY = 3
-"""Version of the judge since which most ranks say what is right where the order does not."""
 MOST_TOLD = 4
 """Ranks that a sentence names."""
 
@@ -90,18 +88,13 @@ def unequal(said: Iterable[tuple[str, dict[str, Any]]], rules: Rules) -> Iterato
     """Yield every field in which a process is not what was ordered, or not what most others are."""
     rows = list(said)
     expected = rules.identity.said()
-    first: dict[str, Any] = rows[0][1] if rows else {}
-    by_majority = rules.judge_version >= BY_MAJORITY
     for rank, fields in rows:
         for name, value in fields.items():
             wanted = expected.get(name)
             if wanted is not None and not _equal(name, wanted, value, rules.params_tolerance_ratio):
                 yield Unequal(name=name, rank=rank, wanted=wanted, found=value)
-            elif not by_majority and name in first and value != first[name]:
-                yield Unequal(name=name, rank=rank, wanted=first[name], found=value)
-    if by_majority:
-        for name in dict.fromkeys(name for _, fields in rows for name in fields):
-            yield from _odd_ones(name, [(rank, row[name]) for rank, row in rows if name in row])
+    for name in dict.fromkeys(name for _, fields in rows for name in fields):
+        yield from _odd_ones(name, [(rank, row[name]) for rank, row in rows if name in row])
 
 
 def _odd_ones(name: str, said: Sequence[tuple[str, Any]]) -> Iterator[Unequal]:

@@ -14,8 +14,6 @@ from gonogo.contract.rules import Rules
 
 BEYOND_PEAK = "beyond_peak"
 """Id of the note about such a speed."""
-SINCE = 4
-"""Version of the judge since which it is said: before, such a speed halted."""
 
 
 def evaluate_beyond_peak(facts: Facts, rules: Rules) -> CriterionResult | None:
@@ -32,7 +30,7 @@ def evaluate_beyond_peak(facts: Facts, rules: Rules) -> CriterionResult | None:
         and row.threshold is not None
         and row.value > row.threshold
     ]
-    if not found or rules.judge_version < SINCE:
+    if not found:
         return None
     tok_s, limit = max(found)
     return CriterionResult(

@@ -43,9 +43,6 @@ IN_WEIGHTS = frozenset({DRIFT, IDENTITY, COVERAGE})
 UNKNOWN_ORDER = "nobody recorded what was ordered"
 ORDER = "order.json"
 
-SEEN_ENDS = 4
-"""Version of the judge since which an end that nobody saw is none, and a launched rank's counts."""
-
 
 def completed(facts: Facts, rules: Rules) -> Iterator[Said]:
     """Exit 0 of the run, torchrun and every rank; each `done`, at the last ordered step."""
@@ -89,9 +86,8 @@ def _rank_exits(facts: Facts, rules: Rules) -> Iterator[Said]:
     """
     said = facts.exit.ranks if facts.exit is not None else {}
     owed = [str(rank) for rank in rules.exits()]
-    if rules.judge_version >= SEEN_ENDS:
-        others = (facts.rank_exits.keys() | said.keys()) - set(owed)
-        owed += sorted(others & set(map(str, rules.ranks())))
+    others = (facts.rank_exits.keys() | said.keys()) - set(owed)
+    owed += sorted(others & set(map(str, rules.ranks())))
     for rank in owed:
         for row, where in (
             (facts.rank_exits.get(rank), "its record"),
@@ -99,7 +95,7 @@ def _rank_exits(facts: Facts, rules: Rules) -> Iterator[Said]:
         ):
             if row is None:
                 yield INCONCLUSIVE, None, f"rank {rank}: its exit is not in {where}"
-            elif rules.judge_version >= SEEN_ENDS and not row.known:
+            elif not row.known:
                 yield INCONCLUSIVE, None, f"nobody saw how rank {rank} ended ({where})"
             elif not row.clean:
                 seen = {"code": row.code, "signal": row.signal}
@@ -287,7 +283,7 @@ def _watched(facts: Facts) -> Iterator[Said]:
         yield INCONCLUSIVE, None, "nobody watched this run"
         return
     if not watch.starts:
-        yield INCONCLUSIVE, None, "no tick says which run was watched (as before release 0.2)"
+        yield INCONCLUSIVE, None, "no tick says which run was watched"
     for text in watch.problems:
         yield INCONCLUSIVE, len(watch.problems), text
     if not watch.chained:

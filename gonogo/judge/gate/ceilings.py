@@ -209,12 +209,6 @@ smooths nothing, and `fp16_window_steps`, running on which updates are left out 
 A `clip_share` of 1 is never reached. Half of `over_steps` halt where it stands for `over_s`: more
 than the default's window are later. All else only tightens the other way.
 """
-STEPS_THAT_NEVER_COME = 4
-"""Version of the judge since which the two below are as loose as they are."""
-_BEFORE: dict[str, Ceiling] = {
-    "slow.over_steps": Ceiling(512.0),
-    "non_finite.fp16_window_steps": _floor(20.0),
-}
 PLUGINS = "plugins"
 MOST = 60
 """Characters of another package's setting that are told."""
@@ -249,11 +243,8 @@ class _Loosened:
 
 def _loosened(rules: Rules) -> Iterator[_Loosened]:
     """Yield the settings of the plan that are looser than the defaults, or blunt the other way."""
-    ceilings = CEILINGS
-    if rules.judge_version < STEPS_THAT_NEVER_COME:
-        ceilings = {**CEILINGS, **_BEFORE}
     for path, said in rules.watch.items():
-        ceiling, default = ceilings.get(path), default_of(path)
+        ceiling, default = CEILINGS.get(path), default_of(path)
         if ceiling is None or said.source is Source.DEFAULT:  # a profile sets none of these
             continue
         value, usual = ceiling.number(said.value), ceiling.number(default)

@@ -12,7 +12,6 @@ from gonogo.contract.canonical import added, rounded
 from gonogo.contract.criterion import Aggregate, Criterion, GateSeverity, Grey
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
-from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.measure import is_of_several, narrowed, needed_share, open_ended
 from gonogo.judge.facts.metrics import Early, Owed, absent_text, metric_row
@@ -20,12 +19,6 @@ from gonogo.judge.facts.metrics import Early, Owed, absent_text, metric_row
 PASS, FAIL = CriterionOutcome.PASS, CriterionOutcome.FAIL
 INCONCLUSIVE, ERROR = CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR
 
-SAYS_VALUE = 4
-"""Version of the judge since which what fails for certain is told with its value."""
-NEEDS_TWO = 4
-"""Version of the judge since which one sample has no slope and no spread; before, they were 0."""
-WEIGHS_PART = 4
-"""Version of the judge since which samples that are too few, and do not pass, were seen."""
 
 UNKNOWN = MeasureRow()
 """What a rank with one sample tells of a slope or a spread: any value may be its own."""
@@ -56,7 +49,6 @@ def evaluate(
     criterion: Criterion,
     measure: Measure | None,
     world_size: int,
-    judge_version: int = JUDGE_VERSION,
 ) -> CriterionResult:
     """Return what one criterion of a plan says.
 
@@ -64,10 +56,9 @@ def evaluate(
         criterion: thresholds already filled from the profile.
         measure: what `build_measure` saw; None when nothing could be measured.
         world_size: number of ranks that must have been seen.
-        judge_version: of the judge; earlier ones said less of what fails.
     """
     rows = _rank_rows(measure, world_size)
-    reading = _read(criterion, rows, judge_version)
+    reading = _read(criterion, rows)
     return CriterionResult(
         id=criterion.id,
         severity=_severity(criterion, reading.zone),
@@ -84,23 +75,21 @@ def is_unseen(
     criterion: Criterion,
     measure: Measure | None,
     world_size: int,
-    judge_version: int = JUDGE_VERSION,
 ) -> bool:
     """Say whether a criterion is undecided for want of samples; see `evaluate`."""
-    return _read(criterion, _rank_rows(measure, world_size), judge_version).zone is Zone.NOWHERE
+    return _read(criterion, _rank_rows(measure, world_size)).zone is Zone.NOWHERE
 
 
 def undecided_weight(
     criterion: Criterion,
     measure: Measure | None,
     world_size: int,
-    judge_version: int = JUDGE_VERSION,
 ) -> GateSeverity | None:
     """Return what a criterion weighs that was seen, and is undecided, else None; see `evaluate`.
 
     Its value lies between the thresholds, is no number, or does not pass as far as it was told.
     """
-    reading = _read(criterion, _rank_rows(measure, world_size), judge_version)
+    reading = _read(criterion, _rank_rows(measure, world_size))
     if reading.outcome in (PASS, FAIL) or reading.zone is Zone.NOWHERE:
         return None
     return _severity(criterion, reading.zone)
@@ -162,7 +151,7 @@ def _certain(criterion: Criterion, measure: Measure | None, rules: Rules) -> Rea
         return None
     if row.owed is Owed.EVERY_EVAL and not rules.evals(rules.window(criterion)):
         rows = [open_ended(criterion.aggregate, one) for one in rows]
-    return _already(criterion, rows, rules.judge_version)
+    return _already(criterion, rows)
 
 
 def _severity(criterion: Criterion, zone: Zone) -> GateSeverity:
@@ -185,7 +174,7 @@ def _rank_rows(measure: Measure | None, world_size: int) -> list[MeasureRow]:
     return [ranks.get(str(rank), MeasureRow()) for rank in range(world_size)]
 
 
-def _read(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> Reading:
+def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
     if metric_row(criterion.metric) is None:
         text = absent_text(criterion.metric)
         return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text, zone=Zone.NOWHERE)
@@ -193,15 +182,15 @@ def _read(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> R
     if "profile" in (criterion.pass_above, criterion.pass_below):
         text = f"{what}: it must reach the profile's floor, and the order does not say what that is"
         return Reading(outcome=INCONCLUSIVE, observed=None, evidence=text)
-    already = _already(criterion, rows, judge_version)
+    already = _already(criterion, rows)
     if already is not None:
         return already
-    known = _known(criterion, rows, judge_version)
+    known = _known(criterion, rows)
     short = _shortfall(criterion, rows)
     value = _value(criterion, known)
     if short is not None:
         text, zone = f"{what}: {short[1]}", Zone.NOWHERE
-        told = _told_in_part(criterion, value, what) if judge_version >= WEIGHS_PART else None
+        told = _told_in_part(criterion, value, what)
         if told is not None:
             text, zone = f"{text}; what was told does not pass: {told}", Zone.CLEAR
         return Reading(outcome=short[0], observed=value, evidence=text, zone=zone)
@@ -211,7 +200,7 @@ def _read(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> R
     return _weigh(criterion, value, what)
 
 
-def _already(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> Reading | None:
+def _already(criterion: Criterion, rows: list[MeasureRow]) -> Reading | None:
     """Return what is certain whatever the missing samples were; None where nothing is."""
     what = f"{criterion.aggregate.value} of {criterion.metric}"
     bad = sum(row.non_finite for row in rows)
@@ -219,20 +208,18 @@ def _already(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -
         fails = criterion.aggregate is Aggregate.ALL_FINITE or criterion.on_nan == "fail"
         text = f"{what}: {bad} samples are not finite"
         return Reading(outcome=FAIL if fails else ERROR, observed=None, evidence=text)
-    known = _known(criterion, rows, judge_version)
+    known = _known(criterion, rows)
     low = _over_ranks(criterion, [row.low for row in known])
     high = _over_ranks(criterion, [row.high for row in known])
     if not rows or not _must_fail(criterion, low, high):
         return None
-    text = f"{what}: fails whatever the missing samples were"
-    if judge_version >= SAYS_VALUE:
-        text = _failing(criterion, low, high, what)
+    text = _failing(criterion, low, high, what)
     return Reading(outcome=FAIL, observed=_shown(low, high), evidence=text)
 
 
-def _known(criterion: Criterion, rows: list[MeasureRow], judge_version: int) -> list[MeasureRow]:
+def _known(criterion: Criterion, rows: list[MeasureRow]) -> list[MeasureRow]:
     """Return what is known of the ranks: of a slope or a spread, one sample says nothing."""
-    needs_two = judge_version >= NEEDS_TWO and is_of_several(criterion)
+    needs_two = is_of_several(criterion)
     return [UNKNOWN if needs_two and row.samples == 1 else row for row in rows]
 
 

@@ -14,7 +14,7 @@ from gonogo.contract.canonical import canonical_bytes, wire_value
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import PASSING, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.facts import Confirmation, Facts, FailedBefore, History, Rerun, Undecided
-from gonogo.contract.order import JUDGE_VERSION, CarriedRemedy, Order, RunReason, UnpassedRun
+from gonogo.contract.order import CarriedRemedy, Order, RunReason, UnpassedRun
 from gonogo.contract.outcome import OutcomeCode
 
 REPRODUCED = "reproduced"
@@ -25,8 +25,6 @@ UNDECIDED = "undecided"
 FAILED_BEFORE = "failed_before"
 WHOLE_PHASE = "whole_phase"
 """Id of the criterion of a rerun that only answers: the phase needs the run that goes on."""
-LAST_COUNTS = 4
-"""Version of the judge since which a failure that came again in the last unchanged rerun is one."""
 
 
 def with_history(facts: Facts, history: History | None) -> Facts:
@@ -94,21 +92,18 @@ def _named(row: Confirmation) -> str | None:
     return None if row.variant is None else row.variant.text()
 
 
-def history_criteria(
-    history: History | None, judge_version: int = JUDGE_VERSION
-) -> list[CriterionResult]:
+def history_criteria(history: History | None) -> list[CriterionResult]:
     """Return what the phase's other runs add to the gate table.
 
     Args:
         history: of the judged run.
-        judge_version: of the judge; earlier ones counted each unchanged rerun.
     """
     if history is None:
         return []
     results = []
     rows = history.confirmations
     if rows:
-        unchanged = [row.verdict for row in _unchanged(rows, judge_version)]
+        unchanged = [row.verdict for row in _unchanged(rows)]
         failed = 1 + sum(verdict is Verdict.NO_GO for verdict in unchanged)
         passed = any(row.verdict in PASSING for row in rows)
         results.append(
@@ -128,14 +123,14 @@ def history_criteria(
     return [*results, *_failed_criteria(history.failed_before)]
 
 
-def _unchanged(rows: Sequence[Confirmation], judge_version: int) -> list[Confirmation]:
+def _unchanged(rows: Sequence[Confirmation]) -> list[Confirmation]:
     """Return the unchanged reruns that say whether a failure comes again.
 
     Where it came again in the last of them, one before that decided nothing has not shown that it
     may not: neither an answer from which the phase went on and failed, nor an inconclusive one.
     """
     found = [row for row in rows if row.variant is None]
-    if judge_version < LAST_COUNTS or not found or found[-1].verdict is not Verdict.NO_GO:
+    if not found or found[-1].verdict is not Verdict.NO_GO:
         return found
     return [row for row in found if row.verdict is Verdict.NO_GO]
 

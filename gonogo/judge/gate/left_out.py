@@ -19,16 +19,11 @@ OWED = (
 )
 """Detectors without which hardly anything would halt a run."""
 OTHERS = tuple(name for name in tuple(Name)[:26] if name not in OWED)
-"""All others of D1 to D26; what comes after them changes no decision that was made before."""
+"""All others of D1 to D26."""
 CHECKS = ("devices", "disk", "shm", "orphans", "code", "resume")
-"""Preflight checks that every order has owed since `SINCE`, with a service or without.
-
-What orders owe since, `store` and the workload's own `sanity`, is not missed in older ones.
-"""
+"""Preflight checks that every order owes, with a service or without."""
 CHECKS_OF_RANKS = ("environment", "peak")
 """Those that it owes besides where ranks are started one by one."""
-SINCE = 3
-"""Version of the judge since which more than `OWED` is named."""
 
 
 def missed(rules: Rules) -> list[str]:
@@ -39,8 +34,6 @@ def missed(rules: Rules) -> list[str]:
 
 def less(rules: Rules) -> list[str]:
     """Return the other detectors that an order leaves out, one sentence each."""
-    if rules.judge_version < SINCE:
-        return []
     return [f"{name} does not watch" for name in OTHERS if name not in _watching(rules)]
 
 
@@ -51,15 +44,13 @@ def _watching(rules: Rules) -> frozenset[str]:
 
 def _unknown(rules: Rules) -> list[str]:
     """Return the detectors that an order names in a version that none of them ever had."""
-    if rules.judge_version < SINCE:
-        return []
     unknown = unknown_versions(rules.detectors)
     return [f"{name} watches by version {unknown[name]}, which nobody knows" for name in unknown]
 
 
 def _unchecked(rules: Rules) -> list[str]:
     """Return the preflight checks that an order leaves out; one that names none says nothing."""
-    if rules.judge_version < SINCE or not rules.preflight:
+    if not rules.preflight:
         return []
     owed = CHECKS if rules.programs is not None else (*CHECKS, *CHECKS_OF_RANKS)
     absent = [name for name in owed if name not in rules.preflight]

@@ -17,10 +17,6 @@ from gonogo.contract.order import JUDGE_VERSION, MOST_STEPS, Order
 from gonogo.contract.rules import RuleCondition, Rules, WatchValue
 
 RULES_V = 2
-FACTS_OF = {2: 2, 3: 3}
-"""Version of an earlier judge → version of the facts that it was given."""
-MADE_UP = 3
-"""Version of the judge since which rules say what may have been made up on purpose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,35 +54,28 @@ def _distinct(name: str, criteria: list[Criterion]) -> list[Criterion]:
     return criteria
 
 
-def build_rules(
-    order: Order | None,
-    conditions: Iterable[OpenCondition] = (),
-    *,
-    judge_version: int = JUDGE_VERSION,
-) -> Rules:
+def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -> Rules:
     """Return the rules by which a run is judged.
 
     Args:
         order: the run's order; None when nobody recorded what was ordered.
         conditions: open conditions of the experiment whose `evidence_from` is this phase.
-        judge_version: of the judge; an earlier one derives the rules of a recorded decision again.
 
     Raises:
         Rejected: the order's gate, or its evaluations, make no sense.
     """
-    facts_v = FACTS_OF.get(judge_version, FACTS_V)
     if order is None:
         return Rules(
             v=RULES_V,
-            judge_version=judge_version,
+            judge_version=JUDGE_VERSION,
             built_in=list(BUILT_IN_CRITERIA),
             gate=[],
             conditions=[],
-            facts_v=facts_v,
+            facts_v=FACTS_V,
         )
     return Rules(
         v=RULES_V,
-        judge_version=judge_version,
+        judge_version=JUDGE_VERSION,
         plan=order.plan,
         plan_digest=order.plan_digest,
         phase=order.phase,
@@ -116,12 +105,12 @@ def build_rules(
         settles=order.settles,
         waive=sorted(order.waive),
         programs=None if order.command is None else 1,
-        allow_faults=order.allow_faults and judge_version >= MADE_UP,
-        fault=order.fault if judge_version >= MADE_UP else None,
+        allow_faults=order.allow_faults,
+        fault=order.fault,
         carried=order.carried,
         unpassed=order.unpassed,
         measured=_distinct("measured", order.measured),
-        facts_v=facts_v,
+        facts_v=FACTS_V,
     )
 
 

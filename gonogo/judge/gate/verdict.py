@@ -11,9 +11,7 @@ from dataclasses import dataclass
 
 from gonogo.contract.criterion import LEARNED, Criterion, GateSeverity, Metric
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
-from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import GONE, NOT_WATCHED, Facts, History, Measure
-from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts import learning
@@ -44,9 +42,6 @@ from gonogo.judge.gate.history import (
 )
 from gonogo.judge.gate.made_up import evaluate_made_up
 from gonogo.judge.gate.settling import SETTLED_BY_RUNS
-
-FIRST_VERSION = 2
-"""The first version of the judge that this code goes on judging by."""
 
 _TWO_THINGS = re.compile(rf"rank \d+ {TRAINED_AS} ")
 
@@ -121,15 +116,7 @@ class Judgement:
 
 
 def judge(facts: Facts, rules: Rules) -> Judgement:
-    """Return the judgement of a run; pure, so that recorded facts and rules replay.
-
-    Raises:
-        Rejected: the rules are of a version that this code does not judge by (`ledger.again` judges
-            those of release 0.1).
-    """
-    if not FIRST_VERSION <= rules.judge_version <= JUDGE_VERSION:
-        known = f"this judge knows {FIRST_VERSION} to {JUDGE_VERSION}"
-        raise Rejected(f"rules of version {rules.judge_version}; {known}")
+    """Return the judgement of a run; pure, so that recorded facts and rules replay."""
     results = evaluate_gate(facts, rules)
     outcome = _outcome_of(facts)
     history = facts.history
@@ -164,7 +151,7 @@ def _undecided(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]
 
 def _undecided_by(name: str, row: Criterion, facts: Facts, rules: Rules) -> GateSeverity | None:
     measure, ranks = facts.measures.get(name), rules.world_size or 0
-    return undecided_weight(row, measure, ranks, rules.judge_version)
+    return undecided_weight(row, measure, ranks)
 
 
 def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
@@ -258,7 +245,7 @@ def _has_other_lines(facts: Facts) -> bool:
 def _leaves_open(name: str, row: Criterion, facts: Facts, rules: Rules) -> bool:
     """Say whether a whole run fails a criterion, or leaves a condition by what was seen."""
     measure, ranks = facts.measures.get(name), rules.world_size or 0
-    result = evaluate(row, measure, ranks, rules.judge_version)
+    result = evaluate(row, measure, ranks)
     if result.outcome is CriterionOutcome.FAIL:
         return result.severity is not GateSeverity.ADVISORY
     weight = _undecided_by(name, row, facts, rules)
@@ -299,11 +286,11 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
     unseen = _unseen(facts, rules)
     for criterion in rules.gate:
         measure = facts.measures.get(criterion.id)
-        result = evaluate(criterion, measure, rules.world_size or 0, rules.judge_version)
+        result = evaluate(criterion, measure, rules.world_size or 0)
         results.append(_waived(result) if result.id in unseen else result)
     results.extend(carried_criteria(rules.carried))
     results.extend(unpassed_criteria(rules.unpassed))
-    results.extend(history_criteria(facts.history, rules.judge_version))
+    results.extend(history_criteria(facts.history))
     return results
 
 
@@ -316,7 +303,7 @@ def _unseen(facts: Facts, rules: Rules) -> frozenset[str]:
         row.id
         for row in rules.gate
         if row.id in rules.waive
-        and is_unseen(row, facts.measures.get(row.id), rules.world_size or 0, rules.judge_version)
+        and is_unseen(row, facts.measures.get(row.id), rules.world_size or 0)
     )
 
 

@@ -422,21 +422,3 @@ def test_missing_evidence_never_wins(base: list[float], mine: list[float], gone:
     assert found.winner in (None, "c")
     assert found.result is not Result.TIE
     assert len(found.left_out) == gone + 1
-
-
-@pytest.mark.parametrize(
-    ("versions", "counted", "metric"),
-    [((3, 4), (0, 3), "toks_per_s"), ((3, 3), (3, 3), "toks_per_s"), ((3, 4), (3, 3), "loss")],
-    ids=["measured otherwise", "both as it was then", "measured alike"],
-)
-def test_what_was_measured_otherwise_is_not_compared(
-    versions: tuple[int, int], counted: tuple[int, int], metric: str
-) -> None:
-    base, mine = (
-        [replace(row, facts_v=version) for row in runs(letter, [100, 101, 99], batch=batch)]
-        for letter, version, batch in zip("ab", versions, (4, 8), strict=True)
-    )
-    found = compare({"a": base, "b": mine}, ask(metric, warmup_steps=5))
-    assert tuple(len(row.runs) for row in found.variants) == counted
-    assert len(found.left_out) == 6 - sum(counted)
-    assert all("as it was measured then" in row.why for row in found.left_out)

@@ -68,14 +68,14 @@ def test_what_counts_and_what_differs(
     tmp_path: Path,
 ) -> None:
     unreadable: list[str] = []
-    found = compare_findings(recorded(tmp_path, *file), fold, unreadable, by_wall=False)
+    found = compare_findings(recorded(tmp_path, *file), fold, unreadable)
     assert sorted(found.findings, key=str) == sorted(counted, key=str)
     assert (list(found.differences), unreadable) == (differences, [])
 
 
 def test_without_the_file_there_are_those_of_the_fold(tmp_path: Path) -> None:
     assert load_findings(RunDir(tmp_path)) is None
-    assert compare_findings(RunDir(tmp_path), [HALT], [], by_wall=False).findings == (HALT,)
+    assert compare_findings(RunDir(tmp_path), [HALT], []).findings == (HALT,)
 
 
 def test_lines_that_are_no_findings_are_counted(tmp_path: Path) -> None:
@@ -122,10 +122,3 @@ def test_a_wall_clock_that_is_set_back_makes_no_later_finding_the_first(
         for each in (folded, more)
     )
     assert "".join(row.key for row in as_found(rows, others)) == order
-
-
-def test_facts_before_version_4_go_by_the_wall_clock(tmp_path: Path) -> None:
-    rows = [HALT.model_copy(update={"at": at, "key": key}) for at, key in ((9.0, "b"), (3.0, "a"))]
-    for by_wall, first in ((False, "b"), (True, "a")):
-        found = compare_findings(RunDir(tmp_path), rows, [], by_wall=by_wall).findings
-        assert found[0].key == first

@@ -13,9 +13,9 @@ from gonogo.contract.criterion import Criterion
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.facts import MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.contract.order import JUDGE_VERSION, Order
+from gonogo.contract.order import Order
 from gonogo.judge.facts.devices import lay_over
-from gonogo.judge.facts.facts import build_facts, not_observed
+from gonogo.judge.facts.facts import not_observed
 from gonogo.judge.facts.measure import build_measure, needed_share
 from gonogo.judge.facts.metrics import METRICS, slope
 from gonogo.judge.facts.record import RunRecord
@@ -105,16 +105,6 @@ def test_a_rank_that_waits_while_a_peer_evaluates_or_saves_is_no_slower(
     spread(ranks[1:], 1, 2.0, section)
     speed = measured(ranks, "toks_per_s").value
     assert speed == pytest.approx(TOKENS / (dt_s + mean_s), rel=0.12)
-
-
-def test_facts_of_version_3_leave_it_out() -> None:
-    ranks = healthy_ranks(order_of())
-    dt_s = statistics.median(TOKENS / dt_s for dt_s in step_times(ranks[0]))
-    spread(ranks, 1, 2.0)
-    order = with_gate(order_of(), {"id": "c", "metric": "toks_per_s", "pass_above": 0.0})
-    rules = build_rules(order, judge_version=3)
-    facts = build_facts(record_of(order, ranks), rules)
-    assert facts.measures["c"].ranks["0"].value == pytest.approx(dt_s, rel=1e-8)
 
 
 def test_speed_counts_the_ordered_tokens_not_those_that_are_claimed() -> None:
@@ -301,8 +291,6 @@ def test_what_was_spent_before_a_rank_began_anew_is_part_of_its_cost(again_from:
     stamps = [line["mono"] for line in ranks[0].lines if line["msg"] in ("step_start", "step_end")]
     found = measured(ranks, "cost", aggregate="last").value
     assert found == pytest.approx((stamps[-1] - stamps[0]) / 3600 * 2)
-    before = build_facts(record_of(order, ranks), build_rules(order, judge_version=3)).measures["c"]
-    assert (before.ranks["0"].value == found) == (again_from > 0)
 
 
 @pytest.mark.parametrize("msg", ["eval", "progress"])
@@ -332,15 +320,6 @@ def test_what_a_process_told_of_a_step_is_not_that_of_one_that_made_it_again(
     found = steps.evals if msg == "eval" else steps.samples("loss")
     assert (STEPS in found) == told
     assert again_from == 0 or again_from in found
-    steps.order_by((), mixed=True)  # as facts of before were made
-    assert STEPS in (steps.evals if msg == "eval" else steps.samples("loss"))
-
-
-def test_facts_of_before_hold_the_cost_of_a_resumed_run_s_own_steps() -> None:
-    order = with_gate(order_of(resume_step=6), BUDGET)
-    rules = build_rules(order, judge_version=3)
-    found = build_facts(record_of(order, healthy_ranks(order)), rules).measures["c"].ranks["0"]
-    assert found.samples == 1
 
 
 @pytest.mark.parametrize(("resumed", "value"), [(None, 0.0), (6, 6.0)])
@@ -430,10 +409,7 @@ def test_of_tokens_that_go_on_from_a_checkpoint_nobody_knows_the_speed(
     assert bool(METRICS["toks_per_s"].samples(steps, rules)) == known
 
 
-@pytest.mark.parametrize(("version", "dt_s", "share"), [(3, 2.0, 0.5), (JUDGE_VERSION, 8.0, 0.125)])
-def test_what_was_computed_before_a_step_began_anew_is_the_steps(
-    version: int, dt_s: float, share: float
-) -> None:
+def test_what_was_computed_before_a_step_began_anew_is_the_steps() -> None:
     """Facts of before were made without."""
     stamp = {"pid": 1, "rank": 0, "boot": "b", "step": 1, "ts": 1.0}
     lines = [
@@ -443,11 +419,11 @@ def test_what_was_computed_before_a_step_began_anew_is_the_steps(
         Heartbeat(mono=92.0, seq=4, msg="progress", dt_fetch_s=1.0, **stamp),
         Heartbeat(mono=92.0, seq=5, msg="step_end", **stamp),
     ]
-    steps, rules = build_rank_steps(lines), build_rules(order_of(), judge_version=version)
-    assert METRICS["dt_step_s"].samples(steps, rules) == {1: dt_s}
-    assert METRICS["forecast_s"].samples(steps, rules) == {1: dt_s}
-    assert METRICS["toks_per_s"].samples(steps, rules) == {1: TOKENS / dt_s}
-    assert METRICS["fetch_share"].samples(steps, rules) == {1: share}
+    steps, rules = build_rank_steps(lines), build_rules(order_of())
+    assert METRICS["dt_step_s"].samples(steps, rules) == {1: 8.0}
+    assert METRICS["forecast_s"].samples(steps, rules) == {1: 8.0}
+    assert METRICS["toks_per_s"].samples(steps, rules) == {1: TOKENS / 8.0}
+    assert METRICS["fetch_share"].samples(steps, rules) == {1: 0.125}
 
 
 def test_steps_that_are_told_of_together_are_no_faster_for_it() -> None:
@@ -551,10 +527,6 @@ def test_a_warm_up_that_leaves_no_step_leaves_no_evaluation(
         rank.say("eval", 12, "eval", val_loss=2.0)
     found = measured(ranks, "val_loss", order, aggregate="last", warmup_steps=warmup)
     assert (found.samples, found.owed) == (samples, samples)
-    row = {"id": "c", "metric": "val_loss", "warmup_steps": warmup, "pass_above": 0.0}
-    gate = with_gate(order, row)
-    facts = build_facts(record_of(gate, ranks), build_rules(gate, judge_version=3))
-    assert facts.measures["c"].ranks["0"].samples == 1
 
 
 @pytest.mark.parametrize("cadence", [None, {"every_steps": 6}], ids=["none is due", "more"])
@@ -575,9 +547,6 @@ def test_of_an_evaluation_that_any_rank_tells_each_owes_what_it_found(
     told[0].update(later or {"msg": "alive"})
     found = measured(ranks, "val_loss", order, aggregate="min")
     assert (found.samples, found.owed) == (3, 4)
-    gate = with_gate(order, {"id": "c", "metric": "val_loss", "pass_above": 0.0})
-    facts = build_facts(record_of(gate, ranks), build_rules(gate, judge_version=3))
-    assert facts.measures["c"].ranks["0"].owed < 4
 
 
 @pytest.mark.parametrize(
@@ -644,8 +613,6 @@ def test_of_several_lines_of_a_step_the_worse_one_counts(
     found = facts_of(record).measures["c"].ranks["0"]
     assert (found.samples, found.non_finite) == (1, non_finite)
     assert value is None or found.value == value
-    before = build_facts(record, build_rules(order, judge_version=3)).measures["c"].ranks["0"]
-    assert before.value == told[-1]
 
 
 @pytest.mark.parametrize(
@@ -680,8 +647,6 @@ def test_what_is_made_of_several_lines_of_a_step_is_made_of_the_worse_one(
     several, alone = (facts_of(record).measures["c"].ranks["0"] for _, record in seen)
     assert several.value is not None
     assert several.value == alone.value
-    before = build_facts(seen[0][1], build_rules(seen[0][0], judge_version=3)).measures["c"]
-    assert before.ranks["0"].value != alone.value
 
 
 def test_memory_that_one_of_several_lines_of_a_step_tells_is_in_its_slope() -> None:
@@ -787,9 +752,6 @@ def test_an_evaluation_counts_where_none_was_due(
     bounds = {"pass_above": None, "pass_below": 6.0, "aggregate": aggregate}
     found = measured(ranks, "val_loss", order, **bounds)
     assert (found.value, found.samples, found.owed) == (value, samples, owed)
-    before = with_gate(order, {"id": "c", "metric": "val_loss", **bounds, "pass_above": None})
-    facts = build_facts(record_of(before, ranks), build_rules(before, judge_version=3))
-    assert facts.measures["c"].ranks["0"].owed == 2
 
 
 @pytest.mark.parametrize(
@@ -813,13 +775,6 @@ def test_an_evaluation_of_what_was_loaded_is_of_the_step_that_was_saved(
     bounds = {"pass_above": None, bound: 3.0}
     found = measured(ranks, "val_loss", without_evals(), **bounds)
     assert found.value == value
-
-
-def test_facts_of_version_3_hold_the_last_evaluation_of_a_step() -> None:
-    order = with_gate(without_evals(), {"id": "c", "metric": "val_loss", "pass_below": 3.0})
-    rules = build_rules(order, judge_version=3)
-    facts = build_facts(record_of(order, evaluated((9.0, 2.0))), rules)
-    assert facts.measures["c"].ranks["0"].value == 2.0
 
 
 def without_evals() -> Order:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.records import RankExit
-from gonogo.judge.facts import record
-from gonogo.judge.facts.findings import Compared, compare_findings
 from gonogo.judge.facts.lines import read_lines
 from gonogo.judge.facts.record import build_run_record, load_run
 from tests.data.make_runs import healthy_ranks, order_of
@@ -95,19 +92,14 @@ def test_the_exits_of_exit_json_stand_for_ranks_whose_own_nobody_gave() -> None:
     assert build_run_record(ORDER, LINES, None, rank_exits=own).rank_exits == own
 
 
-@pytest.mark.parametrize(("facts_v", "heard"), [(1, {0}), (2, {0, 1})])
-def test_who_was_never_heard_may_have_left_an_exit(
-    facts_v: int, heard: set[int], copy_run: CopyRun
-) -> None:
+def test_who_was_never_heard_may_have_left_an_exit(copy_run: CopyRun) -> None:
     folder = copy_run("healthy")
     assert load_run(folder).strays == ()
-    order = json.loads((folder / "order.json").read_text())
-    (folder / "order.json").write_text(json.dumps({**order, "facts_v": facts_v}))
     for rank in (0, 1):
         (folder / f"exit_rank{rank}.json").write_text('{"v": 1, "code": 0, "at": 1.0}')
     (folder / "heartbeat_rank1.jsonl").unlink()
     record = load_run(folder)
-    assert (set(record.rank_exits), record.strays) == (heard, (1,))
+    assert (set(record.rank_exits), record.strays) == ({0, 1}, (1,))
 
 
 @pytest.mark.parametrize("name", ["heartbeat_rank1.jsonl", "watch.jsonl"])
@@ -138,10 +130,7 @@ def test_facts_hold_no_path_no_wall_time_and_no_bytes(copy_run: CopyRun) -> None
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["folded", "without an order"])
-@pytest.mark.parametrize(("facts_v", "first"), [(2, "late"), (3, "boot0")])
-def test_facts_of_version_2_order_processes_by_a_clock_that_may_step(
-    facts_v: int, first: str, ordered: bool, copy_run: CopyRun
-) -> None:
+def test_a_clock_that_is_set_back_orders_no_process(ordered: bool, copy_run: CopyRun) -> None:
     """The second process began after the clock was set back."""
     folder = copy_run("healthy")
     for name in ("watch.jsonl", *([] if ordered else ["order.json"])):
@@ -151,15 +140,12 @@ def test_facts_of_version_2_order_processes_by_a_clock_that_may_step(
     for seq, row in enumerate(rows[len(rows) // 2 :]):
         row.update(boot="late", seq=seq, ts=row["ts"] - 1e6)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    boots = load_run(folder, facts_v=facts_v).ranks[0].boots
-    assert boots[0].boot == first
+    boots = load_run(folder).ranks[0].boots
+    assert boots[0].boot == "boot0"
     assert len(boots) == 2
 
 
-@pytest.mark.parametrize(("facts_v", "told"), [(3, True), (4, False)])
-def test_facts_of_version_3_keep_what_was_told_of_a_step_that_was_made_again(
-    facts_v: int, told: bool, copy_run: CopyRun
-) -> None:
+def test_what_was_told_of_a_step_that_was_made_again_does_not_count(copy_run: CopyRun) -> None:
     """A second process makes the last step again, and tells no loss of it."""
     folder = copy_run("healthy")
     (folder / "watch.jsonl").unlink()
@@ -172,21 +158,6 @@ def test_facts_of_version_3_keep_what_was_told_of_a_step_that_was_made_again(
         for seq, row in enumerate(again)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    steps = load_run(folder, facts_v=facts_v).ranks[0]
+    steps = load_run(folder).ranks[0]
     assert len(steps.boots) == 2
-    assert (last in steps.samples("loss")) is told
-
-
-@pytest.mark.parametrize(("facts_v", "by_wall"), [(2, True), (3, True), (4, False)])
-def test_facts_of_version_4_take_the_first_finding_from_the_fold(
-    facts_v: int, by_wall: bool, copy_run: CopyRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[bool] = []
-
-    def compared(*given: Any, by_wall: bool) -> Compared:
-        asked.append(by_wall)
-        return compare_findings(*given, by_wall=by_wall)
-
-    monkeypatch.setattr(record, "compare_findings", compared)
-    load_run(copy_run("healthy"), facts_v=facts_v)
-    assert asked == [by_wall]
+    assert last not in steps.samples("loss")

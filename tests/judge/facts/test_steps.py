@@ -122,16 +122,12 @@ def test_of_a_step_that_two_processes_took_the_later_one_counts() -> None:
     assert begun.steps.tokens[0] == 5
 
 
-def test_what_was_told_of_a_step_that_was_made_again_counts_only_where_that_is_asked() -> None:
+def test_what_was_told_of_a_step_that_was_made_again_does_not_count() -> None:
     steps = build_rank_steps([
         beat(1, "progress", 1.0, loss=9.0),
         beat(1, "step_start", 11.0, boot="c"),
         beat(2, "step_end", 12.0, boot="c"),
     ])  # fmt: skip
-    assert steps.samples("loss") == {}
-    steps.order_by((), mixed=True)
-    assert steps.samples("loss") == {1: 9.0}
-    steps.order_by(())
     assert steps.samples("loss") == {}
 
 
@@ -311,7 +307,6 @@ def test_steps_that_are_told_of_together_share_their_time(
     steps = build_rank_steps(lines)
     assert steps.even_step_times() == pytest.approx(dict(enumerate(even or times, 1)))
     assert steps.mean_step_times() == steps.even_step_times()
-    assert steps.mean_step_times(whole=False) == pytest.approx(dict(enumerate(times, 1)))
 
 
 def test_only_steps_behind_each_other_are_told_of_together() -> None:
@@ -376,7 +371,7 @@ def test_more_processes_than_a_small_number_holds_are_counted() -> None:
     table, later = StepTable(), StepTable()
     later.take(beat(1, "step_start", 1.0), later.row_of(1))
     later.take(beat(2, "step_end", 2.0), later.row_of(1))
-    table.lay(later, 70_000, mixed=False)
+    table.lay(later, 70_000)
     assert (table.start_boot[0], table.end_boot[0]) == (70_000, 70_000)
     assert table.step_times() == {1: 1.0}
 
@@ -394,9 +389,9 @@ def test_every_line_of_a_process_is_laid_once_however_many_processes_there_are(
     laid: list[int] = []
     lay = StepTable.lay
 
-    def counted(table: StepTable, later: StepTable, boot: int, *, mixed: bool) -> None:
+    def counted(table: StepTable, later: StepTable, boot: int) -> None:
         laid.append(len(later.rows))
-        lay(table, later, boot, mixed=mixed)
+        lay(table, later, boot)
 
     monkeypatch.setattr(StepTable, "lay", counted)
     assert (steps.last_step, steps.steps.end_boot[0], len(steps.boots)) == (3, 199, 200)
@@ -410,10 +405,6 @@ def test_the_wall_clock_orders_no_process() -> None:
         assert steps.samples("loss") == {1: 1.0}
         steps.order_by(("a", "b"))
         assert steps.samples("loss") == {1: 9.0}, "as the ticks say"
-        steps.order_by((), wall=True)
-        assert steps.samples("loss") == {1: 9.0}, "as it was before"
-        steps.order_by(("b", "a"))
-        assert steps.samples("loss") == {1: 1.0}, "as the ticks say"
 
 
 def test_a_step_without_a_progress_line_told_no_number() -> None:
@@ -436,8 +427,6 @@ def test_a_step_that_was_made_again_without_a_progress_line_told_no_number(skipp
     table = steps.steps
     assert {table.number(name, table.rows[1]) for name in NUMBERS} == {None}
     assert (steps.samples("loss"), steps.skipped()) == ({}, frozenset())
-    steps.order_by((), mixed=True)
-    assert (steps.samples("loss"), 1 in steps.skipped()) == ({1: 0.5}, skipped)
 
 
 def spaced(gaps: dict[int, float], count: int, **others: dict[str, Any]) -> RankSteps:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.outcome import Detector
 from gonogo.judge.gate.answers import Unequal, Word, halts, told, unequal
 from gonogo.judge.gate.rules import build_rules
@@ -14,7 +13,6 @@ from tests.data.make_runs import order_of
 from tests.judge.runs import facts_of, finding, record_of
 
 
-@pytest.mark.parametrize("judge_version", [3, JUDGE_VERSION])
 @pytest.mark.parametrize(
     ("values", "found"),
     [
@@ -29,9 +27,10 @@ from tests.judge.runs import facts_of, finding, record_of
     ids=str,
 )
 def test_most_ranks_say_what_is_right_where_the_order_does_not(
-    values: list[int], found: list[tuple[str | None, Any, Any, bool]], judge_version: int
+    values: list[int],
+    found: list[tuple[str | None, Any, Any, bool]],
 ) -> None:
-    rules = build_rules(order_of(), judge_version=judge_version)
+    rules = build_rules(order_of())
     rows = [(str(rank), {"colour": value}) for rank, value in enumerate(values)]
     seen = [(row.rank, row.wanted, row.found, row.by_peers) for row in unequal(rows, rules)]
     assert seen == found

@@ -15,10 +15,10 @@ from tests.data.make_runs import order_of
 from tests.judge.runs import facts_of, record_of
 
 
-def notes(*findings: FindingFacts, judge_version: int = 4) -> list[Any]:
+def notes(*findings: FindingFacts) -> list[Any]:
     """The notes on a healthy run; its verdict is GO whatever they say."""
     facts = facts_of(record_of(order_of())).model_copy(update={"findings": list(findings)})
-    rules = build_rules(order_of(), judge_version=judge_version)
+    rules = build_rules(order_of())
     assert judge(facts, rules).verdict == "GO"
     return [row for row in evaluate_gate(facts, rules) if row.id == BEYOND_PEAK]
 
@@ -58,7 +58,3 @@ def test_the_highest_speed_beyond_the_peak_is_told() -> None:
 )
 def test_nothing_else_is_told(findings: list[FindingFacts]) -> None:
     assert notes(*findings) == []
-
-
-def test_an_earlier_judge_says_nothing_of_it() -> None:
-    assert notes(warned(1000.0, 80.0), judge_version=3) == []

@@ -14,7 +14,7 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import ProcessExit
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.order import JUDGE_VERSION, Order
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight, RankExit
 from gonogo.judge.facts.facts import build_facts
@@ -384,7 +384,7 @@ def test_nobody_watching_is_not_the_same_as_no_finding() -> None:
 @pytest.mark.parametrize(
     ("part", "changes", "text"),
     [
-        ("watch", {"starts": []}, "no tick says which run was watched (as before release 0.2)"),
+        ("watch", {"starts": []}, "no tick says which run was watched"),
         ("watch", {"problems": ["one", "two"]}, "one"),
         ("watch", {"chained": False}, "the ticks are not one chain"),
         ("watch", {"reaches": False}, "the ticks do not reach every line"),
@@ -612,11 +612,9 @@ def test_how_a_rank_of_a_command_ended_counts_where_it_is_told(
     ranks = {**exit_record().ranks, str(rank): RankExit(at=1.0, **end)}
     facts = facts_of(record_of(order, exit=exit_record().model_copy(update={"ranks": ranks})))
     assert evaluate_built_in("completed", facts, build_rules(order)).outcome == outcome
-    before = evaluate_built_in("completed", facts, build_rules(order, judge_version=3))
-    assert before.outcome == ("fail" if rank == 0 else "pass")
 
 
-def unordered(values: dict[int, int], *, judge_version: int = JUDGE_VERSION) -> CriterionResult:
+def unordered(values: dict[int, int]) -> CriterionResult:
     """What `identity` says of ranks that name these vocabularies, of which the order tells none."""
     order = order_of(sets={"workload.world_size": len(values)})
     said = order.identity.model_copy(update={"vocab": None})
@@ -625,7 +623,7 @@ def unordered(values: dict[int, int], *, judge_version: int = JUDGE_VERSION) -> 
     for rank, vocab in values.items():
         say(rank, "boot", vocab=vocab)(ranks)
     facts = facts_of(record_of(order, ranks))
-    return evaluate_built_in("identity", facts, build_rules(order, judge_version=judge_version))
+    return evaluate_built_in("identity", facts, build_rules(order))
 
 
 def test_most_ranks_tell_which_one_differs_where_the_order_does_not() -> None:
@@ -647,13 +645,6 @@ def test_ranks_that_nothing_tells_apart_are_not_blamed(values: dict[int, int]) -
         {"vocab": {str(k): v for k, v in values.items()}},
     )
     assert found.evidence.startswith("vocab differs between the ranks: 9 on rank 0, ")
-
-
-def test_the_judge_before_this_blames_who_differs_from_rank_0() -> None:
-    found = unordered({0: 9, 1: 256, 2: 256}, judge_version=2)
-    assert found.evidence == (
-        "vocab of rank 1 is 256, 9 was ordered; vocab of rank 2 is 256, 9 was ordered"
-    )
 
 
 @pytest.mark.parametrize(

@@ -116,35 +116,6 @@ def test_looser_is_listed_and_too_loose_is_a_condition(
     assert any(text.startswith(path) for text in found.weakened) is listed
 
 
-@pytest.mark.parametrize(
-    "sets", [{"watch.slow.over_steps": 65}, {"watch.non_finite.fp16_window_steps": 10**9}]
-)
-def test_a_decision_of_before_knows_a_setting_as_loose_as_it_was_taken_for(
-    sets: dict[str, Any],
-) -> None:
-    rules = build_rules(order_of(sets=sets), judge_version=3)
-    path = next(iter(sets)).removeprefix("watch.")
-    assert not any(text.startswith(path) for text in weakened(rules))
-    assert evaluate_ceilings(rules) is None
-
-
-@pytest.mark.parametrize(
-    ("sets", "limit"),
-    [
-        ({"watch.slow.over_steps": 512}, None),
-        ({"watch.slow.over_steps": 513}, 512.0),
-        ({"watch.non_finite.fp16_window_steps": 20}, None),
-        ({"watch.non_finite.fp16_window_steps": 19}, 20.0),
-    ],
-)
-def test_a_decision_of_before_knows_the_ceiling_of_then(
-    sets: dict[str, Any], limit: float | None
-) -> None:
-    found = evaluate_ceilings(build_rules(order_of(sets=sets), judge_version=3))
-    path = next(iter(sets)).removeprefix("watch.")
-    assert (found and found.threshold) == (None if limit is None else {path: limit})
-
-
 @pytest.mark.parametrize(("floor", "listed"), [(None, True), (44.9, True), (45.0, False)])
 def test_a_floor_below_the_profiles_is_listed(floor: float | None, listed: bool) -> None:
     resolved = resolve_plan(bundled_plan("m7c-125m"), {"watch.slow.floor_tok_s": floor})

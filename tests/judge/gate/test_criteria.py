@@ -106,7 +106,6 @@ def test_one_step_has_no_spread(metric: str, samples: int, outcome: str) -> None
     row = MeasureRow(samples=samples, owed=samples, value=0.0, low=0.0, high=0.0)
     measure = Measure(window="1..1", ranks={"0": row})
     assert evaluate(criterion, measure, 1).outcome == outcome
-    assert evaluate(criterion, measure, 1, judge_version=3).outcome == "pass"
 
 
 THRESHOLDS = [
@@ -444,11 +443,6 @@ def test_of_whole_trainings_in_a_row_each_has_to_pass(
             built_in=[], gate=[], conditions=[],
         )  # fmt: skip
         assert evaluate(criterion, build_measure(criterion, ranks, rules), 1).outcome == outcome
-        before = rules.model_copy(update={"facts_v": 3})
-        measure = build_measure(criterion, ranks, before)
-        assert evaluate(criterion, measure, 1).outcome == (
-            "fail" if processes[-1][2] == flat(5.0) else "pass"
-        )
 
 
 def evaluated(*trainings: dict[int, float]) -> RankSteps:

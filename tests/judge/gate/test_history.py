@@ -91,11 +91,6 @@ def test_confirmations_are_one_condition_with_its_counts(
     assert not (by_a_variant and can_be_met(found)), "only a variant avoided it"
 
 
-def test_an_earlier_judge_counts_each_unchanged_rerun() -> None:
-    (found,) = history_criteria(history(("GO", None), ("NO_GO", None)), 3)
-    assert found.observed == {"failed": 2, "runs": 3}
-
-
 def test_of_the_other_runs_facts_hold_what_was_said_and_no_defaults() -> None:
     facts = with_history(facts_of(record_of()), History(restart_storm=True))
     assert facts.document()["history"] == {"restart_storm": True}

@@ -14,10 +14,10 @@ from tests.data.make_runs import order_of
 from tests.judge.runs import facts_of, record_of
 
 
-def notes(order: Order, devices: str | None = None, judge_version: int = 3) -> list[Any]:
+def notes(order: Order, devices: str | None = None) -> list[Any]:
     """The notes on a healthy run; its verdict is GO whatever they say."""
     facts = facts_of(record_of(order)).model_copy(update={"devices": devices})
-    rules = build_rules(order, judge_version=judge_version)
+    rules = build_rules(order)
     assert judge(facts, rules).verdict == "GO"
     return [row for row in evaluate_gate(facts, rules) if row.id == MADE_UP]
 
@@ -52,7 +52,3 @@ def test_where_nothing_may_be_made_up_nothing_is_said() -> None:
     assert notes(plain, "5" * 64) == []
     assert not {"allow_faults", "fault"} & build_rules(plain).document().keys()
     assert build_rules(order(allow_faults=True)).document()["allow_faults"] is True
-
-
-def test_the_judge_before_this_says_nothing_of_it() -> None:
-    assert notes(order(allow_faults=True), judge_version=2) == []

@@ -9,7 +9,6 @@ import pytest
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Condition
 from gonogo.contract.errors import Rejected
-from gonogo.contract.facts import FACTS_V
 from gonogo.contract.order import MOST_STEPS, Order
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from tests.data.make_runs import order_of
@@ -74,12 +73,6 @@ def test_a_run_measures_the_conditions_that_a_number_can_settle() -> None:
 
 def test_rules_carry_their_version_with_and_without_an_order() -> None:
     assert build_rules(order_of()).v == build_rules(None).v == 2
-
-
-@pytest.mark.parametrize(("judge_version", "facts_v"), [(2, 2), (3, 3), (4, FACTS_V)])
-def test_an_earlier_judge_is_given_the_facts_of_its_time(judge_version: int, facts_v: int) -> None:
-    for order in (order_of(), None):
-        assert build_rules(order, judge_version=judge_version).facts_v == facts_v
 
 
 @pytest.mark.parametrize(("resumed", "first"), [(None, 1), (6, 7)])
