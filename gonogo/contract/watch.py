@@ -5,6 +5,8 @@ seconds of the watcher's monotonic clock; `*_x` are multiples of m, the run's me
 last 256 training steps; `*_ratio` are ratios of step time or speed.
 """
 
+from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -17,14 +19,40 @@ Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Steps = Annotated[int, Field(ge=0)]
 
 
-class ProcessDeath(Submitted):
+class Action(StrEnum):
+    """What a detector's halt does."""
+
+    WARN = "warn"
+    """The finding is a warning, and the gate judges the run."""
+    HALT = "halt"
+    """The run is ended."""
+
+
+class CanHalt(Submitted):
+    """Settings of a detector that can halt a run."""
+
+    action: Action = Action.HALT
+    """`warn` turns this detector's halts into warnings."""
+
+
+class HaltsOnRequest(CanHalt):
+    """Settings of a detector that halts only where the plan asks for it.
+
+    A healthy run could look the same to it.
+    """
+
+    action: Action = Action.WARN
+    """`halt` lets this detector end the run; by default it only warns."""
+
+
+class ProcessDeath(CanHalt):
     """D1: the agent or a rank is gone."""
 
     settle_s: Seconds = 0.5
     """How long an exit is held against a missing exit stamp before it is called unexplained."""
 
 
-class NoFirstHeartbeat(Submitted):
+class NoFirstHeartbeat(CanHalt):
     """D2: start-up takes too long."""
 
     exec_s: Seconds = 120.0
@@ -38,7 +66,7 @@ class NoFirstHeartbeat(Submitted):
     the program is a user's, which may compile."""
 
 
-class AliveLost(Submitted):
+class AliveLost(CanHalt):
     """D3: a rank's lines stopped."""
 
     suspect_s: Seconds = 30.0
@@ -47,7 +75,7 @@ class AliveLost(Submitted):
     """Silence at which the run is halted, if the process is held or other ranks go on speaking."""
 
 
-class Stall(Submitted):
+class Stall(CanHalt):
     """D4: no step advances while a rank stands in forward, backward or optimizer."""
 
     suspect_s: Seconds = 10.0
@@ -109,7 +137,7 @@ class ShortDeadline(Deadline):
     halt_s: Seconds = 60.0
 
 
-class SectionDeadline(Submitted):
+class SectionDeadline(CanHalt):
     """D5: a section lasts too long."""
 
     data: DataDeadline = DataDeadline()
@@ -128,7 +156,7 @@ class RankDivergence(Submitted):
     """D6: which rank is the culprit; no settings."""
 
 
-class Slow(Submitted):
+class Slow(CanHalt):
     """D8: recomputed tokens/s fall below the floor, or below the run's own baseline."""
 
     floor_tok_s: Ratio | None = None
@@ -159,7 +187,7 @@ class Slow(Submitted):
     """When set, the relative rule halts on the median of so many steps instead of `over_s`."""
 
 
-class NonFinite(Submitted):
+class NonFinite(CanHalt):
     """D10: a loss or gradient norm of an applied step is not finite."""
 
     fp16_running: Annotated[int, Field(ge=1)] = 3
@@ -171,14 +199,14 @@ class NonFinite(Submitted):
     """In fp16 so many skipped steps among those halt."""
 
 
-class Hygiene(Submitted):
+class Hygiene(CanHalt):
     """D18: gaps, duplicates, steps that run backwards, clocks that disagree."""
 
     skew_s: Seconds = 5.0
     """Warns when a rank's wall clock differs by more from the watcher's."""
 
 
-class IdentityCheck(Submitted):
+class IdentityCheck(CanHalt):
     """D22: what runs equals what was ordered."""
 
     params_tolerance_ratio: Ratio = 0.02
@@ -203,7 +231,7 @@ class Straggler(Submitted):
     """Windows running in which it must be slow."""
 
 
-class Frozen(Submitted):
+class Frozen(HaltsOnRequest):
     """D9: loss or gradient norm stays bit-equal while steps advance; halts at `halt_x` times."""
 
     loss_steps: Annotated[int, Field(ge=2)] = 20
@@ -214,7 +242,7 @@ class Frozen(Submitted):
     """So many times as many halt."""
 
 
-class Divergence(Submitted):
+class Divergence(HaltsOnRequest):
     """D11: the loss, smoothed, stays above its best; spikes warn only."""
 
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.02
@@ -241,7 +269,7 @@ class Divergence(Submitted):
     """Steps of which median and sigma are taken."""
 
 
-class Gradients(Submitted):
+class Gradients(HaltsOnRequest):
     """D12: gradients are exactly zero (halt), explode or are always clipped (warn)."""
 
     zero_steps: Annotated[int, Field(ge=1)] = 3
@@ -260,7 +288,7 @@ class Gradients(Submitted):
     """Steps in which that is counted."""
 
 
-class GateCollapse(Submitted):
+class GateCollapse(HaltsOnRequest):
     """D13: the branch gates choose one branch only."""
 
     entropy: Ratio = 0.18
@@ -290,7 +318,7 @@ class Imbalance(Submitted):
     """Warns when a device is used less than this, in percent."""
 
 
-class MemoryLeak(Submitted):
+class MemoryLeak(HaltsOnRequest):
     """D15: memory grows so that it hits its limit before the last step."""
 
     min_samples: Annotated[int, Field(ge=8)] = 64
@@ -305,7 +333,7 @@ class MemoryLeak(Submitted):
     """Limit of a rank's host memory, besides the cgroup's (or host's), which it does not lift."""
 
 
-class MemoryLimit(Submitted):
+class MemoryLimit(CanHalt):
     """D16: memory is above its limit."""
 
     reserved_mb: Ratio | None = None
@@ -316,7 +344,7 @@ class MemoryLimit(Submitted):
     """Share of the host's (or control group's) memory that may be filled."""
 
 
-class Loader(Submitted):
+class Loader(HaltsOnRequest):
     """D17: steps wait for data."""
 
     window_steps: Annotated[int, Field(ge=4)] = 64
@@ -329,7 +357,7 @@ class Loader(Submitted):
     """For how long, in seconds of training."""
 
 
-class Disk(Submitted):
+class Disk(CanHalt):
     """D19: the run directory's file system is full, or nearly so."""
 
     warn_checkpoints: Ratio = 2.0
@@ -340,7 +368,7 @@ class Disk(Submitted):
     """Halts when less is free than so many of it."""
 
 
-class CheckpointOverdue(Submitted):
+class CheckpointOverdue(CanHalt):
     """D20: no checkpoint that the watcher has verified, long after one was due."""
 
     overdue_x: Ratio = 1.5
@@ -351,7 +379,7 @@ class CheckpointOverdue(Submitted):
     """Halts at this multiple of the limit at which it warns, evaluations apart."""
 
 
-class ImplausibleSpeed(Submitted):
+class ImplausibleSpeed(HaltsOnRequest):
     """D21: what the trainer reports, or what the hardware could do, does not fit its lines."""
 
     differ_ratio: Ratio = 0.10
@@ -381,7 +409,7 @@ class WatcherCheck(Submitted):
     told to go on; in the latter case the watcher then ends the run itself."""
 
 
-class Hardware(Submitted):
+class Hardware(CanHalt):
     """D24: the device or its driver reports a fault."""
 
     throttled_s: Seconds = 60.0
@@ -389,7 +417,7 @@ class Hardware(Submitted):
     much longer than not, on and off."""
 
 
-class RestartStorm(Submitted):
+class RestartStorm(CanHalt):
     """D25: attempts fail one after the other without getting further."""
 
     attempts: Annotated[int, Field(ge=1)] = 3
@@ -434,6 +462,11 @@ class Watch(Submitted):
     plugins: dict[str, dict[str, Any]] = {}
     """Settings of detectors that other packages bring, by detector."""
 
+    def action_of(self, detector: str) -> Action:
+        """Return what a halt of this detector does; a plug-in's halts."""
+        settings = getattr(self, detector, None) if detector in type(self).model_fields else None
+        return settings.action if isinstance(settings, CanHalt) else Action.HALT
+
     def source_of(self, path: str, from_profile: frozenset[str] = frozenset()) -> Source:
         """Return where the value at a dotted path (`stall.halt_s`) came from."""
         if path in from_profile:
@@ -444,3 +477,13 @@ class Watch(Submitted):
                 return Source.DEFAULT
             node = getattr(node, part)
         return Source.PLAN
+
+
+def all_halt(watch: Mapping[str, Any]) -> Watch:
+    """Return these settings, with a halt asked for wherever they name no action."""
+    asked = {
+        name: {"action": Action.HALT, **watch.get(name, {})}
+        for name, field in Watch.model_fields.items()
+        if isinstance(field.default, HaltsOnRequest)
+    }
+    return Watch.model_validate({**watch, **asked})

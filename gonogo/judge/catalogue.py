@@ -61,7 +61,7 @@ def _rows(settings: BaseModel, prefix: str) -> Iterator[str]:
         if isinstance(value, BaseModel):
             yield from _rows(value, f"{path}.")
             continue
-        default = "none" if value is None else f"{value:g}"
+        default = "none" if value is None else value if isinstance(value, str) else f"{value:g}"
         yield f"| `{path}` | {default} | {_ceiling(path)} |\n"
 
 

@@ -19,6 +19,7 @@ from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import LinesSeen, Tick
+from gonogo.contract.watch import Action
 from gonogo.watch.absorb import absorb
 from gonogo.watch.detector import Seen
 from gonogo.watch.detectors import identity
@@ -138,7 +139,8 @@ def look(state: WatchState, tick: Tick) -> list[Finding]:
     findings = list[Finding]()
     for row in state.looking_at_tick(tick):
         try:
-            findings += row.observe_tick(state.own[row.name], tick, state.view)[1]
+            seen = row.observe_tick(state.own[row.name], tick, state.view)[1]
+            findings += [_by_action(state, finding) for finding in seen]
         except ERRORS as error:
             failure_of(row.name, error)  # a guest's: the tick itself will say so
     return [finding for finding in findings if finding.key not in state.said]
@@ -231,7 +233,7 @@ def _observe_tick(state: WatchState, tick: Tick, *, late: bool, findings: list[F
 
 
 def _raise(state: WatchState, found: Iterable[Finding], findings: list[Finding]) -> None:
-    for finding in found:
+    for finding in (_by_action(state, row) for row in found):
         if finding.key in state.said:
             continue
         state.said.add(finding.key)
@@ -242,6 +244,18 @@ def _raise(state: WatchState, found: Iterable[Finding], findings: list[Finding])
             state.latched = finding
         if finding.act in (None, Act.NOW):
             state.view.ends = True
+
+
+def _by_action(state: WatchState, finding: Finding) -> Finding:
+    """Return the finding as the plan wants it: a halt of a detector that may only warn warns."""
+    order = state.run.order
+    if finding.severity is not Severity.HALT:
+        return finding
+    if order.watch.action_of(finding.detector) is Action.HALT:
+        return finding
+    halts, warns = (f"/{finding.detector}/{row}/" for row in (Severity.HALT, Severity.WARN))
+    key = finding.key.replace(halts, warns, 1)
+    return finding.model_copy(update={"severity": Severity.WARN, "act": None, "key": key})
 
 
 def _parsed(view: View, rank: int, lines: Sequence[bytes], tick: Tick) -> list[Heartbeat]:

@@ -19,7 +19,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.tick import Tick, WatchStart
-from gonogo.contract.watch import Watch
+from gonogo.contract.watch import all_halt
 from gonogo.rundir import save_json
 from gonogo.watch import WatchState, dump_state, fold, lines_seen, start, tick_digest
 
@@ -53,7 +53,7 @@ def order_of(
     resume_step: int | None = None,
     **fields: Any,
 ) -> Order:
-    """An order of `steps` steps, with the demo's watch unless told otherwise."""
+    """An order of `steps` steps in which every detector halts; by default the demo's watch."""
     identity = identity.model_copy(update={"world_size": world_size})
     resume = None if resume_step is None else ResumePoint(path="checkpoints/x", step=resume_step)
     return Order(
@@ -69,7 +69,7 @@ def order_of(
         train=fields.pop("train", {}),
         identity=identity,
         resume_from=resume,
-        watch=Watch.model_validate(DEMO if watch is None else watch),
+        watch=all_halt(DEMO if watch is None else watch),
         **fields,
     )
 

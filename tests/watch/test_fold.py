@@ -21,8 +21,8 @@ from gonogo.watch import (
     snapshot,
     start,
 )
-from gonogo.watch.registry import REGISTRY
-from tests.watch.streams import EPOCH, T0, Said, Watched, World, every, order_of, watch
+from gonogo.watch.registry import REGISTRY, versions
+from tests.watch.streams import DEMO, EPOCH, T0, Said, Watched, World, every, order_of, watch
 
 BUILT = {
     "process_death", "no_first_heartbeat", "alive_lost", "stall", "section_deadline",
@@ -356,3 +356,29 @@ def test_ticks_that_are_late_now_and_then_call_no_deadline_missed() -> None:
         tick = Tick(n=number, mono=2.0 * number, ts=0.0, late_s=late_s)
         view.note(tick)
         assert view.is_late(tick) is bool(late_s)
+
+
+@pytest.mark.parametrize(
+    ("detector", "action", "severity"),
+    [
+        (Detector.STALL, {}, Severity.HALT),
+        (Detector.STALL, {"action": "warn"}, Severity.WARN),
+        (Detector.GRADIENTS, {"action": "warn"}, Severity.WARN),
+        (Detector.GRADIENTS, {"action": "halt"}, Severity.HALT),
+    ],
+)
+def test_a_plan_chooses_whether_a_detector_halts_or_warns(
+    detector: Detector, action: dict[str, str], severity: Severity
+) -> None:
+    world = World(order=order_of({**DEMO, detector: action}, detectors=versions()))
+    world.boot().steps(40)
+    if detector is Detector.STALL:
+        world.open_step()
+        world.hang(1, "forward", 400.0)
+    else:
+        world.steps(10, grad_norm=0.0)
+    seen = watch(world)
+    found = [row for row in seen.findings if row.detector == detector]
+    assert {row.severity for row in found} >= {severity}
+    assert bool(seen.halts) is (severity is Severity.HALT)
+    assert all(f"/{detector}/{row.severity}/" in row.key for row in found)

@@ -4,8 +4,11 @@ Without some detectors hardly anything would halt a run, and a preflight check t
 not made: such an order is CONDITIONAL_GO at best. That any other detector does not watch is listed.
 """
 
+from collections.abc import Iterable
+
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.rules import Rules
+from gonogo.contract.watch import Action, Watch
 from gonogo.watch.registry import RELEASE_0_1, unknown_versions
 
 OWED = (
@@ -27,14 +30,25 @@ CHECKS_OF_RANKS = ("environment", "peak")
 
 
 def missed(rules: Rules) -> list[str]:
-    """Return what an order leaves out and no run should go without, one sentence each."""
+    """Return what an order leaves out and no run should go without, one sentence each.
+
+    A detector that only warns halts nothing, as one that does not watch.
+    """
     gone = [f"{name} does not watch" for name in OWED if name not in _watching(rules)]
-    return [*gone, *_unknown(rules), *_unchecked(rules)]
+    return [*gone, *_only_warn(rules, OWED), *_unknown(rules), *_unchecked(rules)]
 
 
 def less(rules: Rules) -> list[str]:
-    """Return the other detectors that an order leaves out, one sentence each."""
-    return [f"{name} does not watch" for name in OTHERS if name not in _watching(rules)]
+    """Return the other detectors that do not watch, or only warn, one sentence each."""
+    gone = [f"{name} does not watch" for name in OTHERS if name not in _watching(rules)]
+    return [*gone, *_only_warn(rules, OTHERS)]
+
+
+def _only_warn(rules: Rules, names: Iterable[str]) -> list[str]:
+    """Return which of these detectors warn by the plan where they halt by default."""
+    halting = (name for name in names if Watch().action_of(name) is Action.HALT)
+    said = {name: rules.watch.get(f"{name}.action") for name in halting}
+    return [f"{name} only warns" for name, row in said.items() if row and row.value == Action.WARN]
 
 
 def _watching(rules: Rules) -> frozenset[str]:

@@ -18,7 +18,7 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Heartbeat, StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
-from gonogo.contract.watch import Watch
+from gonogo.contract.watch import all_halt
 from gonogo.judge.simulate.noise import Noise
 from gonogo.judge.simulate.ranks import Stand, Wall
 from gonogo.judge.simulate.tally import Halt, Tally
@@ -67,7 +67,8 @@ def simulate_recorded(
     ]
     end = max((tape.lines[-1][0] for tape in tapes if tape.lines), default=first)
     ts = min((b.ts - b.mono for beats in lines.values() for b in beats), default=0.0)
-    order = order.model_copy(update={"watch": Watch(), "watch_from_profile": [], "patience": {}})
+    changed = {"watch": all_halt({}), "watch_from_profile": [], "patience": {}}
+    order = order.model_copy(update=changed)
     watcher = Watcher(
         order, tapes, noise=noise, wall=Wall(steps=[(0.0, ts)]), dice=dice, now=first - 1.0
     )

@@ -13,7 +13,7 @@ from typing import Any
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
-from gonogo.contract.watch import Watch
+from gonogo.contract.watch import all_halt
 from gonogo.judge.simulate.habits import PLAIN, habits_of
 from gonogo.judge.simulate.losses import LOSSES, Loss
 from gonogo.judge.simulate.noise import NOISES, Noise
@@ -160,7 +160,7 @@ def _order(
             tokens_per_step=TOKENS,
             world_size=part.ranks,
         ),
-        watch=Watch.model_validate(watch),
+        watch=all_halt(watch),
         detectors=versions(),
     )
 

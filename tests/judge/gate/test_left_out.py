@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.records import PREFLIGHT_CHECKS
+from gonogo.contract.watch import Watch
 from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.left_out import CHECKS, CHECKS_OF_RANKS, OTHERS, OWED
 from gonogo.judge.gate.rules import build_rules
@@ -82,3 +83,18 @@ def test_every_check_and_detector_is_owed_or_listed() -> None:
     assert {*OWED, *OTHERS} == {row.name for row in REGISTRY}
     assert {*CHECKS, *CHECKS_OF_RANKS} == set(PREFLIGHT_CHECKS) - {"store"}
     assert set(CHECKS) == set(WITHOUT_SERVICE) - {"store"}
+
+
+@pytest.mark.parametrize(
+    ("detector", "listed", "condition"),
+    [("stall", True, True), ("slow", True, False), ("divergence", False, False)],
+)
+def test_a_detector_that_the_plan_lets_only_warn_counts_as_one_that_does_not_watch(
+    detector: str, listed: bool, condition: bool
+) -> None:
+    watch = Watch.model_validate({detector: {"action": "warn"}})
+    rules = build_rules(order_of().model_copy(update={"watch": watch}))
+    text = f"{detector} only warns"
+    assert (text in weakened(rules)) is listed
+    found = evaluate_ceilings(rules)
+    assert (found is not None and text in found.evidence) is condition
