@@ -206,7 +206,7 @@ class Hygiene(CanHalt):
     """Warns when a rank's wall clock differs by more from the watcher's."""
 
 
-class IdentityCheck(CanHalt):
+class IdentityCheck(Submitted):
     """D22: what runs equals what was ordered."""
 
     params_tolerance_ratio: Ratio = 0.02

@@ -13,6 +13,7 @@ from gonogo.watch.fold import (
     latched,
     lines_seen,
     look,
+    near,
     start,
 )
 from gonogo.watch.recorded import BootRecord, WatchRecord, boots_of
@@ -40,6 +41,7 @@ __all__ = [
     "lines_seen",
     "load_state",
     "look",
+    "near",
     "not_observed",
     "refold",
     "replay_watch",

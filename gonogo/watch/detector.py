@@ -33,6 +33,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import BaseModel
 
 from gonogo.contract.finding import Finding
+from gonogo.contract.near import Near
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.tick import Tick
 from gonogo.watch.step import Step
@@ -42,6 +43,8 @@ S = TypeVar("S")
 Seen = tuple[S, list[Finding]]
 
 EVERY_LINE = frozenset({"*"})
+NOTHING_YET = "nothing to measure yet"
+"""Why a detector is blind whose numbers have not come."""
 
 
 class Detector(Generic[S]):
@@ -104,6 +107,10 @@ class Detector(Generic[S]):
     def armed(self, own: S, view: View) -> bool:
         """Whether it could find something now; a silent disarming is to be seen."""
         return True
+
+    def near(self, own: S, view: View, mono: float) -> Near:
+        """Return how near it is to its limit at `mono`, the watcher's clock, or why it is blind."""
+        return Near() if self.armed(own, view) else Near(blind=NOTHING_YET)
 
     def missing(self, own: S, view: View) -> str | None:
         """Return what it could not observe, as a sentence for the decision, or None."""

@@ -16,6 +16,7 @@ from typing import Any
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
+from gonogo.contract.near import Near
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import LinesSeen, Tick
@@ -297,6 +298,21 @@ def armed(state: WatchState) -> dict[str, bool]:
             found[row.name] = row.armed(state.own[row.name], state.view)
         except ERRORS as error:
             failure_of(row.name, error)  # a guest that cannot say so is not
+    return found
+
+
+def near(state: WatchState, mono: float) -> dict[str, Near]:
+    """Return how near each detector is to its limit, or why it is blind.
+
+    Args:
+        mono: the watcher's clock, as in a tick.
+    """
+    found = {name: Near(blind=why) for name, why in state.failed.items()}
+    for row in state.looking():
+        try:
+            found[row.name] = row.near(state.own[row.name], state.view, mono)
+        except ERRORS as error:
+            found[row.name] = Near(blind=failure_of(row.name, error))
     return found
 
 

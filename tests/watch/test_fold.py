@@ -18,6 +18,7 @@ from gonogo.watch import (
     latched,
     load_state,
     look,
+    near,
     snapshot,
     start,
 )
@@ -382,3 +383,15 @@ def test_a_plan_chooses_whether_a_detector_halts_or_warns(
     assert {row.severity for row in found} >= {severity}
     assert bool(seen.halts) is (severity is Severity.HALT)
     assert all(f"/{detector}/{row.severity}/" in row.key for row in found)
+
+
+def test_near_has_a_row_for_each_detector_and_changes_nothing() -> None:
+    world = World(order=order_of(DEMO, detectors=versions()))
+    state = start(world.order)
+    rows = near(state, T0)
+    assert set(rows) == set(versions())
+    assert rows[Detector.NON_FINITE].blind
+    state = watch(world.boot().steps(5)).state
+    before = dump_state(state)
+    assert near(state, world.mono)[Detector.NON_FINITE].blind is None
+    assert dump_state(state) == before

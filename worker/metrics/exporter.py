@@ -97,16 +97,26 @@ def _watch_families(runs: dict[str, Snapshot]) -> Iterator[Metric]:
     backlog = GaugeMetricFamily(
         "gonogo_telemetry_backlog_lines", "Heartbeat lines not acknowledged.", labels=["run"]
     )
+    value = GaugeMetricFamily(
+        "gonogo_detector_value", "What the detector measures.", labels=["run", "detector"]
+    )
+    limit = GaugeMetricFamily(
+        "gonogo_detector_limit", "Where the detector acts.", labels=["run", "detector"]
+    )
     for run, snapshot in runs.items():
         for detector, on in snapshot.armed.items():
             armed.add_metric([run, detector], float(on))
+        for detector, row in snapshot.near.items():
+            for family, number in ((value, row.value), (limit, row.limit)):
+                if number is not None:
+                    family.add_metric([run, detector], number)
         for name, count in snapshot.findings.items():
             detector, _, severity = name.partition("/")
             findings.add_metric([run, detector, severity], count)
         if snapshot.tick is not None:
             tick.add_metric([run], snapshot.tick)
         backlog.add_metric([run], snapshot.backlog)
-    yield from (armed, findings, tick, backlog)
+    yield from (armed, value, limit, findings, tick, backlog)
 
 
 def _step_family(runs: dict[str, Snapshot]) -> Metric:

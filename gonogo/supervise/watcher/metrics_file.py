@@ -10,6 +10,7 @@ Schema (`Snapshot`; every key may be missing):
      "backlog": 0,                     heartbeat lines not acknowledged by the control plane
      "ranks": {"0": {"step": 7, "last": 1e9, "loss": 2.5}},   `last`: Unix s of the last line
      "armed": {"stall": true},         detector → whether it could fire
+     "near": {"stall": {"value": 2.0, "limit": 60.0, "unit": "s"}},   see `contract.near`
      "findings": {"stall/halt": 1},    detector/severity → how many
      "step_s": {"sum": 8.1, "counts": [0, 3, …]}}   steps by duration (`step_times`)
 """
@@ -23,6 +24,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gonogo.contract.canonical import wire_value
+from gonogo.contract.near import Near
 from gonogo.plain_file import create_plain
 from gonogo.rundir import load_bytes
 from gonogo.supervise.watcher.step_times import StepTimes
@@ -51,6 +53,7 @@ class Snapshot(BaseModel):
     backlog: Whole = 0
     ranks: dict[str, RankMetrics] = {}
     armed: dict[str, bool] = {}
+    near: dict[str, Near] = {}
     findings: dict[str, Whole] = {}
     step_s: StepTimes | None = None
 

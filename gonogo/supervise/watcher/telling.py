@@ -13,7 +13,7 @@ from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.metrics_file import METRICS_NAME, save_metrics
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.shipping import Shipping
-from gonogo.watch import WatchState, armed, snapshot
+from gonogo.watch import WatchState, armed, near, snapshot
 
 METRICS_EVERY_S = 1.0
 SUSPECT_S = 10.0
@@ -56,11 +56,13 @@ class Telling:
             return
         self._metrics_at = now + METRICS_EVERY_S
         try:
-            save_metrics(self._path, self._metrics(ts, state, found))
+            save_metrics(self._path, self._metrics(now, ts, state, found))
         except OSError as error:  # costs a gap in a chart
             _log.warning("metrics: %s", error, extra={"action": "metrics_unwritten"})
 
-    def _metrics(self, ts: float, state: WatchState, found: Iterable[Finding]) -> dict[str, Any]:
+    def _metrics(
+        self, now: float, ts: float, state: WatchState, found: Iterable[Finding]
+    ) -> dict[str, Any]:
         view = snapshot(state)
         counts = Counter(f"{finding.detector}/{finding.severity.value}" for finding in found)
         return {
@@ -71,6 +73,10 @@ class Telling:
                 for row in view.ranks.values()
             },
             "armed": {str(detector): on for detector, on in armed(state).items()},
+            "near": {
+                str(detector): row.model_dump(mode="json", exclude_defaults=True)
+                for detector, row in near(state, now).items()
+            },
             "findings": dict(counts),
             "step_s": self._pace.times.model_dump(),
         }

@@ -34,6 +34,10 @@ METRICS = {
         "1": {"step": 6, "last": 999.0, "loss": None},
     },
     "armed": {"stall": True, "slow": False},
+    "near": {
+        "stall": {"value": 2.5, "limit": 60.0, "unit": "s"},
+        "slow": {"blind": "nothing to measure yet"},
+    },
     "findings": {"stall/suspect": 2, "stall/halt": 1},
     "step_s": step_times(0.2, 0.3, 700.0),
 }
@@ -68,6 +72,10 @@ def test_a_live_run_shows_what_its_watcher_said(live: HostView) -> None:
     assert found["gonogo_rank_loss", (("rank", "0"), ("run", run))] == 2.5
     assert ("gonogo_rank_loss", (("rank", "1"), ("run", run))) not in found
     assert found["gonogo_detector_armed", (("detector", "slow"), ("run", run))] == 0
+    stall, slow = ((("detector", name), ("run", run)) for name in ("stall", "slow"))
+    assert found["gonogo_detector_value", stall] == 2.5
+    assert found["gonogo_detector_limit", stall] == 60.0
+    assert ("gonogo_detector_value", slow) not in found
     halts = (("detector", "stall"), ("run", run), ("severity", "halt"))
     assert found["gonogo_findings_total", halts] == 1
     assert found["gonogo_watcher_last_tick_timestamp_seconds", (("run", run),)] == 1000.5
