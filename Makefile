@@ -19,7 +19,7 @@ ARGS ?=
 FAULTS := tests/e2e/test_faults.py tests/e2e/test_device_faults.py
 
 .NOTPARALLEL:
-.PHONY: help install demo up test unit e2e long lint bench mutants simulate fuzz chaos format made clean
+.PHONY: help install demo up test unit e2e long lint bench outcomes mutants simulate fuzz chaos format made clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ lint: install ## ruff, mypy, the import law, spelling
 
 bench: install ## Measure what docs/benchmarks.md claims (a quarter of an hour; ARGS="--list" says what)
 	$(TEST_ENV) $(BIN)/python -m bench $(ARGS)
+
+outcomes: install ## Verdict, first halt and warnings of every scenario, as recorded? (ARGS="--all", "--write")
+	$(TEST_ENV) $(BIN)/python -m tests.scenarios $(ARGS)
 
 SIMULATE_SEED ?= 1
 simulate: install ## 20 000 healthy run-hours and every fault, simulated: no halt, no miss (an hour)

@@ -8,7 +8,7 @@ says which runs are simulated. The same seed gives the same result, in however m
 
 from gonogo.judge.simulate.noise import DOUBLED, STANDARD, Noise
 from gonogo.judge.simulate.plan import Cell, Part, plan_parts
-from gonogo.judge.simulate.run import simulate_part
+from gonogo.judge.simulate.run import findings_of, simulate_part
 from gonogo.judge.simulate.sick import SICK, Sickness
 from gonogo.judge.simulate.tally import Tally, report_of, upper_bound
 
@@ -21,6 +21,7 @@ __all__ = [
     "Part",
     "Sickness",
     "Tally",
+    "findings_of",
     "plan_parts",
     "report_of",
     "simulate_part",

@@ -38,6 +38,19 @@ OF_NAME = {row.name: row for row in SICK}
 
 def simulate_part(part: Part) -> Tally:
     """Simulate one run; the same part gives the same tally."""
+    training, watcher = _watched(part)
+    if part.sick:
+        return Tally(answers=(_answer(part, OF_NAME[part.sick], training.onset, watcher),))
+    return _healthy(part, training, watcher)
+
+
+def findings_of(part: Part) -> list[Finding]:
+    """Simulate one run and return what its watcher found."""
+    return _watched(part)[1].findings
+
+
+def _watched(part: Part) -> tuple[Training, Watcher]:
+    """Let one run go until its end, a halt or, of a sick one, its answer."""
     dice = random.Random(part.seed)
     noise = NOISES[part.noise]
     sick = OF_NAME[part.sick] if part.sick else None
@@ -83,12 +96,10 @@ def simulate_part(part: Part) -> Tally:
         watcher.look_until(training.known_until)
         if sick is not None and _settled(training, watcher, sick):
             break
-    if sick is not None:
-        return Tally(answers=(_answer(part, sick, training.onset, watcher),))
-    if not watcher.halted:
+    if sick is None and not watcher.halted:
         training.finish(watcher.probe)
         watcher.look_until(training.known_until)
-    return _healthy(part, training, watcher)
+    return training, watcher
 
 
 def _script(

@@ -1,0 +1,85 @@
+"""One entry of the catalogue: a named stream or run directory, and the outcome it has today.
+
+An outcome holds no sentences: the verdict where a directory is judged, the first finding that
+halts, and every warning.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gonogo.contract.errors import GonogoError
+from gonogo.contract.finding import Severity
+from gonogo.judge.directory import judge_directory
+from tests.watch.streams import World, watch
+
+Outcome = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A stream or a run directory with a name."""
+
+    name: str
+    outcome: Callable[[], Outcome]
+    long: bool = False
+    """Whether only `make outcomes ARGS=--all` looks at it."""
+
+
+def stream(
+    name: str, world: Callable[[], World], *, interval_s: float = 0.25, long: bool = False
+) -> Scenario:
+    """Return the scenario of a stream that a watcher folds until its first halt."""
+
+    def outcome() -> Outcome:
+        found = watch(world(), interval_s=interval_s).findings
+        return findings_of(finding.wire() for finding in found)
+
+    return Scenario(name, outcome, long)
+
+
+def directory(
+    name: str,
+    save: Callable[[Path], Path],
+    *,
+    plan: Mapping[str, Any] | None = None,
+    phase: str | None = None,
+    now: float | None = None,
+    long: bool = False,
+) -> Scenario:
+    """Return the scenario of a run directory that `save` writes below a folder."""
+
+    def outcome() -> Outcome:
+        with tempfile.TemporaryDirectory() as folder:
+            return outcome_of(save(Path(folder)), plan=plan, phase=phase, now=now)
+
+    return Scenario(name, outcome, long)
+
+
+def outcome_of(path: Path, **known: Any) -> Outcome:
+    """Judge a run directory; one that is refused has the name of the error as its verdict."""
+    try:
+        document = judge_directory(path, **known)
+    except GonogoError as error:
+        return {"verdict": type(error).__name__}
+    return {"verdict": document["verdict"], **findings_of(document["findings"])}
+
+
+def findings_of(found: Iterable[Mapping[str, Any]]) -> Outcome:
+    """Return the first halt and all warnings of findings in their wire form."""
+    rows = list(found)
+    outcome: Outcome = {}
+    for row in rows:
+        if row["severity"] == Severity.HALT:
+            outcome["halt"] = {
+                name: row.get(name) for name in ("detector", "rank", "section", "step")
+            }
+            break
+    warnings = {(row["detector"], row.get("rank")) for row in rows if row["severity"] == "warn"}
+    if warnings:
+        outcome["warnings"] = [list(row) for row in sorted(warnings, key=str)]
+    return outcome
