@@ -1,11 +1,10 @@
-"""Where does a home keep its key? `signing.key` (0600) and `signing.pub`, made at the first start.
+"""The files of a home's key: `signing.key` (0600) and `signing.pub`, made at the first start.
 
-The key is written once and never changed; whoever holds it can sign as this home, so no process
-that a trainer can reach is told where it lies. A home that has lost it says so and starts no more.
+The key is written once and never changed. Whoever holds it can sign as this home, so no process
+that a trainer can reach gets its path. A home that has lost its key says so and does not start.
 """
 
 import os
-import re
 import secrets
 import stat
 from pathlib import Path
@@ -17,11 +16,6 @@ from gonogo.rundir import load_bytes, open_file
 
 KEY_FILE = "signing.key"
 PUBLIC_FILE = "signing.pub"
-
-
-_DECISION = re.compile(r"dec_.*\.json", re.DOTALL)
-_SIGNED = re.compile(rb'"signature":\s*"')
-_CHUNK, _OVERLAP = 2**20, 64
 
 
 def create_signing_key() -> SigningKey:
@@ -74,55 +68,27 @@ def _check_public_half(path: Path, key: SigningKey) -> None:
         raise Rejected(f"{path} is not the public half of {KEY_FILE}: one of them was changed")
 
 
-def own_signing_key(home: Path) -> SigningKey | None:
-    """Return the key that this home signs with; made where nothing was ever decided in it.
-
-    None: there are decisions and no key, as release 0.1 left a home; the service adopts those at
-    its next start, and makes the key then.
+def own_signing_key(home: Path) -> SigningKey:
+    """Return the key that this home signs with; make it if nothing was ever decided in the home.
 
     Raises:
-        Rejected: as `load_signing_key`; or decisions here are signed, and the key is gone.
-        Corrupt: a decision here cannot be read, so whether they are signed nobody knows.
+        Rejected: as `load_signing_key`; or decisions are there, and the key is gone.
     """
     key = load_signing_key(home)
-    if key is None and has_signed(home / "decisions"):
-        raise Rejected(
-            f"{home / KEY_FILE} is gone, and decisions here are signed with it: bring it back from "
-            "a backup, or use another GONOGO_HOME"
-        )
-    if key is not None or (home / "decisions").exists():
+    if key is not None:
+        save_public_key(home, key.public)
         return key
+    if has_decisions(home / "decisions"):
+        raise Rejected(
+            f"{home / KEY_FILE} is gone, and decisions here are signed with it: bring it back from"
+            " a backup; if it is lost for good, begin with another GONOGO_HOME and database"
+        )
     return save_signing_key(home, create_signing_key())
 
 
-def has_signed(folder: Path) -> bool:
-    """Say whether any decision in a folder carries a signature, whoever made it.
-
-    Raises:
-        Corrupt: the folder or one of them cannot be read, or is a link, so nobody can say.
-    """
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise Corrupt(f"{folder}: {error.strerror}") from error
-    return any(_is_signed(folder / name) for name in sorted(filter(_DECISION.fullmatch, names)))
-
-
-def _is_signed(path: Path) -> bool:
-    if path.is_symlink():
-        raise Corrupt(f"{path}: it is a symbolic link; a decision is a file of its own")
-    kept = b""
-    try:
-        with open_file(path) as stream:
-            while chunk := stream.read(_CHUNK):
-                if _SIGNED.search(kept + chunk):
-                    return True
-                kept = chunk[-_OVERLAP:]
-    except OSError as error:
-        raise Corrupt(f"{path}: {error.strerror}") from error
-    return False
+def has_decisions(folder: Path) -> bool:
+    """Say whether a folder holds files that are named like decisions."""
+    return any(folder.glob("dec_*.json"))
 
 
 def save_signing_key(home: Path, key: SigningKey) -> SigningKey:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Concatenate, ParamSpec, TypeVar
 
 from service.db.store import Store, Topic
-from service.experiments.adoption import home_key
 from service.experiments.decisions import SIGNING_KEY
 from service.experiments.epochs import EPOCH, STARTED, begin_epoch
+from service.experiments.home_key import home_key
 from service.experiments.lifecycle import Deed
 from service.settings import Settings
 
@@ -102,7 +102,7 @@ def open_context(
         Rejected: the key cannot be had; see `gonogo.signing.load_signing_key`.
     """
     bell = Bell()
-    info = {SIGNING_KEY: home_key(settings, now()), EPOCH: 0, STARTED: now()}
+    info = {SIGNING_KEY: home_key(settings), EPOCH: 0, STARTED: now()}
     store = Store(settings.database_url, after_commit=bell.ring, info=info)
     info[EPOCH] = store.write(lambda session: begin_epoch(session, now()))
     return Context(settings=settings, store=store, bell=bell, now=now, mono=mono)

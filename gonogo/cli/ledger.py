@@ -20,8 +20,6 @@ from gonogo.cli.settings import load_settings
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, GonogoError, NotFound, Problem
 from gonogo.contract.ids import Kind, is_id
-from gonogo.ledger.adoption import ADOPTED_FILE
-from gonogo.ledger.chain import Authority
 from gonogo.ledger.recorded import RecordedDecision, load_decision
 from gonogo.ledger.replay import Surroundings, replay_decision
 from gonogo.ledger.sign import Trust, trusting
@@ -33,7 +31,7 @@ from gonogo.ledger.verify import (
     verify_file,
     verify_folder,
 )
-from gonogo.signing import KEY_FILE, PUBLIC_FILE, has_signed, load_public_key, shown_key
+from gonogo.signing import KEY_FILE, PUBLIC_FILE, load_public_key, shown_key
 from gonogo.supervise.prune.directories import find_undecided
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -179,22 +177,21 @@ def replay(
 
 
 def look_around(recorded: RecordedDecision, path: Path, trust: Trust) -> Surroundings:
-    """Return what lies around a decision's file: its run, its siblings, the adoption record.
+    """Return what lies around a decision's file: its run and its siblings.
 
-    A home that has a key, or had one, signs: there an unsigned decision is checked as one, even
-    where its public key was taken away.
+    A home with a key signs: there an unsigned decision is a difference.
     """
     decision = recorded.decision
     runs = path.parent.parent / "runs"
-    shelf = load_shelf(path.parent, trust, containing=decision.experiment or recorded.id)
+    shelf = load_shelf(path.parent, containing=decision.experiment or recorded.id)
     siblings = [row for row in shelf.of(decision.experiment).values() if row.id != recorded.id]
     home = path.parent.parent
-    marks = (path.parent / ADOPTED_FILE, home / PUBLIC_FILE, home / KEY_FILE)
-    signs = any(map(os.path.lexists, marks)) or has_signed(path.parent)
+    signs = any(map(os.path.lexists, (home / PUBLIC_FILE, home / KEY_FILE)))
+    signs = signs or any(row.signed for row in siblings)
     return Surroundings(
         run_dir=runs / decision.run if decision.run is not None else None,
         siblings=siblings,
-        authority=Authority(trust=trust, adopted=shelf.adopted) if trust or signs else None,
+        trust=trust if trust or signs else None,
         unreadable=tuple(
             f"{Path(row.path).name}: {row.text}" for row in shelf.problems if trust or row.decision
         ),

@@ -440,8 +440,6 @@ def _judge(run_dir: RunDir, home: Path, as_json: bool) -> dict[str, Any]:
             f"recorded with hash {document['hash']}; gonogo replay {document['id']} derives it"
             " again, gonogo verify --anchor HASH shows later that it is still there"
         )
-        if key is None:
-            say("it is not signed yet: the service's next start makes the home's key and adopts it")
     return document
 
 

@@ -106,14 +106,16 @@ class Cause(Recorded):
         return f"{text}; last line of {self.log}: {self.line}" if self.line else text
 
 
-DECISION_V = 2
-"""1: hash of the model as release 0.1 serialised it; 2: hash of the document, signed."""
+DECISION_V = 3
+"""Version of the recorded form."""
+READS_BEFORE = "commit a2d12bc9 reads what was recorded before"
+"""Who reads orders, decisions, databases and snapshots of an earlier form."""
 
 
 class Decision(Recorded):
     """A decision as recorded."""
 
-    v: int = 1
+    v: int = DECISION_V
     id: str
     seq: int
     experiment: str

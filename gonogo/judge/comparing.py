@@ -132,7 +132,7 @@ def _unreadable(recorded: RecordedDecision) -> str | None:
     try:
         Facts.model_validate(recorded.document["facts"])
         Rules.model_validate(recorded.document["rules"])
-    except (Corrupt, ValidationError) as error:
+    except ValidationError as error:
         return f"{recorded.id} cannot be read: {str(error).splitlines()[0]}"
     return None
 

@@ -1,14 +1,13 @@
-"""What exactly was recorded? A decision as read: the raw document, and the model that reads it.
+"""Reading a recorded decision: the raw document, and the model that reads it.
 
-Digests are over the document, fields that nobody knows included: whatever is changed in it, its
-formatting aside, changes the hash. Version 1 is release 0.1's, whose hash is over its own fields;
-there a field beyond them is a difference by itself. What has two readings (a name that stands
-twice, a bare NaN, a number that no double holds) is no document at all.
+Digests are taken over the document, unknown fields included. So every change except formatting
+changes the hash. A document with two readings (a repeated name, a bare NaN, a number beyond a
+double) is refused.
 """
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,34 +15,74 @@ from typing import Any
 from pydantic import ValidationError
 
 from gonogo.contract.canonical import canonical_bytes, digest
-from gonogo.contract.decision import DECISION_V, Decision, Verdict
+from gonogo.contract.decision import DECISION_V, READS_BEFORE, Decision, Verdict
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.ids import Kind, is_id
-from gonogo.ledger.difference import Difference, first_difference
-from gonogo.ledger.v1 import document as v1
 from gonogo.rundir import open_file
 
 Json = Mapping[str, Any]
 
 MAX_DEPTH = 200
-"""Objects and lists inside each other: far beyond any decision, and within what every step of
-checking one can take."""
+"""Nested objects and lists; far beyond any decision, and within Python's recursion limit."""
 
 MAX_BYTES = 256 * 2**20
-"""No decision comes near this; a file that does is none."""
+"""Far beyond any decision."""
 
 UNSEALED = ("hash", "signature")
-"""Fields that the hash of a version 2 decision does not cover: itself, and what is made of it."""
+"""Fields that the hash does not cover: the hash itself, and the signature over it."""
 
 WHOSE = ("run", "attempt")
-"""Fields of rules that say of whom evidence is owed, and not what is asked of it."""
+"""Fields of rules that name the run; two runs with equal rules share one rule digest."""
+
+ABSENT = "(absent)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first place at which two values differ."""
+
+    path: str
+    recorded: Any
+    found: Any
+    text: str = ""
+    """The whole sentence, if path and values do not say enough."""
+
+    def sentence(self) -> str:
+        """Return one sentence that names the place and both values."""
+        left, right = shortened(self.recorded), shortened(self.found)
+        return self.text or f"{self.path}: recorded {left}, found {right}"
+
+
+def first_difference(recorded: Any, found: Any, path: str = "") -> Difference | None:
+    """Return the first place, keys in order, at which two JSON values differ."""
+    if isinstance(recorded, Mapping) and isinstance(found, Mapping):
+        keys: list[Any] = sorted(recorded.keys() | found.keys(), key=str)
+        pairs = [(key, recorded.get(key, ABSENT), found.get(key, ABSENT)) for key in keys]
+    elif isinstance(recorded, list) and isinstance(found, list):
+        size = max(len(recorded), len(found))
+        pairs = [(i, _at(recorded, i), _at(found, i)) for i in range(size)]
+    else:
+        same = recorded == found and isinstance(recorded, bool) == isinstance(found, bool)
+        return None if same else Difference(path=path, recorded=recorded, found=found)
+    for key, left, right in pairs:
+        difference = first_difference(left, right, f"{path}.{key}" if path else str(key))
+        if difference is not None:
+            return difference
+    return None
+
+
+def _at(values: Sequence[Any], index: int) -> Any:
+    return values[index] if index < len(values) else ABSENT
+
+
+def shortened(value: object) -> str:
+    """Return a value for a sentence."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def rule_digest(rules: Json) -> str:
-    """Return by which rules was judged: the same for two runs of which the same was asked.
-
-    What it leaves out stands under the decision's hash like everything else.
-    """
+    """Return the digest of rules without the run that they name."""
     return digest({name: row for name, row in rules.items() if name not in WHOSE})
 
 
@@ -56,40 +95,32 @@ class RecordedDecision:
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """Id of the decision."""
         return self.decision.id
 
     @property
     def verdict(self) -> Verdict | None:
-        """Its verdict."""
+        """Verdict of the decision."""
         return self.decision.verdict
 
     @property
     def signed(self) -> bool:
-        """Whether it claims a signature."""
+        """Whether the decision claims a signature."""
         return self.decision.key_id is not None or self.decision.signature is not None
 
     def content_hash(self) -> str:
         """Return the digest that `hash` must be."""
-        if self.decision.v == 1:
-            return v1.content_hash(self.document)
         return digest({name: row for name, row in self.document.items() if name not in UNSEALED})
 
     def seals(self) -> Difference | None:
-        """Return the first digest that does not fit, or None when the document is whole."""
-        if self.decision.v == 1:
-            difference = first_difference(v1.as_recorded(self.document), self.document)
-            if difference is not None:
-                return difference
-        rules = self.document.get("rules", {})
-        with_whose = digest(rules)  # as it was before it left that out
+        """Return the first digest that does not fit; None if all fit."""
         for name, found in (
-            ("rule_digest", rule_digest(rules)),
+            ("rule_digest", rule_digest(self.document.get("rules", {}))),
             ("facts_digest", digest(self.document.get("facts", {}))),
             ("hash", self.content_hash()),
         ):
             recorded = self.document.get(name)
-            if recorded != found and (name, recorded) != ("rule_digest", with_whose):
+            if recorded != found:
                 return Difference(path=name, recorded=recorded, found=found)
         return None
 
@@ -98,30 +129,31 @@ def record_of(document: Json) -> RecordedDecision:
     """Return a decision from its document.
 
     Raises:
-        Corrupt: it is not a decision, or of a version that this code does not know.
+        Corrupt: the document is not a decision, or has a version that this code does not read.
     """
     if _is_deeper(document, MAX_DEPTH):
         raise Corrupt(f"not a decision: it is nested deeper than {MAX_DEPTH}")
     version = document.get("v", 1)
-    if type(version) is not int or version not in range(1, DECISION_V + 1):
-        raise Corrupt(f"not a decision: v is {version!r}; this code reads 1 to {DECISION_V}")
+    if type(version) is not int or version != DECISION_V:
+        raise Corrupt(f"not a decision: v is {version!r}, expected {DECISION_V}; {READS_BEFORE}")
     try:
         canonical_bytes(document)
-        decision = Decision.model_validate(document)
-        recorded = RecordedDecision(document=document, decision=decision)
-        if version == 1:
-            v1.as_recorded(document)
+        return RecordedDecision(document=document, decision=Decision.model_validate(document))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Corrupt(f"not a decision: {where}: {first['msg']}") from error
+        raise Corrupt(f"not a decision: {first_error(error)}") from error
     except (UnicodeEncodeError, RecursionError) as error:
         raise Corrupt("not a decision: it has no canonical form") from error
-    return recorded
+
+
+def first_error(error: ValidationError) -> str:
+    """Return the first error of a validation: its place and its message."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}"
 
 
 def _is_deeper(value: Any, depth: int) -> bool:
-    """Say whether objects and lists stand inside each other more than `depth` times."""
+    """Say whether objects and lists are nested more than `depth` times."""
     level = [value]
     for _ in range(depth + 1):
         nested = [row for row in level if isinstance(row, Mapping | list)]
@@ -156,8 +188,8 @@ def load_decision(path: Path) -> RecordedDecision:
 
     Raises:
         NotFound: no such file.
-        Corrupt: it is not a decision, not the one that the file's name says, or a symbolic link:
-            what it leads to lies beside another key and other runs.
+        Corrupt: the file is not a decision, is not the one that its name says, or is a symbolic
+            link, whose target lies beside another key and other runs.
     """
     if path.is_symlink():
         raise Corrupt(f"{path}: it is a symbolic link; a decision is a file of its own")

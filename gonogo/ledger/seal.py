@@ -1,7 +1,7 @@
-"""How does what was decided get its place in an experiment's chain? One append, whoever decided.
+"""Appending a decision to the chain of its experiment.
 
-An `Entry` says what was decided: by the judge (`judged`), by a person (`by_person`) or about
-conditions (`settled`). `append` gives it its place, digests, hash and signature.
+An `Entry` holds what was decided: by the judge (`judged`), by a person (`by_person`) or about
+conditions (`settled`). `append` adds its place, digests, hash and signature.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.rules import Rules
 from gonogo.judge.gate.verdict import Judgement
 from gonogo.ledger.recorded import RecordedDecision, record_of, rule_digest
-from gonogo.ledger.sign import Purpose, SigningKey
+from gonogo.ledger.sign import SigningKey
 
 SERVICE_ACTOR = "gonogo"
 
@@ -186,17 +186,8 @@ def append(
         never_ran=list(entry.never_ran),
         key_id=key.key_id if key is not None else None,
     )
-    document: dict[str, Any] = {**_said(decision), **wire_value(dict(more or {}))}
+    document: dict[str, Any] = {**decision.wire(), **wire_value(dict(more or {}))}
     document["hash"] = record_of(document).content_hash()
     if key is not None:
-        document["signature"] = key.sign(Purpose.DECISION, document["hash"])
+        document["signature"] = key.sign(document["hash"])
     return record_of(document)
-
-
-_WHERE_SAID = frozenset({"cause", "never_ran"})
-"""Fields that came after version 2: left out of the document where they say nothing."""
-
-
-def _said(decision: Decision) -> dict[str, Any]:
-    document = decision.wire()
-    return {name: value for name, value in document.items() if value or name not in _WHERE_SAID}

@@ -1,7 +1,6 @@
-"""Who recorded this? Ed25519 signatures over digests: made by one home, checked by anyone.
+"""Ed25519 signatures over the hashes of decisions: made by one home, checked by anyone.
 
-A signature covers a purpose and a digest, so that one made for a decision says nothing about an
-adoption record. Keys come as PEM bytes; where they lie is `gonogo.signing`'s business.
+Keys come as PEM bytes. `gonogo.signing` knows the files in which a home keeps them.
 """
 
 import base64
@@ -9,27 +8,20 @@ import binascii
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from gonogo.contract.errors import Rejected
 
 KEY_ID_DIGITS = 16
 
 
-class Purpose(StrEnum):
-    """What a signature is made for."""
-
-    DECISION = "gonogo decision"
-    ADOPTION = "gonogo adoption"
-
-
-def _message(purpose: Purpose, digest: str) -> bytes:
-    return f"{purpose}\n{digest}\n".encode()
+def _message(digest: str) -> bytes:
+    """Return the signed bytes: they name their purpose, so a signature fits no other protocol."""
+    return f"gonogo decision\n{digest}\n".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """The half of a home's key that everybody may have."""
+    """The public half of a home's key."""
 
     raw: bytes
     """32 bytes."""
@@ -39,7 +31,7 @@ class PublicKey:
         """First 16 hex digits of the SHA-256 of the raw key."""
         return hashlib.sha256(self.raw).hexdigest()[:KEY_ID_DIGITS]
 
-    def verifies(self, purpose: Purpose, digest: str, signature: str) -> bool:
+    def verifies(self, digest: str, signature: str) -> bool:
         """Say whether `signature` is this key's over `digest`."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -48,7 +40,7 @@ class PublicKey:
             bare = base64.b64decode(signature.encode(), validate=True)
             if base64.b64encode(bare).decode() != signature:
                 return False  # one signature has one spelling
-            Ed25519PublicKey.from_public_bytes(self.raw).verify(bare, _message(purpose, digest))
+            Ed25519PublicKey.from_public_bytes(self.raw).verify(bare, _message(digest))
         except (InvalidSignature, binascii.Error, ValueError):
             return False
         return True
@@ -65,7 +57,7 @@ class PublicKey:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """A home's whole key; never printed."""
+    """The private key of a home; never printed."""
 
     seed: bytes = field(repr=False)
     """32 bytes."""
@@ -84,11 +76,11 @@ class SigningKey:
         """Name of the public half."""
         return self.public.key_id
 
-    def sign(self, purpose: Purpose, digest: str) -> str:
+    def sign(self, digest: str) -> str:
         """Return the signature over a digest, in base64."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-        bare = Ed25519PrivateKey.from_private_bytes(self.seed).sign(_message(purpose, digest))
+        bare = Ed25519PrivateKey.from_private_bytes(self.seed).sign(_message(digest))
         return base64.b64encode(bare).decode()
 
     def pem(self) -> bytes:
@@ -154,10 +146,8 @@ class Trust:
         """Return the ids for a person."""
         return ", ".join(key.key_id for key in self.keys)
 
-    def problem(
-        self, purpose: Purpose, digest: str, key_id: object, signature: object
-    ) -> str | None:
-        """Return what is wrong with a signature, or None when a trusted key made it."""
+    def problem(self, digest: str, key_id: object, signature: object) -> str | None:
+        """Return what is wrong with a signature; None if a trusted key made it."""
         if not isinstance(key_id, str) or not isinstance(signature, str):
             return "the signature is missing"
         if not self.keys:
@@ -165,7 +155,7 @@ class Trust:
         key = next((row for row in self.keys if row.key_id == key_id), None)
         if key is None:
             return f"signed by the key {key_id}, which is not trusted (trusted: {self.names()})"
-        if not key.verifies(purpose, digest, signature):
+        if not key.verifies(digest, signature):
             return f"the signature is not that of the key {key_id}"
         return None
 

@@ -1,8 +1,8 @@
-"""Is a whole home, or a folder of exported decisions, what was recorded? `gonogo verify`.
+"""Checking all decisions of a home, or of a folder of exported decisions: `gonogo verify`.
 
-Every file is read, every digest, hash, signature, link and adoption checked; each problem names
-its decision and its file. No run directory is needed: that the evidence comes to the decision
-again is `gonogo replay`'s to say.
+Every file is read, and every digest, hash, signature and link is checked; each problem names its
+decision and its file. No run directory is needed: `gonogo replay` compares a decision with its
+evidence.
 """
 
 import os
@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
-from gonogo.ledger.adoption import ADOPTED_FILE, Adoption, parse_adoption
-from gonogo.ledger.chain import Authority, Wrong, check_chain
+from gonogo.ledger.chain import Wrong, check_chain
 from gonogo.ledger.recorded import MAX_BYTES, RecordedDecision, load_decision
 from gonogo.ledger.sign import Trust
-from gonogo.rundir import load_bytes, open_file
+from gonogo.rundir import open_file
 
 _DECISION = re.compile(r"\.?dec_.*\.json", re.DOTALL | re.IGNORECASE)
 _JSON = re.compile(r".*\.json", re.DOTALL | re.IGNORECASE)
@@ -60,7 +59,6 @@ class Shelf:
     folder: Path
     rows: dict[Path, RecordedDecision]
     problems: list[Problem]
-    adopted: Adoption | None
 
     def of(self, experiment: str) -> dict[Path, RecordedDecision]:
         """Return the decisions of one experiment."""
@@ -68,12 +66,11 @@ class Shelf:
         return {path: row for path, row in rows if row.decision.experiment == experiment}
 
 
-def load_shelf(folder: Path, trust: Trust, *, containing: str = "") -> Shelf:
+def load_shelf(folder: Path, *, containing: str = "") -> Shelf:
     """Return the decisions in a folder; what cannot be read is a problem, not an error.
 
     Args:
-        folder: holds `*.json`, one decision each, and perhaps `adopted.json`.
-        trust: an adoption record counts only when one of these keys signed it.
+        folder: holds `*.json`, one decision each.
         containing: leave out files that do not contain this text.
 
     Raises:
@@ -89,20 +86,14 @@ def load_shelf(folder: Path, trust: Trust, *, containing: str = "") -> Shelf:
         text = f"it cannot be listed: {error.strerror}"
         problems, files = [Problem(decision=None, path=str(folder), text=text)], []
     for path in files:
-        if path.name == ADOPTED_FILE or path.name.startswith(".") or not _has(path, containing):
+        if path.name.startswith(".") or not _has(path, containing):
             continue
         try:
             rows[path] = load_decision(path)
         except (Corrupt, NotFound) as error:
             text = error.detail.removeprefix(f"{path}: ")
             problems.append(Problem(decision=_named(path), path=str(path), text=text))
-    adopted, problem = load_adoption(folder, trust)
-    return Shelf(
-        folder=folder,
-        rows=rows,
-        problems=[*problems, *([problem] if problem is not None else [])],
-        adopted=adopted,
-    )
+    return Shelf(folder=folder, rows=rows, problems=problems)
 
 
 def _has(path: Path, text: str) -> bool:
@@ -118,23 +109,6 @@ def _named(path: Path) -> str | None:
     return path.stem if path.stem.startswith("dec_") else None
 
 
-def load_adoption(folder: Path, trust: Trust) -> tuple[Adoption | None, Problem | None]:
-    """Return the adoption record of a folder, if a trusted key signed it, and what is wrong."""
-    path = folder / ADOPTED_FILE
-    try:
-        adopted = parse_adoption(load_bytes(path))
-        text = adopted.problem(trust)
-    except FileNotFoundError:
-        return None, None
-    except OSError as error:
-        adopted, text = None, f"{error.strerror}"
-    except Corrupt as error:
-        adopted, text = None, error.detail
-    if text is None:
-        return adopted, None
-    return None, Problem(decision=None, path=str(path), text=text)
-
-
 def verify_folder(folder: Path, trust: Trust, *, among_others: bool = False) -> Verified:
     """Return what is wrong with the decisions in a folder.
 
@@ -146,18 +120,15 @@ def verify_folder(folder: Path, trust: Trust, *, among_others: bool = False) -> 
     Raises:
         NotFound: no such folder.
     """
-    shelf = load_shelf(folder, trust)
-    ours = (*shelf.rows, folder / ADOPTED_FILE, folder)
+    shelf = load_shelf(folder)
     problems = [
         row
         for row in shelf.problems
-        if not among_others or row.decision is not None or Path(row.path) in ours
+        if not among_others or row.decision is not None or row.path == str(folder)
     ]
-    authority = Authority(trust=trust, adopted=shelf.adopted)
     for experiment in sorted({row.decision.experiment for row in shelf.rows.values()}):
-        problems += _told(check_chain(shelf.of(experiment).values(), authority), shelf)
+        problems += _told(check_chain(shelf.of(experiment).values(), trust), shelf)
     problems += _named_rightly(shelf)
-    problems += _adopted_missing(shelf)
     return Verified(
         decisions=len(shelf.rows),
         problems=problems,
@@ -204,17 +175,13 @@ def verify_file(path: Path, trust: Trust) -> Verified:
             decisions=0, problems=[Problem(decision=_named(path), path=str(path), text=text)]
         )
     experiment = recorded.decision.experiment
-    shelf = load_shelf(path.parent, trust, containing=experiment)
+    shelf = load_shelf(path.parent, containing=experiment)
     own = {**shelf.of(experiment), path: recorded}
-    authority = Authority(trust=trust, adopted=shelf.adopted)
-    wrong = check_chain(own.values(), authority)
+    wrong = check_chain(own.values(), trust)
     shelf.rows[path] = recorded
     return Verified(
         decisions=1,
-        problems=[
-            *_told([row for row in wrong if not row.missing], shelf),
-            *(row for row in shelf.problems if row.path.endswith(ADOPTED_FILE)),
-        ],
+        problems=_told([row for row in wrong if not row.missing], shelf),
         hashes=(recorded.decision.hash,),
         not_verified=[row.text.removeprefix("not verified: ") for row in wrong if row.missing],
     )
@@ -239,22 +206,6 @@ def _named_rightly(shelf: Shelf) -> list[Problem]:
             found.append(Problem(decision=row.id, path=str(path), text=text))
         seen.setdefault(row.id, path)
     return found
-
-
-def _adopted_missing(shelf: Shelf) -> list[Problem]:
-    """An adopted experiment of which nothing is left was removed as a whole."""
-    if shelf.adopted is None:
-        return []
-    there = {row.decision.experiment for row in shelf.rows.values()}
-    path = str(shelf.folder / ADOPTED_FILE)
-    return [
-        Problem(
-            decision=None,
-            path=path,
-            text=f"not verified: no decision of {experiment}, whose head was adopted, is there",
-        )
-        for experiment in sorted(shelf.adopted.heads.keys() - there)
-    ]
 
 
 def check_anchors(verified: Verified, anchors: Sequence[str], where: Path) -> Verified:

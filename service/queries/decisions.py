@@ -93,17 +93,9 @@ def load_documents(session: Session, decisions: Sequence[str]) -> dict[str, str]
     return {name: document for name, document in session.execute(query)}
 
 
-def load_all_documents(session: Session) -> Iterator[tuple[str, str]]:
-    """Yield every decision's id and document, each experiment's in their order."""
-    query = select(DecisionRow.id, DecisionRow.document).order_by(DecisionRow.seq)
-    yield from ((name, document) for name, document in session.execute(query))
-
-
-def load_first_signed(session: Session) -> str | None:
-    """Return the document of the first decision that any home signed; None where none is."""
-    signed = DecisionRow.document.contains('"signature":"')
-    query = select(DecisionRow.document).where(signed).order_by(DecisionRow.id)
-    return session.scalars(query.limit(1)).first()
+def load_first_document(session: Session) -> str | None:
+    """Return the document of the oldest decision; None if there is none."""
+    return session.scalars(select(DecisionRow.document).order_by(DecisionRow.id).limit(1)).first()
 
 
 def load_ids(session: Session) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from service.evidence.artifacts import load_artifact
 from tests.cli.conftest import Gonogo
 from tests.cli.test_output_schemas import fits
 from tests.cli.typed import typed
-from tests.ledger.chains import KEY, RELEASE, chain, save_chain
+from tests.ledger.chains import KEY, chain, save_chain, save_runs
 from tests.service.conftest import Plane
 from tests.supervise.orders import completed, make_order, make_run_dir
 
@@ -26,7 +25,7 @@ def home(tmp_path: Path) -> Path:
     """Runs that no service knows, decided, with a signed chain."""
     save_signing_key(tmp_path, KEY)
     save_chain(tmp_path / "decisions", chain())
-    shutil.copytree(RELEASE / "go" / "runs", tmp_path / "runs")
+    save_runs(tmp_path / "runs")
     for path in (tmp_path / "runs").iterdir():
         (path / ".shipped").write_text("no service knows of it\n")
     return tmp_path

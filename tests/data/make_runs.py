@@ -1,7 +1,7 @@
 """Which run directories do tests judge? Small ones, made from nothing but this file.
 
-`python -m tests.data.make_runs` writes `tests/data/runs/` anew, the same every time, and the golden
-decisions of `tests/data/decisions/` that are not there yet. Ours: `healthy`, `stalled`, `non_finite`. The predecessor's: `predecessor_healthy`,
+`python -m tests.data.make_runs` writes `tests/data/runs/` and the golden decisions of
+`tests/data/decisions/`, the same every time. Ours: `healthy`, `stalled`, `non_finite`. The predecessor's: `predecessor_healthy`,
 `predecessor_toy` (a toy's speed under the real model's name), `predecessor_stalled`.
 """
 
@@ -507,20 +507,18 @@ GOLDEN = (*OURS, "conditional", "confirmed")
 
 
 def save_golden(name: str, runs: Path, into: Path) -> None:
-    """Write a decision about one run directory, once: a golden file is never made anew."""
+    """Write the decision about one run directory."""
     rules, facts = judged(name, runs)
     place = Place(
         id=f"dec_01K0000000000000000000000{GOLDEN.index(name)}", experiment=EXPERIMENT,
         phase=rules.phase, run="run_01K00000000000000000000000", at="2025-10-09T09:00:00Z",
     )  # fmt: skip
     recorded = append(judged_by(judge(facts, rules), rules, facts), place, None)
-    target = into / f"v{recorded.decision.judge_version}_{name}.json"
-    if not target.exists():
-        save_json(target, recorded.document)
+    save_json(into / f"{name}.json", recorded.document)
 
 
 def main() -> None:
-    """Write the runs anew, and the golden decisions that are not there yet."""
+    """Write the runs and the golden decisions."""
     for name, make in RUNS.items():
         folder = HERE / "runs" / name
         shutil.rmtree(folder, ignore_errors=True)

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.errors import Corrupt, NotFound, Rejected
+from gonogo.contract.errors import NotFound, Rejected
 from gonogo.signing import (
-    _CHUNK,
     create_signing_key,
-    has_signed,
     load_public_key,
     load_signing_key,
+    own_signing_key,
     save_signing_key,
 )
 
@@ -105,24 +104,12 @@ def test_a_public_key_that_is_not_there_is_not_found(tmp_path: Path) -> None:
         load_public_key(tmp_path / "folder")
 
 
-def test_a_signature_is_found_wherever_it_stands_in_a_long_decision(tmp_path: Path) -> None:
-    file = tmp_path / "dec_1.json"
-    for before in (0, _CHUNK - 5, _CHUNK, 3 * _CHUNK):
-        file.write_bytes(b" " * before + b'"signature": "x"')
-        assert has_signed(tmp_path)
-    file.write_bytes(b" " * _CHUNK + b'"signature": null')
-    assert not has_signed(tmp_path)
-
-
-@pytest.mark.parametrize("there", ["link", "dangling", "folder", "pipe"])
-def test_a_decision_that_cannot_be_read_is_said(there: str, tmp_path: Path) -> None:
-    file = tmp_path / "dec_1.json"
-    if there == "folder":
-        file.mkdir()
-    elif there == "pipe":
-        os.mkfifo(file)
-    else:
-        (tmp_path / "real").write_bytes(b"{}")
-        file.symlink_to(tmp_path / ("real" if there == "link" else "nowhere"))
-    with pytest.raises(Corrupt, match=r"dec_1\.json"):
-        has_signed(tmp_path)
+def test_a_home_that_lost_its_key_after_a_decision_makes_no_other(tmp_path: Path) -> None:
+    first = own_signing_key(tmp_path)
+    assert own_signing_key(tmp_path) == first
+    (tmp_path / "decisions").mkdir()
+    (tmp_path / "decisions" / "dec_1.json").write_text("{}")
+    for name in ("signing.key", "signing.pub"):
+        (tmp_path / name).unlink()
+    with pytest.raises(Rejected, match="bring it back"):
+        own_signing_key(tmp_path)

@@ -50,7 +50,7 @@ def test_a_line_of_devices_jsonl_fits_the_schema() -> None:
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_decisions_fit_the_schema(name: str) -> None:
-    fits("decision", json.loads((HERE / "decisions" / f"v1_{name}.json").read_text()))
+    fits("decision", json.loads((HERE / "decisions" / f"{name}.json").read_text()))
 
 
 def test_a_plan_with_a_typo_does_not_fit() -> None:

@@ -1,48 +1,35 @@
-"""Decisions for tests of the ledger: those of release 0.1, and signed chains of the present one."""
+"""Decisions for tests of the ledger: a signed chain of an experiment, and its run directories."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.decision import Verdict
 from gonogo.judge.directory import judge_directory
-from gonogo.ledger.again import judge_again
-from gonogo.ledger.chain import Authority
-from gonogo.ledger.recorded import (
-    RecordedDecision,
-    parse_decision,
-    record_of,
-    rule_digest,
-)
+from gonogo.ledger.recorded import RecordedDecision, record_of, rule_digest
+from gonogo.ledger.rejudge import judge_again
 from gonogo.ledger.seal import Entry, Place, append, by_person
 from gonogo.ledger.sign import SigningKey, trusting
 from gonogo.rundir import save_json
-from gonogo.watch.registry import versions
-from tests.data.make_runs import HERE
+from tests.data.make_runs import EXPERIMENT, HERE, exit_of, healthy_ranks, order_of, save_run
 
-RELEASE = HERE / "releases" / "0.1.0"
-HOMES = ("go", "hang", "nan")
 KEY = SigningKey(bytes(range(32)))
 OTHER_KEY = SigningKey(bytes(32))
 TRUST = trusting([KEY.public])
-AUTHORITY = Authority(trust=TRUST)
-EXPERIMENT = "exp_01M7WY6TXP5J58NAZ77ZFKP9EZ"
-
-
-def release(home: str) -> list[RecordedDecision]:
-    """The decisions of a home of release 0.1, in their order."""
-    files = (RELEASE / home / "decisions").glob("*.json")
-    rows = [parse_decision(file.read_bytes()) for file in files]
-    return sorted(rows, key=lambda row: row.decision.seq)
+PHASES = ("smoke", "extended", "extended", "production", "production")
+"""Of each automatic decision of `chain`."""
 
 
 def entry_of(recorded: RecordedDecision) -> Entry:
-    """What an automatic decision of the release decided, to be recorded again by the present."""
+    """What an automatic decision decided, to be recorded again at another place."""
     decision = recorded.decision
     return Entry(
         kind=decision.kind,
@@ -52,34 +39,54 @@ def entry_of(recorded: RecordedDecision) -> Entry:
         diagnosis=decision.diagnosis,
         rules=recorded.document["rules"],
         facts=recorded.document["facts"],
-        judge_version=decision.judge_version,
         reason=decision.reason,
+        weakened=decision.weakened,
     )
 
 
-def chain(home: str = "go", *, key: SigningKey | None = KEY) -> list[RecordedDecision]:
-    """The decisions of a release's home as the present release would have recorded them, signed;
-    then the word of a person about the last phase."""
+@cache
+def _runs() -> tuple[Path, tuple[RecordedDecision, ...]]:
+    """A folder with one healthy run for each of PHASES, and what each deserves."""
+    folder, rows = Path(tempfile.mkdtemp()), []
+    for number, phase in enumerate(PHASES):
+        run = f"run_01K0000000000000000000000{number}"
+        order = order_of(phase=phase).model_copy(update={"run": run})
+        ranks = healthy_ranks(order)
+        save_run(folder / run, order, ranks, exit_of(ranks))
+        rows.append(record_of(judge_directory(folder / run)))
+    return folder, tuple(rows)
+
+
+def save_runs(folder: Path) -> Path:
+    """Write the run directories of `chain`."""
+    return Path(shutil.copytree(_runs()[0], folder))
+
+
+def around_runs() -> Path:
+    """The folder in which the run directories of `chain` lie; nobody writes there."""
+    return _runs()[0]
+
+
+def chain(key: SigningKey | None = KEY, experiment: str = EXPERIMENT) -> list[RecordedDecision]:
+    """Five decisions about the healthy runs, then the word of a person about the last phase."""
     rows: list[RecordedDecision] = []
-    whose = release(home)[0].decision.experiment
-    told = [*((entry_of(row), row) for row in release(home))]
-    for entry, row in told:
-        at = place(rows, row.decision.phase, row.decision.run, experiment=whose)
-        rows.append(append(entry, at, key))
-    person = by_person(Verdict.NO_GO, actor="ana", reason="the loss is too good")
+    for found in _runs()[1]:
+        decision = found.decision
+        before = [row.id for row in rows if row.decision.phase == decision.phase]
+        last = before[-1] if before else None
+        at = place(rows, decision.phase, decision.run, supersedes=last, experiment=experiment)
+        rows.append(append(entry_of(found), at, key))
     last = rows[-1]
-    phase, run = last.decision.phase, last.decision.run
-    at = place(rows, phase, run, supersedes=last.id, experiment=whose)
-    return [*rows, append(person, at, key)]
+    person = by_person(Verdict.NO_GO, actor="ana", reason="the loss is too good")
+    at = place(rows, last.decision.phase, last.decision.run, supersedes=last.id)
+    return [*rows, append(person, replace(at, experiment=experiment), key)]
 
 
 def present(name: str) -> RecordedDecision:
-    """The signed decision that the present judge makes about one of the example runs."""
+    """The signed decision about one of the example runs."""
     found = record_of(judge_directory(HERE / "runs" / name))
-    whose = found.decision.experiment
-    at = place([], found.decision.phase, found.decision.run, experiment=whose)
-    entry = replace(entry_of(found), weakened=found.decision.weakened)
-    return append(entry, at, KEY)
+    at = place([], found.decision.phase, found.decision.run)
+    return append(entry_of(found), at, KEY)
 
 
 def place(
@@ -116,10 +123,15 @@ def resealed(recorded: RecordedDecision, **fields: Any) -> RecordedDecision:
     return record_of(document)
 
 
+def unsigned(recorded: RecordedDecision, **fields: Any) -> RecordedDecision:
+    """The same without any signature, as if nobody had signed."""
+    return resealed(recorded, key_id=None, signature=None, **fields)
+
+
 def judged_anew(recorded: RecordedDecision, **fields: Any) -> RecordedDecision:
     """A decision whose facts or rules were changed, and which says what they then come to."""
     document = {**recorded.document, **fields}
-    return resealed(recorded, **fields, **judge_again(document["facts"], document["rules"]))
+    return unsigned(recorded, **fields, **judge_again(document["facts"], document["rules"]))
 
 
 def save_chain(folder: Path, rows: Sequence[RecordedDecision]) -> Path:
@@ -127,9 +139,3 @@ def save_chain(folder: Path, rows: Sequence[RecordedDecision]) -> Path:
     for row in rows:
         save_json(folder / f"{row.id}.json", json.loads(json.dumps(row.document)))
     return folder
-
-
-def changed_since_the_example(name: str) -> set[str]:
-    """Return the detectors whose rule is another one than in an example's order."""
-    ordered = json.loads((HERE / "runs" / name / "order.json").read_bytes())["detectors"]
-    return {detector for detector, version in versions().items() if ordered[detector] != version}

@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from gonogo.cli.app import app
-from gonogo.ledger.chain import Authority
 from gonogo.ledger.recorded import load_decision, record_of
 from gonogo.ledger.replay import ReplayResult, Surroundings, replay_decision
 from gonogo.ledger.sign import trusting
@@ -66,7 +65,7 @@ def replayed(plane: Plane, experiment: str) -> tuple[dict[str, Any], ReplayResul
     key = load_public_key(plane.home / "signing.pub")
     around = Surroundings(
         siblings=chain[:-1],
-        authority=Authority(trust=trusting([key])),
+        trust=trusting([key]),
     )
     return dict(recorded.document), replay_decision(recorded, around)
 

@@ -15,7 +15,7 @@ from gonogo.contract.canonical import digest
 from gonogo.contract.order import Order
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import load_run
-from gonogo.ledger.chain import Authority, check_chain
+from gonogo.ledger.chain import check_chain
 from gonogo.ledger.recorded import load_decision, record_of
 from gonogo.ledger.replay import Surroundings, replay_decision
 from gonogo.ledger.sign import trusting
@@ -76,7 +76,7 @@ def test_a_decision_replays_from_its_file_and_the_run_directory(
     recorded = load_decision(path)
     assert recorded.document == decisions[0]
     key = load_public_key(plane.home / "signing.pub")
-    around = Surroundings(run_dir=run_dir, siblings=[], authority=Authority(trust=trusting([key])))
+    around = Surroundings(run_dir=run_dir, siblings=[], trust=trusting([key]))
     found = replay_decision(recorded, around)
     assert found.equal, found
     beat_file = RunDir(run_dir).heartbeat(1)
@@ -114,7 +114,7 @@ def test_the_chain_of_an_experiment_holds(plane: Plane) -> None:
     )
     decisions = [record_of(row) for row in rows]
     key = load_public_key(plane.home / "signing.pub")
-    assert check_chain(decisions, Authority(trust=trusting([key]))) == []
+    assert check_chain(decisions, trusting([key])) == []
     (gap,) = check_chain([decisions[0], decisions[2]])
     assert gap.missing
 
@@ -419,9 +419,7 @@ def test_what_its_lines_had_shown_fails_a_run_though_an_accident_ended_it(
     plane.wait(path.exists, "the decision's file")
     recorded = load_decision(path)
     trust = trusting([key])
-    checked = replay_decision(
-        recorded, Surroundings(authority=Authority(trust=trust)), facts_only=True
-    )
+    checked = replay_decision(recorded, Surroundings(trust=trust), facts_only=True)
     assert checked.equal, checked
     assert plane.worker().claim() is None
 
@@ -482,9 +480,7 @@ def test_what_a_patch_says_in_a_decision_replays(
     path = plane.home / "decisions" / f"{decided['id']}.json"
     plane.wait(path.exists, "the decision's file")
     trust = trusting([load_public_key(plane.home / "signing.pub")])
-    found = replay_decision(
-        load_decision(path), Surroundings(authority=Authority(trust=trust)), facts_only=True
-    )
+    found = replay_decision(load_decision(path), Surroundings(trust=trust), facts_only=True)
     assert found.equal, found.text
 
 

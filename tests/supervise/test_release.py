@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from gonogo import __version__
-from gonogo.contract.finding import Severity
-from gonogo.contract.order import Order
-from gonogo.contract.tick import Tick
-from gonogo.rundir import RunDir, load_all_lines, load_record
 from gonogo.supervise.release import load_release
-from gonogo.supervise.watcher.entry import main
-from gonogo.supervise.watcher.shipping import Offline
-from gonogo.supervise.watcher.watcher import Watcher
-from gonogo.watch import refold, tick_digest
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT / "tests" / "data"
-RELEASES = sorted((DATA / "releases").glob("*/*/runs/run_*"))
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -62,42 +48,3 @@ def test_what_a_run_starts_stays_in_the_folder_that_the_link_named(tmp_path: Pat
         env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert found.stdout.strip() == str(first / "bin" / "python")
-
-
-@pytest.fixture(params=RELEASES, ids=lambda path: f"{path.parents[2].name}-{path.name[-6:]}")
-def left_over(request: pytest.FixtureRequest, tmp_path: Path) -> RunDir:
-    """The directory of a run that an earlier release supervised."""
-    path = tmp_path / request.param.name
-    shutil.copytree(request.param, path)
-    return RunDir(path)
-
-
-def living(run_dir: RunDir) -> None:
-    """Make it the directory of a run that goes on: an upgrade came under it."""
-    for path in (run_dir.exit, *run_dir.path.glob("exit_rank*.json"), run_dir.findings):
-        path.unlink(missing_ok=True)
-    lines = load_all_lines(run_dir.watch)
-    run_dir.watch.write_bytes(b"".join(line + b"\n" for line in lines[: len(lines) // 2]))
-
-
-def test_a_watcher_of_this_release_takes_an_earlier_one_s_run_up(left_over: RunDir) -> None:
-    """It folds what is recorded, goes on from there, and ends no run that was healthy."""
-    living(left_over)
-    order = load_record(left_over.order, Order)
-    assert order is not None
-    before = len(load_all_lines(left_over.watch))
-    last = json.loads(load_all_lines(left_over.watch)[-1])
-    watcher = Watcher(left_over, order, Offline(), last["mono"] + 1.0)
-    watcher.tick(last["mono"] + 1.2)
-    assert watcher.failures == 0
-    ticks = [Tick.model_validate_json(line) for line in load_all_lines(left_over.watch)]
-    assert len(ticks) == before + 1
-    assert ticks[-1].prev == tick_digest(ticks[-2])
-    assert ticks[-1].start is not None
-    found = refold(left_over.path)
-    if order.fault is None:
-        assert not [row for row in found.findings if row.severity is Severity.HALT]
-
-
-def test_an_earlier_release_s_end_is_the_end(left_over: RunDir) -> None:
-    assert main([str(left_over.path)]) == 0

@@ -102,7 +102,7 @@ def test_how_it_ended_replays_from_what_the_clock_said(
     assert found.equal is equal, found.text
     if equal:
         assert "decision" in found.checked
-        word = any("the word of who approved" in text for text in found.not_verified)
+        word = any("the word of a person" in text for text in found.not_verified)
         assert word is (state is ConditionState.MET)
     else:
         assert found.path == "conditions"

@@ -23,9 +23,9 @@ from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.settling import own_criterion
 from gonogo.judge.gate.verdict import judge
-from gonogo.ledger.again import judge_again
+from gonogo.ledger.conditions import check_settled, facts_of, rules_of
+from gonogo.ledger.rejudge import judge_again
 from gonogo.ledger.seal import Place, append, judged, settled
-from gonogo.ledger.settled import facts_of, rules_of, settled_again
 from tests.data.make_runs import STEPS, healthy_ranks, order_of
 from tests.judge.gate.test_built_in import say
 from tests.judge.runs import exit_record, finding, record_of
@@ -87,12 +87,12 @@ def test_what_meets_a_drift_is_recorded_and_judged_again() -> None:
     ((condition, result),) = settle(waiting, facts, rules)
     recorded = recorded_as(condition, result, rules, facts)
     checked: list[str] = []
-    assert settled_again(recorded, checked, said := []) is None
+    assert check_settled(recorded, checked, said := []) is None
     assert (checked, said) == (["decision"], [])
     measure = recorded["facts"]["measures"][condition.id]
     for row in measure["ranks"].values():
         row |= {"value": 1.0, "low": 1.0, "high": 1.0}
-    difference = settled_again(recorded, [], [])
+    difference = check_settled(recorded, [], [])
     assert difference is not None
     assert difference.path == "conditions"
 
