@@ -6,7 +6,7 @@ from operator import attrgetter
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Heartbeat, Msg
 from gonogo.watch.lines import Arrival
 from gonogo.watch.sections import place, sections_before, start_late
-from gonogo.watch.stream import SECTION_SAMPLES, WAKES_S, Absences, RankStream
+from gonogo.watch.stream import SECTION_SAMPLES, RankStream
 
 STEP_COUNTS = 64
 """Steps whose sections and collectives are kept."""
@@ -84,7 +84,6 @@ def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
         heard_ts=beat.ts,
         heard_seq=beat.seq,
         own_mono=beat.mono,
-        ahead_s=beat.mono - mono,
         first_began=beat.mono,
         step=beat.step,
         from_step=before,
@@ -98,7 +97,6 @@ def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
         computes=_names_compute(beat),
         places=() if beat.section is None else (beat.section,),
         advanced_mono=mono,
-        still_mono=mono,
         advanced_ts=beat.ts,
         started_mono=mono if opens_step else None,
         completed=before,
@@ -134,14 +132,10 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
             stream.first_began = own_mono
     ts = beat.ts
     if steps_on or ends:
-        stream.advanced_mono = stream.still_mono = mono
-        stream.rearmed = False
+        stream.advanced_mono = mono
         stream.advanced_ts = ts
     stream.pid, stream.msg, stream.own_mono = beat.pid, msg, own_mono
     stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, ts, beat.seq
-    ahead_s = own_mono - mono
-    if ahead_s > stream.ahead_s - WAKES_S:  # not a line that waited to be read
-        stream.ahead_s = ahead_s
     collective_seq = beat.collective_seq
     if collective_seq is not None:
         stream.tells_collectives = True
@@ -180,7 +174,7 @@ def _end_step(stream: RankStream, beat: Heartbeat) -> None:
         _time_first(stream, beat)
     stream.completed = beat.step
     stream.completed_steps += 1
-    stream.pace.end(beat.step, beat.mono, stream.present_s)
+    stream.pace.end(beat.step, beat.mono)
 
 
 def _time_first(stream: RankStream, beat: Heartbeat) -> None:
@@ -216,7 +210,7 @@ def _end_before(stream: RankStream, beat: Heartbeat) -> None:
         if not stream.completed_steps:
             _time_first(stream, beat)
         stream.completed_steps += 1
-        stream.pace.end(beat.step - 1, beat.mono, stream.present_s)
+        stream.pace.end(beat.step - 1, beat.mono)
 
 
 def _end_after(stream: RankStream, beat: Heartbeat) -> None:
@@ -235,7 +229,7 @@ def _end_after(stream: RankStream, beat: Heartbeat) -> None:
         _time_first(stream, beat)
     stream.completed = beat.step
     stream.completed_steps += 1
-    stream.pace.end(beat.step, beat.mono, stream.present_s)
+    stream.pace.end(beat.step, beat.mono)
 
 
 def _is_news(stream: RankStream, beat: Heartbeat) -> bool:
@@ -246,8 +240,6 @@ def _is_news(stream: RankStream, beat: Heartbeat) -> bool:
 def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     """Keep what the line says besides its place."""
     msg = beat.msg
-    if stream.absences and beat.mono < stream.absences[-1][0] - WAKES_S:
-        stream.absences = _unspoken(stream.absences, beat.mono)
     if msg == _PROGRESS:
         stream.progress = beat
     elif msg == _DONE:
@@ -255,8 +247,7 @@ def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     elif msg == _HALT_SEEN:
         stream.halt_seen = True
     elif msg == _CHECKPOINT and 0.0 < (beat.dt or 0.0) < math.inf:
-        saved_s = stream.present_s(beat.mono - (beat.dt or 0.0), beat.mono)
-        stream.saved_s = (*stream.saved_s[1 - SECTION_SAMPLES :], saved_s)
+        stream.saved_s = (*stream.saved_s[1 - SECTION_SAMPLES :], beat.dt or 0.0)
     loss, grad_norm, toks_per_s, tokens = _NUMBERS(beat)
     if loss is not None:
         stream.loss = loss
@@ -266,15 +257,6 @@ def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:
         stream.toks_per_s = toks_per_s
     if tokens is not None:
         stream.tokens, stream.tokens_step = tokens, beat.step
-
-
-def _unspoken(absences: Absences, own_mono: float) -> Absences:
-    """Return those of a watcher's absences in which a rank did not speak: it was awake then."""
-    return tuple(
-        (back, seconds)
-        for back, seconds in absences
-        if not back - seconds + WAKES_S < own_mono < back - WAKES_S
-    )
 
 
 def _names_compute(beat: Heartbeat) -> bool:
@@ -305,4 +287,4 @@ def _time_late(stream: RankStream, beat: Heartbeat) -> None:
     if pace.last_step is None or pace.excluded_s:
         return
     if beat.step > (pace.last_step or 0) and pace.last_mono < beat.mono <= stream.own_mono:
-        pace.end(beat.step, beat.mono, stream.present_s)
+        pace.end(beat.step, beat.mono)

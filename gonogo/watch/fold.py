@@ -2,8 +2,8 @@
 
 Guarantees: no clock and no file, so the same lines and ticks come to the same findings anywhere; a
 tick that brings nothing, is not late and finds nothing leaves the state equal, so it need not be
-recorded; a finding is returned once for each key. A late tick raises no deadline; a watcher that
-slept (> `SLEPT_S`) re-arms them all, once a step; the next times only its absence is left out.
+recorded; a finding is returned once for each key. A late tick raises no deadline. Ticks and lines
+enter with active time (`gonogo.timeline.clock`).
 
 A state moves on in place: what `fold` was given is used up. `look` is the question what a tick
 without lines would find, and changes nothing.
@@ -32,7 +32,6 @@ from gonogo.watch.processes import seen_by
 from gonogo.watch.step import Step
 from gonogo.watch.stream import RankStream
 from gonogo.watch.view import (
-    SLEPT_S,
     Beat,
     Observed,
     Run,
@@ -99,6 +98,7 @@ def fold_beats(
         brought: whether lines came that were no heartbeats.
     """
     view, findings = state.view, list[Finding]()
+    tick = view.clock.advance(tick)
     view.note(tick)
     late = view.is_late(tick)
     brought = brought or any(beats.values()) or _probed(tick)
@@ -108,27 +108,10 @@ def fold_beats(
     view.hosts.update({row.node: row.host for row in tick.nodes if _HOST.fullmatch(row.host)})
     for kind, payload in tick.observations.items():
         view.observed[kind] = Observed(mono=tick.mono, ts=tick.ts, payload=payload)
-    if tick.late_s > SLEPT_S:
-        for stream in view.streams.values():
-            stream.rearm(tick.mono, tick.late_s)
-        view.processes = view.processes.passed_over(tick.late_s, tick.mono)
-        started_mono = tick.mono if view.started_mono is None else view.started_mono + tick.late_s
-        view.started_mono = min(tick.mono, started_mono)
     for rank in sorted(beats):
         _read(state, tick, rank, beats[rank], sink, findings)
     _observe_tick(state, tick, late=late, findings=findings)
     return state, findings
-
-
-def _pass_over(view: View, mono: float) -> None:
-    """Take the time out in which all ranks were silent at once, when one of them is heard again.
-
-    Their processes, or what carries their lines, stood still: nobody knows what else they missed.
-    """
-    silent_s = view.all_silent_s(mono)
-    if silent_s > 0.0:
-        for stream in view.streams.values():
-            stream.pass_over(silent_s, mono)
 
 
 def _probed(tick: Tick) -> bool:
@@ -137,7 +120,7 @@ def _probed(tick: Tick) -> bool:
 
 def look(state: WatchState, tick: Tick) -> list[Finding]:
     """Return what a tick without lines and probes would find now; the state stays as it is."""
-    findings = list[Finding]()
+    findings, tick = list[Finding](), state.view.clock.active(tick)
     for row in state.looking_at_tick(tick):
         try:
             seen = row.observe_tick(state.own[row.name], tick, state.view)[1]
@@ -165,7 +148,6 @@ def _read(
     if record.boot is None:
         for boot in boots_in_front(beats):
             record.refuse(boot)
-    silent_s = view.run.watch.alive_lost.suspect_s
     for beat in beats:
         arrival = record.admit(beat)
         if arrival in _AGAIN:
@@ -173,7 +155,7 @@ def _read(
         if sink is not None:
             sink(rank, beat, arrival)
         if arrival is not _STALE:
-            _take(state, tick, beat, arrival, silent_s, findings)
+            _take(state, tick, view.clock.line(beat, tick.mono), arrival, findings)
 
 
 def _take(
@@ -181,7 +163,6 @@ def _take(
     tick: Tick,
     beat: Heartbeat,
     arrival: Arrival,
-    silent_s: float,
     findings: list[Finding],
 ) -> None:
     """Fold one accepted line: its stream, the detectors that look at it, the step it may end."""
@@ -189,8 +170,6 @@ def _take(
     stream = view.streams.get(rank)
     if stream is None:
         stream = RankStream(rank=rank)
-    if mono - stream.heard_mono > silent_s and beat.boot == stream.boot:
-        _pass_over(view, mono)
     stream = view.streams[rank] = absorb(stream, beat, mono, arrival)
     looking = state.looking_at(beat.msg)
     if looking:

@@ -2,23 +2,13 @@
 
 Time spent in checkpoint and eval sections is taken out. The first step of a boot (compilation,
 first batch) is no sample. Network delay and a wrong wall clock cannot move these numbers.
-
-For how long the run was suspended with its watcher is in the samples, but neither in what the last
-step took nor in the longest: as long as that no hang may last.
 """
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 WINDOW_STEPS = 256
-Present = Callable[[float, float, float], float]
-
-
-def _whole_s(began: float, ended: float, excluded_s: float) -> float:
-    """Return how long a time was in which nothing was suspended."""
-    return ended - began - excluded_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,9 +29,9 @@ class StepPace:
     """Step → the same, of those of `times_s`, per step: at most what each took."""
     median_s: float | None = None
     last_s: float = 0.0
-    """Seconds between the last two step ends that were seen, without suspensions."""
+    """Seconds between the last two step ends that were seen."""
     longest_s: float = 0.0
-    """Seconds per step of the longest sample so far, without suspensions."""
+    """Seconds per step of the longest sample so far."""
     sampled_step: int | None = None
     """The step whose end made the last sample."""
     _ordered: list[float] = field(default_factory=list)
@@ -66,16 +56,13 @@ class StepPace:
         """Count `seconds` since the last step end as computed."""
         self.computed_s += seconds
 
-    def end(self, step: int, mono: float, present: Present = _whole_s) -> None:
-        """Take note that `step` ended at `mono` on the rank's clock.
-
-        `present` tells how much of a time was no suspension (`RankStream.present_s`).
-        """
+    def end(self, step: int, mono: float) -> None:
+        """Take note that `step` ended at `mono` on the rank's clock."""
         if self.last_step is not None and step > self.last_step:
             took_s = mono - self.last_mono - self.excluded_s
             if took_s > 0:
                 self.stride = step - self.last_step
-                self.last_s = present(self.last_mono, mono, self.excluded_s)
+                self.last_s = took_s
                 self.longest_s = max(self.longest_s, self.last_s / self.stride)
                 self._sample(took_s / self.stride)
                 self._keep_computed(step, min(self.computed_s, took_s) / self.stride)

@@ -79,15 +79,6 @@ class Processes:
         """Return what is known of a rank's process."""
         return self.ranks.get(rank, _NEVER_PROBED)
 
-    def passed_over(self, seconds: float, mono: float) -> "Processes":
-        """Return the same, the clocks of what is held having stood still for `seconds`."""
-        held = {
-            rank: replace(known, held_mono=min(mono, known.held_mono + seconds))
-            for rank, known in self.ranks.items()
-            if known.held_mono is not None
-        }
-        return replace(self, ranks={**self.ranks, **held}) if held else self
-
     def waits(self, rank: int, since_mono: float) -> bool | None:
         """Return whether a rank's last stack waits in a collective; None when not known.
 

@@ -14,6 +14,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import JUDGE_VERSION, Order
+from gonogo.timeline.clock import ActiveClock
 from gonogo.watch.detector import Detector
 from gonogo.watch.fold import start
 from gonogo.watch.guests import failure_of
@@ -22,10 +23,10 @@ from gonogo.watch.packages import ERRORS
 from gonogo.watch.processes import Processes
 from gonogo.watch.step import RankStep
 from gonogo.watch.stream import RankStream
-from gonogo.watch.view import Absence, Observed, Unreadable
+from gonogo.watch.view import Observed, Unreadable
 from gonogo.watch.watch_state import WatchState
 
-SAVED_V = 51
+SAVED_V = 52
 
 
 @cache
@@ -65,8 +66,7 @@ def dump_state(state: WatchState) -> dict[str, Any]:
         "started_mono": view.started_mono,
         "late_since_mono": view.late_since_mono,
         "late_n": view.late_n,
-        "away_s": view.away_s,
-        "absences": _dump(tuple[Absence, ...], view.absences),
+        "clock": _dump(ActiveClock, view.clock),
         "hosts": _dump(dict[int, str], view.hosts),
         "unreadable": _dump(dict[int, Unreadable], view.unreadable),
         "observed": _dump(dict[str, Observed], view.observed),
@@ -126,8 +126,7 @@ def _fill(state: WatchState, document: dict[str, Any]) -> None:
     view.processes = _adapter(Processes).validate_python(document["processes"])
     view.started_mono = document["started_mono"]
     view.late_since_mono, view.late_n = document["late_since_mono"], document["late_n"]
-    view.away_s = document["away_s"]
-    view.absences = _adapter(tuple[Absence, ...]).validate_python(document["absences"])
+    view.clock = _adapter(ActiveClock).validate_python(document["clock"])
     view.hosts = _adapter(dict[int, str]).validate_python(document["hosts"])
     view.unreadable = _adapter(dict[int, Unreadable]).validate_python(document["unreadable"])
     view.observed = _adapter(dict[str, Observed]).validate_python(document["observed"])

@@ -119,11 +119,10 @@ def _leave(stream: RankStream, mono: float, own_mono: float) -> None:
         waits = (*stream.long_waits, (stream.step, mono))
         stream.long_waits = waits[-LONG_WAITS:]
     if pauses:
-        present_s = stream.present_s(stream.section_began, own_mono)
         kept = stream.section_times[1 - SECTION_SAMPLES :]
-        stream.section_times = (*kept, (str(stream.section), present_s))
+        stream.section_times = (*kept, (str(stream.section), took_s))
         if stream.section == _EVAL:
-            stream.evaluated_s += present_s
+            stream.evaluated_s += took_s
         left = stream.left if stream.left_step == stream.step else ()
         stream.left = (*left[1 - MOST_LEFT :], str(stream.section))
         stream.left_mono, stream.left_step = mono, stream.step
@@ -151,15 +150,8 @@ def _set_apart(
             stream.apart_s += tail_s
     if over:
         if stream.apart_s or stream.apart_times:
-            apart_s = _present_apart_s(stream, own_mono)
-            stream.apart_times = (*stream.apart_times[1 - APART_SAMPLES :], apart_s)
+            stream.apart_times = (*stream.apart_times[1 - APART_SAMPLES :], stream.apart_s)
         stream.apart_s = 0.0
-
-
-def _present_apart_s(stream: RankStream, own_mono: float) -> float:
-    """Return what of the step that ends belongs to no section, without suspensions."""
-    began = stream.first_began if stream.pace.last_step is None else stream.pace.last_mono
-    return stream.present_s(began, own_mono, own_mono - began - stream.apart_s)
 
 
 def _exclude(stream: RankStream, beat: Heartbeat, section: str | None, tail_s: float) -> None:

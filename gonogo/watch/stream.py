@@ -1,8 +1,9 @@
 """Where is a rank, and since when? What its heartbeats have told, folded by `absorb`.
 
 Two clocks, never mixed: deadlines count on the watcher's clock at receipt (`heard_mono`,
-`section_mono`, `compute_s`), step times on the rank's own (`pace`). Only an advancing step is
-progress; any other line says that the rank lives and in which section it is.
+`section_mono`, `compute_s`), step times on the rank's own (`pace`). Both count active time alone.
+Only an advancing step is progress; any other line says that the rank lives and in which section it
+is.
 """
 
 from dataclasses import dataclass, field
@@ -12,11 +13,6 @@ from gonogo.watch.pace import StepPace
 
 SECTION_SAMPLES, APART_SAMPLES = 32, 256
 NAMED_SECTIONS = frozenset(Section)
-Absences = tuple[tuple[float, float], ...]
-MOST_ABSENCES = 64
-"""So many are kept: a run may be suspended again and again within one step or pause."""
-WAKES_S = 15.0
-"""So far apart may a rank and its watcher wake that were suspended together, or fall asleep."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,11 +37,6 @@ class RankStream:
     heard_seq: int = 0
     own_mono: float = 0.0
     """The rank's own clock on its last line."""
-    ahead_s: float = 0.0
-    """By how much that clock is ahead of the watcher's, by what was read as soon as it came."""
-    absences: Absences = ()
-    """When the watcher came back, on the rank's own clock, and for how long it had been away; of
-    more than `MOST_ABSENCES` the last. None in which the rank spoke: it was not suspended."""
     step: int = 0
     from_step: int = 0
     """Step at which this boot began (0, or where it resumed)."""
@@ -91,10 +82,6 @@ class RankStream:
     places: tuple[str, ...] = ()
     """Sections in which it has been, as its lines say; of more than `MOST_PLACES` the last."""
     advanced_mono: float = 0.0
-    still_mono: float = 0.0
-    """As `advanced_mono`, but for the time in which the watcher was away."""
-    rearmed: bool = False
-    """Whether its deadlines began anew on this step, since the watcher was away."""
     advanced_ts: float | None = None
     """The last line that advanced the step, in Unix seconds."""
     started_mono: float | None = None
@@ -109,19 +96,18 @@ class RankStream:
     apart_s: float = 0.0
     """Seconds in no section, or in one that nobody knows, of the open step, on its own clock."""
     apart_times: tuple[float, ...] = ()
-    """The same of the last steps that ended, without suspensions."""
+    """The same of the last steps that ended."""
     first_began: float = 0.0
     """When the first step began, or the process where nothing tells that; its own clock."""
     first_s: float = 0.0
     """Seconds that the first step took, of this boot or an earlier one, whichever took longer, on
     the rank's own clock; an evaluation before it is not in them. 0 before its end."""
     section_times: tuple[tuple[str, float], ...] = ()
-    """Durations of the last checkpoint and eval sections (`present_s`)."""
+    """Durations of the last checkpoint and eval sections."""
     evaluated_s: float = 0.0
-    """Seconds of all evaluations that have ended (`present_s`); earlier boots' too."""
+    """Seconds of all evaluations that have ended; earlier boots' too."""
     saved_s: tuple[float, ...] = ()
-    """What the last checkpoints took as their lines say it: writing goes on beside later steps. The
-    same without suspensions."""
+    """What the last checkpoints took as their lines say it: writing goes on beside later steps."""
     section_began: float = 0.0
     """When the section began, on the rank's own clock."""
     done: bool = False
@@ -157,21 +143,6 @@ class RankStream:
         """Return seconds of computing since the last step end, as of `mono` (watcher's clock)."""
         return self.compute_s + (max(0.0, mono - self.heard_mono) if self.computing else 0.0)
 
-    def present_s(self, began: float, ended: float, excluded_s: float = 0.0) -> float:
-        """Return seconds between two times of the rank's own clock, without suspensions.
-
-        Nor are `excluded_s` of them in it: what was longer than the rest was a suspension in those.
-
-        A scheduler or a virtual machine suspends a run with its watcher. What was shorter than the
-        watcher's absence by more than they wake apart was not suspended: that was away alone.
-        """
-        took_s = max(0.0, ended - began - excluded_s)
-        for back, seconds in self.absences:
-            spans = began <= back - seconds + WAKES_S and back <= ended + WAKES_S
-            if spans and seconds < took_s + WAKES_S:
-                took_s = max(0.0, took_s - seconds)
-        return took_s
-
     def position(self) -> tuple[int, int, int]:
         """Return how far the rank is: step, sections of this step, collective_seq."""
         return self.step, self.section_seq - self.step_section_seq, self.collective_seq
@@ -180,36 +151,3 @@ class RankStream:
         """Return the collectives entered since the end of the step before, if that told them."""
         step, number = self.ended_at
         return self.collective_seq - (number if step == self.completed else 0)
-
-    def rearm(self, mono: float, away_s: float) -> None:
-        """Let every deadline's clock begin at `mono`, once a step; the longest stood still.
-
-        A limit would never pass under a watcher that is away again and again: what it has seen
-        stand since it came back the first time counts, only its absence (`away_s`) does not.
-        """
-        kept = self.absences[1 - MOST_ABSENCES :]
-        self.absences = (*kept, (mono + self.ahead_s, away_s))
-        if self.rearmed:
-            self.pass_over(away_s, mono)
-            self.still_mono = min(mono, self.still_mono + away_s)
-            self.done_mono = min(mono, self.done_mono + away_s)
-            return
-        self.rearmed = True
-        self.still_mono = min(mono, self.still_mono + away_s)
-        self.done_mono = min(mono, self.done_mono + away_s)
-        self.first_mono = self.heard_mono = self.section_mono = self.advanced_mono = mono
-        self.compute_s = 0.0
-        if self.started_mono is not None:
-            self.started_mono = mono
-
-    def pass_over(self, seconds: float, mono: float) -> None:
-        """Let every deadline's clock have stood still for `seconds` up to `mono`.
-
-        The longest goes on (`still_mono`): a run that speaks once in a while gets no time by that.
-        """
-        self.first_mono = min(mono, self.first_mono + seconds)
-        self.heard_mono = min(mono, self.heard_mono + seconds)
-        self.section_mono = min(mono, self.section_mono + seconds)
-        self.advanced_mono = min(mono, self.advanced_mono + seconds)
-        if self.started_mono is not None:
-            self.started_mono = min(mono, self.started_mono + seconds)

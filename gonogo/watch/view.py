@@ -16,10 +16,11 @@ from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Watch
 from gonogo.contract.workload import is_ours
+from gonogo.timeline.clock import SLEPT_S, ActiveClock
 from gonogo.watch.line_record import LineRecord
 from gonogo.watch.lines import Arrival
 from gonogo.watch.processes import HELD, STOPPED_AFTER_S, Process, Processes
-from gonogo.watch.stream import MOST_ABSENCES, RankStream
+from gonogo.watch.stream import RankStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +76,11 @@ LONG_X = 2.0
 LATE_WAY_S = 1800.0
 """Seconds of nothing but late ticks, after which one as late as they may call a deadline missed."""
 _PLACES = frozenset({Section.BOOT, Section.DATA, Section.CHECKPOINT, Section.EVAL})
-SLEPT_S = 15.0
-"""A watcher that comes so late was stopped, or its host was: deadlines begin anew, once a step."""
 
 
 def is_late(tick: Tick) -> bool:
     """Whether the watcher itself came so late that it cannot tell what missed a deadline."""
     return tick.late_s > LATE_INTERVALS * tick.interval_s
-
-
-def later(mono: float | None, tick: Tick) -> float | None:
-    """Return a time without that for which the watcher was away; what it has just noted is now."""
-    return None if mono is None else min(tick.mono, mono + tick.late_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +99,6 @@ class Observed:
     """Watcher's clock of the tick that brought it."""
     ts: float
     payload: Any
-
-
-class Absence(NamedTuple):
-    """A time in which the watcher was stopped or away, perhaps with all that it watches."""
-
-    number: int
-    """Which one it is, from 1."""
-    seconds: float
-    back_mono: float
-    """Watcher's clock of the tick that came late."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,10 +138,7 @@ class View:
     """When the first came of late ticks running."""
     late_n: int = -2
     """Number of the last of them."""
-    away_s: float = 0.0
-    """For how long the watcher was stopped or away, all in all."""
-    absences: tuple[Absence, ...] = ()
-    """The last times that it was; of more than `MOST_ABSENCES` those."""
+    clock: ActiveClock = field(default_factory=ActiveClock)
 
     def note(self, tick: Tick) -> None:
         """Take note of a late tick; one that is not need not be recorded, and changes nothing."""
@@ -166,11 +147,6 @@ class View:
         if tick.n != self.late_n + 1:
             self.late_since_mono = tick.mono
         self.late_n = tick.n
-        if tick.late_s > SLEPT_S:
-            self.away_s += tick.late_s
-            number = self.absences[-1].number + 1 if self.absences else 1
-            absence = Absence(number=number, seconds=tick.late_s, back_mono=tick.mono)
-            self.absences = (*self.absences[1 - MOST_ABSENCES :], absence)
 
     def is_late(self, tick: Tick) -> bool:
         """Whether a tick is too late to tell what missed a deadline.
@@ -275,16 +251,14 @@ class View:
     def all_silent_s(self, mono: float) -> float:
         """Return for how long all ranks have been silent at once, as only what stands still is.
 
-        0.0 where one was heard of late, is held, or names no sections and so speaks little; and
-        once no step has ended for as long as such silence may last: then the run stands.
+        0.0 for a watched run, and for one that ends with the silence. 0.0 if a rank was heard
+        lately, is held, or names no sections. 0.0 once no step has ended for `silence_limit_s`.
         """
         active = self.active()
-        if not active or not all(stream.labelled for stream in active):
-            return 0.0
-        if not self.watched and not self.goes_on:
+        if not self.goes_on or not active or not all(row.labelled for row in active):
             return 0.0
         silent_s = mono - max(stream.heard_mono for stream in active)
-        stood_s = mono - max(stream.still_mono for stream in active)
+        stood_s = mono - max(stream.advanced_mono for stream in active)
         if silent_s <= self.run.watch.alive_lost.suspect_s or stood_s > self.silence_limit_s():
             return 0.0
         return 0.0 if any(self.held(stream.rank, mono) for stream in active) else silent_s
@@ -312,16 +286,9 @@ class View:
         return max(told, default=(None, 0))
 
     def median_step_s(self) -> float | None:
-        """Return m: the largest of the ranks' median step times.
-
-        A median of one or two may be one in which the run was suspended: it is no longer than the
-        longest step was without that.
-        """
-        paces = [s.pace for s in self.streams.values() if s.pace.median_s is not None]
-        medians = [pace.median_s for pace in paces if pace.median_s is not None]
-        if not medians:
-            return None
-        return min(max(medians), max(pace.longest_s for pace in paces))
+        """Return m: the largest of the ranks' median step times."""
+        medians = (row.pace.median_s for row in self.streams.values())
+        return max((median for median in medians if median is not None), default=None)
 
     def longest_step_s(self) -> float:
         """Return what the longest of the last steps computed, of the rank that tells the least.

@@ -61,7 +61,6 @@ def standing(
         "started_mono": 0.0,
         "heard_mono": NOW,
         "advanced_mono": NOW - for_s,
-        "still_mono": NOW - 1.0,
         "section_mono": NOW - for_s,
         "compute_s": for_s if computing else 0.0,
         "pace": pace,

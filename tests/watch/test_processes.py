@@ -101,14 +101,6 @@ def test_another_state_begins_anew_and_who_runs_is_not_held() -> None:
     assert Process(state=STOPPED).held_s(T0) == math.inf, "nobody knows since when"
 
 
-def test_what_is_passed_over_is_no_time_of_what_is_held() -> None:
-    held = probed((T0, STOPPED))
-    assert held.passed_over(3.0, T0 + 5.0).of(0).held_s(T0 + 5.0) == 2.0
-    assert held.passed_over(9.0, T0 + 5.0).of(0).held_s(T0 + 5.0) == 0.0
-    alive = probed((T0, ALIVE))
-    assert alive.passed_over(3.0, T0 + 5.0) is alive
-
-
 @pytest.mark.parametrize(
     ("apart_s", "later_s", "stands"),
     [(5.0, 0.0, True), (4.9, 0.0, False), (5.0, 30.0, True), (5.0, 30.1, False)],

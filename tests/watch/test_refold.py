@@ -34,7 +34,7 @@ from gonogo.watch import (
 from gonogo.watch.brought import BySeq
 from gonogo.watch.registry import versions
 from gonogo.watch.steps import Steps
-from gonogo.watch.view import Absence, Observed, Unreadable, View
+from gonogo.watch.view import Observed, Unreadable, View
 from tests.data.make_runs import exit_of, healthy_ranks, save_run
 from tests.data.make_runs import order_of as ordered_by_hand
 from tests.watch.streams import EPOCH, T0, Said, World, order_of, watch
@@ -514,8 +514,9 @@ def with_every_part() -> WatchState:
     """A state of which each part holds something."""
     state = watch(faulty("nan"), stop_at_halt=False).state
     view, steps = state.view, state.steps
-    view.hosts, view.away_s = {1: "other"}, 20.0
-    view.absences = (Absence(number=3, seconds=20.0, back_mono=40.5),)
+    view.hosts = {1: "other"}
+    view.clock.away_s = 20.0
+    view.clock.ranks[0].pending = ((40.5, 20.0),)
     view.late_since_mono, view.late_n = 3.0, 7
     view.unreadable = {0: Unreadable(count=2, first="x", since_mono=1.5)}
     view.observed = {"disk": Observed(mono=1.0, ts=2.0, payload={"free_mb": 5.0})}

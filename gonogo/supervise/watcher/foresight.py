@@ -50,21 +50,22 @@ def halt_ahead(state: WatchState, tick: Tick) -> Finding | None:
     view = state.view
     if tick.n % EVERY_TICKS or not view.active():
         return None
-    unheard = not view.fresh(view.streams.values(), tick.mono)
+    now = view.clock.at(tick.mono)
+    unheard = not view.fresh(view.streams.values(), now)
     if not unheard and state.run.order.world_size < 2:
         return None
     ahead_s = FORESIGHT_TWICE_S if unheard and _unread(state) else FORESIGHT_S
     mono, ts = tick.mono + ahead_s, tick.ts + ahead_s
     later = Tick(n=tick.n + 1, mono=mono, ts=ts, interval_s=tick.interval_s)
-    then = _standing_until(state, mono) if unheard else _heard_until(state, tick.mono, mono)
+    then = _standing_until(state, now + ahead_s) if unheard else _heard_until(state, now, ahead_s)
     if unheard:
         return next((row for row in look(then, later) if _may_decide(row, ahead_s)), None)
     return next((row for row in look(then, later) if _names_nobody(row)), None)
 
 
-def _heard_until(state: WatchState, now: float, mono: float) -> WatchState:
-    """Return a state like this one in which the ranks that speak now have done so until `mono`."""
-    view = state.view
+def _heard_until(state: WatchState, now: float, ahead_s: float) -> WatchState:
+    """Return a state like this one in which the ranks that speak now do so for `ahead_s` more."""
+    view, mono = state.view, now + ahead_s
     streams = dict(view.streams)
     for stream in view.fresh(view.streams.values(), now):
         told = streams[stream.rank] = copy(stream)

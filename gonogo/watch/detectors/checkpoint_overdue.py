@@ -40,7 +40,7 @@ from gonogo.contract.tick import Tick
 from gonogo.watch.detector import Detector, Seen
 from gonogo.watch.detectors.no_first_heartbeat import boot_limit, first_step_limit
 from gonogo.watch.stream import RankStream
-from gonogo.watch.view import Run, View, found, later
+from gonogo.watch.view import Run, View, found
 
 READS_BYTES_PER_S = 50e6
 """A watcher that reads no faster than so from a busy disk still reads."""
@@ -195,7 +195,7 @@ class CheckpointOverdue(Detector[Saved]):
         )
 
     def _clocked(self, own: Saved, tick: Tick, view: View) -> Saved:
-        """Return the state with its clocks begun, moved on over an absence, and due noted."""
+        """Return the state with its clocks begun and due noted."""
         if own.since_mono is None:
             ends = [_first_end(s) for s in view.streams.values() if s.completed_steps]
             if not ends:
@@ -207,13 +207,6 @@ class CheckpointOverdue(Detector[Saved]):
                 evaluated_s=_evaluated_s(view, tick.mono),
                 step=first,
                 counted=first,
-            )
-        if view.is_late(tick):
-            own = replace(
-                own,
-                since_mono=later(own.since_mono, tick),
-                due_mono=later(own.due_mono, tick),
-                starting_mono=later(own.starting_mono, tick),
             )
         every_steps = self.run.order.checkpoint.every_steps
         if own.due_mono is None and every_steps is not None:
@@ -469,4 +462,4 @@ def _evaluated_s(view: View, mono: float) -> float:
 def _of(stream: RankStream, mono: float) -> float:
     if stream.section != Section.EVAL:
         return stream.evaluated_s
-    return stream.evaluated_s + stream.present_s(stream.section_began, mono + stream.ahead_s)
+    return stream.evaluated_s + max(0.0, mono - stream.section_mono)

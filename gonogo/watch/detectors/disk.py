@@ -25,7 +25,7 @@ from gonogo.contract.observation import DiskSeen, Kind, checkpoints_in, disk_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.watch.detector import Detector, Seen
-from gonogo.watch.view import SLEPT_S, Beat, View, found, later
+from gonogo.watch.view import Beat, View, found
 
 SETTLE_S = 5.0
 NEXT_S, NEXT_STEPS = 60.0, 2
@@ -120,13 +120,6 @@ class Disk(Detector[Room]):
 
     def observe_tick(self, own: Room, tick: Tick, view: View) -> Seen[Room]:
         """Observe the room that is left, and how large a checkpoint is."""
-        if tick.late_s > SLEPT_S:
-            own = replace(
-                own,
-                saved_at=later(own.saved_at, tick),
-                short_since=later(own.short_since, tick),
-                refused_since=later(own.refused_since, tick),
-            )
         sizes = [row.bytes for row in checkpoints_in(tick) or () if row.verified and row.bytes]
         if sizes:
             own = replace(_with_save(own, tick), checkpoint_mb=sizes[-1] / MB)

@@ -147,7 +147,7 @@ def _looked(own: Skews, view: View, event: Beat) -> tuple[Skews, float | None]:
     if not view.watched or tick.late_s > limit_s or event.arrival is Arrival.LATE:
         return own, None
     skew_s = line.ts - tick.ts
-    ahead_s = (line.ts - line.mono) - (tick.ts - tick.mono)
+    ahead_s = (line.ts - line.mono) - (tick.ts - tick.mono) + view.clock.apart_s(line.rank)
     if abs(skew_s) <= limit_s or abs(ahead_s) <= limit_s:
         if line.rank in own.of:
             own = replace(own, of={k: v for k, v in own.of.items() if k != line.rank})

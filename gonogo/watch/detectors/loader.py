@@ -14,13 +14,6 @@ much of a step the slowest fetch took, once one of the ranks is hungry by itself
 No step waits for longer than it takes. Who tells more on most steps tells something else (what the
 workers of its loader took beside the steps, or milliseconds): that warns, and halts nothing.
 
-A run may be suspended with its watcher (a scheduler, a virtual machine, a lid), and wherever its
-ranks stood goes on counting meanwhile. Each time for which the watcher was away is no wait for
-data, nor any of the step's that was longer. Its ranks may wake before it does, by longer than a
-short step takes: of a step that was no longer, but for more than half of it, nothing is known. A
-shorter one was not suspended; it ended before that, or the watcher was away alone. No absence is
-in two steps, nor in one that has begun since.
-
 A program of somebody else's may wait for data all its life, and be well: its pictures are large and
 its model is small, the first epoch reads from a cold disk, a short epoch starts its loader anew,
 rollouts are its data. So one that has starved since its first steps is only warned of, until it has
@@ -40,7 +33,7 @@ from gonogo.contract.workload import is_ours
 from gonogo.watch.detector import Detector, Seen
 from gonogo.watch.state import replace
 from gonogo.watch.step import RankStep, Step
-from gonogo.watch.view import SLEPT_S, Run, View, found
+from gonogo.watch.view import Run, View, found
 
 STALLS_OF = 16
 """One fetch in so many is left out, and one at least."""
@@ -55,10 +48,6 @@ CLEARED_SHARE = 0.8
 LONG_S, LONG_X = 1800.0, 6.0
 """Seconds of training, and times `over_s`, of which no fetch is left out, the larger counts: three
 of the longest that D5 allows are less than the share that halts."""
-
-AWAY_SHARE = 0.5
-"""Of the time for which the watcher was away: a step that took more of it may have been all that
-went on meanwhile."""
 BEYOND_X = 1.25
 """Times a step that a fetch may be told to have taken, and be a wait: two clocks may differ."""
 
@@ -117,8 +106,6 @@ class Waits:
     since_start: bool | None = None
     """Whether it has starved since its first steps, and was never fed well for long; None until
     there are enough of them."""
-    passed: int = 0
-    """The last of `View.absences` that is over: it was in a step, or one has begun since."""
 
 
 class Loader(Detector[Waits]):
@@ -134,10 +121,9 @@ class Loader(Detector[Waits]):
         " is left out of both sums, so that no single stall and no handful of them is starvation;"
         " over half an hour (and six times `over_s`) none is, so that a loader that stalls again"
         " and again starves. Fetches that are told to have taken longer than their steps, on"
-        " most of them, are no waits: they halt nothing. For how long the whole job was suspended,"
-        " its watcher with it, is no wait. A program of yours that has starved so since its first"
-        " steps is warned of, and not halted, until it has been fed well for long; unless the plan"
-        " sets `halt_share`."
+        " most of them, are no waits: they halt nothing. A program of yours that has starved so"
+        " since its first steps is warned of, and not halted, until it has been fed well for long;"
+        " unless the plan sets `halt_share`."
     )
     State = Waits
     version = 2
@@ -157,20 +143,11 @@ class Loader(Detector[Waits]):
             return own, []
         ranks = tuple(sorted(step.ranks))
         if step.step <= own.last_step or ranks != own.ranks:
-            own = Waits(
-                fetched=own.fetched,
-                told=own.told,
-                ranks=ranks,
-                passed=own.passed,
-            )
+            own = Waits(fetched=own.fetched, told=own.told, ranks=ranks)
         fetched = own.fetched or any(fetched_s(said) is not None for said in step.ranks.values())
         row = _row(step)
         if row is None:
             return replace(own, last_step=step.step, fetched=fetched), []
-        own, present = _present(own, row, step.tick.mono, view)
-        if present is None:
-            return replace(own, last_step=step.step, fetched=fetched, told=True), []
-        row = present
         own = replace(
             own,
             last_step=step.step,
@@ -335,29 +312,6 @@ def _row(step: Step) -> Row | None:
             return None
         row.append((min(max(0.0, fetch_s), took_s), took_s))
     return tuple(row)
-
-
-def _present(own: Waits, row: Row, mono: float, view: View) -> tuple[Waits, Row | None]:
-    """Return the times of a step without those in which the watcher was stopped with its ranks.
-
-    None where nobody knows whether it was suspended, and woke before the watcher did, or was not.
-    """
-    began_mono, known = mono - _trained(row) - SLEPT_S, True
-    for absence in view.absences:
-        if absence.number <= own.passed:
-            continue
-        trained_s, away_s = _trained(row), absence.seconds
-        if began_mono > absence.back_mono:
-            own = replace(own, passed=absence.number)
-        elif trained_s > AWAY_SHARE * away_s:
-            own = replace(own, passed=absence.number)
-            if trained_s <= away_s:
-                known = False
-            else:
-                row = tuple(
-                    [(max(0.0, fetch_s - away_s), took_s - away_s) for fetch_s, took_s in row]
-                )
-    return own, row if known else None
 
 
 def _is_beyond(step: Step) -> bool:

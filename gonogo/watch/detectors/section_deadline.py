@@ -21,9 +21,6 @@ step (fetching for ever, evaluating again and again) has twice what all its sect
 take, after the last step eight times. Ranks that are done and do not exit have the limit of an
 evaluation; past that of a checkpoint it is said.
 
-What a checkpoint or an evaluation usually takes is without the time for which the run was suspended
-with its watcher.
-
 Where nobody is heard, and the last line of the rank behind told that it went from one section to
 another, only its stack says that it stands, and not where: it has the time of a checkpoint.
 """
@@ -274,7 +271,7 @@ def _least_s(settings: SectionDeadlineSettings) -> float:
 def _cycling(view: View, tick: Tick, culprit: Culprit, streams: list[RankStream]) -> list[Finding]:
     """Return the finding of a rank whose step has not ended for longer than all sections take."""
     stream, m = culprit.stream, view.median_step_s()
-    elapsed_s = tick.mono - stream.still_mono
+    elapsed_s = tick.mono - stream.advanced_mono
     if not stream.labelled or elapsed_s <= view.run.watch.section_deadline.eval.halt_s:
         return []
     limit = limit_of_cycle(view, stream, m)
@@ -384,7 +381,7 @@ class SectionDeadline(Detector[None]):
     def _may_be_over(self, streams: list[RankStream], mono: float) -> bool:
         """Whether any rank stands for longer than the shortest limit: who is behind is dear."""
         return any(
-            mono - row.still_mono > self._eval_s
+            mono - row.advanced_mono > self._eval_s
             or (mono - since(row) > self._least_s and has_deadline(row))
             for row in streams
         )

@@ -21,10 +21,6 @@ The lines of a program that is only read may come in blocks; each block is timed
 they call a step an episode, a game, a round, it is of no length of its own: episodes become longer
 as an agent learns. Unless they tell tokens, that it takes longer warns then, and ends nothing.
 
-A scheduler that suspends the whole job stops the watcher too: the time for which that was away, and
-that a step took besides, is not the step's. It may have been away alone (a look that waited for a
-file system), so in the baseline the step has it all the same.
-
 Nor does it stay where steps are of two lengths, about as many of each (an agent plays before every
 second step or so): by chance it is now the one, now the other. So a halt asks that the mean,
 without the few longest, has risen by as much as warns.
@@ -107,8 +103,6 @@ class Speed:
     read_mono: float | None = None
     """When that line was printed, on the reader's clock; None before any of this process."""
     read_step: int = 0
-    away_s: float = 0.0
-    """As `View.away_s` was at the line that was timed last."""
 
     def rebooted(self, boot: str | None) -> "Speed":
         """Return the speed at a restart in place: what is usual stays, and what lasted goes on.
@@ -136,18 +130,11 @@ class Speed:
             read_n=self.read_n,
             read_mono=self.read_mono,
             read_step=self.read_step,
-            away_s=self.away_s,
         )
 
 
-def _timed(
-    own: Speed, step_s: float, stride: int, count: int, slow: SlowSettings, *, most_s: float
-) -> Speed:
-    """Return the speed with the mean time of `stride` steps, counted `count` times.
-
-    Where the watcher was away, it may have been so alone: the steps took up to `most_s` then, and
-    that is what the baseline takes them for.
-    """
+def _timed(own: Speed, step_s: float, stride: int, count: int, slow: SlowSettings) -> Speed:
+    """Return the speed with the mean time of `stride` steps, counted `count` times."""
     keep = max(slow.window_steps, slow.over_steps or 0)
     hard, growth = slow.hard_floor_over_steps, max(1.0, own.tokens.ratio)
     sample_s = step_s / growth
@@ -161,7 +148,7 @@ def _timed(
     )
     if own.baseline_s is not None:
         return replace(own, after_baseline=own.after_baseline + stride)
-    baseline = (*own.baseline, *(most_s / growth,) * len(samples))
+    baseline = (*own.baseline, *samples)
     if len(baseline) < slow.baseline_steps:
         return replace(own, baseline=baseline)
     return replace(
@@ -208,17 +195,6 @@ def _read(own: Speed, event: Beat) -> tuple[Speed, float, int]:
     if before_mono is None or steps <= 0 or line.mono <= before_mono:
         return own, 0.0, 0
     return own, (line.mono - before_mono) / steps, steps
-
-
-def _present(own: Speed, step_s: float, stride: int, view: View) -> tuple[Speed, float]:
-    """Return the mean time of some steps, without that in which the watcher was stopped with them.
-
-    A scheduler that suspends a job, or lets two take turns, stops all of its processes. Where the
-    steps took less time than the watcher was away, it was alone: they went on meanwhile.
-    """
-    away_s, took_s = view.away_s - own.away_s, step_s * stride
-    own = replace(own, away_s=view.away_s)
-    return own, (took_s - away_s) / stride if 0.0 < away_s < took_s else step_s
 
 
 def _median_s(own: Speed, slow: SlowSettings) -> float | None:
@@ -419,9 +395,7 @@ class Slow(Detector[Speed]):
         " of the steps, but the longer third of them, takes so much longer. So it does, and "
         "halts nothing, where the lines of an unchanged program call a step an episode, a game or "
         "the like, and tell no tokens: those grow as an agent learns. What lasts goes on"
-        " over restarts in place, as soon as eight steps after one are as slow. For how long the"
-        " whole job, its watcher with it, was suspended is no step's time, but in what is usual:"
-        " nobody knows there whether the watcher was away alone."
+        " over restarts in place, as soon as eight steps after one are as slow."
     )
     version = 3
     """2: the hard floor asks each of its steps, not their median, and half a minute; steps of more
@@ -442,7 +416,7 @@ class Slow(Detector[Speed]):
         if ended is None or not stream.pace.times_s:
             return own, []
         if own.rank is None or (own.boot != stream.boot and stream.another):
-            own = Speed(rank=line.rank, boot=stream.boot, away_s=view.away_s)
+            own = Speed(rank=line.rank, boot=stream.boot)
         elif own.boot != stream.boot:
             own = own.rebooted(stream.boot)
         if ended <= own.counted_step:
@@ -459,13 +433,12 @@ class Slow(Detector[Speed]):
         if view.reads_output():
             own, step_s, stride = _read(own, event)
         if warms_up or not stride:
-            return replace(own, away_s=view.away_s), []
-        own, present_s = _present(own, step_s, stride, view)
+            return own, []
         # Of a rank that names its sections and ends every step, lines are missing: nobody knows
         # which of the steps took the time, and their mean is one sample. Some tell every tenth.
         samples = 1 if stream.labelled and stride != own.stride else stride
         own = replace(own, stride=stride)
-        own = _timed(own, present_s, stride, samples, slow, most_s=step_s)
+        own = _timed(own, step_s, stride, samples, slow)
         own, findings = _relative(own, event, view)
         own, absolute = _absolute(own, event, view)
         return own, absolute + findings

@@ -275,15 +275,6 @@ def test_what_is_long_is_less_where_the_plan_suspects_sooner() -> None:
         assert found.stream.rank == culprit
 
 
-def test_a_stop_that_outlasts_a_sleep_of_the_watcher_lasts_as_long_as_it_was_seen() -> None:
-    stopped = Process(state=ProcessState.STOPPED, held_mono=100.0)
-    known = Processes(ranks={0: stopped, 1: Process(state=ProcessState.ALIVE)})
-    later = known.passed_over(50.0, 153.0)
-    assert later.of(0).held_s(153.0) == 3.0
-    assert later.of(1) == known.of(1)
-    assert known.passed_over(60.0, 153.0).of(0).held_s(153.0) == 0.0
-
-
 def test_before_its_first_step_has_ended_a_rank_that_entered_no_collective_is_behind() -> None:
     first = {"step": 1, "completed": 0, "completed_steps": 0}
     untold = standing("backward", for_s=9.0, rank=1, **first)

@@ -472,13 +472,13 @@ def test_the_limit_of_going_round_is_made_of_those_of_its_sections(
     told: dict[str, Any], limit_s: float
 ) -> None:
     for for_s, found in ((limit_s, []), (limit_s + 0.25, [limit_s])):
-        fields = {"still_mono": NOW - for_s, **told}
+        fields = {"advanced_mono": NOW - for_s, **told}
         rank = standing("data", for_s=10.0, step_s=0.25, **fields)
         assert halts(look(SectionDeadline, [rank])) == found
 
 
 def test_a_rank_that_names_no_sections_is_the_stall_rules() -> None:
-    rank = standing(None, for_s=10.0, labelled=False, still_mono=NOW - 1e6)
+    rank = standing(None, for_s=10.0, labelled=False, advanced_mono=NOW - 1e6)
     assert look(SectionDeadline, [rank]) == []
 
 
@@ -532,16 +532,6 @@ def test_only_what_is_seen_and_all_done_can_fail_to_exit(
     rest = {name: value for name, value in told.items() if name != "section"}
     other = standing(section, for_s=1.0, rank=1, done_mono=NOW - 1e4, **rest)
     assert len(look(SectionDeadline, [first, other], processes=processes)) == found
-
-
-def test_a_watcher_that_is_away_now_and_then_finds_it_all_the_same() -> None:
-    rank = standing("data", for_s=10.0, still_mono=NOW - 8000.0, done_mono=NOW - 500.0)
-    for _ in range(10):
-        rank.rearm(NOW, 20.0)
-    assert (rank.still_mono, rank.done_mono) == (NOW - 7800.0, NOW - 300.0)
-    assert len(halts(look(SectionDeadline, [rank]))) == 1
-    rank.rearm(NOW, 1e6)
-    assert rank.still_mono == NOW
 
 
 def test_lines_alone_do_not_tell_whether_a_process_exits() -> None:
@@ -695,7 +685,7 @@ def test_a_checkpoint_takes_what_its_lines_or_its_sections_say(
 
 
 def test_a_rank_that_names_no_sections_beside_one_that_does_is_the_stall_rules() -> None:
-    behind = standing(None, for_s=10.0, labelled=False, still_mono=NOW - 1e6, steps=39)
+    behind = standing(None, for_s=10.0, labelled=False, advanced_mono=NOW - 1e6, steps=39)
     assert look(SectionDeadline, [behind, standing("data", for_s=10.0, rank=1)]) == []
 
 

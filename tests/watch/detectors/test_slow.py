@@ -677,17 +677,6 @@ def test_a_halt_asks_that_the_mean_has_risen_by_more_than_warns(short_s: float, 
 
 
 @pytest.mark.parametrize(
-    ("away_s", "step_s"), [(0.0, 1.0), (0.25, 0.75), (0.75, 0.25), (1.0, 1.0), (1.25, 1.0)]
-)
-def test_a_step_is_shorter_by_the_time_that_its_watcher_was_away_with_it(
-    away_s: float, step_s: float
-) -> None:
-    timed = Timed().ends([1.0] * 4)
-    timed.view.away_s += away_s
-    assert timed.ends([1.0]).own.window[-1] == step_s
-
-
-@pytest.mark.parametrize(
     ("is_read", "word", "tokens", "halts"),
     [
         (True, "game", None, False),
@@ -960,20 +949,3 @@ def test_the_time_in_which_a_run_was_suspended_with_its_watcher_is_no_steps(
     found = watch(world, ticking=ticking)
     assert {row.detector for row in found.halts} == (set() if suspended else {"slow"})
     assert ("slow" in {row.detector for row in found.findings}) is not suspended
-
-
-@pytest.mark.parametrize("goes_on", [True, False])
-def test_no_step_of_the_baseline_is_shorter_for_that_the_watcher_alone_was_away(
-    goes_on: bool,
-) -> None:
-    """Its looks take 20 s at first, as where they wait for a file system that the run needs not."""
-    until, world = 260 * 40.0, run_of({}).steps(400, step_s=40.0)
-
-    def ticks(end: float) -> Iterator[tuple[float, float]]:
-        mono = T0
-        while mono < end:
-            late_s = 19.0 if goes_on or mono < T0 + until else 0.0
-            mono += 1.0 + late_s
-            yield mono, late_s
-
-    assert "slow" not in {row.detector for row in watch(world, ticking=ticks).findings}

@@ -1,0 +1,1 @@
+"""The timeline of a run: heartbeat lines and ticks as boots, steps and sections."""
