@@ -641,18 +641,6 @@ def test_a_start_in_place_is_no_delay_for_as_long_as_it_may_take() -> None:
     assert limits(waited.at(1_520.25)) == [(Severity.HALT, 1_520.0)]
 
 
-def test_time_that_the_watcher_was_away_is_no_start_either() -> None:
-    waited = Waited({"every_s": 100.0})
-    assert waited.at(100.0) == []
-    waited.again(0.0, first_mono=NOW + 100.0, started_mono=None, completed_steps=0, top_step=1)
-    assert waited.at(100.25) == []
-    assert waited.at(300.0, late_s=100.0) == []
-    waited.again(0.0, first_mono=NOW + 200.0, top_step=1)
-    assert waited.at(300.25) == []
-    assert waited.at(360.25) == []
-    assert limits(waited.at(360.5)) == [(Severity.WARN, 260.25)]
-
-
 @pytest.mark.parametrize(("ahead", "waits"), [(0, True), (1, True), (2, False)])
 def test_a_rank_without_which_another_went_on_by_a_step_more_is_no_start(
     ahead: int, waits: bool

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.finding import Finding, Severity, Source
-from gonogo.contract.tick import Tick
 from gonogo.planning.source import bundled_plan
 from gonogo.watch.detectors.loader import Block, Loader, Waits
 from gonogo.watch.view import Run
