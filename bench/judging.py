@@ -27,7 +27,7 @@ from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.snapshots import EVERY_LINES, Bookmark, Snapshots, load_snapshot
 from gonogo.watch import WatchState, fold, lines_seen, start, tick_digest
-from gonogo.watch.registry import versions
+from gonogo.watch.registry import detector_names
 
 STEP_S = 1.0
 EPOCH = 1_760_000_000.0
@@ -46,7 +46,7 @@ def write_run(folder: Path, *, steps: int, ranks: int) -> int:
         world_size=ranks,
         profile="cpu",
         train={},
-        detectors=versions(),
+        detectors=detector_names(),
     )
     run_dir = RunDir(folder)
     save_json(run_dir.order, order.document())

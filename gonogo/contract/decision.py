@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from gonogo.contract.criterion import GateSeverity
+from gonogo.contract.made_by import MadeBy
 from gonogo.contract.wire import Recorded
 
 
@@ -108,8 +109,6 @@ class Cause(Recorded):
 
 DECISION_V = 3
 """Version of the recorded form."""
-READS_BEFORE = "commit a2d12bc9 reads what was recorded before"
-"""Who reads orders, decisions, databases and snapshots of an earlier form."""
 
 
 class Decision(Recorded):
@@ -130,7 +129,8 @@ class Decision(Recorded):
     facts: dict[str, Any] = Field(default_factory=dict)
     rule_digest: str
     facts_digest: str
-    judge_version: int
+    made_by: MadeBy
+    """The code that decided it."""
     prev_hash: str | None = None
     hash: str = ""
     actor: str

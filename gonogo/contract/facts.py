@@ -3,12 +3,6 @@
 Facts hold no path, no raw bytes and no wall time; numbers are rounded to nine significant digits,
 so that the same run gives the same facts on any machine. Lines are held by their count and digest,
 and by what the rules' criteria measure on them.
-
-One model reads all versions. Version 1 is that of release 0.1; version 2 adds what closes the
-evidence: every boot, the watch as measured, files by digest, contradictions; version 3 orders the
-processes of a rank by clocks that cannot be set; version 4 measures speed over whole steps, and
-tells what each node's preflight came to. A digest is always taken over the
-document as it was recorded, never over what this model makes of it.
 """
 
 from collections.abc import Iterable
@@ -26,11 +20,6 @@ from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.records import CheckOutcome
 from gonogo.contract.tick import FileSeal, WatchStart
 from gonogo.contract.wire import Number, Recorded
-
-FACTS_V = 4
-"""Version of the facts that are made today."""
-LATER_HALTS = 4
-"""Version since which the halt that ended a run may be a later one than the first."""
 
 
 class SaidIdentity(Identity):
@@ -88,11 +77,11 @@ class ExitFacts(ProcessExit):
     sealed: bool | None = None
     """Whether the watcher saw the very exit.json that is there; null where it saw none."""
     ranks: dict[str, ProcessExit] = Field(default_factory=dict)
-    """How each rank ended, as exit.json tells it. Version 2."""
+    """How each rank ended, as exit.json tells it."""
     agent: ProcessExit | None = None
     """How torchrun itself ended, of a run that nobody asked to end; left out where nobody said it.
 
-    Version 2."""
+   """
 
 
 class NodeChecks(Recorded):
@@ -111,13 +100,13 @@ class PreflightFacts(Recorded):
     checks: int
     """How many checks there are."""
     outcomes: dict[str, CheckOutcome] = Field(default_factory=dict)
-    """Id of each check → its outcome. Version 2."""
+    """Id of each check → its outcome."""
     unchecked: list[int] = Field(default_factory=list)
     """Nodes behind the first whose record the watcher never saw; and the first, where it left none
-    and others did. Version 4."""
+    and others did."""
     nodes: dict[str, NodeChecks] = Field(default_factory=dict)
     """Nodes behind the first of which another check was made, or came to something else than on the
-    first. Version 4."""
+    first."""
 
 
 class FindingFacts(Recorded):
@@ -132,7 +121,7 @@ class FindingFacts(Recorded):
     threshold: Number | None = None
     source: Source = Source.DEFAULT
     act: Act | None = None
-    """When something is done about it. Version 2."""
+    """When something is done about it."""
 
 
 _Halt = TypeVar("_Halt", Finding, FindingFacts)
@@ -162,13 +151,13 @@ class RankFacts(Recorded):
     tokens: list[int]
     missing: Missing | None
     without_loss: Missing | None = None
-    """Steps owed whose progress line tells no loss. Version 2."""
+    """Steps owed whose progress line tells no loss."""
     with_loss: int | None = None
     """How many steps' progress lines tell one: who tells some and not others hides something."""
 
 
 class BootFacts(Recorded):
-    """One process of a rank. Version 2."""
+    """One process of a rank."""
 
     boot: str
     lines: int
@@ -205,7 +194,7 @@ class MeasureRow(Recorded):
     high: Number = float("inf")
     blocks: list[Number] = Field(default_factory=list)
     """Means of up to 64 blocks of consecutive samples; none of several trainings in a row.
-    Version 2."""
+   """
 
 
 class Measure(Recorded):
@@ -293,7 +282,7 @@ GONE = "that the watcher had read are gone"
 
 
 class WatchFacts(Recorded):
-    """Whether the run was watched, as measured. Version 2."""
+    """Whether the run was watched, as measured."""
 
     ticks: int
     digest: str | None
@@ -314,14 +303,11 @@ class WatchFacts(Recorded):
 class Facts(Recorded):
     """Everything that a gate may look at."""
 
-    v: int = 1
     source: Literal["gonogo", "predecessor"]
     outcome: OutcomeFacts | None
     exit: ExitFacts | None
     rank_exits: dict[str, ProcessExit]
     preflight: PreflightFacts | None
-    watched: bool = False
-    """Whether anybody said that the run was watched. Version 1; now `watch` measures it."""
     findings: list[FindingFacts]
     ranks: dict[str, RankFacts]
     identity: dict[str, SaidIdentity]
@@ -349,8 +335,8 @@ class Facts(Recorded):
     """What nothing was seen of, one sentence each."""
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON document that a decision records, in the form of its version."""
-        exclude: Any = {"history": True, **(_NOT_IN_V1 if self.v == 1 else {"watched": True})}
+        """Return the JSON document that a decision records."""
+        exclude: Any = {"history": True}
         if all(row.with_loss is None for row in self.ranks.values()):
             exclude.setdefault("ranks", {"__all__": {"with_loss"}})
         if self.exit is None or self.exit.agent is None:
@@ -370,40 +356,14 @@ class Facts(Recorded):
         Where that one waited, or ended nothing, it is the one of which the outcome tells.
         """
         code = None if self.outcome is None else self.outcome.code
-        return halt_behind(self.findings, code, self.v)
+        return halt_behind(self.findings, code)
 
 
-def halt_behind(
-    findings: Iterable[_Halt], outcome: OutcomeCode | None, version: int = LATER_HALTS
-) -> _Halt | None:
-    """Return the halt finding that ended a run, as facts of that version tell it (`latched`)."""
+def halt_behind(findings: Iterable[_Halt], outcome: OutcomeCode | None) -> _Halt | None:
+    """Return the halt finding that ended a run, as facts name it (`latched`)."""
     halts = [row for row in findings if row.severity is Severity.HALT]
     if not halts:
         return None
-    waited = version >= LATER_HALTS and halts[0].act in (Act.AT_CHECKPOINT, Act.PAGE)
+    waited = halts[0].act in (Act.AT_CHECKPOINT, Act.PAGE)
     code = outcome if waited else None
     return next((row for row in halts if code_of(row.detector) is code), halts[0])
-
-
-_NOT_IN_V1: dict[str, Any] = {
-    **dict.fromkeys(
-        (
-            "boots",
-            "watch",
-            "files",
-            "devices",
-            "config_digest",
-            "contradictions",
-            "unrecorded",
-            "unreadable",
-            "not_observed",
-        ),
-        True,
-    ),
-    "exit": {"run", "attempt", "order_sha256", "sealed", "ranks", "agent"},
-    "preflight": {"outcomes", "unchecked", "nodes"},
-    "findings": {"__all__": {"act"}},
-    "ranks": {"__all__": {"without_loss", "with_loss"}},
-    "measures": {"__all__": {"ranks": {"__all__": {"blocks"}}}},
-}
-"""What release 0.1 did not record: left out of documents of version 1."""

@@ -13,16 +13,13 @@ from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Verdict
 from gonogo.contract.heartbeat import Identity
+from gonogo.contract.made_by import READS_BEFORE, MadeBy
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.patience import Patience, Place, ProgramKind, patience_of
 from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Recorded
 from gonogo.contract.workload import is_ours
-
-JUDGE_VERSION = 4
-"""Version of the rules; raised by any change that alters a recorded decision."""
-
 
 MOST_STEPS = 10**9
 MOST_RANKS = 64 * 1024
@@ -174,12 +171,19 @@ class Order(Recorded):
     """Median step of the fastest complete run of the same work on the same devices, in seconds."""
     preflight: list[str] = Field(default_factory=list)
     """Ids of the preflight checks that are owed."""
-    detectors: dict[str, int] = Field(default_factory=dict)
-    """Detector → version of its rule, of all that watch this run."""
+    detectors: list[str] = Field(default_factory=list)
+    """The detectors that watch this run."""
     settles: list[str] = Field(default_factory=list)
     """Criteria of the judge's own whose conditions a later run can meet (`gate.settling`)."""
-    facts_v: int = 1
-    judge_version: int = JUDGE_VERSION
+    made_by: MadeBy | None = None
+    """The code that made the order; null for an order by hand."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_earlier_forms(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and ("judge_version" in data or "facts_v" in data):
+            raise ValueError(f"the order is of an earlier form; {READS_BEFORE}")
+        return data
 
     @model_validator(mode="after")
     def _spread_evenly(self) -> Self:

@@ -2,8 +2,7 @@
 
 Rules hold the gate with its thresholds, the identity, the steps owed, the conditions that the
 phase can meet and the watchdog's values with their sources, so that recorded facts and recorded
-rules come to the same decision for ever, whatever the defaults of later versions are. One model
-reads both versions: rules of version 1 are those of release 0.1 and go on giving its verdicts.
+rules come to the same decision for ever, whatever the defaults of later versions are.
 """
 
 from typing import Any
@@ -36,8 +35,6 @@ class WatchValue(Recorded):
 class Rules(Recorded):
     """The rules of one run."""
 
-    v: int = 1
-    judge_version: int
     plan: str | None = None
     plan_digest: str | None = None
     phase: str | None = None
@@ -60,12 +57,12 @@ class Rules(Recorded):
     watch: dict[str, WatchValue] = Field(default_factory=dict)
     """Dotted path of every setting of the watchdog → its value."""
     run: str | None = None
-    """The run that lines, ticks and exit records must name. Version 2."""
+    """The run that lines, ticks and exit records must name."""
     attempt: int | None = None
     preflight: list[str] = Field(default_factory=list)
-    """Ids of the preflight checks that are owed. Version 2."""
-    detectors: dict[str, int] = Field(default_factory=dict)
-    """Detector → version of its rule, of all that watched the run. Version 2."""
+    """Ids of the preflight checks that are owed."""
+    detectors: list[str] = Field(default_factory=list)
+    """The detectors that watched the run."""
     settles: list[str] = Field(default_factory=list)
     """Criteria of the judge's own whose conditions a later run can meet; left out when empty."""
     waive: list[str] = Field(default_factory=list)
@@ -73,16 +70,15 @@ class Rules(Recorded):
     programs: int | None = None
     """How many programs were started, where it is not one a rank; left out when null."""
     allow_faults: bool = False
-    """Whether faults and scripted devices were allowed; left out when false. Version 3."""
+    """Whether faults and scripted devices were allowed; left out when false."""
     fault: str | None = None
-    """The fault that was put in on purpose; left out when null. Version 3."""
+    """The fault that was put in on purpose; left out when null."""
     carried: list[CarriedRemedy] = Field(default_factory=list)
     """Remedies of earlier phases under which the run was made; left out when empty."""
     unpassed: UnpassedRun | None = None
     """A run that did not pass and is gone on with; left out when null."""
     measured: list[Criterion] = Field(default_factory=list)
     """Criteria that decide nothing, of a rerun that ends early; left out when empty."""
-    facts_v: int = 1
 
     @property
     def known(self) -> bool:
@@ -129,25 +125,15 @@ class Rules(Recorded):
         return range(window.start + -window.start % every, window.stop, every)
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON document that a decision records, in the form of its version."""
+        """Return the JSON document that a decision records."""
         found: dict[str, Any] = wire_value(self.model_dump(mode="json"))
         for name in _LEFT_OUT:
             if not found[name]:
                 del found[name]
-        if self.v > 1:
-            return found
-        kept = _IN_V1 if self.known else _IN_V1_UNKNOWN
-        return {name: found[name] for name in kept}
+        return found
 
 
 _LEFT_OUT = (
     *("settles", "waive", "programs", "allow_faults", "fault", "carried", "unpassed", "measured"),
 )
-"""What is not told where it says nothing: rules of before do not have it."""
-_IN_V1_UNKNOWN = ("judge_version", "built_in", "gate", "conditions")
-_IN_V1 = (
-    *("judge_version", "plan", "plan_digest", "phase", "profile", "steps", "first_step"),
-    *("world_size", "tokens_per_step", "eval_every_steps", "identity", "params_tolerance_ratio"),
-    *("allow_drift", "built_in", "gate", "left_out", "phases_after", "conditions", "watch"),
-)
-"""What release 0.1 recorded, of a run with an order and of one without."""
+"""Left out of the document where empty, so that a document shows what was asked."""

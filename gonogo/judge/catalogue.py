@@ -45,8 +45,7 @@ def _cell(cell: Cell) -> str:
 
 
 def _section(number: int, row: Kind) -> str:
-    version = f" (version {row.version} of the rule)" if row.version > 1 else ""
-    text = f"## D{number} `{row.name}`{version}\n\n{row.sentence}\n"
+    text = f"## D{number} `{row.name}`\n\n{row.sentence}\n"
     settings = getattr(Watch(), str(row.name), None)
     rows = list(_rows(settings, f"{row.name}.")) if isinstance(settings, BaseModel) else []
     if not rows:

@@ -15,9 +15,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from gonogo.contract.canonical import canonical_bytes, digest
-from gonogo.contract.decision import DECISION_V, READS_BEFORE, Decision, Verdict
+from gonogo.contract.decision import DECISION_V, Decision, Verdict
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.ids import Kind, is_id
+from gonogo.contract.made_by import READS_BEFORE
 from gonogo.rundir import open_file
 
 Json = Mapping[str, Any]

@@ -1,8 +1,9 @@
 """Replaying a recorded decision: its digests, its signature and chain, and two halves.
 
 (a) The recorded facts and rules must yield the same decision. (b) The order must yield the same
-rules, and the run directory the same facts. The result names the first difference. What cannot be
-checked is listed as *not verified*; it never passes silently.
+rules, and the run directory the same facts. The result names the first difference, and which code
+made the decision if this is another. What cannot be checked is listed as *not verified*; it never
+passes silently.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,14 @@ from typing import Any
 from gonogo.contract.criterion import BUILT_IN_CRITERIA
 from gonogo.contract.decision import PASSING, DecisionKind
 from gonogo.contract.errors import Corrupt, NotFound
+from gonogo.contract.made_by import MadeBy
 from gonogo.ledger.chain import check_chain, signature_problem
 from gonogo.ledger.conditions import check_open, check_settled
 from gonogo.ledger.history import check_confirmations, check_reason, names_a_directory
 from gonogo.ledger.recorded import Difference, RecordedDecision, first_difference, shortened
 from gonogo.ledger.rejudge import Again, judge_again, read_again
 from gonogo.ledger.sign import Trust
+from gonogo.watch.sources import made_by
 
 Json = Mapping[str, Any]
 
@@ -93,13 +96,32 @@ def replay_decision(
         difference = Difference(path=path, recorded=None, found=None, text=error.detail)
     if difference is None:
         return _result(log, equal=True, text=_same_text(recorded))
+    text = difference.sentence()
+    if "decision" in log.checked:
+        text += _other_code(recorded.decision.made_by, made_by())
     return _result(
         log,
         equal=False,
         path=difference.path,
         recorded=difference.recorded,
         found=difference.found,
-        text=difference.sentence(),
+        text=text,
+    )
+
+
+def _other_code(then: MadeBy, here: MadeBy) -> str:
+    """Return how to install the code that made a decision; nothing if this is that code."""
+    if then == here:
+        return ""
+    commands = []
+    if (then.gonogo, then.sources) != (here.gonogo, here.sources):
+        commands.append(f"git checkout v{then.gonogo} && pip install .")
+    for name, version in then.packages.items():
+        if here.packages.get(name) != version:
+            commands.append(f"pip install {name}=={version}")
+    return (
+        f". It was made by {then.words()}; this is {here.words()}."
+        f" The code that made it: {' && '.join(commands) or 'without the packages added since'}"
     )
 
 
@@ -110,7 +132,9 @@ def _result(log: _Log, **fields: Any) -> ReplayResult:
 
 def _same_text(recorded: RecordedDecision) -> str:
     if recorded.decision.kind is DecisionKind.AUTO:
-        return f"{recorded.verdict or 'no verdict'}: the same"
+        then = recorded.decision.made_by
+        by = "" if then == made_by() else f", though made by {then.words()}"
+        return f"{recorded.verdict or 'no verdict'}: the same{by}"
     return f"a {recorded.decision.kind} decision: digests are whole"
 
 
@@ -195,7 +219,7 @@ def _judged_again(document: Json) -> Difference | None:
     built_in = list(BUILT_IN_CRITERIA)
     if rules.get("built_in") != built_in:
         return Difference(path="rules.built_in", recorded=rules.get("built_in"), found=built_in)
-    for name in ("judge_version", "phase", "run"):  # a GO of one phase is none of another
+    for name in ("phase", "run"):  # a GO of one phase is none of another
         named, ordered = document.get(name), rules.get(name)
         if None not in (named, ordered) and named != ordered:
             return Difference(path=name, recorded=named, found=ordered)

@@ -19,11 +19,12 @@ from gonogo.contract.decision import (
     Verdict,
 )
 from gonogo.contract.facts import Facts
-from gonogo.contract.order import JUDGE_VERSION
+from gonogo.contract.made_by import MadeBy
 from gonogo.contract.rules import Rules
 from gonogo.judge.gate.verdict import Judgement
 from gonogo.ledger.recorded import RecordedDecision, record_of, rule_digest
 from gonogo.ledger.sign import SigningKey
+from gonogo.watch.sources import made_by
 
 SERVICE_ACTOR = "gonogo"
 
@@ -41,12 +42,12 @@ class Entry:
     diagnosis: str | None = None
     rules: Json = field(default_factory=dict)
     facts: Json = field(default_factory=dict)
-    judge_version: int = JUDGE_VERSION
     actor: str = SERVICE_ACTOR
     reason: str | None = None
     weakened: Sequence[str] = ()
     cause: Cause | None = None
     never_ran: Sequence[str] = ()
+    made_by: MadeBy = field(default_factory=made_by)
 
 
 def judged(
@@ -75,7 +76,6 @@ def judged(
         diagnosis=judgement.diagnosis,
         rules=rules.document(),
         facts=facts.document(),
-        judge_version=rules.judge_version,
         actor=actor,
         reason=reason,
         weakened=judgement.weakened,
@@ -175,7 +175,7 @@ def append(
         facts=dict(entry.facts),
         rule_digest=rule_digest(entry.rules),
         facts_digest=digest(entry.facts),
-        judge_version=entry.judge_version,
+        made_by=entry.made_by,
         prev_hash=place.prev_hash,
         actor=entry.actor,
         reason=entry.reason,

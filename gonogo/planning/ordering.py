@@ -9,7 +9,6 @@ from typing import Any
 
 from gonogo.contract.canonical import digest, plain_copy
 from gonogo.contract.criterion import Criterion
-from gonogo.contract.facts import FACTS_V
 from gonogo.contract.fault import parse_fault
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.heartbeat import Identity
@@ -35,7 +34,8 @@ from gonogo.planning.frozen import ResolvedPlan
 from gonogo.planning.gates import gate_of
 from gonogo.planning.layers import Laid, lay
 from gonogo.planning.workloads.known import workload_schema
-from gonogo.watch.registry import versions
+from gonogo.watch.registry import detector_names
+from gonogo.watch.sources import made_by
 
 FROZEN = ("git_sha", "torch", "device", "driver")
 """Identity that no plan can know beforehand: an experiment's first run says it, all others keep it.
@@ -134,9 +134,9 @@ def build_order(
         allow_faults=plan.allow_faults,
         limits=phase.limits or plan.limits,
         preflight=[*PREFLIGHT_CHECKS, *own_checks],
-        detectors=versions(),
+        detectors=detector_names(),
         settles=list(SETTLED_BY_RUNS),
-        facts_v=FACTS_V,
+        made_by=made_by(),
     )
     return order.model_copy(update={"patience": order.limits_of_places()})
 
@@ -186,9 +186,9 @@ def build_command_order(
         watch=watch or Watch(),
         halt=HaltGrace(grace_s=5.0),
         preflight=list(preflight),
-        detectors=versions(),
+        detectors=detector_names(),
         settles=list(SETTLED_BY_RUNS),
-        facts_v=FACTS_V,
+        made_by=made_by(),
     )
     table = order.limits_of_places()
     if stall_s is not None:

@@ -57,8 +57,6 @@ class Detector(Generic[S]):
     name: ClassVar[str]
     sentence: ClassVar[str]
     """What it finds and when, for docs/detectors.md."""
-    version: ClassVar[int] = 1
-    """Raised by any change that alters what is found; a run keeps the version in its order."""
     State: ClassVar[Any] = None
     """Class of its state, made without arguments at the start; None for a rule without one."""
     Settings: ClassVar[type[BaseModel] | None] = None

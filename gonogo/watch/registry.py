@@ -5,7 +5,7 @@ entry point `gonogo.detectors`, whose value is a subclass of `Detector`. One tha
 refuses every new order here, and harms no run that is watched or judged: it is not installed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -75,7 +75,7 @@ REGISTRY: tuple[Kind, ...] = (
 )
 """D1 to D26 in order."""
 
-RELEASE_0_1 = (
+BASIC = (
     "process_death",
     "no_first_heartbeat",
     "alive_lost",
@@ -88,7 +88,7 @@ RELEASE_0_1 = (
     "identity",
     "first_loss",
 )
-"""The detectors of an order that names none: release 0.1 made it."""
+"""The detectors of an order that names none, as an order by hand may."""
 
 PLUGINS = "gonogo.detectors"
 
@@ -119,15 +119,13 @@ def _brought() -> tuple[tuple[Kind, ...], tuple[str, ...]]:
 
 
 def _untold(kind: Kind) -> str | None:
-    """Return what a class does not say, or says otherwise than a detector does; None where it does.
+    """Return what a class does not say, or says otherwise than a detector does; None if nothing.
 
     The watch asks for it outside of the rule itself, where an error would be the watch's own.
     """
-    name, version, observes = getattr(kind, "name", None), kind.version, kind.observes
+    name, observes = getattr(kind, "name", None), kind.observes
     if not isinstance(name, str) or not name:
         return f"its `name` is {name!r}, which is no text"
-    if type(version) is not int or version < 1:
-        return f"its `version` is {version!r}; expected 1 or more"
     for what, said in (("lines", kind.lines), ("observes", observes or frozenset())):
         if not (isinstance(said, frozenset) and all(isinstance(row, str) for row in said)):
             return f"its `{what}` is {said!r}; expected a frozenset of texts"
@@ -203,28 +201,17 @@ def cause_of_any(name: str) -> OutcomeCode:
     return code_of(name)
 
 
-def versions() -> dict[str, int]:
-    """Return what an order made now says: detector → version of its rule.
+def detector_names() -> list[str]:
+    """Return the detectors that an order made now names: all that are installed here.
 
     Raises:
         Rejected: as `plugins` does, so that no run is made without a detector that is meant.
     """
-    return {str(row.name): row.version for row in (*REGISTRY, *plugins())}
+    return [str(row.name) for row in (*REGISTRY, *plugins())]
 
 
-def present() -> dict[str, int]:
-    """Return what can be had here: detector → version of its rule."""
-    return {str(row.name): row.version for row in all_detectors()}
-
-
-def unknown_versions(detectors: Mapping[str, int]) -> dict[str, int]:
-    """Return our own detectors that an order names in a version that none of them ever had."""
-    known = {str(row.name): row.version for row in REGISTRY}
-    return {
-        name: version
-        for name, version in sorted(detectors.items())
-        if name in known and not 1 <= version <= known[name]
-    }
+versions = detector_names
+"""For callers that are not renamed yet."""
 
 
 def missing_text(name: str) -> str:
@@ -233,15 +220,9 @@ def missing_text(name: str) -> str:
 
 
 def missing_detectors(run: Run) -> list[str]:
-    """Return what the order names and is not here, one sentence each: detectors and versions."""
-    here = present()
-    found = []
-    for name, version in sorted(run.order.detectors.items()):
-        if name not in here:
-            found.append(missing_text(name))
-        elif not 1 <= version <= here[name]:
-            found.append(f"{missing_text(name)} in version {version}")
-    return found
+    """Return one sentence for each detector that the order names and that is not installed."""
+    here = {row.name for row in all_detectors()}
+    return [missing_text(name) for name in sorted(run.order.detectors) if name not in here]
 
 
 def failed_text(name: str) -> str:
@@ -251,5 +232,5 @@ def failed_text(name: str) -> str:
 
 def ordered_detectors(run: Run) -> tuple[Kind, ...]:
     """Return the detectors that watch a run: those that its order names."""
-    named = run.order.detectors or dict.fromkeys(RELEASE_0_1, 1)
+    named = run.order.detectors or BASIC
     return tuple(row for row in all_detectors() if row.name in named)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
-from gonogo.contract.order import JUDGE_VERSION, Order
+from gonogo.contract.order import Order
 from gonogo.timeline.clock import ActiveClock
 from gonogo.watch.detector import Detector
 from gonogo.watch.fold import start
@@ -21,6 +21,7 @@ from gonogo.watch.guests import failure_of
 from gonogo.watch.line_record import LineRecord
 from gonogo.watch.packages import ERRORS
 from gonogo.watch.processes import Processes
+from gonogo.watch.sources import made_by
 from gonogo.watch.step import RankStep
 from gonogo.watch.stream import RankStream
 from gonogo.watch.view import Observed, Unreadable
@@ -43,11 +44,11 @@ def _identity(state: WatchState) -> dict[str, Any]:
     order = state.run.order
     return {
         "v": SAVED_V,
-        "judge_version": JUDGE_VERSION,
+        "sources": made_by().sources,
         "run": order.run,
         "attempt": order.attempt,
         "watched": state.watched,
-        "detectors": {str(row.name): row.version for row in state.detectors},
+        "detectors": [str(row.name) for row in state.detectors],
     }
 
 

@@ -28,6 +28,7 @@ from gonogo.contract.decision import (
     Verdict,
 )
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
+from gonogo.watch.sources import made_by
 
 WORD = OverrideView(
     decision="dec_1", phase="smoke", verdict=Verdict.GO, evidence=Verdict.NO_GO, actor="ann",
@@ -46,7 +47,7 @@ def decision(verdict: Verdict | None, kind: DecisionKind, *, waived: bool = Fals
     state = ConditionState.WAIVED if waived else ConditionState.MET
     return Decision(
         id="dec_1", seq=1, experiment="exp_1", kind=kind, verdict=verdict, rule_digest="-",
-        facts_digest="-", judge_version=1, actor="ann", at="-",
+        facts_digest="-", made_by=made_by(), actor="ann", at="-",
         conditions=[Condition(id="smoke:fast", text="fast", criterion="fast", state=state)],
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ from gonogo.supervise.watcher.telling import SUSPECT_S
 from gonogo.trainer.line_file import KEPT_BYTES
 from gonogo.trainer.permission import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
 from gonogo.watch.detectors.stall import UNNAMED_X
-from gonogo.watch.registry import REGISTRY, RELEASE_0_1
+from gonogo.watch.registry import BASIC, REGISTRY
 from service.conductor.leases import LEASE_S
 from service.http.idempotency import KEPT_S
 from service.http.limits import BODY_BYTES, KEY_BYTES, LARGER, NOBODYS_BYTES, UNKNOWN_BYTES
@@ -82,7 +82,7 @@ def percent(share: float) -> str:
         ("goodput", f"where it is over {SHARE.get(UNKNOWN_SHARE, NOT_SAID)} the figure"),
         ("heartbeats", f"Without it after {GO_LIMIT_S:g} s: exit code {NO_GO_CODE}"),
         ("heartbeats", f"write `halt_seen`, exit with code {HALTED_CODE}"),
-        ("heartbeats", f"the {NUMBER.get(len(RELEASE_0_1), NOT_SAID)} of release 0.1 alone"),
+        ("heartbeats", f"the {NUMBER.get(len(BASIC), NOT_SAID)} basic ones alone"),
         ("heartbeats", f"name all {NUMBER.get(len(REGISTRY), NOT_SAID)}"),
         ("plans", f"{SUDDEN_STEPS} steps after the step that failed; {GRADUAL_STEPS} where"),
         ("report", f"Files over {MAX_HASHED >> 20} MB are not read"),

@@ -13,12 +13,14 @@ import math
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gonogo.contract.canonical import wire_line, wire_value
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.facts import Facts, History
+from gonogo.contract.made_by import MadeBy
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.rules import Rules
@@ -63,6 +65,8 @@ CONFIG: dict[str, Any] = {
     "steps": STEPS,
 }
 TOKENS = 512
+MADE_BY = MadeBy(gonogo="0.1.0", sources="0" * 64)
+"""Fixed, so that what is written does not change with the sources."""
 
 Line = dict[str, Any]
 
@@ -78,7 +82,7 @@ def order_of(
     resume = None
     if resume_step is not None:
         resume = ResumePoint(path=f"checkpoints/step_{resume_step:06d}", step=resume_step)
-    return build_order(
+    order = build_order(
         resolved,
         phase,
         experiment=EXPERIMENT,
@@ -87,6 +91,7 @@ def order_of(
         resume_from=resume,
         frozen={"git_sha": "0123456789abcdef0123456789abcdef01234567"},
     )
+    return order.model_copy(update={"made_by": MADE_BY})
 
 
 class Rank:
@@ -513,7 +518,8 @@ def save_golden(name: str, runs: Path, into: Path) -> None:
         id=f"dec_01K0000000000000000000000{GOLDEN.index(name)}", experiment=EXPERIMENT,
         phase=rules.phase, run="run_01K00000000000000000000000", at="2025-10-09T09:00:00Z",
     )  # fmt: skip
-    recorded = append(judged_by(judge(facts, rules), rules, facts), place, None)
+    entry = replace(judged_by(judge(facts, rules), rules, facts), made_by=MADE_BY)
+    recorded = append(entry, place, None)
     save_json(into / f"{name}.json", recorded.document)
 
 

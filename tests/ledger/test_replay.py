@@ -25,6 +25,7 @@ from gonogo.ledger.replay import Surroundings, replay_decision
 from gonogo.ledger.seal import append, settled
 from gonogo.ledger.sign import Trust
 from gonogo.rundir import save_json
+from gonogo.watch.sources import made_by
 from tests.data.make_runs import GOLDEN, HERE, STEPS, exit_of, healthy_ranks, order_of, save_run
 from tests.judge.conftest import CopyRun
 from tests.ledger.chains import (
@@ -433,6 +434,31 @@ def test_a_no_go_cannot_pass_as_a_decision_about_conditions(state: ConditionStat
     said = {"kind": "condition", "verdict": "GO", "conditions": rows, "rules": {}, "facts": {}}
     found = replay_decision(unsigned(present("stalled"), **said))
     assert (found.equal, found.path) == (False, "verdict" if rows else "conditions")
+
+
+# Other code.
+
+
+def by_other_code(recorded: RecordedDecision, **fields: Any) -> RecordedDecision:
+    """The decision as another version would have made it."""
+    other = made_by().model_copy(update={"gonogo": "9.9", "sources": "f" * 64})
+    return unsigned(recorded, made_by=other.wire(), **fields)
+
+
+def test_a_decision_of_another_version_is_judged_by_this_one() -> None:
+    found = replay_decision(by_other_code(present("stalled")), facts_only=True)
+    assert found.equal, found.text
+    assert "made by gonogo 9.9" in found.text
+
+
+def test_a_difference_names_both_versions_and_how_to_install_the_other() -> None:
+    found = replay_decision(by_other_code(present("stalled"), verdict="GO"), facts_only=True)
+    assert (found.equal, found.path) == (False, "verdict")
+    assert "gonogo 9.9 (sources ffffffffffff)" in found.text
+    assert made_by().sources[:12] in found.text
+    assert "git checkout v9.9 && pip install ." in found.text
+    same = unsigned(present("stalled"), verdict="GO")
+    assert "git checkout" not in replay_decision(same, facts_only=True).text
 
 
 # The rest.

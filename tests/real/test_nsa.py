@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.facts import FACTS_V
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.gate.diagnosis import diagnosis_named
 from gonogo.watch.registry import versions
@@ -56,7 +55,6 @@ def started(
         env=environ,
         identity={"world_size": 1, "nsa_env": environ},
         detectors=versions(),
-        facts_v=FACTS_V,
         watch=laid({**WATCH, **UNHURRIED, "section_deadline": deadlines}, watch or {}),
         checkpoint={"every_steps": 4},
     )

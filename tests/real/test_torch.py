@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.facts import FACTS_V
 from gonogo.judge.directory import judge_directory
 from gonogo.watch.registry import versions
 from tests.supervise.runs import WATCH, NewRun
@@ -28,7 +27,6 @@ def judged(
         watch=watch,
         identity={"world_size": 2},
         detectors=versions(),
-        facts_v=FACTS_V,
     )
     run.wait_for_exit()
     assert run.living() == []

@@ -74,7 +74,6 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
     failures: list[str] = []
     measures = _measures(ranks, rules, failures)
     return Facts(
-        v=rules.facts_v,
         source="predecessor" if record.predecessor else "gonogo",
         outcome=outcome_of(record, rules),
         exit=_exit_facts(record),

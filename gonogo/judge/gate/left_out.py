@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Action, Watch
-from gonogo.watch.registry import RELEASE_0_1, unknown_versions
+from gonogo.watch.registry import BASIC
 
 OWED = (
     Name.PROCESS_DEATH,
@@ -35,7 +35,7 @@ def missed(rules: Rules) -> list[str]:
     A detector that only warns halts nothing, as one that does not watch.
     """
     gone = [f"{name} does not watch" for name in OWED if name not in _watching(rules)]
-    return [*gone, *_only_warn(rules, OWED), *_unknown(rules), *_unchecked(rules)]
+    return [*gone, *_only_warn(rules, OWED), *_unchecked(rules)]
 
 
 def less(rules: Rules) -> list[str]:
@@ -52,14 +52,8 @@ def _only_warn(rules: Rules, names: Iterable[str]) -> list[str]:
 
 
 def _watching(rules: Rules) -> frozenset[str]:
-    """Return who watches; where an order names none, those of release 0.1."""
-    return frozenset(rules.detectors or RELEASE_0_1)
-
-
-def _unknown(rules: Rules) -> list[str]:
-    """Return the detectors that an order names in a version that none of them ever had."""
-    unknown = unknown_versions(rules.detectors)
-    return [f"{name} watches by version {unknown[name]}, which nobody knows" for name in unknown]
+    """Return who watches; if an order names none, the basic ones."""
+    return frozenset(rules.detectors or BASIC)
 
 
 def _unchecked(rules: Rules) -> list[str]:

@@ -12,11 +12,9 @@ from pydantic import BaseModel, JsonValue
 from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
 from gonogo.contract.decision import Condition
 from gonogo.contract.errors import Rejected
-from gonogo.contract.facts import FACTS_V, SaidIdentity
-from gonogo.contract.order import JUDGE_VERSION, MOST_STEPS, Order
+from gonogo.contract.facts import SaidIdentity
+from gonogo.contract.order import MOST_STEPS, Order
 from gonogo.contract.rules import RuleCondition, Rules, WatchValue
-
-RULES_V = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,16 +64,11 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
     """
     if order is None:
         return Rules(
-            v=RULES_V,
-            judge_version=JUDGE_VERSION,
             built_in=list(BUILT_IN_CRITERIA),
             gate=[],
             conditions=[],
-            facts_v=FACTS_V,
         )
     return Rules(
-        v=RULES_V,
-        judge_version=JUDGE_VERSION,
         plan=order.plan,
         plan_digest=order.plan_digest,
         phase=order.phase,
@@ -101,7 +94,7 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         run=order.run,
         attempt=order.attempt,
         preflight=order.preflight,
-        detectors=order.detectors,
+        detectors=sorted(order.detectors),
         settles=order.settles,
         waive=sorted(order.waive),
         programs=None if order.command is None else 1,
@@ -110,7 +103,6 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         carried=order.carried,
         unpassed=order.unpassed,
         measured=_distinct("measured", order.measured),
-        facts_v=FACTS_V,
     )
 
 

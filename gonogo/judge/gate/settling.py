@@ -67,7 +67,7 @@ def _failed_step(facts: Mapping[str, Any]) -> int:
     findings = [FindingFacts.model_validate(row) for row in facts.get("findings", [])]
     said = facts.get("outcome")
     code = None if said is None else OutcomeFacts.model_validate(said).code
-    halt = halt_behind(findings, code, facts.get("v", 1))
+    halt = halt_behind(findings, code)
     if halt is not None and halt.step is not None:
         return halt.step
     return max((int(row["last_step"]) for row in facts.get("ranks", {}).values()), default=0)

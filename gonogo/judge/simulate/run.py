@@ -24,7 +24,7 @@ from gonogo.judge.simulate.sick import SICK, Sickness
 from gonogo.judge.simulate.tally import Answer, Halt, Tally
 from gonogo.judge.simulate.training import Training
 from gonogo.judge.simulate.watcher import Watcher
-from gonogo.watch.registry import versions
+from gonogo.watch.registry import detector_names
 
 T0 = 5000.0
 SICK_STEPS = 20_000
@@ -172,7 +172,7 @@ def _order(
             world_size=part.ranks,
         ),
         watch=all_halt(watch),
-        detectors=versions(),
+        detectors=detector_names(),
     )
 
 

@@ -124,7 +124,6 @@ class AliveLost(Detector[None]):
         "of a checkpoint where no rank is heard: lines wait for disks, too. Of a program that names"
         " no sections, and may speak little, a process that has been stopped for a minute halts."
     )
-    version = 3
     """2: silence in data, checkpoint, evaluation and at the start has the deadline of those.
     3: of a program that names no sections, a stopped process is lost; who has only said that a step
     begins may fetch its batch, and save after the last; who sleeps uninterruptibly while nobody is

@@ -100,7 +100,6 @@ class CheckpointOverdue(Detector[Saved]):
         " delay; nor is what it takes to read a large one."
     )
     State = Saved
-    version = 3
     """2: where none of those held that were due by their steps, that is told as not observed;
     a start in place lengthens each limit. 3: one that is due by the clock is due at the end of a
     step, and may take as long as they do; one that is due by its steps has what these usually take,

@@ -77,7 +77,6 @@ class Disk(Detector[Room]):
     """D19: is the run's file system full, or nearly so?"""
 
     name = Name.DISK
-    version = 4
     """4: less room than a checkpoint's halts when the next one is due, and no sooner; where no
     cadence is ordered, by the time that lay between those before; for how long the watcher was
     away, with the run or alone, room was short for no time, nor where ranks evaluate, unless it

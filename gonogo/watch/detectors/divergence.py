@@ -128,7 +128,6 @@ class Divergence(Detector[Trend]):
         " 1.2 times or more, are sums, and count from then on as of as many tokens as before."
     )
     State = Trend
-    version = 5
     """2: a noisy loss that rises with its gradients, as a value's does, only warns. 3: a rise that
     comes down all the while, as on other data, halts where that stops; what a loss came to 400
     steps ago is no blow-up's; where no learning rate is told, a rise may stay for twice as long as

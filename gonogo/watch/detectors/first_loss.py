@@ -38,7 +38,6 @@ class FirstLoss(Detector[ToldOnce]):
         "Warns when the loss of the first step is not that of an untrained model, which "
         "is near ln(vocabulary). One of zero or below, which is no cross-entropy, is told."
     )
-    version = 2
     """2: a loss of zero or below does not warn."""
     State = ToldOnce
     lines = frozenset({Msg.PROGRESS})

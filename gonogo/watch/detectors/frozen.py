@@ -149,7 +149,6 @@ class Frozen(Detector[Still]):
         " number or was told before, which is such a limit."
     )
     State = Still
-    version = 3
     """2: equal values that a restart cut short widen no limit. 3: a small number of six digits at
     most (1.05e-05) is rounded; a user's loss that has never changed, without a norm, may be one of
     1000 steps."""

@@ -74,7 +74,6 @@ class GateCollapse(Detector[Gates]):
         " mean entropy, that is held against the limit. Without gate statistics: UNKNOWN, listed as"
         " not observed."
     )
-    version = 2
     """2: a sound look after fifteen collapsed ones running begins nothing anew."""
     State = Gates
     steps = True

@@ -77,7 +77,6 @@ class Gradients(Detector[Norms]):
         " says nothing."
     )
     State = Norms
-    version = 2
     """2: of a program that names no sections more zeros running halt."""
     steps = True
 

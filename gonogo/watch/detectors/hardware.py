@@ -88,7 +88,6 @@ class Hardware(Detector[Health]):
         "or power for over a minute (in one go, or that much longer than not, on and off), and of "
         "an Xid that the program caused (13, 31, 43)."
     )
-    version = 3
     """2: throttling on and off adds up. 3: so it does where samples come in bursts."""
     State = Health
     ticks = True

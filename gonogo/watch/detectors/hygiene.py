@@ -197,7 +197,6 @@ class Hygiene(Detector[Skews]):
         "same place: then two processes write one stream."
     )
     lines = frozenset({Msg.BOOT, Msg.STEP_START, Msg.ALIVE, Msg.SECTION})
-    version = 2
     """2: only a step that starts or ends may run backwards; two different lines are two writers;
     a clock is wrong only where more than one line says so."""
     State = Skews

@@ -59,7 +59,6 @@ class Imbalance(Detector[Usages]):
     """D14: are the devices of the run used unequally, or too little?"""
 
     name = Name.IMBALANCE
-    version = 2
     """2: samples of another node count that come in bursts."""
     sentence = (
         "Warns when the devices' utilisation, averaged over two minutes of training, is unequal "

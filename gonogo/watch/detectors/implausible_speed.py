@@ -169,7 +169,6 @@ class ImplausibleSpeed(Detector[Speeds]):
         " wall clock goes as slowly, for then its lines may come later and later."
     )
     State = Speeds
-    version = 3
     """2: a clock that lags as its wall clock does may be that of lines that come ever later. 3:
     what a program of somebody else's tells in other tokens than those of its steps warns."""
     lines = frozenset({Msg.BOOT})

@@ -126,7 +126,6 @@ class Loader(Detector[Waits]):
         " unless the plan sets `halt_share`."
     )
     State = Waits
-    version = 2
     """2: a program of somebody else's that has starved since its first steps is warned of."""
     steps = True
 

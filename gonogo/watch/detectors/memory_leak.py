@@ -137,7 +137,6 @@ class MemoryLeak(Detector[Growth]):
         " told as well, no rank's memory is projected to rise faster than that does."
     )
     State = Growth
-    version = 2
     """2: a halt waits until memory has risen by as much as is left; the host's course begins anew,
     too, where a run goes back to an earlier step."""
     steps = True

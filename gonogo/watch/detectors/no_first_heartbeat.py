@@ -279,7 +279,6 @@ class NoFirstHeartbeat(Detector[None]):
         " names no sections is halted in its start only where it was started anew in place after"
         " it had shown a step: an hour later, half of it for its start."
     )
-    version = 3
     """2: also where nobody watched, by the lines; no rank is named on a tie. 3: a rank that tells
     only in which step it is has ended those before; one that names no sections, and has shown a
     step, has to show one after it was started anew; those of a user's program wait in boot for as

@@ -229,7 +229,6 @@ class NonFinite(Detector[Overflows]):
         " program that is only read may be such a one, unless the order says bf16: a norm that is"
         " not finite counts so, a loss halts. Warns of a validation loss that is not finite."
     )
-    version = 3
     """2: outside fp16 `skipped` excuses nothing; in fp16 it counts without numbers too. Where the
     order names no dtype, steps that were applied count between those that were skipped. 3: what one
     search of the loss scale in mid-run skipped is none of too many, also once it has ended."""

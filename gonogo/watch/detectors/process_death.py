@@ -248,7 +248,6 @@ class ProcessDeath(Detector[None]):
         "program is only read, or the disk refuses what a rank writes. Names the first death, not "
         "its victims; of nothing but victims, the first."
     )
-    version = 3
     """2: `done` before the last ordered step is an end too early; a command that is its only rank
     ends as that did; who says itself that a peer was gone is a victim. 3: while the disk refuses
     what a rank writes nobody has ended early."""

@@ -34,7 +34,6 @@ class RestartStorm(Detector[None]):
     """D25: do attempts fail one after the other without getting further?"""
 
     name = Name.RESTART_STORM
-    version = 2
     """2: starts that trained for longer than `within_s` each halt when there are twice as many."""
     sentence = (
         "Stops retrying, NO_GO, after three attempts without a higher durable step, or at the fifth"

@@ -360,7 +360,6 @@ class SectionDeadline(Detector[None]):
         " rank is heard, one whose last line left a section, and of which only its stack tells that"
         " it stands, has the limit of a checkpoint."
     )
-    version = 3
     """2: no rank is named where nothing tells them apart; a limit for going round without a step,
     and for not exiting; a checkpoint takes what its line says, where that is longer, and no section
     what steps usually spend there. 3: ranks that fall silent together, as where all are started

@@ -397,7 +397,6 @@ class Slow(Detector[Speed]):
         "the like, and tell no tokens: those grow as an agent learns. What lasts goes on"
         " over restarts in place, as soon as eight steps after one are as slow."
     )
-    version = 3
     """2: the hard floor asks each of its steps, not their median, and half a minute; steps of more
     tokens may take longer; a restart in place keeps the baseline, and for how long the run
     has been slow. 3: the time in which a run was suspended with its watcher is no step's;

@@ -285,7 +285,6 @@ class Stall(Detector[None]):
         " The second step may take `early_x` times as long as the first, up to what a first step"
         " may, where neither plan nor profile says how long steps take."
     )
-    version = 2
     """2: no halt before 1.5 times the last step or (up to the early limit) the first one, nor for
     waiting that a peer's loader caused; no rank is named on a tie; a rank that names no sections
     may evaluate for half an hour, unless the plan says how long a step may take; the second step

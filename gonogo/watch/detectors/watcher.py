@@ -40,7 +40,6 @@ class WatcherAway(Detector[Absences]):
     """D23: was the watcher itself late, or away, or does a node tell it nothing?"""
 
     name = Name.WATCHER
-    version = 2
     """2: also a node of which nothing is heard."""
     sentence = (
         "Tells a person when the watcher was stopped or away, so that nobody watched meanwhile, and"

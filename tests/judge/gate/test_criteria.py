@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from gonogo.contract.criterion import Criterion, Metric
 from gonogo.contract.decision import CriterionResult
-from gonogo.contract.facts import FACTS_V, Measure, MeasureRow
+from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.contract.order import JUDGE_VERSION
 from gonogo.contract.rules import Rules
 from gonogo.judge.compare.question import ask
 from gonogo.judge.facts.measure import build_measure
@@ -46,7 +45,7 @@ def said(
     """What a criterion on `loss` says about these losses by rank and step."""
     criterion = Criterion.model_validate({"id": "c", "metric": "loss", **fields})
     rules = Rules(
-        v=2, judge_version=2, steps=steps, world_size=world_size, built_in=[], gate=[],
+        steps=steps, world_size=world_size, built_in=[], gate=[],
         conditions=[],
     )  # fmt: skip
     return evaluate(criterion, build_measure(criterion, ranks_with(losses), rules), world_size)
@@ -258,7 +257,7 @@ def test_a_run_that_was_ended_has_failed_what_no_further_step_could_save(
         {"id": "c", "metric": "loss", "on_missing": "fail", **fields}
     )
     rules = Rules(
-        v=2, judge_version=2, steps=10, world_size=2, built_in=[], gate=[], conditions=[],
+        steps=10, world_size=2, built_in=[], gate=[], conditions=[],
     )  # fmt: skip
     measure = build_measure(criterion, ranks_with({0: flat(5.0, 8), 1: flat(5.0, 8)}), rules)
     assert fails_already(criterion, measure, rules) is failed
@@ -278,7 +277,7 @@ def test_a_run_that_was_ended_in_a_grey_zone_passes_no_more_where_no_further_ste
     grey = {"fail_above": 9.0} if strict.pass_below is not None else {"fail_below": 1.0}
     criterion = strict.model_copy(update=grey)
     rules = Rules(
-        v=2, judge_version=2, steps=10, world_size=2, built_in=[], gate=[], conditions=[],
+        steps=10, world_size=2, built_in=[], gate=[], conditions=[],
     )  # fmt: skip
     measure = build_measure(criterion, ranks_with({0: flat(5.0, 8), 1: flat(5.0, 8)}), rules)
     assert not fails_already(criterion, measure, rules)
@@ -299,7 +298,7 @@ def test_a_run_that_was_ended_after_its_last_step_has_failed_by_its_last_value(
         {"id": "c", "metric": metric, "aggregate": "last", "pass_below": bound}
     )
     rules = Rules(
-        v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=10, world_size=1,
+        steps=10, world_size=1,
         eval_every_steps=evals, built_in=[], gate=[], conditions=[],
     )  # fmt: skip
     losses = [progress(step, loss=5.0) for step in range(1, 11)]
@@ -315,9 +314,7 @@ def test_a_mean_of_nearly_all_steps_can_be_saved_by_the_rest() -> None:
     criterion = Criterion.model_validate(
         {"id": "c", "metric": "loss", "aggregate": "mean", "pass_below": 4.0}
     )
-    rules = Rules(
-        v=2, judge_version=2, steps=100, world_size=1, built_in=[], gate=[], conditions=[]
-    )
+    rules = Rules(steps=100, world_size=1, built_in=[], gate=[], conditions=[])
     nearly = {step: 4.1 for step in range(1, 97)}
     measure = build_measure(criterion, ranks_with({0: nearly}), rules)
     assert evaluate(criterion, measure, 1).outcome == "fail"
@@ -347,7 +344,7 @@ def test_a_mean_has_failed_where_no_number_that_its_metric_can_be_saves_it(
         {"id": "c", "metric": metric, "aggregate": "mean", **bound}
     )
     rules = Rules(
-        v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=100, world_size=1, built_in=[],
+        steps=100, world_size=1, built_in=[],
         gate=[], conditions=[],
     )  # fmt: skip
     seen = MeasureRow(samples=80, owed=100, value=value, low=-math.inf, high=math.inf)
@@ -376,7 +373,7 @@ def test_what_a_run_spends_between_steps_is_not_known_from_its_first(
         {"id": "c", "metric": "toks_per_s", "aggregate": "min", "pass_above": 800.0}
     )
     rules = Rules(
-        v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=100, world_size=1,
+        steps=100, world_size=1,
         tokens_per_step=100, built_in=[], gate=[], conditions=[],
     )  # fmt: skip
 
@@ -439,7 +436,7 @@ def test_of_whole_trainings_in_a_row_each_has_to_pass(
             {"id": "c", "metric": "loss", "aggregate": aggregate, **bounds}
         )
         rules = Rules(
-            v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=10, world_size=1,
+            steps=10, world_size=1,
             built_in=[], gate=[], conditions=[],
         )  # fmt: skip
         assert evaluate(criterion, build_measure(criterion, ranks, rules), 1).outcome == outcome
@@ -495,7 +492,7 @@ def test_of_whole_trainings_in_a_row_each_has_samples_enough(
         row = {"id": "c", "metric": "val_loss", "aggregate": "max", **asked, **bounds}
         criterion = Criterion.model_validate(row)
         rules = Rules(
-            v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=10, world_size=1,
+            steps=10, world_size=1,
             built_in=[], gate=[], conditions=[],
         )  # fmt: skip
         measure = build_measure(criterion, {0: evaluated(*losses)}, rules)
@@ -508,7 +505,7 @@ def test_of_several_trainings_in_a_row_none_is_compared() -> None:
     one, two = training("a", 0, flat(5.0), 10), training("b", 0, flat(1.0), 10)
     given_up = training("a", 0, flat(5.0, 4), 4)
     rules = Rules(
-        v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=10, world_size=1, built_in=[],
+        steps=10, world_size=1, built_in=[],
         gate=[], conditions=[],
     )  # fmt: skip
     for lines, compared in ((two, True), ([*given_up, *two], True), ([*one, *two], False)):
@@ -588,7 +585,7 @@ def test_a_training_that_told_of_no_evaluation_says_nothing_where_none_is_ordere
     seen = lines[-2].model_copy(update={"msg": "eval", "val_loss": 2.0, "seq": 50})
     ranks = {0: build_rank_steps([*lines, seen])}
     rules = Rules(
-        v=2, judge_version=JUDGE_VERSION, facts_v=FACTS_V, steps=10, world_size=1, built_in=[],
+        steps=10, world_size=1, built_in=[],
         gate=[], conditions=[],
     )  # fmt: skip
     assert evaluate(criterion, build_measure(criterion, ranks, rules), 1).outcome == "pass"
@@ -615,7 +612,7 @@ def test_of_a_script_that_evaluates_when_it_likes_nobody_knows_what_was_still_to
     criterion = Criterion.model_validate(
         {"id": "c", "metric": "val_loss", "aggregate": aggregate, **bound}
     )
-    rules = Rules(v=2, judge_version=2, steps=10, world_size=1, built_in=[], gate=[], conditions=[])
+    rules = Rules(steps=10, world_size=1, built_in=[], gate=[], conditions=[])
     lines = (progress(step).model_copy(update={"msg": "eval", "val_loss": 5.0}) for step in (2, 4))
     measure = build_measure(criterion, {0: build_rank_steps(lines)}, rules)
     assert measure.ranks["0"].samples == 2

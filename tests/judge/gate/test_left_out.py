@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from gonogo.contract.records import PREFLIGHT_CHECKS
@@ -12,30 +10,21 @@ from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
 from gonogo.judge.gate.left_out import CHECKS, CHECKS_OF_RANKS, OTHERS, OWED
 from gonogo.judge.gate.rules import build_rules
 from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
-from gonogo.watch.registry import REGISTRY, RELEASE_0_1, versions
+from gonogo.watch.registry import BASIC, REGISTRY, detector_names
 from tests.data.make_runs import order_of
 from tests.judge.runs import judged, record_of
 
+NAMES = detector_names()
 
-@pytest.mark.parametrize("detectors", [{"first_loss": 1}, {**versions(), "stall": None}])
-def test_an_order_that_leaves_a_detector_out_is_no_plain_go(detectors: dict[str, Any]) -> None:
-    kept = {name: version for name, version in detectors.items() if version is not None}
-    order = order_of().model_copy(update={"detectors": kept})
+
+@pytest.mark.parametrize("detectors", [["first_loss"], [row for row in NAMES if row != "stall"]])
+def test_an_order_that_leaves_a_detector_out_is_no_plain_go(detectors: list[str]) -> None:
+    order = order_of().model_copy(update={"detectors": detectors})
     assert "stall does not watch" in weakened(build_rules(order))
     found = evaluate_ceilings(build_rules(order))
     assert found is not None
     assert "stall does not watch" in found.evidence
     assert judged(record_of(order)).verdict == "CONDITIONAL_GO"
-
-
-@pytest.mark.parametrize(
-    ("version", "known"), [(0, False), (1, True), (versions()["stall"] + 1, False), (99, False)]
-)
-def test_a_detector_in_a_version_that_nobody_knows_is_named(version: int, known: bool) -> None:
-    order = order_of().model_copy(update={"detectors": {**versions(), "stall": version}})
-    text = f"stall watches by version {version}, which nobody knows"
-    assert (text in weakened(build_rules(order))) is not known
-    assert (judged(record_of(order)).verdict == "GO") is known
 
 
 LISTS = [
@@ -63,14 +52,14 @@ def test_an_order_that_owes_fewer_checks_is_no_plain_go(
 @pytest.mark.parametrize(
     ("detectors", "named"),
     [
-        (versions(), []),
-        ({name: row for name, row in versions().items() if name != "frozen"}, ["frozen"]),
-        ({}, [name for name in versions() if name not in RELEASE_0_1]),
+        (NAMES, []),
+        ([row for row in NAMES if row != "frozen"], ["frozen"]),
+        ([], [row for row in NAMES if row not in BASIC]),
     ],
     ids=["all", "all but one", "none named"],
 )
 def test_whoever_does_not_watch_is_listed_and_only_some_are_a_condition(
-    detectors: dict[str, int], named: list[str]
+    detectors: list[str], named: list[str]
 ) -> None:
     order = order_of().model_copy(update={"detectors": detectors})
     rules = build_rules(order)

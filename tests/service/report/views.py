@@ -14,6 +14,7 @@ from gonogo.contract.heartbeat import Identity, parse_heartbeat
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
+from gonogo.watch.sources import made_by
 from service.report.beats import RankBeats, build_rank_beats
 from service.report.numbers import build_numbers
 from service.report.view import RankNumbers, ReportView, RunReport
@@ -46,7 +47,7 @@ def decision(verdict: str = "GO", **more: Any) -> Decision:
     return Decision(
         id="dec_01J00000000000000000000000", seq=1, experiment=EXPERIMENT, phase="smoke", run=RUN,
         kind=DecisionKind.AUTO, verdict=verdict, criteria=criteria, rule_digest="a" * 64,
-        facts_digest="b" * 64, judge_version=1, actor="gonogo", at=AT, **more,
+        facts_digest="b" * 64, made_by=made_by(), actor="gonogo", at=AT, **more,
     )  # fmt: skip
 
 

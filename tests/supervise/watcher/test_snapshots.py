@@ -196,7 +196,7 @@ def lose_the_watch(run: Run) -> None:
 @pytest.mark.parametrize(
     "harm",
     [cut, empty, make_folder, shorten_heartbeats, change_the_watch, lose_the_watch,
-     change("judge_version", 99), change("run", "run_y"), change("detectors", {})],
+     change("sources", "x"), change("run", "run_y"), change("detectors", [])],
     ids=["torn", "empty", "a folder", "shorter heartbeats", "another watch", "no watch",
          "version", "run", "detectors"],
 )  # fmt: skip

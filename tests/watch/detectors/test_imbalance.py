@@ -157,7 +157,7 @@ def test_the_same_samples_twice_count_once() -> None:
 def test_a_run_on_devices_that_never_told_says_so_and_one_without_does_not() -> None:
     def texts(profile: str, told: bool) -> list[str]:
         order = device_order(profile=profile).model_copy(
-            update={"detectors": {"imbalance": 1, "slow": 1, "non_finite": 1}}
+            update={"detectors": ["imbalance", "slow", "non_finite"]}
         )
         fold = Fold(order)
         if told:

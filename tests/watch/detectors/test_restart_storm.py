@@ -95,7 +95,7 @@ def boots(
     ended: list[int], *, done: bool = False, resumed: int = 0, step_s: float = 0.0
 ) -> list[Finding]:
     """Boot after boot of one rank, each of which ended steps up to so many; those that halted."""
-    order = order_of({}, world_size=1, detectors={"restart_storm": 2})
+    order = order_of({}, world_size=1, detectors=["restart_storm"])
     state, findings = start(order), list[Finding]()
     for number, steps in enumerate(ended):
         rank = Rank(0, mono=T0 + (1000.0 + 10.0 * step_s) * number, alive_every_s=5.0)

@@ -1,0 +1,37 @@
+"""The digest of the judging sources: whatever judges is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gonogo
+from gonogo.watch import sources
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("watch/rule.py", True),
+        ("contract/table.yaml", True),
+        ("judge/gate/deep.py", True),
+        ("cli/page.py", False),
+        ("judge/notes.md", False),
+    ],
+)
+def test_the_digest_covers_what_judges(
+    name: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gonogo, "__file__", str(tmp_path / "__init__.py"))
+    (tmp_path / "watch").mkdir()
+    (tmp_path / "watch" / "a.py").write_text("a = 1\n")
+    before = sources._digest()
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("b = 2\n")
+    assert (sources._digest() != before) is counts
+
+
+def test_it_is_the_same_each_time() -> None:
+    assert sources._digest() == sources.made_by().sources
+    assert sources.made_by().gonogo == gonogo.__version__
