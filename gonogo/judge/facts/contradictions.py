@@ -21,8 +21,8 @@ from gonogo.contract.tick import parse_rank
 from gonogo.judge.facts.learning import find_nothing_learnt
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.facts.steps import RankSteps
-from gonogo.judge.facts.table import NEVER, NUMBERS
 from gonogo.rundir import heartbeat_rank
+from gonogo.timeline.columns import NEVER, NUMBERS
 
 IMPLAUSIBLE_SPEED = Detector.IMPLAUSIBLE_SPEED
 NEVER_NEGATIVE = (
