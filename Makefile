@@ -66,7 +66,7 @@ outcomes: install ## Verdict, first halt and warnings of every scenario, as reco
 
 SIMULATE_SEED ?= 1
 simulate: install ## 20 000 healthy run-hours and every fault, simulated: no halt, no miss (an hour)
-	$(TEST_ENV) $(BIN)/gonogo simulate --pool --seed $(SIMULATE_SEED) $(ARGS)
+	$(TEST_ENV) $(BIN)/python -m lab --pool --seed $(SIMULATE_SEED) $(ARGS)
 
 mutants: install ## Would a test notice? Mutants of the judge, resumable; 55 minutes a call
 	$(TEST_ENV) $(BIN)/python -m bench.mutants $(ARGS)

@@ -100,15 +100,19 @@ def _options(
         typer.echo(context.get_help())
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
+def run(
+    arguments: Sequence[str] | None = None, *, commands: typer.Typer = app, name: str = "gonogo"
+) -> int:
     """Run one command line and return its exit code; every foreseen error is one line.
 
     Args:
-        arguments: what follows `gonogo`; default: this process's.
+        arguments: what follows `name`; default: this process's.
+        commands: what can be typed.
+        name: of the command, for its help.
     """
     given = None if arguments is None else list(arguments)
     try:
-        return int(app(args=given, prog_name="gonogo", standalone_mode=False) or Exit.OK)
+        return int(commands(args=given, prog_name=name, standalone_mode=False) or Exit.OK)
     except UsageError as error:
         err.print(usage_text(error), markup=False, highlight=False, soft_wrap=True)
         return Exit.BAD_INPUT

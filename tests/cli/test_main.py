@@ -221,7 +221,6 @@ def test_the_doctor_says_that_py_spy_is_missing() -> None:
         ("render", "k8s", "--out", "{file}"),
         ("up", "--port", "0"),
         ("demo",),
-        ("simulate", "--hours", "1", "--resume", "{file}/parts"),
     ],
 )
 def test_a_path_that_cannot_be_used_is_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
@@ -245,9 +244,3 @@ def test_a_home_that_is_no_folder_is_said(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"home       {home} is no folder: set GONOGO_HOME to one" in done.stdout
     assert gonogo(home, "status").returncode == 5
-
-
-@pytest.mark.parametrize("hours", ["inf", "nan", "1e9"])
-def test_hours_that_no_simulation_ends_are_refused(tmp_path: Path, hours: str) -> None:
-    done = gonogo(tmp_path, "simulate", "--hours", hours)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -14,11 +14,12 @@ import jsonschema
 import pytest
 import typer.main
 
-from gonogo.cli.app import app
+from gonogo.cli.app import app, run
 from gonogo.cli.client import Client
 from gonogo.cli.demo import build_result
 from gonogo.contract.output import OUTPUTS
 from gonogo.contract.schemas import schema
+from lab.command import app as simulator
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
@@ -41,6 +42,7 @@ def fits(command: str, document: Any) -> None:
 
 def test_every_command_that_has_json_has_a_schema() -> None:
     commands = dict(every_command(typer.main.get_command(app)))
+    commands["simulate"] = typer.main.get_command(simulator)
     speaking = {
         name
         for name, command in commands.items()
@@ -72,10 +74,6 @@ def every_command(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
         ("judge", ["judge", str(RUNS / "stalled")]),
         ("compare", ["compare", str(RUNS / "healthy"), str(RUNS / "stalled")]),
         ("forecast", ["forecast", "--steps", "10", "--tok-s", "1"]),
-        (
-            "simulate",
-            ["simulate", "--hours", "0.1", "--step-s", "60", "--ranks", "1", "--healthy-only"],
-        ),
         ("status", ["status"]),
         ("doctor", ["doctor"]),
         ("flags", ["flags"]),
@@ -86,6 +84,12 @@ def every_command(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
 )
 def test_without_a_service(command: str, arguments: list[str], gonogo: Gonogo) -> None:
     fits(command, gonogo(*arguments, "--json").json())
+
+
+def test_of_the_simulator(capsys: pytest.CaptureFixture[str]) -> None:
+    little = ("--hours", "0.1", "--step-s", "60", "--ranks", "1", "--healthy-only", "--json")
+    assert run(little, commands=simulator) == 0
+    fits("simulate", json.loads(capsys.readouterr().out))
 
 
 def test_with_a_service(plane: Plane, gonogo: Gonogo) -> None:

@@ -21,6 +21,7 @@ from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.judge import catalogue
 from gonogo.settings import TABLE, Setting
 from gonogo.watch.registry import REGISTRY
+from lab.command import app as simulator
 from nsa.settings import TOGGLES, Toggle
 
 ROOT = Path(__file__).parents[2]
@@ -120,6 +121,9 @@ def unknown_options(call: str) -> list[str]:
     """Options of a shown call that its command does not have; what follows `--` is another's."""
     words = re.split(r" #| \|| >| &&|;", call)[0].split()[1:]
     command: Any = typer.main.get_command(app)
+    if words[:1] == ["simulate"]:  # its options are the simulator's
+        command = typer.main.get_command(simulator)
+        words = words[1:]
     while words and words[0] in getattr(command, "commands", ()):
         command = command.commands[words.pop(0)]
     known = {name for row in command.params for name in (*row.opts, *row.secondary_opts)}

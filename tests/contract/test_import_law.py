@@ -28,7 +28,7 @@ def test_nobody_breaks_the_import_law() -> None:
 
 
 FLOORS = {
-    "gonogo/judge": ("simulate", "course", "gate", "compare", "facts"),
+    "gonogo/judge": ("course", "gate", "compare", "facts"),
     "gonogo/supervise": (
         *("follower", "keeper", "launch", "watcher"),
         *("evidence", "devices", "host", "preflight", "exit_record", "prune"),
@@ -36,7 +36,7 @@ FLOORS = {
     "worker": ("desk", "engine", "host", "metrics", "shipping"),
 }
 PACKAGES = (
-    *("service", "worker", "nsa", "gonogo/contract", "gonogo/judge", "gonogo/planning"),
+    *("service", "worker", "nsa", "lab", "gonogo/contract", "gonogo/judge", "gonogo/planning"),
     *("gonogo/supervise", "gonogo/trainer", "gonogo/cli", "gonogo/goodput", "gonogo/kubernetes"),
     *("gonogo/watch", "gonogo/ledger"),
     *("nsa/attention", "nsa/attention/gpu", "nsa/data", "nsa/model"),
@@ -60,8 +60,7 @@ def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (tree / "gonogo" / "trainer" / f"{adapter}.py").write_text(f"import {library}\n")
     (tree / "nsa" / "attention" / "hf.py").write_text("import transformers\n")
     (tree / "gonogo" / "trainer" / "position.py").write_text("")
-    simulated = tree / "gonogo" / "judge" / "simulate" / "attached.py"
-    simulated.write_text("import gonogo.trainer.position\n")
+    (tree / "lab" / "attached.py").write_text("import gonogo.trainer.position\n")
     for name in ("directory", "comparing", "catalogue", "metric_catalogue"):
         (tree / "gonogo" / "judge" / f"{name}.py").write_text("")
     return tree
@@ -90,7 +89,9 @@ FORBIDDEN = (
     ("gonogo/judge/compare", "import gonogo.judge.gate"),
     ("gonogo/judge/gate", "import gonogo.judge.compare"),
     ("gonogo/judge", "import gonogo.supervise"),
-    ("gonogo/judge/simulate", "import gonogo.trainer"),
+    ("gonogo/judge", "import lab"),
+    ("service", "import lab"),
+    ("lab", "import service"),
     ("service/db", "import service.experiments"),
     ("service/experiments", "import service.http"),
     ("service/evidence", "import service.rest"),
@@ -136,7 +137,7 @@ def test_a_forbidden_import_is_seen(broken_law: str, number: int) -> None:
 
 
 def test_the_law_covers_every_package_of_the_tree() -> None:
-    graph = grimp.build_graph("gonogo", "service", "worker", "nsa", cache_dir=None)
+    graph = grimp.build_graph("gonogo", "lab", "service", "worker", "nsa", cache_dir=None)
     for name in (
         "gonogo.contract",
         "gonogo.judge",
@@ -146,6 +147,7 @@ def test_the_law_covers_every_package_of_the_tree() -> None:
         "gonogo.goodput",
         "gonogo.kubernetes",
         "gonogo.cli",
+        "lab",
         "service",
         "worker",
         "nsa",

@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from tests.contract.recipe import run_recipe
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "gonogo", "service", "worker", "nsa")
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "gonogo", "lab", "service", "worker", "nsa")
 
 
 @pytest.fixture(scope="module")
@@ -191,14 +191,10 @@ def check_what_was_recorded(environment: Path, home: Path) -> None:
     assert "1 decision" in gonogo(environment, home, "verify")
 
 
-def test_the_wheel_alone_runs_replays_verifies_and_simulates(
-    environment: Path, tmp_path: Path
-) -> None:
+def test_the_wheel_alone_runs_replays_and_verifies(environment: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(ATTACHED)
     gonogo(environment, tmp_path, "run", "--steps", "20", "--", "python", "mine.py")
     check_what_was_recorded(environment, tmp_path)
-    little = ("--hours", "0.1", "--step-s", "1", "--ranks", "1", "--healthy-only", "--jobs", "1")
-    assert "false_halts" in gonogo(environment, tmp_path, "simulate", *little)
     assert "kind: PrometheusRule" in gonogo(environment, tmp_path, "render", "k8s")
 
 

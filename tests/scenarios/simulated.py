@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gonogo.judge.simulate import SICK, Part, Sickness, findings_of
+from lab import SICK, Part, Sickness, findings_of
 from tests.scenarios import scenario
 from tests.scenarios.scenario import Outcome, Scenario
 

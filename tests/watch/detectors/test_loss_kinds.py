@@ -9,8 +9,8 @@ import pytest
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import ResumePoint
-from gonogo.judge.simulate.losses import LOSSES
 from gonogo.watch.detectors.divergence import Divergence
+from lab.losses import LOSSES
 from tests.watch.steps import Fed, Ran, feed
 from tests.watch.streams import IDENTITY, order_of
 

@@ -8,7 +8,8 @@ import pytest
 
 from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.contract.order import Order
-from gonogo.judge.simulate import (
+from gonogo.rundir import RunDir, load_all_lines, load_record
+from lab import (
     SICK,
     STANDARD,
     Cell,
@@ -18,13 +19,12 @@ from gonogo.judge.simulate import (
     report_of,
     simulate_part,
 )
-from gonogo.judge.simulate.plan import MANY_STEPS, cells_of, pool_cells, sick_rows
-from gonogo.judge.simulate.ranks import EPOCH, Wall
-from gonogo.judge.simulate.recorded import simulate_recorded
-from gonogo.rundir import RunDir, load_all_lines, load_record
+from lab.plan import MANY_STEPS, cells_of, pool_cells, sick_rows
+from lab.ranks import EPOCH, Wall
+from lab.recorded import simulate_recorded
 
 SEED = 20_261_120
-HEALTHY = Path(__file__).parents[2] / "data" / "runs" / "healthy"
+HEALTHY = Path(__file__).parents[1] / "data" / "runs" / "healthy"
 CELLS = [
     Cell(step_s=60.0, ranks=1, hours=150.0),
     Cell(step_s=60.0, ranks=8, hours=12.0),

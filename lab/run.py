@@ -14,17 +14,17 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
 from gonogo.contract.watch import all_halt
-from gonogo.judge.simulate.habits import PLAIN, habits_of
-from gonogo.judge.simulate.losses import LOSSES, Loss
-from gonogo.judge.simulate.noise import NOISES, Noise
-from gonogo.judge.simulate.plan import Part
-from gonogo.judge.simulate.scripted import Scripted
-from gonogo.judge.simulate.scripts import Script, script_of
-from gonogo.judge.simulate.sick import SICK, Sickness
-from gonogo.judge.simulate.tally import Answer, Halt, Tally
-from gonogo.judge.simulate.training import Training
-from gonogo.judge.simulate.watcher import Watcher
 from gonogo.watch.registry import detector_names
+from lab.habits import PLAIN, habits_of
+from lab.losses import LOSSES, Loss
+from lab.noise import NOISES, Noise
+from lab.plan import Part
+from lab.scripted import Scripted
+from lab.scripts import Script, script_of
+from lab.sick import SICK, Sickness
+from lab.tally import Answer, Halt, Tally
+from lab.training import Training
+from lab.watcher import Watcher
 
 T0 = 5000.0
 SICK_STEPS = 20_000

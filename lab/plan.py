@@ -7,8 +7,8 @@ the result is the same in whatever order, and by however many processes, parts a
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gonogo.judge.simulate.sick import SICK, Sickness
 from gonogo.watch.registry import all_detectors
+from lab.sick import SICK, Sickness
 
 STEP_S = (1.0, 2.4, 25.0, 60.0)
 RANKS = (1, 2, 4, 8)

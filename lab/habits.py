@@ -6,7 +6,7 @@ Each run has some of these habits, drawn once; times are seconds.
 import random
 from dataclasses import dataclass
 
-from gonogo.judge.simulate.noise import Noise
+from lab.noise import Noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

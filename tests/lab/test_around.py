@@ -8,12 +8,12 @@ import pytest
 
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
-from gonogo.judge.simulate import STANDARD, Part, Tally, simulate_part
-from gonogo.judge.simulate.around import Cut, Load, cut_at
-from gonogo.judge.simulate.noise import NOISES
-from gonogo.judge.simulate.ranks import Rank, Wall
-from gonogo.judge.simulate.telling import Telling
-from gonogo.judge.simulate.watcher import Watcher
+from lab import STANDARD, Part, Tally, simulate_part
+from lab.around import Cut, Load, cut_at
+from lab.noise import NOISES
+from lab.ranks import Rank, Wall
+from lab.telling import Telling
+from lab.watcher import Watcher
 from tests.watch.streams import order_of
 
 SHAPES: dict[str, dict[str, Any]] = {

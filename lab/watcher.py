@@ -14,10 +14,10 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
-from gonogo.judge.simulate.around import NODE_SILENT_S, Cut, cut_at
-from gonogo.judge.simulate.noise import Noise
-from gonogo.judge.simulate.ranks import Stand, Wall, like
 from gonogo.watch.fold import fold_beats, start
+from lab.around import NODE_SILENT_S, Cut, cut_at
+from lab.noise import Noise
+from lab.ranks import Stand, Wall, like
 
 IDLE_TICK_S = 2.0
 ROUNDING_S = 1e-6

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Msg, StepSections
-from gonogo.judge.simulate.ranks import Rank
 from gonogo.trainer.position import Position
+from lab.ranks import Rank
 
 _OF_THE_LAST = frozenset({Msg.BOOT, Msg.CHECKPOINT, Msg.EVAL, Msg.DONE})
 """Messages about the last step that has ended."""

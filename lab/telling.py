@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 
 from gonogo.contract.heartbeat import Msg
-from gonogo.judge.simulate.noise import Noise
+from lab.noise import Noise
 
 _OPTIONAL = (
     "collective_seq",

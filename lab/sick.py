@@ -9,7 +9,7 @@ from typing import Any
 
 from gonogo.contract.finding import Severity
 from gonogo.contract.outcome import Detector as Name
-from gonogo.judge.simulate.scripts import Pause, Script, Who
+from lab.scripts import Pause, Script, Who
 
 ONSET_STEP = 260
 """After warm-up and baseline (20 + 200 steps), where a fault may begin at any step."""

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 
 import gonogo
 from gonogo.contract.errors import Rejected
-from gonogo.judge.simulate import Part, Tally
+from lab import Part, Tally
 
-FOLDERS = ("contract", "watch", "judge/simulate", "trainer")
+FOLDERS = ("gonogo/contract", "gonogo/timeline", "gonogo/watch", "gonogo/trainer", "lab")
 """What a simulated run goes through; a verdict is not asked for."""
 _TALLY = TypeAdapter(Tally)
 
@@ -67,7 +67,7 @@ class DoneParts:
 def _code_digest() -> str:
     """Return the SHA-256 of every module that has a say in what is found."""
     found = hashlib.sha256()
-    root = Path(gonogo.__file__).parent
+    root = Path(gonogo.__file__).parent.parent
     for path in sorted(path for name in FOLDERS for path in (root / name).rglob("*.py")):
         found.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return found.hexdigest()

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from gonogo.judge.simulate.telling import WHOLE, Telling
+from lab.telling import WHOLE, Telling
 
 Probe = Callable[..., None]
 """Tells the watcher how a rank's process is found: when, which rank, its state."""

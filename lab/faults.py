@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from gonogo.contract.tick import ProcessState
-from gonogo.judge.simulate.ranks import Probe
-from gonogo.judge.simulate.sick import Sickness
+from lab.ranks import Probe
+from lab.sick import Sickness
 
 if TYPE_CHECKING:
-    from gonogo.judge.simulate.training import Training
+    from lab.training import Training
 
 ANNOUNCED_S = 1.5
 """After which a rank has told the section in which it falls silent."""

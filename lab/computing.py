@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gonogo.contract.tick import ProcessState
-from gonogo.judge.simulate.ranks import Probe, Rank
+from lab.ranks import Probe, Rank
 
 if TYPE_CHECKING:
-    from gonogo.judge.simulate.training import Training
+    from lab.training import Training
 
 FORWARD, BACKWARD, OPTIMIZER = 0.3, 0.6, 0.1
 """Shares of a step's computing."""

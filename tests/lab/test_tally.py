@@ -2,7 +2,7 @@
 
 import pytest
 
-from gonogo.judge.simulate.tally import Answer, Halt, Tally, quantile, report_of, upper_bound
+from lab.tally import Answer, Halt, Tally, quantile, report_of, upper_bound
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ sick or recorded and perturbed), `watcher` looks at them, `tally` counts what wa
 says which runs are simulated. The same seed gives the same result, in however many parts.
 """
 
-from gonogo.judge.simulate.noise import DOUBLED, STANDARD, Noise
-from gonogo.judge.simulate.plan import Cell, Part, plan_parts
-from gonogo.judge.simulate.run import findings_of, simulate_part
-from gonogo.judge.simulate.sick import SICK, Sickness
-from gonogo.judge.simulate.tally import Tally, report_of, upper_bound
+from lab.noise import DOUBLED, STANDARD, Noise
+from lab.plan import Cell, Part, plan_parts
+from lab.run import findings_of, simulate_part
+from lab.sick import SICK, Sickness
+from lab.tally import Tally, report_of, upper_bound
 
 __all__ = [
     "DOUBLED",

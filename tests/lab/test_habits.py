@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from gonogo.contract.tick import ProcessState
-from gonogo.judge.simulate import STANDARD, Part, simulate_part
-from gonogo.judge.simulate.habits import EARLY_STEPS, PLAIN, Habits, habits_of
-from gonogo.judge.simulate.noise import NOISES
-from gonogo.judge.simulate.ranks import Rank, Wall
-from gonogo.judge.simulate.telling import Telling
-from gonogo.judge.simulate.watcher import Watcher
+from lab import STANDARD, Part, simulate_part
+from lab.habits import EARLY_STEPS, PLAIN, Habits, habits_of
+from lab.noise import NOISES
+from lab.ranks import Rank, Wall
+from lab.telling import Telling
+from lab.watcher import Watcher
 from tests.watch.streams import order_of
 
 

@@ -12,16 +12,16 @@ from dataclasses import replace
 from gonogo.contract.heartbeat import StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
-from gonogo.judge.simulate import computing, faults, interludes
-from gonogo.judge.simulate.around import Load
-from gonogo.judge.simulate.computing import BACKWARD, FORWARD, OPTIMIZER
-from gonogo.judge.simulate.habits import PLAIN, Habits
-from gonogo.judge.simulate.losses import Loss
-from gonogo.judge.simulate.noise import Noise
-from gonogo.judge.simulate.ranks import Probe, Rank, Wall
-from gonogo.judge.simulate.series import Series
-from gonogo.judge.simulate.sick import Sickness
-from gonogo.judge.simulate.telling import WHOLE, Telling, telling_of
+from lab import computing, faults, interludes
+from lab.around import Load
+from lab.computing import BACKWARD, FORWARD, OPTIMIZER
+from lab.habits import PLAIN, Habits
+from lab.losses import Loss
+from lab.noise import Noise
+from lab.ranks import Probe, Rank, Wall
+from lab.series import Series
+from lab.sick import Sickness
+from lab.telling import WHOLE, Telling, telling_of
 
 CHECKPOINT_STEPS, CHECKPOINT_S = 200, 900.0
 EVAL_STEPS, EVAL_S = 500, 3600.0

@@ -7,8 +7,8 @@ import math
 import random
 from typing import Any
 
-from gonogo.judge.simulate.losses import Loss
-from gonogo.judge.simulate.noise import Noise
+from lab.losses import Loss
+from lab.noise import Noise
 
 FIRST_LOSS = math.log(256)
 LAST_LOSS = 1.6

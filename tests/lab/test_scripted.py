@@ -12,10 +12,10 @@ import pytest
 
 import gonogo.trainer
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.judge.simulate import STANDARD, Part, simulate_part
-from gonogo.judge.simulate.noise import NOISES
-from gonogo.judge.simulate.scripted import Scripted
-from gonogo.judge.simulate.scripts import Pause, Script, When, Who, script_of
+from lab import STANDARD, Part, simulate_part
+from lab.noise import NOISES
+from lab.scripted import Scripted
+from lab.scripts import Pause, Script, When, Who, script_of
 from tests.trainer.runs import lines_of, write_order
 from tests.watch.streams import order_of
 

@@ -19,10 +19,10 @@ from gonogo.contract.heartbeat import Heartbeat, StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
 from gonogo.contract.watch import all_halt
-from gonogo.judge.simulate.noise import Noise
-from gonogo.judge.simulate.ranks import Stand, Wall
-from gonogo.judge.simulate.tally import Halt, Tally
-from gonogo.judge.simulate.watcher import Watcher
+from lab.noise import Noise
+from lab.ranks import Stand, Wall
+from lab.tally import Halt, Tally
+from lab.watcher import Watcher
 
 STRETCH_SIGMA = 0.3
 TAIL_S = 5.0

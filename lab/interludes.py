@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from gonogo.contract.tick import ProcessState
-from gonogo.judge.simulate.ranks import Probe
+from lab.ranks import Probe
 
 if TYPE_CHECKING:
-    from gonogo.judge.simulate.training import Training
+    from lab.training import Training
 
 
 def alone(run: "Training", section: str, seconds: float) -> None:

@@ -6,15 +6,15 @@ from typing import Any
 
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
-from gonogo.judge.simulate import computing
-from gonogo.judge.simulate.attached import AttachedRank
-from gonogo.judge.simulate.computing import BACKWARD, FORWARD, OPTIMIZER
-from gonogo.judge.simulate.faults import ANNOUNCED_S
-from gonogo.judge.simulate.ranks import Probe, Rank
-from gonogo.judge.simulate.scripts import UNNAMED_STALL_S, Pause, Script, When, Who
-from gonogo.judge.simulate.sick import Sickness
-from gonogo.judge.simulate.telling import WHOLE, Telling
-from gonogo.judge.simulate.training import Training
+from lab import computing
+from lab.attached import AttachedRank
+from lab.computing import BACKWARD, FORWARD, OPTIMIZER
+from lab.faults import ANNOUNCED_S
+from lab.ranks import Probe, Rank
+from lab.scripts import UNNAMED_STALL_S, Pause, Script, When, Who
+from lab.sick import Sickness
+from lab.telling import WHOLE, Telling
+from lab.training import Training
 
 UNCOUNTED = Telling(fields_left_out=frozenset({"tokens", "toks_per_s"}))
 LATCH_S = 0.002

@@ -1,0 +1,219 @@
+"""The command line of the simulator: count what the watch finds in simulated runs.
+
+Healthy runs must not be halted, sick ones must be answered. Every run has a seed of its own, so
+the result is the same for the same seed, however many processes share the work.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from enum import StrEnum
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gonogo.cli.exits import Exit
+from gonogo.cli.output import duration, err, out, print_fields, print_json, print_table, say
+from gonogo.contract.errors import Corrupt, NotFound, Rejected
+from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.records import ExitRecord
+from gonogo.rundir import RunDir, load_all_lines, load_record
+from gonogo.supervise.processes import die_with_parent
+from lab import Part, Tally, plan_parts, report_of, simulate_part
+from lab.done_parts import DoneParts
+from lab.noise import NOISES
+from lab.plan import cells_of, pool_cells
+from lab.recorded import simulate_recorded
+
+TELL_EVERY_S = 10.0
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+FIGURES = (
+    "run_hours",
+    "steps",
+    "false_halts",
+    "per_1000h",
+    "upper95_per_1000h",
+    "warnings_per_1000h",
+    "sick_runs",
+    "missed",
+)
+COPIES = 20
+"""Perturbed copies of each recorded run."""
+
+
+class NoiseName(StrEnum):
+    """How strong the noise is."""
+
+    STANDARD = "standard"
+    CALM = "calm"
+    ROUGH = "rough"
+    DOUBLED = "doubled"
+
+
+def _numbers(text: str, kind: type[int] | type[float], option: str) -> list[Any]:
+    """Return the positive numbers of a list such as `1,25`."""
+    try:
+        values = [kind(part) for part in text.split(",")]
+    except ValueError as error:
+        raise Rejected(f"{option}: expected numbers separated by commas, found {text!r}") from error
+    if not all(0 < value < 1e6 for value in values):
+        raise Rejected(f"{option}: numbers must be positive, found {text!r}")
+    return values
+
+
+@app.command()
+def simulate(
+    hours: Annotated[
+        float, typer.Option(min=0.01, max=1e6, help="Healthy run-hours to simulate.")
+    ] = 200.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 1,
+    step_s: Annotated[str, typer.Option(help="Step times in seconds.")] = "1,2.4,25,60",
+    ranks: Annotated[str, typer.Option(help="Numbers of ranks.")] = "1,2,4,8",
+    noise: Annotated[NoiseName, typer.Option(help="How strong.")] = NoiseName.STANDARD,
+    healthy_only: Annotated[bool, typer.Option(help="No sick runs.")] = False,
+    pool: Annotated[bool, typer.Option(help="The pool of `make simulate`: 20 000 hours.")] = False,
+    runs: Annotated[
+        Path | None, typer.Option(help="Runs below this that completed, perturbed.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="File of the parts that are done: go on with it.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; all cores.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Simulate runs and count false halts, misses and latencies; exit 1 on any halt or miss."""
+    steps, counts = _numbers(step_s, float, "--step-s"), _numbers(ranks, int, "--ranks")
+    cells = pool_cells() if pool else cells_of(hours, steps, counts)
+    parts = plan_parts(cells, seed=seed, noise=noise.value, healthy_only=healthy_only)
+    began = time.monotonic()
+    tally = Tally.of([*_simulated(parts, jobs, resume), *_perturbed(runs, seed, noise.value)])
+    document = {
+        "seed": seed,
+        "noise": noise.value,
+        **report_of(tally),
+        "cells": [
+            {"step_s": cell.step_s, "ranks": cell.ranks, "hours": round(cell.hours, 3)}
+            for cell in cells
+        ],
+    }
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+    err.print(f"took {duration(time.monotonic() - began)}", highlight=False)
+    sound = not document["false_halts"] and not document["missed"]
+    raise typer.Exit(Exit.OK if sound else Exit.UNEXPECTED)
+
+
+def _simulated(parts: Sequence[Part], jobs: int | None, resume: Path | None) -> list[Tally]:
+    """Return every part's tally; what `resume` holds is not redone.
+
+    The sick runs go first, which end with their answer, so that what is ended early tells of every
+    detector; then the costly parts, so that no core is left with one of them at the end.
+    """
+    jobs = jobs or os.cpu_count() or 1
+    file = None if resume is None else DoneParts(resume)
+    known = dict(file.of(parts)) if file is not None else {}
+    left = sorted((p for p in parts if p not in known), key=lambda p: (p.sick is None, -p.cost))
+    whole, done, began = sum(part.cost for part in left), 0.0, time.monotonic()
+    told, tallies = began, list(known.values())
+    for part, tally in _worked(left, min(jobs, len(left) or 1)):
+        tallies.append(tally)
+        if file is not None:
+            file.add(part, tally)
+        for halt in tally.halts:
+            err.print(f"halted: {halt}", highlight=False, markup=False, soft_wrap=True)
+        done += part.cost
+        now = time.monotonic()
+        if now - told >= TELL_EVERY_S:
+            told = now
+            left_s = (now - began) * (whole - done) / done
+            hours = sum(row.run_hours for row in tallies)
+            halts = sum(len(row.halts) for row in tallies)
+            err.print(
+                f"{len(tallies)} of {len(parts)} runs, {hours:.0f} run-hours, {halts} halted,"
+                f" about {duration(left_s)} left",
+                highlight=False,
+            )
+    return tallies
+
+
+def _worked(parts: Sequence[Part], jobs: int) -> Iterable[tuple[Part, Tally]]:
+    """Yield each part and its tally as it is done."""
+    if jobs == 1:
+        yield from ((part, simulate_part(part)) for part in parts)
+        return
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=die_with_parent
+    ) as pool:
+        running = {pool.submit(simulate_part, part): part for part in parts}
+        for future in as_completed(running):
+            yield running[future], future.result()
+
+
+def _perturbed(folder: Path | None, seed: int, noise: str) -> list[Tally]:
+    """Return the tallies of perturbed copies of the recorded healthy runs below a folder.
+
+    A halt of one that did not complete would be no false one: it is left out, and said.
+    """
+    if folder is None:
+        return []
+    recorded = [path.parent for path in sorted(folder.rglob("order.json"))]
+    if not recorded:
+        raise NotFound(f"{folder}: no run directory (no order.json below it)")
+    healthy = [path for path in recorded if _has_completed(path)]
+    if not healthy:
+        raise NotFound(f"{folder}: no run that completed (of {len(recorded)})")
+    if len(healthy) < len(recorded):
+        say(f"{len(recorded) - len(healthy)} of {len(recorded)} runs did not complete: left out")
+    tallies = []
+    for path in healthy:
+        watch = partial(simulate_recorded, _order(path), _lines(path), noise=NOISES[noise])
+        tallies += [watch(name=path.name, seed=f"{seed}/{copy}") for copy in range(COPIES)]
+    return tallies
+
+
+def _has_completed(path: Path) -> bool:
+    ended = load_record(RunDir(path).exit, ExitRecord)
+    return ended is not None and ended.reason == OutcomeCode.COMPLETED
+
+
+def _order(path: Path) -> Order:
+    order = load_record(RunDir(path).order, Order)
+    if order is None:
+        raise NotFound(f"{path}: no order.json")
+    return order
+
+
+def _lines(path: Path) -> dict[int, list[Heartbeat]]:
+    """Return the heartbeats of a run directory; lines that are none are left out."""
+    run_dir = RunDir(path)
+    lines: dict[int, list[Heartbeat]] = {}
+    for rank in run_dir.ranks():
+        for raw in load_all_lines(run_dir.heartbeat(rank)):
+            try:
+                lines.setdefault(rank, []).append(parse_heartbeat(raw))
+            except Corrupt:
+                continue
+    return lines
+
+
+def _print(document: dict[str, Any]) -> None:
+    """Print the report for people."""
+    print_fields({name: document[name] for name in FIGURES})
+    columns = ("false_halts", "warnings", "sick", "missed", "latency_p50_s", "latency_p99_s")
+    rows = (
+        [name, *("–" if row[column] is None else f"{row[column]:g}" for column in columns)]
+        for name, row in document["by_detector"].items()
+    )
+    print_table(("detector", *columns), rows)
+    for halt in document["halts"]:
+        out.print(f"halted: {halt}", highlight=False, markup=False, soft_wrap=True)
+    for miss in document["misses"]:
+        out.print(f"missed: {miss}", highlight=False, markup=False, soft_wrap=True)
