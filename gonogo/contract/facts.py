@@ -13,6 +13,7 @@ from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Verdict
+from gonogo.contract.doubt import Doubt, Effect
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.outcome import CLASS_OF, Actor, OutcomeClass, OutcomeCode, code_of
@@ -276,11 +277,6 @@ class History(Recorded):
     """What the order alone tells, of a run that was judged by itself."""
 
 
-NOT_WATCHED = "are not those watched"
-GONE = "that the watcher had read are gone"
-"""How a problem of the watch ends that says of lines that ticks tell of others."""
-
-
 class WatchFacts(Recorded):
     """Whether the run was watched, as measured."""
 
@@ -296,8 +292,6 @@ class WatchFacts(Recorded):
     longest_gap_s: float
     sealed: bool | None = None
     """Whether watch.jsonl begins with the bytes that exit.json seals; null where it seals none."""
-    problems: list[str] = Field(default_factory=list)
-    """What is wrong with the record of the watch, one sentence each."""
 
 
 class Facts(Recorded):
@@ -325,14 +319,8 @@ class Facts(Recorded):
     """Canonical digest of the device lines; null where there are none."""
     config_digest: str | None = None
     """Digest of the order's whole training configuration, computed anew."""
-    contradictions: list[str] = Field(default_factory=list)
-    """Records that contradict each other, one sentence each."""
-    unrecorded: list[str] = Field(default_factory=list)
-    """Findings of the fold that findings.jsonl lacks, and those that only the file has."""
-    unreadable: list[str] = Field(default_factory=list)
-    """Records that are there and cannot be read, one sentence each."""
-    not_observed: list[str] = Field(default_factory=list)
-    """What nothing was seen of, one sentence each."""
+    doubts: list[Doubt] = Field(default_factory=list)
+    """What is missing, contradictory or unclear; at most 20 contradictions."""
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document that a decision records."""
@@ -349,6 +337,10 @@ class Facts(Recorded):
         if self.history is not None:
             found["history"] = wire_value(self.history.model_dump(mode="json", exclude_unset=True))
         return found
+
+    def doubts_of(self, effect: Effect) -> list[Doubt]:
+        """Return the doubts that have this effect on the verdict."""
+        return [row for row in self.doubts if row.effect is effect]
 
     def latched(self) -> FindingFacts | None:
         """Return the halt finding that ended the run: the first one.

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gonogo.contract.doubt import Doubt, DoubtKind, Effect
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.facts import Facts, History, Remedy
 from gonogo.contract.finding import Finding
@@ -25,6 +26,7 @@ from gonogo.judge.facts.record import RunRecord, load_order, load_run
 from gonogo.judge.gate.history import rerun_of, with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
+from gonogo.judge.words import sentences
 from gonogo.ledger.seal import Place, append, judged
 from gonogo.ledger.sign import SigningKey
 from gonogo.planning.resolve import build_order, load_train_config, resolve_plan
@@ -101,7 +103,7 @@ def judge_directory(
         "findings": [finding.wire() for finding in findings],
         "not_observed": [
             *_elsewhere(path, order),
-            *facts.not_observed,
+            *sentences(_listed(facts)),
             *_not_compared(order),
             *_between_steps(facts),
             *_unread(record),
@@ -196,9 +198,14 @@ def _between_steps(facts: Facts) -> Iterator[str]:
         )
 
 
+def _listed(facts: Facts) -> list[Doubt]:
+    """Return the doubts that the criteria do not show: the listed ones, and unreadable records."""
+    kinds = (DoubtKind.UNREADABLE, DoubtKind.SEAL_BROKEN)
+    return [row for row in facts.doubts if row.effect is Effect.NONE or row.kind in kinds]
+
+
 def _unread(record: RunRecord) -> Iterator[str]:
-    """Yield what is there and cannot be read; lines that cannot are no facts, so only told."""
-    yield from record.unreadable
+    """Yield how many lines of heartbeat files cannot be read; they are no facts."""
     for rank, count in sorted(record.unreadable_lines.items()):
         yield f"rank {rank}: {count} lines cannot be read"
 

@@ -18,17 +18,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gonogo.contract.facts import GONE, NOT_WATCHED, ProcessExit
+from gonogo.contract.doubt import Doubt, DoubtKind
+from gonogo.contract.facts import ProcessExit
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import FileSeal, LinesSeen, Tick, WatchStart, parse_rank
 from gonogo.rundir import TICK_BYTES, RunDir, iter_lines
-from gonogo.timeline.boots import LineRecord
-from gonogo.timeline.timeline import Sink
 from gonogo.watch.brought import ByBytes, BySeq
 from gonogo.watch.device_rows import DeviceRows
-from gonogo.watch.fold import fold, start
+from gonogo.watch.fold import Sink, fold, start
+from gonogo.watch.line_record import LineRecord
 from gonogo.watch.registry import missing_detectors
 from gonogo.watch.ticks import TickChain
 from gonogo.watch.watch_state import WatchState
@@ -81,7 +81,7 @@ class WatchRecord:
     """Rank → seconds in which its processes were surely heard, without what lies between two."""
     boots: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Rank → its boots in the order in which the ticks name them."""
-    problems: tuple[str, ...] = ()
+    problems: tuple[Doubt, ...] = ()
     devices_said: DeviceRows = field(default_factory=DeviceRows)
     """What the ticks say of the devices."""
     devices: bytes = b""
@@ -160,7 +160,7 @@ class _Pass:
             self._hear(tick)
             self._compare(tick, number)
         if self._chain.last is None:
-            self._chain.say("watch.jsonl holds no tick")
+            self._chain.say(Doubt(kind=DoubtKind.WATCH_BROKEN, name="the file holds no tick"))
         self._fold_the_rest()
 
     def _hear(self, tick: Tick) -> None:
@@ -193,8 +193,8 @@ class _Pass:
             record = None if rank is None else self.state.view.lines.get(rank)
             if record is None or not _agree(record, seen):
                 if self._agrees:
-                    text = f"rank {name[:8]}: its lines up to tick {number} {NOT_WATCHED}"
-                    self._chain.say(text)
+                    kind = DoubtKind.LINES_CHANGED
+                    self._chain.say(Doubt(kind=kind, rank=rank, name="some", found=number))
                 self._agrees = False
             boot = seen.boot
             if rank is not None:
@@ -238,10 +238,10 @@ class _Pass:
     def result(self) -> tuple[WatchState, list[Finding], WatchRecord]:
         """Return the state, the findings and what the ticks amount to."""
         reaches, chain = self._reaches(), self._chain
-        if not reaches:
-            chain.say("the ticks do not reach every line")
-        for text in (*missing_detectors(self.state.view.run), *self.state.failed.values()):
-            chain.say(text)
+        for doubt in missing_detectors(self.state.view.run):
+            chain.say(doubt)
+        for name, text in self.state.failed.items():
+            chain.say(Doubt(kind=DoubtKind.DETECTOR_FAILED, name=name, found=text))
         self._count()
         record = WatchRecord(
             ticks=chain.ticks,
@@ -283,18 +283,22 @@ class _Pass:
             seen = self._last_seen.get(rank)
             if seen is not None and seen.boot == record.boot:
                 gone = seen.others - record.others()
-                if gone > 0:
-                    self._chain.say(f"rank {rank}: {gone} lines {GONE}")
-                elif gone < 0:
-                    self._chain.say(f"rank {rank}: {-gone} lines stand there that no watcher read")
-                elif seen.before != record.before():
-                    self._chain.say(f"rank {rank}: lines of an earlier boot {NOT_WATCHED}")
+                if gone < 0:
+                    self._unwatched_lines(rank, -gone)
+                elif gone > 0 or seen.before != record.before():
+                    changed = Doubt(
+                        kind=DoubtKind.LINES_CHANGED, rank=rank, name=str(gone or "some")
+                    )
+                    self._chain.say(changed)
             if sealed is None:
                 continue
             written = sealed.get(self._dir.heartbeat(rank).name)
             more = record.distinct() - (written.lines if written is not None else 0)
             if more > 0:
-                self._chain.say(f"rank {rank}: {more} lines were added after the end of the run")
+                self._unwatched_lines(rank, more)
+
+    def _unwatched_lines(self, rank: int, count: int) -> None:
+        self._chain.say(Doubt(kind=DoubtKind.LINES_UNWATCHED, rank=rank, found=count))
 
 
 def _agree(record: LineRecord, seen: LinesSeen) -> bool:

@@ -15,15 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_record
-from gonogo.timeline.timeline import Sink
 from gonogo.watch.byclock import fold_by_clock
-from gonogo.watch.fold import armed
+from gonogo.watch.fold import Sink, armed
 from gonogo.watch.guests import failure_of
 from gonogo.watch.packages import ERRORS
 from gonogo.watch.recorded import WatchRecord, fold_recorded
@@ -36,7 +36,7 @@ class Refold:
 
     state: WatchState
     findings: list[Finding]
-    not_observed: list[str]
+    not_observed: list[Doubt]
     watch: WatchRecord | None
     """What the recorded ticks amount to; None where there is no watch.jsonl."""
 
@@ -96,32 +96,34 @@ def _exit_of(run_dir: RunDir) -> ExitRecord | None:
         return None
 
 
-def not_observed(state: WatchState) -> list[str]:
-    """Return what this watch could not see, as sentences for a person."""
-    texts = []
-    if not state.watched:
-        names = ", ".join(row.name for row in state.detectors if row.probes)
-        texts.append(
-            "processes: there is no watch.jsonl, so the lines' own clocks stand for receipt and"
-            f" what needs probes is not observed ({names})"
-        )
-    world_size = state.run.order.world_size
-    silent = [str(rank) for rank in range(world_size) if rank not in state.streams]
-    if silent:
-        texts.append(f"ranks: no line of rank {', '.join(silent)}")
-    unlabelled = [str(rank) for rank, s in sorted(state.streams.items()) if not s.labelled]
-    if unlabelled:
-        texts.append(f"sections: rank {', '.join(unlabelled)} never says what it is doing")
+def not_observed(state: WatchState) -> list[Doubt]:
+    """Return what this watch could not see."""
+    found = [
+        Doubt(kind=DoubtKind.RANK_SILENT, rank=rank)
+        for rank in range(state.run.order.world_size)
+        if rank not in state.streams
+    ]
+    found += [
+        Doubt(kind=DoubtKind.SECTIONS_MISSING, rank=rank)
+        for rank, stream in sorted(state.streams.items())
+        if not stream.labelled
+    ]
+    blind = {name: "it raised an error" for name in state.failed}
     ready = armed(state)
     if not ready.get(Detector.SLOW, True):
-        texts.append("slow: no floor is ordered, and there were too few steps for a baseline")
+        blind[Detector.SLOW] = "no floor is ordered, and there were too few steps for a baseline"
     if not ready.get(Detector.NON_FINITE, True):
-        texts.append("non_finite: no line told a loss")
+        blind[Detector.NON_FINITE] = "no line records a loss"
+    if not state.watched:
+        probing = "there is no watch.jsonl, so no process was observed"
+        blind |= {row.name: probing for row in state.detectors if row.probes}
     for row in state.looking():
         try:
             text = row.missing(state.own[row.name], state.view)
         except ERRORS as error:
             text = failure_of(row.name, error)
         if text is not None:
-            texts.append(f"{row.name}: {text}")
-    return [*texts, *(f"{name}: {text}" for name, text in state.failed.items())]
+            blind[row.name] = text
+    return found + [
+        Doubt(kind=DoubtKind.DETECTOR_BLIND, name=name, found=text) for name, text in blind.items()
+    ]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.outcome import CLASS_OF, SHOWN_BY_LINES, OutcomeClass, OutcomeCode, code_of
@@ -214,15 +215,11 @@ versions = detector_names
 """For callers that are not renamed yet."""
 
 
-def missing_text(name: str) -> str:
-    """Return how the sentence begins about a detector that the order names and is not here."""
-    return f"the order names detector {name[:64]!r}, which is not installed here"
-
-
-def missing_detectors(run: Run) -> list[str]:
-    """Return one sentence for each detector that the order names and that is not installed."""
+def missing_detectors(run: Run) -> list[Doubt]:
+    """Return the detectors that the order names and that are not installed."""
     here = {row.name for row in all_detectors()}
-    return [missing_text(name) for name in sorted(run.order.detectors) if name not in here]
+    names = (name for name in sorted(run.order.detectors) if name not in here)
+    return [Doubt(kind=DoubtKind.DETECTOR_MISSING, name=name[:64]) for name in names]
 
 
 def failed_text(name: str) -> str:

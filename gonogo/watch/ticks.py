@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.device import devices_in
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import ProcessExit
 from gonogo.contract.tick import (
     FileSeal,
@@ -75,7 +76,7 @@ class TickChain:
     """Node → clock of the tick that called it silent, of those that are."""
     chained: bool = True
     longest_gap_s: float = 0.0
-    problems: list[str] = field(default_factory=list)
+    problems: list[Doubt] = field(default_factory=list)
     _previous: str | None = None
     _away_s: float = 0.0
     _back_at: float = -math.inf
@@ -87,15 +88,18 @@ class TickChain:
         """Of the last tick, and by the chain of all of them."""
         return self._previous or hashlib.sha256(b"").hexdigest()
 
-    def say(self, problem: str) -> None:
+    def say(self, problem: Doubt) -> None:
         """Take note of a shortcoming; of more than `MOST_PROBLEMS` the first ones."""
         if len(self.problems) < MOST_PROBLEMS:
             self.problems.append(problem)
 
+    def _broken(self, what: str, number: int, rank: int | None = None) -> None:
+        self.say(Doubt(kind=DoubtKind.WATCH_BROKEN, rank=rank, name=what, found=number))
+
     def miss(self, number: int) -> None:
         """Take note of a line that is no tick."""
         self.unreadable += 1
-        self.say(f"watch.jsonl: line {number} is no tick")
+        self._broken("it is no tick", number)
 
     def take(self, tick: Tick, number: int, *, beyond: bool) -> None:
         """Check a tick against the one before it, and take note of what it records.
@@ -108,18 +112,17 @@ class TickChain:
         last, self._beyond = self.last, beyond
         if tick.prev != self._previous:
             self.chained = False
-            self.say(f"watch.jsonl: tick {number} does not follow from the one before it")
+            self._broken("it does not follow from the one before it", number)
         if last is not None:
             gap_s = tick.mono - last.mono - tick.late_s
             self.longest_gap_s = max(self.longest_gap_s, gap_s)
             away_s = self._away(last.mono, tick.mono)
-            if away_s > AWAY_S:
-                self.say(f"watch.jsonl: nobody watched for {away_s:.0f} s before tick {number}")
-            elif gap_s > HOLE_S:
-                self.say(f"watch.jsonl: {gap_s:.0f} s without a tick before tick {number}")
+            if away_s > AWAY_S or gap_s > HOLE_S:
+                absent_s = away_s if away_s > AWAY_S else gap_s
+                self.say(Doubt(kind=DoubtKind.WATCH_GAP, name=str(number), found=round(absent_s)))
             if tick.mono < last.mono:
                 self.chained = False
-                self.say(f"watch.jsonl: the clock of tick {number} runs backwards")
+                self._broken("its clock runs backwards", number)
         if tick.start is not None:
             self.starts.append(tick.start)
         self._take_seals(tick, number)
@@ -155,14 +158,14 @@ class TickChain:
                 _WRITTEN_AGAIN.fullmatch(name) is not None and not ended
             )
             if not again and self.files.setdefault(name, seal) != seal:
-                self.say(f"watch.jsonl: tick {number} seals {name} again, with other bytes")
+                self._broken(f"it seals {name} again, with other bytes", number)
             self.files[name] = seal
 
     def _take_devices(self, tick: Tick, number: int) -> None:
         """Keep what a tick tells of the devices; of times long before the last tick it may not."""
         samples, last = devices_in(tick), self.last
         if last is not None and any(row.mono < last.mono - HOLE_S for row in samples):
-            self.say(f"watch.jsonl: tick {number} tells of devices what the one before it owed")
+            self._broken("its device samples are older than the tick before it", number)
         self.device_rows.take(samples)
         for sample in samples:
             self.devices += sample.digest()[:TOLD_BYTES]
@@ -192,7 +195,7 @@ class TickChain:
             end = {"code": probe.code, "signal": probe.signal}
             known = self.probes.setdefault(str(probe.rank), end)
             if known != end and self._beyond and not self._lived.get(probe.rank):
-                self.say(f"watch.jsonl: tick {number} gives rank {probe.rank} another exit")
+                self._broken("it gives the rank another exit", number, rank=probe.rank)
             self.probes[str(probe.rank)] = end
         if probe.state is ProcessState.DEAD or not self._beyond:
             self._lived[probe.rank] = probe.state is not ProcessState.DEAD

@@ -9,6 +9,7 @@ whatever else runs on its host, so nothing is known of the speed there.
 from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import digest
+from gonogo.contract.doubt import Effect
 from gonogo.contract.facts import Facts, FindingFacts
 from gonogo.contract.finding import Severity
 from gonogo.contract.hardware import hardware_profiles
@@ -26,7 +27,7 @@ def load_best_step_s(session: Session, order: Order) -> float | None:
 
 def note_speed(session: Session, run: RunRow, facts: Facts) -> None:
     """Keep the speed of a run that came to its end unsuspected, where it is the best so far."""
-    if run.order is None or facts.outcome is None or facts.contradictions:
+    if run.order is None or facts.outcome is None or facts.doubts_of(Effect.COVERAGE):
         return
     order = Order.model_validate(run.order)
     least = order.watch.implausible_speed.over_steps

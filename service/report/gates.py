@@ -11,8 +11,10 @@ from gonogo.contract.decision import (
     CriterionResult,
     Decision,
 )
+from gonogo.contract.doubt import Doubt, Effect
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.gate.diagnosis import diagnosis_named
+from gonogo.judge.words import sentences
 from service.report.text import NONE, code, inline, number, table
 from service.report.view import ReportView, RunReport
 
@@ -81,7 +83,7 @@ def left_out_text(run: RunReport) -> str | None:
 
 def not_observed(run: RunReport) -> list[str]:
     """Return what nothing was seen of, one sentence each (missing evidence is never a pass)."""
-    judged = _judged_not_observed(run.decision) or []
+    judged = _judged_not_observed(run.decision)
     if not run.ranks:
         return ["no rank wrote a heartbeat", *judged]
     found = list(judged)
@@ -100,10 +102,11 @@ def not_observed(run: RunReport) -> list[str]:
     return found
 
 
-def _judged_not_observed(decision: Decision | None) -> list[str] | None:
-    """Return what the decision's facts say that nobody saw; None where they say nothing of it."""
-    said = decision.facts.get("not_observed") if decision is not None else None
-    return [str(text) for text in said] if isinstance(said, list) else None
+def _judged_not_observed(decision: Decision | None) -> list[str]:
+    """Return what was not observed by the decision's facts."""
+    said = decision.facts.get("doubts") if decision is not None else None
+    rows = map(Doubt.model_validate, said) if isinstance(said, list) else ()
+    return sentences(row for row in rows if row.effect is Effect.NONE)
 
 
 def finding_lines(findings: Iterable[Finding], *, evidence: bool = True) -> list[str]:

@@ -11,10 +11,11 @@ import pytest
 from pydantic import BaseModel
 
 from gonogo.contract.criterion import Aggregate, Metric
+from gonogo.contract.doubt import EFFECTS, Doubt, DoubtKind
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.plan import Plan
 from gonogo.contract.yaml_text import parse_yaml
-from gonogo.judge import metric_catalogue
+from gonogo.judge import metric_catalogue, words
 from gonogo.judge.facts.measure import AGGREGATES
 from gonogo.judge.facts.metrics import METRICS, Owed
 from gonogo.planning import reference
@@ -86,6 +87,18 @@ def test_a_field_takes_the_docstring_under_it_also_from_the_class_above() -> Non
 def test_the_reference_of_metrics_is_made_from_the_code() -> None:
     made = "`make made` makes it"
     assert (ROOT / "docs/metric-reference.md").read_text() == metric_catalogue.page(), made
+
+
+def test_the_page_of_doubts_is_made_from_the_code_and_names_every_kind() -> None:
+    assert (ROOT / "docs/doubts.md").read_text() == words.page(), "`make made` makes it"
+    assert [*words.WORDS] == [*EFFECTS] == [*DoubtKind]
+
+
+@pytest.mark.parametrize("kind", DoubtKind)
+def test_every_doubt_is_a_sentence(kind: DoubtKind) -> None:
+    doubt = Doubt(kind=kind, rank=3, step=7, name="n", expected=[1, 2, 3, 4, 5], found=0.5)
+    assert words.sentence(doubt).startswith("rank 3: ")
+    assert words.sentence(Doubt(kind=kind))
 
 
 def test_every_metric_is_measured_and_says_what_it_is() -> None:

@@ -42,7 +42,7 @@ TABLE = """
 """
 
 NOTES = """
-The two kinds of speed are told apart without any identity in the lines. 38 tokens/s with 107.8 s between steps are the 4096 tokens a step that were ordered, so the speed stands, and it is below the floor of 39 tokens/s: NO_GO, whatever the other rank would have said. 847 tokens/s with 0.3 s between steps are 256 tokens a step: what ran was not the order, or the report is false. The hardware could multiply that fast, so speed alone convicts nobody: INCONCLUSIVE, with the contradiction named under `identity`.
+The two kinds of speed are told apart without any identity in the lines. 38 tokens/s with 107.8 s between steps are the 4096 tokens a step that were ordered, so the speed stands, and it is below the floor of 39 tokens/s: NO_GO, whatever the other rank would have said. 847 tokens/s with 0.3 s between steps are 256 tokens a step: what ran was not the order, or the report is false. The hardware could multiply that fast, so speed alone convicts nobody: INCONCLUSIVE, with the contradiction named under `coverage`.
 
 None of these directories can be GO. The lines carry no identity and no numbering, nobody watched, and rank 1 wrote nothing; a required criterion that certainly fails is NO_GO all the same.
 """

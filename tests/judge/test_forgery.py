@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.canonical import wire_line
+from gonogo.contract.doubt import Effect
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order, RunReason
@@ -655,35 +656,35 @@ PARTS: dict[str, tuple[str, Callable[[dict[str, Any]], Any], str]] = {
     "a rank's end": (
         "exit_node1.json",
         lambda part: part["ranks"]["1"].update(code=1),
-        "rank 1 ended with code 0 by exit.json, with code 1 by exit_node1.json",
+        "exit_node1.json",
     ),
     "its launcher's end": (
         "exit_node1.json",
         lambda part: part["agent"].update(code=1),
-        "node 1 ended badly by exit_node1.json, and exit.json says that the run completed",
+        "node 1",
     ),
     "that nothing was started": (
         "exit_node1.json",
         lambda part: part.update(refused={"reason": "x", "ended_by": "infra", "text": ""}),
-        "node 1 ended badly by exit_node1.json, and exit.json says that the run completed",
+        "node 1",
     ),
     "another run": (
         "exit_node1.json",
         lambda part: part.update(run="run_9"),
-        "exit_node1.json is of node 1 of run run_9",
+        "exit_node1.json",
     ),
     "another node": (
         "exit_node1.json",
         lambda part: part.update(node=0),
-        "exit_node1.json is of node 0 of run run_01K00000000000000000000000",
+        "exit_node1.json",
     ),
     "that nobody asked it": (
         "exit.json",
         lambda said: said["nodes"].pop("1"),
-        "exit.json says nothing of how node 1 ended",
+        "node 1",
     ),
 }
-"""What a part says, or exit.json of it, that contradicts the end → the sentence about it."""
+"""What a part says, or exit.json of it, that contradicts the end → the record that is named."""
 
 
 @pytest.mark.parametrize("what", PARTS)
@@ -701,8 +702,8 @@ def test_a_part_that_contradicts_the_end_of_all_is_no_go_however_it_is_sealed(
         save_json(copy / "exit.json", said)
     sealed_anew(copy, ticks_in(copy))
     found = load_run(copy)
-    assert facts_of(found).contradictions == [sentence]
-    assert found.unreadable == ()
+    doubts = facts_of(found).doubts_of(Effect.COVERAGE)
+    assert [(row.kind, row.name) for row in doubts] == [("exit_differs", sentence)]
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 
@@ -806,8 +807,8 @@ def test_a_node_s_preflight_that_cannot_be_read_is_no_go(
 ) -> None:
     copy = said_on_node_1(healthy["two nodes"], document)
     assert verdict_of(copy) == "INCONCLUSIVE"
-    (text,) = load_run(copy).unreadable
-    assert text.startswith("node 1: preflight.json cannot be read")
+    (doubt,) = load_run(copy).unreadable
+    assert doubt.name == "preflight/node1/preflight.json"
 
 
 def test_what_a_follower_tells_after_the_end_is_judged_by_what_is_sealed(
@@ -828,8 +829,7 @@ def test_what_a_follower_tells_after_the_end_is_judged_by_what_is_sealed(
 
 def test_a_node_whose_processes_nobody_looked_at_is_listed(healthy: dict[str, Path]) -> None:
     copy = copied(healthy["two nodes"])
-    text = "node 1: its follower was never heard, so nobody looked at its processes"
-    assert text not in facts_of(load_run(copy)).not_observed
+    assert "node_unobserved" not in kinds_of(copy)
     unseen = [
         tick.model_copy(
             update={
@@ -842,7 +842,7 @@ def test_a_node_whose_processes_nobody_looked_at_is_listed(healthy: dict[str, Pa
         for tick in ticks_in(copy)
     ]
     sealed_anew(copy, unseen)
-    assert text in facts_of(load_run(copy)).not_observed
+    assert "node_unobserved" in kinds_of(copy)
 
 
 def test_how_long_a_node_was_silent_is_listed(healthy: dict[str, Path]) -> None:
@@ -852,23 +852,28 @@ def test_how_long_a_node_was_silent_is_listed(healthy: dict[str, Path]) -> None:
     def told(place: int, state: NodeState) -> None:
         before[place] = before[place].model_copy(update={"nodes": [NodeProbe(node=1, state=state)]})
 
-    def listed() -> list[str]:
+    def listed() -> list[object]:
         sealed_anew(copy, [*before, last])
         assert verdict_of(copy) == "GO"
-        return [row for row in facts_of(load_run(copy)).not_observed if row.startswith("node 1")]
+        doubts = facts_of(load_run(copy)).doubts
+        return [row.found for row in doubts if row.kind == "node_unobserved"]
 
     told(0, NodeState.HEARD)
     told(-1, NodeState.ENDED)
     assert listed() == []
-    text = "node 1: silent for {:.0f} s; nobody looked at its processes then"
     told(3, NodeState.SILENT)
     told(4, NodeState.SILENT)
-    assert listed() == [text.format(before[-1].mono - before[3].mono)]
+    assert listed() == [round(before[-1].mono - before[3].mono)]
     told(9, NodeState.HEARD)
-    assert listed() == [text.format(before[9].mono - before[3].mono)]
+    assert listed() == [round(before[9].mono - before[3].mono)]
     told(-1, NodeState.SILENT)
     silent_s = before[9].mono - before[3].mono + last.mono - before[-1].mono
-    assert listed() == [text.format(silent_s)]
+    assert listed() == [round(silent_s)]
+
+
+def kinds_of(folder: Path) -> set[str]:
+    """The kinds of doubt about a directory."""
+    return {row.kind.value for row in facts_of(load_run(folder)).doubts}
 
 
 def _drawn(name: str) -> int:
@@ -1043,11 +1048,8 @@ def test_a_record_that_no_tick_sealed_was_added_later(name: str, healthy: dict[s
     assert verdict_of(copy) == ("GO" if name == "model.json" else "INCONCLUSIVE")
     (copy / name).write_bytes(raw)
     assert verdict_of(copy) == "INCONCLUSIVE"
-    found = load_run(copy)
-    problem = f"{name} was not there while the run was watched"
-    watch = facts_of(found).watch
-    assert watch is not None
-    assert problem in watch.problems
+    doubts = facts_of(load_run(copy)).doubts_of(Effect.WATCH)
+    assert ("file_unwatched", name) in [(row.kind, row.name) for row in doubts]
 
 
 def test_a_torn_record_that_the_last_tick_sealed_cannot_be_taken_away(
@@ -1111,7 +1113,7 @@ def test_lines_and_ticks_of_steps_added_behind_the_end_leave_no_go(tmp_path: Pat
     assert watch is not None
     assert watch.agrees
     assert watch.reaches
-    assert any("added after the end" in problem for problem in watch.problems)
+    assert "lines_unwatched" in [row.kind for row in watch.problems]
     assert verdict_of(folder) != "GO"
 
 
@@ -1121,9 +1123,8 @@ def test_one_line_more_than_exit_json_has_counted_was_added(healthy: dict[str, P
     said["heartbeats"]["heartbeat_rank0.jsonl"]["lines"] -= 1
     save_json(copy / "exit.json", said)
     sealed_anew(copy, ticks_in(copy))
-    watch = facts_of(load_run(copy)).watch
-    assert watch is not None
-    assert watch.problems == ["rank 0: 1 lines were added after the end of the run"]
+    (doubt,) = facts_of(load_run(copy)).doubts_of(Effect.WATCH)
+    assert (doubt.kind, doubt.rank, doubt.found) == ("lines_unwatched", 0, 1)
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 
@@ -1182,9 +1183,7 @@ def test_a_tick_says_how_many_lines_its_digest_is_of(other: int, healthy: dict[s
     seen = brought.lines["0"].model_copy(update={"seq": brought.lines["0"].seq + other})
     false = brought.model_copy(update={"lines": {**brought.lines, "0": seen}})
     sealed_anew(copy, [*(false if tick is brought else tick for tick in before), last])
-    watch = facts_of(load_run(copy)).watch
-    assert watch is not None
-    assert any("are not those watched" in text for text in watch.problems)
+    assert "lines_changed" in kinds_of(copy)
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 
@@ -1199,7 +1198,7 @@ def test_bytes_that_a_tick_had_read_reach_no_line_without_their_digest(
     sealed_anew(copy, [*(untold if tick is brought else tick for tick in before), last])
     watch = facts_of(load_run(copy)).watch
     assert watch is not None
-    assert (watch.reaches, watch.problems) == (False, ["the ticks do not reach every line"])
+    assert not watch.reaches
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 
@@ -1270,9 +1269,7 @@ def test_lines_put_in_front_do_not_tell_what_a_rank_never_said(
     path.write_bytes(b"".join(map(wire_line, [*put_in_front(ranks[0], 5), *lines])))
     rows = [wire_line(row.wire()) for row in replay_watch(folder)]
     (folder / "findings.jsonl").write_bytes(b"".join(rows))
-    watch = facts_of(load_run(folder)).watch
-    assert watch is not None
-    assert "rank 0: 2 lines stand there that no watcher read" in watch.problems
+    assert "lines_unwatched" in kinds_of(folder)
     assert verdict_of(folder) == "INCONCLUSIVE"
 
 
@@ -1290,9 +1287,7 @@ def test_no_other_boot_s_lines_stand_in_for_those_of_a_second_writer(tmp_path: P
     path.write_bytes(b"".join(map(wire_line, [*put_in_front(ranks[0], 5), *lines])))
     rows = [wire_line(row.wire()) for row in replay_watch(folder)]
     (folder / "findings.jsonl").write_bytes(b"".join(rows))
-    watch = facts_of(load_run(folder)).watch
-    assert watch is not None
-    assert "rank 0: lines of an earlier boot are not those watched" in watch.problems
+    assert "lines_changed" in kinds_of(folder)
     assert verdict_of(folder) == "INCONCLUSIVE"
 
 
@@ -1438,9 +1433,9 @@ def test_a_watcher_that_came_after_the_end_watched_no_run_that_began_anew(tmp_pa
     assert verdict_of(folder) == "INCONCLUSIVE"
 
 
-@pytest.mark.parametrize(("away_s", "said"), [(290.0, []), (310.0, ["nobody watched for 31"])])
+@pytest.mark.parametrize(("away_s", "said"), [(290.0, False), (310.0, True)])
 def test_a_watcher_that_was_away_for_long_did_not_watch(
-    away_s: float, said: list[str], healthy: dict[str, Path]
+    away_s: float, said: bool, healthy: dict[str, Path]
 ) -> None:
     copy = copied(healthy["two ranks"])
     *before, last = ticks_in(copy)
@@ -1451,10 +1446,7 @@ def test_a_watcher_that_was_away_for_long_did_not_watch(
     ]
     late = later[0].model_copy(update={"late_s": away_s})
     sealed_anew(copy, [*before[:half], late, *later[1:]])
-    found = load_run(copy)
-    assert found.watch is not None
-    assert [part for part in said if any(part in row for row in found.watch.problems)] == said
-    assert any("nobody watched" in row for row in found.watch.problems) == bool(said)
+    assert ("watch_gap" in kinds_of(copy)) is said
     assert verdict_of(copy) == "INCONCLUSIVE"  # its lines and its ticks have two clocks by now
 
 
@@ -1469,9 +1461,8 @@ def test_a_watcher_that_comes_and_goes_did_not_watch(healthy: dict[str, Path]) -
         clocks = {"mono": tick.mono + moved, "ts": tick.ts + moved}
         ticks.append(tick.model_copy(update={**clocks, **late}))
     sealed_anew(copy, ticks)
-    found = load_run(copy)
-    assert found.watch is not None
-    assert any("nobody watched for 40" in row for row in found.watch.problems)
+    gaps = [row.found for row in facts_of(load_run(copy)).doubts if row.kind == "watch_gap"]
+    assert any(isinstance(gap, int) and gap > 400 for gap in gaps)
 
 
 @pytest.mark.parametrize(("ago_s", "problem"), [(14.0, False), (16.0, True)])
@@ -1486,9 +1477,7 @@ def test_the_last_tick_does_not_tell_of_the_devices_past(
     sealed_anew(copy, [*before, last.model_copy(update={"observations": told})])
     with (copy / "devices.jsonl").open("ab") as stream:
         stream.write(wire_line(row))
-    found = load_run(copy)
-    assert found.watch is not None
-    assert any("what the one before it owed" in text for text in found.watch.problems) == problem
+    assert ("watch_broken" in kinds_of(copy)) is problem
     assert (verdict_of(copy) == "INCONCLUSIVE") == problem
 
 
@@ -1521,8 +1510,7 @@ def test_exit_json_and_the_ticks_agree_on_how_torchrun_ended(healthy: dict[str, 
         sealed_anew(copy, [*before, last.model_copy(update={"agent": agent})])
         assert verdict_of(copy) == verdict
         (copy / "findings.jsonl").write_bytes(b"")
-    found = facts_of(load_run(copy)).contradictions
-    assert "torchrun ended with code 0 by exit.json, with signal 15 by the watcher" in found
+    assert "exit_differs" in kinds_of(copy)
 
 
 def test_an_exit_record_of_a_rank_that_was_never_ordered_is_seen(healthy: dict[str, Path]) -> None:
@@ -1548,11 +1536,9 @@ def test_lines_of_a_rank_that_was_never_ordered_cannot_be_taken_away(
     way: str, sealed: bool, healthy: dict[str, Path]
 ) -> None:
     copy = with_rank_7(healthy["two ranks"], wire_line(FOREIGN), sealed=sealed)
-    text = "rank 7 was never ordered, and there is a record of it"
-    before = facts_of(load_run(copy))
-    assert text in before.contradictions
+    assert "rank_not_ordered" in kinds_of(copy)
     WAYS[way]("heartbeat_rank7.jsonl")(copy)
-    assert facts_of(load_run(copy)).contradictions == before.contradictions
+    assert "rank_not_ordered" in kinds_of(copy)
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 
@@ -1570,9 +1556,8 @@ def test_nothing_else_stands_in_for_lines_of_a_rank_that_was_never_ordered(
     what: str, healthy: dict[str, Path]
 ) -> None:
     copy = with_rank_7(healthy["two ranks"], wire_line(FOREIGN))
-    before = facts_of(load_run(copy)).contradictions
     (copy / "heartbeat_rank7.jsonl").write_bytes(OF_ITS_OWN[what])
-    assert facts_of(load_run(copy)).contradictions == before
+    assert "rank_not_ordered" in kinds_of(copy)
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 

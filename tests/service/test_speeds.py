@@ -16,7 +16,7 @@ from service.experiments.speeds import load_best_step_s, note_speed
 from tests.service.conftest import Plane
 
 HEALTHY = json.loads(
-    (Path(__file__).parents[1] / "data" / "decisions" / "v2_healthy.json").read_text()
+    (Path(__file__).parents[1] / "data" / "decisions" / "healthy.json").read_text()
 )["facts"]
 
 
@@ -103,7 +103,7 @@ def test_code_and_driver_may_differ(plane: Plane) -> None:
         facts_of(0.0),
         facts_of(0.5, steps=19),
         facts_of(0.5, ranks=1),
-        facts_of(0.5, contradictions=["two writers"]),
+        facts_of(0.5, doubts=[{"kind": "two_writers"}]),
         facts_of(0.5, outcome={"code": "stalled", "actor": "watchdog", "class": "policy"}),
         facts_of(0.5, outcome=None),
     ],

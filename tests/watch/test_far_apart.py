@@ -42,8 +42,8 @@ def test_either_may_be_ahead_by_hundreds_of_steps() -> None:
     for times_s in ((1.0, 2.5), (2.5, 1.0)):
         seen = watch(apart(times_s, losses), interval_s=1.0)
         assert seen.findings == []
-        assert len(seen.state.view.steps.waiting) <= 256
-        assert seen.state.view.steps.last > 260
+        assert len(seen.state.steps.waiting) <= 256
+        assert seen.state.steps.last > 260
 
 
 @pytest.mark.parametrize("times_s", [(1.0, 2.5), (2.5, 1.0)])
@@ -54,7 +54,7 @@ def test_what_the_first_rank_tells_is_watched(times_s: tuple[float, float]) -> N
     seen = watch(apart(times_s, vanishing), interval_s=1.0)
     assert [(halt.detector, halt.step) for halt in seen.halts] == [("gradients", 303)]
     again = load_state(seen.state.run.order, dump_state(seen.state))
-    assert again.view.steps == seen.state.view.steps
+    assert again.steps == seen.state.steps
 
 
 def test_one_of_them_says_nothing_of_the_speed_of_all() -> None:
@@ -63,7 +63,7 @@ def test_one_of_them_says_nothing_of_the_speed_of_all() -> None:
 
     seen = watch(apart((6.0, 0.1), told, seconds=600.0), interval_s=1.0)
     assert seen.findings == []
-    assert seen.state.view.steps.last > 90
+    assert seen.state.steps.last > 90
 
 
 def test_what_was_forgotten_at_a_restart_keeps_no_later_step_from_being_whole() -> None:
@@ -78,9 +78,9 @@ def test_what_was_forgotten_at_a_restart_keeps_no_later_step_from_being_whole() 
         rank.say("boot")
     seen = watch(world.steps(20, step_s=0.1))
     assert seen.halts == []
-    assert seen.state.view.steps.last == 120
-    assert seen.state.view.steps.given_up == 100
-    assert seen.state.view.steps.waiting == {}
+    assert seen.state.steps.last == 120
+    assert seen.state.steps.given_up == 100
+    assert seen.state.steps.waiting == {}
 
 
 @pytest.mark.parametrize("burst_s", [0.0, 60.0])

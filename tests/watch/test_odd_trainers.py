@@ -12,13 +12,14 @@ import pytest
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.contract.tick import Tick
-from gonogo.timeline.advance import absorb
-from gonogo.timeline.lines import Arrival
-from gonogo.timeline.rank import RankStream
-from gonogo.timeline.steps import Ranks, Steps
 from gonogo.watch import dump_state, load_state, refold, snapshot
+from gonogo.watch.absorb import absorb
+from gonogo.watch.lines import Arrival
 from gonogo.watch.registry import versions
 from gonogo.watch.series import Look, Series
+from gonogo.watch.steps import Steps
+from gonogo.watch.stream import RankStream
+from gonogo.watch.view import Run, View
 from tests.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch
 
 USERS = "train.py"
@@ -116,7 +117,7 @@ def test_what_it_tells_of_its_steps_is_watched() -> None:
     """Step by step, each with its own numbers and its own time, its last one with the end."""
     world = with_progress_alone(world_of(300).steps(60, step_s=1.0).steps(240, loss=9.0))
     seen = []
-    steps = Steps()
+    steps, run = Steps(), Run(order=world.order)
     tick = Tick(n=1, mono=0.0, ts=0.0, interval_s=1.0)
     streams: dict[int, RankStream] = {}
     for said in sorted(
@@ -125,8 +126,8 @@ def test_what_it_tells_of_its_steps_is_watched() -> None:
         beat = parse_heartbeat(said.raw)
         own = streams.get(beat.rank) or RankStream(rank=beat.rank)
         streams[beat.rank] = absorb(own, beat, said.mono, Arrival.NEW)
-        ranks = Ranks(world.order.world_size, streams)
-        seen += steps.take(beat, streams[beat.rank], ranks, tick)
+        view = View(run=run, streams=streams)
+        seen += steps.take(beat, streams[beat.rank], view, tick)
     assert [step.step for step in seen] == list(range(1, 301))
     assert {step.loss() for step in seen[60:]} == {9.0}
     assert seen[30].median_s() == pytest.approx(1.01, rel=0.05)
@@ -602,9 +603,9 @@ def test_numbers_that_come_while_the_next_step_goes_on_count(style: str) -> None
     seen = watch(changed(numbers_later(world_of(2000).steps(300, step_s=2.0))))
     assert seen.halts == []
     assert {stream.loss for stream in seen.state.streams.values()} == {2.5}
-    assert len(seen.state.view.steps.waiting) <= 1
+    assert len(seen.state.steps.waiting) <= 1
     again = load_state(seen.state.run.order, dump_state(seen.state))
-    assert again.view.steps.late == seen.state.view.steps.late == {0: 1, 1: 1}
+    assert again.steps.late == seen.state.steps.late == {0: 1, 1: 1}
 
 
 def numbers_behind(world: World, by: int, after: str = "step_start") -> World:
@@ -638,10 +639,10 @@ def test_numbers_that_come_some_steps_later_count(by: int, after: str) -> None:
     assert [(halt.detector, halt.step) for halt in found.halts] == [("gradients", 33)]
     seen = watch(numbers_behind(world_of(2000).steps(100, step_s=2.0), by, after))
     assert seen.halts == []
-    assert seen.state.view.steps.last >= 100 - by - 1
+    assert seen.state.steps.last >= 100 - by - 1
     again = load_state(seen.state.run.order, dump_state(seen.state))
-    assert again.view.steps == seen.state.view.steps
-    assert {len(rows) for rows in again.view.steps.bare.values()} <= {by, by + 1}
+    assert again.steps == seen.state.steps
+    assert {len(rows) for rows in again.steps.bare.values()} <= {by, by + 1}
 
 
 def naming_nothing(raw: bytes) -> bytes | None:

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 
 from gonogo.contract.canonical import added, rounded
 from gonogo.contract.criterion import LEARNED, Metric
+from gonogo.contract.doubt import DoubtKind, Effect
 from gonogo.contract.facts import Facts, Measure, MeasureRow
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.rules import Rules
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.ran import Ran, build_ran
-from gonogo.judge.facts.facts import MADE_TWICE
 from gonogo.judge.facts.measure import MAX_BLOCKS, PARTIAL_SHARE
 from gonogo.judge.facts.metrics import metric_row
+from gonogo.judge.words import sentence, sentences
 from gonogo.watch.mean import mean_of
 
 SMALLEST, LARGEST = 1e-100, 1e100
@@ -121,7 +122,9 @@ def build_unit(
         window=_later(measure.window, more, rows[0]),
         samples=min(ours.samples for ours in series),
         ran=build_ran(facts, rules, order),
-        made_twice=tuple(row for row in facts.not_observed if row.startswith(MADE_TWICE)),
+        made_twice=tuple(
+            sentences(row for row in facts.doubts if row.kind is DoubtKind.STEPS_REPEATED)
+        ),
         shown={
             metric: mean
             for metric in question.told
@@ -151,10 +154,9 @@ def _unfit(facts: Facts, rules: Rules) -> str | None:
     halt = facts.latched()
     if halt is not None:
         return f"it was halted: {halt.detector}"
-    if facts.contradictions:
-        return f"its records contradict each other: {facts.contradictions[0]}"
-    if facts.unreadable:
-        return f"not all of its records are there as they were: {facts.unreadable[0]}"
+    doubts = facts.doubts_of(Effect.COVERAGE)
+    if doubts:
+        return f"its records contradict each other: {sentence(doubts[0])}"
     return _other_tokens(facts, rules)
 
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from gonogo.contract.device import DeviceSample
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import FileSeal
@@ -42,6 +43,7 @@ exit.json is a fact of its own. Any other record that is there and that no tick 
 
 DEVICES = "devices.jsonl"
 _CHUNK = 2**20
+_UNREADABLE = DoubtKind.UNREADABLE
 
 
 class SmallFiles:
@@ -64,16 +66,16 @@ class SmallFiles:
         raw = self._raw(path)
         return None if raw is None else parse_record(path.name, raw, model)
 
-    def try_record(self, path: Path, model: type[_M], unreadable: list[str]) -> _M | None:
+    def try_record(self, path: Path, model: type[_M], unreadable: list[Doubt]) -> _M | None:
         """Return a small record; one that cannot be read is named and counts as missing."""
         try:
             return self.record(path, model)
         except (Corrupt, OSError) as error:
-            unreadable.append(unreadable_text(path.name, error))
+            unreadable.append(unreadable_doubt(path.name, error))
             return None
 
     def seals(
-        self, ranks: Iterable[int], unreadable: list[str], more: Iterable[str] = ()
+        self, ranks: Iterable[int], unreadable: list[Doubt], more: Iterable[str] = ()
     ) -> dict[str, FileSeal]:
         """Return the seal of every small file that is there; one that cannot be read is named.
 
@@ -90,14 +92,14 @@ class SmallFiles:
                 found[name] = seal
         return found
 
-    def seal(self, path: Path, unreadable: list[str]) -> FileSeal | None:
+    def seal(self, path: Path, unreadable: list[Doubt]) -> FileSeal | None:
         """Return the seal of a small file; None where it is missing or cannot be read."""
         try:
             raw = self._raw(path)
         except (Corrupt, OSError) as error:
-            sentence = unreadable_text(path.name, error)
-            if sentence not in unreadable:
-                unreadable.append(sentence)
+            doubt = unreadable_doubt(path.name, error)
+            if doubt not in unreadable:
+                unreadable.append(doubt)
             return None
         if raw is None:
             return None
@@ -119,6 +121,17 @@ def unreadable_text(name: str, error: Exception) -> str:
     """Return the sentence about a record that is there and cannot be read; without its path."""
     why = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{name}: ")
     return f"{name} cannot be read: {why}"
+
+
+def unreadable_doubt(name: str, error: Exception) -> Doubt:
+    """Return the doubt about a record that exists and cannot be read."""
+    why = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{name}: ")
+    return Doubt(kind=DoubtKind.UNREADABLE, name=name, found=why)
+
+
+def broken_seal(name: str) -> Doubt:
+    """Return the doubt about a file that is not the one that exit.json seals."""
+    return Doubt(kind=DoubtKind.SEAL_BROKEN, name=name)
 
 
 def watch_seal_holds(
@@ -143,7 +156,7 @@ def check_findings_seal(
     run_dir: RunDir,
     exit_record: ExitRecord | None,
     compared: Sequence[bytes],
-    unreadable: list[str],
+    unreadable: list[Doubt],
 ) -> None:
     """Name findings.jsonl when it does not begin with the bytes that exit.json seals.
 
@@ -160,7 +173,7 @@ def check_findings_seal(
     raw = _sealed_bytes(run_dir.findings, seal)
     lines = [] if raw is None else raw[: raw.rfind(b"\n") + 1].splitlines()
     if raw is None or [*compared[: len(lines)]] != lines:
-        unreadable.append("findings.jsonl is not the one that exit.json seals")
+        unreadable.append(broken_seal("findings.jsonl"))
 
 
 def _sealed_bytes(path: Path, seal: FileSeal) -> bytes | None:
@@ -223,7 +236,7 @@ class DeviceLines:
     """Samples that ticks carry and the file does not hold."""
 
 
-def read_devices(run_dir: RunDir, told: bytes, unreadable: list[str]) -> DeviceLines:
+def read_devices(run_dir: RunDir, told: bytes, unreadable: list[Doubt]) -> DeviceLines:
     """Return what devices.jsonl holds, and what of it is gone.
 
     A line that is no sample is counted and named. Lines that no tick carries are none that are
@@ -240,7 +253,7 @@ def read_devices(run_dir: RunDir, told: bytes, unreadable: list[str]) -> DeviceL
         try:
             check_whole(path)
         except OSError as error:
-            unreadable.append(unreadable_text(DEVICES, error))
+            unreadable.append(unreadable_doubt(DEVICES, error))
         bad = 0
         for raw in filter(bytes.strip, iter_lines(path)):  # a blank line tells nothing
             try:
@@ -248,9 +261,9 @@ def read_devices(run_dir: RunDir, told: bytes, unreadable: list[str]) -> DeviceL
             except ValidationError:
                 bad += 1
         if bad:
-            unreadable.append(f"{DEVICES}: {bad} lines cannot be read")
+            unreadable.append(Doubt(kind=_UNREADABLE, name=DEVICES, found=f"{bad} lines"))
     elif lexists(path):
-        unreadable.append(f"{DEVICES} cannot be read: it is no file")
+        unreadable.append(Doubt(kind=_UNREADABLE, name=DEVICES, found="it is no file"))
     held = {digest[:TOLD_BYTES] for digest in seen} if told else set()
     carried = {told[at : at + TOLD_BYTES] for at in range(0, len(told), TOLD_BYTES)}
     return DeviceLines(

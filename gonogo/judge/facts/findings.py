@@ -13,8 +13,9 @@ from os.path import lexists
 
 from pydantic import ValidationError
 
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.finding import Finding, Severity
-from gonogo.judge.facts.files import unreadable_text
+from gonogo.judge.facts.files import unreadable_doubt
 from gonogo.rundir import RunDir, load_all_lines
 
 
@@ -23,12 +24,14 @@ class Compared:
     """The findings that count, and how the file differs from the fold."""
 
     findings: tuple[Finding, ...]
-    differences: tuple[str, ...]
+    differences: tuple[Doubt, ...]
     lines: tuple[bytes, ...] = ()
     """Of findings.jsonl, as they were compared."""
 
 
-def compare_findings(run_dir: RunDir, folded: Iterable[Finding], unreadable: list[str]) -> Compared:
+def compare_findings(
+    run_dir: RunDir, folded: Iterable[Finding], unreadable: list[Doubt]
+) -> Compared:
     """Return the findings of the fold, with the halts that only the file has.
 
     Args:
@@ -41,24 +44,23 @@ def compare_findings(run_dir: RunDir, folded: Iterable[Finding], unreadable: lis
     lines = _read_lines(run_dir, unreadable) or []
     recorded = _parse(lines, unreadable)
     known = {row.key for row in recorded}
-    texts = [f"findings.jsonl lacks {_told(row)}" for key, row in found.items() if key not in known]
+    differences = [_difference(None, row) for key, row in found.items() if key not in known]
     for row in recorded:
         key, mine = row.key, found.get(row.key)
         if mine is None:
-            texts.append(f"findings.jsonl has {_told(row)}, which the fold does not find")
+            differences.append(_difference(row, None))
             if row.severity is Severity.HALT:
                 counted[key] = row
         elif _essence(mine) != _essence(row):
-            texts.append(f"findings.jsonl has {_told(row)} where the fold finds {_told(mine)}")
+            differences.append(_difference(row, mine))
             if row.severity is Severity.HALT and mine.severity is not Severity.HALT:
                 counted[f"{key} as recorded"] = row
     more = [row for key, row in counted.items() if key not in found]
     findings = as_found(found.values(), more)
-    differences = tuple(dict.fromkeys(texts))
-    return Compared(findings=findings, differences=differences, lines=tuple(lines))
+    return Compared(findings=findings, differences=tuple(differences), lines=tuple(lines))
 
 
-def load_findings(run_dir: RunDir, unreadable: list[str] | None = None) -> list[Finding] | None:
+def load_findings(run_dir: RunDir, unreadable: list[Doubt] | None = None) -> list[Finding] | None:
     """Return the recorded findings, or None when there is no findings.jsonl.
 
     Args:
@@ -70,17 +72,17 @@ def load_findings(run_dir: RunDir, unreadable: list[str] | None = None) -> list[
     return None if lines is None else _parse(lines, problems)
 
 
-def _read_lines(run_dir: RunDir, unreadable: list[str]) -> list[bytes] | None:
+def _read_lines(run_dir: RunDir, unreadable: list[Doubt]) -> list[bytes] | None:
     if not lexists(run_dir.findings):
         return None
     try:
         return load_all_lines(run_dir.findings)
     except OSError as error:
-        unreadable.append(unreadable_text("findings.jsonl", error))
+        unreadable.append(unreadable_doubt("findings.jsonl", error))
         return []
 
 
-def _parse(lines: Iterable[bytes], unreadable: list[str]) -> list[Finding]:
+def _parse(lines: Iterable[bytes], unreadable: list[Doubt]) -> list[Finding]:
     found, bad = [], 0
     for line in filter(bytes.strip, lines):  # a blank line tells nothing
         try:
@@ -88,7 +90,8 @@ def _parse(lines: Iterable[bytes], unreadable: list[str]) -> list[Finding]:
         except ValidationError:
             bad += 1
     if bad:
-        unreadable.append(f"findings.jsonl: {bad} lines cannot be read")
+        what = f"{bad} lines"
+        unreadable.append(Doubt(kind=DoubtKind.UNREADABLE, name="findings.jsonl", found=what))
     return found
 
 
@@ -96,9 +99,17 @@ def _essence(row: Finding) -> tuple[object, ...]:
     return row.detector, row.severity, row.rank, row.section, row.step
 
 
-def _told(row: Finding) -> str:
-    where = "" if row.rank is None else f" on rank {row.rank}"
-    return f"{row.detector} ({row.severity}){where}"
+def _difference(recorded: Finding | None, folded: Finding | None) -> Doubt:
+    row = recorded or folded
+    assert row is not None
+    return Doubt(
+        kind=DoubtKind.FINDING_DIFFERS,
+        rank=row.rank,
+        step=row.step,
+        name=row.detector,
+        expected=None if folded is None else folded.severity.value,
+        found=None if recorded is None else recorded.severity.value,
+    )
 
 
 def by_time(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 from gonogo.contract.canonical import rounded
 from gonogo.contract.criterion import Aggregate, Criterion, Metric
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.metrics import (
     METRICS,
     MetricRow,
     Owed,
-    failed_text,
     metric_row,
     slope,
 )
 from gonogo.judge.facts.steps import RankSteps
 from gonogo.watch.mean import mean_of
-from gonogo.watch.packages import ERRORS
+from gonogo.watch.packages import ERRORS, failure
 
 Pairs = Sequence[tuple[int, float]]
 
@@ -173,7 +173,7 @@ def build_measure(
     criterion: Criterion,
     ranks: Mapping[int, RankSteps],
     rules: Rules,
-    failures: list[str] | None = None,
+    failures: list[Doubt] | None = None,
 ) -> Measure:
     """Return what a criterion sees, per rank that wrote anything; without its package, nothing.
 
@@ -184,8 +184,7 @@ def build_measure(
         criterion: what is asked.
         ranks: rank → its steps.
         rules: of the run.
-        failures: is given a sentence where another package's metric raises an error, which then
-            tells nothing of any rank.
+        failures: receives a doubt where another package's metric raises an error.
     """
     row = metric_row(criterion.metric)
     is_ours = criterion.metric in METRICS
@@ -205,9 +204,12 @@ def build_measure(
     except ERRORS as error:
         if is_ours:
             raise
-        text = failed_text(criterion.metric, error)
         if failures is not None:
-            failures.append(text)
+            failures.append(
+                Doubt(
+                    kind=DoubtKind.METRIC_FAILED, name=str(criterion.metric), found=failure(error)
+                )
+            )
         measured = {}
     return Measure(window=said, ranks=measured)
 

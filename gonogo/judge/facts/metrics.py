@@ -20,7 +20,7 @@ from gonogo.judge.facts import samples
 from gonogo.judge.facts.samples import Samples
 from gonogo.judge.facts.steps import RankSteps, Span
 from gonogo.watch.mean import mean_of
-from gonogo.watch.packages import failure, load_points
+from gonogo.watch.packages import load_points
 
 Statistic = Callable[[Sequence[tuple[int, float]], Rules], float]
 
@@ -321,8 +321,3 @@ def metric_names() -> list[str]:
 def absent_text(name: str) -> str:
     """Return the sentence about a metric that nothing here can measure."""
     return f"the metric {name!r} is of a package that is not installed here"
-
-
-def failed_text(name: str, error: BaseException) -> str:
-    """Return the sentence about another package's metric that raised an error."""
-    return f"{name}: the metric of another package failed: {failure(error)}"

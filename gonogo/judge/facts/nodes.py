@@ -7,15 +7,16 @@ is looked at here. Where a release that sealed neither wrote exit.json, nothing 
 
 from collections.abc import Iterable
 
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.node import NodeExit
 from gonogo.contract.records import ExitRecord, Preflight
 from gonogo.contract.tick import parse_rank
-from gonogo.judge.facts.files import SmallFiles, begins_with
-from gonogo.rundir import RunDir
+from gonogo.judge.facts.files import SmallFiles, begins_with, broken_seal
+from gonogo.rundir import RunDir, preflight_name
 
 
 def load_parts(
-    run_dir: RunDir, small: SmallFiles, exit_record: ExitRecord | None, unreadable: list[str]
+    run_dir: RunDir, small: SmallFiles, exit_record: ExitRecord | None, unreadable: list[Doubt]
 ) -> dict[int, NodeExit]:
     """Return node → how its part ended, of those that exit.json seals.
 
@@ -30,21 +31,22 @@ def load_parts(
     for name, seals in sorted((sealed or {}).items()):
         node = parse_rank(name)
         if node is None:
-            unreadable.append(f"exit.json: {name[:16]!r} is no node")
+            why = f"{name[:16]!r} is no node"
+            unreadable.append(Doubt(kind=DoubtKind.UNREADABLE, name="exit.json", found=why))
             continue
         path, lines = run_dir.node_exit(node), run_dir.node_watch(node)
         part = small.try_record(path, NodeExit, unreadable)
         if part is not None:
             found[node] = part
         if small.seal(path, unreadable) != seals.exit:
-            unreadable.append(f"{path.name} is not the one that exit.json seals")
+            unreadable.append(broken_seal(path.name))
         if seals.watch.bytes and not begins_with(lines, seals.watch):
-            unreadable.append(f"{lines.name} is not the one that exit.json seals")
+            unreadable.append(broken_seal(lines.name))
     return found
 
 
 def load_preflights(
-    run_dir: RunDir, small: SmallFiles, nodes: Iterable[int], unreadable: list[str]
+    run_dir: RunDir, small: SmallFiles, nodes: Iterable[int], unreadable: list[Doubt]
 ) -> dict[int, Preflight]:
     """Return node → what was checked there before the launch.
 
@@ -56,9 +58,11 @@ def load_preflights(
     """
     found = {}
     for node in nodes:
-        problems: list[str] = []
+        problems: list[Doubt] = []
         row = small.try_record(run_dir.preflight_of(node), Preflight, problems)
-        unreadable.extend(f"node {node}: {text}" for text in problems)
+        unreadable += [
+            doubt.model_copy(update={"name": preflight_name(node)}) for doubt in problems
+        ]
         if row is not None:
             found[node] = row
     return found

@@ -8,13 +8,14 @@ what the distance between its lines says, and a report that differs from it is a
 """
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from pydantic import ValidationError
 
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import Heartbeat, Msg, parse_object
@@ -27,6 +28,7 @@ from gonogo.judge.facts.spacing import (
     advancing,
     find_spacing,
     observe_speed,
+    predecessor_doubt,
     unseen_speed,
 )
 
@@ -49,7 +51,7 @@ class Read:
     beats: dict[int, tuple[Heartbeat, ...]]
     unreadable: dict[int, int]
     findings: tuple[Finding, ...]
-    not_observed: tuple[str, ...]
+    not_observed: tuple[Doubt, ...]
     spacings: dict[int, Spacing]
     """Rank → the distances between its progress lines, where there are two."""
 
@@ -210,30 +212,23 @@ def _observe_silence(
 
 def _blind_spots(
     beats: Mapping[int, tuple[Heartbeat, ...]], order: Order | None, exit_record: ExitRecord | None
-) -> tuple[str, ...]:
+) -> Iterator[Doubt]:
     said = {beat.msg for stream in beats.values() for beat in stream}
     steps = [beat.step for stream in beats.values() for beat in advancing(stream)]
     strides = [after - before for before, after in pairwise(steps)]
-    texts = [
-        "identity: the lines do not say which model, data or code ran",
-        "coverage: the lines carry no boot and no seq, so a lost line leaves no trace",
-        "sections: the lines do not say what a rank was doing, so a hang has no place",
-        "process states: no watcher looked (no watch.jsonl), so a stopped or dead rank is not seen",
-        "preflight: nothing is recorded",
-    ]
-    if exit_record is None:
-        texts.append("end: there is no exit.json, so nobody knows how the run ended")
+    yield predecessor_doubt("identity", "the lines do not record which model, data or code ran")
+    yield predecessor_doubt("coverage", "the lines have no boot and no seq: a lost one is unknown")
+    yield predecessor_doubt("sections", "the lines do not record what a rank was doing")
+    missing = ["watch.jsonl", "preflight.json"] + ["exit.json"] * (exit_record is None)
+    for name in missing:
+        yield Doubt(kind=DoubtKind.RECORD_MISSING, name=name)
     if Msg.STEP_START not in said:
-        texts.append("step_start: never said, so step times rest on the distance between lines")
+        yield predecessor_doubt("step_start", "step times are the distance between lines")
     if strides and statistics.median(strides) > 1:
-        texts.append(f"steps between: a line comes every {statistics.median(strides):g} steps only")
+        every = f"a line comes every {statistics.median(strides):g} steps only"
+        yield predecessor_doubt("single steps", every)
     if order is None:
-        ranks = ", ".join(str(rank) for rank in sorted(beats))
-        texts.append(f"other ranks: only rank {ranks} wrote lines, and no order says how many ran")
-    else:
-        texts += [
-            f"rank {rank}: it wrote no line"
-            for rank in range(order.world_size)
-            if not beats.get(rank)
-        ]
-    return tuple(texts)
+        yield Doubt(kind=DoubtKind.RECORD_MISSING, name="order.json")
+    for rank in range(order.world_size) if order is not None else ():
+        if not beats.get(rank):
+            yield Doubt(kind=DoubtKind.RANK_SILENT, rank=rank)

@@ -11,6 +11,7 @@ from os.path import lexists
 from pathlib import Path
 
 from gonogo.contract.canonical import canonical_bytes, wire_line
+from gonogo.contract.doubt import Doubt
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.facts import ProcessExit
 from gonogo.contract.finding import Finding
@@ -25,6 +26,7 @@ from gonogo.judge.facts.files import (
     check_findings_seal,
     find_kept,
     read_devices,
+    unreadable_doubt,
     unreadable_text,
     watch_seal_holds,
 )
@@ -35,8 +37,8 @@ from gonogo.judge.facts.predecessor import is_predecessor, read_predecessor
 from gonogo.judge.facts.steps import RankSteps, build_rank_steps, share_apart
 from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir, check_whole, iter_lines, preflight_name
-from gonogo.timeline.lines import Arrival
 from gonogo.watch import has_arrived, refold, watch_on
+from gonogo.watch.lines import Arrival
 from gonogo.watch.recorded import BootRecord, WatchRecord, boots_of
 
 MARKS = (".HALT", ".kill")
@@ -66,7 +68,7 @@ class RunRecord:
     model: ModelRecord | None = None
     findings: tuple[Finding, ...] = ()
     """Those of the fold, and halts that only the file knows."""
-    unrecorded: tuple[str, ...] = ()
+    unrecorded: tuple[Doubt, ...] = ()
     watch: WatchRecord | None = None
     watch_sealed: bool | None = None
     """Whether watch.jsonl begins as exit.json says; None where exit.json does not say."""
@@ -81,10 +83,10 @@ class RunRecord:
     """Ranks that were never ordered whose heartbeat file is the one that exit.json seals."""
     predecessor: bool = False
     """Whether the lines are the predecessor's, which show less."""
-    unreadable: tuple[str, ...] = ()
+    unreadable: tuple[Doubt, ...] = ()
     unreadable_lines: Mapping[int, int] = field(default_factory=dict)
-    not_observed: tuple[str, ...] = ()
-    """What these files cannot show, one sentence each."""
+    not_observed: tuple[Doubt, ...] = ()
+    """What these files cannot show."""
 
 
 class _Steps:
@@ -121,7 +123,7 @@ def _load_run(path: Path, now: float | None, order: Order | None) -> RunRecord:
     run_dir = RunDir(path)
     files = SmallFiles(run_dir)
     order = load_order(run_dir, files) or order
-    unreadable: list[str] = []
+    unreadable: list[Doubt] = []
     ranks = [rank for rank in run_dir.ranks() if _is_file(run_dir.heartbeat(rank), unreadable)]
     exit_record = files.try_record(run_dir.exit, ExitRecord, unreadable)
     if is_predecessor(iter_lines(run_dir.heartbeat(rank)) for rank in ranks):
@@ -168,7 +170,7 @@ def _load_run(path: Path, now: float | None, order: Order | None) -> RunRecord:
         marks=tuple(name for name in MARKS if lexists(path / name)),
         strays=tuple(rank for rank in run_dir.ended_ranks() if rank not in ranks),
         kept=find_kept(run_dir, exit_record, range(order.world_size) if order is not None else ()),
-        unreadable=tuple(dict.fromkeys(unreadable)),
+        unreadable=_distinct(unreadable),
     )
 
 
@@ -202,16 +204,20 @@ class _Small:
     model: ModelRecord | None = None
 
 
-def _is_file(path: Path, unreadable: list[str]) -> bool:
+def _is_file(path: Path, unreadable: list[Doubt]) -> bool:
     """Say whether a growing file can be opened; one that cannot be read to its end is named."""
     if not lexists(path):
         return False
     try:
         check_whole(path)
     except OSError as error:
-        unreadable.append(unreadable_text(path.name, error))
+        unreadable.append(unreadable_doubt(path.name, error))
         return False
     return True
+
+
+def _distinct(doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
+    return tuple({doubt.model_dump_json(): doubt for doubt in doubts}.values())
 
 
 def _present(rows: Mapping[int, RankExit | None]) -> dict[int, RankExit]:
@@ -321,7 +327,7 @@ def _load_predecessor(
     order: Order | None,
     exit_record: ExitRecord | None,
     now: float | None,
-    unreadable: list[str],
+    unreadable: list[Doubt],
 ) -> RunRecord:
     lines = {rank: list(iter_lines(run_dir.heartbeat(rank))) for rank in ranks}
     read = read_predecessor(lines, order, exit_record, now)

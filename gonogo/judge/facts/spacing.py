@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.heartbeat import Heartbeat, Msg
@@ -145,25 +146,27 @@ def _speed_finding(
     )
 
 
-def unseen_speed(spacings: Mapping[int, Spacing], order: Order | None) -> Iterator[str]:
-    """Yield what the distances between lines say of speed, and what they leave open."""
+def unseen_speed(spacings: Mapping[int, Spacing], order: Order | None) -> Iterator[Doubt]:
+    """Yield what the distances between lines show of speed, and what they leave open."""
     tokens = order.identity.tokens_per_step if order is not None else None
     for rank, spacing in sorted(spacings.items()):
-        every = f"rank {rank} takes {spacing.median_s:.4g} s a step, the mean between two lines"
+        every = f"{spacing.median_s:.4g} s a step, the mean between two lines"
         if order is None or not tokens:
             implied = spacing.implied_tokens
             of = "" if implied is None else (
-                f"; the {spacing.reported_tok_s:.4g} tokens/s that it reports would mean"
+                f"; the reported {spacing.reported_tok_s:.4g} tokens/s would mean"
                 f" {implied:.0f} tokens a step"
             )  # fmt: skip
-            yield f"tokens: {every}; nobody recorded how many tokens that is{of}"
+            yield predecessor_doubt("tokens", f"{every}; nobody recorded how many tokens{of}", rank)
             continue
         tok_s = tokens / spacing.median_s
-        yield f"single steps: {every}; {tokens} ordered tokens make that {tok_s:.5g} tokens/s"
         share = hardware_share(order, tok_s)
-        if share is not None and share <= 1.0:
-            could = f"{100 * share:.2g} % of what profile {order.profile} can multiply"
-            yield (
-                f"model size: {tok_s:.5g} tokens/s of the ordered model would be {could}, which"
-                " rules no model out"
-            )
+        of = "" if share is None or share > 1.0 else (
+            f", {100 * share:.2g} % of what profile {order.profile} can multiply"
+        )  # fmt: skip
+        yield predecessor_doubt("speed", f"{every}: {tok_s:.5g} tokens/s{of}", rank)
+
+
+def predecessor_doubt(name: str, found: str, rank: int | None = None) -> Doubt:
+    """Return what the predecessor's lines do not record."""
+    return Doubt(kind=DoubtKind.PREDECESSOR, rank=rank, name=name, found=found)

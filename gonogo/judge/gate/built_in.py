@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
+from gonogo.contract.doubt import Effect
 from gonogo.contract.facts import BootFacts, Facts, Missing
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.plan import NEVER_WAIVED
@@ -29,6 +30,7 @@ from gonogo.judge.gate.answers import (
     told,
     unequal,
 )
+from gonogo.judge.words import sentence
 
 Check = Callable[[Facts, Rules], Iterator[Said]]
 
@@ -112,9 +114,6 @@ def identity(facts: Facts, rules: Rules) -> Iterator[Said]:
         text = "; ".join(told(row) for row in mismatches[:3])
         yield FAIL, {row.name: row.found for row in mismatches}, text
     yield from _order_holds(facts, rules)
-    if facts.source == "predecessor":
-        for text in facts.contradictions:
-            yield INCONCLUSIVE, None, text
     for rank in rules.ranks():
         yield from _rank_identity(facts, rules, rank)
     yield from _watched_order(facts, rules)
@@ -196,7 +195,8 @@ def coverage(facts: Facts, rules: Rules) -> Iterator[Said]:
         yield INCONCLUSIVE, None, UNKNOWN_ORDER
         return
     if facts.source == "predecessor":
-        yield INCONCLUSIVE, None, "the lines carry no seq, so a lost one leaves no trace"
+        yield from _doubtful(facts, Effect.COVERAGE)
+        yield INCONCLUSIVE, None, "the lines have no seq, so a lost one leaves no trace"
         return
     if rules.steps is None:
         yield UNTOLD, None, "nobody said how many steps are owed"
@@ -204,11 +204,15 @@ def coverage(facts: Facts, rules: Rules) -> Iterator[Said]:
         yield INCONCLUSIVE, None, "no step was owed, so none could be seen"
     for rank in rules.ranks():
         yield from _rank_coverage(facts, rank)
-    for text in facts.unreadable:
-        yield INCONCLUSIVE, len(facts.unreadable), text
-    for text in facts.contradictions:
-        yield INCONCLUSIVE, len(facts.contradictions), f"records contradict each other: {text}"
+    yield from _doubtful(facts, Effect.COVERAGE)
     yield PASS, None, "every line of every rank and step is there"
+
+
+def _doubtful(facts: Facts, effect: Effect) -> Iterator[Said]:
+    """Every doubt of this effect: the records do not prove what they say."""
+    doubts = facts.doubts_of(effect)
+    for doubt in doubts:
+        yield INCONCLUSIVE, len(doubts), sentence(doubt)
 
 
 def _rank_coverage(facts: Facts, rank: int) -> Iterator[Said]:
@@ -272,8 +276,6 @@ def no_halt_finding(facts: Facts, rules: Rules) -> Iterator[Said]:
     if halted is not None:
         yield halted
     yield from _watched(facts)
-    for text in facts.unrecorded:
-        yield INCONCLUSIVE, len(facts.unrecorded), text
     yield PASS, 0, f"no halt among {len(facts.findings)} findings"
 
 
@@ -284,8 +286,7 @@ def _watched(facts: Facts) -> Iterator[Said]:
         return
     if not watch.starts:
         yield INCONCLUSIVE, None, "no tick says which run was watched"
-    for text in watch.problems:
-        yield INCONCLUSIVE, len(watch.problems), text
+    yield from _doubtful(facts, Effect.WATCH)
     if not watch.chained:
         yield INCONCLUSIVE, None, "the ticks are not one chain"
     if not watch.reaches:

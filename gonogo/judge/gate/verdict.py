@@ -5,17 +5,15 @@ everywhere: fail > error > inconclusive > pass. A run that did not complete is j
 of its outcome alone; its gate is evaluated and shown, and does not decide.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gonogo.contract.criterion import LEARNED, Criterion, GateSeverity, Metric
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
-from gonogo.contract.facts import GONE, NOT_WATCHED, Facts, History, Measure
+from gonogo.contract.doubt import IN_WEIGHTS, DoubtKind
+from gonogo.contract.facts import Facts, History, Measure
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
-from gonogo.judge.facts import learning
-from gonogo.judge.facts.contradictions import TRAINED_AS
 from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
 from gonogo.judge.gate.built_in import (
     COVERAGE,
@@ -42,8 +40,6 @@ from gonogo.judge.gate.history import (
 )
 from gonogo.judge.gate.made_up import evaluate_made_up
 from gonogo.judge.gate.settling import SETTLED_BY_RUNS
-
-_TWO_THINGS = re.compile(rf"rank \d+ {TRAINED_AS} ")
 
 EXCHANGED = "exit.json"
 """What a run has failed, besides criteria, whose end is not the one that its watcher saw."""
@@ -173,7 +169,7 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
     if facts.exit is not None and facts.exit.sealed is False:
         found.append(EXCHANGED)
     other = evaluate_built_in(IDENTITY, facts, rules).outcome is CriterionOutcome.FAIL
-    if other or any(map(_TWO_THINGS.match, facts.contradictions)):
+    if other or _has(facts, DoubtKind.IDENTITY_CHANGED):
         found.append(IDENTITY)
     if _learnt_nothing(facts, rules):
         found.append(COVERAGE)
@@ -187,14 +183,17 @@ def _learnt_nothing(facts: Facts, rules: Rules) -> bool:
     Of one that was ended before half of its own, later ones may have said otherwise, but of what is
     wrong at any step.
     """
-    if any(row.endswith(learning.RAISED) for row in facts.contradictions):
+    if _has(facts, DoubtKind.NEGATIVE_RATE):
         return True
     last = max((row.last_step for row in facts.ranks.values()), default=0)
     made = last - rules.first_step + 1
     if not rules.known or 2 * made < len(rules.owed_steps()):
         return False
-    told = (*learning.IN_WEIGHTS, *learning.UNEVALUATED)
-    return any(row.endswith(told) for row in facts.contradictions)
+    return _has(facts, *IN_WEIGHTS)
+
+
+def _has(facts: Facts, *kinds: DoubtKind) -> bool:
+    return any(row.kind in kinds for row in facts.doubts)
 
 
 def _numbers_of(measure: Measure) -> Measure:
@@ -239,7 +238,7 @@ def _has_other_lines(facts: Facts) -> bool:
         return False
     if watch.sealed is False or (ended.sealed and not watch.reaches):
         return True
-    return bool(watch.sealed) and any(row.endswith((NOT_WATCHED, GONE)) for row in watch.problems)
+    return bool(watch.sealed) and _has(facts, DoubtKind.LINES_CHANGED)
 
 
 def _leaves_open(name: str, row: Criterion, facts: Facts, rules: Rules) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.criterion import Metric
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
@@ -16,6 +17,7 @@ from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.measure import block_means, build_measure
 from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.words import sentence
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import exit_record, finding, record_of, with_gate
 
@@ -49,10 +51,10 @@ def test_a_healthy_run_brings_its_blocks_after_the_warm_up() -> None:
 
 
 def test_a_unit_tells_which_steps_were_made_in_place_of_others() -> None:
-    told = "gone back: from step 9 to step 5 of 12; the gate saw the steps that were made last"
-    facts = FACTS.model_copy(update={"not_observed": [*FACTS.not_observed, told]})
+    doubt = Doubt(kind=DoubtKind.STEPS_REPEATED, rank=0, expected=12, found=[9])
+    facts = FACTS.model_copy(update={"doubts": [*FACTS.doubts, doubt]})
     measures = {"loss": build_measure(LOSS.criteria()[0], record_of().ranks, RULES)}
-    for seen, said in ((FACTS, ()), (facts, (told,))):
+    for seen, said in ((FACTS, ()), (facts, (sentence(doubt),))):
         unit = build_unit("r", seen, RULES, measures, LOSS)
         assert isinstance(unit, Unit)
         assert unit.made_twice == said
@@ -111,13 +113,15 @@ def test_a_campaign_compares_no_loss_of_a_run_s_last_steps_with_one_of_all(
 
 
 def test_a_run_of_which_a_record_was_changed_is_no_unit() -> None:
-    facts = FACTS.model_copy(update={"unreadable": ["exit_node1.json is not the one"]})
+    facts = FACTS.model_copy(
+        update={"doubts": [Doubt(kind=DoubtKind.SEAL_BROKEN, name="exit_node1.json")]}
+    )
     record = record_of()
     measures = {str(row.metric): build_measure(row, record.ranks, RULES) for row in LOSS.criteria()}
     assert isinstance(build_unit("r", FACTS, RULES, measures, LOSS), Unit)
     found = build_unit("r", facts, RULES, measures, LOSS)
     assert isinstance(found, NoUnit)
-    assert found.why.endswith("as they were: exit_node1.json is not the one")
+    assert "exit_node1.json" in found.why
 
 
 def test_a_run_that_told_of_other_tokens_than_were_ordered_is_no_unit() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from gonogo.contract.doubt import Doubt
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.judge.facts.contradictions import find_contradictions
@@ -22,11 +24,16 @@ def beat(seq: int, mono: float = 0.0, msg: str = "alive", **fields: Any) -> Hear
 
 def told(
     ranks: dict[int, list[Heartbeat]], order: Order | None = ORDER, **fields: Any
-) -> list[str]:
-    """What is said of a run with these lines."""
+) -> list[Doubt]:
+    """The contradictions of a run with these lines."""
     steps = {rank: build_rank_steps(beats) for rank, beats in ranks.items()}
     record = RunRecord(order=order, ranks=steps, **fields)
     return find_contradictions(record, build_rules(order))
+
+
+def seen(doubts: Iterable[Doubt]) -> list[tuple[str, int | None]]:
+    """Kind and rank of each doubt."""
+    return [(row.kind.value, row.rank) for row in doubts]
 
 
 def steps_that(*says: dict[str, Any]) -> list[Heartbeat]:

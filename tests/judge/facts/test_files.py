@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.device import DeviceSample
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.facts.files import (
@@ -91,9 +92,9 @@ def test_findings_jsonl_that_is_another_one_is_named(
     run_dir = RunDir(tmp_path)
     if raw is not None:
         run_dir.findings.write_bytes(raw)
-    unreadable: list[str] = []
+    unreadable: list[Doubt] = []
     check_findings_seal(run_dir, sealing(findings=seal), (raw or b"").splitlines(), unreadable)
-    assert unreadable == ["findings.jsonl is not the one that exit.json seals"] * named
+    assert [row.name for row in unreadable] == ["findings.jsonl"] * named
     check_findings_seal(run_dir, None, [], [])
 
 
@@ -113,7 +114,7 @@ def test_findings_jsonl_that_was_another_one_while_it_was_compared_is_named(
     RunDir(tmp_path).findings.write_bytes(TICKS + b"three\n")
     known = sealing(findings=seal_of(TICKS + b"th"))  # a line without its end is none yet
     check_findings_seal(RunDir(tmp_path), known, compared, said := [])
-    assert said == ["findings.jsonl is not the one that exit.json seals"] * named
+    assert [row.name for row in said] == ["findings.jsonl"] * named
 
 
 def sample(mono: float) -> DeviceSample:
@@ -123,7 +124,7 @@ def sample(mono: float) -> DeviceSample:
 def test_device_samples_count_once_and_those_that_ticks_carry_are_looked_for(
     tmp_path: Path,
 ) -> None:
-    run_dir, unreadable = RunDir(tmp_path), list[str]()
+    run_dir, unreadable = RunDir(tmp_path), list[Doubt]()
     first, second, third = (sample(mono) for mono in (1.0, 2.0, 3.0))
     lines = [first, second, first]
     raw = b"\n".join(row.model_dump_json().encode() for row in lines)
@@ -132,17 +133,17 @@ def test_device_samples_count_once_and_those_that_ticks_carry_are_looked_for(
     found = read_devices(run_dir, told, unreadable)
     seen = b"".join(sorted(row.digest() for row in (first, second)))
     assert (found.digest, found.gone) == (hashlib.sha256(seen).hexdigest(), 1)
-    assert unreadable == ["devices.jsonl: 2 lines cannot be read"]
+    assert [(row.name, row.found) for row in unreadable] == [("devices.jsonl", "2 lines")]
 
 
 def test_without_devices_jsonl_all_that_ticks_carry_is_gone(tmp_path: Path) -> None:
-    unreadable: list[str] = []
+    unreadable: list[Doubt] = []
     found = read_devices(RunDir(tmp_path), sample(1.0).digest()[:TOLD_BYTES], unreadable)
     assert (found.digest, found.gone, unreadable) == (None, 1, [])
     (tmp_path / "devices.jsonl").mkdir()
     found = read_devices(RunDir(tmp_path), b"", unreadable)
     assert (found.digest, found.gone) == (None, 0)
-    assert unreadable == ["devices.jsonl cannot be read: it is no file"]
+    assert [row.found for row in unreadable] == ["it is no file"]
 
 
 def test_small_files_that_are_there_are_sealed_and_one_that_cannot_be_read_is_named_once(
@@ -151,9 +152,10 @@ def test_small_files_that_are_there_are_sealed_and_one_that_cannot_be_read_is_na
     (tmp_path / "order.json").write_bytes(b"{}")
     (tmp_path / "exit_rank1.json").write_bytes(b"[]")
     (tmp_path / "model.json").mkdir()
-    unreadable = ["model.json cannot be read: Is a directory"]
+    said = Doubt(kind=DoubtKind.UNREADABLE, name="model.json", found="Is a directory")
+    unreadable = [said]
     found = SmallFiles(RunDir(tmp_path)).seals((0, 1), unreadable)
     assert found == {"order.json": seal_of(b"{}"), "exit_rank1.json": seal_of(b"[]")}
-    assert unreadable == ["model.json cannot be read: Is a directory"]
-    SmallFiles(RunDir(tmp_path)).seals((), said := [])
-    assert said == unreadable
+    assert unreadable == [said]
+    SmallFiles(RunDir(tmp_path)).seals((), again := [])
+    assert again == unreadable

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.contract.doubt import Doubt
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector
 from gonogo.judge.facts.findings import as_found, by_time, compare_findings, load_findings
@@ -16,7 +17,6 @@ HALT = finding(Detector.STALL, rank=1, section="data", step=8)
 WARN = finding(Detector.STALL, Severity.WARN, rank=1, section="data", step=8).model_copy(
     update={"key": HALT.key}
 )
-LOST = "stall (halt) on rank 1"
 
 
 def recorded(path: Path, *rows: Finding) -> RunDir:
@@ -29,32 +29,32 @@ def recorded(path: Path, *rows: Finding) -> RunDir:
     ("file", "fold", "counted", "differences"),
     [
         ([HALT], [HALT], [HALT], []),
-        ([], [HALT], [HALT], [f"findings.jsonl lacks {LOST}"]),
-        ([HALT], [], [HALT], [f"findings.jsonl has {LOST}, which the fold does not find"]),
+        ([], [HALT], [HALT], [("halt", None)]),
+        ([HALT], [], [HALT], [(None, "halt")]),
         (
             [WARN],
             [],
             [],
-            ["findings.jsonl has stall (warn) on rank 1, which the fold does not find"],
+            [(None, "warn")],
         ),
         (
             [HALT],
             [WARN],
             [WARN, HALT],
-            [f"findings.jsonl has {LOST} where the fold finds stall (warn) on rank 1"],
+            [("warn", "halt")],
         ),
         (
             [WARN],
             [HALT],
             [HALT],
-            [f"findings.jsonl has stall (warn) on rank 1 where the fold finds {LOST}"],
+            [("halt", "warn")],
         ),
         # of two halts with one key that of the fold counts
         (
             [HALT.model_copy(update={"rank": None})],
             [HALT],
             [HALT],
-            [f"findings.jsonl has stall (halt) where the fold finds {LOST}"],
+            [("halt", "halt")],
         ),
         # when it was told, and in which words, is no difference
         ([HALT.model_copy(update={"at": 9.0, "text": "-"})], [HALT], [HALT], []),
@@ -64,13 +64,14 @@ def test_what_counts_and_what_differs(
     file: list[Finding],
     fold: list[Finding],
     counted: list[Finding],
-    differences: list[str],
+    differences: list[tuple[str | None, str | None]],
     tmp_path: Path,
 ) -> None:
-    unreadable: list[str] = []
+    unreadable: list[Doubt] = []
     found = compare_findings(recorded(tmp_path, *file), fold, unreadable)
     assert sorted(found.findings, key=str) == sorted(counted, key=str)
-    assert (list(found.differences), unreadable) == (differences, [])
+    assert [(row.expected, row.found) for row in found.differences] == differences
+    assert unreadable == []
 
 
 def test_without_the_file_there_are_those_of_the_fold(tmp_path: Path) -> None:
@@ -82,15 +83,15 @@ def test_lines_that_are_no_findings_are_counted(tmp_path: Path) -> None:
     run_dir = recorded(tmp_path, HALT)
     with run_dir.findings.open("a") as stream:
         stream.write("\n\nno finding\n{}\n")
-    unreadable: list[str] = []
+    unreadable: list[Doubt] = []
     assert load_findings(run_dir, unreadable) == [HALT]
-    assert unreadable == ["findings.jsonl: 2 lines cannot be read"]
+    assert [(row.name, row.found) for row in unreadable] == [("findings.jsonl", "2 lines")]
     assert load_findings(run_dir) == [HALT]
 
 
 def test_a_file_that_cannot_be_opened_holds_none(tmp_path: Path) -> None:
     RunDir(tmp_path).findings.mkdir()
-    unreadable: list[str] = []
+    unreadable: list[Doubt] = []
     assert load_findings(RunDir(tmp_path), unreadable) == []
     assert len(unreadable) == 1
 

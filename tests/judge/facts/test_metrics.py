@@ -15,12 +15,12 @@ from gonogo.contract.facts import MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.judge.facts.devices import lay_over
-from gonogo.judge.facts.facts import not_observed
 from gonogo.judge.facts.measure import build_measure, needed_share
 from gonogo.judge.facts.metrics import METRICS, slope
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.facts.spacing import Spacing
 from gonogo.judge.facts.steps import build_rank_steps
+from gonogo.judge.facts.unobserved import find_unobserved
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import STEPS, TOKENS, Rank, healthy_ranks, order_of
 from tests.judge.runs import facts_of, judged, record_of, with_gate
@@ -385,8 +385,8 @@ def test_of_tokens_that_may_be_those_of_the_whole_run_nobody_knows_the_speed(
     steps = build_rank_steps(lines)
     measures = {"c": build_measure(criterion, {0: steps}, rules)}
     assert measures["c"].ranks["0"].value == speed
-    said = not_observed(RunRecord(order=order, ranks={0: steps}), rules, measures)
-    assert any("rise with every step" in row for row in said) == (speed is None)
+    doubts = find_unobserved(RunRecord(order=order, ranks={0: steps}), rules, measures)
+    assert any("rise with every step" in str(row.found) for row in doubts) == (speed is None)
 
 
 @pytest.mark.parametrize(

@@ -130,33 +130,31 @@ def test_all_that_the_hardware_can_multiply_is_possible_and_more_is_not(
     found = observed(None, order)
     assert [row.threshold for row in found] == [pytest.approx(32 / 1.5)] * beyond
     spacings = {0: Spacing(step_s={1: 128.0}, reported_tok_s=None)}
-    texts = list(unseen_speed(spacings, order))
-    said = [text.partition(":")[0] for text in texts]
-    assert said == ["single steps", *["model size"] * (not beyond)]
-    assert beyond or "would be 1e+02 % of what" in texts[-1]
+    (doubt,) = unseen_speed(spacings, order)
+    assert doubt.name == "speed"
+    assert ("1e+02 % of what" in str(doubt.found)) is not beyond
 
 
 def test_a_small_share_is_told_in_percent() -> None:
     spacings = {0: Spacing(step_s={1: 128.0}, reported_tok_s=None)}
-    text = list(unseen_speed(spacings, ordered(params=int(WHOLE / 80))))[-1]
-    assert "would be 1.2 % of what" in text
+    (doubt,) = unseen_speed(spacings, ordered(params=int(WHOLE / 80)))
+    assert "1.2 % of what" in str(doubt.found)
 
 
 @pytest.mark.parametrize("order", [None, ordered(tokens=None)], ids=["no order", "no tokens"])
 def test_without_ordered_tokens_there_is_no_speed(order: Order | None) -> None:
-    for told, words in ((None, ""), (2.0, "2 tokens/s that it reports would mean 256 tokens")):
+    for told, words in ((None, ""), (2.0, "reported 2 tokens/s would mean 256 tokens")):
         spacings = {0: Spacing(step_s={1: 128.0}, reported_tok_s=told)}
-        (text,) = unseen_speed(spacings, order)
-        assert text.startswith("tokens: rank 0 takes 128 s a step")
-        assert "nobody recorded how many tokens that is" in text
-        assert words in text
-        assert ("reports" in text) is (told is not None)
+        (doubt,) = unseen_speed(spacings, order)
+        assert (doubt.rank, doubt.name) == (0, "tokens")
+        assert words in str(doubt.found)
+        assert ("reported" in str(doubt.found)) is (told is not None)
 
 
 def test_a_model_of_unknown_size_has_no_share() -> None:
     spacings = {0: Spacing(step_s={1: 128.0}, reported_tok_s=None)}
-    (text,) = unseen_speed(spacings, ordered(params=None))
-    assert text.startswith("single steps")
+    (doubt,) = unseen_speed(spacings, ordered(params=None))
+    assert "%" not in str(doubt.found)
 
 
 def test_one_line_tells_no_speed() -> None:
@@ -216,7 +214,7 @@ def test_without_a_plan_the_implied_tokens_are_said_and_nothing_is_measured(tmp_
     lines = predecessor_lines(steps=300, step_s=0.3, tok_s=847.0, log_every=20)
     save_lines(tmp_path / "run", lines)
     found = judge_directory(tmp_path / "run")
-    (text,) = [text for text in found["not_observed"] if text.startswith("tokens:")]
+    (text,) = [text for text in found["not_observed"] if "tokens:" in text]
     assert "0.3 s a step" in text
     assert "254 tokens a step" in text
     assert found["findings"] == []

@@ -10,6 +10,7 @@ import pytest
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.decision import CriterionResult, Verdict
+from gonogo.contract.doubt import EFFECTS, Doubt, DoubtKind, Effect
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import ProcessExit
 from gonogo.contract.finding import Severity
@@ -23,6 +24,7 @@ from gonogo.judge.gate.answers import Unequal, told
 from gonogo.judge.gate.built_in import evaluate_built_in
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
+from gonogo.judge.words import sentence
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from tests.data.make_runs import STEPS, Rank, healthy_ranks, order_of
@@ -385,7 +387,6 @@ def test_nobody_watching_is_not_the_same_as_no_finding() -> None:
     ("part", "changes", "text"),
     [
         ("watch", {"starts": []}, "no tick says which run was watched"),
-        ("watch", {"problems": ["one", "two"]}, "one"),
         ("watch", {"chained": False}, "the ticks are not one chain"),
         ("watch", {"reaches": False}, "the ticks do not reach every line"),
         ("watch", {"sealed": False}, "watch.jsonl is not the one that exit.json seals"),
@@ -465,10 +466,10 @@ def test_torchrun_itself_has_to_leave_with_0(end: dict[str, int]) -> None:
 
 def test_a_difference_between_the_fold_and_findings_jsonl_does_not_pass() -> None:
     order = order_of()
-    text = "findings.jsonl lacks stall (suspect) on rank 1"
-    facts = facts_of(record_of(order)).model_copy(update={"unrecorded": [text]})
+    doubt = Doubt(kind=DoubtKind.FINDING_DIFFERS, rank=1, name="stall", expected="suspect")
+    facts = facts_of(record_of(order)).model_copy(update={"doubts": [doubt]})
     found = evaluate_built_in("no_halt_finding", facts, build_rules(order))
-    assert (found.outcome, found.evidence) == ("inconclusive", text)
+    assert (found.outcome, found.evidence) == ("inconclusive", sentence(doubt))
 
 
 def test_before_the_end_nothing_is_sealed_yet() -> None:
@@ -527,8 +528,8 @@ def test_what_failed_is_never_waived() -> None:
     [
         ("completed", {"exit": None}),
         ("no_halt_finding", {"watch": None}),
-        ("coverage", {"contradictions": ["two of them"]}),
-        ("coverage", {"unreadable": ["findings.jsonl: garbage"]}),
+        ("coverage", {"doubts": [Doubt(kind=DoubtKind.TWO_WRITERS)]}),
+        ("coverage", {"doubts": [Doubt(kind=DoubtKind.UNREADABLE, name="findings.jsonl")]}),
     ],
 )
 def test_a_waiver_excuses_what_was_not_told_and_nothing_else(
@@ -542,15 +543,14 @@ def test_a_waiver_excuses_what_was_not_told_and_nothing_else(
     assert (found.outcome, found.severity) == ("inconclusive", "required")
 
 
-@pytest.mark.parametrize(
-    ("source", "outcome"), [("gonogo", "pass"), ("predecessor", "inconclusive")]
-)
-def test_only_of_a_predecessor_a_contradiction_says_nothing_sure_of_its_identity(
-    source: str, outcome: str
-) -> None:
-    changes = {"source": source, "contradictions": ["two of them"]}
-    facts = facts_of(record_of()).model_copy(update=changes)
-    assert evaluate_built_in("identity", facts, build_rules(order_of())).outcome == outcome
+@pytest.mark.parametrize("kind", DoubtKind)
+def test_each_kind_of_doubt_has_the_effect_that_its_table_names(kind: DoubtKind) -> None:
+    facts = facts_of(record_of()).model_copy(update={"doubts": [Doubt(kind=kind)]})
+    judgement = judge(facts, build_rules(order_of()))
+    effect = EFFECTS[kind]
+    assert judgement.verdict == ("GO" if effect is Effect.NONE else "INCONCLUSIVE")
+    if effect is not Effect.NONE:
+        assert outcomes(judgement)[effect] == "inconclusive"
 
 
 def test_who_tells_some_losses_and_not_others_hides_something() -> None:

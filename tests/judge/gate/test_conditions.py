@@ -9,6 +9,7 @@ import pytest
 
 from gonogo.contract.criterion import ADDED_CRITERIA
 from gonogo.contract.decision import Condition, ConditionState, Decision, Verdict
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order
 from gonogo.contract.rules import Rules
@@ -145,7 +146,7 @@ def test_a_run_that_is_no_evidence_meets_nothing(lacking: str) -> None:
     rules, facts = judged_by("extended", waiting=rows)
     assert len(settle(rows, facts, rules)) == 1
     assert settle(rows, facts.model_copy(update={lacking: None}), rules) == []
-    told = facts.model_copy(update={"contradictions": ["two processes wrote at the same time"]})
+    told = facts.model_copy(update={"doubts": [Doubt(kind=DoubtKind.TWO_WRITERS)]})
     assert settle(rows, told, rules) == []
 
 

@@ -335,22 +335,21 @@ def test_what_the_keeper_found_in_the_log_of_the_first_rank_that_failed_counts()
 
 
 @pytest.mark.parametrize(
-    ("version", "act", "outcome", "decides"),
+    ("act", "outcome", "decides"),
     [
-        (4, "at_checkpoint", "non_finite", "non_finite"),
-        (4, "at_checkpoint", "resource_limit", "memory_leak"),
-        (4, "at_checkpoint", "preempted", "memory_leak"),
-        (4, "now", "non_finite", "memory_leak"),
-        (3, "at_checkpoint", "non_finite", "memory_leak"),
+        ("at_checkpoint", "non_finite", "non_finite"),
+        ("at_checkpoint", "resource_limit", "memory_leak"),
+        ("at_checkpoint", "preempted", "memory_leak"),
+        ("now", "non_finite", "memory_leak"),
     ],
 )
 def test_a_halt_that_waited_did_not_end_what_another_has_ended(
-    version: int, act: str, outcome: str, decides: str
+    act: str, outcome: str, decides: str
 ) -> None:
     document = facts_with(outcome).wire()
     waits = {"detector": "memory_leak", "severity": "halt", "act": act}
     later = {"detector": "non_finite", "severity": "halt", "act": "now", "step": 12}
-    facts = Facts.model_validate({**document, "v": version, "findings": [waits, later]})
+    facts = Facts.model_validate({**document, "findings": [waits, later]})
     found = facts.latched()
     assert found is not None
     assert found.detector == decides

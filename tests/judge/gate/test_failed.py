@@ -10,6 +10,7 @@ import pytest
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.decision import Condition
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.order import UnpassedRun
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.judge.facts.facts import build_facts
@@ -304,7 +305,7 @@ def test_a_run_that_is_gone_on_with_is_told_with_what_it_came_to(
     assert unpassed_criteria(None) == []
 
 
-OTHER = "rank 0: its lines up to tick 3 are not those watched"
+OTHER = DoubtKind.LINES_CHANGED
 
 
 @pytest.mark.parametrize(
@@ -313,9 +314,8 @@ OTHER = "rank 0: its lines up to tick 3 are not those watched"
         (True, True, True, None, False),
         (True, True, False, None, True),
         (True, False, True, None, True),
-        (None, True, False, "the ticks do not reach every line", False),  # he left before its end
+        (None, True, False, DoubtKind.LINES_UNWATCHED, False),  # he left before its end
         (None, True, False, OTHER, True),
-        (None, True, True, "rank 0: 2 lines that the watcher had read are gone", True),
         (None, False, True, None, True),
         (None, None, False, OTHER, False),  # nobody knows that these are the ticks
         (False, True, False, OTHER, False),  # exit.json tells
@@ -327,17 +327,18 @@ def test_whose_lines_are_not_those_that_were_watched_has_failed(
     exit_seen: bool | None,
     ticks_sealed: bool | None,
     reaches: bool,
-    problem: str | None,
+    problem: DoubtKind | None,
     failed: bool,
 ) -> None:
     rules = build_rules(order_of())
     facts = build_facts(record_of(order_of(), exit=exit_record(code, by=Actor.INFRA)), rules)
     assert facts.watch is not None
     assert facts.exit is not None
-    said = {"sealed": ticks_sealed, "reaches": reaches, "problems": [problem] if problem else []}
+    said = {"sealed": ticks_sealed, "reaches": reaches}
     made = {
         "exit": facts.exit.model_copy(update={"sealed": exit_seen}),
         "watch": facts.watch.model_copy(update=said),
+        "doubts": [Doubt(kind=problem)] if problem else [],
     }
     found = judge(facts.model_copy(update=made), rules).failed
     assert ("watch.jsonl" in found) is failed

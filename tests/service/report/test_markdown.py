@@ -173,8 +173,12 @@ def test_what_was_not_observed_is_said() -> None:
 
 
 def test_what_the_decision_did_not_observe_stands_in_the_report() -> None:
-    texts = ["gate statistics: no line tells them", "selection: the statistics are off"]
-    text = build_report(report_view(run_report(decision=decision(facts={"not_observed": texts}))))
+    doubts = [
+        {"kind": "metric_missing", "name": "loss", "found": "nothing records it"},
+        {"kind": "record_missing", "name": "watch.jsonl"},
+    ]
+    texts = ["loss: nothing records it", "watch.jsonl: the file is missing"]
+    text = build_report(report_view(run_report(decision=decision(facts={"doubts": doubts}))))
     listed = text.split("### Not observed\n\n")[1].split("\n\n")[0].splitlines()
     assert listed[:2] == [f"- {said}" for said in texts]
     assert any(row.startswith("- device memory: ") for row in listed)

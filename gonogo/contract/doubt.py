@@ -1,0 +1,118 @@
+"""What about a run's records is missing, contradictory or unclear? One typed row each.
+
+Facts, gate, ledger and comparison match on `kind`. `gonogo.judge.words` turns a doubt into a
+sentence, and docs/doubts.md lists every kind.
+"""
+
+from enum import StrEnum
+
+from pydantic import JsonValue, model_serializer
+from pydantic_core.core_schema import SerializerFunctionWrapHandler
+
+from gonogo.contract.wire import Recorded
+
+
+class DoubtKind(StrEnum):
+    """What is doubtful."""
+
+    # not observed
+    RECORD_MISSING = "record_missing"
+    RANK_SILENT = "rank_silent"
+    NODE_UNOBSERVED = "node_unobserved"
+    SECTIONS_MISSING = "sections_missing"
+    DETECTOR_BLIND = "detector_blind"
+    METRIC_MISSING = "metric_missing"
+    METRIC_FAILED = "metric_failed"
+    PREDECESSOR = "predecessor"
+    EARLIER_STEPS = "earlier_steps"
+    STEPS_REPEATED = "steps_repeated"
+    EVALUATED_EARLY = "evaluated_early"
+    WEIGHTS_UNKNOWN = "weights_unknown"
+    CONFIG_UNVERIFIED = "config_unverified"
+    CODE_UNKNOWN = "code_unknown"
+    LEARNING_UNCLEAR = "learning_unclear"
+    # records that cannot be read, or are not what they were
+    UNREADABLE = "unreadable"
+    SEAL_BROKEN = "seal_broken"
+    # records that contradict each other
+    RANK_NOT_ORDERED = "rank_not_ordered"
+    STEP_NOT_ORDERED = "step_not_ordered"
+    ORDER_INCONSISTENT = "order_inconsistent"
+    PROCESS_SHARED = "process_shared"
+    TWO_WRITERS = "two_writers"
+    OTHER_RUN = "other_run"
+    IDENTITY_CHANGED = "identity_changed"
+    MODEL_DIFFERS = "model_differs"
+    DONE_UNPROVEN = "done_unproven"
+    EXIT_DIFFERS = "exit_differs"
+    CLOCKS_DIFFER = "clocks_differ"
+    IMPOSSIBLE_NUMBER = "impossible_number"
+    IMPLAUSIBLE_SPEED = "implausible_speed"
+    DEVICES_DIFFER = "devices_differ"
+    # training that cannot have changed the model
+    NOTHING_LEARNED = "nothing_learned"
+    NEGATIVE_RATE = "negative_rate"
+    RANKS_APART = "ranks_apart"
+    NOT_EVALUATED = "not_evaluated"
+    # the record of the watch
+    WATCH_BROKEN = "watch_broken"
+    WATCH_GAP = "watch_gap"
+    LINES_CHANGED = "lines_changed"
+    LINES_UNWATCHED = "lines_unwatched"
+    FILE_UNWATCHED = "file_unwatched"
+    FINDING_DIFFERS = "finding_differs"
+    DETECTOR_MISSING = "detector_missing"
+    DETECTOR_FAILED = "detector_failed"
+
+
+class Effect(StrEnum):
+    """What a doubt does to the verdict."""
+
+    NONE = "none"
+    """It is listed."""
+    COVERAGE = "coverage"
+    """The criterion `coverage` is inconclusive."""
+    WATCH = "no_halt_finding"
+    """The criterion `no_halt_finding` is inconclusive."""
+
+
+_KINDS = tuple(DoubtKind)
+_LISTED = _KINDS[: _KINDS.index(DoubtKind.UNREADABLE)]
+_WATCH = _KINDS[_KINDS.index(DoubtKind.WATCH_BROKEN) :]
+
+EFFECTS: dict[DoubtKind, Effect] = {
+    **dict.fromkeys(_KINDS, Effect.COVERAGE),
+    **dict.fromkeys(_LISTED, Effect.NONE),
+    **dict.fromkeys(_WATCH, Effect.WATCH),
+}
+
+IN_WEIGHTS = frozenset(
+    {
+        DoubtKind.NOTHING_LEARNED,
+        DoubtKind.NEGATIVE_RATE,
+        DoubtKind.RANKS_APART,
+        DoubtKind.NOT_EVALUATED,
+    }
+)
+"""Kinds about the training itself: a run that continues from the checkpoint inherits them."""
+
+
+class Doubt(Recorded):
+    """One reason why a run's records do not prove what they say."""
+
+    kind: DoubtKind
+    rank: int | None = None
+    step: int | None = None
+    name: str | None = None
+    """The file, field, metric, detector or node concerned."""
+    expected: JsonValue = None
+    found: JsonValue = None
+
+    @model_serializer(mode="wrap")
+    def _only_known(self, handler: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
+        return {name: value for name, value in handler(self).items() if value is not None}
+
+    @property
+    def effect(self) -> Effect:
+        """What it does to the verdict."""
+        return EFFECTS[self.kind]

@@ -1,0 +1,309 @@
+"""How is a doubt put into words? One row a kind: its sentence, its meaning and what to do.
+
+    python -m gonogo.judge.words > docs/doubts.md
+
+Nothing decides by these texts. A test compares the page with the code.
+"""
+
+import sys
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gonogo.contract.doubt import EFFECTS, IN_WEIGHTS, Doubt, DoubtKind, Effect
+
+Kind = DoubtKind
+MOST_LISTED = 4
+"""Values of a list that a sentence names."""
+
+
+class Words(NamedTuple):
+    """The texts of one kind of doubt."""
+
+    sentence: str
+    """With the doubt's fields in braces."""
+    meaning: str
+    advice: str
+
+
+_START = "Start the run with `gonogo run` or a plan, so that every record is written."
+_COPY = "Judge the directory where the run wrote it, or copy it again with all of its files."
+_ONE_WRITER = "Start one process for each rank, with its own `RANK`."
+_EDITED = "Restore the original file; if nobody edited it, run again."
+_ADVICE_PLUGIN = "Install the package that the order names, or correct its error."
+_OPTIMIZER = "Check the optimizer, the learning-rate schedule and the loss of the script."
+
+WORDS: dict[DoubtKind, Words] = {
+    Kind.RECORD_MISSING: Words(
+        "{name}: the file is missing",
+        "A record of the run does not exist.",
+        _START,
+    ),
+    Kind.RANK_SILENT: Words("no line was recorded", "A rank wrote no heartbeat.", "Attach it."),
+    Kind.NODE_UNOBSERVED: Words(
+        "node {name}: nobody observed its processes for {found} s",
+        "The watcher received nothing from a node for some time, or at all.",
+        "Check the network between the nodes and the follower's log.",
+    ),
+    Kind.SECTIONS_MISSING: Words(
+        "the lines name no section",
+        "The rank does not report what it is doing, so a hang has no place.",
+        "Call `heartbeat.section(…)`, or attach with `gonogo.trainer`.",
+    ),
+    Kind.DETECTOR_BLIND: Words(
+        "{name}: {found}",
+        "A detector lacks data and cannot halt the run.",
+        "Record the data that the sentence names, or switch the detector off in the plan.",
+    ),
+    Kind.METRIC_MISSING: Words(
+        "{name}: {found}",
+        "No line or sample records a metric, or only some of the steps have one.",
+        "Record the metric, or remove the criterion from the gate.",
+    ),
+    Kind.METRIC_FAILED: Words(
+        "{name}: the metric of another package failed: {found}",
+        "A metric that a plug-in provides raised an error.",
+        _ADVICE_PLUGIN,
+    ),
+    Kind.PREDECESSOR: Words(
+        "{name}: {found}",
+        "The lines are those of the predecessor, which record less.",
+        "Run again with heartbeats of this version.",
+    ),
+    Kind.EARLIER_STEPS: Words(
+        "steps 1 to {step}: another run made them, before the checkpoint; the gate saw the"
+        " steps after them",
+        "The run resumed from a checkpoint of another run.",
+        "Read the decision about that run.",
+    ),
+    Kind.STEPS_REPEATED: Words(
+        "repeated steps: a later process went back after step {found} of {expected}; the gate saw"
+        " the steps that were made last",
+        "A process restarted, and other steps took the place of the first ones.",
+        "Check why it restarted. Resume from a checkpoint instead of starting again.",
+    ),
+    Kind.EVALUATED_EARLY: Words(
+        "evaluations: the last one is of step {step} of {expected}, and the order does not say"
+        " after which steps they are due",
+        "The gate asks for evaluations, and the last one is older than the last step.",
+        "Set `train.eval.every_steps`, or evaluate after the last step.",
+    ),
+    Kind.WEIGHTS_UNKNOWN: Words(
+        "{name}: only the program knows which weights it loaded",
+        "A checkpoint was passed to a program of the user, and no record shows that it was loaded.",
+        "Check the log of the program for the checkpoint that it loaded.",
+    ),
+    Kind.CONFIG_UNVERIFIED: Words(
+        "config_digest: it is not that of the order's `train`, and the order does not compare it",
+        "The program reports another configuration than the plan's.",
+        "Put the program's whole configuration into `train`, or compare `config_digest`.",
+    ),
+    Kind.CODE_UNKNOWN: Words(
+        "git_sha: the rank does not report its code, so it may differ from that of other runs",
+        "Nobody knows whether the runs of the experiment ran the same code.",
+        "Name the files of the script in `workload.files`.",
+    ),
+    Kind.LEARNING_UNCLEAR: Words(
+        "loss: it did not fall: {expected} in the first fifth of the steps, {found} in the last",
+        "The loss of the last steps is not below that of the first ones.",
+        "Check whether the loss of this workload is expected to fall.",
+    ),
+    Kind.UNREADABLE: Words(
+        "{name} cannot be read: {found}",
+        "A file exists, and is damaged or no such record.",
+        _COPY,
+    ),
+    Kind.SEAL_BROKEN: Words(
+        "{name} is not the one that exit.json seals",
+        "A file was changed after the run ended.",
+        _EDITED,
+    ),
+    Kind.RANK_NOT_ORDERED: Words(
+        "{name} was never ordered, and there is a record of it",
+        "A process wrote as a rank, or a node, that the order does not have.",
+        "Start as many processes as the order has ranks.",
+    ),
+    Kind.STEP_NOT_ORDERED: Words(
+        "{name} step {step}, which was not ordered",
+        "The run went beyond its last step, or before its first.",
+        "Set `--steps`, or the plan's `steps`, to the number that the script makes.",
+    ),
+    Kind.ORDER_INCONSISTENT: Words(
+        "the order has {expected} for {name}, its training configuration {found}",
+        "order.json contradicts itself.",
+        "Submit the plan again; do not edit order.json.",
+    ),
+    Kind.PROCESS_SHARED: Words(
+        "process {found} wrote as rank {expected}, too",
+        "One process wrote the lines of several ranks, or a rank has several process ids.",
+        _ONE_WRITER,
+    ),
+    Kind.TWO_WRITERS: Words(
+        "two processes wrote at the same time",
+        "Two processes wrote one rank's file, or two lines claim the same place.",
+        _ONE_WRITER,
+    ),
+    Kind.OTHER_RUN: Words(
+        "a process of {found} reports steps; {expected} was ordered",
+        "Lines come from a process that was started for another run, or that wrote no boot line.",
+        "Do not copy heartbeats between runs. Start the process through gonogo.",
+    ),
+    Kind.IDENTITY_CHANGED: Words(
+        "trained as {name} {expected}, then as {found}",
+        "A rank reported two identities during one run.",
+        "Do not change code, data or configuration during a run.",
+    ),
+    Kind.MODEL_DIFFERS: Words(
+        "{name} is {expected} in model.json, and {found} by the rank's own lines",
+        "The counted model is not the reported one.",
+        _EDITED,
+    ),
+    Kind.DONE_UNPROVEN: Words(
+        "reported done at step {expected}, and its process ended step {found}",
+        "A rank reported that it was done without making the last steps, or after an error.",
+        "Check why the process reported `done`.",
+    ),
+    Kind.EXIT_DIFFERS: Words(
+        "{name}: ended with {found}, and exit.json says {expected}",
+        "Two records of how the run ended contradict each other.",
+        _EDITED,
+    ),
+    Kind.CLOCKS_DIFFER: Words(
+        "ran for {found} s by its own clock, and was observed for {expected} s",
+        "The stamps of a rank do not fit the watcher's clock.",
+        "Check the clock of the host; do not edit stamps.",
+    ),
+    Kind.IMPOSSIBLE_NUMBER: Words(
+        "{name} has an impossible value at {found} steps",
+        "A number is negative that cannot be, or a share is above 1.",
+        "Correct what the script records.",
+    ),
+    Kind.IMPLAUSIBLE_SPEED: Words(
+        "reports {found} tokens/s; {expected} is the limit by its lines' own distance",
+        "The reported speed does not fit the steps.",
+        "Correct how the script counts tokens.",
+    ),
+    Kind.DEVICES_DIFFER: Words(
+        "{name}: {found} samples or errors are in one record and not in the other",
+        "Samples of devices contradict each other, or the preflight check.",
+        _EDITED,
+    ),
+    Kind.NOTHING_LEARNED: Words(
+        "the steps changed nothing: {name} is {found} at {expected} steps",
+        "Most steps did not change the model: the loss or the validation loss is bit-equal, the"
+        " learning rate or the gradient norm is 0, no token was read, or updates were skipped.",
+        _OPTIMIZER,
+    ),
+    Kind.NEGATIVE_RATE: Words(
+        "the learning rate is negative at {found} steps",
+        "Steps with a negative learning rate raise the loss.",
+        _OPTIMIZER,
+    ),
+    Kind.RANKS_APART: Words(
+        "{name} differs from that of rank {expected} at {found} steps, or no gradient was shared",
+        "Ranks that average their gradients did not take the same steps.",
+        "Train through the DDP or FSDP wrapper; record the norm of the averaged gradients.",
+    ),
+    Kind.NOT_EVALUATED: Words(
+        "nothing was evaluated: {name} is {found} at {expected} evaluations",
+        "The validation loss is 0, or that of the step before.",
+        "Check that the evaluation set is not empty.",
+    ),
+    Kind.WATCH_BROKEN: Words(
+        "watch.jsonl: tick {found}: {name}",
+        "The record of the watcher is damaged: a line is no tick, or does not follow the last one.",
+        _COPY,
+    ),
+    Kind.WATCH_GAP: Words(
+        "watch.jsonl: nobody watched for {found} s before tick {name}",
+        "The watcher was absent for longer than allowed.",
+        "Check why the watcher was stopped; run again.",
+    ),
+    Kind.LINES_CHANGED: Words(
+        "{name} lines are not those watched",
+        "Lines of a rank were changed or removed after the watcher had read them.",
+        _EDITED,
+    ),
+    Kind.LINES_UNWATCHED: Words(
+        "{found} lines were added that no watcher read",
+        "Lines were written that the watcher did not read, or after the end of the run.",
+        _EDITED,
+    ),
+    Kind.FILE_UNWATCHED: Words(
+        "{name} is not the one that the watcher saw",
+        "A file was added or changed after the watcher had sealed it.",
+        _EDITED,
+    ),
+    Kind.FINDING_DIFFERS: Words(
+        "findings.jsonl has {found} for {name}, the lines give {expected}",
+        "findings.jsonl and the findings of the lines differ.",
+        _EDITED,
+    ),
+    Kind.DETECTOR_MISSING: Words(
+        "the order names detector {name}, which is not installed here",
+        "Nobody can watch, or judge, with a detector that is not installed.",
+        _ADVICE_PLUGIN,
+    ),
+    Kind.DETECTOR_FAILED: Words(
+        "{name}: {found}",
+        "A detector that a plug-in provides raised an error.",
+        _ADVICE_PLUGIN,
+    ),
+}
+
+
+def sentence(doubt: Doubt) -> str:
+    """Return a doubt as one sentence for people."""
+    values = {
+        "rank": doubt.rank,
+        "step": doubt.step,
+        "name": doubt.name,
+        "expected": _shown(doubt.expected),
+        "found": _shown(doubt.found),
+    }
+    text = WORDS[doubt.kind].sentence.format_map(values)
+    return text if doubt.rank is None else f"rank {doubt.rank}: {text}"
+
+
+def sentences(doubts: Iterable[Doubt]) -> list[str]:
+    """Return doubts as sentences, each once."""
+    return list(dict.fromkeys(map(sentence, doubts)))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        more = f" and {len(value) - MOST_LISTED} more" if len(value) > MOST_LISTED else ""
+        return ", ".join(map(_shown, value[:MOST_LISTED])) + more
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    return "nothing" if value is None else str(value)
+
+
+def page() -> str:
+    """Return docs/doubts.md."""
+    rows = [
+        f"| `{kind}` | {words.meaning} | {_effect(kind)} | {words.advice} |"
+        for kind, words in WORDS.items()
+    ]
+    return "\n".join([_HEAD, *rows, ""])
+
+
+def _effect(kind: DoubtKind) -> str:
+    effect = EFFECTS[kind]
+    if effect is Effect.NONE:
+        return "listed"
+    carried = "; inherited by runs that resume" if kind in IN_WEIGHTS else ""
+    return f"INCONCLUSIVE (`{effect}`){carried}"
+
+
+_HEAD = """# Doubts: why records do not prove what they say
+
+A doubt is a typed row of the facts: `kind`, and where known `rank`, `step`, `name`, `expected` and
+`found`. `gonogo judge` prints doubts as sentences. This page is generated by
+`python -m gonogo.judge.words`.
+
+| kind | meaning | effect on the verdict | what to do |
+|---|---|---|---|"""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,242 @@
+"""What was not observed of a run is listed, and changes no verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gonogo.contract.canonical import digest
+from gonogo.contract.criterion import Metric
+from gonogo.contract.doubt import Doubt, DoubtKind
+from gonogo.contract.order import Order
+from gonogo.contract.records import PartSeals
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.record import RunRecord
+from gonogo.judge.facts.steps import build_rank_steps
+from gonogo.judge.gate.rules import build_rules
+from tests.data.make_runs import STEPS, Rank, healthy_ranks, order_of
+from tests.judge.facts.beats import beat, of_rank, steps_that
+from tests.judge.runs import SEAL, exit_record, facts_of, judged, record_of, with_gate
+
+TWO_NODES = order_of().model_copy(update={"nodes": 2})
+Kind = DoubtKind
+
+
+def listed(record: RunRecord, kind: DoubtKind) -> list[Doubt]:
+    return [row for row in facts_of(record).doubts if row.kind is kind]
+
+
+def of_lines(order: Order, *ranks: list[Any], **fields: Any) -> RunRecord:
+    steps = {rank: build_rank_steps(lines) for rank, lines in enumerate(ranks)}
+    return RunRecord(order=order, ranks=steps, **fields)
+
+
+def test_missing_records_are_listed() -> None:
+    whole = record_of()
+    for changes, names in (
+        ({}, []),
+        ({"watch": None}, ["watch.jsonl"]),
+        ({"preflight": None}, ["preflight.json"]),
+        ({"exit": None}, ["exit.json"]),
+        ({"order": None, "watch": None}, ["order.json"]),
+    ):
+        found = listed(replace(whole, **changes), Kind.RECORD_MISSING)
+        assert [row.name for row in found] == names
+
+
+@pytest.mark.parametrize(
+    ("looked", "silent_s", "sealed", "found"),
+    [
+        ({0, 1}, {0: 0.0}, True, []),
+        ({0, 1}, {1: 9.0}, True, [9]),
+        ({0}, {}, True, ["all the"]),
+        ({0}, {1: 9.0}, False, []),
+    ],
+)
+def test_a_node_whose_processes_nobody_observed(
+    looked: set[int], silent_s: dict[int, float], sealed: bool, found: list[object]
+) -> None:
+    parts = {str(node): PartSeals(exit=SEAL, watch=SEAL) for node in range(2)}
+    exits = exit_record().model_copy(update={"nodes": parts if sealed else None})
+    whole = record_of(TWO_NODES, exit=exits)
+    assert whole.watch is not None
+    watch = replace(whole.watch, looked=frozenset(looked), silent_s=silent_s)
+    rows = listed(replace(whole, watch=watch), Kind.NODE_UNOBSERVED)
+    assert [row.found for row in rows] == found
+
+
+@pytest.mark.parametrize(("told", "found"), [(20, 0), (19, 0), (18, 1), (0, 1)])
+def test_a_device_with_samples_of_too_few_steps(told: int, found: int) -> None:
+    order = order_of(sets={"phases.smoke.steps": 20})
+    record = of_lines(order, [beat(1)], [beat(1, rank=1)])
+    for rank, count in ((0, 20), (1, told)):
+        steps = dict.fromkeys(range(1, count + 1), 90.0)
+        record.ranks[rank].told_by_devices = {Metric.GPU_UTIL: steps}
+    rows = [row for row in listed(record, Kind.METRIC_MISSING) if row.name == "gpu_util"]
+    assert [row.rank for row in rows] == [1] * found
+
+
+def test_a_metric_of_the_gate_that_nothing_records() -> None:
+    rows = [{"id": name, "metric": name, "pass_above": 0.0} for name in ("loss", "host_rss_mb")]
+    order = with_gate(order_of(), *rows)
+    record = of_lines(order, [beat(1, 1.0, "progress", loss=1.0)])
+    names = [row.name for row in listed(record, Kind.METRIC_MISSING)]
+    assert names == ["gpu_util", "host_rss_mb"]
+
+
+def test_tokens_of_the_whole_run_so_far_hide_the_speed() -> None:
+    order = with_gate(order_of(), {"id": "s", "metric": "toks_per_s", "pass_above": 0.0})
+    unknown = order.identity.model_copy(update={"tokens_per_step": None})
+    order = order.model_copy(update={"identity": unknown})
+    lines = [
+        beat(2 * step + end, step + end / 2, msg, step=step, tokens=100 * step if end else None)
+        for step in range(1, 41)
+        for end, msg in ((0, "step_start"), (1, "step_end"))
+    ]
+    (found,) = [
+        row for row in listed(of_lines(order, lines), Kind.METRIC_MISSING) if row.name != "gpu_util"
+    ]
+    assert found.name == "toks_per_s"
+    assert "tokens_per_step" in str(found.found)
+
+
+@pytest.mark.parametrize(
+    ("metric", "told", "every", "step"),
+    [
+        ("val_loss", (3, 15), None, 15),
+        ("eval_s", (3,), None, 3),
+        ("val_loss", (3, 20), None, None),
+        ("val_loss", (), None, None),
+        ("val_loss", (3, 15), 5, None),
+        ("loss", (3, 15), None, None),
+    ],
+)
+def test_evaluations_that_end_early_where_none_is_due(
+    metric: str, told: tuple[int, ...], every: int | None, step: int | None
+) -> None:
+    row = {"id": "found", "metric": metric, "aggregate": "last", "pass_below": 9.0}
+    order = with_gate(order_of(sets={"phases.smoke.steps": 20}), row)
+    order = order.model_copy(update={"train": {**order.train, "eval": {"every_steps": every}}})
+    evals = [beat(1 + at, at, "eval", step=at, val_loss=1.0) for at in told]
+    found = listed(of_lines(order, [beat(1, 1.0), *evals]), Kind.EVALUATED_EARLY)
+    assert [row.step for row in found] == [step] * (step is not None)
+
+
+def again(rank: Rank, reached: int, to: int) -> None:
+    """The rank came to a step, and a later process went back to another one and on to the end."""
+    lines = [line for line in rank.lines if line["step"] <= reached and line["msg"] != "done"]
+    rank.lines, rank.seq = lines, lines[-1]["seq"]
+    if reached == STEPS:
+        rank.done()
+    rank.restart(to)
+    for step in range(to + 1, STEPS + 1):
+        rank.step(step)
+    rank.done()
+
+
+@pytest.mark.parametrize(
+    ("change", "steps"),
+    [
+        (lambda rank: None, []),
+        (lambda rank: again(rank, STEPS - 1, 0), [[STEPS - 1]]),
+        (lambda rank: again(rank, 9, 5), [[9]]),
+        (lambda rank: again(rank, STEPS, 9), [[9]]),
+        (lambda rank: again(rank, STEPS, 0), []),  # a training in a row
+    ],
+    ids=["once", "began anew", "went back", "made its end again", "trained again"],
+)
+def test_steps_that_a_later_process_made_again(
+    change: Callable[[Rank], None], steps: list[list[int]]
+) -> None:
+    ranks = healthy_ranks(order_of())
+    change(ranks[0])
+    record = record_of(order_of(), ranks)
+    assert [row.found for row in listed(record, Kind.STEPS_REPEATED)] == steps
+
+
+@pytest.mark.parametrize("resumed", [None, 0, 1, 7])
+def test_a_resumed_run_lists_the_steps_that_its_gate_has_not_seen(resumed: int | None) -> None:
+    record = of_lines(order_of(resume_step=resumed), [beat(1, 1.0, "progress", step=9, loss=1.0)])
+    rows = listed(record, Kind.EARLIER_STEPS)
+    assert [row.step for row in rows] == ([resumed] if resumed else [])
+
+
+@pytest.mark.parametrize(
+    ("entry", "resume", "init", "losses", "names"),
+    [
+        ("train.py", 0, "sanity", (), ["init_from"]),
+        ("train.py", 7, "sanity", (), []),
+        ("nsa.train", 0, "sanity", (), []),
+        ("train.py", 7, None, (5.3, 5.6), ["resume_from"]),
+        ("train.py", 7, None, (5.29, 5.6), []),  # one rank has learned something
+        ("train.py", 0, None, (5.55,), []),
+        ("nsa.train", 7, None, (5.55,), []),
+    ],
+)
+def test_only_a_program_of_the_user_knows_which_weights_it_loaded(
+    entry: str, resume: int, init: str | None, losses: tuple[float, ...], names: list[str]
+) -> None:
+    order = order_of(resume_step=resume).model_copy(update={"entry": entry, "init_from": init})
+    lines = [[beat(1, 1.0, "progress", step=resume + 1, loss=loss)] for loss in losses]
+    found = listed(of_lines(order, *lines), Kind.WEIGHTS_UNKNOWN)
+    assert [row.name for row in found] == names
+
+
+@pytest.mark.parametrize(
+    ("said", "compared", "train", "count"),
+    [
+        ("f" * 64, False, True, 1),
+        ("f" * 64, True, True, 0),  # the gate compares it
+        ("f" * 64, False, False, 0),
+        (None, False, True, 0),
+        ("the order's", False, True, 0),
+    ],
+)
+def test_a_configuration_that_nothing_compares(
+    said: str | None, compared: bool, train: bool, count: int
+) -> None:
+    order = order_of()
+    order = order.model_copy(update={"train": order.train if train else {}})
+    own = digest(order.train)
+    identity = order.identity.model_copy(update={"config_digest": own if compared else None})
+    order = order.model_copy(update={"identity": identity})
+    boot = {"config_digest": own if said == "the order's" else said}
+    record = of_lines(order, of_rank(0, steps_that({"loss": 1.0}), **boot))
+    assert len(listed(record, Kind.CONFIG_UNVERIFIED)) == count
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "count"),
+    [
+        (None, {}, 1),
+        ("files-1", {}, 0),
+        (None, {"plan": ""}, 0),  # one run alone
+        (None, {"allow_drift": ["git_sha"]}, 0),
+    ],
+)
+def test_code_that_no_rank_reports(code: str | None, changes: dict[str, Any], count: int) -> None:
+    order = order_of()
+    identity = order.identity.model_copy(update={"git_sha": None})
+    order = order.model_copy(update={"identity": identity, **changes})
+    record = of_lines(order, of_rank(0, steps_that({"loss": 1.0}), git_sha=code, torch="2"))
+    assert len(listed(record, Kind.CODE_UNKNOWN)) == count
+
+
+def test_listed_doubts_change_no_verdict() -> None:
+    ranks = healthy_ranks(order_of())
+    again(ranks[0], 9, 5)
+    again(ranks[1], 9, 5)
+    record = record_of(order_of(), ranks)
+    assert listed(record, Kind.STEPS_REPEATED)
+    assert judged(record).verdict == judged(record_of(order_of())).verdict
+
+
+def test_each_doubt_is_held_once() -> None:
+    record = record_of()
+    twice = replace(record, unreadable=(Doubt(kind=Kind.UNREADABLE, name="a"),) * 2)
+    rules = build_rules(record.order)
+    found = [row for row in build_facts(twice, rules).doubts if row.kind is Kind.UNREADABLE]
+    assert len(found) == 1
