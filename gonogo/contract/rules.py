@@ -77,6 +77,8 @@ class Rules(Recorded):
     """Remedies of earlier phases under which the run was made; left out when empty."""
     unpassed: UnpassedRun | None = None
     """A run that did not pass and is gone on with; left out when null."""
+    disarmed: dict[str, JsonValue] = Field(default_factory=dict)
+    """Settings of the order that no plan may have, by their path; left out when empty."""
     measured: list[Criterion] = Field(default_factory=list)
     """Criteria that decide nothing, of a rerun that ends early; left out when empty."""
 
@@ -134,6 +136,16 @@ class Rules(Recorded):
 
 
 _LEFT_OUT = (
-    *("settles", "waive", "programs", "allow_faults", "fault", "carried", "unpassed", "measured"),
+    *(
+        "settles",
+        "waive",
+        "programs",
+        "allow_faults",
+        "fault",
+        "carried",
+        "unpassed",
+        "measured",
+        "disarmed",
+    ),
 )
 """Left out of the document where empty, so that a document shows what was asked."""

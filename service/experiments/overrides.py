@@ -28,6 +28,7 @@ from service.experiments.lifecycle import Deed
 from service.experiments.verbs import last_outcome, require
 from service.queries.experiments import phases_of, runs_of
 from service.told.awaited import open_approval
+from service.told.decided import phases_by_hand
 
 _GOES_ON = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
@@ -54,6 +55,7 @@ def override(
         said.verdict,
         awaiting=awaiting,
         conditions=load_conditions(deed.session, experiment.id),
+        by_hand=phases_by_hand(deed.session, experiment.id),
     )
     if said.verdict in _GOES_ON:
         _refuse_to_end(experiment, action)

@@ -8,7 +8,7 @@ lock; it refuses when another decision came between, and the caller prepares aga
 `judge` and `decide` are `gonogo.judge`'s: nothing here has an opinion.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import count_findings
 from service.queries.runs import load_attempts, load_run, load_unjudged
 from service.told.causes import load_cause
+from service.told.decided import phases_by_hand
 
 _EXIT = "exit.json"
 
@@ -298,17 +299,25 @@ def conclude(
     made: list[RecordedDecision] = []
     carried = run.carried or []
     conditions = load_conditions(deed.session, experiment.id)
-    action = decide(plan, run.phase, attempts, now=deed.now, conditions=conditions, carried=carried)
+    by_hand = [name for name in phases_by_hand(deed.session, experiment.id) if name != run.phase]
+
+    def follows(conditions: Sequence[OpenCondition]) -> Action:
+        return decide(
+            plan,
+            run.phase,
+            attempts,
+            now=deed.now,
+            conditions=conditions,
+            carried=carried,
+            by_hand=by_hand,
+        )
+
+    action = follows(conditions)
     if action.record:
         conditions = _conditions_after(deed, experiment, run, action, assessment)
-        reason = decide(
-            plan, run.phase, attempts, now=deed.now, conditions=conditions, carried=carried
-        ).text
+        reason = follows(conditions).text
         made = _record(deed, experiment, run, replace(action, text=reason), assessment)
-        conditions = load_conditions(deed.session, experiment.id)
-        action = decide(
-            plan, run.phase, attempts, now=deed.now, conditions=conditions, carried=carried
-        )
+        action = follows(load_conditions(deed.session, experiment.id))
     record_event(
         deed,
         experiment,

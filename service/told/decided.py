@@ -59,6 +59,12 @@ def load_decided(session: Session, experiments: Sequence[str]) -> dict[str, Deci
     return found
 
 
+def phases_by_hand(session: Session, experiment: str) -> list[str]:
+    """Return the phases whose verdict is a person's, in the order of the decisions."""
+    overrides = load_decided(session, [experiment])[experiment].overrides
+    return list(dict.fromkeys(row.phase for row in overrides if row.condition is None))
+
+
 def last_judged(decisions: Sequence[Decision], run: str) -> Decision | None:
     """Return the last decision about a run that looked at criteria, if there is one."""
     return next((row for row in reversed(decisions) if row.run == run and row.criteria), None)

@@ -54,6 +54,7 @@ def decide(
     now: float,
     conditions: Sequence[OpenCondition] = (),
     carried: Sequence[CarriedRemedy] = (),
+    by_hand: Sequence[str] = (),
 ) -> Action:
     """Return what follows the end of the last of a phase's runs.
 
@@ -66,6 +67,7 @@ def decide(
         conditions: every condition of the experiment in its present state, those that the last
             run met and those that its decision makes included.
         carried: remedies of earlier phases that lie over all these runs.
+        by_hand: phases that a person decided.
     """
     last, every = attempts[-1], attempts
     attempts = [row for row in attempts if row is last or row.outcome.code not in TAKEN_OVER]
@@ -86,7 +88,7 @@ def decide(
         if answer is not None:
             return answer
         before = unsettled_before(every, first)
-        action = _conclude(plan, phase, first, first.verdict, before, conditions)
+        action = _conclude(plan, phase, first, first.verdict, before, conditions, by_hand)
         return action if in_vain is None else replace(action, text=f"{action.text}; {in_vain}")
     further = next_confirmation(plan, phase, first, confirmations, awaited)
     if further is not None:
@@ -95,14 +97,15 @@ def decide(
     whole = completion_of(confirmations)
     if whole is not None and whole.verdict is not Verdict.NO_GO:
         history = joined(history, unsettled_before(every, whole))
-        return _conclude(plan, phase, whole, _at_most_conditional(whole), history, conditions)
+        verdict = _at_most_conditional(whole)
+        return _conclude(plan, phase, whole, verdict, history, conditions, by_hand)
     verdict = confirmed_verdict(history, Verdict.NO_GO)
     if verdict is Verdict.NO_GO:
         remedy = next_remedy(plan, phase, first, runs, carried)
         if remedy is not None:
             return remedy
     history = joined(history, unsettled_by(every, confirmations))
-    return _conclude(plan, phase, first, verdict, history, conditions)
+    return _conclude(plan, phase, first, verdict, history, conditions, by_hand)
 
 
 def _answer(
@@ -144,6 +147,7 @@ def _conclude(
     verdict: Verdict | None,
     history: History | None,
     conditions: Sequence[OpenCondition],
+    by_hand: Sequence[str],
 ) -> Action:
     remedy = remedied(first)
     if remedy is not None:
@@ -153,7 +157,7 @@ def _conclude(
         verdict = Verdict.CONDITIONAL_GO
     if verdict in PASSING:
         changed = any(row.variant for row in (history.confirmations if history else []))
-        action = decide_promotion(plan, phase, conditions)
+        action = decide_promotion(plan, phase, conditions, by_hand)
         if action.kind is ActionKind.START_PHASE:
             action = _with_approval(plan, phase, verdict, action, by_variant=changed)
         left = None if action.phase is None else left_by_run(plan, phase, first)
@@ -166,10 +170,21 @@ def _conclude(
     return replace(action, record=True, about=first.run, history=history, verdict=verdict)
 
 
-def decide_promotion(plan: Plan, phase: str, conditions: Sequence[OpenCondition] = ()) -> Action:
+def decide_promotion(
+    plan: Plan,
+    phase: str,
+    conditions: Sequence[OpenCondition] = (),
+    by_hand: Sequence[str] = (),
+) -> Action:
     """Return what follows a passed (or approved) phase: the next one, or the end.
 
     Conditions that guard what comes next and are still open are missed, and act as they say.
+
+    Args:
+        plan: the experiment's plan.
+        phase: name of the phase.
+        conditions: every condition of the experiment in its present state.
+        by_hand: phases that a person decided.
     """
     following = plan.next_phase(phase)
     late = tuple(missed(conditions, following.name if following is not None else END))
@@ -179,7 +194,9 @@ def decide_promotion(plan: Plan, phase: str, conditions: Sequence[OpenCondition]
     if stop is Verdict.INCONCLUSIVE:
         return Action(kind=ActionKind.AWAIT_DECISION, text=_told(late), missed=late)
     if following is None:
-        return Action(kind=ActionKind.FINISH, text="every phase passed", missed=late)
+        text = f"{phase} was the last phase; a person decided {', '.join(by_hand)}"
+        text = text if by_hand else "every phase passed"
+        return Action(kind=ActionKind.FINISH, text=text, missed=late)
     return Action(
         kind=ActionKind.START_PHASE,
         text=f"{phase} passed",
@@ -247,6 +264,7 @@ def decide_override(
     *,
     awaiting: bool,
     conditions: Sequence[OpenCondition] = (),
+    by_hand: Sequence[str] = (),
 ) -> Action:
     """Return what a person's verdict does: it acts while awaited, and only re-labels otherwise.
 
@@ -256,11 +274,13 @@ def decide_override(
         verdict: as the person said.
         awaiting: whether the experiment is awaiting a decision.
         conditions: as in `decide`.
+        by_hand: other phases that a person decided.
     """
     if not awaiting:
         return Action(kind=ActionKind.NOTHING, text="re-labelled", verdict=verdict)
     if verdict in PASSING:
-        return replace(decide_promotion(plan, phase, conditions), verdict=verdict)
+        named = list(dict.fromkeys([*by_hand, phase]))
+        return replace(decide_promotion(plan, phase, conditions, named), verdict=verdict)
     if verdict is Verdict.NO_GO:
         return Action(kind=ActionKind.FINISH, text=f"{phase} was called NO_GO", verdict=verdict)
     return Action(

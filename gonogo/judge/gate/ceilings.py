@@ -265,7 +265,17 @@ def weakened(rules: Rules) -> list[str]:
         f" {'away from' if row.tighter else 'looser than'} the default {_told(row.default)}"
         for row in _loosened(rules)
     ]
-    return [*texts, *missed(rules), *less(rules), *_lowered_floor(rules), *_of_plugins(rules)]
+    more = [*missed(rules), *_disarmed(rules), *less(rules), *_lowered_floor(rules)]
+    if rules.plan and not rules.gate:
+        more.append("the gate is empty: nothing but a whole run is asked")
+    return [*texts, *more, *_of_plugins(rules)]
+
+
+def _disarmed(rules: Rules) -> list[str]:
+    return [
+        f"{path} is {json.dumps(value)[:MOST]}, which no plan may have"
+        for path, value in rules.disarmed.items()
+    ]
 
 
 def _of_plugins(rules: Rules) -> Iterator[str]:
@@ -297,7 +307,7 @@ def _lowered_floor(rules: Rules) -> Iterator[str]:
 def evaluate_ceilings(rules: Rules) -> CriterionResult | None:
     """Return the condition that settings beyond their ceilings make, or None without one."""
     rows = [row for row in _loosened(rules) if row.beyond is not None]
-    left_out = missed(rules)
+    left_out = [*missed(rules), *_disarmed(rules)]
     if not rows and not left_out:
         return None
     beyond = {row.path: row.value for row in rows}

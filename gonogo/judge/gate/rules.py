@@ -15,6 +15,7 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import SaidIdentity
 from gonogo.contract.order import MOST_STEPS, Order
 from gonogo.contract.rules import RuleCondition, Rules, WatchValue
+from gonogo.judge.gate.disarmed import find_disarmed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +103,7 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         fault=order.fault,
         carried=order.carried,
         unpassed=order.unpassed,
+        disarmed=dict(find_disarmed(order)),
         measured=_distinct("measured", order.measured),
     )
 

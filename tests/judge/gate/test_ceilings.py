@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Source
+from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
+from gonogo.contract.patience import Patience, Place, bounded
+from gonogo.contract.plan import HeartbeatCadence
 from gonogo.contract.rules import WatchValue
 from gonogo.judge import catalogue
 from gonogo.judge.gate.ceilings import (
@@ -194,3 +197,34 @@ def test_recorded_rules_without_a_table_of_plugins_list_none(said: int | None) -
 def test_which_way_a_setting_went_is_told(steps: int, said: str) -> None:
     told = weakened(build_rules(order_of(sets={"watch.slow.baseline_steps": steps})))
     assert f"slow.baseline_steps is {said}" in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"heartbeat": HeartbeatCadence(alive_every_s=1e9)}, "heartbeat.alive_every_s"),
+        ({"allow_drift": [*Identity.model_fields]}, "allow_drift"),
+        ({"patience": {Place.COMPUTE: Patience(seconds=1e9)}}, "patience.compute"),
+        ({"patience": {Place.COMPUTE: Patience(seconds=None)}}, "patience.compute"),
+    ],
+)
+def test_an_order_with_what_no_plan_may_have_is_a_condition_that_names_it(
+    changes: dict[str, Any], path: str
+) -> None:
+    order = order_of().model_copy(update=changes)
+    found = judged(record_of(order))
+    assert found.verdict == "CONDITIONAL_GO"
+    assert any(path in row.text for row in found.conditions)
+    assert any(text.startswith(path) for text in found.weakened)
+
+
+def test_an_explicit_limit_for_every_place_disarms_nothing() -> None:
+    order = order_of()
+    table = bounded(order.limits_of_places(), 900.0)
+    order = order.model_copy(update={"patience": table})
+    assert judged(record_of(order)).verdict == "GO"
+
+
+def test_an_empty_gate_is_listed() -> None:
+    order = order_of().model_copy(update={"gate": []})
+    assert any("the gate is empty" in text for text in judged(record_of(order)).weakened)
