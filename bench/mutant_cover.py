@@ -22,6 +22,8 @@ from bench.mutant_process import Built, Session, collected, forked
 from bench.mutations import ROOT, Mutant
 
 COVER = ROOT / ".mutants-cover.json"
+OUTCOMES = ROOT / "tests" / "golden" / "test_outcomes.py"
+"""Notices what changes the outcome of a scenario."""
 DOCS = ROOT / "tests" / "contract" / "test_docs.py"
 """Notices what changes a table that is printed in a document."""
 BEGIN = ROOT / "tests" / "watch" / "test_begin.py"
@@ -68,9 +70,10 @@ def tests_about(module: str) -> list[Path]:
         found += sorted(folder.glob("test_*.py")) + sorted(folder.parent.glob("test_*.py"))
     else:
         found += sorted(folder.rglob("test_*.py"))
-        for name in ("evidence", "gate", "ledger", "course", "compare", "."):
+        for name in ("facts", "gate", "course", "compare", "."):
             found += sorted((judge / name).glob("test_*.py"))
-    found.append(DOCS)
+        found += sorted((ROOT / "tests" / "ledger").glob("test_*.py"))
+    found += [DOCS, OUTCOMES]
     return [path for path in dict.fromkeys(found) if path.exists()]
 
 

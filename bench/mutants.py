@@ -5,6 +5,7 @@
     python -m bench.mutants --part 1/2 & python -m bench.mutants --part 2/2   # on two cores
     python -m bench.mutants --list                 # how many there are, and what became of them
     python -m bench.mutants --again                # survivors without a reason are run once more
+    python -m bench.mutants --prune                # drops the reasons of code that is gone
 
 A mutant is one changed comparison, boolean operator, `not`, number or truth value of one module. It
 is killed when a test fails that calls what was changed, and survives otherwise. Results are kept in
@@ -24,7 +25,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -44,7 +45,7 @@ from bench.mutations import ROOT, Mutant, mutants_of
 
 RESULTS = ROOT / ".mutants.jsonl"
 REASONS = ROOT / "bench" / "mutants.yaml"
-FOLDERS = ("gonogo/watch/detectors", "gonogo/judge/gate", "gonogo/judge/facts")
+FOLDERS = ("gonogo/watch/detectors", "gonogo/timeline", "gonogo/judge/gate", "gonogo/judge/facts")
 RULES = (
     "loss_kind", "loss_trend", "loss_unit", "pace", "processes", "series", "tokens", "trend",
 )  # fmt: skip
@@ -115,9 +116,23 @@ def load_reasons() -> dict[str, str]:
 def all_mutants(only: Sequence[str]) -> list[Mutant]:
     """Return the mutants of every module, or of those whose name holds one of `only`."""
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.py"))]
-    paths += [ROOT / "gonogo" / "watch" / f"{name}.py" for name in (*RULES, *WATCHED)]
+    others = [ROOT / "gonogo" / "watch" / f"{name}.py" for name in (*RULES, *WATCHED)]
+    paths += [path for path in others if path.exists()]
     chosen = [path for path in paths if not only or any(part in path.stem for part in only)]
     return [mutant for path in chosen for mutant in mutants_of(path)]
+
+
+def gone(mutants: Sequence[Mutant], reasons: Mapping[str, str]) -> list[str]:
+    """Return the names with a reason that no mutant has any more: their code is gone."""
+    names = {mutant.name for mutant in mutants}
+    return [name for name in reasons if name not in names]
+
+
+def prune(names: Sequence[str]) -> None:
+    """Drop reasons from `mutants.yaml`; the other lines stay as they are."""
+    lines = REASONS.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith(tuple(f"{name}: " for name in names))]
+    REASONS.write_text("".join(kept))
 
 
 def main() -> int:
@@ -128,16 +143,19 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--prune", action="store_true")
     parser.add_argument("--part", default="1/1", help="K/N: every Nth mutant, from the Kth")
     asked = parser.parse_args()
     mutants = all_mutants([part for part in asked.only.split(",") if part])
+    if asked.prune:
+        prune(gone(all_mutants([]), load_reasons()))
     known = load_results(mutants)
     again = {row.name for row in mutants if asked.again and known.get(row.name) == SURVIVED}
     reasons = load_reasons()
     again -= reasons.keys()
     left = [row for row in mutants if row.name in again or known.get(row.name) in (None, AFRESH)]
     left.sort(key=lambda row: row.name in reasons)  # what is expected to survive takes longest
-    if not asked.list and left:
+    if not asked.list and not asked.prune and left:
         part, parts = map(int, asked.part.split("/"))
         _run(left[part - 1 :: parts], time.monotonic() + 60 * asked.minutes, asked.seconds)
     return _tell(mutants)
@@ -197,6 +215,10 @@ def _tell(mutants: Sequence[Mutant]) -> int:
     unexplained = [mutant for mutant in survivors if mutant.name not in reasons]
     for mutant in survivors:
         print(f"  {mutant.name} (line {mutant.line}): {reasons.get(mutant.name, 'NO REASON')}")
+    stale = gone(all_mutants([]), reasons)
+    if stale:
+        print(f"{len(stale)} reasons are of code that is gone (--prune drops them):")
+        print("\n".join(f"  {name}" for name in stale))
     return 1 if unexplained else 0
 
 
