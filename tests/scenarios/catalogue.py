@@ -10,11 +10,31 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.scenarios import directories, faults, forgeries, simulated
+from tests.scenarios import (
+    directories,
+    faults,
+    forgeries,
+    limits,
+    network,
+    pauses,
+    reporting,
+    simulated,
+    waiting,
+)
 from tests.scenarios.scenario import Outcome, Scenario
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "outcomes.json"
-FAMILIES = (directories, faults, forgeries, simulated)
+FAMILIES = (
+    directories,
+    faults,
+    forgeries,
+    limits,
+    network,
+    pauses,
+    reporting,
+    simulated,
+    waiting,
+)
 
 
 def catalogue() -> Iterator[Scenario]:

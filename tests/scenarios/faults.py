@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gonogo.contract.canonical import wire_line
-from gonogo.watch.registry import versions
+from gonogo.watch.registry import detector_names
 from tests.scenarios.scenario import Scenario, stream
 from tests.watch.streams import Said, World, order_of
 
@@ -17,7 +17,7 @@ SECTIONS = ("data", "forward", "backward", "optimizer", "log")
 
 def world_of(steps: int = 400, watch: dict[str, Any] | None = None, **fields: Any) -> World:
     """Return booted ranks under all detectors and the default settings."""
-    order = order_of(watch or {}, steps=steps, detectors=versions(), **fields)
+    order = order_of(watch or {}, steps=steps, detectors=detector_names(), **fields)
     return World(order, alive_every_s=5.0).boot()
 
 
@@ -83,7 +83,7 @@ def starts(boot_s: float, load_s: float) -> Callable[..., World]:
     """The first line or the loader comes late."""
 
     def make(**fields: Any) -> World:
-        order = order_of({}, detectors=versions(), **fields)
+        order = order_of({}, detectors=detector_names(), **fields)
         return World(order, alive_every_s=5.0).boot(boot_s=boot_s, load_s=load_s).steps(5)
 
     return make
@@ -91,7 +91,7 @@ def starts(boot_s: float, load_s: float) -> Callable[..., World]:
 
 def never_starts(**fields: Any) -> World:
     """No line at all for an hour, from processes that live."""
-    world = World(order_of({}, detectors=versions(), **fields), alive_every_s=5.0)
+    world = World(order_of({}, detectors=detector_names(), **fields), alive_every_s=5.0)
     world.alive()
     for rank in world.ranks:
         rank.mono += 3600.0
@@ -115,7 +115,9 @@ def losses(loss: Callable[[int], float | str], count: int = 400) -> Callable[...
 
     def make(**fields: Any) -> World:
         world = World(
-            order_of({}, steps=2000, detectors=versions(), **fields), alive_every_s=5.0, loss=loss
+            order_of({}, steps=2000, detectors=detector_names(), **fields),
+            alive_every_s=5.0,
+            loss=loss,
         )
         return world.boot().steps(count, step_s=1.0)
 
@@ -176,7 +178,7 @@ def other_identity(**told: Any) -> Callable[..., World]:
     """The boot lines name another program than the order."""
 
     def make(**fields: Any) -> World:
-        world = World(order_of({}, detectors=versions(), **fields), alive_every_s=5.0)
+        world = World(order_of({}, detectors=detector_names(), **fields), alive_every_s=5.0)
         return world.boot(**told).steps(5)
 
     return make

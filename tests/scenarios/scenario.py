@@ -6,9 +6,11 @@ halts, and every warning.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from gonogo.judge.directory import judge_directory
 from tests.watch.streams import World, watch
 
 Outcome = dict[str, Any]
+Worlds = Callable[..., Iterator[World]]
+QUICK_EVERY = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,42 @@ def stream(
         return findings_of(finding.wire() for finding in found)
 
     return Scenario(name, outcome, long)
+
+
+def each(names: str, values: Sequence[Any]) -> Callable[[Worlds], Worlds]:
+    """Give a function of worlds its arguments: one scenario for each value, as in parametrize."""
+
+    def decorate(function: Worlds) -> Worlds:
+        keys = names.split(", ")
+        rows = [dict(zip(keys, row if len(keys) > 1 else [row], strict=True)) for row in values]
+        function.__dict__["each"] = [rows, *function.__dict__.get("each", [])]
+        return function
+
+    return decorate
+
+
+def streams(family: str, *functions: Worlds) -> Iterator[Scenario]:
+    """Yield the scenarios of functions that yield worlds; one in `QUICK_EVERY` is quick."""
+    number = 0
+    for function in functions:
+        for parts in itertools.product(*function.__dict__.get("each", [])):
+            arguments = {key: value for part in parts for key, value in part.items()}
+            name = f"{family}/{function.__name__.replace('_', ' ')}"
+            if arguments:
+                name += f" ({', '.join(f'{key} {value}' for key, value in arguments.items())})"
+            yield Scenario(
+                name, partial(_all_of, function, arguments), long=number % QUICK_EVERY > 0
+            )
+            number += 1
+
+
+def _all_of(function: Worlds, arguments: Mapping[str, Any]) -> Outcome:
+    """Return the outcome of a function's world, or of each of its worlds."""
+    found = [
+        findings_of(finding.wire() for finding in watch(world, interval_s=1.0).findings)
+        for world in function(**arguments)
+    ]
+    return found[0] if len(found) == 1 else {"each": found}
 
 
 def directory(
