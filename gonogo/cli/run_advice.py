@@ -21,7 +21,6 @@ MOST_SHOWN = 40
 MOST_OF_ERROR = 200
 """Characters of an error that was passed over."""
 ABOUT_AS_OFTEN = 0.75
-_SOME_LOSSES = re.compile(r"rank [0-9]+ never said loss ")
 _EXAMPLE = r"--pattern 'iter (?P<step>\d+): loss (?P<loss>\S+)'"
 
 
@@ -40,6 +39,7 @@ def advise(
     lengths: Sequence[int] = (),
     last: int | None = None,
     went_on: int | None = None,
+    some_losses: bool = False,
 ) -> list[str]:
     """Return what would tell more, the most useful first.
 
@@ -57,6 +57,7 @@ def advise(
         lengths: to what numbers its lines count (`lengths_told`).
         last: the last step that was told; None where nobody looked.
         went_on: the step after which an attached script went on by itself (`went_on_after`).
+        some_losses: whether a rank recorded the loss of some steps alone (`has_some_losses`).
     """
     open_ = {row["id"] for row in criteria if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
     if not open_:
@@ -86,7 +87,7 @@ def advise(
             f"how rank {ranks} ended only the shell knows that started it: write exec before the"
             " trainer's command there, or start it without a shell (docs/run.md)"
         )
-    if read and any(row["id"] in open_ and _lacks_losses(row) for row in criteria):
+    if read and some_losses and "coverage" in open_:
         remedy = (
             "have every step's line tell it"
             if order.patterns_guessed
@@ -168,6 +169,19 @@ def undone_ranks(told: Mapping[str, Mapping[str, Any]], steps: int | None) -> li
         rank for rank, row in told.items() if steps is not None and row["last_step"] >= steps
     ]
     return [rank for rank in complete if told[rank]["done_step"] is None]
+
+
+def has_some_losses(told: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Say whether a rank recorded the loss of some steps, and of others none.
+
+    Args:
+        told: `ranks` of the decision's facts.
+    """
+    return any(row.get("with_loss") and _missing(row.get("without_loss")) for row in told.values())
+
+
+def _missing(row: Mapping[str, Any] | None) -> bool:
+    return row is not None and row["count"] > 0
 
 
 def error_told(line: Mapping[str, Any] | None) -> str | None:
@@ -341,11 +355,6 @@ def _are_mixed(lengths: Sequence[int], steps: int) -> bool:
     if steps not in lengths:
         return len(lengths) > 1
     return any(may_be_epochs(other, steps) for other in lengths[: lengths.index(steps)])
-
-
-def _lacks_losses(row: Mapping[str, Any]) -> bool:
-    """Say whether a rank told losses of some steps alone."""
-    return bool(_SOME_LOSSES.match(row.get("evidence") or ""))
 
 
 def _is_sparse(row: Mapping[str, Any]) -> bool:

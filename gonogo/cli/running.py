@@ -31,6 +31,7 @@ from gonogo.cli.run_advice import (
     advise_ranks,
     counts_lines,
     error_told,
+    has_some_losses,
     lengths_told,
     undone_ranks,
     unseen_ranks,
@@ -174,6 +175,7 @@ def run(
                 lengths=lengths_told(order.patterns, printed) if heard else (),
                 last=max((row["last_step"] for row in told.values()), default=None),
                 went_on=went_on_after(told, document["facts"]["boots"]),
+                some_losses=has_some_losses(told),
             )
         for text in said:
             say(text)

@@ -108,7 +108,7 @@ def not_observed(state: WatchState) -> list[Doubt]:
         for rank, stream in sorted(state.streams.items())
         if not stream.labelled
     ]
-    blind = {name: "it raised an error" for name in state.failed}
+    blind = dict(state.failed)
     ready = armed(state)
     if not ready.get(Detector.SLOW, True):
         blind[Detector.SLOW] = "no floor is ordered, and there were too few steps for a baseline"

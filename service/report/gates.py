@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gonogo.contract.criterion import Metric
 from gonogo.contract.decision import (
     Condition,
     ConditionState,
@@ -83,11 +84,12 @@ def left_out_text(run: RunReport) -> str | None:
 
 def not_observed(run: RunReport) -> list[str]:
     """Return what nothing was seen of, one sentence each (missing evidence is never a pass)."""
-    judged = _judged_not_observed(run.decision)
+    doubts = _listed_doubts(run.decision)
+    found = sentences(doubts)
     if not run.ranks:
-        return ["no rank wrote a heartbeat", *judged]
-    found = list(judged)
-    if run.first("median_util") is None and not any("gpu_util: " in text for text in judged):
+        return ["no rank wrote a heartbeat", *found]
+    util = any(row.name == Metric.GPU_UTIL for row in doubts)
+    if run.first("median_util") is None and not util:
         found.append("device utilisation: no device line falls into a step")
     if not run.worst("peak_reserved_mb") and run.first("peak_used_mb") is None:
         found.append("device memory: no rank reports any, and no device says what is in use")
@@ -102,11 +104,11 @@ def not_observed(run: RunReport) -> list[str]:
     return found
 
 
-def _judged_not_observed(decision: Decision | None) -> list[str]:
+def _listed_doubts(decision: Decision | None) -> list[Doubt]:
     """Return what was not observed by the decision's facts."""
     said = decision.facts.get("doubts") if decision is not None else None
     rows = map(Doubt.model_validate, said) if isinstance(said, list) else ()
-    return sentences(row for row in rows if row.effect is Effect.NONE)
+    return [row for row in rows if row.effect is Effect.NONE]
 
 
 def finding_lines(findings: Iterable[Finding], *, evidence: bool = True) -> list[str]:

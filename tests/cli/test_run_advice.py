@@ -11,6 +11,7 @@ from gonogo.cli.run_advice import (
     advise_ranks,
     counts_lines,
     error_told,
+    has_some_losses,
     lengths_told,
     undone_ranks,
     unseen_ranks,
@@ -310,22 +311,23 @@ def test_to_what_numbers_lines_count_is_read_where_they_tell_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("evidence", "said"),
+    ("rank", "said"),
     [
-        ("rank 0 never said loss 4, loss 8", True),
-        ("waived by name: rank 0 never said loss 4", False),
-        ("rank 0 never said step 4", False),
-        (None, False),
+        ({"with_loss": 28, "without_loss": {"count": 2, "first": ["loss 4"]}}, True),
+        ({"with_loss": 0, "without_loss": {"count": 30, "first": ["loss 1"]}}, False),
+        ({"with_loss": 30, "without_loss": {"count": 0, "first": []}}, False),
+        ({"without_loss": None}, False),
     ],
 )
-def test_losses_of_some_steps_are_told_from_none(evidence: str | None, said: bool) -> None:
+def test_losses_of_some_steps_are_told_from_none(rank: dict[str, Any], said: bool) -> None:
     order = build_command_order(
         ["x"], experiment="e", run="r", cwd="/", world_size=1, steps=30,
         watch=Watch(), waive=["coverage", "identity"], preflight=[],
     )  # fmt: skip
-    row = {"id": "coverage", "outcome": "inconclusive", "evidence": evidence}
+    row = {"id": "coverage", "outcome": "inconclusive"}
+    some = has_some_losses({"0": rank})
     remedies = ((True, "have every step's line"), (False, "take loss out of --pattern"))
     for guessed, remedy in remedies:
         given = order.model_copy(update={"patterns": ["x"], "patterns_guessed": guessed})
-        found = advise(given, [row], {0}, read=True, planned=False)
+        found = advise(given, [row], {0}, read=True, planned=False, some_losses=some)
         assert [remedy in text for text in found] == [True] * said

@@ -14,7 +14,6 @@ from gonogo.contract.doubt import IN_WEIGHTS, DoubtKind
 from gonogo.contract.facts import Facts, History, Measure
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
-from gonogo.judge.gate.beyond_peak import evaluate_beyond_peak
 from gonogo.judge.gate.built_in import (
     COVERAGE,
     DRIFT,
@@ -38,7 +37,7 @@ from gonogo.judge.gate.history import (
     history_criteria,
     unpassed_criteria,
 )
-from gonogo.judge.gate.made_up import evaluate_made_up
+from gonogo.judge.gate.notes import notes
 from gonogo.judge.gate.settling import SETTLED_BY_RUNS
 
 EXCHANGED = "exit.json"
@@ -276,12 +275,7 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
     blunt = evaluate_ceilings(rules)
     if blunt is not None:
         results.append(blunt)
-    made_up = evaluate_made_up(facts, rules)
-    if made_up is not None:
-        results.append(made_up)
-    fast = evaluate_beyond_peak(facts, rules)
-    if fast is not None:
-        results.append(fast)
+    results.extend(notes(facts, rules))
     unseen = _unseen(facts, rules)
     for criterion in rules.gate:
         measure = facts.measures.get(criterion.id)

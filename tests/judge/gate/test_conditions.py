@@ -15,7 +15,6 @@ from gonogo.contract.order import Order
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Watch
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.gate.beyond_peak import BEYOND_PEAK
 from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.ceilings import CEILING
 from gonogo.judge.gate.conditions import (
@@ -36,7 +35,7 @@ from gonogo.judge.gate.history import (
     UNPASSED,
     WHOLE_PHASE,
 )
-from gonogo.judge.gate.made_up import MADE_UP
+from gonogo.judge.gate.notes import BEYOND_PEAK, MADE_UP
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.ledger.seal import Entry, Place, append, by_person, judged, settled
