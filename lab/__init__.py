@@ -1,8 +1,8 @@
 """How often would the watch end a healthy run, and how often miss a sick one? Simulated, pure.
 
 `noise` says what is normal, `ranks` writes the lines of a run (`attached` those of a script that
-attached our library), `training` and `scripted` let a run go, `run` makes whole runs (healthy,
-sick or recorded and perturbed), `watcher` looks at them, `tally` counts what was found, and `plan`
+attached our library), `training` and `scripted` let a run go, `run` makes whole runs (healthy or
+sick), `watcher` looks at them, `tally` counts what was found, and `plan`
 says which runs are simulated. The same seed gives the same result, in however many parts.
 """
 

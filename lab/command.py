@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from enum import StrEnum
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,19 +16,12 @@ from typing import Annotated, Any
 import typer
 
 from gonogo.cli.exits import Exit
-from gonogo.cli.output import duration, err, out, print_fields, print_json, print_table, say
-from gonogo.contract.errors import Corrupt, NotFound, Rejected
-from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
-from gonogo.contract.order import Order
-from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.records import ExitRecord
-from gonogo.rundir import RunDir, load_all_lines, load_record
+from gonogo.cli.output import duration, err, out, print_fields, print_json, print_table
+from gonogo.contract.errors import Rejected
 from gonogo.supervise.processes import die_with_parent
 from lab import Part, Tally, plan_parts, report_of, simulate_part
 from lab.done_parts import DoneParts
-from lab.noise import NOISES
 from lab.plan import cells_of, pool_cells
-from lab.recorded import simulate_recorded
 
 TELL_EVERY_S = 10.0
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -43,8 +35,6 @@ FIGURES = (
     "sick_runs",
     "missed",
 )
-COPIES = 20
-"""Perturbed copies of each recorded run."""
 
 
 class NoiseName(StrEnum):
@@ -78,9 +68,6 @@ def simulate(
     noise: Annotated[NoiseName, typer.Option(help="How strong.")] = NoiseName.STANDARD,
     healthy_only: Annotated[bool, typer.Option(help="No sick runs.")] = False,
     pool: Annotated[bool, typer.Option(help="The pool of `make simulate`: 20 000 hours.")] = False,
-    runs: Annotated[
-        Path | None, typer.Option(help="Runs below this that completed, perturbed.")
-    ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="File of the parts that are done: go on with it.")
     ] = None,
@@ -92,7 +79,7 @@ def simulate(
     cells = pool_cells() if pool else cells_of(hours, steps, counts)
     parts = plan_parts(cells, seed=seed, noise=noise.value, healthy_only=healthy_only)
     began = time.monotonic()
-    tally = Tally.of([*_simulated(parts, jobs, resume), *_perturbed(runs, seed, noise.value)])
+    tally = Tally.of(_simulated(parts, jobs, resume))
     document = {
         "seed": seed,
         "noise": noise.value,
@@ -155,53 +142,6 @@ def _worked(parts: Sequence[Part], jobs: int) -> Iterable[tuple[Part, Tally]]:
         running = {pool.submit(simulate_part, part): part for part in parts}
         for future in as_completed(running):
             yield running[future], future.result()
-
-
-def _perturbed(folder: Path | None, seed: int, noise: str) -> list[Tally]:
-    """Return the tallies of perturbed copies of the recorded healthy runs below a folder.
-
-    A halt of one that did not complete would be no false one: it is left out, and said.
-    """
-    if folder is None:
-        return []
-    recorded = [path.parent for path in sorted(folder.rglob("order.json"))]
-    if not recorded:
-        raise NotFound(f"{folder}: no run directory (no order.json below it)")
-    healthy = [path for path in recorded if _has_completed(path)]
-    if not healthy:
-        raise NotFound(f"{folder}: no run that completed (of {len(recorded)})")
-    if len(healthy) < len(recorded):
-        say(f"{len(recorded) - len(healthy)} of {len(recorded)} runs did not complete: left out")
-    tallies = []
-    for path in healthy:
-        watch = partial(simulate_recorded, _order(path), _lines(path), noise=NOISES[noise])
-        tallies += [watch(name=path.name, seed=f"{seed}/{copy}") for copy in range(COPIES)]
-    return tallies
-
-
-def _has_completed(path: Path) -> bool:
-    ended = load_record(RunDir(path).exit, ExitRecord)
-    return ended is not None and ended.reason == OutcomeCode.COMPLETED
-
-
-def _order(path: Path) -> Order:
-    order = load_record(RunDir(path).order, Order)
-    if order is None:
-        raise NotFound(f"{path}: no order.json")
-    return order
-
-
-def _lines(path: Path) -> dict[int, list[Heartbeat]]:
-    """Return the heartbeats of a run directory; lines that are none are left out."""
-    run_dir = RunDir(path)
-    lines: dict[int, list[Heartbeat]] = {}
-    for rank in run_dir.ranks():
-        for raw in load_all_lines(run_dir.heartbeat(rank)):
-            try:
-                lines.setdefault(rank, []).append(parse_heartbeat(raw))
-            except Corrupt:
-                continue
-    return lines
 
 
 def _print(document: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What does the watch say of one simulated run? Healthy, sick, or recorded and perturbed; pure.
+"""What does the watch say of one simulated run? Healthy or sick; pure.
 
 A healthy run must not be halted, from its boot to its normal end. A sick run must be answered by
 the right detector, with the right rank and section, after its onset.

@@ -82,9 +82,6 @@ TYPED = {
     "gonogo run -- COMMAND": "gonogo run -- python train.py",
     "gonogo run --stall-s S": "gonogo run --stall-s 20 -- python train.py",
     "gonogo simulate": "gonogo simulate --hours 1",
-    "gonogo simulate --hours 10 --runs DIR": (
-        f"gonogo simulate --hours 1 --runs {ROOT}/tests/data/runs"
-    ),
     "gonogo simulate --hours 200 --seed 1": "gonogo simulate --hours 1 --seed 1",
     "gonogo simulate --hours 200 --seed 1 --step-s 1,25 --ranks 1,8 --noise doubled --json": (
         "gonogo simulate --hours 1 --seed 1 --step-s 25 --ranks 1 --noise doubled --json"

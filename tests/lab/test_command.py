@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from gonogo.cli.app import run
 from lab.command import app
 
 ROOT = Path(__file__).parents[2]
-RUNS = ROOT / "tests" / "data" / "runs"
 LITTLE = ("--hours", "0.1", "--step-s", "60", "--ranks", "1", "--healthy-only")
 
 
@@ -26,11 +24,6 @@ class Simulated:
     code: int
     out: str
     err: str
-
-    def json(self) -> Any:
-        """Return the one JSON value of its output."""
-        (line,) = self.out.splitlines()
-        return json.loads(line)
 
 
 @pytest.fixture
@@ -43,20 +36,9 @@ def simulate(capsys: pytest.CaptureFixture[str]) -> Any:
     return call
 
 
-def test_recorded_runs_that_completed_are_perturbed(simulate: Any) -> None:
-    """A halt of a run that hung would be no false halt, so such runs are left out."""
-    found = simulate(*LITTLE, "--runs", str(RUNS), "--json")
-    assert found.code == 0, found.out
-    assert "2 of 3 runs did not complete: left out" in found.err
-    alone = simulate(*LITTLE, "--runs", str(RUNS / "healthy"), "--json")
-    assert found.json() == alone.json()
-    assert found.json()["run_hours"] > simulate(*LITTLE, "--json").json()["run_hours"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("--runs", str(RUNS / "stalled")), 3, "no run that completed"),
         (("--hours", "inf"), 2, ""),
         (("--hours", "1e9"), 2, ""),
         (("--step-s", "1,x"), 2, "--step-s: expected numbers"),

@@ -6,12 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.heartbeat import parse_heartbeat
-from gonogo.contract.order import Order
-from gonogo.rundir import RunDir, load_all_lines, load_record
 from lab import (
     SICK,
-    STANDARD,
     Cell,
     Part,
     Tally,
@@ -21,7 +17,6 @@ from lab import (
 )
 from lab.plan import MANY_STEPS, cells_of, pool_cells, sick_rows
 from lab.ranks import EPOCH, Wall
-from lab.recorded import simulate_recorded
 
 SEED = 20_261_120
 HEALTHY = Path(__file__).parents[1] / "data" / "runs" / "healthy"
@@ -91,17 +86,3 @@ def test_the_pool_is_what_a_release_is_judged_by() -> None:
     assert sum(3600.0 * c.hours / c.step_s for c in quick) >= MANY_STEPS
     wide = [c for c in cells if c.ranks == 64]
     assert sum(3600.0 * c.hours / (1.6 * c.step_s) * 64 for c in wide) >= MANY_STEPS
-
-
-@pytest.mark.parametrize("copy", range(5))
-def test_a_perturbed_copy_of_a_healthy_record_halts_nobody(copy: int) -> None:
-    run_dir = RunDir(HEALTHY)
-    order = load_record(run_dir.order, Order)
-    assert order is not None
-    lines = {
-        rank: [parse_heartbeat(raw) for raw in load_all_lines(run_dir.heartbeat(rank))]
-        for rank in run_dir.ranks()
-    }
-    tally = simulate_recorded(order, lines, name="healthy", seed=f"{SEED}/{copy}", noise=STANDARD)
-    assert tally.halts == ()
-    assert tally.lines == sum(len(beats) for beats in lines.values())

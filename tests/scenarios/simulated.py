@@ -30,7 +30,7 @@ def scenarios() -> Iterator[Scenario]:
             part = Part(
                 seed=f"outcomes/{name}", step_s=step_s, ranks=ranks, hours=hours, noise="standard"
             )
-            yield Scenario(f"simulated/{name}", _finding(part), long=number > 0)
+            yield Scenario(f"simulated/{name}", _finding(part), long=number > 0 or ranks > 2)
     for sick in SICK:
         for number in range(3):
             yield Scenario(
