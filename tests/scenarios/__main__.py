@@ -48,13 +48,18 @@ def _compared(found: dict[str, Outcome], *, whole: bool, long: bool) -> int:
     """Print one line a difference; return 1 where there is any."""
     expected = recorded(long=long)
     names = sorted({*found, *expected} if whole else found)
-    differ = 0
+    differ, unrecorded = 0, 0
     for name in names:
         was, now = expected.get(name), found.get(name)
+        if was is None and long:
+            unrecorded += 1
+            continue
         if was != now:
             differ += 1
             print(f"{name}\n  recorded: {json.dumps(was)}\n  now:      {json.dumps(now)}")
     print(f"{len(found)} outcomes, {differ} differ from {GOLDEN.name}")
+    if unrecorded:
+        print(f"{unrecorded} are not recorded there: --write records them")
     return 1 if differ else 0
 
 
