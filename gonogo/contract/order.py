@@ -11,12 +11,11 @@ from pydantic import Field, JsonValue, model_validator
 
 from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import Criterion
-from gonogo.contract.decision import Verdict
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.made_by import READS_BEFORE, MadeBy
-from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.patience import Patience, Place, ProgramKind, patience_of
 from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
+from gonogo.contract.taint import Taint
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Recorded
 from gonogo.contract.workload import is_ours
@@ -74,21 +73,6 @@ class CarriedRemedy(Recorded):
     def told(self) -> str:
         """Return what it is and whence, as a part of a sentence."""
         return f"the remedy of {self.diagnosis} from {self.since}: {self.patch}"
-
-
-class UnpassedRun(Recorded):
-    """A run that went to its phase's last step and is not GO, or failed; it is gone on with."""
-
-    experiment: str
-    run: str
-    steps: int
-    """The last step that it was ordered to."""
-    verdict: Verdict | None
-    """None: it has none, since it was cancelled, or another attempt took over."""
-    outcome: OutcomeCode | None = None
-    """By what its own lines had shown it to fail before that step, or how it ended where its gate
-    had failed by then (`completed`: a rerun that was to end there, before its phase does);
-    `config_mismatch` of an allowed drift of the code; None: it went to the phase's last step."""
 
 
 class PhaseAhead(Recorded):
@@ -150,8 +134,8 @@ class Order(Recorded):
     carried: list[CarriedRemedy] = Field(default_factory=list)
     """Remedies of earlier phases that lie over the phase, the oldest first; `train`, `env` and
     the rest hold them already."""
-    unpassed: UnpassedRun | None = None
-    """Whose last steps this run goes on from, where a longer phase does (`--from`)."""
+    taints: list[Taint] = Field(default_factory=list)
+    """What counts against the run because of the checkpoint that it resumes from."""
     phases_after: list[PhaseAhead] = Field(default_factory=list)
     """What the plan goes on with: conditions name these phases, forecasts count their steps."""
     watch: Watch = Watch()
@@ -234,8 +218,8 @@ class Order(Recorded):
             del document["nodes"]
         if not self.carried:
             del document["carried"]
-        if self.unpassed is None:
-            del document["unpassed"]
+        if not self.taints:
+            del document["taints"]
         if self.measured:
             rows = [row.model_dump(mode="json", exclude_unset=True) for row in self.measured]
             document["measured"] = rows

@@ -14,7 +14,8 @@ from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Condition
 from gonogo.contract.facts import SaidIdentity
 from gonogo.contract.finding import Source
-from gonogo.contract.order import CarriedRemedy, LeftOut, PhaseAhead, UnpassedRun
+from gonogo.contract.order import CarriedRemedy, LeftOut, PhaseAhead
+from gonogo.contract.taint import Taint
 from gonogo.contract.wire import Recorded
 
 
@@ -75,8 +76,8 @@ class Rules(Recorded):
     """The fault that was put in on purpose; left out when null."""
     carried: list[CarriedRemedy] = Field(default_factory=list)
     """Remedies of earlier phases under which the run was made; left out when empty."""
-    unpassed: UnpassedRun | None = None
-    """A run that did not pass and is gone on with; left out when null."""
+    taints: list[Taint] = Field(default_factory=list)
+    """What counts against the run because of its checkpoint; left out when empty."""
     disarmed: dict[str, JsonValue] = Field(default_factory=dict)
     """Settings of the order that no plan may have, by their path; left out when empty."""
     measured: list[Criterion] = Field(default_factory=list)
@@ -143,7 +144,7 @@ _LEFT_OUT = (
         "allow_faults",
         "fault",
         "carried",
-        "unpassed",
+        "taints",
         "measured",
         "disarmed",
     ),

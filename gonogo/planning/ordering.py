@@ -20,13 +20,13 @@ from gonogo.contract.order import (
     PhaseAhead,
     ResumePoint,
     RunReason,
-    UnpassedRun,
 )
 from gonogo.contract.patch import Patch, RecordedPatch
 from gonogo.contract.patience import bounded
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.plan import Phase, Plan
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
+from gonogo.contract.taint import Taint
 from gonogo.contract.watch import Watch
 from gonogo.contract.workload import is_ours
 from gonogo.judge.gate.settling import SETTLED_BY_RUNS
@@ -56,7 +56,7 @@ def build_order(
     change: Patch | None = None,
     until: int | None = None,
     carried: Sequence[CarriedRemedy] = (),
-    unpassed: UnpassedRun | None = None,
+    taints: Sequence[Taint] = (),
 ) -> Order:
     """Return the order of one run.
 
@@ -73,7 +73,7 @@ def build_order(
         until: last step of a rerun that only answers whether a failure comes again; the phase's
             gate is for the run that goes on. None: the phase's own last step.
         carried: remedies of earlier phases, over the phase's own settings and under `change`.
-        unpassed: the run that did not pass, where a checkpoint of it is gone on from.
+        taints: what counts against the run because of the checkpoint.
 
     Raises:
         NotFound: the plan has no such phase.
@@ -123,7 +123,7 @@ def build_order(
         measured=measured,
         waive=list(plan.waive),
         carried=list(carried),
-        unpassed=unpassed,
+        taints=list(taints),
         phases_after=_phases_after(plan, phase),
         watch=watch,
         watch_from_profile=from_profile,

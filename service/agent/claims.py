@@ -13,7 +13,6 @@ for what has waited since before the service's start, before it is given one of 
 import secrets
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from itertools import chain
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -21,11 +20,10 @@ from sqlalchemy.orm import Session
 from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.api import AlertType
 from gonogo.contract.cluster import EngineName
-from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Conflict, NameTaken
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
-from gonogo.contract.order import Order, UnpassedRun
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.planning.resolve import build_order
@@ -34,13 +32,6 @@ from service.agent.fitting import UNREADABLE, fitting
 from service.db.documents import ClaimKept, is_by_service
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
-from service.experiments.checkpoints import (
-    called,
-    had_failed,
-    iter_drifted,
-    iter_undecided,
-    iter_unpassed,
-)
 from service.experiments.course import end_without_worker, resolved_of
 from service.experiments.epochs import EPOCH, STARTED, is_of_now, next_token
 from service.experiments.lifecycle import (
@@ -52,9 +43,9 @@ from service.experiments.lifecycle import (
     record_event,
 )
 from service.experiments.speeds import load_best_step_s
+from service.experiments.taints import taints_of
 from service.experiments.takers import heard, is_heard
 from service.queries.runs import load_runs_of_worker
-from service.told.awaited import went_to_its_end
 
 _MOST_UNKNOWN = 8
 """Of a claim: a worker whose service is another one now may have hundreds."""
@@ -434,36 +425,5 @@ def _build_order(session: Session, experiment: ExperimentRow, run: RunRow, token
         change=None if run.change is None else RecordedPatch.model_validate(run.change),
         until=run.until,
         carried=run.carried or [],
-        unpassed=_unpassed(session, experiment, run),
+        taints=taints_of(session, experiment, run),
     )
-
-
-def _unpassed(session: Session, experiment: ExperimentRow, run: RunRow) -> UnpassedRun | None:
-    """Return the run that did not pass, where this one goes on from a checkpoint of it."""
-    point = run.resume_from
-    if point is None or not point.step:
-        return None
-    where = (session, experiment, run.phase, point)
-    found = next(chain(iter_unpassed(*where), iter_undecided(*where)), None)
-    if found is not None:
-        whole = found.until is None and went_to_its_end(found)
-        outcome = None if whole else had_failed(session, found) or _code_of(found)
-    else:
-        found = next(iter_drifted(*where), None)
-        outcome = OutcomeCode.CONFIG_MISMATCH
-    if found is None:
-        return None
-    source = session.get_one(ExperimentRow, found.experiment)
-    steps = found.until or resolved_of(source).parsed().phase(found.phase).steps
-    by_hand = called(session, source, found.phase)
-    return UnpassedRun(
-        experiment=found.experiment,
-        run=found.id,
-        steps=steps,
-        verdict=found.verdict if by_hand in (None, Verdict.GO) else by_hand,
-        outcome=outcome,
-    )
-
-
-def _code_of(run: RunRow) -> OutcomeCode | None:
-    return None if run.outcome is None else run.outcome.code

@@ -17,30 +17,21 @@ nobody knows how far it had got, and what it saved last.
 import hashlib
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from gonogo.contract.decision import PASSING, Verdict
 from gonogo.contract.errors import Corrupt, GonogoError
-from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import ResumePoint
-from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
+from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Manifest, Preflight
-from gonogo.judge.gate.built_in import DRIFT, IN_WEIGHTS
 from gonogo.rundir import RunDir, is_text, load_sealed, open_file
-from gonogo.watch.registry import cause_of, shown_by_lines
-from service.db.schema import AssessmentRow, ExperimentRow, RunRow
+from service.db.schema import ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.experiments.hosts import Host, host_of_run
 from service.experiments.saved import Saved, load_told, reached_step
-from service.queries.experiments import runs_of
-from service.queries.findings import load_findings
-from service.queries.runs import load_progress
-from service.told.awaited import has_not_passed, went_to_its_end
-from service.told.decided import load_decided
 
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 2**20
@@ -128,186 +119,9 @@ def found_missing(attempts: Iterable[RunRow], before: Host | None = None) -> set
     return found
 
 
-def went_to_its_end_unpassed(point: ResumePoint, attempts: Iterable[RunRow]) -> RunRow | None:
-    """Return the run that wrote a checkpoint, went to its last step and is not GO, if one did.
-
-    What comes after it is not all that its gate is for.
-    """
-    holder = _holder(point, attempts)
-    return holder if holder is not None and has_not_passed(holder) else None
-
-
-def iter_unpassed(
-    session: Session, experiment: ExperimentRow, phase: str, point: ResumePoint
-) -> Iterator[RunRow]:
-    """Yield the run that wrote a checkpoint, went to its end and is not GO, wherever it was made.
-
-    That may be in one from which `experiment` goes on itself: what was taken over of a run is still
-    of that run, however many experiments lie between. There it may also be one that went on from
-    that checkpoint, or wrote it, and had failed by what its own lines show or in its gate: the
-    experiment went no further, and what goes on with it elsewhere is one more try. So it is with a
-    phase that a person did not call GO once it was over.
-    """
-    for at, looked, runs in _iter_origins(session, experiment, phase, point):
-        found = went_to_its_end_unpassed(looked, runs)
-        if found is None and at is not experiment:
-            found = next((run for run in reversed(runs) if had_failed(session, run)), None)
-        if found is None:
-            found = _called_unpassed(session, at, phase, _holder(looked, runs))
-        if found is not None:
-            yield found
-
-
-def called(session: Session, experiment: ExperimentRow, phase: str) -> Verdict | None:
-    """Return what a person called a phase of a finished experiment; None where nobody did."""
-    if experiment.state != ExperimentState.FINISHED:
-        return None
-    said = load_decided(session, [experiment.id])[experiment.id].overrides
-    words = [row.verdict for row in said if row.phase == phase and row.condition is None]
-    return words[-1] if words else None
-
-
-def _called_unpassed(
-    session: Session, experiment: ExperimentRow, phase: str, holder: RunRow | None
-) -> RunRow | None:
-    """Return the run that wrote a checkpoint where a person's word is that it did not pass.
-
-    Of one that went to no end evidence has not said more than INCONCLUSIVE either.
-    """
-    if holder is None:
-        return None
-    whole = (Verdict.NO_GO, Verdict.INCONCLUSIVE, Verdict.CONDITIONAL_GO)
-    words = whole if went_to_its_end(holder) else (Verdict.NO_GO,)
-    return holder if called(session, experiment, phase) in words else None
-
-
-def iter_undecided(
-    session: Session, experiment: ExperimentRow, phase: str, point: ResumePoint
-) -> Iterator[RunRow]:
-    """Yield the whole runs of other experiments that decided nothing, before a checkpoint's began.
-
-    What such a run measured of all steps, those after the checkpoint of another run of the same
-    order do not undo. Nor do they undo what a rerun that ended before its phase did had failed for
-    good, where that has trained the checkpoint. Of the experiment's own runs `decide` tells.
-    """
-    for at, looked, runs in _iter_origins(session, experiment, phase, point):
-        if at is experiment:
-            continue
-        behind = list(_behind(looked, runs))
-        change = behind[0].change if behind else None
-        for run in reversed(runs):
-            whole = run.until is None and run.change == change and has_not_passed(run)
-            answered = run.until is not None and run in behind
-            if (whole or answered) and _has_measured(session, run):
-                yield run
-
-
-def _has_measured(session: Session, run: RunRow) -> bool:
-    """Say whether what a run measured did not pass, rather than that it was not seen."""
-    assessed = session.get(AssessmentRow, run.id)
-    undecided = assessed is not None and bool(assessed.attempt.undecided)
-    return undecided or bool(_failed_of(session, run) - IN_WEIGHTS)
-
-
-def iter_drifted(
-    session: Session, experiment: ExperimentRow, phase: str, point: ResumePoint
-) -> Iterator[RunRow]:
-    """Yield the runs of other experiments that trained a checkpoint, and were not as ordered.
-
-    An allowed drift there, or other work, is in the weights here. Of the experiment's own runs
-    `decide` tells.
-    """
-    for at, looked, runs in _iter_origins(session, experiment, phase, point):
-        for holder in _behind(looked, runs) if at is not experiment else ():
-            if _failed_of(session, holder) & IN_WEIGHTS:
-                yield holder
-
-
-def _behind(point: ResumePoint, runs: Sequence[RunRow]) -> Iterator[RunRow]:
-    """Yield who wrote a checkpoint, then whoever wrote what that one began with, and so on."""
-    behind: ResumePoint | None = point
-    while behind is not None and (holder := _holder(behind, runs)) is not None:
-        yield holder
-        behind = holder.resume_from
-
-
-def _iter_origins(
-    session: Session, experiment: ExperimentRow, phase: str, point: ResumePoint
-) -> Iterator[tuple[ExperimentRow, ResumePoint, Sequence[RunRow]]]:
-    """Yield an experiment and those it goes on from: with its runs, and the checkpoint there."""
-    at: ExperimentRow | None = experiment
-    looked: ResumePoint | None = point
-    while at is not None and looked is not None:
-        runs = runs_of(session, at.id, phase)
-        yield at, looked, runs
-        looked = found_elsewhere(looked, runs)
-        at = None if at.origin is None else session.get(ExperimentRow, at.origin.experiment)
-
-
-def failed_by_lines(session: Session, run: RunRow) -> OutcomeCode | None:
-    """Return what its own lines had shown a run to fail by; None where they did not, or it is well.
-
-    Its host may have been lost, or an operator have halted it, before it was ended for that, or was
-    heard of it. One that was cancelled has no verdict, whatever it had shown.
-    """
-    if run.outcome is None or run.verdict in PASSING:
-        return None
-    if run.outcome.code in SHOWN_BY_LINES:
-        return run.outcome.code
-    halt = shown_by_lines(load_findings(session, run.id))
-    return None if halt is None else cause_of(halt)
-
-
-def had_failed(session: Session, run: RunRow) -> OutcomeCode | None:
-    """Return by what a run had failed, by its lines or in its gate, before something else ended it.
-
-    What its gate had failed has no code of its own: that is how it ended then. Of one that could
-    not be judged nobody knows what it had failed.
-    """
-    shown = failed_by_lines(session, run)
-    if shown is not None or run.outcome is None or went_to_its_end(run):
-        return shown  # of one that went to its end its verdict tells
-    failed = not run.judged or _failed_of(session, run) - IN_WEIGHTS
-    return run.outcome.code if failed else None
-
-
-def _failed_of(session: Session, run: RunRow) -> set[str]:
-    assessed = session.get(AssessmentRow, run.id)
-    other = {DRIFT} if is_of_unknown_code(session, run) else set()
-    return other if assessed is None else {*assessed.attempt.failed, *other}
-
-
-def is_of_unknown_code(session: Session, run: RunRow) -> bool:
-    """Say whether nobody knows that a run was of the code, torch and devices that were frozen.
-
-    Nothing was frozen when it was ordered, and another froze them since: its host was cut off
-    before its first line had come. What it tells later counts.
-    """
-    frozen = session.get_one(ExperimentRow, run.experiment).frozen
-    ordered = {} if run.order is None else run.order.get("identity") or {}
-    told = (run.model or {}, load_progress(session, run.id).identity or {})
-    return any(
-        ordered.get(name) is None and value not in [row.get(name) for row in told]
-        for name, value in frozen.items()
-    )
-
-
-def found_elsewhere(point: ResumePoint, attempts: Sequence[RunRow]) -> ResumePoint | None:
-    """Return the checkpoint of another experiment to which one goes back; None where none did.
-
-    Args:
-        point: a checkpoint.
-        attempts: the runs of a phase, one of which may have written it, or gone on from it.
-    """
-    found: ResumePoint | None = point
-    while found is not None and (holder := _holder(found, attempts)) is not None:
-        found = holder.resume_from
-    return found if found is not None and found.step else None
-
-
 def host_of(point: ResumePoint, attempts: Iterable[RunRow]) -> Host | None:
     """Return the host on which a checkpoint was written; None when no run of these wrote it."""
-    holder = _holder(point, attempts)
+    holder = holder_of(point, attempts)
     return None if holder is None else host_of_run(holder)
 
 
@@ -325,7 +139,8 @@ def is_unfit(run: RunRow) -> bool:
     return record is not None and record.host_is_unfit()
 
 
-def _holder(point: ResumePoint, attempts: Iterable[RunRow]) -> RunRow | None:
+def holder_of(point: ResumePoint, attempts: Iterable[RunRow]) -> RunRow | None:
+    """Return the run that wrote a checkpoint, if it is one of these."""
     return next((run for run in attempts if _holds(run, point.path)), None)
 
 

@@ -22,6 +22,7 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.near_miss import hint
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.plan import Plan
+from gonogo.contract.taint import TaintKind
 from gonogo.judge.course.decide import asks_approval
 from gonogo.judge.course.remedies import set_aside
 from gonogo.judge.course.reruns import keeps_checkpoints
@@ -35,12 +36,12 @@ from service.experiments.checkpoints import (
     host_of,
     host_of_origin,
     is_durable,
-    iter_unpassed,
     wrote,
 )
 from service.experiments.course import patch_of, resolved_of
 from service.experiments.decisions import load_conditions
 from service.experiments.resume_points import load_resume_points, load_weights
+from service.experiments.taints import taints_left
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_attempts, load_progress
 from service.told.awaited import begins_anew, last_tried, went_to_its_end
@@ -123,8 +124,8 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         raise _rejected(*problems)
     point = _point(session, source, phase, step, resolved)
     if point is not None and point.step:
-        rows = iter_unpassed(session, source, phase, point)
-        unpassed = next(filter(went_to_its_end, rows), None)
+        taints = taints_left(session, source, phase, point)
+        unpassed = next((row for row in taints if row.kind is TaintKind.UNPASSED), None)
         made_in = None if unpassed is None else load_experiment(session, unpassed.experiment)
         if made_in is not None and plan.phase(phase).steps <= _steps_of(made_in, phase):
             raise _rejected(

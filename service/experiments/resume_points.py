@@ -18,16 +18,16 @@ from service.db.store import Session
 from service.experiments.checkpoints import (
     durable_checkpoints,
     found_missing,
+    holder_of,
     host_of_origin,
     is_durable,
     is_followed,
-    went_to_its_end_unpassed,
 )
 from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_attempts, load_run
-from service.told.awaited import ANSWERS
+from service.told.awaited import ANSWERS, has_not_passed
 
 
 def load_resume_points(
@@ -72,8 +72,8 @@ def load_resume_points(
                 session, experiment, phase, without, before=until, made_by=made_by
             )
         if point is not None and not unpassed:
-            runs = runs_of(session, experiment.id, phase)
-            point = point if went_to_its_end_unpassed(point, runs) is None else None
+            holder = holder_of(point, runs_of(session, experiment.id, phase))
+            point = None if holder is not None and has_not_passed(holder) else point
         if point is None:
             point = load_weights(session, experiment, wanted.init_from, without)
         if point is not None:

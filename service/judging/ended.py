@@ -41,7 +41,7 @@ from service.db.schema import (
     RunRow,
 )
 from service.evidence.promised import has_records, load_digests, promised_files, stored_bytes
-from service.experiments.checkpoints import is_of_unknown_code, wrote
+from service.experiments.checkpoints import wrote
 from service.experiments.consequences import act
 from service.experiments.course import active_phase, resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
@@ -53,6 +53,7 @@ from service.experiments.resume_points import (
     load_weights,
 )
 from service.experiments.speeds import note_speed
+from service.experiments.taints import is_of_unknown_code
 from service.judging.materialise import save_run
 from service.queries.decisions import load_decisions
 from service.queries.experiments import load_experiment, runs_of

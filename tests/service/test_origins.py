@@ -734,18 +734,18 @@ def test_a_longer_phase_passes_with_the_condition_that_it_did_not_pass_before(
         order = plane.next_order(worker)
         assert order.resume_from is not None
         assert order.resume_from.step == 25
-    assert order.unpassed is not None
-    before = order.unpassed
-    assert (before.experiment, before.steps, before.verdict) == (first, 30, "INCONCLUSIVE")
+    (before,) = order.taints
+    assert (before.kind, before.experiment) == ("unpassed", first)
+    assert (before.step, before.found) == (30, "INCONCLUSIVE")
     assert plane.get(f"/runs/{before.run}")["phase"] == "synthetic"
     worker.run_through(order)
     following = plane.next_order(worker)
-    assert (following.phase, following.unpassed) == ("smoke", None)
+    assert (following.phase, following.taints) == ("smoke", [])
     view = plane.experiment(second)
     assert view["phases"][1]["verdict"] == "CONDITIONAL_GO"
     told = (
-        f"it goes on with {before.run} of {first}, which went to step 30, the last of the phase"
-        " there, and is INCONCLUSIVE"
+        f"it resumes from a checkpoint: {before.run} of {first} went to its last step, 30, and is"
+        " INCONCLUSIVE"
     )
     (condition,) = view["conditions"]
     assert (condition["id"], condition["text"]) == ("synthetic:unpassed", told)
@@ -776,9 +776,8 @@ def test_a_phase_that_a_person_called_no_go_is_gone_on_with_as_one_that_is(
     second = plane.submit(origin=f"{first}:synthetic@20", set=longer)
     going = plane.next_order(worker)
     assert (going.experiment, going.resume_from and going.resume_from.step) == (second, 20)
-    before = going.unpassed
-    told = None if before is None else (before.run, before.verdict, before.outcome)
-    assert told == (None if passes else (order.run, "NO_GO", None))
+    told = [(row.kind, row.run, row.found) for row in going.taints]
+    assert told == ([] if passes else [("unpassed", order.run, "NO_GO")])
 
 
 @pytest.mark.parametrize("reason", ["non_finite", "stalled"])
@@ -796,13 +795,13 @@ def test_what_its_lines_had_shown_to_fail_is_tried_once_more_with_a_condition(
     plane.wait_state(first, "finished")
     second = plane.submit(origin=f"{first}:synthetic@20", set=sets)
     again = plane.next_order(worker)
-    assert (again.unpassed is not None) == (reason == "non_finite")
+    assert bool(again.taints) == (reason == "non_finite")
     save_checkpoint(home / again.run, step=25)
     worker.start(again)
     cancel(plane, second, worker, again)
     third = plane.submit(origin=f"{second}:synthetic@25", set=sets)
     last = plane.next_order(worker)
-    assert last.unpassed == again.unpassed, "however many experiments lie between"
+    assert last.taints == again.taints, "however many experiments lie between"
     worker.run_through(last)
     plane.next_order(worker)
     view = plane.experiment(third)
@@ -811,7 +810,7 @@ def test_what_its_lines_had_shown_to_fail_is_tried_once_more_with_a_condition(
         return
     assert view["phases"][1]["verdict"] == "CONDITIONAL_GO"
     (condition,) = view["conditions"]
-    told = f"it goes on with {order.run} of {first}, which failed there (non_finite), and is NO_GO"
+    told = f"it resumes from a checkpoint: {order.run} of {first} failed (non_finite)"
     assert condition["text"] == told
 
 
@@ -835,8 +834,8 @@ def test_who_cancels_what_its_lines_have_shown_to_fail_makes_nobody_forget_it(
     view = plane.experiment(second)
     assert view["phases"][1]["verdict"] == "CONDITIONAL_GO"
     (condition,) = view["conditions"]
-    gone_on = f"it goes on with {order.run} of {first}, which failed there (non_finite)"
-    assert condition["text"] == f"{gone_on}, and has no verdict"
+    told = f"it resumes from a checkpoint: {order.run} of {first} failed (non_finite)"
+    assert condition["text"] == told
 
 
 def test_nor_is_what_its_gate_had_failed(plane: Plane, tmp_path: Path) -> None:
@@ -863,8 +862,8 @@ def test_nor_is_what_its_gate_had_failed(plane: Plane, tmp_path: Path) -> None:
     view = plane.experiment(second)
     assert view["phases"][1]["verdict"] == "CONDITIONAL_GO"
     (condition,) = view["conditions"]
-    gone_on = f"it goes on with {order.run} of {first}, which failed there (cancelled)"
-    assert condition["text"] == f"{gone_on}, and has no verdict"
+    told = f"it resumes from a checkpoint: {order.run} of {first} failed (cancelled)"
+    assert condition["text"] == told
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["measured", "not seen"])
@@ -900,7 +899,7 @@ def test_nor_is_what_a_whole_run_left_undecided_before_another_was_cut_off(
     order = plane.next_order(worker)
     assert order.resume_from is not None
     assert order.resume_from.step == 20
-    assert (None if order.unpassed is None else order.unpassed.run) == (whole.run if seen else None)
+    assert [row.run for row in order.taints] == ([whole.run] if seen else [])
     worker.start(order)
     lines = {rank: beats(order, rank, step_s=0.1) for rank in lines}
     worker.ship(order, lines)
@@ -938,9 +937,8 @@ def test_nor_is_a_run_that_was_taken_over_and_could_not_be_judged(
     worker.start(order)
     cancel(plane, first, worker, order)
     plane.submit(origin=f"{first}:synthetic@25", set=sets)
-    unpassed = plane.next_order(worker).unpassed
-    assert unpassed is not None
-    assert (unpassed.run, unpassed.outcome, unpassed.verdict) == (lost.run, "superseded", None)
+    (taint,) = plane.next_order(worker).taints
+    assert (taint.kind, taint.run, taint.found) == ("failed", lost.run, "superseded")
 
 
 def test_nor_is_it_forgotten_where_it_is_told_once_the_experiment_is_over(
@@ -961,10 +959,8 @@ def test_nor_is_it_forgotten_where_it_is_told_once_the_experiment_is_over(
     told = {"detector": "non_finite", "severity": "halt", "at": 1.0, "key": "b", "text": "NaN"}
     assert worker.report(order, told).status_code == 200
     plane.submit(origin=f"{first}:synthetic@20", set=sets)
-    unpassed = plane.next_order(worker).unpassed
-    assert unpassed is not None
-    assert (unpassed.run, unpassed.verdict) == (order.run, "INCONCLUSIVE")
-    assert unpassed.outcome == "non_finite"
+    (taint,) = plane.next_order(worker).taints
+    assert (taint.kind, taint.run, taint.found) == ("failed", order.run, "non_finite")
 
 
 def test_a_run_that_did_not_pass_is_named_through_every_experiment_that_goes_on_with_it(
@@ -977,8 +973,7 @@ def test_a_run_that_did_not_pass_is_named_through_every_experiment_that_goes_on_
     for step in (20, 25):
         at = plane.submit(origin=f"{at}:synthetic@{step}", set=longer)
         order = plane.next_order(worker)
-        assert order.unpassed is not None
-        assert order.unpassed.experiment == first
+        assert [row.experiment for row in order.taints] == [first]
         save_checkpoint(home / order.run, step={20: 25, 25: 28}[step])
         if step == 20:
             worker.start(order)
@@ -986,7 +981,7 @@ def test_a_run_that_did_not_pass_is_named_through_every_experiment_that_goes_on_
     fail(worker, order, upto=28, reason="hardware")
     again = plane.next_order(worker)
     assert again.resume_from is not None
-    assert (again.resume_from.step, again.unpassed) == (28, order.unpassed)
+    assert (again.resume_from.step, again.taints) == (28, order.taints)
     worker.run_through(again)
     assert plane.next_order(worker).phase == "smoke"
     view = plane.experiment(at)

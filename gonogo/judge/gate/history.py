@@ -14,8 +14,8 @@ from gonogo.contract.canonical import canonical_bytes, wire_value
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import PASSING, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.facts import Confirmation, Facts, FailedBefore, History, Rerun, Undecided
-from gonogo.contract.order import CarriedRemedy, Order, RunReason, UnpassedRun
-from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.order import CarriedRemedy, Order, RunReason
+from gonogo.contract.taint import Taint
 
 REPRODUCED = "reproduced"
 REMEDIED = "remedied"
@@ -167,24 +167,18 @@ def carried_criteria(carried: Sequence[CarriedRemedy]) -> list[CriterionResult]:
     return [_conditional(CARRIED, CriterionOutcome.FAIL, observed, f"carried on: {told}")]
 
 
-def unpassed_criteria(unpassed: UnpassedRun | None) -> list[CriterionResult]:
-    """Return what it adds to the gate table that a run which did not pass is gone on with.
+def taint_criteria(taints: Sequence[Taint]) -> list[CriterionResult]:
+    """Return what the taints of a run's checkpoint add to the gate table: one condition.
 
-    The gate sees the steps after its checkpoint, be it one alone: what it had against all of those
-    before, nothing here shows to be well.
+    The gate sees the steps after the checkpoint alone. They do not undo what the steps before them
+    had shown.
     """
-    if unpassed is None:
+    if not taints:
         return []
-    ended = f"went to step {unpassed.steps}, the last of the phase there"
-    if unpassed.outcome is OutcomeCode.COMPLETED:
-        ended = f"was a rerun to step {unpassed.steps} and failed the phase's gate by then"
-    elif unpassed.outcome is not None:
-        ended = f"failed there ({unpassed.outcome})"
-    text = f"it goes on with {unpassed.run} of {unpassed.experiment}, which {ended}"
-    verdict = unpassed.verdict
-    text = f"{text}, and {'has no verdict' if verdict is None else f'is {verdict}'}"
-    observed = None if verdict is None else verdict.value
-    return [_conditional(UNPASSED, CriterionOutcome.FAIL, observed, text)]
+    text = "; ".join(taint.words() for taint in taints)
+    observed = [taint.found for taint in taints]
+    evidence = f"it resumes from a checkpoint: {text}"
+    return [_conditional(UNPASSED, CriterionOutcome.FAIL, observed, evidence)]
 
 
 def _rerun_criteria(rerun: Rerun | None) -> Iterator[CriterionResult]:

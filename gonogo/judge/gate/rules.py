@@ -102,7 +102,7 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         allow_faults=order.allow_faults,
         fault=order.fault,
         carried=order.carried,
-        unpassed=order.unpassed,
+        taints=order.taints,
         disarmed=dict(find_disarmed(order)),
         measured=_distinct("measured", order.measured),
     )

@@ -35,7 +35,7 @@ from gonogo.judge.gate.history import (
     carried_criteria,
     confirmed_verdict,
     history_criteria,
-    unpassed_criteria,
+    taint_criteria,
 )
 from gonogo.judge.gate.notes import notes
 from gonogo.judge.gate.settling import SETTLED_BY_RUNS
@@ -282,7 +282,7 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
         result = evaluate(criterion, measure, rules.world_size or 0)
         results.append(_waived(result) if result.id in unseen else result)
     results.extend(carried_criteria(rules.carried))
-    results.extend(unpassed_criteria(rules.unpassed))
+    results.extend(taint_criteria(rules.taints))
     results.extend(history_criteria(facts.history))
     return results
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.decision import Verdict
-from gonogo.contract.order import CarriedRemedy, Order, RunReason, UnpassedRun
+from gonogo.contract.order import CarriedRemedy, Order, RunReason
 from gonogo.contract.outcome import Actor, Detector, Outcome, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, Attempt
@@ -23,7 +23,6 @@ from tests.judge.runs import record_of
 LESS = {"env": {"NSA_PREFILL_BATCHED": "0"}}
 CHANGE = {**LESS, "diagnosis": "out_of_memory"}
 CARRIED = CarriedRemedy(diagnosis="out_of_memory", patch=LESS, since="smoke")
-UNPASSED = UnpassedRun(experiment="exp_1", run="run_1", steps=11, verdict=Verdict.NO_GO)
 
 
 def plan_with(**changes: Any) -> Plan:
@@ -137,20 +136,12 @@ def test_a_phase_under_a_carried_remedy_passes_conditionally_and_names_it() -> N
     assert row.evidence == f"carried on: the remedy of out_of_memory from smoke: {LESS}"
 
 
-def test_a_run_that_goes_on_with_one_that_did_not_pass_is_conditional_whatever_its_steps_say() -> (
-    None
-):
-    order = order_of().model_copy(update={"unpassed": UNPASSED})
-    assert judged(order) == ("CONDITIONAL_GO", ["unpassed"])
-
-
 def test_orders_and_rules_without_one_say_nothing_of_it() -> None:
     order = order_of()
-    for name in ("carried", "unpassed"):
+    for name in ("carried", "taints"):
         assert name not in order.document()
         assert name not in build_rules(order).document()
-    told = order.model_copy(update={"carried": [CARRIED], "unpassed": UNPASSED})
+    told = order.model_copy(update={"carried": [CARRIED]})
     assert Order.model_validate(told.document()) == told
     rules = build_rules(told).document()
     assert rules["carried"] == [CARRIED.model_dump()]
-    assert rules["unpassed"] == UNPASSED.model_dump()

@@ -11,10 +11,8 @@ import pytest
 from gonogo.contract.canonical import digest
 from gonogo.contract.decision import Condition
 from gonogo.contract.doubt import Doubt, DoubtKind
-from gonogo.contract.order import UnpassedRun
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.gate.history import unpassed_criteria
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import Judgement, judge
 from tests.data.make_runs import Rank, healthy_ranks, order_of
@@ -283,26 +281,6 @@ def test_undecided_is_what_was_seen_between_its_thresholds_of_a_whole_run(
     row: dict[str, Any], code: OutcomeCode | None, undecided: list[str]
 ) -> None:
     assert judged_as(code, row).undecided == undecided
-
-
-@pytest.mark.parametrize(
-    ("outcome", "verdict", "told"),
-    [
-        (None, None, "which went to step 40, the last of the phase there, and has no verdict"),
-        (None, "INCONCLUSIVE", "the last of the phase there, and is INCONCLUSIVE"),
-        ("stalled", "NO_GO", "which failed there (stalled), and is NO_GO"),
-    ],
-)
-def test_a_run_that_is_gone_on_with_is_told_with_what_it_came_to(
-    outcome: str | None, verdict: str | None, told: str
-) -> None:
-    said = {"run": "run_1", "experiment": "exp_1", "steps": 40}
-    ends = {"outcome": outcome, "verdict": verdict}
-    (row,) = unpassed_criteria(UnpassedRun.model_validate({**said, **ends}))
-    assert row.evidence is not None
-    assert told in row.evidence
-    assert row.observed == verdict
-    assert unpassed_criteria(None) == []
 
 
 OTHER = DoubtKind.LINES_CHANGED
