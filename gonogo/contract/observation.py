@@ -16,6 +16,7 @@ from gonogo.contract.tick import Tick
 from gonogo.contract.wire import Recorded
 
 Megabytes = Annotated[Finite, Field(ge=0)]
+Share = Annotated[Finite, Field(ge=0, le=1)]
 
 
 class Kind(StrEnum):
@@ -26,6 +27,7 @@ class Kind(StrEnum):
     HOST_MEMORY = "host_memory"
     HOSTS_MEMORY = "hosts_memory"
     PREFLIGHT_PEAK = "preflight_peak"
+    HOST_CPU = "host_cpu"
 
 
 class DiskSeen(Recorded):
@@ -92,6 +94,41 @@ class PreflightPeak(Recorded):
     """Kind of device on which it was measured: cpu, cuda."""
 
 
+class BusyProgram(Recorded):
+    """A program of other users of the host, all of its processes together."""
+
+    name: str
+    cores: Annotated[Finite, Field(ge=0)]
+
+
+class HostCpu(Recorded):
+    """Who used the host's processors since the look before; told while tasks wait for them."""
+
+    over_s: Annotated[Finite, Field(ge=0)]
+    """Seconds since the look before."""
+    cores: Annotated[int, Field(ge=1)]
+    """Processors that the run may use."""
+    load: Annotated[Finite, Field(ge=0)] | None = None
+    """Runnable tasks, averaged over a minute."""
+    pressure: Share | None = None
+    """Share of the time in which at least one task of the host waited for a processor."""
+    waited: dict[str, Share] = Field(default_factory=dict)
+    """Rank → share of the time in which its main thread was ready to run and waited."""
+    others_cores: Annotated[Finite, Field(ge=0)] | None = None
+    """Processors that processes outside of the run used; null = unknown."""
+    busiest: list[BusyProgram] = Field(default_factory=list)
+    """The programs of these that used most."""
+
+    def words(self) -> str:
+        """Return the figures for a person: `3.8 runnable tasks a core (cc1 2.9 cores)`."""
+        programs = ", ".join(f"{row.name} {row.cores:.1f} cores" for row in self.busiest)
+        if self.load is not None:
+            text = f"{self.load / self.cores:.1f} runnable tasks a core"
+        else:
+            text = f"{self.others_cores or 0.0:.1f} cores used by others"
+        return f"{text} ({programs})" if programs else text
+
+
 _M = TypeVar("_M", bound=BaseModel)
 _CHECKPOINTS = TypeAdapter(list[CheckpointSeen])
 _HOSTS = TypeAdapter(list[HostMemory])
@@ -108,6 +145,11 @@ def disk_of(payload: Any) -> DiskSeen | None:
         return DiskSeen.model_validate(payload)
     except ValidationError:
         return None
+
+
+def host_cpu_in(tick: Tick) -> HostCpu | None:
+    """Return what a tick says of the host's processors, or None."""
+    return _one(tick, Kind.HOST_CPU, HostCpu)
 
 
 def host_memory_in(tick: Tick) -> HostMemory | None:

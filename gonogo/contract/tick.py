@@ -122,7 +122,7 @@ class LinesSeen(Recorded):
     seq: Count
     """Highest seq up to which none is missing."""
     digest: str
-    """Chain digest of the canonical lines up to there (`gonogo.watch.lines`)."""
+    """Chain digest of the canonical lines up to there (`gonogo.timeline.lines`)."""
     others: Count = 0
     """Lines read besides: of other boots, and those that differ from one of the same seq."""
     before: str | None = None

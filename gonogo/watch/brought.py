@@ -17,7 +17,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import MAX_LINE_BYTES, Heartbeat, parse_heartbeat
 from gonogo.contract.tick import LinesSeen, Tick
 from gonogo.rundir import PIECE_BYTES, RunDir, iter_lines, open_lines
-from gonogo.watch.boots import boots_in_order
+from gonogo.timeline.boots import boots_in_order
 
 _PART = 2**20
 

@@ -19,8 +19,9 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, RankExit
 from gonogo.contract.tick import ProcessState, RankProbe, Tick
 from gonogo.rundir import RunDir, iter_lines, load_record, open_lines
-from gonogo.watch.clocks import SAME_CLOCK_S, Boot, Clocks
-from gonogo.watch.fold import Sink, fold, look, start
+from gonogo.timeline.offsets import SAME_CLOCK_S, Boot, Clocks
+from gonogo.timeline.timeline import Sink
+from gonogo.watch.fold import fold, look, start
 from gonogo.watch.watch_state import WatchState
 
 INTERVAL_S = 0.25

@@ -36,7 +36,7 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.near import Near
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.tick import Tick
-from gonogo.watch.step import Step
+from gonogo.timeline.step import Step
 from gonogo.watch.view import Beat, Run, View
 
 S = TypeVar("S")

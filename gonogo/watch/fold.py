@@ -13,43 +13,33 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
+from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.near import Near
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import LinesSeen, Tick
 from gonogo.contract.watch import Action
-from gonogo.watch.absorb import absorb
+from gonogo.timeline.rank import RankStream
+from gonogo.timeline.step import Step
+from gonogo.timeline.steps import Ranks
+from gonogo.timeline.timeline import Sink
 from gonogo.watch.detector import Seen
 from gonogo.watch.detectors import identity
 from gonogo.watch.guests import begin, failure_finding, failure_of
-from gonogo.watch.line_record import LineRecord, boots_in_front, by_seq
-from gonogo.watch.lines import Arrival
 from gonogo.watch.packages import ERRORS
 from gonogo.watch.processes import seen_by
-from gonogo.watch.step import Step
-from gonogo.watch.stream import RankStream
 from gonogo.watch.view import (
     Beat,
     Observed,
     Run,
-    Unreadable,
     View,
     is_late,
 )
 from gonogo.watch.watch_state import WatchState
 
-FIRST_CHARS = 80
-"""How much of the first unreadable line is kept."""
 _HOST = re.compile(r"[\w.-]{1,64}", re.ASCII)
 """What a host may be called in what people read."""
-
-_AGAIN, _STALE = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT}), Arrival.STALE
-
-Sink = Callable[[int, Heartbeat, Arrival], None]
-"""Is given every line that came for the first time: rank, line, and what it was to the stream."""
 
 
 def start(order: Order, *, watched: bool = True) -> WatchState:
@@ -79,7 +69,10 @@ def fold(
         beats: rank → the complete raw lines that this tick brought.
         sink: is given every line that is not a repetition.
     """
-    parsed = {rank: _parsed(state.view, rank, lines, tick) for rank, lines in beats.items()}
+    view = state.view
+    parsed = {
+        rank: view.parse(rank, lines, view.clock.at(tick.mono)) for rank, lines in beats.items()
+    }
     brought = any(beats.values())
     return fold_beats(state, tick, parsed, sink, brought=brought)
 
@@ -109,7 +102,9 @@ def fold_beats(
     for kind, payload in tick.observations.items():
         view.observed[kind] = Observed(mono=tick.mono, ts=tick.ts, payload=payload)
     for rank in sorted(beats):
-        _read(state, tick, rank, beats[rank], sink, findings)
+        placed = view.advance(view.run.order, rank, beats[rank], tick.mono, sink)
+        for beat, arrival, stream in placed:
+            _take(state, Beat(beat, arrival, tick), stream, findings)
     _observe_tick(state, tick, late=late, findings=findings)
     return state, findings
 
@@ -130,53 +125,13 @@ def look(state: WatchState, tick: Tick) -> list[Finding]:
     return [finding for finding in findings if finding.key not in state.said]
 
 
-def _read(
-    state: WatchState,
-    tick: Tick,
-    rank: int,
-    beats: list[Heartbeat],
-    sink: Sink | None,
-    findings: list[Finding],
-) -> None:
-    """Fold the lines of one rank's file."""
-    view = state.view
-    beats = by_seq(beats)
-    record = view.lines.get(rank)
-    if record is None:
-        order = view.run.order
-        record = view.lines[rank] = LineRecord(run=order.run or None, attempt=order.attempt)
-    if record.boot is None:
-        for boot in boots_in_front(beats):
-            record.refuse(boot)
-    for beat in beats:
-        arrival = record.admit(beat)
-        if arrival in _AGAIN:
-            continue
-        if sink is not None:
-            sink(rank, beat, arrival)
-        if arrival is not _STALE:
-            _take(state, tick, view.clock.line(beat, tick.mono), arrival, findings)
-
-
-def _take(
-    state: WatchState,
-    tick: Tick,
-    beat: Heartbeat,
-    arrival: Arrival,
-    findings: list[Finding],
-) -> None:
-    """Fold one accepted line: its stream, the detectors that look at it, the step it may end."""
-    view, rank, mono = state.view, beat.rank, tick.mono
-    stream = view.streams.get(rank)
-    if stream is None:
-        stream = RankStream(rank=rank)
-    stream = view.streams[rank] = absorb(stream, beat, mono, arrival)
-    looking = state.looking_at(beat.msg)
-    if looking:
-        event = Beat(beat, arrival, tick)
-        for row in looking:
-            _ask(state, row.name, row.observe_line, event, findings)
-    for step in state.steps.take(beat, stream, view, tick):
+def _take(state: WatchState, event: Beat, stream: RankStream, findings: list[Finding]) -> None:
+    """Show the detectors a line, and the steps that it ends."""
+    view, beat = state.view, event.line
+    for row in state.looking_at(beat.msg):
+        _ask(state, row.name, row.observe_line, event, findings)
+    ranks = Ranks(view.run.order.world_size, view.streams)
+    for step in view.steps.take(beat, stream, ranks, event.tick):
         _observe_step(state, step, findings)
 
 
@@ -238,32 +193,6 @@ def _by_action(state: WatchState, finding: Finding) -> Finding:
     return finding.model_copy(update={"severity": Severity.WARN, "act": None, "key": key})
 
 
-def _parsed(view: View, rank: int, lines: Sequence[bytes], tick: Tick) -> list[Heartbeat]:
-    """Return a rank's heartbeats among lines; what is none, or another rank's, is counted."""
-    parsed: list[Heartbeat] = []
-    for raw in lines:
-        if not raw or raw.isspace():
-            continue
-        try:
-            beat = parse_heartbeat(raw)
-        except Corrupt:
-            _count_unreadable(view, rank, raw, tick)
-            continue
-        if beat.rank == rank:
-            parsed.append(beat)
-        else:
-            _count_unreadable(view, rank, raw, tick)
-    return parsed
-
-
-def _count_unreadable(view: View, rank: int, raw: bytes, tick: Tick) -> None:
-    found = view.unreadable.get(rank)
-    if found is None:
-        first = raw[:FIRST_CHARS].decode("utf-8", "replace")
-        found = view.unreadable[rank] = Unreadable(first=first, since_mono=tick.mono)
-    found.count += 1
-
-
 def latched(state: WatchState) -> Finding | None:
     """Return the first halt finding, which decides; later ones are recorded only."""
     return state.latched
@@ -303,5 +232,5 @@ def identity_ok(state: WatchState) -> bool | None:
 
 def lines_seen(state: WatchState, ranks: Iterable[int]) -> dict[str, LinesSeen]:
     """Return how far the lines of `ranks` have been read, for the tick that brought them."""
-    found = {str(rank): state.view.lines[rank].seen() for rank in ranks if rank in state.view.lines}
+    found = {str(rank): state.view.lines_seen(rank) for rank in ranks}
     return {rank: seen for rank, seen in found.items() if seen is not None}

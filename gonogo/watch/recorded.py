@@ -25,10 +25,11 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import FileSeal, LinesSeen, Tick, WatchStart, parse_rank
 from gonogo.rundir import TICK_BYTES, RunDir, iter_lines
+from gonogo.timeline.boots import LineRecord
+from gonogo.timeline.timeline import Sink
 from gonogo.watch.brought import ByBytes, BySeq
 from gonogo.watch.device_rows import DeviceRows
-from gonogo.watch.fold import Sink, fold, start
-from gonogo.watch.line_record import LineRecord
+from gonogo.watch.fold import fold, start
 from gonogo.watch.registry import missing_detectors
 from gonogo.watch.ticks import TickChain
 from gonogo.watch.watch_state import WatchState

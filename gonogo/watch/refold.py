@@ -22,8 +22,9 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_record
+from gonogo.timeline.timeline import Sink
 from gonogo.watch.byclock import fold_by_clock
-from gonogo.watch.fold import Sink, armed
+from gonogo.watch.fold import armed
 from gonogo.watch.guests import failure_of
 from gonogo.watch.packages import ERRORS
 from gonogo.watch.recorded import WatchRecord, fold_recorded

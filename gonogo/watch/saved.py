@@ -14,17 +14,18 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
+from gonogo.timeline.boots import LineRecord
 from gonogo.timeline.clock import ActiveClock
+from gonogo.timeline.rank import RankStream
+from gonogo.timeline.step import RankStep
+from gonogo.timeline.timeline import Unreadable
 from gonogo.watch.detector import Detector
 from gonogo.watch.fold import start
 from gonogo.watch.guests import failure_of
-from gonogo.watch.line_record import LineRecord
 from gonogo.watch.packages import ERRORS
 from gonogo.watch.processes import Processes
 from gonogo.watch.sources import made_by
-from gonogo.watch.step import RankStep
-from gonogo.watch.stream import RankStream
-from gonogo.watch.view import Observed, Unreadable
+from gonogo.watch.view import Observed
 from gonogo.watch.watch_state import WatchState
 
 SAVED_V = 52
@@ -58,7 +59,7 @@ def dump_state(state: WatchState) -> dict[str, Any]:
     Raises:
         Corrupt: the state of another package's detector cannot be put down.
     """
-    view, steps = state.view, state.steps
+    view, steps = state.view, state.view.steps
     return {
         "of": _identity(state),
         "streams": _dump(dict[int, RankStream], view.streams),
@@ -132,11 +133,11 @@ def _fill(state: WatchState, document: dict[str, Any]) -> None:
     view.unreadable = _adapter(dict[int, Unreadable]).validate_python(document["unreadable"])
     view.observed = _adapter(dict[str, Observed]).validate_python(document["observed"])
     waiting = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["waiting"])
-    state.steps.waiting, state.steps.last = waiting, document["last_step"]
+    view.steps.waiting, view.steps.last = waiting, document["last_step"]
     bare = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["bare"])
-    state.steps.bare = bare
-    state.steps.given_up = int(document["given_up"])
-    state.steps.late = _adapter(dict[int, int]).validate_python(document["late"])
+    view.steps.bare = bare
+    view.steps.given_up = int(document["given_up"])
+    view.steps.late = _adapter(dict[int, int]).validate_python(document["late"])
     state.leave_out(document["failed"])
     for row in state.looking():
         if row.State is not None:

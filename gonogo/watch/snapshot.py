@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.tick import ProcessState
+from gonogo.timeline.rank import RankStream
 from gonogo.watch.detectors.stall import limits
-from gonogo.watch.stream import RankStream
 from gonogo.watch.view import View
 from gonogo.watch.watch_state import WatchState
 

@@ -16,11 +16,11 @@ from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Watch
 from gonogo.contract.workload import is_ours
-from gonogo.timeline.clock import SLEPT_S, ActiveClock
-from gonogo.watch.line_record import LineRecord
-from gonogo.watch.lines import Arrival
+from gonogo.timeline.clock import SLEPT_S
+from gonogo.timeline.lines import Arrival
+from gonogo.timeline.rank import RankStream
+from gonogo.timeline.timeline import Timeline
 from gonogo.watch.processes import HELD, STOPPED_AFTER_S, Process, Processes
-from gonogo.watch.stream import RankStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,23 +102,10 @@ class Observed:
 
 
 @dataclass(slots=True, kw_only=True)
-class Unreadable:
-    """Lines of one rank's file that are no heartbeat of its own."""
-
-    count: int = 0
-    first: str = ""
-    """How the first of them begins."""
-    since_mono: float = 0.0
-
-
-@dataclass(slots=True, kw_only=True)
-class View:
+class View(Timeline):
     """What is known at one event. Detectors read it; only the fold moves it on."""
 
     run: Run
-    streams: dict[int, RankStream] = field(default_factory=dict)
-    lines: dict[int, LineRecord] = field(default_factory=dict)
-    """Rank → its lines as such: duplicates, holes, digests."""
     processes: Processes = field(default_factory=Processes)
     hosts: dict[int, str] = field(default_factory=dict)
     """Node → what its host is called, as far as it has told."""
@@ -131,14 +118,12 @@ class View:
     for a checkpoint has ended nothing yet."""
     started_mono: float | None = None
     """The first tick that brought anything."""
-    unreadable: dict[int, Unreadable] = field(default_factory=dict)
     observed: dict[str, Observed] = field(default_factory=dict)
     """Kind of probe → the last that it told."""
     late_since_mono: float = 0.0
     """When the first came of late ticks running."""
     late_n: int = -2
     """Number of the last of them."""
-    clock: ActiveClock = field(default_factory=ActiveClock)
 
     def note(self, tick: Tick) -> None:
         """Take note of a late tick; one that is not need not be recorded, and changes nothing."""

@@ -6,9 +6,8 @@ from typing import Any
 
 from gonogo.contract.finding import Finding
 from gonogo.contract.tick import Tick
+from gonogo.timeline.rank import RankStream
 from gonogo.watch.detector import EVERY_LINE, Detector
-from gonogo.watch.steps import Steps
-from gonogo.watch.stream import RankStream
 from gonogo.watch.view import Run, View
 
 
@@ -20,7 +19,6 @@ class WatchState:
     detectors: tuple[Detector[Any], ...]
     own: dict[str, Any]
     """Detector → its own state."""
-    steps: Steps = field(default_factory=Steps)
     said: set[str] = field(default_factory=set)
     """Keys of all findings so far."""
     latched: Finding | None = None

@@ -23,9 +23,9 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
+from gonogo.timeline.rank import RankStream
+from gonogo.timeline.step import RankStep, Step
 from gonogo.watch.detector import Detector
-from gonogo.watch.step import RankStep, Step
-from gonogo.watch.stream import RankStream
 from gonogo.watch.view import Observed, Run, View
 from tests.watch.streams import EPOCH, T0, order_of
 

@@ -19,6 +19,8 @@ from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
 from gonogo.contract.watch import Watch
 from gonogo.rundir import PIECE_BYTES, RunDir, save_json
+from gonogo.timeline.steps import Steps
+from gonogo.timeline.timeline import Unreadable
 from gonogo.watch import (
     WatchState,
     boots_of,
@@ -33,8 +35,7 @@ from gonogo.watch import (
 )
 from gonogo.watch.brought import BySeq
 from gonogo.watch.registry import versions
-from gonogo.watch.steps import Steps
-from gonogo.watch.view import Observed, Unreadable, View
+from gonogo.watch.view import Observed, View
 from tests.data.make_runs import exit_of, healthy_ranks, save_run
 from tests.data.make_runs import order_of as ordered_by_hand
 from tests.watch.streams import EPOCH, T0, Said, World, order_of, watch
@@ -512,14 +513,14 @@ def test_snapshots_of_a_sick_run_or_one_on_devices_and_the_rest_are_the_whole_fo
 def with_every_part() -> WatchState:
     """A state of which each part holds something."""
     state = watch(faulty("nan"), stop_at_halt=False).state
-    view, steps = state.view, state.steps
+    view, steps = state.view, state.view.steps
     view.hosts = {1: "other"}
     view.clock.away_s = 20.0
     view.clock.ranks[0].pending = ((40.5, 20.0),)
     view.late_since_mono, view.late_n = 3.0, 7
     view.unreadable = {0: Unreadable(count=2, first="x", since_mono=1.5)}
     view.observed = {"disk": Observed(mono=1.0, ts=2.0, payload={"free_mb": 5.0})}
-    ended = watch(behind()).state.steps.waiting
+    ended = watch(behind()).state.view.steps.waiting
     steps.waiting, steps.bare = ended, {0: next(iter(ended.values()))}
     steps.given_up, steps.late = 3, {1: 2}
     state.leave_out({"of_another_package": "it failed"})
@@ -540,7 +541,7 @@ def test_each_part_of_a_state_is_put_down_and_taken_up_again() -> None:
     nothing = dump_state(start(state.run.order))
     assert [part for part in saved if part != "of" and saved[part] == nothing[part]] == []
     held = {row.name for kind in (View, Steps) for row in fields(kind)}
-    named = (saved.keys() - {"last_step"}) | {"last"}
+    named = (saved.keys() - {"last_step"}) | {"last", "steps"}
     assert held - named == {"run", "watched", "goes_on"}, "ordered, compared, and of no watcher"
 
 

@@ -7,7 +7,7 @@ from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.facts.steps import RankSteps
-from gonogo.judge.facts.table import NEVER
+from gonogo.timeline.columns import NEVER
 
 CLOCKS_DIFFER_RATIO = 0.2
 CLOCKS_DIFFER_S = 5.0

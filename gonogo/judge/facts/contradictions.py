@@ -20,8 +20,8 @@ from gonogo.judge.facts.clocks import find_clock_differences
 from gonogo.judge.facts.ends import find_end_differences
 from gonogo.judge.facts.learning import find_nothing_learned
 from gonogo.judge.facts.record import RunRecord
-from gonogo.judge.facts.table import NUMBERS
 from gonogo.rundir import heartbeat_rank
+from gonogo.timeline.columns import NUMBERS
 
 Kind = DoubtKind
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.judge.facts.steps import RankSteps
-from gonogo.watch.line_record import LineRecord
-from gonogo.watch.lines import Arrival
+from gonogo.timeline.boots import LineRecord
+from gonogo.timeline.lines import Arrival
 from gonogo.watch.recorded import BootRecord
 
 _AGAIN = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT})

@@ -14,7 +14,7 @@ from gonogo.contract.heartbeat import Msg
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.measure import quantile
 from gonogo.judge.facts.steps import RankSteps
-from gonogo.judge.facts.table import NEVER, SECTIONS, STEP_MESSAGES
+from gonogo.timeline.columns import NEVER, SECTIONS, STEP_MESSAGES
 from gonogo.watch.recorded import BootRecord
 
 EXAMPLES = 3

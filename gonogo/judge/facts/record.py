@@ -37,8 +37,8 @@ from gonogo.judge.facts.predecessor import is_predecessor, read_predecessor
 from gonogo.judge.facts.steps import RankSteps, build_rank_steps, share_apart
 from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir, check_whole, iter_lines, preflight_name
+from gonogo.timeline.lines import Arrival
 from gonogo.watch import has_arrived, refold, watch_on
-from gonogo.watch.lines import Arrival
 from gonogo.watch.recorded import BootRecord, WatchRecord, boots_of
 
 MARKS = (".HALT", ".kill")

@@ -10,7 +10,7 @@ from gonogo.contract.criterion import Metric
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.steps import RankSteps, Span
-from gonogo.judge.facts.table import NEVER
+from gonogo.timeline.columns import NEVER
 from gonogo.watch.tokens import FIRST_LINES, rise_of_sums
 
 FEWEST_LINES = 4

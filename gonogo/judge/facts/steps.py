@@ -15,8 +15,8 @@ from typing import TypeVar
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Heartbeat, Identity, Msg
 from gonogo.judge.facts.signs import signs_of
 from gonogo.judge.facts.spacing import Spacing
-from gonogo.judge.facts.table import NEVER, NUMBERS, STEP_MESSAGES, StepTable
-from gonogo.watch.boots import boots_in_order
+from gonogo.timeline.boots import boots_in_order
+from gonogo.timeline.columns import NEVER, NUMBERS, STEP_MESSAGES, StepTable
 from gonogo.watch.mean import mean_of
 
 _T = TypeVar("_T")

@@ -22,6 +22,7 @@ from gonogo.supervise.host.checkpoints import Checkpoints
 from gonogo.supervise.host.disk import Disk
 from gonogo.supervise.host.memory import HostMemoryProbe
 from gonogo.supervise.host.peak import MeasuredPeak
+from gonogo.supervise.host.processors import HostCpuProbe
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ def build_observations(run_dir: RunDir, order: Order) -> "Observations":
     ]
     if order.nodes == 1:  # else each node's follower tells of its own memory
         sources.append(HostMemoryProbe(run_dir, range(order.world_size)))
+        sources.append(HostCpuProbe(run_dir, range(order.world_size)))
     return Observations(sources)
 
 

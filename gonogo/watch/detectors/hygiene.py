@@ -12,11 +12,12 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
+from gonogo.timeline.timeline import Unreadable
 from gonogo.watch.detector import Detector, Seen
 from gonogo.watch.line_record import LineRecord
 from gonogo.watch.lines import Arrival
 from gonogo.watch.stream import RankStream
-from gonogo.watch.view import Beat, Unreadable, View, found
+from gonogo.watch.view import Beat, View, found
 
 HOLE_LINES = 64
 UNREADABLE_AFTER_S = 2.0

@@ -10,7 +10,7 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.facts.metrics import MetricRow
 from gonogo.judge.facts.steps import RankSteps
 from gonogo.watch.detector import Detector, Seen
-from gonogo.watch.step import Step
+from gonogo.timeline.step import Step
 from gonogo.watch.view import View, found
 
 

@@ -10,7 +10,7 @@ import pytest
 from gonogo.contract.heartbeat import Heartbeat, Msg, StepSections
 from gonogo.judge.facts.spacing import Spacing
 from gonogo.judge.facts.steps import MAX_PIDS, RankSteps, build_rank_steps
-from gonogo.judge.facts.table import NEVER, NUMBERS, STEP_MESSAGES, StepTable
+from gonogo.timeline.columns import NEVER, NUMBERS, STEP_MESSAGES, StepTable
 
 
 def beat(seq: int, msg: str = "alive", mono: float | None = None, **fields: Any) -> Heartbeat:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Severity, Source
 from gonogo.contract.tick import Tick
-from gonogo.watch import armed, not_observed, start
+from gonogo.watch import armed, not_observed
 from gonogo.watch.detectors.imbalance import Imbalance
 from gonogo.watch.stream import RankStream
 from gonogo.watch.view import Run, View
-from tests.watch.detectors.devices import Fold, burst, device_order, sample
+from tests.watch.detectors.devices import Fold, device_order, sample
 from tests.watch.standing import standing
 from tests.watch.streams import EPOCH, T0
 
@@ -106,10 +106,6 @@ def test_nothing_is_judged_before_every_rank_has_ended_a_step() -> None:
     assert fold.findings == []
 
 
-def test_samples_far_apart_say_nothing_about_the_time_between() -> None:
-    assert used([[96.0, 30.0]] * 60, every_s=16.0).findings == []
-
-
 @settings(max_examples=60)
 @given(rows=st.lists(st.tuples(st.none(), st.one_of(st.none(), st.floats(80, 100))), max_size=60))
 def test_a_device_that_does_not_say_is_neither_idle_nor_well(
@@ -118,40 +114,9 @@ def test_a_device_that_does_not_say_is_neither_idle_nor_well(
     assert used([list(row) for row in rows]).findings == []
 
 
-def test_a_device_that_falls_silent_has_not_recovered() -> None:
-    fold = used([[96.0, 30.0]] * 30 + [[96.0, None]] * 60 + [[96.0, 30.0]] * 60)
-    assert len(fold.findings) == 1
-
-
-def test_a_device_that_vanishes_does_not_keep_the_others_from_being_judged() -> None:
-    fold = used([[96.0, 96.0]] * 2)
-    for _ in range(60):
-        fold.devices([sample(fold.now, 1, util=30.0)], after_s=5.0)
-    assert [(row.rank, row.threshold) for row in fold.findings] == [(1, 80.0)]
-
-
-def test_samples_of_one_round_that_come_with_two_ticks_make_one_average() -> None:
-    fold = Fold()
-    fold.step(1)
-    for _ in range(200):
-        fold.devices([sample(fold.now, 0, util=96.0)], after_s=2.5)
-        fold.devices([sample(fold.now, 1, util=30.0)], after_s=2.5)
-    assert len(fold.findings) == 1
-
-
 def test_of_two_devices_one_that_says_is_judged_alone() -> None:
     (warning,) = used([[None, 40.0]] * 40).findings
     assert (warning.rank, warning.value) == (1, 40.0)
-
-
-def test_the_same_samples_twice_count_once() -> None:
-    fold = Fold()
-    fold.step(1)
-    for number in range(20):
-        rows = [sample(T0 + 5 * number, rank, util=30.0) for rank in (0, 1)]
-        fold.devices(rows, after_s=5.0)
-        fold.devices(rows)
-    assert fold.findings == []
 
 
 def test_a_run_on_devices_that_never_told_says_so_and_one_without_does_not() -> None:
@@ -176,32 +141,9 @@ def test_it_is_armed_once_a_device_says_how_busy_it_is() -> None:
     assert armed(fold.state)["imbalance"] is True
 
 
-def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
-    (probes, *_) = not_observed(start(device_order(), watched=False))
-    assert "imbalance" in probes
-
-
 def short(world_size: int = 1) -> Fold:
     """A run whose devices are averaged over ten seconds."""
     return Fold(device_order({"imbalance": {"over_s": 10.0}}, world_size=world_size))
-
-
-@pytest.mark.parametrize(("every_s", "first"), [(5.0, 5), (9.75, 5), (10.0, 3)])
-def test_each_average_begins_at_nothing(every_s: float, first: int) -> None:
-    """The first is well; the second holds what came after it, and takes as long again."""
-    well = 1 if every_s == 10.0 else 2
-    rows: list[list[float | None]] = [[100.0]] * well + [[40.0]] * 5
-    for count in range(1, first):
-        assert used(rows[:count], every_s=every_s, fold=short()).findings == []
-    (warning,) = used(rows[:first], every_s=every_s, fold=short()).findings
-    assert warning.value == 40.0
-
-
-def test_a_first_tick_with_two_samples_of_a_device_has_no_time_between_them() -> None:
-    fold = short()
-    fold.step(1)
-    fold.devices([sample(fold.now, util=30.0), sample(fold.now + 10.0, util=30.0)])
-    assert fold.findings == []
 
 
 def test_a_device_of_no_rank_is_left_out() -> None:
@@ -213,67 +155,9 @@ def test_a_device_of_no_rank_is_left_out() -> None:
     assert fold.findings == []
 
 
-def test_of_two_samples_of_one_moment_the_first_counts() -> None:
-    fold = short()
-    fold.step(1)
-    for _ in range(5):
-        fold.devices([sample(fold.now, util=96.0), sample(fold.now, util=0.0)])
-        fold.now += 5.0
-    assert fold.findings == []
-
-
-@pytest.mark.parametrize(("util", "found"), [(30.0, 1), (96.0, 0)])
-def test_samples_that_come_in_bursts_count_for_the_time_between_them(
-    util: float, found: int
-) -> None:
-    """Another node's, over a file system that shows what was written every half minute."""
-    fold = Fold()
-    fold.step(1)
-    for number in range(6):
-        at = T0 + 30.0 * number
-        rows = [sample(at + 5.0 * near, 0, util=96.0) for near in range(6)]
-        fold.devices([*rows, *burst(1, at, [{"util": util}] * 6)])
-    assert fold.said() == [("imbalance", "warn", 1)] * found
-
-
-def test_a_host_that_booted_anew_counts_although_its_clock_began_again() -> None:
-    fold = short(world_size=1)
-    fold.step(1)
-    for own_s in (9_000.0, 20.0, 25.0, 30.0, 35.0, 40.0, 45.0, 50.0):
-        fold.devices([sample(fold.now, 0, own_mono=own_s, util=30.0)])
-        fold.now += 5.0
-    assert fold.said() == [("imbalance", "warn", 0)]
-
-
 @pytest.mark.parametrize(("every_s", "found"), [(15.0, 1), (15.25, 0)])
 def test_a_sample_holds_for_fifteen_seconds(every_s: float, found: int) -> None:
     assert len(used([[40.0]] * 3, every_s=every_s, fold=short()).findings) == found
-
-
-@pytest.mark.parametrize(("told", "found"), [(8, 1), (7, 0)])
-def test_a_device_must_say_for_four_fifths_of_the_time(told: int, found: int) -> None:
-    """Of ten intervals of twelve seconds."""
-    rows: list[list[float | None]] = [[30.0]] * told + [[None]] * (11 - told)
-    fold = Fold(device_order(world_size=1))
-    assert len(used(rows, every_s=12.0, fold=fold).findings) == found
-
-
-def test_a_device_that_vanished_is_waited_for_twice_as_long() -> None:
-    fold = used([[96.0, 30.0]], fold=short(world_size=2))
-    for _ in range(4):
-        assert fold.findings == []
-        fold.devices([sample(fold.now, 1, util=30.0)])
-        fold.now += 5.0
-    assert [row.rank for row in fold.findings] == [1]
-
-
-def test_time_counts_between_two_samples_of_training() -> None:
-    fold = short(world_size=1)
-    for number in range(1, 20):
-        fold.step(number, section="eval" if number % 2 else None)
-        fold.devices([sample(fold.now, util=0.0)])
-        fold.now += 5.0
-    assert fold.findings == []
 
 
 @pytest.mark.parametrize(
@@ -297,8 +181,3 @@ def test_the_run_trains_when_every_rank_does(second: RankStream | None, trains: 
         tick = Tick(n=1, mono=mono, ts=EPOCH, observations={"devices": devices})
         own, found = detector.observe_tick(own, tick, view)
     assert len(found) == trains
-
-
-def test_a_profile_that_nobody_knows_is_not_said_to_have_devices() -> None:
-    detector = Imbalance(Run(order=device_order(profile="mine")))
-    assert detector.missing(detector.begin(), View(run=detector.run)) is None

@@ -1,35 +1,25 @@
 """D21: lies about speed are found; honest reports of every kind are not."""
 
-import json
 import random
 import statistics
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gonogo.contract.canonical import wire_line
 from gonogo.contract.finding import Severity, Source
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.watch import Watch
 from gonogo.watch.detectors.implausible_speed import (
     ImplausibleSpeed,
-    Speeds,
     limit_tok_s,
 )
-from gonogo.watch.registry import versions
-from gonogo.watch.step import Step
-from gonogo.watch.stream import RankStream
 from gonogo.watch.view import Run
 from tests.watch.steps import Ran, feed
-from tests.watch.streams import EPOCH, T0, Said, World, order_of, watch, without_sections
+from tests.watch.streams import order_of
 
 WARN, HALT = Severity.WARN, Severity.HALT
 TOKENS = 2048
-NAME = ImplausibleSpeed.name
 
 
 def test_a_report_above_what_the_step_ends_allow_halts() -> None:
@@ -40,18 +30,12 @@ def test_a_report_above_what_the_step_ends_allow_halts() -> None:
     assert halt.value == 13 * TOKENS
     assert halt.threshold == pytest.approx(1.1 * TOKENS / 0.98)
     assert halt.source is Source.DEFAULT
-    assert halt.since == EPOCH + 50.0
-    assert halt.key == "run_1/1/implausible_speed/halt/above/step70"
-
-
-def test_a_lie_from_the_start_is_found_after_twenty_timed_steps() -> None:
-    assert feed(ImplausibleSpeed, Ran().many(20, toks_per_s=9999.0)).findings == []
-    assert feed(ImplausibleSpeed, Ran().many(30, toks_per_s=9999.0)).severities == [(HALT, 21)]
+    assert halt.key == "run_1/1/implausible_speed/halt/differ_ratio/step70"
 
 
 @pytest.mark.parametrize(
     ("factor", "found"),
-    [(0.88, [WARN]), (0.91, []), (1.0, []), (1.0 / 0.98, []), (1.12, []), (1.13, [HALT])],
+    [(0.5, []), (1.0, []), (1.0 / 0.98, []), (1.12, []), (1.13, [HALT])],
 )
 def test_the_edges_of_a_tenth(factor: float, found: list[Severity]) -> None:
     fed = feed(ImplausibleSpeed, Ran().many(60, toks_per_s=factor * TOKENS))
@@ -70,48 +54,13 @@ def test_a_report_may_rise_with_the_tokens_of_a_step(share: int) -> None:
     assert [f.severity for f in feed(ImplausibleSpeed, same).findings] == [HALT]
 
 
-@pytest.mark.parametrize("most_x", [2.0, 4.0, 8.0])
-def test_a_report_of_a_ramp_that_begins_at_once_is_no_lie(most_x: float) -> None:
-    ran = Ran()
-    for number in range(200):
-        more_x = 1.0 + (most_x - 1.0) * min(1.0, number / 84)
-        ran.step(dt_s=more_x, toks_per_s=TOKENS, tokens=round(more_x * TOKENS))
-    assert feed(ImplausibleSpeed, ran).findings == []
-
-
 def test_a_report_of_sequences_of_any_length_is_no_lie() -> None:
     for seed in range(40):
         dice, ran = random.Random(seed), Ran()
         for _ in range(120):
             more_x = dice.lognormvariate(0.0, 0.6)
             ran.step(dt_s=more_x, toks_per_s=TOKENS, tokens=round(more_x * TOKENS))
-        assert feed(ImplausibleSpeed, ran).halts == []
-
-
-def test_a_report_below_warns_once() -> None:
-    ran = Ran()
-    for number in range(300):
-        ran.step(toks_per_s=TOKENS * (0.5 if number // 60 % 2 else 1.0))
-    fed = feed(ImplausibleSpeed, ran)
-    assert [f.severity for f in fed.findings] == [WARN]
-    assert fed.findings[0].threshold == pytest.approx(0.9 * TOKENS)
-    assert fed.findings[0].key.startswith("run_1/1/implausible_speed/warn/below/")
-
-
-def test_a_report_below_the_fastest_single_step_must_last() -> None:
-    """An average may still weigh a lucky first step; sixty steps later it cannot."""
-    ran = Ran()
-    for number in range(1, 400):
-        ran.step(dt_s=0.5 if number in (5, 7) else 1.0, toks_per_s=1.3 * TOKENS)
-    assert feed(ImplausibleSpeed, ran).severities == [(HALT, 20 + 60)]
-
-
-def test_an_average_that_counts_pauses_is_not_too_low() -> None:
-    ran = Ran()
-    for number in range(1, 200):
-        ran.step(dt_s=41.0 if number % 20 == 0 else 1.0, toks_per_s=TOKENS / 3.0)
-    assert feed(ImplausibleSpeed, ran).findings == []
-    assert len(feed(ImplausibleSpeed, Ran().many(60, toks_per_s=TOKENS / 3.0)).findings) == 1
+        assert feed(ImplausibleSpeed, ran).findings == []
 
 
 @pytest.mark.parametrize("stopwatch_s", [None, 0.5])
@@ -123,21 +72,6 @@ def test_what_lies_between_two_steps_may_be_left_out_of_a_report(
     told = {"between_s": 1.5, "stopwatch_s": stopwatch_s, "toks_per_s": factor * TOKENS / 0.5}
     fed = feed(ImplausibleSpeed, Ran(dt_s=2.0).many(60, **told))
     assert [f.severity for f in fed.findings] == found
-
-
-@pytest.mark.parametrize("stopwatch_s", [None, 1.0, float("nan")])
-def test_a_step_does_not_begin_where_its_lines_are_written(stopwatch_s: float | None) -> None:
-    """All of them at the end: nothing before that was between two steps."""
-    ran = Ran().many(60, between_s=1.0, stopwatch_s=stopwatch_s, toks_per_s=25 * TOKENS)
-    assert [f.severity for f in feed(ImplausibleSpeed, ran).findings] == [HALT]
-
-
-@pytest.mark.parametrize(("factor", "found"), [(1.0, []), (25.0, ["implausible_speed"])])
-def test_the_lines_say_what_lies_between_two_steps(factor: float, found: list[str]) -> None:
-    world = World(order_of({}, steps=100, detectors=versions())).boot()
-    for _ in range(40):
-        world.steps(1, step_s=1.0, toks_per_s=factor * TOKENS / 1.0).pause(None, 0.5)
-    assert [f.detector for f in watch(world).halts] == found
 
 
 def test_what_was_believed_again_is_a_new_episode() -> None:
@@ -203,11 +137,6 @@ def test_data_time_is_taken_out_as_fetch_or_as_section() -> None:
     assert len(feed(ImplausibleSpeed, negative).halts) == 1
 
 
-def test_some_of_a_step_always_counts() -> None:
-    ran = Ran().many(60, toks_per_s=25 * TOKENS, dt_fetch_s=1.0)
-    assert len(feed(ImplausibleSpeed, ran).halts) == 1
-
-
 def test_the_ordered_tokens_count_and_not_what_a_line_says() -> None:
     ran = Ran().many(60, toks_per_s=25 * TOKENS, tokens=25 * TOKENS)
     assert len(feed(ImplausibleSpeed, ran).halts) == 1
@@ -218,14 +147,7 @@ def test_the_ordered_tokens_count_and_not_what_a_line_says() -> None:
     assert fed.findings == []
     assert not fed.armed
     assert fed.missing is not None
-    assert "no step could be timed" in fed.missing
-
-
-def test_a_step_that_nobody_timed_counts_for_nothing() -> None:
-    ran = Ran()
-    for _ in range(60):
-        ran.step(dt_s=None, toks_per_s=9999.0).step(dt_s=0.0, toks_per_s=9999.0)
-    assert feed(ImplausibleSpeed, ran).findings == []
+    assert "no step of all ranks could be timed" in fed.missing
 
 
 def test_a_trainer_that_reports_no_speed_is_not_checked_and_that_is_said() -> None:
@@ -233,19 +155,8 @@ def test_a_trainer_that_reports_no_speed_is_not_checked_and_that_is_said() -> No
     assert fed.findings == []
     assert fed.armed
     assert fed.missing is not None
-    assert "reports no tokens/s" in fed.missing
+    assert "reports tokens/s of no step" in fed.missing
     assert feed(ImplausibleSpeed, Ran()).missing is None
-
-
-def test_of_a_run_of_one_step_it_says_that_no_step_could_be_timed() -> None:
-    fed = feed(ImplausibleSpeed, gpu(NEEDED).step(toks_per_s=TOKENS))
-    assert fed.missing == "Speed was not wholly checked: no step could be timed."
-
-
-def test_tokens_of_the_first_step_alone_are_held_against_nothing_and_that_is_said() -> None:
-    fed = feed(ImplausibleSpeed, gpu(NEEDED).step(toks_per_s=TOKENS).many(5, loss=1.0))
-    assert fed.missing is not None
-    assert "of no step that could be timed" in fed.missing
 
 
 def gpu(peak_flops: float | None, params: int | None = 100_000_000, **fields: object) -> Ran:
@@ -266,7 +177,7 @@ def test_more_than_the_devices_can_multiply_halts(peak: float, found: int) -> No
     for halt in fed.halts:
         assert (halt.step, halt.value) == (21, TOKENS)
         assert halt.threshold == pytest.approx(peak * TOKENS)
-        assert halt.key == "run_1/1/implausible_speed/halt/peak/step21"
+        assert halt.key == "run_1/1/implausible_speed/halt/mfu/step21"
 
 
 @pytest.mark.parametrize(("peak", "found"), [(0.26, 0), (0.24, 1)])
@@ -306,62 +217,6 @@ def other(command: bool, **setting: float) -> dict[str, object]:
     return {**program, "watch": Watch.model_validate({"implausible_speed": setting})}
 
 
-@pytest.mark.parametrize("command", [False, True])
-@pytest.mark.parametrize("x", [1.5, 30.0])
-def test_a_model_of_which_each_token_meets_a_part_goes_on(x: float, command: bool) -> None:
-    """Experts, tables that are looked up, a frozen trunk: only its author can count the work."""
-    order = gpu(None).order.model_copy(update=other(command))
-    fed = feed(ImplausibleSpeed, Ran(order=order, peak_flops=NEEDED / x, peak_of="cuda").many(60))
-    assert [f.severity for f in fed.findings] == [WARN]
-    assert "every parameter" in fed.findings[0].text
-    assert "mfu" not in (fed.missing or "")
-
-
-@pytest.mark.parametrize(("peak", "found"), [(1.001, []), (0.999, [HALT])])
-def test_a_plan_that_sets_the_share_vouches_for_its_model(
-    peak: float, found: list[Severity]
-) -> None:
-    order = gpu(None).order.model_copy(update=other(True, mfu=1.0))
-    ran = Ran(order=order, peak_flops=peak * NEEDED, peak_of="cuda").many(60)
-    assert [f.severity for f in feed(ImplausibleSpeed, ran).findings] == found
-
-
-@pytest.mark.parametrize(
-    ("told", "ours", "found"),
-    [
-        (["cpu", "cpu"], False, 1),
-        (["cpu", "cpu"], True, 1),
-        ([None, None], True, 1),
-        ([None, None], False, 0),
-        (["NVIDIA H100 80GB HBM3 MIG 1g.10gb"] * 2, False, 0),
-        (["xla", "cpu"], False, 0),
-        (["cpu", "xla"], False, 0),
-    ],
-)
-def test_a_cpus_peak_says_nothing_of_ranks_that_compute_elsewhere(
-    told: list[str | None], ours: bool, found: int
-) -> None:
-    """A slice of a GPU is measured by nobody, nor is an accelerator that no driver here knows."""
-    vouched = other(True, mfu=1.0)
-    identity = Identity(params=10**9, tokens_per_step=TOKENS)
-    order = order_of(
-        {}, identity=identity, steps=60, detectors=versions(), allow_drift=["device"]
-    ).model_copy(
-        update={"watch": vouched["watch"], **({} if ours else {"command": vouched["command"]})}
-    )
-    world = World(order)
-    peak = {"flops": 6 * 10**9 * TOKENS / 8, "of": "cpu"}
-    world.probes.append((T0, {"observations": {"preflight_peak": peak}}))
-    world.boot()
-    for rank, device in zip(world.ranks, told, strict=True):
-        if device is not None:
-            rank.say("boot", device=device)
-    halts = watch(world.steps(40, step_s=1.0)).halts
-    assert [f.detector for f in halts if f.detector == "implausible_speed"] == (
-        ["implausible_speed"] * found
-    )
-
-
 @pytest.mark.parametrize(("ranks", "params", "found"), [(1, 1.01, 1), (2, 1.01, 0), (2, 2.02, 1)])
 def test_the_peak_of_the_table_is_that_of_every_rank(ranks: int, params: float, found: int) -> None:
     known = {"params": round(params * 312e12 / 6 / TOKENS), "vocab": None}
@@ -384,11 +239,6 @@ def test_without_parameters_nothing_is_too_fast(known: dict[str, int | None]) ->
     assert feed(ImplausibleSpeed, gpu(1.0, **known).many(60, toks_per_s=TOKENS)).findings == []
 
 
-def test_without_an_embedding_all_parameters_are_multiplied() -> None:
-    run = Run(order=gpu(None, params=1000, vocab=None).order)
-    assert limit_tok_s(run, 0.5, 6000.0) == pytest.approx(0.5)
-
-
 def test_a_few_fast_steps_are_not_too_fast() -> None:
     ran = gpu(0.9 * NEEDED)
     for number in range(200):
@@ -396,73 +246,26 @@ def test_a_few_fast_steps_are_not_too_fast() -> None:
     assert feed(ImplausibleSpeed, ran).findings == []
 
 
-def test_too_fast_again_is_another_finding() -> None:
-    ran = gpu(0.7 * NEEDED).many(40).many(40, dt_s=3.0).many(40)
-    assert [f.severity for f in feed(ImplausibleSpeed, ran).findings] == [HALT, HALT]
-
-
 def test_a_rank_whose_clock_is_squeezed_is_found() -> None:
     ran = Ran(ranks=2).many(2000, dt_s=0.01, receipt_s=1.0)
     fed = feed(ImplausibleSpeed, ran)
-    assert [(f.severity, f.rank) for f in fed.findings] == [(HALT, 0)]
-    halt = fed.halts[0]
-    assert (halt.step, halt.threshold) == (1 + 3 * 120, 2.0)
-    assert halt.value == pytest.approx(100.0)
-    assert halt.since == EPOCH + 1 + 120.0
-    assert halt.key == "run_1/1/implausible_speed/halt/clock/step361"
-
-
-@pytest.mark.parametrize(("spans", "found"), [(14, []), (15, [(HALT, 61)]), (40, [(HALT, 61)])])
-def test_one_whose_wall_clock_is_squeezed_too_is_found_after_fifteen_spans(
-    spans: int, found: list[tuple[Severity, int]]
-) -> None:
-    ran = few()
-    ran.wall = False
-    fed = feed(ImplausibleSpeed, ran.many(1 + 4 * spans, dt_s=0.25, receipt_s=1.0), saved_every=7)
-    assert fed.severities == found
-    lags = "lines came later and later, or the clocks of a rank are slowed"
-    assert (lags in (fed.missing or "")) is not bool(found)
-
-
-@pytest.mark.parametrize(("right", "found"), [(8, []), (12, [(HALT, 33)])])
-def test_a_wall_clock_has_to_go_on_in_three_spans_for_its_own_to_be_slow(
-    right: int, found: list[tuple[Severity, int]]
-) -> None:
-    ran = few()
-    for number in range(50):
-        ran.wall = 20 < number <= 20 + right
-        ran.step(dt_s=0.25, receipt_s=1.0)
-    assert feed(ImplausibleSpeed, ran).severities == found
-
-
-@pytest.mark.parametrize("later_x", [1.5, 2.5, 4.0])
-def test_lines_that_come_later_and_later_for_a_quarter_of_an_hour_halt_nothing(
-    later_x: float,
-) -> None:
-    """A file system that others use brings them as a slow clock would tell them, and then all."""
-    world = beside_each_other(1.0)
-    began, lasts_s = T0 + 100.0, 900.0
-    for rank in world.ranks:
-        rank.lines = [
-            replace(said, mono=min(began + (said.mono - began) * later_x, began + lasts_s))
-            if began < said.mono < began + lasts_s
-            else said
-            for said in rank.lines
-        ]
-    assert watch(world, interval_s=1.0).halts == []
+    (warning,) = fed.findings
+    assert (warning.severity, warning.rank) == (WARN, 0)
+    assert (warning.step, warning.threshold) == (1 + 3 * 120, 2.0)
+    assert warning.value == pytest.approx(100.0)
 
 
 @pytest.mark.parametrize(("receipt_s", "found"), [(1.9, 0), (2.1, 1)])
 def test_the_edge_of_a_slow_clock(receipt_s: float, found: int) -> None:
     ran = Ran().many(600, dt_s=1.0, receipt_s=receipt_s)
-    assert len(feed(ImplausibleSpeed, ran).halts) == found
+    assert len(feed(ImplausibleSpeed, ran).findings) == found
 
 
 def test_two_slow_spans_are_too_few() -> None:
     ran = Ran()
     for number in range(2000):
         ran.step(dt_s=0.1 if number % 600 < 240 else 1.0, receipt_s=1.0)
-    assert feed(ImplausibleSpeed, ran).halts == []
+    assert feed(ImplausibleSpeed, ran).findings == []
 
 
 @pytest.mark.parametrize("delay_s", [60.0, 300.0])
@@ -470,88 +273,7 @@ def test_lines_that_come_late_do_not_slow_a_clock(delay_s: float) -> None:
     ran = Ran()
     for number in range(1, 2000):
         ran.step(dt_s=1.0, receipt_s=1.0 + (delay_s if number % 400 == 0 else 0.0))
-    assert feed(ImplausibleSpeed, ran).halts == []
-
-
-def beside_each_other(slower_x: float, clock_x: float = 1.0) -> World:
-    """Two ranks that do not wait for each other; the clock of the first goes so much slower."""
-    order = order_of({}, steps=10_000, detectors=versions())
-    world = World(order, alive_every_s=5.0).boot()
-    for rank, step_s in zip(world.ranks, (1.0, slower_x), strict=True):
-        for _ in range(int(900.0 / step_s)):
-            rank.step += 1
-            rank.say("step_start")
-            rank.enter("forward")
-            rank.spend(step_s)
-            rank.enter(None)
-            rank.say("progress", loss=5.5 - 0.001 * rank.step)
-            rank.say("step_end", tokens=2048)
-    first = world.ranks[0]
-    first.lines = [
-        Said(said.mono, wire_line({**line, "mono": T0 + (line["mono"] - T0) / clock_x}))
-        for said in first.lines
-        for line in [json.loads(said.raw)]
-    ]
-    return world
-
-
-@pytest.mark.parametrize(("tokens", "found"), [(4096, set()), (2048, {"implausible_speed"})])
-def test_tokens_told_after_the_line_that_ended_the_step_count(tokens: int, found: set[str]) -> None:
-    """A rank that names no sections ends a step by its progress; `step_end` tells the tokens."""
-    world = World(order_of({}, steps=10_000, detectors=versions()), alive_every_s=5.0).boot()
-    for step in range(1, 181):
-        tok_s, carried = (4096.0, tokens) if step > 90 else (2048.0, 2048)
-        for rank in world.ranks:
-            rank.step += 1
-            rank.spend(1.0)
-            rank.say("progress", loss=5.5 - 0.001 * step, toks_per_s=tok_s)
-            rank.say("step_end", tokens=carried)
-    for rank in world.ranks:
-        rank.lines = [without_sections(said) for said in rank.lines]
-    assert watch(world, interval_s=1.0).named(HALT) == found
-
-
-@pytest.mark.parametrize("every", [2, 10])
-@pytest.mark.parametrize(("lie", "slower", "found"), [(25.0, 1.0, NAME), (1.0, 3.0, "slow")])
-def test_tokens_of_the_whole_run_that_are_rarely_told_hide_neither_lies_nor_slowness(
-    every: int, lie: float, slower: float, found: str
-) -> None:
-    """What a line told is of its own step, and not told anew for those up to the next."""
-    order = order_of({"slow": {"floor_tok_s": 1900.0}}, steps=10_000, detectors=versions())
-    world = World(order, alive_every_s=5.0).boot()
-    for step in range(1, 401):
-        late = step > 300
-        for rank in world.ranks:
-            rank.step += 1
-            rank.spend(slower if late else 1.0)
-            rank.say("progress", loss=5.5 - 0.001 * step, toks_per_s=2048 * lie if late else 2048.0)
-            rank.say("step_end", **({} if step % every else {"tokens": 2048 * step}))
-    assert watch(world, interval_s=1.0).named(HALT) == {found}
-
-
-@pytest.mark.parametrize("slower_x", [1.5, 2.5, 5.0])
-def test_who_is_far_ahead_of_a_rank_that_it_does_not_wait_for_has_no_slow_clock(
-    slower_x: float,
-) -> None:
-    assert watch(beside_each_other(slower_x), interval_s=1.0).halts == []
-
-
-@pytest.mark.parametrize("slower_x", [1.0, 1.5, 2.5])
-def test_nor_does_that_hide_one(slower_x: float) -> None:
-    halts = watch(beside_each_other(slower_x, clock_x=3.0), interval_s=1.0).halts
-    assert [(row.detector, row.rank) for row in halts][:1] == [("implausible_speed", 0)]
-    assert halts[0].value == pytest.approx(3.0, rel=0.1)
-
-
-def test_who_is_done_before_a_rank_that_it_does_not_wait_for_has_no_slow_clock() -> None:
-    world = beside_each_other(5.0)
-    first = world.ranks[0]
-    first.lines = [said for said in first.lines if said.mono < T0 + 200.0]
-    first.mono = first.lines[-1].mono
-    first.step = world.order.steps or 0
-    first.say("done")
-    halts = watch(world, interval_s=1.0).halts
-    assert "implausible_speed" not in {row.detector for row in halts}
+    assert feed(ImplausibleSpeed, ran).findings == []
 
 
 def test_a_watcher_that_comes_late_or_never_watched_tells_nothing_of_clocks() -> None:
@@ -571,11 +293,6 @@ def test_a_clock_that_runs_fast_or_begins_anew_halts_nothing() -> None:
     assert feed(ImplausibleSpeed, ran.many(500, dt_s=1.0)).findings == []
     ran.mono = 1.0
     assert feed(ImplausibleSpeed, ran.many(500, dt_s=1.0)).findings == []
-
-
-def test_a_restart_at_an_earlier_step_begins_anew() -> None:
-    ran = Ran().many(15, toks_per_s=9999.0).back_to(5).many(15, toks_per_s=9999.0)
-    assert feed(ImplausibleSpeed, ran).findings == []
 
 
 def test_plan_settings_count_and_are_named() -> None:
@@ -611,11 +328,6 @@ def test_steps_of_less_than_half_the_best_that_is_known_warn_once(
         assert "is all of it done?" in warning.text
 
 
-def test_a_few_fast_steps_beat_no_best() -> None:
-    fed = feed(ImplausibleSpeed, known(2.1).many(9, toks_per_s=TOKENS, dt_s=1.0).many(30, dt_s=2.0))
-    assert fed.findings == []
-
-
 def test_steps_that_are_read_from_what_is_printed_are_not_timed_by_it() -> None:
     order = gpu(None).order.model_copy(update={"patterns": ["x"], "command": ["x"]})
     ran = Ran(order=order, peak_flops=0.5 * NEEDED, labelled=False)
@@ -623,81 +335,6 @@ def test_steps_that_are_read_from_what_is_printed_are_not_timed_by_it() -> None:
     assert fed.findings == []
     assert fed.missing is not None
     assert "timed by when their lines were read" in fed.missing
-
-
-def few(ranks: int = 1, watched: bool = True, **settings: float) -> Ran:
-    """A run of which four steps, and spans of four seconds, are looked at."""
-    known = {"over_steps": 4, "clock_s": 4.0, **settings}
-    return Ran(order=order_of({"implausible_speed": known}), ranks=ranks, watched=watched)
-
-
-@pytest.mark.parametrize(
-    ("told", "found"),
-    [
-        (1.1 * (TOKENS / 0.98), []),
-        (1.1001 * (TOKENS / 0.98), [(HALT, 5)]),
-        (0.9 * TOKENS, []),
-        (0.8999 * TOKENS, [(WARN, 5)]),
-    ],
-)
-def test_a_report_has_to_pass_its_limits(told: float, found: list[tuple[Severity, int]]) -> None:
-    ran = few().many(40, toks_per_s=told)
-    assert feed(ImplausibleSpeed, ran).severities == found
-
-
-@pytest.mark.parametrize(
-    ("stopwatch_s", "kind_s"),
-    [(None, 0.1), (0.0, 0.03), (0.4, 0.38), (0.9, 0.88)],
-    ids=["no stopwatch", "one that stood", "less than half a step", "nearly all of it"],
-)
-def test_a_stopwatch_says_how_much_of_a_step_may_lie_before_it(
-    stopwatch_s: float | None, kind_s: float
-) -> None:
-    """Of a second, 0.95 s lie before the step's start: 0.03 s are left, and a tenth of the rest."""
-    for told, found in ((0.99, []), (1.01, [(HALT, 5)])):
-        speed = told * 1.1 * (TOKENS / kind_s)
-        ran = few().many(40, toks_per_s=speed, between_s=0.95, stopwatch_s=stopwatch_s)
-        assert feed(ImplausibleSpeed, ran).severities == found
-
-
-@pytest.mark.parametrize("told", [1.5 * TOKENS, 1.1 * (TOKENS / 0.48)])
-def test_a_report_that_one_step_allows_is_found_after_three_windows(told: float) -> None:
-    ran = few(over_steps=8).step(toks_per_s=told).step(dt_s=0.5, toks_per_s=told)
-    assert feed(ImplausibleSpeed, ran.many(60, toks_per_s=told)).severities == [(HALT, 33)]
-
-
-@pytest.mark.parametrize(("dt_s", "found"), [(0.25, [(HALT, 13)]), (0.5, []), (1.0, [])])
-def test_a_clock_has_to_be_slow_in_three_spans(
-    dt_s: float, found: list[tuple[Severity, int]]
-) -> None:
-    ran = few().many(20, dt_s=dt_s, receipt_s=1.0)
-    assert feed(ImplausibleSpeed, ran).severities == found
-
-
-@pytest.mark.parametrize("what", ["nobody watched", "late", "another boot", "set back"])
-def test_what_says_nothing_of_a_clock_begins_the_spans_anew(what: str) -> None:
-    ran = few(watched=what != "nobody watched")
-    for number in range(40):
-        if number % 10 == 9:
-            ran.boot = f"boot{number}" if what == "another boot" else ran.boot
-            ran.mono -= 100.0 if what == "set back" else 0.0
-        late_s = 1.0 if what == "late" and number % 10 == 9 else 0.0
-        ran.step(dt_s=0.25, receipt_s=1.0, late_s=late_s)
-    assert feed(ImplausibleSpeed, ran).findings == []
-
-
-@pytest.mark.parametrize("slower_x", [1.2, 2.0])
-@pytest.mark.parametrize("kind", ["mean", "best"])
-def test_a_mean_that_a_checkpoint_keeps_may_know_of_faster_steps_before_a_restart(
-    kind: str, slower_x: float
-) -> None:
-    ran, spent_s = Ran().many(300, toks_per_s=TOKENS).back_to(250), 250.0
-    for number in range(251, 600):
-        spent_s += slower_x
-        mean = TOKENS * number / spent_s
-        dt_s = slower_x if number > 251 else None
-        ran.step(dt_s=dt_s, toks_per_s=mean if kind == "mean" else TOKENS)
-    assert feed(ImplausibleSpeed, ran, saved_every=50).findings == []
 
 
 def test_after_a_restart_a_report_above_all_that_was_is_a_lie() -> None:
@@ -724,211 +361,6 @@ def test_a_resumed_run_may_tell_a_mean_of_faster_steps_before(
     assert feed(ImplausibleSpeed, ran).severities == found
 
 
-@pytest.mark.parametrize(("another", "found"), [(False, []), (True, [(HALT, 21)])])
-def test_what_another_training_was_like_is_no_measure(
-    another: bool, found: list[tuple[Severity, int]]
-) -> None:
-    ran = Ran().many(60, toks_per_s=TOKENS).back_to(0)
-    ran.step(dt_s=None, toks_per_s=TOKENS).many(60, dt_s=2.0, toks_per_s=TOKENS)
-    view, own, findings = ran.view(), Speeds(), []
-    detector = ImplausibleSpeed(view.run)
-    for place, step in enumerate(ran.steps):
-        view.streams[1].another = another and place >= 60
-        own, more = detector.observe_step(own, step, view)
-        findings += more
-    assert [(row.severity, row.step) for row in findings] == found
-
-
-@pytest.mark.parametrize(("factor", "found"), [(1.0, []), (25.0, [(HALT, 21)])])
-def test_a_report_of_any_rank_counts_where_the_first_makes_none(
-    factor: float, found: list[tuple[Severity, int]]
-) -> None:
-    """Some trainers log on their last rank."""
-    fed = feed(ImplausibleSpeed, Ran().many(60, each=[{}, {"toks_per_s": factor * TOKENS}]))
-    assert fed.severities == found
-    assert "reports no tokens/s" not in (fed.missing or "")
-    both = Ran().many(60, each=[{"toks_per_s": TOKENS}, {"toks_per_s": TOKENS / 2}])
-    assert feed(ImplausibleSpeed, both).findings == []
-
-
-@pytest.mark.parametrize(("lie", "found"), [(1.0, []), (25.0, [HALT])])
-def test_another_rank_that_tells_more_often_hides_no_report_of_the_first(
-    lie: float, found: list[Severity]
-) -> None:
-    ran, honest = Ran(), {"toks_per_s": TOKENS}
-    for number in range(1, 400):
-        own = {"toks_per_s": lie * TOKENS} if number % 10 == 0 else {}
-        ran.step(each=[own, honest])
-    fed = feed(ImplausibleSpeed, ran, saved_every=7)
-    assert [severity for severity, _ in fed.severities] == found
-
-
-@pytest.mark.parametrize(("lie", "found"), [(1.0, []), (25.0, [HALT])])
-def test_a_rank_that_has_not_told_for_long_is_not_waited_for(
-    lie: float, found: list[Severity]
-) -> None:
-    ran = Ran().step(each=[{"toks_per_s": TOKENS}, {}])
-    fed = feed(ImplausibleSpeed, ran.many(1100, each=[{}, {"toks_per_s": lie * TOKENS}]))
-    assert [severity for severity, _ in fed.severities] == found
-
-
-@pytest.mark.parametrize(("told_at", "halt"), [(1, 1005), (2, 1006)])
-def test_a_rank_is_waited_for_through_a_thousand_silent_steps(told_at: int, halt: int) -> None:
-    ran, told = few(ranks=2), {"toks_per_s": TOKENS}
-    ran.many(told_at, each=[told, {}]).many(1100, each=[{}, {"toks_per_s": 25 * TOKENS}])
-    assert feed(ImplausibleSpeed, ran).severities == [(HALT, halt)]
-
-
-def observed(ran: Ran, **streams: Callable[[Step], Any]) -> list[tuple[Severity, int | None]]:
-    """What is found where the first rank's stream is another at each step."""
-    view, own, findings = ran.view(), Speeds(), []
-    detector = ImplausibleSpeed(view.run)
-    for step in ran.steps:
-        told = {name: value(step) for name, value in streams.items()}
-        view.streams[0] = RankStream(rank=0, boot=step.ranks[0].boot, **told)
-        own, more = detector.observe_step(own, step, view)
-        findings += more
-    return [(row.severity, row.step) for row in findings]
-
-
-@pytest.mark.parametrize(
-    ("done", "silent_s", "until", "found"),
-    [
-        (False, 0.0, 0, [(HALT, 13)]),
-        (False, 30.0, 40, [(HALT, 13)]),
-        (False, 30.25, 40, []),
-        (True, 0.0, 40, []),
-        (False, 30.25, 10, [(HALT, 22)]),
-        (True, 0.0, 10, [(HALT, 22)]),
-    ],
-)
-def test_who_has_fallen_silent_or_is_done_tells_nothing_of_its_clock(
-    done: bool, silent_s: float, until: int, found: list[tuple[Severity, int]]
-) -> None:
-    found_now = observed(
-        few(ranks=1).many(40, dt_s=0.25, receipt_s=1.0),
-        done=lambda step: done and step.step <= until,
-        heard_mono=lambda step: step.tick.mono - (silent_s if step.step <= until else 0.0),
-    )
-    assert found_now == found
-
-
-@pytest.mark.parametrize(("first", "found"), [(0, [(HALT, 71)]), (50, [])])
-def test_a_restart_in_place_that_goes_on_from_a_step_is_no_run_of_another(
-    first: int, found: list[tuple[Severity, int]]
-) -> None:
-    """Its first process began at step 0, so that its own steps are all that a mean may know."""
-    ran = Ran(ranks=1).back_to(first).many(60 - first, toks_per_s=TOKENS).back_to(50)
-    ran.step(dt_s=None, toks_per_s=1.3 * TOKENS).many(60, toks_per_s=1.3 * TOKENS)
-    began = {place: first if place < 60 - first else 50 for place in range(len(ran.steps))}
-    places = {id(step): place for place, step in enumerate(ran.steps)}
-    assert observed(ran, from_step=lambda step: began[places[id(step)]]) == found
-
-
-@pytest.mark.parametrize(
-    ("factor", "from_step", "found"), [(1.3, 0, [HALT]), (1.3, 1000, []), (25.0, 1000, [HALT])]
-)
-def test_a_trainer_that_resumes_by_itself_may_tell_a_mean_of_faster_steps_before(
-    factor: float, from_step: int, found: list[Severity]
-) -> None:
-    """No order names the checkpoint; its first process says at which step it begins."""
-    ran = Ran().back_to(from_step)
-    ran.step(dt_s=None, toks_per_s=factor * TOKENS).many(150, toks_per_s=factor * TOKENS)
-    view, own, findings = ran.view(), Speeds(), []
-    for stream in view.streams.values():
-        stream.from_step = from_step
-    detector = ImplausibleSpeed(view.run)
-    for step in ran.steps:
-        own, more = detector.observe_step(own, step, view)
-        findings += more
-    assert [row.severity for row in findings] == found
-
-
-@pytest.mark.parametrize(("lie", "found"), [(1.0, []), (25.0, [HALT])])
-def test_a_trainer_that_tells_the_tokens_of_the_whole_run_may_not_report_what_it_likes(
-    lie: float, found: list[Severity]
-) -> None:
-    ran = Ran()
-    for number in range(1, 900):
-        factor = 1.0 if number < 600 else lie
-        ran.step(tokens=number * TOKENS, toks_per_s=factor * TOKENS)
-    fed = feed(ImplausibleSpeed, ran, saved_every=50)
-    assert [severity for severity, _ in fed.severities] == found
-
-
-@pytest.mark.parametrize(("lie", "found"), [(1.0, []), (25.0, [HALT])])
-def test_nor_where_it_starts_again_within_its_first_lines(
-    lie: float, found: list[Severity]
-) -> None:
-    ran = Ran()
-    for number in range(1, 11):
-        ran.step(tokens=number * TOKENS, toks_per_s=TOKENS)
-    ran.back_to(0)
-    for number in range(1, 900):
-        factor = 1.0 if number < 600 else lie
-        ran.step(tokens=number * TOKENS, toks_per_s=factor * TOKENS)
-    fed = feed(ImplausibleSpeed, ran, saved_every=50)
-    assert [severity for severity, _ in fed.severities] == found
-
-
-@pytest.mark.parametrize(("lie", "halts"), [(1.0, 0), (8.0, 1)])
-def test_nor_where_it_tells_those_of_one_of_many_ranks(lie: float, halts: int) -> None:
-    """Until they come to more than was ordered they look like steps of more and more tokens."""
-    ran = Ran()
-    for number in range(1, 900):
-        factor = 1.0 if number < 600 else lie
-        ran.step(tokens=number * TOKENS // 64, toks_per_s=factor * TOKENS)
-    assert len(feed(ImplausibleSpeed, ran, saved_every=50).halts) == halts
-
-
-def test_where_no_step_was_every_ranks_it_says_so() -> None:
-    ran = Ran().many(60, toks_per_s=TOKENS)
-    ran.steps = [replace(step, ranks={0: step.ranks[0]}, whole=False) for step in ran.steps]
-    fed = feed(ImplausibleSpeed, ran)
-    assert fed.findings == []
-    assert fed.missing is not None
-    assert "no step was ended by all ranks" in fed.missing
-
-
-def test_a_step_that_is_ended_twice_begins_anew() -> None:
-    ran = few().many(4, toks_per_s=9999.0).back_to(3, boot="boot").many(4, toks_per_s=9999.0)
-    assert [step for _, step in feed(ImplausibleSpeed, ran).severities] == [7]
-
-
-def test_a_model_of_embeddings_alone_has_no_limit() -> None:
-    run = Run(order=gpu(None, params=256 * 1024).order)
-    assert limit_tok_s(run, 1.0, 1e12) is None
-
-
-def test_a_clock_that_stands_still_is_slow() -> None:
-    fed = feed(ImplausibleSpeed, few().many(20, dt_s=0.0, receipt_s=1.0))
-    assert [(f.step, f.value) for f in fed.halts] == [(13, pytest.approx(4e9))]
-
-
-def test_a_report_that_is_believed_again_may_be_told_again() -> None:
-    ran = few().many(5, toks_per_s=9999.0).many(10, toks_per_s=TOKENS).many(10, toks_per_s=9999.0)
-    assert len(feed(ImplausibleSpeed, ran).halts) == 2
-
-
-def test_a_quarter_of_fast_steps_makes_a_report_possible() -> None:
-    ran = few(over_steps=8).step(toks_per_s=1.5 * TOKENS).many(2, dt_s=0.5, toks_per_s=1.5 * TOKENS)
-    assert feed(ImplausibleSpeed, ran.many(60, toks_per_s=1.5 * TOKENS)).findings == []
-
-
-@pytest.mark.parametrize(("of", "slow"), [(20, 4), (5, 1)])
-def test_a_fifth_of_slow_steps_makes_no_report_too_low(of: int, slow: int) -> None:
-    """The mean with all pauses, 4267, is the slowest."""
-    ran = few(over_steps=of).step(toks_per_s=2000.0).many(slow, dt_s=2.0, toks_per_s=2000.0)
-    fed = feed(ImplausibleSpeed, ran.many(of - slow, dt_s=0.1, toks_per_s=2000.0))
-    assert fed.severities == [(WARN, of + 1)]
-
-
-@pytest.mark.parametrize(("peak", "found"), [(12_288_000.0, 0), (12_287_000.0, 1), (1.0, 1)])
-def test_a_speed_has_to_pass_what_the_devices_can_multiply(peak: float, found: int) -> None:
-    fed = feed(ImplausibleSpeed, gpu(peak, params=1000, vocab=None).many(25))
-    assert len(fed.halts) == found
-
-
 @pytest.mark.parametrize(
     ("told", "limit"),
     [({"params": 256 * 1024 + 1}, 100.0), ({"params": 1, "dim": None}, 100.0)],
@@ -940,38 +372,8 @@ def test_the_limit_of_a_model_counts_what_is_multiplied(
     assert limit_tok_s(Run(order=gpu(None, **told).order), 1.0, 600.0) == limit
 
 
-@pytest.mark.parametrize(("best_step_s", "found"), [(2.0, []), (2.25, [(WARN, 20)])])
-def test_a_best_step_has_to_be_passed(
-    best_step_s: float, found: list[tuple[Severity, int]]
-) -> None:
-    assert feed(ImplausibleSpeed, known(best_step_s).many(25, dt_s=1.0)).severities == found
-
-
-def test_a_sound_span_begins_the_slow_ones_anew() -> None:
-    ran = few().step()
-    for _ in range(5):
-        ran.many(8, dt_s=0.25, receipt_s=1.0).many(4, dt_s=1.0, receipt_s=1.0)
-    assert feed(ImplausibleSpeed, ran).findings == []
-
-
-@pytest.mark.parametrize(
-    ("ordered", "command", "found"),
-    [(None, True, [WARN]), (None, False, [HALT]), (TOKENS, True, [HALT])],
-)
-def test_a_program_that_counts_its_tokens_in_two_ways_is_no_liar(
-    ordered: int | None, command: bool, found: list[Severity]
-) -> None:
-    """It tells the tokens of one rank (or of a part of the step) and the speed of all of them."""
-    order = order_of({}, identity=Identity(tokens_per_step=ordered))
-    order = order.model_copy(update=other(True) if command else {})
-    ran = Ran(order=order).many(300, tokens=TOKENS, toks_per_s=2 * TOKENS)
-    fed = feed(ImplausibleSpeed, ran, saved_every=50)
-    assert [f.severity for f in fed.findings] == found
-
-
-def test_a_report_that_becomes_impossible_halts_whoever_tells_it() -> None:
-    order = order_of({}, identity=Identity(tokens_per_step=None)).model_copy(update=other(True))
-    ran = Ran(order=order).many(60, tokens=TOKENS, toks_per_s=TOKENS)
-    assert feed(ImplausibleSpeed, ran).findings == []
-    lies = feed(ImplausibleSpeed, ran.many(60, tokens=TOKENS, toks_per_s=3 * TOKENS))
-    assert [f.severity for f in lies.findings] == [HALT]
+def test_it_says_how_near_the_reported_speed_is_to_a_lie() -> None:
+    fed = feed(ImplausibleSpeed, Ran().many(60, toks_per_s=TOKENS))
+    near = fed.detector.near(fed.own, fed.view, 0.0)
+    assert (near.value, near.unit) == (TOKENS, "tokens/s")
+    assert near.limit == pytest.approx(1.1 * TOKENS / 0.98)

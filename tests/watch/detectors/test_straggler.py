@@ -43,47 +43,11 @@ def test_a_rank_that_slows_down_is_named_after_three_windows() -> None:
     assert warning.key == "run_1/1/straggler/warn/rank1/step66"
 
 
-@pytest.mark.parametrize(
-    ("data_s", "said"),
-    [
-        (0.75, "rank 1 computes 1.5 s a step, 1.50 times as long as"),
-        (1.125, "rank 1 takes 1.5 s a step, of which 1.125 s for data, 1.50 times as long as"),
-    ],
-    ids=["half", "most"],
-)
-def test_a_rank_whose_time_is_mostly_for_data_is_not_said_to_compute(
-    data_s: float, said: str
-) -> None:
-    """It waited for its own loader, and was said to compute for as long."""
-    ran = Ran(ranks=2)
-    for number in range(400):
-        data = 9.0 if number % 64 == 1 else data_s
-        ran.step(
-            dt_s=1.5 if number else None,
-            sections=[{"forward": 1.0, "wait": 0.5}, {"data": data, "forward": 1.5 - data_s}],
-        )
-    fed = feed(Straggler, ran, saved_every=50)
-    assert [row.text.partition(" the fastest")[0] for row in fed.findings] == [said]
-
-
-def test_two_windows_are_too_few() -> None:
-    ran = steps(Ran(ranks=2), 65, 1.0, 1.0)
-    assert feed(Straggler, steps(ran, 2 * 64 + 63, 1.0, 1.5)).findings == []
-    assert len(feed(Straggler, steps(ran, 1, 1.0, 1.5)).findings) == 1
-
-
 def test_a_window_in_which_it_keeps_up_begins_anew() -> None:
     ran = steps(Ran(ranks=2), 65, 1.0, 1.0)
     for _ in range(4):
         steps(steps(ran, 2 * 64, 1.0, 1.5), 64, 1.0, 1.0)
     assert feed(Straggler, ran).findings == []
-
-
-def test_a_second_episode_is_another_finding() -> None:
-    ran = steps(Ran(ranks=2), 65, 1.0, 1.0)
-    for _ in range(2):
-        steps(steps(ran, 4 * 64, 1.0, 1.5), 64, 1.0, 1.0)
-    assert len(feed(Straggler, ran).findings) == 2
 
 
 @pytest.mark.parametrize(("slow", "found"), [(1.32, 0), (1.34, 1)])
@@ -101,62 +65,6 @@ def test_a_peer_that_got_faster_makes_no_straggler() -> None:
     assert feed(Straggler, ran).findings == []
 
 
-def test_its_own_best_is_of_windows_in_which_it_kept_up() -> None:
-    """Slow from the start, a little faster later: it has been a straggler all along."""
-    ran = steps(steps(Ran(ranks=2), 65, 1.0, 1.6), 128, 1.0, 1.5)
-    assert len(feed(Straggler, ran).findings) == 1
-
-
-def test_the_best_of_its_own_windows_counts_and_not_the_last() -> None:
-    """It drifts by a fifth a window, which its peer does as well at first."""
-    ran = steps(Ran(ranks=2), 65, 1.0, 1.0)
-    steps(ran, 64, 1.2, 1.2)
-    fed = feed(Straggler, steps(ran, 192, 1.0, 1.38))
-    assert len(fed.findings) == 1
-
-
-@pytest.mark.parametrize("before", [31, 32, 40])
-def test_a_rank_that_falls_behind_within_its_first_window_is_named(before: int) -> None:
-    """The median of a window that is half of each kind lies between them."""
-    dice, ran = random.Random(before), Ran(ranks=2)
-    for number in range(1 + 5 * 64):
-        slow = 1.5 if number > before else 1.0
-        lockstep(ran, [dice.lognormvariate(0, 0.05), slow * dice.lognormvariate(0, 0.05)])
-    assert [f.rank for f in feed(Straggler, ran).findings] == [1]
-
-
-@pytest.mark.parametrize("before", [32, 40])
-def test_a_peer_that_got_faster_within_the_first_window_makes_no_straggler(before: int) -> None:
-    ran = steps(Ran(ranks=2), 1 + before, 1.0, 1.0)
-    assert feed(Straggler, steps(ran, 5 * 64, 0.7, 1.0)).findings == []
-
-
-def test_a_rank_that_was_late_to_come_up_to_speed_is_no_straggler() -> None:
-    """Slow for half of its first window, sound since: nothing to tell, then and later."""
-    ran = steps(steps(Ran(ranks=2), 1 + 32, 1.0, 1.5), 5 * 64, 1.0, 1.0)
-    assert feed(Straggler, ran).findings == []
-
-
-@pytest.mark.parametrize(
-    ("first", "found"),
-    [((1.5, 1.5, 1.0, 1.0), 0), ((1.5625, 1.5625, 1.0, 1.0), 1), ((1.75, 1.0, 1.0, 1.25), 0)],
-    ids=["at the ratio it kept up", "above it it did not", "halves are of two steps each"],
-)
-def test_where_it_kept_up_in_both_halves_a_window_counts_as_a_whole(
-    first: tuple[float, ...], found: int
-) -> None:
-    """Of the first window 1.25, 1.0 and 1.125 count; from then on it takes 1.625."""
-    ran = Ran(order=order_of({"straggler": {"ratio": 1.5, "window_steps": 4}}), ranks=2)
-    for own_s in (1.0, *first):
-        lockstep(ran, (1.0, own_s))
-    assert len(feed(Straggler, steps(ran, 12, 1.0, 1.625)).findings) == found
-
-
-def test_all_ranks_slower_is_no_straggler() -> None:
-    ran = steps(steps(Ran(ranks=2), 65, 1.0, 1.0), 400, 3.0, 3.0)
-    assert feed(Straggler, ran).findings == []
-
-
 @pytest.mark.parametrize(
     ("own_s", "named"),
     [((1.0, 1.0, 1.0, 1.5), {3}), ((1.0, 1.5, 1.0, 1.6), {1, 3}), ((1.0, 1.5, 1.5, 1.5), set())],
@@ -165,13 +73,6 @@ def test_all_ranks_slower_is_no_straggler() -> None:
 def test_at_most_half_of_the_ranks_straggle(own_s: tuple[float, ...], named: set[int]) -> None:
     ran = steps(steps(Ran(ranks=4), 65, 1.0, 1.0, 1.0, 1.0), 192, *own_s)
     assert {f.rank for f in feed(Straggler, ran).findings} == named
-
-
-def test_pauses_do_not_make_a_straggler() -> None:
-    dice, ran = random.Random(5), Ran(ranks=2)
-    for _ in range(1000):
-        lockstep(ran, (1.0, 1.0 + (20.0 if dice.random() < 0.3 else 0.0)))
-    assert feed(Straggler, ran).findings == []
 
 
 def test_without_waiting_times_nothing_is_known_and_that_is_said() -> None:
@@ -205,13 +106,6 @@ def test_more_waiting_than_step_is_no_time(wait_s: float) -> None:
     ran = Ran(ranks=2)
     for _ in range(400):
         ran.step(dt_s=1.0, sections=[{"wait": wait_s}, {"wait": 0.1}])
-    assert feed(Straggler, ran).findings == []
-
-
-def test_a_negative_wait_is_none() -> None:
-    ran = Ran(ranks=2)
-    for _ in range(400):
-        ran.step(dt_s=1.0, sections=[{"wait": 0.1}, {"wait": -5.0}])
     assert feed(Straggler, ran).findings == []
 
 
@@ -263,18 +157,6 @@ def test_every_straggler_is_named_and_nobody_else(seed: int, ranks: int, factor:
     assert [f.rank for f in feed(Straggler, ran).findings] == [culprit]
 
 
-def test_a_step_that_is_ended_twice_begins_anew() -> None:
-    ran = steps(Ran(ranks=2), 129, 1.0, 1.5)
-    ran.back_to(128, boot="boot")
-    assert feed(Straggler, steps(ran, 129, 1.0, 1.5)).findings == []
-
-
-@pytest.mark.parametrize(("slow", "found"), [(1.5, 0), (1.75, 1)])
-def test_a_ratio_has_to_be_passed(slow: float, found: int) -> None:
-    ran = Ran(order=order_of({"straggler": {"ratio": 1.5, "window_steps": 4}}), ranks=2)
-    assert len(feed(Straggler, steps(ran, 13, 1.0, slow)).findings) == found
-
-
 @pytest.mark.parametrize(("slow", "found"), [(1.5, 0), (1.75, 1)])
 def test_a_ratio_to_its_own_best_has_to_be_passed(slow: float, found: int) -> None:
     """Its peer has become faster too, so that it is behind in any case."""
@@ -294,13 +176,9 @@ def test_steps_of_one_rank_alone_begin_no_window_anew(slow: float, found: list[i
     assert [row.rank for row in feed(Straggler, ran).findings] == found
 
 
-def test_ranks_of_one_boot_are_told_apart() -> None:
-    """Some name all processes of a start alike; of three ranks now this one, now that one lags."""
-    ran = steps(steps(Ran(ranks=3), 3 * 64, 1.0, 1.0, 1.0), 6 * 64, 1.0, 1.0, 1.5)
-    ran.steps = [
-        replace(step, ranks={n: row for n, row in step.ranks.items() if n != 1})
-        if step.step > 3 * 64
-        else replace(step, ranks={n: row for n, row in step.ranks.items() if n != 2})
-        for step in ran.steps
-    ]
-    assert [row.rank for row in feed(Straggler, ran).findings] == [2]
+def test_it_says_how_much_slower_the_slowest_rank_is() -> None:
+    fed = feed(Straggler, steps(Ran(ranks=2), 30, 1.0, 1.2))
+    near = fed.detector.near(fed.own, fed.view, 0.0)
+    assert (near.value, near.limit) == (pytest.approx(1.2), 1.33)
+    fed = feed(Straggler, Ran(ranks=2))
+    assert fed.detector.near(fed.own, fed.view, 0.0).blind is not None

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.watch.clocks import fit_clocks
+from gonogo.timeline.offsets import fit_clocks
 
 EPOCH = 1_760_000_000.0
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.watch.absorb import absorb
-from gonogo.watch.line_record import LineRecord
-from gonogo.watch.lines import Arrival
-from gonogo.watch.sections import MOST_LEFT
-from gonogo.watch.stream import RankStream
+from gonogo.timeline.advance import absorb
+from gonogo.timeline.boots import LineRecord
+from gonogo.timeline.lines import Arrival
+from gonogo.timeline.place import MOST_LEFT
+from gonogo.timeline.rank import RankStream
 
 
 def beat(seq: int, step: int, msg: str, mono: float, section: str | None = None) -> Heartbeat:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gonogo.watch.boots import boots_in_order
+from gonogo.timeline.boots import boots_in_order
 
 BEGAN = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.heartbeat import Heartbeat, canonical_line
-from gonogo.watch.line_record import LineRecord
-from gonogo.watch.lines import MAX_RANGES, Arrival, BootLines
+from gonogo.timeline.boots import LineRecord
+from gonogo.timeline.lines import MAX_RANGES, Arrival, BootLines
 
 
 def line(seq: int, boot: str = "b", msg: str = "alive", **fields: object) -> Heartbeat:

@@ -9,13 +9,14 @@ without any waits for what its rank says next; of a rank that has told some when
 (it reads them from its device when that has the next ones) until as many later ones are over.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.tick import Tick
-from gonogo.watch.step import RankStep, Step
-from gonogo.watch.stream import RankStream
-from gonogo.watch.view import View
+from gonogo.timeline.rank import RankStream
+from gonogo.timeline.step import RankStep, Step
 
 _BOOT, _DONE, _PROGRESS = Msg.BOOT, Msg.DONE, Msg.PROGRESS
 _STEP_START, _STEP_END = Msg.STEP_START, Msg.STEP_END
@@ -27,6 +28,14 @@ MOST_OPEN = 256
 """Steps that wait for a rank; for the oldest nobody waits beyond that."""
 MOST_LATE = 16
 """Steps that wait for their rank's numbers; what comes later still is of no step."""
+
+
+class Ranks(NamedTuple):
+    """The ranks of a run."""
+
+    ordered: int
+    streams: Mapping[int, RankStream]
+    """Those that have written a line."""
 
 
 @dataclass(slots=True)
@@ -44,7 +53,7 @@ class Steps:
     late: dict[int, int] = field(default_factory=dict)
     """Rank → by how many steps it has told numbers late, at most `MOST_LATE`."""
 
-    def take(self, beat: Heartbeat, stream: RankStream, view: View, tick: Tick) -> list[Step]:
+    def take(self, beat: Heartbeat, stream: RankStream, ranks: Ranks, tick: Tick) -> list[Step]:
         """Take a line, after its stream did; return the steps that it makes whole."""
         if beat.msg == _BOOT:
             self._forget(beat)
@@ -52,7 +61,7 @@ class Steps:
         if beat.step < stream.step and beat is stream.progress:
             known, by = self.late.get(beat.rank, 0), _late_by(beat, stream)
             self.late[beat.rank] = max(known, min(by, MOST_LATE))
-        made = self._complete(beat, stream, view, tick)
+        made = self._complete(beat, stream, ranks, tick)
         end = _end_of(beat, stream)
         if end is None or end.boot != stream.boot or end.step <= self.last:
             return made
@@ -63,8 +72,8 @@ class Steps:
         before = self.bare.pop(beat.rank, {})
         for number, earlier in sorted(before.items()):
             if number < end.step and earlier.boot == row.boot:
-                made += self._add(_timed(earlier, stream), stream, view, tick)
-        return [*made, *self._add(row, stream, view, tick)]
+                made += self._add(_timed(earlier, stream), stream, ranks, tick)
+        return [*made, *self._add(row, stream, ranks, tick)]
 
     def _keep(self, row: RankStep) -> None:
         """Keep a rank's step until its numbers are told, or it has gone on for long enough."""
@@ -75,7 +84,9 @@ class Steps:
             del rows[min(rows)]
         self.bare[row.rank] = rows
 
-    def _complete(self, beat: Heartbeat, stream: RankStream, view: View, tick: Tick) -> list[Step]:
+    def _complete(
+        self, beat: Heartbeat, stream: RankStream, ranks: Ranks, tick: Tick
+    ) -> list[Step]:
         """Take the bare steps of a rank that tells their numbers now, or goes on without any."""
         rows = self.bare.get(beat.rank)
         if rows is None:
@@ -92,41 +103,41 @@ class Steps:
                 continue
             del rows[number]
             row = replace(row, progress=beat) if own else _timed(row, stream)
-            made += self._add(row, stream, view, tick)
+            made += self._add(row, stream, ranks, tick)
         if not rows:
             del self.bare[beat.rank]
         return made
 
-    def _add(self, row: RankStep, stream: RankStream, view: View, tick: Tick) -> list[Step]:
+    def _add(self, row: RankStep, stream: RankStream, ranks: Ranks, tick: Tick) -> list[Step]:
         """Add one rank's step; return it merged, if that makes it whole."""
         number = row.end.step
         if number <= self.last:
             return []
         said = self.waiting.setdefault(number, {})
         said[row.rank] = row
-        needed = view.run.order.world_size if stream.labelled else len(view.streams)
+        needed = ranks.ordered if stream.labelled else len(ranks.streams)
         if len(said) < needed:
-            return self._give_up(view, tick)
+            return self._give_up(ranks, tick)
         for step in [step for step in self.waiting if step <= number]:
             del self.waiting[step]
-        return [self._merged(number, said, view, tick)]
+        return [self._merged(number, said, ranks, tick)]
 
-    def _give_up(self, view: View, tick: Tick) -> list[Step]:
+    def _give_up(self, ranks: Ranks, tick: Tick) -> list[Step]:
         """Wait no longer for ranks that are too far behind; return what the first rank ended."""
         made: list[Step] = []
-        first = min(view.streams)
+        first = min(ranks.streams)
         for number in sorted(self.waiting):
             if len(self.waiting) <= MOST_OPEN and number > self.given_up:
                 break
             said = self.waiting.pop(number)
             self.given_up = max(number, self.given_up)
             if first in said:
-                made.append(self._merged(number, said, view, tick))
+                made.append(self._merged(number, said, ranks, tick))
         return made
 
-    def _merged(self, number: int, said: dict[int, RankStep], view: View, tick: Tick) -> Step:
+    def _merged(self, number: int, said: dict[int, RankStep], ranks: Ranks, tick: Tick) -> Step:
         self.last = number
-        whole = len(said) >= view.run.order.world_size
+        whole = len(said) >= ranks.ordered
         return Step(step=number, ranks=dict(sorted(said.items())), tick=tick, whole=whole)
 
     def _forget(self, boot: Heartbeat) -> None:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.watch.line_record import LineRecord, boots_in_front, by_seq
-from gonogo.watch.lines import Arrival
-from tests.watch.test_lines import line, told
+from gonogo.timeline.boots import LineRecord, boots_in_front, by_seq
+from gonogo.timeline.lines import Arrival
+from tests.timeline.test_lines import line, told
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=60, unique=True))

@@ -4,9 +4,9 @@ import math
 from operator import attrgetter
 
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Heartbeat, Msg
-from gonogo.watch.lines import Arrival
-from gonogo.watch.sections import place, sections_before, start_late
-from gonogo.watch.stream import SECTION_SAMPLES, RankStream
+from gonogo.timeline.lines import Arrival
+from gonogo.timeline.place import place, sections_before, start_late
+from gonogo.timeline.rank import SECTION_SAMPLES, RankStream
 
 STEP_COUNTS = 64
 """Steps whose sections and collectives are kept."""
