@@ -13,7 +13,7 @@ from typing import Any
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
-from gonogo.contract.watch import all_halt
+from gonogo.contract.watch import Watch, halts_asked
 from gonogo.watch.registry import detector_names
 from lab.habits import PLAIN, habits_of
 from lab.losses import LOSSES, Loss
@@ -63,7 +63,10 @@ def _watched(part: Part) -> tuple[Training, Watcher]:
     outside_x = dice.uniform(*noise.outside_x) if outside else 0.0
     if script is not None and script.flows:
         outside_x = 0.0  # it is never in no section
-    order = _order(part, step_s + outside_x * part.step_s, vocab, sick, dice)
+    watch = dict(sick.watch) if sick else {}
+    if script is None and other_loss is None:
+        watch = halts_asked(watch)  # our own trainer, whose bundled plans ask for them
+    order = _order(part, step_s + outside_x * part.step_s, vocab, sick, watch, dice)
     habits = PLAIN if sick is not None else habits_of(noise, dice, order.last_step, part.ranks)
     of_run: dict[str, Any] = {
         "noise": noise,
@@ -139,10 +142,14 @@ def _loss(noise: Noise, dice: random.Random) -> tuple[int | None, Loss | None]:
 
 
 def _order(
-    part: Part, step_s: float, vocab: int | None, sick: Sickness | None, dice: random.Random
+    part: Part,
+    step_s: float,
+    vocab: int | None,
+    sick: Sickness | None,
+    watch: dict[str, Any],
+    dice: random.Random,
 ) -> Order:
     """Return what was ordered: half of the runs with a floor, some compiled, some in fp16."""
-    watch = dict(sick.watch) if sick else {}
     if dice.random() < 0.5 and (sick is None or not sick.slows):
         watch["slow"] = {"floor_tok_s": FLOOR_SHARE * TOKENS / step_s}
     compiled = dice.random() < NOISES[part.noise].compile_share
@@ -171,7 +178,7 @@ def _order(
             tokens_per_step=TOKENS,
             world_size=part.ranks,
         ),
-        watch=all_halt(watch),
+        watch=Watch.model_validate(watch),
         detectors=detector_names(),
     )
 

@@ -479,11 +479,11 @@ class Watch(Submitted):
         return Source.PLAN
 
 
-def all_halt(watch: Mapping[str, Any]) -> Watch:
+def halts_asked(watch: Mapping[str, Any]) -> dict[str, Any]:
     """Return these settings, with a halt asked for wherever they name no action."""
     asked = {
         name: {"action": Action.HALT, **watch.get(name, {})}
         for name, field in Watch.model_fields.items()
         if isinstance(field.default, HaltsOnRequest)
     }
-    return Watch.model_validate({**watch, **asked})
+    return {**watch, **asked}

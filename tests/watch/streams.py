@@ -19,7 +19,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.tick import Tick, WatchStart
-from gonogo.contract.watch import all_halt
+from gonogo.contract.watch import Watch, halts_asked
 from gonogo.rundir import save_json
 from gonogo.watch import WatchState, dump_state, fold, lines_seen, start, tick_digest
 
@@ -69,7 +69,7 @@ def order_of(
         train=fields.pop("train", {}),
         identity=identity,
         resume_from=resume,
-        watch=all_halt(DEMO if watch is None else watch),
+        watch=Watch.model_validate(halts_asked(DEMO if watch is None else watch)),
         **fields,
     )
 

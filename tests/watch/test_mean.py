@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from gonogo.judge.facts.measure import block_means
 from gonogo.judge.facts.metrics import slope
-from gonogo.watch.loss_kind import Heat
 from gonogo.watch.mean import mean_of
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -39,13 +38,6 @@ def test_a_usual_mean_is_the_exact_one(values: list[float]) -> None:
 def test_whatever_is_measured_of_finite_numbers_ends_nothing(values: list[float]) -> None:
     assert len(block_means(values)) <= 64
     slope(list(enumerate(values)))
-
-
-def test_rates_near_the_largest_double_end_no_watch() -> None:
-    heat = Heat()
-    for rate in (1e308, 1.7e308, 1e308, 1e-3, 1e308):
-        heat, _ = heat.after(rate)
-    assert math.isfinite(heat.top)
 
 
 def test_a_slope_that_no_double_holds_is_unknown() -> None:

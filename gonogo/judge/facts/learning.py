@@ -14,8 +14,8 @@ from gonogo.contract.canonical import rounded
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.heartbeat import Identity, Msg
 from gonogo.contract.rules import Rules
+from gonogo.judge.facts.exact import SMALL, is_exact
 from gonogo.judge.facts.steps import RankSteps, Span
-from gonogo.watch.detectors.frozen import SMALL, is_exact
 
 Kind = DoubtKind
 

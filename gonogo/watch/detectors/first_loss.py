@@ -1,8 +1,6 @@
-"""D26: is the first loss that of a model that has learnt nothing?
+"""D26: the first loss is not that of an untrained model.
 
-An untrained model's loss is near ln(vocab) (byte model: 5.545; R17). A warning only; plans gate on
-`loss_first`. Runs that are resumed, or begin with the weights of another, are excluded; a loss of
-zero or below is no cross-entropy (a policy's, a reward's) and is told, not warned of.
+An untrained model's loss is near ln(vocab) (byte model: 5.545). Resumed runs are excluded.
 """
 
 import math
@@ -10,56 +8,46 @@ from dataclasses import dataclass
 
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Msg
+from gonogo.contract.near import Near
 from gonogo.contract.outcome import Detector as Name
 from gonogo.watch.detector import Detector, Seen
 from gonogo.watch.view import Beat, Run, View, found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldOnce:
-    """Whether the first loss has been told."""
+class FirstSeen:
+    """Whether the first loss was reported."""
 
-    told: bool = False
+    seen: bool = False
 
 
 def expected_loss(run: Run) -> float | None:
     """Return ln(vocab), or None when the run resumes or its vocabulary is not known."""
-    if run.order.resume_from is not None:
-        return None
     vocab = run.order.identity.vocab
-    return math.log(vocab) if vocab else None
+    return math.log(vocab) if vocab and run.order.resume_from is None else None
 
 
-class FirstLoss(Detector[ToldOnce]):
-    """D26: is the first loss that of a model that has learnt nothing?"""
+class FirstLoss(Detector[FirstSeen]):
+    """D26 (module docstring)."""
 
     name = Name.FIRST_LOSS
-    sentence = (
-        "Warns when the loss of the first step is not that of an untrained model, which "
-        "is near ln(vocabulary). One of zero or below, which is no cross-entropy, is told."
-    )
-    """2: a loss of zero or below does not warn."""
-    State = ToldOnce
+    sentence = "Warns when the loss of step 1 differs from ln(vocabulary) by more than `tolerance`."
+    State = FirstSeen
     lines = frozenset({Msg.PROGRESS})
 
-    def observe_line(self, own: ToldOnce, event: Beat, view: View) -> Seen[ToldOnce]:
+    def observe_line(self, own: FirstSeen, event: Beat, view: View) -> Seen[FirstSeen]:
         """Observe the line that carries the loss of step 1."""
-        if own.told:
+        line, expected = event.line, expected_loss(view.run)
+        if own.seen or expected is None or line.step != 1 or line.loss is None:
             return own, []
-        line = event.line
-        if line.step != 1 or line.loss is None:
-            return own, []
-        expected = expected_loss(view.run)
-        if expected is None:
-            return own, []
-        tolerance = view.run.watch.first_loss.tolerance
+        tolerance = self.settings.tolerance
         if not math.isfinite(line.loss) or abs(line.loss - expected) <= tolerance:
-            return ToldOnce(told=True), []
-        return ToldOnce(told=True), [
+            return FirstSeen(seen=True), []
+        return FirstSeen(seen=True), [
             found(
                 view,
-                Name.FIRST_LOSS,
-                Severity.WARN if line.loss > 0.0 else Severity.INFO,
+                self.name,
+                Severity.WARN,
                 episode="step1",
                 at=event.tick.ts,
                 step=1,
@@ -71,6 +59,12 @@ class FirstLoss(Detector[ToldOnce]):
             )
         ]
 
-    def armed(self, own: ToldOnce, view: View) -> bool:
-        """Whether the first loss is still to come."""
-        return not own.told and expected_loss(view.run) is not None
+    def armed(self, own: FirstSeen, view: View) -> bool:
+        """Return whether the first loss is still to come."""
+        return not own.seen and expected_loss(view.run) is not None
+
+    def near(self, own: FirstSeen, view: View, mono: float) -> Near:
+        """Return why the detector is blind: it looks at one loss only."""
+        if expected_loss(view.run) is None:
+            return Near(blind="the run resumes, or its vocabulary is not known")
+        return Near(blind="the first loss was reported") if own.seen else Near()

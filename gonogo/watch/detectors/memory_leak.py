@@ -37,10 +37,10 @@ from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.observation import HostMemory, Kind, hosts_memory_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick, parse_rank
+from gonogo.timeline.step import Step
 from gonogo.watch.detector import Detector, Seen
 from gonogo.watch.series import Look, Series
 from gonogo.watch.state import replace
-from gonogo.watch.step import Step
 from gonogo.watch.tokens import TokenGrowth
 from gonogo.watch.view import Run, View, found
 
