@@ -21,6 +21,7 @@ from gonogo.contract.errors import (
     Unavailable,
 )
 from gonogo.contract.ids import Kind
+from gonogo.contract.near import Near
 
 _ERRORS = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
 TIMEOUT_S = 30.0
@@ -192,6 +193,11 @@ class Client:
     def run(self, run: str) -> RunView:
         """Return a run."""
         return RunView.model_validate(self.get_patiently(f"/runs/{run}"))
+
+    def near(self, run: str) -> dict[str, Near]:
+        """Return how near each detector of a run is to its limit."""
+        rows = self.get_patiently(f"/runs/{run}/near")
+        return {name: Near.model_validate(row) for name, row in rows.items()}
 
 
 def _past_proxies(url: str) -> dict[str, httpx.BaseTransport | None]:

@@ -6,9 +6,9 @@ that logs stay readable. Ctrl-C ends the watching, never the run.
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
 
@@ -35,10 +35,12 @@ from gonogo.cli.output import (
 from gonogo.cli.reach.completing import complete_experiments, complete_runs
 from gonogo.cli.reach.following import EventStream
 from gonogo.cli.reach.naming import resolve_run
+from gonogo.cli.screen.near import near_line
 from gonogo.cli.screen.stages import stage_of
 from gonogo.cli.standing import standing_lines
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.contract.near import Near
 
 POLL_S = 0.5
 LOOK_EVERY_S = 5.0
@@ -68,6 +70,8 @@ class Glance:
     experiment: ExperimentView
     run: RunView | None
     now: datetime
+    near: Mapping[str, Near] = field(default_factory=dict)
+    """How near each detector of the run is to its limit."""
     stands_s: float = 0.0
     """For how long who watches has seen no step of the run."""
 
@@ -85,7 +89,9 @@ def take_glance(client: Client, experiment: str) -> Glance:
     view = client.experiment(experiment)
     active = [phase for phase in view.phases if phase.runs]
     run = client.run(active[-1].runs[-1]) if active else None
-    return Glance(experiment=view, run=run, now=datetime.now(UTC))
+    running = run is not None and run.state is RunState.RUNNING
+    near = client.near(run.id) if run is not None and running else {}
+    return Glance(experiment=view, run=run, near=near, now=datetime.now(UTC))
 
 
 class Follower:
@@ -198,6 +204,8 @@ def render(glance: Glance) -> Group:
         )
         numbers = run_numbers(run, glance.now, glance.stands_s)
         lines += [grid, Text(f"{run.state}: {numbers}", style="dim")]
+        if (nearest := near_line(glance.near)) is not None:
+            lines.append(Text(nearest, style="dim"))
     if view.waiting_for:
         lines.append(Text(f"waiting for {view.waiting_for}", style="yellow"))
     if view.cause is not None:

@@ -18,6 +18,7 @@ from gonogo.contract.cluster import EngineName
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Count
 from gonogo.contract.lifecycle import RunEvent
+from gonogo.contract.near import Near
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.contract.wire import Document, Labels, Submitted, Text
@@ -174,6 +175,8 @@ class Telemetry(Submitted):
     """None: a sender of before there were any, which must not be answered about them."""
     suspect: bool = False
     backlog_lines: Count = 0
+    near: Annotated[dict[str, Near], Field(max_length=200)] | None = None
+    """Detector → how near it is to its limit; null: as told before."""
 
 
 class CommandKind(StrEnum):

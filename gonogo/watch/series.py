@@ -10,7 +10,6 @@ of the later half both have a lower 95 % bound above zero. The smaller of the tw
 import math
 import statistics
 from dataclasses import dataclass
-from itertools import pairwise
 
 from gonogo.watch.state import replace
 from gonogo.watch.trend import Point, thinned, trend_of
@@ -81,13 +80,6 @@ class Series:
         """How far the latest sample lies above the lowest that is kept (0 before the first)."""
         kept = (value for points in (*self.scales, self.newest) for _, value in points)
         return self.last - min(kept, default=self.last)
-
-    @property
-    def moves_share(self) -> float:
-        """Share of the latest samples that differ from the one before (0 of fewer than two)."""
-        values = [value for _, value in (*self.scales[0], *self.newest)]
-        moves = sum(value != before for before, value in pairwise(values))
-        return moves / max(1, len(values) - 1)
 
     def with_sample(self, step: int, value: float, look: Look) -> "Series":
         """Return the series with one more sample, looked at where that is due."""

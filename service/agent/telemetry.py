@@ -132,11 +132,7 @@ def take_telemetry(
     check_bearer(run, bearer)
     ended = run.state == RunState.ENDED
     offsets = Offsets(database, run_id)
-    note: dict[str, Any] = {
-        "heard": run.heard + 1,
-        "heard_at": deed.now,
-        "backlog_lines": telemetry.backlog_lines,
-    }
+    note = _first_note(run, telemetry, deed.now)
     numbered: list[tuple[Piece, int | None]] = []
     lines = run.lines
     for stretch in stretches:
@@ -163,6 +159,18 @@ def take_telemetry(
         ack=_answer(run, offsets.have, names_files=telemetry.files is not None),
         flags=_needs_flags(run, said, telemetry.suspect),
     )
+
+
+def _first_note(run: RunColumns, telemetry: Telemetry, now: float) -> dict[str, Any]:
+    """Return what every message changes in the run's progress."""
+    note: dict[str, Any] = {
+        "heard": run.heard + 1,
+        "heard_at": now,
+        "backlog_lines": telemetry.backlog_lines,
+    }
+    if telemetry.near is not None:
+        note["near"] = {name: row.wire() for name, row in telemetry.near.items()}
+    return note
 
 
 def _load_columns(deed: Deed, database: Connection, run_id: str) -> RunColumns:

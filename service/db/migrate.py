@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # its import takes longer than to find that there is nothing 
 
 _log = logging.getLogger(__name__)
 
-HEAD = "0017"
+HEAD = "0018"
 """The newest revision."""
 _LOCK = 0x676F6E6F67
 _REFUSED = {

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from gonogo.contract.api import ArtifactsView, LogView, RunView
 from gonogo.contract.decision import Decision
 from gonogo.contract.finding import Finding
+from gonogo.contract.near import Near
 from service.evidence.artifacts import list_artifacts, load_artifact
 from service.evidence.heartbeats import load_heartbeats
 from service.evidence.logs import load_log
@@ -20,7 +21,7 @@ from service.http.problems import WireResponse
 from service.http.transactions import Reading
 from service.queries.decisions import load_decision
 from service.queries.findings import load_findings_page
-from service.queries.runs import load_run
+from service.queries.runs import load_progress, load_run
 from service.views.runs import load_run_view, view_decision
 
 router = APIRouter(tags=["runs"])
@@ -91,6 +92,14 @@ def list_findings(
     load_run(session, run)
     found, after = load_findings_page(session, run, limit=limit, after=number_cursor(cursor))
     return Page[Finding](items=found, next_cursor=after)
+
+
+@router.get("/runs/{run}/near", operation_id="show_near")
+def show_near(session: Reading, _: Viewer, run: str) -> dict[str, Near]:
+    """Show how near each detector is to its limit, or why it is blind."""
+    load_run(session, run)
+    rows = load_progress(session, run).near or {}
+    return {name: Near.model_validate(row) for name, row in rows.items()}
 
 
 @router.get("/runs/{run}/logs", operation_id="show_log")

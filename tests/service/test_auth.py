@@ -34,7 +34,7 @@ CALLS: dict[Role, tuple[str, ...]] = {
         *(
             f"GET {ONE_RUN}{rest}"
             for rest in (
-                *("", "/heartbeats", "/series", "/findings", "/logs", "/artifacts"),
+                *("", "/heartbeats", "/series", "/near", "/findings", "/logs", "/artifacts"),
                 "/artifacts/{path}",
             )
         ),

@@ -219,3 +219,17 @@ def test_a_run_is_shown_as_suspect_as_long_as_its_watcher_says_so(
     for suspect in (False, True, True, False):
         assert worker.telemetry(order, suspect=suspect).status_code == 200
         assert plane.get(f"/runs/{order.run}")["suspect"] is suspect
+
+
+def test_a_run_shows_how_near_its_detectors_are(
+    plane: Plane, started: tuple[FakeWorker, Any]
+) -> None:
+    worker, order = started
+    path = f"/runs/{order.run}/near"
+    assert plane.get(path) == {}
+    near = {"stall": {"value": 12.0, "limit": 60.0, "unit": "s"}, "slow": {"blind": "no steps"}}
+    assert worker.telemetry(order, near=near).status_code == 200
+    assert worker.telemetry(order).status_code == 200
+    found = plane.get(path)
+    assert found["stall"]["value"] == 12.0
+    assert found["slow"]["blind"] == "no steps"

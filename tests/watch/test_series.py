@@ -191,13 +191,3 @@ def test_a_slope_is_taken_of_64_points_and_of_medians_where_there_are_more(
 
 def test_where_nothing_fell_a_small_rise_counts_as_well() -> None:
     assert slope_of(with_rise(0.5, 0.25, 0.0), 0.05) > 0.0
-
-
-@pytest.mark.parametrize(
-    ("values", "share"),
-    [([], 0.0), ([1.0], 0.0), ([1.0, 2.0, 3.0], 1.0), ([1.0, 1.0, 2.0, 1.0, 1.0], 0.5)],
-)
-def test_samples_that_differ_from_the_one_before_have_moved(
-    values: list[float], share: float
-) -> None:
-    assert sampled(values, Look(after=0, least=8, most=64, rise_ratio=0.05)).moves_share == share

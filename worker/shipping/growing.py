@@ -5,7 +5,7 @@ whatever was said before.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TypeVar, cast
 
@@ -18,6 +18,7 @@ from gonogo.contract.agent import (
     TelemetryAck,
 )
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
+from gonogo.contract.near import Near
 from gonogo.rundir import RunDir
 from gonogo.supervise.weather import Weather
 from worker.shipping.parts import (
@@ -114,7 +115,7 @@ class GrowingFiles:
         self._most = max(LEAST_MESSAGE_BYTES, self._most // 2)
         return True
 
-    def build_message(self, *, suspect: bool) -> Telemetry:
+    def build_message(self, *, suspect: bool, near: Mapping[str, Near] | None = None) -> Telemetry:
         """Return the next part of every file, as far as there is room, heartbeats first.
 
         It is empty until the offsets are known. A file that cannot be read just now holds back
@@ -135,6 +136,7 @@ class GrowingFiles:
             logs=logs,
             files=files,
             suspect=suspect,
+            near=None if near is None else dict(near),
             backlog_lines=self._count_backlog(),
         )
 

@@ -15,7 +15,7 @@ Not covered: logs are tails; what lies further behind than a megabyte is skipped
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gonogo.contract.agent import (
@@ -34,6 +34,7 @@ from gonogo.contract.errors import (
     Unavailable,
 )
 from gonogo.contract.finding import Finding
+from gonogo.contract.near import Near
 from gonogo.contract.records import ExitRecord
 from gonogo.plain_file import is_for_good
 from gonogo.rundir import RunDir, complete_bytes, save_json
@@ -119,7 +120,13 @@ class Shipper:
         """About how many complete lines have not been acknowledged."""
         return self._growing.backlog_lines
 
-    def ship(self, now_mono: float, *, suspect: bool = False) -> TelemetryAck | None:
+    def ship(
+        self,
+        now_mono: float,
+        *,
+        suspect: bool = False,
+        near: Mapping[str, Near] | None = None,
+    ) -> TelemetryAck | None:
         """Send what is new, in at most a few calls; return the control plane's last answer.
 
         Returns None when nothing was asked or the control plane does not answer (it is tried again
@@ -130,7 +137,7 @@ class Shipper:
         if now_mono < self._not_before:
             return None
         try:
-            return self._ship(now_mono, suspect)
+            return self._ship(now_mono, suspect, near)
         except StaleToken as error:
             self._note_stale(error, now_mono)
             return superseded() if self.fenced else None
@@ -207,13 +214,15 @@ class Shipper:
             _log.warning("no note of it: %s", unsaid, extra={"action": "refusal_unsaved"})
             return True
 
-    def _ship(self, now_mono: float, suspect: bool) -> TelemetryAck | None:
+    def _ship(
+        self, now_mono: float, suspect: bool, near: Mapping[str, Near] | None
+    ) -> TelemetryAck | None:
         self._tolerate("finding_refused", self._send_unwritten)
         self._tolerate("finding_refused", self._send_findings)
         self._tolerate("state_refused", self._send_states)
         ack = None
         for _ in range(MAX_ROUNDS):
-            telemetry = self._growing.build_message(suspect=suspect)
+            telemetry = self._growing.build_message(suspect=suspect, near=near)
             asked, fresh = self._growing.asked, brings(telemetry)
             if asked and not fresh and now_mono - self._last_call < RENEW_S:
                 break

@@ -9,12 +9,13 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gonogo.contract.agent import Command, TelemetryAck
 from gonogo.contract.finding import Finding
+from gonogo.contract.near import Near
 from gonogo.contract.records import ExitRecord
 from gonogo.supervise.threads import start_thread
 from gonogo.supervise.weather import Weather
@@ -50,6 +51,7 @@ class ShippingThread:
         self.failures = 0
         self.backlog_lines = 0
         self.suspect = False
+        self.near: Mapping[str, Near] | None = None
         self.finished = threading.Event()
 
     def start(self) -> bool:
@@ -123,7 +125,8 @@ class ShippingThread:
             if shipper.finish(record):
                 self.finished.set()
             return FINISH_PAUSE_S
-        ack = shipper.ship(time.monotonic(), suspect=self.suspect)
+        near, self.near = self.near, None
+        ack = shipper.ship(time.monotonic(), suspect=self.suspect, near=near)
         self.backlog_lines = shipper.backlog_lines
         if ack is not None:
             self._note(ack)

@@ -4,10 +4,12 @@ Whoever ships does so beside the ticks: every call but `close` returns at once, 
 that is slow, down or gone delays nothing and decides nothing.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from gonogo.contract.agent import Command
 from gonogo.contract.finding import Finding
+from gonogo.contract.near import Near
 from gonogo.contract.records import ExitRecord
 
 
@@ -16,6 +18,8 @@ class Shipping(Protocol):
 
     suspect: bool
     """Whether the run looks sick just now; told along."""
+    near: Mapping[str, Near] | None
+    """How near each detector is to its limit; None: nothing new."""
 
     @property
     def backlog_lines(self) -> int:
@@ -42,6 +46,7 @@ class Offline:
     """Nothing is shipped, nobody asks, and nobody's silence means anything."""
 
     suspect = False
+    near: Mapping[str, Near] | None = None
     backlog_lines = 0
 
     def take_command(self) -> Command | None:

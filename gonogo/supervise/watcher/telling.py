@@ -5,10 +5,11 @@ Both are for people and charts: nothing is decided by them.
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.near import Near
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.metrics_file import METRICS_NAME, save_metrics
 from gonogo.supervise.watcher.pace import Pace
@@ -55,13 +56,18 @@ class Telling:
         if now < self._metrics_at:
             return
         self._metrics_at = now + METRICS_EVERY_S
+        self._shipping.near = distances = near(state, now)
         try:
-            save_metrics(self._path, self._metrics(now, ts, state, found))
+            save_metrics(self._path, self._metrics(ts, state, found, distances))
         except OSError as error:  # costs a gap in a chart
             _log.warning("metrics: %s", error, extra={"action": "metrics_unwritten"})
 
     def _metrics(
-        self, now: float, ts: float, state: WatchState, found: Iterable[Finding]
+        self,
+        ts: float,
+        state: WatchState,
+        found: Iterable[Finding],
+        distances: Mapping[str, Near],
     ) -> dict[str, Any]:
         view = snapshot(state)
         counts = Counter(f"{finding.detector}/{finding.severity.value}" for finding in found)
@@ -75,7 +81,7 @@ class Telling:
             "armed": {str(detector): on for detector, on in armed(state).items()},
             "near": {
                 str(detector): row.model_dump(mode="json", exclude_defaults=True)
-                for detector, row in near(state, now).items()
+                for detector, row in distances.items()
             },
             "findings": dict(counts),
             "step_s": self._pace.times.model_dump(),

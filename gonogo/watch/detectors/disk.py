@@ -1,18 +1,14 @@
-"""D19: is the run's file system full, or nearly so?
+"""D19: the run's file system is full, or nearly so.
 
-Two sources: what the watcher reads of the file system, held against the size of the last checkpoint
-that it verified, and `error` lines, in which the trainer says that a write was refused. A disk is
-no rank's, so no rank is named. Where checkpoints lie on another, its room counts for them. Where
-one has less room, or fewer inodes, than the finding's threshold, or is read-only for the watcher,
-too, the end is the host's (`disk_full`); what is refused all the same is a quota of the run's own.
-Room that is short only while a checkpoint is being written, and comes back when an older one is
-deleted, is no shortage: it has to last `SETTLE_S`. Nor is room that an evaluation takes and gives
-back: nobody saves before it is over. Nor is one that is over before the next
-checkpoint is due: somebody else may have filled the disk, and a run that is ended for want of room
-saves nothing. Where no cadence is ordered, the next is due when as much time has passed as lay
-between two so far. A small write that the watcher itself was refused (a quota, a read-only remount)
-warns, whatever room there is: it may be no limit of the trainer's. Where that lasts, nothing of the
-run is recorded any more, and a person is told. A run that has nothing more to write is left alone.
+Two sources: what the watcher reads of the file system, compared with the size of the last verified
+checkpoint, and `error` lines, in which the trainer reports that a write was refused. No rank is
+named. If checkpoints lie on another file system, its room counts for them.
+
+The cause is the host's (`disk_full`) when the finding's value is below its threshold, or the file
+system is read-only for the watcher too. Any other refusal is a quota of the run.
+
+Room that is short while a rank saves or evaluates does not count. Too little room halts shortly
+before the next checkpoint is due; without an ordered cadence, after `PATIENCE_S`.
 """
 
 import math
@@ -21,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg, Section
+from gonogo.contract.near import Near
 from gonogo.contract.observation import DiskSeen, Kind, checkpoints_in, disk_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
@@ -31,8 +28,7 @@ SETTLE_S = 5.0
 NEXT_S, NEXT_STEPS = 60.0, 2
 """A checkpoint that is due within so long, or so many steps, is the next write."""
 PATIENCE_S = 60.0
-"""Room has to be short for so long where nobody can tell when the next one is due. Checkpoints that
-follow on each other faster tell no cadence: a trainer keeps its last and its best one."""
+"""Room has to be short for so long when nobody knows when the next checkpoint is due."""
 PAGED_S = 90.0
 """A write counts as refused for a minute after it was; so long, and others were, too."""
 CLEAR_RATIO = 1.25
@@ -57,37 +53,26 @@ class Room:
     """What is known of the disk."""
 
     checkpoint_mb: float | None = None
-    """Size of the last checkpoint that verified."""
-    saved_at: float | None = None
-    """Watcher's clock of that; before the first one, of the first look."""
-    saves_every_s: float | None = None
-    """Shortest time between two, of a minute and more."""
+    """Size of the last verified checkpoint."""
     short_since: float | None = None
     """Watcher's clock of the first look that found less than one checkpoint's room."""
     warned: bool = False
     halted: bool = False
     refused: bool = False
-    """Whether the trainer's own write was."""
+    """Whether a write of the trainer was refused."""
     refused_since: float | None = None
-    """Watcher's clock since when its small writes are refused."""
+    """Watcher's clock since which the watcher's small writes are refused."""
     paged: bool = False
 
 
 class Disk(Detector[Room]):
-    """D19: is the run's file system full, or nearly so?"""
+    """D19 (module docstring)."""
 
     name = Name.DISK
-    """4: less room than a checkpoint's halts when the next one is due, and no sooner; where no
-    cadence is ordered, by the time that lay between those before; for how long the watcher was
-    away, with the run or alone, room was short for no time, nor where ranks evaluate, unless it
-    was short before that."""
     sentence = (
-        "Warns when less than two checkpoints (or 5 GB) are free, or the watcher's own small write"
-        " was refused, and tells a person where that lasts; halts before the next write (in the"
-        " last minute, or two steps, before a checkpoint is due; where no cadence is ordered after"
-        " a minute, in the last one before as much time has passed as lay between two so far) when"
-        " less than one is free, and not in an evaluation; and at once when the trainer says that a"
-        " write was refused."
+        "Warns when less than `warn_checkpoints` checkpoints (or `warn_mb`) are free, or when the"
+        " watcher's own small write was refused. Halts when the trainer reports a refused write,"
+        " and when less than `halt_checkpoints` are free before the next checkpoint is due."
     )
     State = Room
     lines = frozenset({Msg.ERROR})
@@ -121,9 +106,7 @@ class Disk(Detector[Room]):
         """Observe the room that is left, and how large a checkpoint is."""
         sizes = [row.bytes for row in checkpoints_in(tick) or () if row.verified and row.bytes]
         if sizes:
-            own = replace(_with_save(own, tick), checkpoint_mb=sizes[-1] / MB)
-        elif own.saved_at is None:
-            own = replace(own, saved_at=tick.mono)
+            own = replace(own, checkpoint_mb=sizes[-1] / MB)
         seen = disk_in(tick)
         if seen is None or not _has_to_write(view):
             return own, []
@@ -180,13 +163,13 @@ class Disk(Detector[Room]):
             own = replace(own, warned=True)
             findings.append(self._finding(own, seen, tick, view, Severity.WARN, warn_mb))
         least_mb = settings.halt_checkpoints * size_mb if size_mb is not None else None
-        if least_mb is None or room_mb >= least_mb or seen.saving or _is_saving(view):
+        if least_mb is None or room_mb >= least_mb:
             return replace(own, short_since=None), findings
-        if _is_evaluating(view):
-            return own, findings  # what was short before it still is
+        if seen.saving or _is_saving(view):
+            return own, findings
         since = tick.mono if own.short_since is None else own.short_since
         own = replace(own, short_since=since)
-        if tick.mono - since >= _patience_s(own, view, tick) and not own.halted:
+        if tick.mono - since >= _patience_s(view, tick) and not own.halted:
             own = replace(own, halted=True)
             findings.append(self._finding(own, seen, tick, view, Severity.HALT, least_mb))
         return own, findings
@@ -222,9 +205,13 @@ class Disk(Detector[Room]):
             + ("; a small write was refused" if seen.refused else ""),
         )
 
-    def armed(self, own: Room, view: View) -> bool:
-        """Always: error lines need no probe."""
-        return True
+    def near(self, own: Room, view: View, mono: float) -> Near:
+        """Return how much room is left for checkpoints."""
+        seen = view.disk()
+        if seen is None:
+            return Near(blind="the watcher has not read the file system")
+        least_mb = max(FULL_MB, self.settings.halt_checkpoints * (own.checkpoint_mb or 0.0))
+        return Near(value=_for_checkpoints(seen), limit=least_mb, unit="MB", below=True)
 
 
 def is_refusal(line: Heartbeat) -> bool:
@@ -243,43 +230,19 @@ def _for_checkpoints(seen: DiskSeen) -> float:
     return seen.free_mb if seen.checkpoints_mb is None else seen.checkpoints_mb
 
 
-def _with_save(own: Room, tick: Tick) -> Room:
-    """Return the same, with a checkpoint that verified now."""
-    since_s = 0.0 if own.saved_at is None else tick.mono - own.saved_at
-    every_s = own.saves_every_s
-    if since_s >= PATIENCE_S:
-        every_s = since_s if every_s is None else min(every_s, since_s)
-    return replace(own, saved_at=tick.mono, saves_every_s=every_s)
-
-
-def _patience_s(own: Room, view: View, tick: Tick) -> float:
-    """Return for how long room has to be short; for ever while no checkpoint is about to be due."""
-    cadence = view.run.order.checkpoint
-    if cadence.every_steps is None and cadence.every_s is None:
-        if own.saves_every_s is None or own.saved_at is None:
-            return PATIENCE_S
-        next_s = own.saves_every_s - (tick.mono - own.saved_at)
-        return PATIENCE_S if next_s <= NEXT_S else math.inf
-    step_s = view.median_step_s()
-    if step_s is None:
+def _patience_s(view: View, tick: Tick) -> float:
+    """Return for how long room has to be short; infinite while no checkpoint is about to be due."""
+    cadence, step_s = view.run.order.checkpoint, view.median_step_s()
+    if step_s is None or (cadence.every_steps is None and cadence.every_s is None):
         return PATIENCE_S
-    next_s = _steps_left(view) * step_s - _unheard_s(view, tick)
-    saved = view.observed.get(Kind.CHECKPOINTS)
+    ended = max((stream.completed for stream in view.active()), default=0)
+    steps = view.run.order.last_step - ended
+    if cadence.every_steps is not None:
+        steps = min(steps, cadence.every_steps - ended % cadence.every_steps)
+    next_s, saved = steps * step_s, view.observed.get(Kind.CHECKPOINTS)
     if cadence.every_s is not None and saved is not None:
         next_s = min(next_s, cadence.every_s - (tick.mono - saved.mono))
     return SETTLE_S if next_s <= max(NEXT_S, NEXT_STEPS * step_s) else math.inf
-
-
-def _unheard_s(view: View, tick: Tick) -> float:
-    """Return for how long no rank has been heard: lines do not reach a full disk, steps go on."""
-    return tick.mono - max((row.heard_mono for row in view.active()), default=tick.mono)
-
-
-def _steps_left(view: View) -> int:
-    """Return after how many steps a checkpoint is due by its cadence; the last step has one."""
-    ended = max((stream.completed for stream in view.active()), default=0)
-    left, every = view.run.order.last_step - ended, view.run.order.checkpoint.every_steps
-    return left if every is None else min(left, every - ended % every)
 
 
 def _has_to_write(view: View) -> bool:
@@ -289,12 +252,5 @@ def _has_to_write(view: View) -> bool:
 
 
 def _is_saving(view: View) -> bool:
-    """Whether a rank stands in a checkpoint, as far as its lines say."""
-    return any(s.section == Section.CHECKPOINT for s in view.streams.values())
-
-
-def _is_evaluating(view: View) -> bool:
-    """Whether a rank evaluates that no other is ahead of: one of its own work holds up no save."""
-    streams = view.active()
-    ended = max((stream.completed for stream in streams), default=0)
-    return any(s.section == Section.EVAL and s.completed == ended for s in streams)
+    """Return whether a rank saves or evaluates, which takes room and may give it back."""
+    return any(s.section in (Section.CHECKPOINT, Section.EVAL) for s in view.active())

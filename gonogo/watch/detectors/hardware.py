@@ -1,14 +1,9 @@
-"""D24: does a device, or its driver, report a fault?
+"""D24: a device or its driver reports a fault.
 
-From the device samples of the ticks. A fault of the device halts, since what it computes from then
-on is worth nothing; an Xid that a program's own error causes names the rank and ends nothing. The
-clock is the monotonic one of the device's own host: samples of another node may come in bursts.
-What a sample does not say is unknown and changes nothing.
-
-Of the reasons for which a clock is held down only those count that are a fault of the machine: a
-healthy device at full load runs into its power cap all day. A device that is throttled for 20 of
-every 30 s is held down as well: the seconds that it is throttled add up, and those that it is not
-are taken off.
+A fault of the device halts, because what it computes afterwards is worth nothing. An Xid that a
+program's own error causes names the rank and ends nothing. Only throttling by heat or power counts:
+a healthy device at full load runs into its power cap all day. Seconds of throttling add up, and
+seconds without are subtracted, so a device that is throttled on and off is found.
 """
 
 from collections.abc import Iterable
@@ -16,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from gonogo.contract.device import DeviceSample, devices_in
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.near import Near
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.watch.detector import Detector, Seen
@@ -79,7 +75,7 @@ class Health:
 
 
 class Hardware(Detector[Health]):
-    """D24: does a device, or its driver, report a fault?"""
+    """D24 (module docstring)."""
 
     name = Name.HARDWARE
     sentence = (
@@ -88,7 +84,6 @@ class Hardware(Detector[Health]):
         "or power for over a minute (in one go, or that much longer than not, on and off), and of "
         "an Xid that the program caused (13, 31, 43)."
     )
-    """2: throttling on and off adds up. 3: so it does where samples come in bursts."""
     State = Health
     ticks = True
     observes = frozenset({"devices"})
@@ -106,8 +101,15 @@ class Hardware(Detector[Health]):
             findings += told
         return own, findings
 
+    def near(self, own: Health, view: View, mono: float) -> Near:
+        """Return for how long the device that is throttled most has been throttled."""
+        if not own.devices:
+            return Near(blind="no device reports samples")
+        longest_s = max(row.slowed_s for row in own.devices.values())
+        return Near(value=longest_s, limit=self.settings.throttled_s, unit="s")
+
     def armed(self, own: Health, view: View) -> bool:
-        """Whether any device tells about itself."""
+        """Return whether any device reports samples."""
         return bool(own.devices)
 
 

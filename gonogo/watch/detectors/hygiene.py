@@ -1,9 +1,9 @@
-"""D18: are the lines themselves sound?
+"""D18: the lines themselves are sound.
 
-Lost, unreadable, repeated and outdated lines are counted and told once (info); a wall clock that
-is off, and stays so, warns; a step that runs backwards without a restart halts, for then two things
-write one stream. A hole counts as lost when `HOLE_LINES` further lines came, or the rank is done:
-until then the line may be on its way.
+Lost, unreadable, repeated and outdated lines are counted and reported once (info). A wall clock
+that is off, and stays so, warns. A step that runs backwards without a restart halts, because two
+processes write one stream. A line counts as lost when `HOLE_LINES` further lines came, or the rank
+is done.
 """
 
 from dataclasses import dataclass, field, replace
@@ -189,7 +189,7 @@ def _clock_findings(view: View, event: Beat, skew_s: float) -> list[Finding]:
 
 
 class Hygiene(Detector[Skews]):
-    """D18: are the lines themselves sound?"""
+    """D18 (module docstring)."""
 
     name = Name.HYGIENE
     sentence = (
@@ -198,8 +198,6 @@ class Hygiene(Detector[Skews]):
         "same place: then two processes write one stream."
     )
     lines = frozenset({Msg.BOOT, Msg.STEP_START, Msg.ALIVE, Msg.SECTION})
-    """2: only a step that starts or ends may run backwards; two different lines are two writers;
-    a clock is wrong only where more than one line says so."""
     State = Skews
     ticks = True
 

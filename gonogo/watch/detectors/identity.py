@@ -1,9 +1,9 @@
-"""D22: is what runs what was ordered?
+"""D22: what runs is what was ordered.
 
-Every rank's boot line against the order (null there: not checked) and against the other ranks',
-and the `NSA_*` environment really in `/proc/<pid>/environ`. A difference halts before step 1,
-unless the plan's `allow_drift` names the field (a warning then). A field that a rank does not tell
-is UNKNOWN: it halts nothing, and `.GO` is never written.
+Every rank's boot line is compared with the order (null in the order: not checked) and with the
+other ranks' boot lines, and the `NSA_*` environment with `/proc/<pid>/environ`. A difference halts
+before step 1, unless the plan's `allow_drift` names the field (then it warns). A field that a rank
+does not report is UNKNOWN: it halts nothing, and `.GO` is never written.
 """
 
 from collections.abc import Mapping
@@ -179,7 +179,7 @@ def _finding(
 
 
 class IdentityEqual(Detector[Identities]):
-    """D22: is what runs what was ordered?"""
+    """D22 (module docstring)."""
 
     name = Name.IDENTITY
     sentence = (

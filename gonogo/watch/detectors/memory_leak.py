@@ -1,28 +1,17 @@
-"""D15: does memory grow so that it hits its limit before the last step?
+"""D15: memory grows so that it hits its limit before the last step.
 
 Two numbers of each rank's progress lines: memory that the device's allocator holds, and resident
-memory of the process, without the steps that speed leaves out as warm-up (`slow.warmup_steps`).
-What counts as a rise is told in `series`: significant, more than `rise_ratio`, and going on, so
-that caches which fill up after the start are none.
+memory of the process, without the warm-up steps of `slow.warmup_steps`. `series` says what counts
+as a rise: it is significant, more than `rise_ratio`, and continues.
 
-Limits: the plan's `limit_mb` (for one rank), else what the control group or host has left for all
-of them; on the device `memory_limit.reserved_mb`, else the device's memory. Without one nothing is
+Limits: the plan's `limit_mb` (for one rank), and what the control group or host has left for all of
+them; on the device `memory_limit.reserved_mb`, or the device's memory. Without a limit nothing is
 projected and nothing found. A halt waits for a checkpoint, at most as long as its `value` says.
 
-A device's allocator keeps what the largest step so far took, and gives it back when it needs it. So
-steps that carry more tokens than any before (longer sequences, a batch that grows) begin its course
-anew, and where what is allocated at the end of a step is told and does not rise, a rise that most
-steps have no part in warns only: longer batches that come by chance, or memory in pieces, and
-nothing that is kept. What rises step by step is kept by somebody, whoever counts it.
-
-Caches fill up as a leak does: a loader's processes touch their copy of an index all through the
-first epoch, or keep the data. So a halt waits until the projection reaches no further than the rise
-has come, however soon that is: as much time is left then as has passed, and most of what fills up
-has stopped by then.
-
-Each host has its own figures, and its ranks no other's. What a host has left shrinks only where its
-used memory rises too: a rank whose resident memory rises while the host's does not has mapped
-files, whose pages the kernel takes back.
+Only host memory may halt. A device's allocator keeps what the largest step took, and gives it back
+when it needs it. Caches fill up as a leak does, so a halt waits until memory has risen by as much
+as is left. No rank is projected to fill its host faster than the host's used memory rises, because
+pages of mapped files are taken back.
 """
 
 import math
@@ -34,6 +23,7 @@ from typing import Any
 from gonogo.contract.canonical import added
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.near import Near
 from gonogo.contract.observation import HostMemory, Kind, hosts_memory_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick, parse_rank
@@ -41,57 +31,40 @@ from gonogo.timeline.step import Step
 from gonogo.watch.detector import Detector, Seen
 from gonogo.watch.series import Look, Series
 from gonogo.watch.state import replace
-from gonogo.watch.tokens import TokenGrowth
 from gonogo.watch.view import Run, View, found
 
-HOST, DEVICE, ALLOCATED = "host", "device", "allocated"
-WHAT = {HOST: "host memory", DEVICE: "reserved device memory"}
+HOST, DEVICE = "host", "device"
+LABELS = {HOST: "host memory", DEVICE: "reserved device memory"}
 ALIKE_SHARE = 0.5
-MOVES_SHARE = 0.9
-"""Of the latest samples: reserved memory that is another in so many of them is not taken in pieces
-now and then."""
-USED_TELLINGS = 3
-"""After so many the host's used memory has a course; one figure has none."""
-
-SHORT_RUN_STEPS = 20_000
-LONG_RUN_STRIDE = 4
-"""In a run of more steps than that, what is told within so many steps of a sample is passed over:
-some tell of every tenth step, be it 1, 11, 21."""
+"""A rank whose slope is this share of the worst one grows alike; then no rank is named."""
+USED_REPORTS = 3
+"""After so many reports the host's used memory has a course; one figure has none."""
+NO_LIMIT = "nothing says how much host memory there is"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """What one host told of its memory."""
+    """Memory of one host, as it was reported last."""
 
     used_mb: float
     limit_mb: float | None
     used: Series
     """Its used memory, step by step."""
-    tellings: int = 0
-    """Counted up to `USED_TELLINGS`."""
-
-    def told(self, said: HostMemory) -> "Host":
-        """Return the same after another telling."""
-        tellings = min(USED_TELLINGS, self.tellings + 1)
-        return replace(self, used_mb=said.used_mb, limit_mb=said.limit_mb, tellings=tellings)
+    reports: int = 1
+    """Counted up to `USED_REPORTS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """What is known of memory: its course by kind and rank, and its limits."""
+    """Memory by kind and rank, and its limits."""
 
     series: Mapping[str, Series] = field(default_factory=dict)
-    """`host/0`, `device/1`, … and what a device has allocated, `allocated/1`."""
-    tokens: TokenGrowth = field(default_factory=TokenGrowth)
-    more: float = 0.0
-    """How much more tokens than those of the first the largest step so far had, as a share."""
+    """`host/0`, `device/1`, …"""
     hosts: Mapping[str, Host] = field(default_factory=dict)
     """Node → its host."""
     device_mb: Mapping[str, float] = field(default_factory=dict)
     """Rank → memory of its device."""
     last_step: int = 0
-    sampled: int = 0
-    """The last step that a sample was taken of."""
     warned: tuple[str, ...] = ()
     halted: tuple[str, ...] = ()
 
@@ -103,12 +76,13 @@ class Leak:
     kind: str
     rank: int | None
     slope: float
+    """MB a step."""
     now_mb: float
     limit_mb: float
     steps_left: float
     """Until the limit is reached."""
     seen_steps: float
-    """For how long it has risen so, by how far it has come."""
+    """For how many steps it has risen so."""
     steady: bool
     eta_s: float | None = None
 
@@ -124,21 +98,16 @@ class Leak:
 
 
 class MemoryLeak(Detector[Growth]):
-    """D15: does memory grow so that it hits its limit before the last step?"""
+    """D15 (module docstring)."""
 
     name = Name.MEMORY_LEAK
     sentence = (
-        "Warns when a rank's host memory or reserved device memory rises steadily and will hit its"
-        " limit before the last step, with the time that is left; halts at the next checkpoint when"
-        " that is under an hour, but not for device memory that is reserved in pieces, now and"
-        " then, and not allocated at the ends of steps, where both are told, nor before memory has"
-        " risen by as much as is left: caches fill up as well. Steps of more tokens than any before"
-        " begin device memory's course anew. Where the limit is the host's and its used memory is"
-        " told as well, no rank's memory is projected to rise faster than that does."
+        "A rank's host memory or reserved device memory rises steadily and will hit its limit"
+        " before the last step: a warning, with the time that is left. Host memory acts at the next"
+        " checkpoint when less than `halt_eta_s` is left, and memory has risen by as much as is"
+        " left."
     )
     State = Growth
-    """2: a halt waits until memory has risen by as much as is left; the host's course begins anew,
-    too, where a run goes back to an earlier step."""
     steps = True
     ticks = True
     observes = frozenset({"devices", Kind.HOST_MEMORY, Kind.HOSTS_MEMORY})
@@ -152,55 +121,53 @@ class MemoryLeak(Detector[Growth]):
             rise_ratio=self.settings.rise_ratio,
         )
         self._used_look = replace(self._look, rise_ratio=0.0)
-        self._stride = 1 if run.order.last_step <= SHORT_RUN_STEPS else LONG_RUN_STRIDE
 
     def observe_tick(self, own: Growth, tick: Tick, view: View) -> Seen[Growth]:
-        """Observe the limits that probes tell."""
-        for said in hosts_memory_in(tick):
-            node = self._node_of(said)
+        """Observe the limits that probes report."""
+        for row in hosts_memory_in(tick):
+            node = self._node_of(row)
             if node is not None:
                 known = own.hosts.get(node)
-                if known is None:
-                    known = Host(used_mb=said.used_mb, limit_mb=said.limit_mb, used=Series(boot=""))
-                own = replace(own, hosts={**own.hosts, node: known.told(said)})
+                host = Host(
+                    used_mb=row.used_mb,
+                    limit_mb=row.limit_mb,
+                    used=Series(boot="") if known is None else known.used,
+                    reports=1 if known is None else min(USED_REPORTS, known.reports + 1),
+                )
+                own = replace(own, hosts={**own.hosts, node: host})
         devices = _device_mb(tick.observations.get("devices"))
         if devices:
             own = replace(own, device_mb={**own.device_mb, **devices})
         return own, []
 
-    def _node_of(self, said: HostMemory) -> str | None:
-        """Return the node that a host is: of several the one that its ranks are on."""
+    def _node_of(self, host: HostMemory) -> str | None:
+        """Return the node of a host: with several nodes, the one that its ranks are on."""
         if self.run.order.nodes < 2:
             return "0"
-        ranks = (parse_rank(name) for name in said.ranks)
+        ranks = (parse_rank(name) for name in host.ranks)
         known = [rank for rank in ranks if rank is not None and rank < self.run.order.world_size]
         return str(self.run.order.node_of(min(known))) if known else None
 
     def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
         """Observe one step's memory, and project where it leads."""
         again = step.step <= own.last_step
-        own = _grown(own, step, self.settings.rise_ratio, view)
-        own = replace(own, last_step=step.step)
-        if 0 < step.step - own.sampled < self._stride:
-            return own, []
-        series, looked, told = dict(own.series), False, False
-        for kind, read in ((HOST, _host_mb), (ALLOCATED, _allocated_mb), (DEVICE, _reserved_mb)):
+        series, looked = dict(own.series), False
+        for kind, read in ((HOST, _host_mb), (DEVICE, _reserved_mb)):
             for rank, mb in step.values(read).items():
-                if 0.0 < mb < math.inf:
-                    name, boot = f"{kind}/{rank}", step.ranks[rank].boot
-                    before = series.get(name)
-                    if before is None or before.boot != boot:
-                        before = Series(boot=boot)
-                    after = series[name] = before.with_sample(step.step, mb, self._look)
-                    told = True
-                    looked = looked or after.looks > before.looks
+                if not 0.0 < mb < math.inf:
+                    continue
+                name, boot = f"{kind}/{rank}", step.ranks[rank].boot
+                before = series.get(name)
+                if before is None or before.boot != boot:
+                    before = Series(boot=boot)
+                series[name] = before.with_sample(step.step, mb, self._look)
+                looked = looked or series[name].looks > before.looks
         hosts = {}
         for node, host in own.hosts.items():
             used = Series(boot="") if again else host.used
             used = used.with_sample(step.step, host.used_mb, self._used_look)
             hosts[node] = replace(host, used=used)
-        sampled = step.step if told else own.sampled
-        own = replace(own, series=series, hosts=hosts, sampled=sampled)
+        own = replace(own, series=series, hosts=hosts, last_step=step.step)
         return self._judged(own, step, view) if looked else (own, [])
 
     def _judged(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
@@ -217,7 +184,8 @@ class MemoryLeak(Detector[Growth]):
                 own = replace(own, warned=(*own.warned, leak.name))
                 findings.append(self._finding(view, step, leak, Severity.WARN))
             soon = leak.eta_s is not None and leak.eta_s < self.settings.halt_eta_s
-            if soon and leak.near and leak.steady and leak.name not in own.halted:
+            due = kind == HOST and soon and leak.near and leak.steady
+            if due and leak.name not in own.halted:
                 own = replace(own, halted=(*own.halted, leak.name))
                 findings.append(self._finding(view, step, leak, Severity.HALT))
         return own, findings
@@ -244,7 +212,7 @@ class MemoryLeak(Detector[Growth]):
                     limit_mb=series.last + left_mb,
                     steps_left=max(0.0, left_mb) / slope,
                     seen_steps=series.risen / series.slope,
-                    steady=series.steady and (kind == HOST or _is_kept(own, rank)),
+                    steady=series.steady,
                 )
             )
         worst = min(leaks, key=lambda leak: (leak.steps_left, -leak.slope), default=None)
@@ -254,13 +222,13 @@ class MemoryLeak(Detector[Growth]):
         return worst if alike == 1 else replace(worst, rank=None)
 
     def _slope_of_host(self, own: Growth, rank: int, rising: Mapping[int, Series]) -> float:
-        """Return how fast a rank's host fills: as its ranks do, and no faster than it tells."""
+        """Return how fast a rank's host fills: as its ranks do, and no faster than it reports."""
         node = self.run.order.node_of(rank)
         together = added(
             series.slope for row, series in rising.items() if self.run.order.node_of(row) == node
         )
         host = own.hosts.get(str(node))
-        if host is None or host.tellings < USED_TELLINGS:
+        if host is None or host.reports < USED_REPORTS:
             return together
         return min(together, host.used.slope)
 
@@ -286,7 +254,7 @@ class MemoryLeak(Detector[Growth]):
     def _finding(self, view: View, step: Step, leak: Leak, severity: Severity) -> Finding:
         halts = severity is Severity.HALT
         whose = "" if leak.rank is None else f" of rank {leak.rank}"
-        when = "" if leak.eta_s is None else f" in about {_told(leak.eta_s)}"
+        when = "" if leak.eta_s is None else f" in about {_duration(leak.eta_s)}"
         return found(
             view,
             self.name,
@@ -299,7 +267,7 @@ class MemoryLeak(Detector[Growth]):
             threshold=self.settings.halt_eta_s if halts else None,
             source=self._source(leak.kind),
             act=Act.AT_CHECKPOINT if halts else None,
-            text=f"{WHAT[leak.kind]}{whose} grows by {leak.slope:.3g} MB a step, to"
+            text=f"{LABELS[leak.kind]}{whose} grows by {leak.slope:.3g} MB a step, to"
             f" {leak.now_mb:.0f} MB at step {step.step}: it hits {leak.limit_mb:.0f} MB{when},"
             f" before the last of {self.run.order.last_step} steps",
         )
@@ -311,51 +279,31 @@ class MemoryLeak(Detector[Growth]):
         return self.run.source("memory_leak.halt_eta_s") if source is Source.DEFAULT else source
 
     def armed(self, own: Growth, view: View) -> bool:
-        """Whether a rank has told enough of its memory, and a limit of it is known."""
+        """Return whether a rank has reported enough of its memory, and a limit of it is known."""
         for name, series in own.series.items():
             kind, _, rank = name.partition("/")
-            if kind not in WHAT or not series.looks:
-                continue
-            if self._left_mb(own, kind, int(rank), series.last)[0] is not None:
+            if series.looks and self._left_mb(own, kind, int(rank), series.last)[0] is not None:
                 return True
         return False
 
+    def near(self, own: Growth, view: View, mono: float) -> Near:
+        """Return how near the memory that grows fastest towards its limit is to that limit."""
+        if not self.armed(own, view):
+            return Near(blind=self.missing(own, view) or "too few samples")
+        leaks = [leak for leak in (self._worst(own, kind) for kind in LABELS) if leak is not None]
+        worst = min(leaks, key=lambda leak: leak.steps_left, default=None)
+        if worst is None:
+            return Near(unit="MB")
+        step_s = view.median_step_s()
+        left_s = None if step_s is None else worst.steps_left * step_s
+        return Near(value=worst.now_mb, limit=worst.limit_mb, unit="MB", time_left_s=left_s)
+
     def missing(self, own: Growth, view: View) -> str | None:
-        """Say when memory was told and no limit to project it to."""
+        """Return a sentence when memory was reported and no limit of it."""
         known = any(host.limit_mb is not None for host in own.hosts.values())
         if known or self.settings.limit_mb is not None:
             return None
-        if not any(name.startswith(HOST) for name in own.series):
-            return None
-        return "nothing says how much host memory there is"
-
-
-def _grown(own: Growth, step: Step, by_ratio: float, view: View) -> Growth:
-    """Return the same, without the courses of devices where a step is larger than any before."""
-    told = max((row.end.tokens or 0 for row in step.ranks.values()), default=0)
-    carried, of_step = (told, step.step) if told else view.tokens_of(min(step.ranks))
-    before = own.tokens.restarted() if step.step <= own.last_step else own.tokens
-    tokens = before.after(carried, view.run.order.identity.tokens_per_step, step=of_step)
-    if tokens is own.tokens:
-        return own
-    if tokens.sums and not own.tokens.sums:  # what was told so far was no growth
-        return replace(own, tokens=tokens, more=tokens.ratio - 1.0)
-    if tokens.ratio <= (1.0 + by_ratio) * (1.0 + own.more):
-        return replace(own, tokens=tokens)
-    kept = {name: row for name, row in own.series.items() if name.startswith(f"{HOST}/")}
-    return replace(own, tokens=tokens, more=tokens.ratio - 1.0, series=kept)
-
-
-def _is_kept(own: Growth, rank: int) -> bool:
-    """Whether what a rank's device has allocated at the ends of steps rises, or nobody tells it.
-
-    Or whether what is reserved changes from step to step: an allocator takes memory in pieces, and
-    most steps find enough of it.
-    """
-    allocated = own.series.get(f"{ALLOCATED}/{rank}")
-    if allocated is None or allocated.slope > 0:
-        return True
-    return own.series[f"{DEVICE}/{rank}"].moves_share >= MOVES_SHARE
+        return NO_LIMIT if any(name.startswith(HOST) for name in own.series) else None
 
 
 def _host_mb(line: Heartbeat) -> float | None:
@@ -364,10 +312,6 @@ def _host_mb(line: Heartbeat) -> float | None:
 
 def _reserved_mb(line: Heartbeat) -> float | None:
     return line.gpu_mem_reserved
-
-
-def _allocated_mb(line: Heartbeat) -> float | None:
-    return line.gpu_mem_alloc
 
 
 def _device_mb(payload: Any) -> dict[str, float]:
@@ -383,7 +327,7 @@ def _device_mb(payload: Any) -> dict[str, float]:
     return found_mb
 
 
-def _told(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     """Return a duration for a person."""
     if seconds < 120:
         return f"{seconds:.0f} s"

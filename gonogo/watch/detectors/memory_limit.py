@@ -1,12 +1,9 @@
-"""D16: is more memory taken than there may be?
+"""D16: more memory is taken than there may be.
 
-Of a device: what the rank's progress lines call reserved is above the plan's `reserved_mb` on so
-many of them running; where its lines never say, what its device says is in use. Without a limit in
-the plan that half is off.
-
-Of the host: the run's control group (or the host) is filled beyond `host_ratio` on so many looks
-running. It halts when the ranks themselves hold most of what is in use; otherwise somebody else
-took it, which is a warning. A look that says nothing changes nothing.
+Of a device: what a rank reports as reserved, or what its device reports as used if the rank reports
+nothing, is above the plan's `reserved_mb`. Of the host: the control group (or the host) is filled
+beyond `host_ratio`. It halts when the ranks hold most of what is used; otherwise another process
+took it, which is a warning.
 """
 
 import math
@@ -16,6 +13,7 @@ from gonogo.contract.canonical import added
 from gonogo.contract.device import devices_in
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg
+from gonogo.contract.near import Near
 from gonogo.contract.observation import HostMemory, Kind, host_memory_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick, parse_rank
@@ -42,11 +40,12 @@ class Over:
     hosts: dict[str, int] = field(default_factory=dict)
     """Ranks of a host → looks at it running that found it too full. Of several hosts the fullest
     is told: what one tells says nothing about another."""
-    host_known: bool = False
+    host_share: float | None = None
+    """Share of the host's memory that was used at the last look."""
 
 
 class MemoryLimit(Detector[Over]):
-    """D16: is more memory taken than there may be?"""
+    """D16 (module docstring)."""
 
     name = Name.MEMORY_LIMIT
     sentence = (
@@ -80,10 +79,10 @@ class MemoryLimit(Detector[Over]):
         host = host_memory_in(tick)
         if host is None or host.limit_mb is None or host.limit_mb <= 0:
             return own, findings
-        over = host.used_mb > self.settings.host_ratio * host.limit_mb
+        share = host.used_mb / host.limit_mb
         name = ",".join(sorted(host.ranks)) if view.run.order.nodes > 1 else ""
-        count = own.hosts.get(name, 0) + 1 if over else 0
-        own = replace(own, hosts={**own.hosts, name: count}, host_known=True)
+        count = own.hosts.get(name, 0) + 1 if share > self.settings.host_ratio else 0
+        own = replace(own, hosts={**own.hosts, name: count}, host_share=share)
         if count >= self.settings.samples:
             findings.append(self._host_finding(view, tick, host, host.limit_mb))
         return own, findings
@@ -147,10 +146,16 @@ class MemoryLimit(Detector[Over]):
             text=text,
         )
 
+    def near(self, own: Over, view: View, mono: float) -> Near:
+        """Return how much of the host's memory is used."""
+        if own.host_share is None:
+            return Near(blind=None if self.armed(own, view) else "nothing reports memory")
+        return Near(value=own.host_share, limit=self.settings.host_ratio)
+
     def armed(self, own: Over, view: View) -> bool:
-        """Whether there is a limit and somebody who tells."""
+        """Return whether there is a limit, and memory that is reported."""
         told = bool(own.lines or own.devices)
-        return own.host_known or (self.settings.reserved_mb is not None and told)
+        return own.host_share is not None or (self.settings.reserved_mb is not None and told)
 
 
 def _largest(host: HostMemory) -> int | None:

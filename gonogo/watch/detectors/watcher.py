@@ -1,10 +1,7 @@
-"""D23: was the watcher itself late, or away, or does a node tell it nothing?
+"""D23: the watcher itself was late or away, or a node sends nothing.
 
-While it was away nothing was watched: deadlines are armed anew, and a person is told. It never ends
-a run. Of a run on several nodes, what the ranks of a silent node do nobody knows, and silence alone
-proves nothing: a person is told, who may look at that host. That a watcher is gone and stays away
-nobody can read from its own ticks: for that the worker's dead-man metric
-`gonogo_watcher_last_tick_timestamp_seconds` is there, and its alert.
+It never ends a run: a person is told. A watcher that stays away cannot report itself; the worker's
+metric `gonogo_watcher_last_tick_timestamp_seconds` and its alert do.
 """
 
 from collections.abc import Mapping
@@ -37,10 +34,9 @@ class Absences:
 
 
 class WatcherAway(Detector[Absences]):
-    """D23: was the watcher itself late, or away, or does a node tell it nothing?"""
+    """D23 (module docstring)."""
 
     name = Name.WATCHER
-    """2: also a node of which nothing is heard."""
     sentence = (
         "Tells a person when the watcher was stopped or away, so that nobody watched meanwhile, and"
         " when a node of several has given no sign for two minutes; never ends a run."

@@ -205,6 +205,8 @@ class ProgressRow(Table):
     loss: Mapped[str | None] = mapped_column(String(40))
     toks_per_s: Mapped[float | None] = mapped_column(Seconds)
     identity: Mapped[dict[str, Any] | None]
+    near: Mapped[dict[str, Any] | None]
+    """Detector → how near it is to its limit (`gonogo.contract.near.Near`)."""
 
 
 class AccountRow(Table):

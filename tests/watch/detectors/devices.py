@@ -15,7 +15,7 @@ from tests.watch.streams import EPOCH, T0, order_of
 
 def device_order(watch: Mapping[str, Any] | None = None, **fields: Any) -> Order:
     """An order that is watched by the detectors that look at devices."""
-    detectors = dict.fromkeys(("imbalance", "memory_limit", "hardware"), 1)
+    detectors = ["imbalance", "memory_limit", "hardware"]
     profile = fields.pop("profile", "cpu")
     order = order_of(watch or {}, detectors=detectors, **fields)
     return order.model_copy(update={"profile": profile})

@@ -7,20 +7,17 @@ from typing import Any
 from gonogo.contract.order import Order
 from tests.watch.streams import World, order_of
 
-DETECTORS = dict.fromkeys(
-    (
-        "process_death",
-        "stall",
-        "section_deadline",
-        "slow",
-        "non_finite",
-        "memory_leak",
-        "disk",
-        "checkpoint_overdue",
-        "watcher",
-    ),
-    1,
-)
+DETECTORS = [
+    "process_death",
+    "stall",
+    "section_deadline",
+    "slow",
+    "non_finite",
+    "memory_leak",
+    "disk",
+    "checkpoint_overdue",
+    "watcher",
+]
 
 
 def host_order(watch: dict[str, Any] | None = None, **fields: Any) -> Order:

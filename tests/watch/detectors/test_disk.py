@@ -15,7 +15,7 @@ from gonogo.watch import armed
 from gonogo.watch.detectors.disk import PAGED_S
 from gonogo.watch.registry import cause_of
 from tests.watch.detectors.host import checkpoint, disk, host_order, tell
-from tests.watch.streams import T0, Watched, World, every, watch
+from tests.watch.streams import Watched, World, watch
 
 REFUSALS = [
     ("OSError", "[Errno 28] No space left on device: '/runs/x/checkpoints/.step_000020.draft'"),
@@ -125,13 +125,6 @@ def test_other_errors_are_not_the_disks(kind: str, text: str | None) -> None:
     assert watch(world.steps(1)).findings == []
 
 
-def test_a_refusal_is_told_once() -> None:
-    world = World(host_order()).boot().steps(3)
-    for rank in world.ranks:
-        rank.say("error", type="OSError", text=REFUSALS[0][1])
-    assert len(watch(world.steps(1), stop_at_halt=False).halts) == 1
-
-
 @pytest.mark.parametrize(
     ("free", "mb", "found"),
     [
@@ -210,34 +203,6 @@ def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
 
 
 @pytest.mark.parametrize(
-    ("checkpoints", "text"),
-    [
-        (5_000.0, "500 MB of 100000 are free where the run writes (limit 5000 MB; a checkpoint"),
-        (4_999.0, "4999 MB are free where its checkpoints lie (limit 5000 MB; a checkpoint"),
-    ],
-)
-def test_a_warning_tells_of_where_the_checkpoints_lie_once_that_is_short(
-    checkpoints: float, text: str
-) -> None:
-    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
-    tell(world, checkpoints=[checkpoint(2, mb=1_000.0)])
-    world.steps(10)
-    tell(world, disk={**disk(500.0), "checkpoints_mb": checkpoints})
-    (found,) = watch(world.steps(2)).findings
-    assert found.text.startswith(text)
-
-
-def test_the_limit_of_a_run_directory_is_none_of_checkpoints_that_lie_elsewhere() -> None:
-    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
-    tell(world, checkpoints=[checkpoint(2, mb=10_000.0)])
-    world.steps(10)
-    tell(world, disk={**disk(500.0), "checkpoints_mb": 90_000.0})
-    (found,) = watch(world.steps(2)).findings
-    assert (found.value, found.threshold) == (500.0, 5_000.0)
-    assert "limit 5000 MB" in found.text
-
-
-@pytest.mark.parametrize(
     ("free", "checkpoints", "cause", "left"),
     [
         (500.0, 90_000.0, OutcomeCode.RESOURCE_LIMIT, "90000 MB were free where its checkpoints"),
@@ -277,10 +242,6 @@ def test_a_write_that_the_watcher_was_refused_warns_whatever_room_there_is() -> 
     assert of_disk(seen) == [("warn", 5_000.0), ("warn", 5_000.0)], "once each time"
     assert all("a small write was refused" in row.text for row in seen.findings)
     assert seen.halts == []
-
-
-def test_looks_without_a_refusal_warn_of_nothing() -> None:
-    assert watch(with_looks({}, {"errors": 3}, {"refused": False})).findings == []
 
 
 def test_room_that_comes_back_was_only_a_draft() -> None:
@@ -330,43 +291,6 @@ def test_room_that_an_evaluation_takes_and_gives_back_is_no_shortage(
     assert len([f for f in watch(world).halts if f.detector == "disk"]) == halts
 
 
-def test_room_that_was_short_before_an_evaluation_is_short_after_it() -> None:
-    """Who evaluates after each step or two never trains for as long as room has to be short."""
-    world = steps_with_room(9_000)
-    for _ in range(6):
-        tell(world, disk=disk(400))
-        world.steps(2)
-        for rank in world.ranks:
-            rank.enter("eval")
-            rank.spend(2.0)
-        tell(world, disk=disk(400))
-        world.pause("eval", 2.0)
-    assert [f.detector for f in watch(world).halts] == ["disk"]
-
-
-def test_a_rank_that_evaluates_behind_the_others_holds_up_no_save() -> None:
-    world = steps_with_room(9_000)
-    world.ranks[1].enter("eval")
-    world.ranks[0].step += 1
-    world.ranks[0].say("step_start")
-    world.ranks[0].say("step_end")
-    for _ in range(3):
-        for rank in world.ranks:
-            rank.spend(4.0)
-        tell(world, disk=disk(400))
-    assert [f.detector for f in watch(world).halts] == ["disk"]
-
-
-def test_room_that_is_short_while_one_is_written_beside_the_steps_is_no_shortage() -> None:
-    world = steps_with_room(1_500)
-    for _ in range(5):
-        world.steps(10)
-        tell(world, disk={**disk(400), "saving": True})
-    world.steps(10)
-    tell(world, disk=disk(1_400))
-    assert of_disk(watch(world.steps(2))) == [("warn", 5_000.0)]
-
-
 def test_a_run_that_has_ended_its_last_step_is_left_alone() -> None:
     world = World(host_order(steps=20)).boot().steps(10)
     tell(world, checkpoints=[checkpoint(10)])
@@ -382,32 +306,10 @@ def test_it_warns_again_after_the_room_was_really_back() -> None:
     assert warnings == [("warn", 5_000.0)] * 2
 
 
-@pytest.mark.parametrize(("between", "warnings"), [(5_100, 1), (6_249, 1), (6_250, 2)])
-def test_room_is_back_with_a_quarter_more_than_the_limit(between: float, warnings: int) -> None:
-    found = of_disk(watch(steps_with_room(4_000, between, 4_000)))
-    assert found == [("warn", 5_000.0)] * warnings
-
-
 def test_without_a_checkpoint_only_the_plans_megabytes_count() -> None:
     world = World(host_order({"disk": {"warn_mb": 0.25}})).boot().steps(2)
     tell(world, disk=disk(0.3))
     assert of_disk(watch(world.steps(2))) == []
-
-
-def test_a_refusal_is_told_with_two_hundred_characters_of_its_text() -> None:
-    world = World(host_order()).boot().steps(3)
-    world.ranks[0].say("error", type="OSError", text="No space left on device" + "x" * 300)
-    (halt,) = watch(world.steps(1)).halts
-    assert halt.text.endswith(": No space left on device" + "x" * 177)
-
-
-def test_a_checkpoint_that_does_not_hold_says_nothing_about_size() -> None:
-    world = World(host_order(checkpoint=SOON)).boot().steps(2)
-    tell(world, checkpoints=[{**checkpoint(2, text="model.pt is missing"), "bytes": 2**30}])
-    for _ in range(3):
-        world.steps(10)
-        tell(world, disk=disk(600))
-    assert "halt" not in dict(of_disk(watch(world, stop_at_halt=False)))
 
 
 def test_the_plan_sets_the_limits() -> None:
@@ -423,22 +325,6 @@ def test_the_plan_sets_the_limits() -> None:
         (Severity.HALT, 2_000.0),
     ]
     assert {f.source for f in found} == {Source.PLAN}
-
-
-def test_each_limit_says_where_it_came_from_and_what_a_checkpoint_takes() -> None:
-    order = host_order({"disk": {"warn_mb": 6_000}}, steps=400, checkpoint=SOON)
-    world = World(order).boot().steps(2)
-    world.steps(10)
-    tell(world, disk=disk(5_500))
-    world.steps(10)
-    tell(world, checkpoints=[checkpoint(2)])
-    for _ in range(3):
-        world.steps(10)
-        tell(world, disk=disk(900))
-    warn, halt = watch(world.steps(2)).findings
-    assert (warn.source, halt.source) == (Source.PLAN, Source.DEFAULT)
-    assert warn.text == ("5500 MB of 100000 are free where the run writes (limit 6000 MB)")
-    assert halt.text.endswith("(limit 1000 MB; a checkpoint takes 1000)")
 
 
 @pytest.mark.parametrize(
@@ -471,17 +357,6 @@ def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> N
     assert found == [("warn", 5_000.0), ("halt", 1_000.0)]
 
 
-def test_room_for_just_one_checkpoint_is_enough() -> None:
-    for room, halts in ((1_000.0, []), (999.0, [("halt", 1_000.0)])):
-        seen = of_disk(watch(steps_with_room(*[room] * 4)))
-        assert seen == [("warn", 5_000.0), *halts]
-
-
-def test_room_that_stays_short_halts_once() -> None:
-    seen = watch(steps_with_room(*[999] * 5), stop_at_halt=False)
-    assert of_disk(seen) == [("warn", 5_000.0), ("halt", 1_000.0)]
-
-
 @pytest.mark.parametrize(
     ("cadence", "looks", "halts"),
     [
@@ -506,61 +381,6 @@ def test_room_that_is_back_before_the_next_checkpoint_is_due_was_never_needed(
     world = steps_with_room(*[999] * looks, 9_000, 9_000, steps=10_000, cadence=cadence)
     seen = watch(world, interval_s=1.0)
     assert of_disk(seen) == [("warn", 5_000.0), *halts]
-
-
-@pytest.mark.parametrize(
-    ("saves", "looks", "halts"),
-    [
-        ((320.0,), 45, []),  # its watcher has waited for it as long
-        ((320.0, 320.0), 45, []),
-        ((320.0, 320.0), 56, [("halt", 1_000.0)]),
-        ((320.0, 640.0), 56, [("halt", 1_000.0)]),
-        ((320.0, 2.0), 45, []),
-        ((320.0, 20.0, 20.0), 45, []),
-        ((20.0, 20.0), 11, []),
-        ((20.0, 20.0), 15, [("halt", 1_000.0)]),
-    ],
-    ids=str,
-)
-def test_where_no_cadence_is_ordered_the_trainer_s_own_tells_when_one_is_due(
-    saves: tuple[float, ...], looks: int, halts: list[tuple[str, float]]
-) -> None:
-    """A program of somebody's own that saves every hour was killed after a minute without room."""
-    world = World(host_order(steps=10_000, checkpoint={})).boot()
-    tell(world, checkpoints=[])
-    for after_s in saves:
-        world.steps(int(after_s / 0.5))
-        tell(world, checkpoints=[checkpoint(world.ranks[0].step)])
-    for room in (*[999] * looks, 9_000, 9_000):
-        world.steps(10)
-        tell(world, disk=disk(room))
-    seen = watch(world.steps(2), interval_s=1.0)
-    assert of_disk(seen) == [("warn", 5_000.0), *halts]
-
-
-@pytest.mark.parametrize(("looks", "halts"), [(45, []), (52, [("halt", 1_000.0)])])
-def test_a_checkpoint_is_due_although_no_line_reaches_the_full_disk(
-    looks: int, halts: list[tuple[str, float]]
-) -> None:
-    """Steps stood still for the watcher, and so did those left: it never halted."""
-    world = steps_with_room(steps=10_000, cadence={"every_steps": 600})
-    for _ in range(looks):
-        for rank in world.ranks:
-            rank.mono += 5.0
-        tell(world, disk=disk(0.0))
-    assert of_disk(watch(world, interval_s=1.0)) == [("warn", 5_000.0), *halts]
-
-
-@pytest.mark.parametrize(("ended", "halts"), [(17, []), (18, [("halt", 1_000.0)])])
-def test_of_long_steps_a_checkpoint_is_due_two_before_it(
-    ended: int, halts: list[tuple[str, float]]
-) -> None:
-    world = World(host_order(steps=100, checkpoint=SOON)).boot().steps(12, step_s=100.0)
-    tell(world, checkpoints=[checkpoint(10)])
-    for _ in range(ended - 12):
-        world.steps(1, step_s=100.0)
-        tell(world, disk=disk(999.0))
-    assert of_disk(watch(world, interval_s=1.0)) == [("warn", 5_000.0), *halts]
 
 
 def test_where_no_step_has_been_timed_room_is_waited_for_a_minute() -> None:
@@ -600,84 +420,3 @@ def test_a_disk_that_takes_no_write_for_long_is_told_to_a_person(read_only: bool
     assert PAGED_S <= page.value < PAGED_S + 5.0
     assert why in page.text
     assert seen.halts == []
-
-
-def test_one_refusal_is_no_reason_to_call_a_person() -> None:
-    seen = watch(refused_for(85))
-    assert [row.act for row in seen.findings if row.detector == "disk"] == [None]
-
-
-def test_a_disk_that_refuses_again_later_is_told_again() -> None:
-    world = refused_for(120)
-    for _ in range(24):
-        tell(world, disk={**disk(90_000.0), "refused": True})
-        world.steps(20, step_s=0.25)
-    assert len([row for row in watch(world).findings if row.act is Act.PAGE]) == 2
-
-
-def test_where_the_watcher_may_not_write_either_nothing_is_left() -> None:
-    world = World(host_order()).boot().steps(3)
-    tell(world, disk={**disk(100_000), "read_only": True})
-    world.ranks[0].say("error", type="OSError", text=READ_ONLY)
-    (halt,) = watch(world.steps(1)).halts
-    assert (halt.value, halt.threshold) == (0.0, 64.0)
-    assert halt.text.endswith("; nobody may write there, nor may the watcher")
-
-
-def test_before_a_checkpoint_there_is_none_to_multiply() -> None:
-    world = World(host_order({"disk": {"halt_checkpoints": 1_000}})).boot().steps(3)
-    tell(world, disk=disk(100.0))
-    world.ranks[0].say("error", type="OSError", text=NO_SPACE)
-    (halt,) = watch(world.steps(1)).halts
-    assert (halt.value, halt.threshold) == (100.0, 64.0)
-
-
-@pytest.mark.parametrize(("until", "paged"), [(89.75, []), (90.0, [90.0])])
-def test_a_person_is_told_at_the_ninetieth_second(until: float, paged: list[float]) -> None:
-    world = World(host_order(steps=4000)).boot().steps(400)
-    for after_s, refused in ((0.0, True), (60.0, True), (until, True), (until + 0.25, False)):
-        seen = {**disk(90_000.0), "refused": refused}
-        world.probes.append((T0 + 20.0 + after_s, {"observations": {"disk": seen}}))
-    assert [row.value for row in watch(world).findings if row.act is Act.PAGE] == paged
-
-
-@pytest.mark.parametrize(
-    ("saves_s", "cadence", "looks", "halts"),
-    [
-        ((), SOON, 0, []),
-        ((), SOON, 3, [("halt", 1_000.0)]),
-        ((), {}, 9, []),
-        ((), {}, 15, [("halt", 1_000.0)]),
-        ((320.0, 320.0), {}, 30, []),
-        ((320.0, 320.0), {}, 56, [("halt", 1_000.0)]),
-    ],
-    ids=str,
-)
-def test_room_is_short_for_no_time_while_a_run_is_suspended_with_its_watcher(
-    saves_s: tuple[float, ...],
-    cadence: dict[str, Any],
-    looks: int,
-    halts: list[tuple[str, float]],
-) -> None:
-    """A moment before the older checkpoint was to be deleted, for three hours."""
-    world = steps_with_room(steps=10_000, cadence=cadence)
-    for after_s in saves_s:
-        world.steps(int(after_s / 0.5))
-        tell(world, checkpoints=[checkpoint(world.ranks[0].step)])
-    world.steps(10)
-    tell(world, disk=disk(999))
-    world.steps(2)
-    since, until = world.mono, world.mono + 10_800.0
-    for rank in world.ranks:
-        rank.mono = until
-    for room in (*[999] * (looks + 1), 9_000, 9_000):
-        tell(world, disk=disk(room))
-        world.steps(10)
-
-    def ticking(end: float) -> list[tuple[float, float]]:
-        ticks = [tick for tick in every(1.0)(end) if not since < tick[0] < until]
-        late_s = next(mono for mono, _ in ticks if mono >= until) - since
-        return [(mono, late_s if 0.0 <= mono - until < 1.0 else 0.0) for mono, _ in ticks]
-
-    seen = watch(world, ticking=ticking)
-    assert of_disk(seen) == [("warn", 5_000.0), *halts]
