@@ -35,20 +35,15 @@ class RankClock:
     pending: tuple[tuple[float, float], ...] = ()
     """Absences of the watcher since the last line: the end on this clock, and the seconds."""
 
-    def advance(self, own: float, mono: float) -> None:
-        """Move on to a line that was written at `own` and received at `mono`."""
-        if self.pending:
-            gap_s = own - self.last
-            for back, seconds in self.pending:
-                spans = self.last <= back - seconds + WAKES_S and back <= own + WAKES_S
-                if spans and gap_s > seconds - WAKES_S:
-                    self.suspended_s += min(gap_s, seconds)
-                    gap_s -= min(gap_s, seconds)
-            self.pending = tuple(row for row in self.pending if row[0] > own + WAKES_S)
-        self.last = max(own, self.last)
-        ahead_s = own - mono
-        if ahead_s > self.ahead_s - WAKES_S:  # a line that waited to be read says nothing
-            self.ahead_s = ahead_s
+    def wake(self, own: float) -> None:
+        """Subtract the absences in which the rank was suspended, at a line written at `own`."""
+        gap_s = own - self.last
+        for back, seconds in self.pending:
+            spans = self.last <= back - seconds + WAKES_S and back <= own + WAKES_S
+            if spans and gap_s > seconds - WAKES_S:
+                self.suspended_s += min(gap_s, seconds)
+                gap_s -= min(gap_s, seconds)
+        self.pending = tuple(row for row in self.pending if row[0] > own + WAKES_S)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,16 +79,21 @@ class ActiveClock:
 
     def line(self, beat: Heartbeat, mono: float) -> Heartbeat:
         """Return a line, received at `mono` in active time, with the active time of its rank."""
-        mono += self.away_s
+        own = beat.mono
+        ahead_s = own - mono - self.away_s
         clock = self.ranks.get(beat.rank)
         if clock is None or clock.boot != beat.boot:
-            own = beat.mono
-            self.ranks[beat.rank] = RankClock(boot=beat.boot, last=own, ahead_s=own - mono)
+            self.ranks[beat.rank] = RankClock(boot=beat.boot, last=own, ahead_s=ahead_s)
             return beat
-        clock.advance(beat.mono, mono)
+        if clock.pending:
+            clock.wake(own)
+        if own > clock.last:
+            clock.last = own
+        if ahead_s > clock.ahead_s - WAKES_S:  # a line that waited to be read says nothing
+            clock.ahead_s = ahead_s
         if not clock.suspended_s:
             return beat
-        return beat.model_copy(update={"mono": beat.mono - clock.suspended_s})
+        return beat.model_copy(update={"mono": own - clock.suspended_s})
 
     def apart_s(self, rank: int) -> float:
         """Return how much longer the watcher was away than the rank was suspended."""

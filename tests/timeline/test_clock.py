@@ -42,7 +42,7 @@ def test_a_gap_between_two_lines_is_shorter_by_the_suspensions_in_it(
     absences: Absences, active_s: float
 ) -> None:
     clock = RankClock(boot="a", last=100.0, ahead_s=0.0, pending=absences)
-    clock.advance(200.0, 200.0)
+    clock.wake(200.0)
     assert 100.0 - clock.suspended_s == active_s
 
 
