@@ -131,7 +131,9 @@ def second(plane: Plane, **sets: Any) -> tuple[str, FakeWorker, Order]:
 
 
 def test_a_phase_that_begins_goes_on_from_what_the_last_one_measured(plane: Plane) -> None:
-    experiment, worker, order = second(plane, labels={"price_per_device_hour": "1800"})
+    experiment, worker, order = second(
+        plane, labels={"price_per_device_hour": "1800"}, set={"phases.0.steps": 10}
+    )
     before = forecast(plane, experiment)
     assert before["seconds_p50"] == pytest.approx(
         0.2 * (order.steps + sum(phase.steps for phase in order.phases_after)), rel=1e-3

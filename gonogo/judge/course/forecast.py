@@ -22,6 +22,9 @@ PRIOR_STEPS = 16
 """A living run's pace weighs n steps against so many of the run before it."""
 BLOCK = 8
 """Steps of one block: as in the facts."""
+LEAST_STEPS = 5
+"""A run of fewer steps has no pace: its first step, which compiles, is most of them."""
+UNKNOWN = f"not known yet: no run has taken {LEAST_STEPS} steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,7 @@ class Measured:
     late_s: float
     """The same of its slow stretches: nine of ten blocks of eight steps are faster."""
     steps: int
-    """How many steps this rests on."""
+    """How many steps this rests on; the first step of a living run is left out."""
     start_s: float | None = None
     """Seconds from its claim to the end of its first step; None where nobody saw it."""
 
@@ -112,12 +115,17 @@ def build_forecast(
 
     Args:
         ahead: the phases that are not over, in their order.
-        runs: of the experiment's runs that have ended, oldest first; the last one's pace counts.
+        runs: of the experiment's runs that have ended, oldest first; the pace of the last one
+            that took `LEAST_STEPS` counts.
         living: of the run that goes on.
         claimed_seconds: what somebody promised, shown beside it.
     """
-    pace = _blended(runs[-1] if runs else None, living)
+    paced = [run for run in runs if run.steps >= LEAST_STEPS]
+    going = living if living is not None and living.steps + 1 >= LEAST_STEPS else None
+    pace = _blended(paced[-1] if paced else None, going)
     if pace is None:
+        if runs or living is not None:
+            return Forecast(basis=UNKNOWN, claimed_seconds=claimed_seconds)
         return Forecast(claimed_seconds=claimed_seconds)
     steps = sum(row.steps for row in ahead)
     known = [*runs, living] if living is not None else list(runs)

@@ -129,7 +129,7 @@ def test_a_living_run_counts_its_rare_pauses_and_its_present_speed() -> None:
 
 
 @given(
-    st.lists(st.floats(0.01, 100.0), min_size=1, max_size=70),
+    st.lists(st.floats(0.01, 100.0), min_size=4, max_size=70),
     st.floats(0.0, 100.0),
     st.integers(0, 1000),
 )
@@ -160,3 +160,14 @@ def test_time_on_devices_costs_what_they_cost() -> None:
     assert cost_of(7200.0, devices=8, per_hour=2.5) == 40.0
     assert cost_of(None, devices=8, per_hour=2.5) is None
     assert cost_of(7200.0, devices=8, per_hour=None) is None
+
+
+@pytest.mark.parametrize(("steps", "known"), [(1, False), (4, False), (5, True)])
+def test_a_forecast_is_not_known_before_five_steps(steps: int, known: bool) -> None:
+    ahead = [Ahead(steps=100, begun_s=None)]
+    ended = Measured(step_s=2.0, late_s=3.0, steps=steps)
+    for found in (
+        build_forecast(ahead, [ended]),
+        build_forecast(ahead, [], measure_living([2.0] * (steps - 1), 2.0, steps - 1)),
+    ):
+        assert found.seconds_p50 == (200.0 if known else None)

@@ -23,7 +23,11 @@ def test_a_phase_to_come_takes_its_start_up_too(
     still: Plane, claimed_s: float, start_s: float
 ) -> None:
     still.context.now = lambda: BOOT_TS - claimed_s
-    experiment, worker, judging = still.submit(), still.worker(), Judging(still.context)
+    experiment, worker, judging = (
+        still.submit(set={"phases.0.steps": 10}),
+        still.worker(),
+        Judging(still.context),
+    )
     order = worker.claim()
     assert order is not None
     worker.run_through(order)
