@@ -143,7 +143,7 @@ class Order(Recorded):
     watch_from_profile: list[str] = Field(default_factory=list)
     """Dotted paths in `watch` whose value came from the profile."""
     patience: dict[Place, Patience] = Field(default_factory=dict)
-    """How long a rank may stay in each place; empty: as `watch` resolves to."""
+    """How long a rank may stay in each place; a place that is left out has its default."""
     halt: HaltGrace = HaltGrace()
     heartbeat: HeartbeatCadence = HeartbeatCadence()
     checkpoint: CheckpointCadence = CheckpointCadence()
@@ -178,9 +178,7 @@ class Order(Recorded):
         return self
 
     def limits_of_places(self) -> dict[Place, Patience]:
-        """Return the table of patience: the stored one, or the one that the settings resolve to."""
-        if self.patience:
-            return self.patience
+        """Return the whole table of patience: a place that is not stored has its default."""
         kind = ProgramKind.ATTACHED
         if is_ours(self.entry, self.command):
             kind = ProgramKind.OURS
@@ -188,7 +186,7 @@ class Order(Recorded):
             kind = ProgramKind.PRINTED
         engine = self.train.get("engine")
         tokens, floor = self.identity.tokens_per_step, self.watch.slow.floor_tok_s
-        return patience_of(
+        defaults = patience_of(
             self.watch,
             kind,
             from_profile=frozenset(self.watch_from_profile),
@@ -196,6 +194,7 @@ class Order(Recorded):
             nodes=self.nodes,
             step_s=tokens / floor if tokens and floor else None,
         )
+        return {**defaults, **self.patience}
 
     @property
     def last_step(self) -> int:

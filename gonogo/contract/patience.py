@@ -188,6 +188,7 @@ _SETTING = {
     Place.START: "no_first_heartbeat.exec_s",
     Place.BOOT: "no_first_heartbeat.boot_s",
     Place.FIRST_STEP: "no_first_heartbeat.first_step_s",
+    Place.EARLY_STEPS: "stall.early_s",
     Place.COMPUTE: "stall.halt_s",
     Place.CORROBORATED: "stall.corroborate_s",
     Place.DATA: "section_deadline.data.halt_s",

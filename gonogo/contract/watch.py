@@ -61,9 +61,6 @@ class NoFirstHeartbeat(CanHalt):
     """How long a rank may stay in section `boot`."""
     first_step_s: Seconds = 900.0
     """How long a rank's first step may take."""
-    first_step_compile_s: Seconds = 1800.0
-    """Instead of `first_step_s` where the training configuration says `engine: {compile: true}`, or
-    the program is a user's, which may compile."""
 
 
 class AliveLost(CanHalt):
@@ -89,25 +86,19 @@ class Stall(CanHalt):
     corroborate_s: Seconds = 15.0
     """Halts so early where more than the clock says that the run stands: a held process, a silent
     rank, stacks that do not change."""
-    corroborate_x: Ratio = 3.0
-    """The same as a multiple of m; the larger counts."""
     min_steps: Steps = 32
     """Completed steps of a rank before m counts; the early limits hold until then."""
     early_s: Seconds = 300.0
     """Halts the steps before that; half of it is suspect."""
-    early_x: Ratio = 10.0
-    """The same as a multiple of the expected step time; the larger counts."""
 
 
 class Deadline(Submitted):
-    """Deadline of one section: the larger of seconds and a multiple of the section's median."""
+    """Deadline of one section; the table of patience adds the multiple."""
 
     suspect_s: Seconds | None = None
     """Time in the section from which evidence is taken; null: never."""
     halt_s: Seconds
     """Time in the section that halts, if it is the larger limit."""
-    halt_x: Ratio | None = None
-    """The same as a multiple of the section's median so far; null: `halt_s` alone."""
 
 
 class DataDeadline(Deadline):
@@ -121,14 +112,12 @@ class CheckpointDeadline(Deadline):
     """Deadline of the checkpoint section."""
 
     halt_s: Seconds = 600.0
-    halt_x: Ratio | None = 10.0
 
 
 class EvalDeadline(Deadline):
     """Deadline of the eval section."""
 
     halt_s: Seconds = 1800.0
-    halt_x: Ratio | None = 5.0
 
 
 class ShortDeadline(Deadline):
@@ -369,14 +358,7 @@ class Disk(CanHalt):
 
 
 class CheckpointOverdue(CanHalt):
-    """D20: no checkpoint that the watcher has verified, long after one was due."""
-
-    overdue_x: Ratio = 1.5
-    """Warns at this multiple of the time in which one was due, and `grace_s`."""
-    grace_s: Seconds = 600.0
-    """Added to that."""
-    halt_x: Ratio = 2.0
-    """Halts at this multiple of the limit at which it warns, evaluations apart."""
+    """D20: no checkpoint that the watcher has verified, long after one was due; no settings."""
 
 
 class ImplausibleSpeed(HaltsOnRequest):

@@ -14,9 +14,10 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.outcome import CLASS_OF, SHOWN_BY_LINES, OutcomeClass, OutcomeCode, code_of
 from gonogo.contract.outcome import Detector as Name
+from gonogo.watch.checkpoints import CheckpointOverdue
+from gonogo.watch.culprit import RankDivergence
+from gonogo.watch.deadlines import AliveLost, NoFirstHeartbeat, SectionDeadline, Stall
 from gonogo.watch.detector import Detector
-from gonogo.watch.detectors.alive_lost import AliveLost
-from gonogo.watch.detectors.checkpoint_overdue import CheckpointOverdue
 from gonogo.watch.detectors.disk import Disk
 from gonogo.watch.detectors.divergence import Divergence
 from gonogo.watch.detectors.first_loss import FirstLoss
@@ -31,14 +32,10 @@ from gonogo.watch.detectors.implausible_speed import ImplausibleSpeed
 from gonogo.watch.detectors.loader import Loader
 from gonogo.watch.detectors.memory_leak import MemoryLeak
 from gonogo.watch.detectors.memory_limit import MemoryLimit
-from gonogo.watch.detectors.no_first_heartbeat import NoFirstHeartbeat
 from gonogo.watch.detectors.non_finite import NonFinite
 from gonogo.watch.detectors.process_death import ProcessDeath
-from gonogo.watch.detectors.rank_divergence import RankDivergence
 from gonogo.watch.detectors.restart_storm import RestartStorm
-from gonogo.watch.detectors.section_deadline import SectionDeadline
 from gonogo.watch.detectors.slow import Slow
-from gonogo.watch.detectors.stall import Stall
 from gonogo.watch.detectors.straggler import Straggler
 from gonogo.watch.detectors.watcher import WatcherAway
 from gonogo.watch.packages import load_points

@@ -10,7 +10,7 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.tick import ProcessState
 from gonogo.timeline.rank import RankStream
-from gonogo.watch.detectors.stall import limits
+from gonogo.watch.progress import stay_of
 from gonogo.watch.view import View
 from gonogo.watch.watch_state import WatchState
 
@@ -135,5 +135,5 @@ def _moves(view: View, stream: RankStream, now: float) -> bool:
         return False
     if stream.section in NON_TRAINING_SECTIONS:
         return True
-    suspect, _ = limits(view.run, stream, view.median_step_s(), view.longest_step_s())
-    return now - stream.advanced_mono <= suspect.seconds
+    stay = stay_of(view, stream, view.median_step_s(), now)
+    return stay is None or now - stream.advanced_mono <= (stay.suspect_s or stay.limit_s)

@@ -5,22 +5,22 @@ watcher's tick. Findings are made here, so that every key carries run and attemp
 threshold says where it came from.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
-from gonogo.contract.heartbeat import Heartbeat, Section
+from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.observation import DiskSeen, Kind, disk_of
 from gonogo.contract.order import Order
+from gonogo.contract.patience import Patience, Place
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Watch
-from gonogo.contract.workload import is_ours
 from gonogo.timeline.clock import SLEPT_S
 from gonogo.timeline.lines import Arrival
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.timeline import Timeline
-from gonogo.watch.processes import HELD, STOPPED_AFTER_S, Process, Processes
+from gonogo.watch.processes import HELD, STOPPED_AFTER_S, Processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,11 @@ class Run:
 
     order: Order
     from_profile: frozenset[str] = frozenset()
+    patience: Mapping[Place, Patience] = field(init=False)
+    """How long a rank may stay in each place."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "patience", self.order.limits_of_places())
 
     @property
     def watch(self) -> Watch:
@@ -59,36 +64,20 @@ class Beat(NamedTuple):
 
 
 LATE_INTERVALS = 3.0
-ALL_SILENT_S, ALL_SILENT_X = 900.0, 15.0
-"""Seconds, and times `alive_lost.halt_s`, after which silence of all ranks at once is their own,
-where their processes are seen alive; the larger counts."""
-UNNAMED_SILENT_X = 4.0
-"""The same has so many times as long where a program names no sections, and so speaks little."""
-ANEW_SILENT_X = 2.0
-"""So it has where a user's program is started anew in place: it attaches after it has loaded."""
+ALL_SILENT_S = 900.0
+"""All ranks silent for longer, with living processes, is the ranks' own silence."""
 TOGETHER_SHARE = 0.5
 """Of `alive_lost.suspect_s`: ranks whose last lines are no further apart fell silent together. A
 rank that lives speaks within that time."""
 
 
-LONG_X = 2.0
-"""Times the median step: no longer than that computes what is no long step."""
 LATE_WAY_S = 1800.0
 """Seconds of nothing but late ticks, after which one as late as they may call a deadline missed."""
-_PLACES = frozenset({Section.BOOT, Section.DATA, Section.CHECKPOINT, Section.EVAL})
 
 
 def is_late(tick: Tick) -> bool:
     """Whether the watcher itself came so late that it cannot tell what missed a deadline."""
     return tick.late_s > LATE_INTERVALS * tick.interval_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """A deadline in seconds, and where it came from."""
-
-    seconds: float
-    source: Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,18 +155,6 @@ class View(Timeline):
         unseen = self.processes.of(stream.rank).state is ProcessState.UNKNOWN
         return unseen and mono - stream.heard_mono > self.run.watch.alive_lost.suspect_s
 
-    def known(self, streams: list[RankStream], mono: float) -> list[RankStream]:
-        """Return those of whom it is known where they are.
-
-        Who is cut off is not, once a peer has moved on since: it cannot be where it was heard last.
-        Nor is one that was heard on its way from one section to another.
-        """
-        heard = [stream for stream in streams if not self.cut_off(stream, mono)]
-        if len(heard) == len(streams) or not heard:
-            return streams
-        moved_mono = max(stream.advanced_mono for stream in heard)
-        return [s for s in streams if s in heard or (s.heard_mono >= moved_mono and _stays(s))]
-
     def fresh(self, streams: Iterable[RankStream], mono: float) -> list[RankStream]:
         """Return those that were heard within the liveness limit."""
         limit_s = self.run.watch.alive_lost.suspect_s
@@ -199,52 +176,30 @@ class View(Timeline):
     def held(self, rank: int, mono: float) -> bool:
         """Whether a rank's process is dead, or has been stopped or uninterruptible for a while.
 
-        A write to a slow disk, a page that comes back from swap, a debugger that looks: all hold a
-        healthy process for a moment. Uninterruptible sleep says something once it has lasted as
-        long as silence must to be suspect; not where the rank had been silent for as long before it
-        fell asleep: its lines do not come through, and it may write a checkpoint. Nor, before a
-        checkpoint has had its time, where it names no sections, or where nobody is heard at all: a
-        disk that hangs holds the ranks and their lines, and what sleeps so is not killed either.
+        A debugger stops a healthy process for a moment. A slow disk holds a healthy process in
+        uninterruptible sleep, and its lines too: such a process is held only while it sends lines.
         """
-        process = self.processes.of(rank)
-        if process.state not in HELD:
-            return False
-        least_s = self.run.watch.alive_lost.suspect_s
+        process, least_s = self.processes.of(rank), self.run.watch.alive_lost.suspect_s
         if process.state is ProcessState.STOPPED:
             least_s = min(least_s, STOPPED_AFTER_S)
         if process.state is ProcessState.UNINTERRUPTIBLE:
-            if self._unheard(rank, process, least_s):
-                return False
             stream = self.streams.get(rank)
-            unnamed = stream is not None and not stream.labelled
-            if unnamed or self._none_is_heard(mono, least_s):
-                least_s = max(least_s, self.run.watch.section_deadline.checkpoint.halt_s)
-        return process.dead or process.held_s(mono) >= least_s
-
-    def _unheard(self, rank: int, process: Process, limit_s: float) -> bool:
-        """Whether a rank that speaks while it works was silent for long before it fell asleep."""
-        stream = self.streams.get(rank)
-        if stream is None or not stream.labelled or process.held_mono is None:
-            return False
-        return process.held_mono - stream.heard_mono > limit_s
-
-    def _none_is_heard(self, mono: float, limit_s: float) -> bool:
-        """Whether no rank has been heard for so long, of those that have spoken."""
-        active = self.active()
-        return bool(active) and all(mono - stream.heard_mono > limit_s for stream in active)
+            if stream is None or not self.fresh([stream], mono):
+                return False
+        return process.state in HELD and (process.dead or process.held_s(mono) >= least_s)
 
     def all_silent_s(self, mono: float) -> float:
         """Return for how long all ranks have been silent at once, as only what stands still is.
 
         0.0 for a watched run, and for one that ends with the silence. 0.0 if a rank was heard
-        lately, is held, or names no sections. 0.0 once no step has ended for `silence_limit_s`.
+        lately, is held, or names no sections. 0.0 once no step has ended for ALL_SILENT_S.
         """
         active = self.active()
         if not self.goes_on or not active or not all(row.labelled for row in active):
             return 0.0
         silent_s = mono - max(stream.heard_mono for stream in active)
         stood_s = mono - max(stream.advanced_mono for stream in active)
-        if silent_s <= self.run.watch.alive_lost.suspect_s or stood_s > self.silence_limit_s():
+        if silent_s <= self.run.watch.alive_lost.suspect_s or stood_s > ALL_SILENT_S:
             return 0.0
         return 0.0 if any(self.held(stream.rank, mono) for stream in active) else silent_s
 
@@ -275,38 +230,6 @@ class View(Timeline):
         medians = (row.pace.median_s for row in self.streams.values())
         return max((median for median in medians if median is not None), default=None)
 
-    def longest_step_s(self) -> float:
-        """Return what the longest of the last steps computed, of the rank that tells the least.
-
-        A rank that waits in its backward for a peer's loader or checkpoint has computed for as long
-        as that took; the peer has not, in that step or in those beside it. A rank may wait there
-        for what a peer computes before that ends the step before. What is no longer than `LONG_X`
-        median steps is no long step.
-        """
-        paces = [row.pace for _, row in sorted(self.streams.items())]
-        timed = [pace for pace in paces if pace.median_s is not None]
-        least_s, longest_s = LONG_X * (self.median_step_s() or 0.0), 0.0
-        told = timed[0].computed_times_s.items() if timed else ()
-        for step_s, step in sorted(((s, step) for step, s in told if s > least_s), reverse=True):
-            if step_s <= longest_s:
-                break
-            stride = timed[0].stride
-            of_all = (row.computed_near_s(step, max(stride, row.stride)) for row in timed[1:])
-            longest_s = max(longest_s, min([step_s, *of_all]))
-        return longest_s
-
-    def silence_limit_s(self) -> float:
-        """Return for how long all ranks may be silent at once before that is their own."""
-        return max(ALL_SILENT_S, ALL_SILENT_X * self.run.watch.alive_lost.halt_s)
-
-    def went_unheard(self, streams: list[RankStream], stream: RankStream, mono: float) -> bool:
-        """Whether nobody was heard since a rank told that it goes from one section to another.
-
-        Where it is by now its last line does not tell, nor does a stack that stands.
-        """
-        silent = self.watched and not self.fresh(streams, mono)
-        return silent and not _stays(stream) and not self.held(stream.rank, mono)
-
     def lines_are_refused(self) -> bool:
         """Whether the file system takes no lines, as far as the watcher has tried."""
         disk = self.disk()
@@ -316,52 +239,6 @@ class View(Timeline):
         """Return the file system where the run writes, as the watcher saw it last."""
         seen = self.observed.get(Kind.DISK)
         return None if seen is None else disk_of(seen.payload)
-
-    def testified(self, streams: list[RankStream], culprit: RankStream, mono: float) -> bool:
-        """Whether a deadline may be called missed, rather than lines lost on their way.
-
-        All ranks silent at once may be the transport: that is UNKNOWN, until a probe shows the
-        culprit held, or every rank's main thread in one place since, of late, too, and holding the
-        interpreter. What never comes back is not the transport: a native call that holds the
-        interpreter for ever leaves the processes alive, and where no stack can be read, or tells
-        of that, their silence speaks after a quarter of an hour. Where nobody
-        watched, the files are all there is: their silence is the ranks' own, unless all go silent
-        at once and a rank is heard again before that quarter is over. While the file
-        system takes no lines, silence is its own, for as long as that lasts, and one rank's too:
-        another may still have room in its last block. A culprit that is heard all the same (no file
-        can be made, but those that are there take lines) says itself where it stands. A process
-        that another one has followed, which has not spoken yet, stands nowhere.
-        """
-        if self.held(culprit.rank, mono):
-            return True
-        if not self.watched:
-            return self.all_silent_s(mono) == 0.0
-        if self.lines_are_refused():
-            return bool(self.fresh([culprit], mono))
-        if self._starts_anew(culprit):
-            return mono - culprit.heard_mono > ANEW_SILENT_X * self.silence_limit_s()
-        if self.fresh(streams, mono):
-            return True
-        if all(self.processes.is_mute(s.rank, s.heard_mono, mono) for s in streams):
-            return True
-        if any(self.processes.of(s.rank).state is ProcessState.UNKNOWN for s in streams):
-            return False
-        limit_s = self.silence_limit_s()
-        if not culprit.labelled:
-            limit_s *= UNNAMED_SILENT_X
-        return mono - max(stream.heard_mono for stream in streams) > limit_s
-
-    def _starts_anew(self, stream: RankStream) -> bool:
-        """Whether a rank of a user's program is another process by now than the one heard last."""
-        process, order = self.processes.of(stream.rank), self.run.order
-        if process.renewed_mono is None or is_ours(order.entry, order.command):
-            return False
-        return process.renewed_mono > stream.heard_mono and process.pid != stream.pid
-
-
-def _stays(stream: RankStream) -> bool:
-    """Whether a rank's last line told a place in which it may be for long."""
-    return stream.computing or stream.section in _PLACES
 
 
 def found(

@@ -8,6 +8,7 @@ import pytest
 
 from gonogo.contract.campaign import MOST_REPEATS
 from gonogo.contract.goodput import UNKNOWN_SHARE
+from gonogo.contract.patience import TABLE, Place, ProgramKind
 from gonogo.contract.watch import Stall
 from gonogo.judge.compare.answer import SHOWN_RATIO
 from gonogo.judge.compare.interval import ONE_RUN_RATIO
@@ -24,7 +25,6 @@ from gonogo.supervise.watcher.pace import UNKNOWN_CHECKPOINT_S
 from gonogo.supervise.watcher.telling import SUSPECT_S
 from gonogo.trainer.line_file import KEPT_BYTES
 from gonogo.trainer.permission import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
-from gonogo.watch.detectors.stall import UNNAMED_X
 from gonogo.watch.registry import BASIC, REGISTRY
 from service.conductor.leases import LEASE_S
 from service.http.idempotency import KEPT_S
@@ -32,6 +32,7 @@ from service.http.limits import BODY_BYTES, KEY_BYTES, LARGER, NOBODYS_BYTES, UN
 from service.http.rates import BURST, FRESH_S, PER_S
 from service.report.files import MAX_HASHED, MAX_HASHED_IN_ALL
 
+PRINTED_S = TABLE[Place.PRINTED_STEP][ProgramKind.PRINTED].seconds or 0.0
 DOCS = Path(__file__).parents[2] / "docs"
 BEYOND = ", ".join(f"{end.strip('/')} {size >> 20} MiB" for end, size in LARGER)
 SPAN = {
@@ -89,7 +90,10 @@ def percent(share: float) -> str:
         ("report", f"and of a run {MAX_HASHED_IN_ALL >> 30} GiB at most"),
         ("run", f"takes more than {CAP_BYTES >> 20} MB keeps its"),
         ("run", f"first {SIZE.get(HEAD_BYTES, NOT_SAID)} and its last {TAIL_BYTES >> 20};"),
-        ("run", f"too long: {span(UNNAMED_X * Stall().early_s)} (or half as long again"),
+        (
+            "run",
+            f"too long: {span(PRINTED_S)} (or half as long again",
+        ),
         ("run", f"in its first {Stall().min_steps} steps"),
         ("run", f"{span(2 * UNKNOWN_CHECKPOINT_S)} where none is known"),
         ("run", f"or name no sections have {span(HALT_LIMIT_S)}"),

@@ -82,17 +82,11 @@ def _range(least: float, most: float) -> Ceiling:
     return Ceiling(most, other=least)
 
 
-def _multiple(limit: float) -> Ceiling:
-    """Of a section's median: it only lengthens a deadline, so none is the tightest."""
-    return Ceiling(limit, none=0.0)
-
-
 CEILINGS: dict[str, Ceiling] = {
     "process_death.settle_s": Ceiling(10.0),
     "no_first_heartbeat.exec_s": Ceiling(1_800.0),
     "no_first_heartbeat.boot_s": Ceiling(3_600.0),
     "no_first_heartbeat.first_step_s": Ceiling(7_200.0),
-    "no_first_heartbeat.first_step_compile_s": Ceiling(14_400.0),
     "alive_lost.suspect_s": Ceiling(300.0),
     "alive_lost.halt_s": Ceiling(900.0),
     "stall.suspect_s": Ceiling(600.0),
@@ -100,25 +94,18 @@ CEILINGS: dict[str, Ceiling] = {
     "stall.halt_s": Ceiling(1_800.0),
     "stall.halt_x": Ceiling(64.0),
     "stall.corroborate_s": Ceiling(600.0),
-    "stall.corroborate_x": Ceiling(30.0),
     "stall.min_steps": Ceiling(256.0),
     "stall.early_s": Ceiling(3_600.0),
-    "stall.early_x": Ceiling(100.0),
     "section_deadline.data.suspect_s": Ceiling(1_800.0),
     "section_deadline.data.halt_s": Ceiling(3_600.0),
-    "section_deadline.data.halt_x": _multiple(100.0),
     "section_deadline.checkpoint.suspect_s": Ceiling(7_200.0),
     "section_deadline.checkpoint.halt_s": Ceiling(7_200.0),
-    "section_deadline.checkpoint.halt_x": _multiple(100.0),
     "section_deadline.eval.suspect_s": Ceiling(14_400.0),
     "section_deadline.eval.halt_s": Ceiling(14_400.0),
-    "section_deadline.eval.halt_x": _multiple(100.0),
     "section_deadline.log.suspect_s": Ceiling(1_800.0),
     "section_deadline.log.halt_s": Ceiling(1_800.0),
-    "section_deadline.log.halt_x": _multiple(100.0),
     "section_deadline.out_of_section.suspect_s": Ceiling(1_800.0),
     "section_deadline.out_of_section.halt_s": Ceiling(1_800.0),
-    "section_deadline.out_of_section.halt_x": _multiple(100.0),
     "slow.floor_ratio": _floor(0.25),
     "slow.floor_over_s": Ceiling(3_600.0),
     "slow.hard_floor_ratio": _floor(0.1),
@@ -183,9 +170,6 @@ CEILINGS: dict[str, Ceiling] = {
     "disk.warn_checkpoints": _floor(1.0),
     "disk.warn_mb": _floor(500.0),
     "disk.halt_checkpoints": _floor(0.5),
-    "checkpoint_overdue.overdue_x": Ceiling(10.0),
-    "checkpoint_overdue.grace_s": Ceiling(7_200.0),
-    "checkpoint_overdue.halt_x": Ceiling(10.0),
     "implausible_speed.differ_ratio": Ceiling(1.0),
     "implausible_speed.over_steps": _range(5.0, 200.0),
     "implausible_speed.best_ratio": _floor(0.2),

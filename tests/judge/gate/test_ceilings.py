@@ -68,9 +68,6 @@ def test_bundled_plans_stay_below_every_ceiling(name: str) -> None:
         ({"watch.slow.hard_floor_ratio": 1e-9}, "CONDITIONAL_GO", True),
         ({"watch.identity.params_tolerance_ratio": 1e9}, "CONDITIONAL_GO", True),
         # what has no default, and what is switched off
-        ({"watch.section_deadline.data.halt_x": 20.0}, "GO", True),
-        ({"watch.section_deadline.data.halt_x": 1e9}, "CONDITIONAL_GO", True),
-        ({"watch.section_deadline.eval.halt_x": None}, "GO", False),
         ({"watch.section_deadline.log.suspect_s": 30.0}, "GO", False),
         ({"watch.section_deadline.log.suspect_s": 1e9}, "CONDITIONAL_GO", True),
         ({"watch.section_deadline.data.suspect_s": None}, "GO", True),
@@ -155,10 +152,6 @@ def test_only_what_is_a_number_is_compared_with_a_ceiling(
     value: object, number: float | None
 ) -> None:
     assert Ceiling(2.0).number(value) == number
-
-
-def test_no_multiple_of_a_median_is_tighter_than_any() -> None:
-    assert CEILINGS["section_deadline.data.halt_x"].number(None) == 0.0
 
 
 def test_of_another_packages_setting_sixty_characters_are_told() -> None:

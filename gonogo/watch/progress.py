@@ -1,0 +1,341 @@
+"""Progress (D2 to D5): has the run stood longer than its patience?
+
+One mechanism serves all deadlines. Ranks at the lowest step, and those at most one step ahead, wait
+for each other. This group stands since the last of its ranks changed its place or its step. It is
+overdue when it has stood longer than the longest limit of its ranks. So a rank that waits for a
+peer's checkpoint has the limit of a checkpoint, and needs no rule of its own.
+
+The limits are those of the table of patience (`gonogo.contract.patience`) in the order. The place
+of the culprit decides which detector reports. Only an advancing step is progress: a rank that goes
+from section to section without ending a step is halted after twice the sum of all limits.
+
+Not covered: a step that a rank computes again and again in short sections is found by that sum
+alone; a rank without sections may stand as long as its table row says, whatever it does.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gonogo.contract.canonical import added
+from gonogo.contract.finding import Finding, Severity, Source
+from gonogo.contract.heartbeat import COMPUTE_SECTIONS, NON_TRAINING_SECTIONS, Section
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.patience import Basis, Place
+from gonogo.contract.tick import ProcessState, Tick
+from gonogo.timeline.rank import NAMED_SECTIONS, RankStream
+from gonogo.watch.culprit import (
+    Culprit,
+    blame_who_left,
+    collectives_text,
+    name_culprit,
+    stray,
+)
+from gonogo.watch.view import ALL_SILENT_S, View, found
+
+CYCLE_X, CYCLE_AFTER_LAST_X = 2.0, 8.0
+"""Times the sum of all limits within which a step must end; the second after the last step."""
+_CYCLE = (Place.DATA, Place.CHECKPOINT, Place.EVAL, Place.LOG, Place.NO_SECTION, Place.EARLY_STEPS)
+STARTS = frozenset({Place.START, Place.BOOT, Place.FIRST_STEP, Place.PRINTED_RESTART})
+MAY_BE_SILENT = STARTS | {
+    Place.DATA, Place.CHECKPOINT, Place.EVAL, Place.NO_SECTION, Place.AFTER_LAST,
+}  # fmt: skip
+"""Places in which a rank may hold its interpreter, so that no thread sends lines."""
+_COMPUTES = frozenset(
+    {Place.EARLY_STEPS, Place.COMPUTE, Place.PRINTED_STEP, Place.PRINTED_AFTER_LAST}
+)
+_MEET = _COMPUTES | {Place.LOG, Place.NO_SECTION}
+"""Places in which a rank may wait for one that has left."""
+_LOCKSTEP = frozenset({Place.COMPUTE, Place.LOG, Place.NO_SECTION})
+_ENDED = frozenset({Place.AFTER_LAST, Place.PRINTED_AFTER_LAST})
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A rank in its place."""
+
+    stream: RankStream
+    place: Place
+    since_mono: float
+    limit_s: float
+    source: Source
+    suspect_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """Ranks that wait for each other, and how long none of them has moved."""
+
+    stays: list[Stay]
+    stood_s: float
+    limit: Stay
+    """The stay with the longest limit."""
+
+    @property
+    def streams(self) -> list[RankStream]:
+        """The ranks."""
+        return [row.stream for row in self.stays]
+
+
+def place_of(view: View, stream: RankStream) -> Place:
+    """Return the place of a rank."""
+    process, order = view.processes.of(stream.rank), view.run.order
+    if (process.renewed_mono or 0.0) > stream.heard_mono and process.pid != stream.pid:
+        return Place.START
+    ended = stream.completed >= order.last_step
+    if not stream.labelled:
+        if ended:
+            return Place.PRINTED_AFTER_LAST
+        if stream.completed_steps:
+            return Place.PRINTED_STEP
+        return Place.PRINTED_RESTART if stream.top_step else Place.PRINTED_START
+    section = stream.section
+    if section in NON_TRAINING_SECTIONS:
+        return Place(str(section))
+    if section not in NAMED_SECTIONS and ended:
+        return Place.AFTER_LAST
+    if not stream.completed_steps:
+        booting = section == Section.BOOT and stream.started_mono is None
+        return Place.BOOT if booting else Place.FIRST_STEP
+    if section in COMPUTE_SECTIONS:
+        few = stream.completed_steps < view.run.watch.stall.min_steps
+        return Place.EARLY_STEPS if few else Place.COMPUTE
+    return Place(str(section)) if section in (Section.DATA, Section.LOG) else Place.NO_SECTION
+
+
+def _since_mono(view: View, stream: RankStream, place: Place, mono: float) -> float:
+    """Return when a rank came to its place; in no section, a step that advances is a move."""
+    if place is Place.START:
+        return view.processes.of(stream.rank).renewed_mono or stream.heard_mono
+    if place is Place.PRINTED_RESTART:
+        return stream.first_mono
+    if place is Place.FIRST_STEP and stream.started_mono is not None:
+        return max(stream.started_mono, stream.left_mono)
+    if not stream.labelled:
+        return stream.advanced_mono
+    if place in (Place.EARLY_STEPS, Place.COMPUTE):
+        return mono - stream.computed_s(mono)
+    if stream.section is not None:
+        return stream.section_mono
+    return max(stream.section_mono, stream.advanced_mono)
+
+
+def _basis_s(view: View, stream: RankStream, place: Place, m: float | None) -> float | None:
+    """Return the seconds that a place's multiple multiplies."""
+    of = view.run.patience[place].of
+    stride = stream.pace.stride
+    if of is Basis.MEDIAN:
+        return (m or stream.first_s) * stride
+    if of is Basis.LONGEST:
+        times_s = stream.apart_times if stream.labelled else stream.pace.times_s
+        return max(times_s, default=0.0) * (1 if stream.labelled else stride)
+    if of is Basis.USUAL:
+        section = Section.CHECKPOINT if place is Place.AFTER_LAST else Section(place)
+        return usual_s(view, stream, section)
+    return None
+
+
+def usual_s(view: View, stream: RankStream, section: Section) -> float | None:
+    """Return the median of what a section took; of a checkpoint also as its lines report it."""
+    times_s = [took_s for name, took_s in stream.section_times if name == section]
+    usual = statistics.median(times_s) if times_s else None
+    saved_s = [took_s for row in view.streams.values() for took_s in row.saved_s]
+    if section is Section.CHECKPOINT and saved_s:
+        return max(usual or 0.0, statistics.median(saved_s))
+    return usual
+
+
+def stay_of(view: View, stream: RankStream, m: float | None, mono: float) -> Stay | None:
+    """Return a rank in its place; None if the place has no limit."""
+    place = place_of(view, stream)
+    row, basis_s = view.run.patience[place], _basis_s(view, stream, place, m)
+    limit = row.limit(basis_s)
+    if limit is None:
+        return None
+    since_mono = _since_mono(view, stream, place, mono)
+    return Stay(stream, place, since_mono, *limit, row.suspect(basis_s))
+
+
+def standstill(view: View, mono: float) -> Standstill | None:
+    """Return the ranks that wait for each other; None if no rank has a limit."""
+    streams = followed(view, mono)
+    m = view.median_step_s()
+    stays = [stay for stream in streams if (stay := stay_of(view, stream, m, mono)) is not None]
+    if not stays:
+        return None
+    lowest = min(stays, key=lambda stay: stay.stream.step).stream
+    upto = lowest.step + lowest.pace.stride
+    group = [stay for stay in stays if stay.stream.step <= upto]
+    group = [stay for stay in group if stay.place not in _ENDED] or group
+    done = [stream.done_mono for stream in view.streams.values() if stream.done]
+    moved_mono = max([*(stay.since_mono for stay in group), *done])
+    longest = max(group, key=lambda stay: stay.limit_s)
+    return Standstill(group, mono - moved_mono, longest)
+
+
+def followed(view: View, mono: float) -> list[RankStream]:
+    """Return the running ranks without those on a silent node that their peers have passed."""
+    streams = [stream for stream in view.active() if not stream.halt_seen]
+    heard = [stream for stream in streams if not view.cut_off(stream, mono)]
+    if len(heard) == len(streams) or not heard:
+        return streams
+    moved_mono = max(stream.advanced_mono for stream in heard)
+    ranks = {stream.rank for stream in heard}
+    return [row for row in streams if row.rank in ranks or row.heard_mono >= moved_mono]
+
+
+def cycle_limit_s(view: View, stream: RankStream) -> float:
+    """Return how long a rank may go from section to section without ending a step."""
+    m = view.median_step_s()
+    places = _CYCLE if stream.completed_steps else (*_CYCLE, Place.BOOT, Place.FIRST_STEP)
+    limits = (view.run.patience[row].limit(_basis_s(view, stream, row, m)) for row in places)
+    ended = stream.completed >= view.run.order.last_step
+    times = CYCLE_AFTER_LAST_X if ended else CYCLE_X
+    return times * added([limit[0] for limit in limits if limit is not None])
+
+
+def _corroborated_s(view: View, group: Standstill, mono: float) -> float | None:
+    """Return the earlier limit of a stall that more than the clock shows; None if nothing does."""
+    places = {stay.place for stay in group.stays}
+    if Place.COMPUTE not in places or not places <= _LOCKSTEP:
+        return None
+    limit = view.run.patience[Place.CORROBORATED].limit(view.median_step_s())
+    if limit is None or group.stood_s <= limit[0]:
+        return None
+    return limit[0] if corroborated(view, group.streams, mono) else None
+
+
+def corroborated(view: View, streams: Sequence[RankStream], mono: float) -> bool:
+    """Whether something besides the clock shows that the run stands.
+
+    A process is held; or a rank is silent while others send lines; or two dumps of every rank are
+    the same, a minority stands outside the collective, and its main threads use no CPU.
+    """
+    if any(view.held(stream.rank, mono) for stream in streams):
+        return True
+    if view.speak_on(streams, view.fresh(streams, mono)):
+        return True
+    processes = view.processes
+    if not all(processes.stands(stream.rank, stream.advanced_mono, mono) for stream in streams):
+        return False
+    waits = {s.rank: processes.waits(s.rank, s.advanced_mono) for s in streams}
+    apart = [stream for stream in streams if waits[stream.rank] is False]
+    if None in waits.values() or not apart or 2 * len(apart) > len(streams):
+        return False
+    return all(processes.idles(stream.rank) for stream in apart)
+
+
+def witnessed(view: View, streams: Sequence[RankStream], culprit: RankStream, mono: float) -> bool:
+    """Whether a missed deadline is the ranks' own, and not the loss of their lines.
+
+    All ranks silent at once may be the transport. That is unknown until a probe shows the culprit
+    held, or all stacks unchanged; or until the silence has lasted ALL_SILENT_S with living
+    processes. A disk that refuses lines explains any silence.
+    """
+    if view.held(culprit.rank, mono):
+        return True
+    if not view.watched:
+        return view.all_silent_s(mono) == 0.0
+    if view.lines_are_refused():
+        return bool(view.fresh([culprit], mono))
+    if view.fresh(streams, mono):
+        return True
+    if all(view.processes.is_mute(row.rank, row.heard_mono, mono) for row in streams):
+        return True
+    if any(view.processes.of(row.rank).state is ProcessState.UNKNOWN for row in streams):
+        return False
+    return mono - max(row.heard_mono for row in streams) > ALL_SILENT_S
+
+
+def overdue(view: View, tick: Tick) -> list[Finding]:
+    """Return the findings about the ranks that stand longest, of all deadlines."""
+    group = standstill(view, tick.mono)
+    if group is None:
+        return []
+    suspect_s = group.limit.suspect_s
+    limit_s, source = group.limit.limit_s, group.limit.source
+    early_s = _corroborated_s(view, group, tick.mono)
+    if early_s is not None and early_s < limit_s:
+        limit_s, source = early_s, view.run.patience[Place.CORROBORATED].source
+    suspected = suspect_s is not None and group.stood_s > suspect_s
+    stood_s, what = group.stood_s, "stood"
+    if stood_s <= limit_s:
+        lowest = min(group.streams, key=lambda stream: stream.step)
+        step_s = tick.mono - max(stream.advanced_mono for stream in group.streams)
+        if lowest.labelled and step_s > (cycle_s := cycle_limit_s(view, lowest)):
+            stood_s, limit_s, source, what = step_s, cycle_s, Source.ADAPTIVE, "ended no step"
+    if not suspected and stood_s <= limit_s:
+        return []
+    culprit = name_culprit(view, group.streams, tick.mono)
+    if culprit is None:
+        return []
+    findings = []
+    if suspected and suspect_s is not None:
+        limit = (suspect_s, group.limit.source)
+        findings.append(_finding(view, tick, group, culprit, Severity.SUSPECT, limit))
+    if stood_s > limit_s and witnessed(view, group.streams, culprit.stream, tick.mono):
+        row = _finding(view, tick, group, culprit, Severity.HALT, (limit_s, source), stood_s, what)
+        findings.append(row)
+    return findings
+
+
+def _finding(
+    view: View,
+    tick: Tick,
+    group: Standstill,
+    culprit: Culprit,
+    severity: Severity,
+    limit: tuple[float, Source],
+    stood_s: float | None = None,
+    what: str = "stood",
+) -> Finding:
+    """Return one finding; the culprit's place says which detector reports it."""
+    stream = culprit.stream
+    place = next(stay.place for stay in group.stays if stay.stream is stream)
+    stood_s = group.stood_s if stood_s is None else stood_s
+    where = place if place in _COMPUTES | STARTS else f"{place}{stream.section_seq}"
+    missing = without_line(view) if place is Place.BOOT else []
+    blamed = missing[0] if len(missing) == 1 else None
+    finding = found(
+        view,
+        detector_of(place, what),
+        severity,
+        episode=f"rank{stream.rank}/{stream.boot}/{where}/step{stream.step}"
+        + ("" if what == "stood" else "/cycle"),
+        at=tick.ts,
+        stream=None if blamed is not None else stream,
+        rank=blamed,
+        named=culprit.named and not missing,
+        value=stood_s,
+        threshold=limit[0],
+        source=limit[1],
+        since=stream.advanced_ts,
+        text=f"step {stream.step} has {what} for {stood_s:.1f} s (limit {limit[0]:.1f} s):"
+        f" {culprit} is in {stream.section or 'no section'}"
+        + collectives_text(view, group.streams, stream)
+        + _missing_text(missing),
+    )
+    if stray(view, group.streams) is stream:
+        return finding.model_copy(update={"section": None})
+    return blame_who_left(view, finding) if place in _MEET else finding
+
+
+def detector_of(place: Place, what: str = "stood") -> Name:
+    """Return the detector that reports a place."""
+    if place in STARTS:
+        return Name.NO_FIRST_HEARTBEAT
+    return Name.STALL if place in _COMPUTES and what == "stood" else Name.SECTION_DEADLINE
+
+
+def without_line(view: View) -> list[int]:
+    """Return the living ranks that never sent a line."""
+    return [
+        rank
+        for rank in range(view.run.order.world_size)
+        if rank not in view.streams and not view.processes.of(rank).dead
+    ]
+
+
+def _missing_text(missing: Sequence[int]) -> str:
+    ranks = ", ".join(map(str, missing[:8]))
+    return f"; no line ever came from rank {ranks}" if missing else ""
