@@ -73,8 +73,6 @@ def fold_by_clock(
         beats: dict[int, list[bytes]] = {}
         for line in group:
             beats.setdefault(line.rank, []).append(line.raw)
-        view = state.view
-        view.clock.skip(view.all_silent_s(view.clock.at(group[-1].clock)))
         last = replace(group[-1], heard=group[-1].clock)
         tick = Tick(n=number, mono=last.clock, ts=last.ts, interval_s=INTERVAL_S)
         state, found = fold(state, tick, beats, sink)

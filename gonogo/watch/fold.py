@@ -92,6 +92,8 @@ def fold_beats(
     """
     view, findings = state.view, list[Finding]()
     tick = view.clock.advance(tick)
+    if any(beats.values()):
+        tick = view.skip_silence(tick)
     view.note(tick)
     late = view.is_late(tick)
     brought = brought or any(beats.values()) or _probed(tick)

@@ -188,14 +188,29 @@ class View(Timeline):
                 return False
         return process.state in HELD and (process.dead or process.held_s(mono) >= least_s)
 
+    def skip_silence(self, tick: Tick) -> Tick:
+        """Stop the clock for a silence of all ranks that a line has just ended.
+
+        The ranks, or the disk that takes their lines, stood still. Returns the tick with active
+        time.
+        """
+        silent_s = self.all_silent_s(tick.mono)
+        if not silent_s:
+            return tick
+        advanced_mono = max(stream.advanced_mono for stream in self.active())
+        silent_s = self.clock.skip(silent_s, advanced_mono, ALL_SILENT_S)
+        return tick.model_copy(update={"mono": tick.mono - silent_s})
+
     def all_silent_s(self, mono: float) -> float:
         """Return for how long all ranks have been silent at once, as only what stands still is.
 
-        0.0 for a watched run, and for one that ends with the silence. 0.0 if a rank was heard
-        lately, is held, or names no sections. 0.0 once no step has ended for ALL_SILENT_S.
+        0.0 for an unwatched run that ends with the silence. 0.0 if a rank was heard lately, is
+        held, or names no sections. 0.0 once no step has ended for ALL_SILENT_S.
         """
         active = self.active()
-        if not self.goes_on or not active or not all(row.labelled for row in active):
+        if not (self.watched or self.goes_on) or not active:
+            return 0.0
+        if not all(row.labelled for row in active):
             return 0.0
         silent_s = mono - max(stream.heard_mono for stream in active)
         stood_s = mono - max(stream.advanced_mono for stream in active)
