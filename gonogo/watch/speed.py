@@ -1,6 +1,6 @@
 """How long do steps take? The one model of speed that slow, straggler, loader and D21 share.
 
-A `Sample` is the steps that one line ended, on the rank's own clock, without checkpoint and
+A `SpeedSample` is the steps that one line ended, on the rank's own clock, without checkpoint and
 evaluation. A window is the last samples that cover so many steps.
 """
 
@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gonogo.timeline.step import RankStep
 from gonogo.watch.mean import mean_of
-from gonogo.watch.step import RankStep
 from gonogo.watch.view import Beat
 
 LEAST_LINES = 4
@@ -19,7 +19,7 @@ KEPT_SHARE = 15 / 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class SpeedSample:
     """The steps that one line ended."""
 
     step_s: float
@@ -56,7 +56,7 @@ def read_block(before: Block | None, event: Beat) -> tuple[Block, float, int]:
     return block, (line.mono - before.mono) / steps, steps
 
 
-def last(samples: Sequence[Sample], steps: int) -> Sequence[Sample]:
+def last(samples: Sequence[SpeedSample], steps: int) -> Sequence[SpeedSample]:
     """Return the last samples that cover so many steps, or all where they are fewer."""
     covered = 0
     for count, sample in enumerate(reversed(samples), start=1):
@@ -66,18 +66,18 @@ def last(samples: Sequence[Sample], steps: int) -> Sequence[Sample]:
     return samples
 
 
-def fills(samples: Sequence[Sample], steps: int) -> bool:
+def fills(samples: Sequence[SpeedSample], steps: int) -> bool:
     """Whether samples cover so many steps, by enough lines."""
     covered = sum(sample.steps for sample in samples)
     return covered >= steps and len(samples) >= min(LEAST_LINES, steps)
 
 
-def median_step_s(samples: Sequence[Sample]) -> float:
+def median_step_s(samples: Sequence[SpeedSample]) -> float:
     """Return the median seconds of a step."""
     return statistics.median(sample.step_s for sample in samples)
 
 
-def mean_step_s(samples: Sequence[Sample]) -> float:
+def mean_step_s(samples: Sequence[SpeedSample]) -> float:
     """Return the mean seconds of a step, without the few longest."""
     times_s = sorted(sample.step_s for sample in samples)
     return mean_of(times_s[: round(KEPT_SHARE * len(times_s))])

@@ -38,7 +38,7 @@ FLOORS = {
 PACKAGES = (
     *("service", "worker", "nsa", "lab", "gonogo/contract", "gonogo/judge", "gonogo/planning"),
     *("gonogo/supervise", "gonogo/trainer", "gonogo/cli", "gonogo/goodput", "gonogo/kubernetes"),
-    *("gonogo/watch", "gonogo/ledger"),
+    *("gonogo/timeline", "gonogo/watch", "gonogo/ledger"),
     *("nsa/attention", "nsa/attention/gpu", "nsa/data", "nsa/model"),
     *(f"{house}/{floor}" for house, floors in FLOORS.items() for floor in floors),
     *(f"service/{path.name}" for path in (ROOT / "service").glob("[!_]*") if path.is_dir()),
@@ -61,7 +61,7 @@ def lawful_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tree / "nsa" / "attention" / "hf.py").write_text("import transformers\n")
     (tree / "gonogo" / "trainer" / "position.py").write_text("")
     (tree / "lab" / "attached.py").write_text("import gonogo.trainer.position\n")
-    for name in ("directory", "comparing", "catalogue", "metric_catalogue"):
+    for name in ("directory", "comparing", "words", "catalogue", "metric_catalogue"):
         (tree / "gonogo" / "judge" / f"{name}.py").write_text("")
     return tree
 

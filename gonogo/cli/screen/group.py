@@ -15,8 +15,8 @@ TOPICS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Look",
         (
-            "status", "list", "show", "watch", "logs", "decisions", "artifacts", "report",
-            "forecast", "compare", "workers", "alerts", "open",
+            "status", "list", "show", "watch", "watchdog", "logs", "decisions", "artifacts",
+            "report", "forecast", "compare", "workers", "alerts", "open",
         ),
     ),
     ("Steer", ("halt", "resume", "rerun", "promote", "override", "takeover", "cancel")),

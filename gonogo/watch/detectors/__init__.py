@@ -1,1 +1,1 @@
-"""D1 to D26, one module each, and nothing else (docs/detectors.md)."""
+"""Detectors with a module each (docs/detectors.md); deadlines are in `gonogo.watch.progress`."""

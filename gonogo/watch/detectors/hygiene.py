@@ -12,11 +12,11 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
+from gonogo.timeline.boots import LineRecord
+from gonogo.timeline.lines import Arrival
+from gonogo.timeline.rank import RankStream
 from gonogo.timeline.timeline import Unreadable
 from gonogo.watch.detector import Detector, Seen
-from gonogo.watch.line_record import LineRecord
-from gonogo.watch.lines import Arrival
-from gonogo.watch.stream import RankStream
 from gonogo.watch.view import Beat, View, found
 
 HOLE_LINES = 64

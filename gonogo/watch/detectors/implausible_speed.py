@@ -19,10 +19,10 @@ from gonogo.contract import outcome
 from gonogo.contract.finding import Severity
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.near import Near
+from gonogo.timeline.step import RankStep, Step
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen
 from gonogo.watch.speed import fetched_s
 from gonogo.watch.state import replace
-from gonogo.watch.step import RankStep, Step
 from gonogo.watch.tokens import TokenGrowth
 from gonogo.watch.view import Run, View, found, is_late
 

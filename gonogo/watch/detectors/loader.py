@@ -16,10 +16,10 @@ from gonogo.contract import outcome
 from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.near import Near
+from gonogo.timeline.step import Step
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen
 from gonogo.watch.speed import fetched_s
 from gonogo.watch.state import replace
-from gonogo.watch.step import Step
 from gonogo.watch.view import View, found
 
 STALLS_OF = 16

@@ -34,7 +34,15 @@ from gonogo.contract.observation import HostCpu, Kind, host_cpu_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen
-from gonogo.watch.speed import Block, Sample, fills, last, mean_step_s, median_step_s, read_block
+from gonogo.watch.speed import (
+    Block,
+    SpeedSample,
+    fills,
+    last,
+    mean_step_s,
+    median_step_s,
+    read_block,
+)
 from gonogo.watch.state import replace
 from gonogo.watch.tokens import TokenGrowth
 from gonogo.watch.view import Beat, View, found
@@ -67,9 +75,9 @@ class Speed:
     counted_step: int = 0
     block: Block | None = None
     tokens: TokenGrowth = field(default_factory=TokenGrowth)
-    window: tuple[Sample, ...] = ()
+    window: tuple[SpeedSample, ...] = ()
     """Of this boot."""
-    baseline: tuple[Sample, ...] = ()
+    baseline: tuple[SpeedSample, ...] = ()
     """Collected until there are enough."""
     baseline_s: float | None = None
     """Median of the baseline."""
@@ -101,7 +109,7 @@ class Condition:
     value: float
     limit: float
     text: str
-    part: Sequence[Sample]
+    part: Sequence[SpeedSample]
     """The steps that were compared."""
 
     @property
@@ -178,7 +186,7 @@ class Slow(Detector[Speed]):
     def _timed(self, own: Speed, step_s: float, steps: int, event: Beat) -> Speed:
         """Return the speed with the mean time of `steps` steps."""
         slow = self.settings
-        sample = Sample(
+        sample = SpeedSample(
             step_s=step_s / max(1.0, own.tokens.ratio),
             steps=steps,
             mono=event.tick.mono,
@@ -220,7 +228,7 @@ class Slow(Detector[Speed]):
     def _relative(
         self,
         own: Speed,
-        window: Sequence[Sample],
+        window: Sequence[SpeedSample],
         median_s: float | None,
         baseline_s: float,
         worst: Severity,
@@ -257,11 +265,11 @@ class Slow(Detector[Speed]):
             )
 
     def _absolute(
-        self, own: Speed, window: Sequence[Sample], median_s: float | None, tokens: int
+        self, own: Speed, window: Sequence[SpeedSample], median_s: float | None, tokens: int
     ) -> Iterator[Condition]:
         """Yield the comparisons with the floor of profile or plan."""
         slow = self.settings
-        rules: list[tuple[str, float, float, Sequence[Sample], float, str]] = []
+        rules: list[tuple[str, float, float, Sequence[SpeedSample], float, str]] = []
         hard = own.window[-slow.hard_floor_over_steps :] if slow.hard_floor_over_steps else ()
         if hard and len(hard) == slow.hard_floor_over_steps:
             over_s = HARD_LEAST_S - added(sample.step_s for sample in hard)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from gonogo.contract import outcome
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.near import Near
+from gonogo.timeline.step import Step
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen
 from gonogo.watch.speed import own_time_s
 from gonogo.watch.state import replace
-from gonogo.watch.step import Step
 from gonogo.watch.view import View, found
 
 

@@ -9,11 +9,11 @@ import pytest
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.tick import Tick
+from gonogo.timeline.boots import LineRecord
+from gonogo.timeline.lines import Arrival, BootLines
 from gonogo.timeline.timeline import Unreadable
 from gonogo.watch import snapshot
 from gonogo.watch.detectors.hygiene import Hygiene, Skew, Skews
-from gonogo.watch.line_record import LineRecord
-from gonogo.watch.lines import Arrival, BootLines
 from gonogo.watch.view import Beat, Run, View
 from tests.watch.standing import NOW, look, standing
 from tests.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch

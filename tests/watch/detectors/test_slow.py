@@ -9,11 +9,11 @@ from gonogo.contract.finding import Severity, Source
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.outcome import Detector
 from gonogo.contract.tick import Tick
+from gonogo.timeline.lines import Arrival
+from gonogo.timeline.rank import RankStream
 from gonogo.watch import armed
 from gonogo.watch.detectors.slow import Slow
-from gonogo.watch.lines import Arrival
 from gonogo.watch.refold import not_observed
-from gonogo.watch.stream import RankStream
 from gonogo.watch.view import Beat, Run, View
 from tests.watch.streams import (
     EPOCH,
