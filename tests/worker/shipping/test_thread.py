@@ -31,7 +31,8 @@ class ShipperOnPaper:
     def tell(self, finding: Finding) -> None:
         self.told.append(finding)
 
-    def ship(self, _now: float, *, suspect: bool) -> TelemetryAck | None:
+    def ship(self, _now: float, *, suspect: bool, near: object) -> TelemetryAck | None:
+        del near
         self.suspects.append(suspect)
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
