@@ -71,10 +71,6 @@ def test_a_run_measures_the_conditions_that_a_number_can_settle() -> None:
     assert (row.condition, row.criterion) == (waiting[0].condition, asked)
 
 
-def test_rules_carry_their_version_with_and_without_an_order() -> None:
-    assert build_rules(order_of()).v == build_rules(None).v == 2
-
-
 @pytest.mark.parametrize(("resumed", "first"), [(None, 1), (6, 7)])
 def test_the_first_owed_step_is_the_one_after_the_checkpoint(
     resumed: int | None, first: int
