@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.finding import Severity
 from gonogo.contract.tick import StackProbe, Tick
 from gonogo.supervise.watcher.foresight import FORESIGHT_S, FORESIGHT_TWICE_S, halt_ahead
 from gonogo.supervise.watcher.halting import RECENT_ROUND_S
@@ -65,8 +66,12 @@ def test_nothing_is_foreseen_before_its_time(seconds: float, n: int) -> None:
     assert halt_ahead(standing(speaks_until=seconds), tick_at(seconds, n)) is None
 
 
-def test_where_all_are_silent_at_once_nothing_is_foreseen() -> None:
-    assert halt_ahead(standing(speaks_until=20.0), tick_at(53.0)) is None
+def test_where_all_are_silent_at_once_stacks_are_read_before_the_limit() -> None:
+    state = standing(speaks_until=20.0)
+    ahead = halt_ahead(state, tick_at(53.0))
+    assert ahead is not None
+    assert ahead.rank is None
+    assert {row.severity for row in look(state, tick_at(73.0))} == {Severity.SUSPECT}
 
 
 def test_a_rank_alone_has_nobody_to_be_told_apart_from() -> None:
