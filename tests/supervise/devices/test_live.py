@@ -19,7 +19,7 @@ from gonogo.watch.registry import versions
 from tests.supervise.runs import WATCH, NewRun, SupervisedRun, wait_until
 
 SHORT = {**WATCH, "imbalance": {"over_s": 1}}
-QUIET = {"process_death": 1, "identity": 1, "stall": 1, "imbalance": 1, "hardware": 1}
+QUIET = ["process_death", "identity", "stall", "imbalance", "hardware"]
 
 
 def samples(run: SupervisedRun) -> list[DeviceSample]:
