@@ -239,7 +239,8 @@ def test_one_of_two_services_conducts_and_the_other_takes_over(
     leaders[0].close()
     assert leaders[1].leads(4.0)
     leaders[1].close()
-    assert (tmp_path / "conductor.lock").stat().st_mode & 0o777 == 0o600
+    private = [tmp_path / "conductor.lock", settings.home / "signing.key"]
+    assert {path.stat().st_mode & 0o777 for path in private} == {0o600}
     for context in contexts:
         context.store.close()
 
