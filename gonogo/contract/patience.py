@@ -66,7 +66,7 @@ MEANING: Mapping[Place, str] = MappingProxyType(
 )
 
 
-class Basis(StrEnum):
+class Typical(StrEnum):
     """What a multiple multiplies."""
 
     MEDIAN = "median"
@@ -97,7 +97,7 @@ class Patience(Recorded):
     """Null: as long as it likes."""
     multiple: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The limit is the larger of `seconds` and this multiple of `of`."""
-    of: Basis | None = None
+    of: Typical | None = None
     source: Source = Source.DEFAULT
     """Where `seconds` came from."""
     suspect_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -126,7 +126,7 @@ class Cell(NamedTuple):
 
     seconds: float | None
     multiple: float | None = None
-    of: Basis | None = None
+    of: Typical | None = None
 
 
 _OURS, _ATTACHED = ProgramKind.OURS, ProgramKind.ATTACHED
@@ -150,36 +150,36 @@ TABLE: Mapping[Place, Mapping[ProgramKind, Cell]] = {
     Place.START: _row(Cell(120), Cell(1800), Cell(1800), Cell(None)),
     Place.BOOT: _row(Cell(300), Cell(1800), Cell(1800), Cell(1800)),
     Place.FIRST_STEP: _row(Cell(900), Cell(1800), Cell(1800), Cell(1800)),
-    Place.EARLY_STEPS: _same(Cell(300, 10, Basis.MEDIAN)),
+    Place.EARLY_STEPS: _same(Cell(300, 10, Typical.MEDIAN)),
     Place.COMPUTE: _row(
-        Cell(60, 8, Basis.MEDIAN),
-        Cell(60, 8, Basis.MEDIAN),
-        Cell(120, 20, Basis.MEDIAN),
-        Cell(60, 8, Basis.MEDIAN),
+        Cell(60, 8, Typical.MEDIAN),
+        Cell(60, 8, Typical.MEDIAN),
+        Cell(120, 20, Typical.MEDIAN),
+        Cell(60, 8, Typical.MEDIAN),
     ),
     Place.CORROBORATED: _row(
-        Cell(15, 3, Basis.MEDIAN),
-        Cell(15, 3, Basis.MEDIAN),
-        Cell(30, 10, Basis.MEDIAN),
-        Cell(15, 3, Basis.MEDIAN),
+        Cell(15, 3, Typical.MEDIAN),
+        Cell(15, 3, Typical.MEDIAN),
+        Cell(30, 10, Typical.MEDIAN),
+        Cell(15, 3, Typical.MEDIAN),
     ),
     Place.DATA: _same(Cell(300)),
-    Place.CHECKPOINT: _same(Cell(600, 10, Basis.USUAL)),
-    Place.EVAL: _same(Cell(1800, 5, Basis.USUAL)),
-    Place.LOG: _same(Cell(60, 3, Basis.MEDIAN)),
+    Place.CHECKPOINT: _same(Cell(600, 10, Typical.USUAL)),
+    Place.EVAL: _same(Cell(1800, 5, Typical.USUAL)),
+    Place.LOG: _same(Cell(60, 3, Typical.MEDIAN)),
     Place.NO_SECTION: _row(
-        Cell(60, 3, Basis.MEDIAN),
-        Cell(300, 3, Basis.LONGEST),
-        Cell(300, 3, Basis.LONGEST),
-        Cell(300, 3, Basis.LONGEST),
+        Cell(60, 3, Typical.MEDIAN),
+        Cell(300, 3, Typical.LONGEST),
+        Cell(300, 3, Typical.LONGEST),
+        Cell(300, 3, Typical.LONGEST),
     ),
-    Place.AFTER_LAST: _same(Cell(600, 10, Basis.USUAL)),
+    Place.AFTER_LAST: _same(Cell(600, 10, Typical.USUAL)),
     Place.EXIT: _same(Cell(1800)),
     Place.SILENCE: _same(Cell(60)),
-    Place.CHECKPOINT_DUE: _same(Cell(1200, 2, Basis.USUAL)),
+    Place.CHECKPOINT_DUE: _same(Cell(1200, 2, Typical.USUAL)),
     Place.PRINTED_START: _same(Cell(None)),
     Place.PRINTED_RESTART: _same(Cell(3600)),
-    Place.PRINTED_STEP: _same(Cell(1800, 1.5, Basis.LONGEST)),
+    Place.PRINTED_STEP: _same(Cell(1800, 1.5, Typical.LONGEST)),
     Place.PRINTED_AFTER_LAST: _same(Cell(14_400)),
 }
 """The numbers were chosen on simulated runs (docs/simulation.md)."""
@@ -265,7 +265,7 @@ def _adjusted(
     times = {"multiple": watch.stall.halt_x}
     table[Place.COMPUTE] = table[Place.COMPUTE].model_copy(update=times)
     if table[Place.PRINTED_STEP].source is not default:
-        update = {**times, "of": Basis.MEDIAN}
+        update = {**times, "of": Typical.MEDIAN}
         table[Place.PRINTED_STEP] = table[Place.PRINTED_STEP].model_copy(update=update)
     return table
 

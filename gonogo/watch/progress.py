@@ -21,7 +21,7 @@ from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, NON_TRAINING_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.patience import Basis, Place
+from gonogo.contract.patience import Place, Typical
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.timeline.rank import NAMED_SECTIONS, RankStream
 from gonogo.watch.culprit import (
@@ -124,12 +124,12 @@ def _basis_s(view: View, stream: RankStream, place: Place, m: float | None) -> f
     """Return the seconds that a place's multiple multiplies."""
     of = view.run.patience[place].of
     stride = stream.pace.stride
-    if of is Basis.MEDIAN:
+    if of is Typical.MEDIAN:
         return (m or stream.first_s) * stride
-    if of is Basis.LONGEST:
+    if of is Typical.LONGEST:
         times_s = stream.apart_times if stream.labelled else stream.pace.times_s
         return max(times_s, default=0.0) * (1 if stream.labelled else stride)
-    if of is Basis.USUAL:
+    if of is Typical.USUAL:
         section = Section.CHECKPOINT if place is Place.AFTER_LAST else Section(place)
         return usual_s(view, stream, section)
     return None

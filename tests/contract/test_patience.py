@@ -10,10 +10,10 @@ from gonogo.contract.finding import Source
 from gonogo.contract.patience import (
     MEANING,
     TABLE,
-    Basis,
     Patience,
     Place,
     ProgramKind,
+    Typical,
     bounded,
     patience_of,
 )
@@ -56,7 +56,7 @@ def test_a_setting_of_the_plan_replaces_the_seconds(
 
 
 def test_a_limit_is_the_larger_of_seconds_and_multiple() -> None:
-    row = Patience(seconds=60, multiple=8, of=Basis.MEDIAN)
+    row = Patience(seconds=60, multiple=8, of=Typical.MEDIAN)
     assert row.limit(None) == (60, Source.DEFAULT)
     assert row.limit(5.0) == (60, Source.DEFAULT)
     assert row.limit(10.0) == (80, Source.ADAPTIVE)

@@ -321,4 +321,4 @@ def test_who_goes_on_elsewhere_from_a_bounded_confirmation_is_told_what_it_faile
     it.ran(rest, 0.2)
     plane.next_order(it.worker)
     (told,) = plane.experiment(rest.experiment)["conditions"]
-    assert f"{it.answered.run} of {it.experiment}, which was a rerun to step 59" in told["text"]
+    assert f"{it.answered.run} of {it.experiment} left its gate undecided" in told["text"]
