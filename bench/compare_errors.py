@@ -26,8 +26,8 @@ from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Answer
 from gonogo.judge.compare.campaign import Begin, End, Member, next_step
 from gonogo.judge.compare.compare import compare
+from gonogo.judge.compare.paths import Ran
 from gonogo.judge.compare.question import Question, ask
-from gonogo.judge.compare.ran import Ran
 from gonogo.judge.compare.unit import Unit
 
 RATIOS = (1.00, 1.01, 1.02, 1.05)

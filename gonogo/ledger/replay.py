@@ -4,31 +4,56 @@
 rules, and the run directory the same facts. The result names the first difference, and which code
 made the decision if this is another. What cannot be checked is listed as *not verified*; it never
 passes silently.
+
+Not covered: the decisions of persons and about conditions, of which only digests, signature and
+chain are checked; what the history says of other runs; which conditions were open.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, ValidationError
+
+from gonogo.contract.canonical import wire_value
 from gonogo.contract.criterion import BUILT_IN_CRITERIA
 from gonogo.contract.decision import PASSING, DecisionKind
 from gonogo.contract.errors import Corrupt, NotFound
+from gonogo.contract.facts import Facts, History
 from gonogo.contract.made_by import MadeBy
+from gonogo.contract.order import MOST_RANKS, Order, RunReason
+from gonogo.contract.rules import Rules
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.metrics import absent_text, metric_row
+from gonogo.judge.facts.record import load_order, load_run
+from gonogo.judge.gate.history import rerun_of, with_history
+from gonogo.judge.gate.rules import OpenCondition, build_rules
+from gonogo.judge.gate.verdict import judge
 from gonogo.ledger.chain import check_chain, signature_problem
-from gonogo.ledger.conditions import check_open, check_settled
-from gonogo.ledger.history import check_confirmations, check_reason, names_a_directory
-from gonogo.ledger.recorded import Difference, RecordedDecision, first_difference, shortened
-from gonogo.ledger.rejudge import Again, judge_again, read_again
+from gonogo.ledger.recorded import (
+    Difference,
+    RecordedDecision,
+    first_difference,
+    first_error,
+    shortened,
+)
 from gonogo.ledger.sign import Trust
+from gonogo.pruned import check_not_pruned
+from gonogo.rundir import RunDir
 from gonogo.watch.sources import made_by
 
 Json = Mapping[str, Any]
+
+_M = TypeVar("_M", bound=BaseModel)
 
 NO_KEY = "not verified: no public key is there to check it with"
 
 _FROM_LINES = ("ranks", "boots", "identity", "pace", "measures", "findings", "config_digest")
 """Facts that do not depend on who wrote down the end of a run."""
+
+_NAME_BYTES = 255
+"""Longest name that a file system takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +63,7 @@ class ReplayResult:
     equal: bool
     checked: tuple[str, ...]
     """What was compared: `rule`, `facts`, `hash`, `signature`, `chain`, `decision`, `order`,
-    `run_directory`, `history`."""
+    `run_directory`."""
     not_verified: tuple[str, ...] = ()
     """What could not be checked, one sentence each."""
     path: str | None = None
@@ -148,19 +173,28 @@ def _first_wrong(
     if difference is not None:
         return difference
     decision = recorded.decision
-    if decision.run is not None and not names_a_directory(decision.run):
+    if decision.run is not None and not _names_a_directory(decision.run):
         text = f"run: {shortened(decision.run)} is the name of no run directory"
         return Difference(path="run", recorded=shortened(decision.run), found=None, text=text)
     if decision.kind is DecisionKind.HUMAN:
         log.not_verified.append("a person decided: nothing but their word shows why")
         return None
     if decision.kind is DecisionKind.CONDITION:
-        return check_settled(recorded.document, log.checked, log.not_verified)
+        log.not_verified.append("what settled its conditions: only its record shows that")
+        if decision.conditions:
+            return None
+        return Difference(path="conditions", recorded=[], found="(what it settles)")
     log.checked.append("decision")
     difference = _judged_again(recorded.document)
     if difference is None and not facts_only:
         difference = _read_again(recorded, around, log)
     return difference
+
+
+def _names_a_directory(run: str) -> bool:
+    """Say whether a run's id can be the name of its directory: one part of a path, not too long."""
+    plain = run not in ("", ".", "..") and "/" not in run and "\0" not in run
+    return plain and len(run.encode()) <= _NAME_BYTES
 
 
 def _signature(recorded: RecordedDecision, around: Surroundings, log: _Log) -> Difference | None:
@@ -228,8 +262,48 @@ def _judged_again(document: Json) -> Difference | None:
     return first_difference(recorded, again)
 
 
+def judge_again(facts: Json, rules: Json) -> dict[str, Any]:
+    """Return the fields of a decision that the judge fills in, from recorded facts and rules.
+
+    Raises:
+        Corrupt: the facts or rules are malformed, or a metric needs a package that is missing here.
+    """
+    asked = _parsed(Rules, "rules", rules)
+    if asked.world_size is not None and not 0 <= asked.world_size <= MOST_RANKS:
+        text = f"rules.world_size: {asked.world_size} is not between 0 and {MOST_RANKS}"
+        raise Corrupt(text)
+    waiting = [row.criterion for row in asked.conditions]
+    for path, rows in (("gate", asked.gate), ("measured", asked.measured), ("conditions", waiting)):
+        for row in rows:
+            if metric_row(row.metric) is None:
+                raise Corrupt(f"rules.{path}.{row.id}.metric: {absent_text(row.metric)}")
+    again = judge(_parsed(Facts, "facts", facts), asked)
+    found: dict[str, Any] = wire_value(
+        {
+            "verdict": again.verdict,
+            "criteria": [row.model_dump(mode="json") for row in again.criteria],
+            "conditions": [row.model_dump(mode="json") for row in again.conditions],
+            "diagnosis": again.diagnosis,
+            "weakened": again.weakened,
+        }
+    )
+    return found
+
+
+def _parsed(model: type[_M], name: str, document: Any) -> _M:
+    """Return a part of a recorded decision as its model.
+
+    Raises:
+        Corrupt: the part is malformed; the error begins with its path.
+    """
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise Corrupt(f"{name}.{first_error(error)}") from error
+
+
 def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> Difference | None:
-    """Half (b): the directory's rules and facts, and the history."""
+    """Half (b): the rules and facts of the run directory."""
     document, run_dir = recorded.document, around.run_dir
     facts, rules = document.get("facts", {}), document.get("rules", {})
     passed = document.get("verdict") in PASSING
@@ -240,49 +314,92 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
         where = recorded.decision.run if run_dir is None else run_dir
         raise NotFound(f"{where}: no run directory; --facts-only replays without it")
     log.checked += ["run_directory", "order"]
+    history = _parsed(History, "facts.history", facts.get("history") or {})
+    if history.confirmations:
+        log.not_verified.append("the runs that confirm: only its record shows what they came to")
     try:
-        again = read_again(run_dir, rules, facts.get("history"))
+        check_not_pruned(run_dir)
+        order, derived, found = _derived(run_dir, _parsed(Rules, "rules", rules))
+    except OSError as error:
+        raise Corrupt(f"run_directory: it cannot be read: {error.strerror}") from error
     except Corrupt as error:
         raise Corrupt(f"run_directory: {error.detail}") from error
     except NotFound as error:
         raise NotFound(f"{error.detail}; --facts-only replays without it") from error
+    past = history if facts.get("history") else None
     return (
-        _same_rules(recorded, again, around, log)
-        or _same_facts(facts, again, passed, log)
-        or check_reason(facts.get("history") or {}, again, passed=passed)
-        or check_confirmations(facts, again, run_dir.parent, log.checked, log.not_verified)
+        _same_rules(recorded, order, derived)
+        or _same_facts(facts, with_history(found, past).document(), passed, log)
+        or _same_reason(history, order, passed)
     )
 
 
+def _derived(run_dir: Path, recorded: Rules) -> tuple[Order | None, Rules, Facts]:
+    """Return the order, rules and facts of a run directory.
+
+    An order names no open conditions, so those are as recorded; without an order, all rules are.
+    """
+    order = load_order(RunDir(run_dir))
+    record = load_run(run_dir)
+    if record.order != order:
+        raise Corrupt("order.json was overwritten while it was read")
+    rules = recorded
+    if order is not None:
+        rows = recorded.conditions
+        open_rows = [
+            OpenCondition(condition=row.condition, criterion=row.criterion) for row in rows
+        ]
+        rules = build_rules(order, open_rows)
+    return order, rules, build_facts(record, rules)
+
+
 def _same_rules(
-    recorded: RecordedDecision, again: Again, around: Surroundings, log: _Log
+    recorded: RecordedDecision, order: Order | None, derived: Rules
 ) -> Difference | None:
-    """Compare the rules with those of order.json, and their conditions with the open ones."""
+    """Compare the rules with those of order.json."""
     rules = recorded.document.get("rules", {})
-    if again.rules is None or again.order is None:
+    if order is None:
         if rules.get("steps") is None:
             return None
         return Difference(path="rules", recorded=shortened(rules), found="(no order.json)")
-    named = recorded.document.get("experiment")
-    if named and named != again.order.experiment:  # a GO of one experiment is none of another
-        return Difference(path="experiment", recorded=named, found=again.order.experiment)
-    run = recorded.decision.run
-    if None not in (run, again.order.run) and run != again.order.run:
-        return Difference(path="run", recorded=run, found=again.order.run)
-    difference = first_difference(rules, again.rules, "rules")
-    return difference or check_open(recorded, around.siblings, log.not_verified)
+    for name, ordered in (("experiment", order.experiment), ("run", order.run)):
+        named = recorded.document.get(name)  # a GO of one experiment is none of another
+        if named and ordered is not None and named != ordered:
+            return Difference(path=name, recorded=named, found=ordered)
+    return first_difference(rules, derived.document(), "rules")
 
 
-def _same_facts(facts: Json, again: Again, passed: bool, log: _Log) -> Difference | None:
+def _same_facts(facts: Json, again: Json, passed: bool, log: _Log) -> Difference | None:
     """Compare the facts; without the end, if the control plane wrote it down.
 
     The end of a lost host stands in no run directory. A keeper names its order in each end that it
     writes; the control plane does not.
     """
-    ended, left, right = facts.get("exit"), facts, again.facts
+    ended, left, right = facts.get("exit"), facts, again
     if not passed and isinstance(ended, Mapping) and not ended.get("order_sha256"):
-        left, right = (
-            {name: row.get(name) for name in _FROM_LINES} for row in (facts, again.facts)
-        )
+        left, right = ({name: row.get(name) for name in _FROM_LINES} for row in (facts, again))
         log.not_verified.append("its end, and what rests on it: the control plane recorded it")
     return first_difference(left, right, "facts")
+
+
+def _same_reason(history: History, order: Order | None, passed: bool) -> Difference | None:
+    """Compare what the run was made for with its order: no rerun passes as a first run."""
+    reason = None if order is None else order.reason
+    made, remedied = reason is RunReason.REMEDY, history.remedy is not None
+    if remedied != made and (remedied or passed):
+        found = f"(the order names {'a' if made else 'no'} remedy)"
+        return Difference(path="facts.history.remedy", recorded=remedied, found=found)
+    ordered = None
+    if order is not None and reason in (RunReason.CONFIRM, RunReason.REMEDY):
+        ordered = rerun_of(order)
+    difference = Difference(
+        path="facts.history.rerun",
+        recorded=None if history.rerun is None else history.rerun.model_dump(mode="json"),
+        found=None if ordered is None else ordered.model_dump(mode="json"),
+    )
+    if history.rerun is not None:
+        return difference if history.rerun != ordered else None
+    if ordered is None or not passed:
+        return None
+    confirms = ordered.reason == "confirm" and not history.confirmations
+    return difference if confirms or ordered.until is not None else None

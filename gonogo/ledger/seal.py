@@ -130,6 +130,21 @@ def settled(
     )
 
 
+def rules_of(conditions: Iterable[Condition], rules: Rules) -> dict[str, Any]:
+    """Return the rules that a decision about conditions records: their criteria."""
+    rows = {row["condition"]["id"]: row["criterion"] for row in rules.document()["conditions"]}
+    return {
+        "world_size": rules.world_size,
+        "criteria": {row.id: rows[row.id] for row in conditions if row.id in rows},
+    }
+
+
+def facts_of(conditions: Iterable[Condition], facts: Facts) -> dict[str, Any]:
+    """Return the facts that a decision about conditions records: their measures."""
+    measures = facts.document()["measures"]
+    return {"measures": {row.id: measures[row.id] for row in conditions if row.id in measures}}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where in a chain a decision stands, and what it is about."""

@@ -7,8 +7,7 @@ evidence.
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from gonogo.ledger.recorded import MAX_BYTES, RecordedDecision, load_decision
 from gonogo.ledger.sign import Trust
 from gonogo.rundir import open_file
 
-_DECISION = re.compile(r"\.?dec_.*\.json", re.DOTALL | re.IGNORECASE)
-_JSON = re.compile(r".*\.json", re.DOTALL | re.IGNORECASE)
 DECISIONS_FOLDER = "decisions"
 _ANCHOR = re.compile(r"[0-9a-f]{16,64}")
 
@@ -42,7 +39,7 @@ class Verified:
     decisions: int
     problems: list[Problem] = field(default_factory=list)
     not_verified: list[str] = field(default_factory=list)
-    """What a single file could not show without its siblings, and what was not read."""
+    """What a single file could not show without its siblings."""
     hashes: tuple[str, ...] = ()
     """Of every decision that was read."""
 
@@ -132,33 +129,8 @@ def verify_folder(folder: Path, trust: Trust, *, among_others: bool = False) -> 
     return Verified(
         decisions=len(shelf.rows),
         problems=problems,
-        not_verified=list(_passed_over(folder, _DECISION if among_others else _JSON)),
         hashes=tuple(row.decision.hash for row in shelf.rows.values()),
     )
-
-
-def _passed_over(folder: Path, named: re.Pattern[str]) -> Iterator[str]:
-    """Tell of what looks like a decision to a person, and is not read: what it says nobody checked.
-
-    Args:
-        folder: its files are read, but for hidden ones and those with another suffix.
-        named: what a decision's file may be called there.
-    """
-    with suppress(OSError):  # `load_shelf` tells of it
-        for name in sorted(os.listdir(folder)):
-            path = folder / name
-            if path.is_dir():
-                if name != DECISIONS_FOLDER and _holds(path, named):
-                    yield f"{path}: what lies in a folder of its own: verify it by itself"
-            elif named.fullmatch(name) and (name.startswith(".") or not name.endswith(".json")):
-                yield f"{path}: no decision is read under such a name"
-
-
-def _holds(folder: Path, named: re.Pattern[str]) -> bool:
-    try:
-        return any(map(named.fullmatch, os.listdir(folder)))
-    except OSError:
-        return named is _JSON  # nobody can look into it
 
 
 def verify_file(path: Path, trust: Trust) -> Verified:

@@ -208,10 +208,6 @@ def detector_names() -> list[str]:
     return [str(row.name) for row in (*REGISTRY, *plugins())]
 
 
-versions = detector_names
-"""For callers that are not renamed yet."""
-
-
 def missing_detectors(run: Run) -> list[Doubt]:
     """Return the detectors that the order names and that are not installed."""
     here = {row.name for row in all_detectors()}

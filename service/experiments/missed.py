@@ -14,8 +14,8 @@ from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.rules import Rules
 from gonogo.judge.course.remedies import set_aside
 from gonogo.judge.gate.criteria import evaluate
-from gonogo.ledger.conditions import facts_of, rules_of
 from gonogo.ledger.recorded import RecordedDecision
+from gonogo.ledger.seal import facts_of, rules_of
 from service.db.schema import AssessmentRow, ExperimentRow
 from service.experiments.decisions import record_conditions
 from service.experiments.lifecycle import Deed

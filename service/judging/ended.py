@@ -31,9 +31,8 @@ from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import EXCHANGED, OTHER_LINES, UNJUDGED, judge
-from gonogo.ledger.conditions import facts_of, rules_of
 from gonogo.ledger.recorded import RecordedDecision
-from gonogo.ledger.seal import judged
+from gonogo.ledger.seal import facts_of, judged, rules_of
 from service.db.documents import is_by_service
 from service.db.schema import (
     AssessmentRow,

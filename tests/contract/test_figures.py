@@ -11,9 +11,8 @@ from gonogo.contract.goodput import UNKNOWN_SHARE
 from gonogo.contract.patience import TABLE, Place, ProgramKind
 from gonogo.contract.watch import Stall
 from gonogo.judge.compare.answer import SHOWN_RATIO
-from gonogo.judge.compare.interval import ONE_RUN_RATIO
+from gonogo.judge.compare.interval import LIKELY, ONE_RUN_RATIO
 from gonogo.judge.compare.question import MARGIN, WARMUP_STEPS
-from gonogo.judge.compare.repeats import LIKELY
 from gonogo.judge.course.cause import MOST_CHARS
 from gonogo.judge.course.reruns import GRADUAL_STEPS, SUDDEN_STEPS
 from gonogo.judge.course.retries import IN_VAIN

@@ -15,7 +15,7 @@ from gonogo.contract.canonical import digest
 from gonogo.contract.decision import Verdict
 from gonogo.judge.directory import judge_directory
 from gonogo.ledger.recorded import RecordedDecision, record_of, rule_digest
-from gonogo.ledger.rejudge import judge_again
+from gonogo.ledger.replay import judge_again
 from gonogo.ledger.seal import Entry, Place, append, by_person
 from gonogo.ledger.sign import SigningKey, trusting
 from gonogo.rundir import save_json

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gonogo.contract.criterion import Criterion
-from gonogo.contract.decision import Cause, Condition, ConditionState, DecisionKind, Verdict
+from gonogo.contract.decision import Cause, Condition, Verdict
 from gonogo.contract.errors import NotFound
-from gonogo.contract.facts import Measure
-from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.order import RunReason
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.gate.conditions import waived
-from gonogo.judge.gate.criteria import evaluate
 from gonogo.ledger.recorded import RecordedDecision, first_difference, load_decision, record_of
 from gonogo.ledger.replay import Surroundings, replay_decision
 from gonogo.ledger.seal import append, settled
 from gonogo.ledger.sign import Trust
 from gonogo.rundir import save_json
 from gonogo.watch.sources import made_by
-from tests.data.make_runs import GOLDEN, HERE, STEPS, exit_of, healthy_ranks, order_of, save_run
+from tests.data.make_runs import GOLDEN, HERE, STEPS
 from tests.judge.conftest import CopyRun
 from tests.ledger.chains import (
     KEY,
@@ -277,163 +271,35 @@ def test_an_end_that_the_control_plane_recorded_is_not_verified(
     assert not replay_decision(recorded, Surroundings(run_dir=folder)).equal
 
 
-# Other runs.
+# What only the record shows.
 
 
-def confirmed(
-    tmp_path: Path, order: Mapping[str, Any] | None = None, **said: Any
-) -> tuple[RecordedDecision, Path]:
-    """The decision about a hang, whose history says that a rerun came to something."""
-    folder = Path(shutil.copytree(HERE / "runs" / "stalled", tmp_path / "run_1"))
-    more = {"run": "run_other", "attempt": 2, "reason": RunReason.CONFIRM}
-    ordered = order_of().model_copy(update={**more, **(order or {})})
-    ranks = healthy_ranks(ordered)
-    save_run(tmp_path / "run_other", ordered, ranks, exit_of(ranks))
-    recorded = record_of(judge_directory(folder))
+def test_runs_that_confirm_are_not_judged_again() -> None:
+    recorded = present("stalled")
     row = {"run": "run_other", "variant": None, "verdict": "GO", "code": "completed"}
-    facts = {**recorded.document["facts"], "history": {"confirmations": [{**row, **said}]}}
-    return judged_anew(recorded, facts=facts), folder
-
-
-def test_the_runs_that_confirm_are_judged_again(tmp_path: Path) -> None:
-    forged, folder = confirmed(tmp_path)
-    found = replay_decision(forged, Surroundings(run_dir=folder))
+    facts = {**recorded.document["facts"], "history": {"confirmations": [row]}}
+    forged = judged_anew(recorded, facts=facts)
+    found = replay_decision(forged, Surroundings(run_dir=HERE / "runs" / "stalled"))
     assert found.equal, found.text
-    assert "history" in found.checked
+    assert any("the runs that confirm" in text for text in found.not_verified)
+    where = Surroundings(run_dir=HERE / "runs" / "stalled", trust=TRUST)
+    assert replay_decision(forged, where).path == "signature"
 
 
-@pytest.mark.parametrize(
-    ("order", "said", "field"),
-    [
-        ({}, {"verdict": "NO_GO"}, "verdict"),
-        ({}, {"code": "stalled"}, "code"),
-        ({}, {"until": STEPS + 1}, "until"),
-        ({"experiment": "exp_other"}, {}, "run"),
-        ({"phase": "production"}, {}, "run"),
-        ({"run": "run_third"}, {}, "run"),
-        ({"attempt": 1}, {}, "run"),
-        ({"reason": RunReason.REMEDY}, {}, "run"),
-    ],
-)
-def test_a_confirmation_that_its_run_does_not_yield_is_named(
-    order: dict[str, Any], said: dict[str, Any], field: str, tmp_path: Path
-) -> None:
-    forged, folder = confirmed(tmp_path, order, **said)
-    found = replay_decision(forged, Surroundings(run_dir=folder))
-    assert (found.equal, found.path) == (False, f"facts.history.confirmations.0.{field}")
-
-
-@pytest.mark.parametrize("run", ["run_none", "../run_other", ""])
-def test_a_confirmation_without_a_directory_is_not_verified(run: str, tmp_path: Path) -> None:
-    forged, folder = confirmed(tmp_path, run=run)
-    found = replay_decision(forged, Surroundings(run_dir=folder))
-    assert found.equal, found.text
-    assert any("which the history names" in text for text in found.not_verified)
-
-
-@pytest.mark.parametrize("told", [True, False], ids=["told", "left out"])
-@pytest.mark.parametrize("waive", [False, True], ids=["", "waived meanwhile"])
-def test_the_open_conditions_in_the_rules_are_compared(told: bool, waive: bool) -> None:
-    made = present("healthy")
-    rules, facts, decision = made.document["rules"], made.document["facts"], made.decision
-    row, *gate = rules["gate"]
-    kept = {**row, "id": "kept"}
-    left = {"id": "sanity:kept", "text": "", "criterion": "kept", "evidence_from": decision.phase,
-            "due": "end", "on_miss": "no_go", "state": "open"}  # fmt: skip
-    before = replace(
-        entry_of(made),
-        verdict=Verdict.CONDITIONAL_GO,
-        conditions=[Condition.model_validate(left)],
-        rules={**rules, "phase": "sanity", "gate": [kept, *gate]},
-    )
-    siblings = [append(before, place([], "sanity", None), None)]
-    if waive:  # by a person, once the run had been judged
-        end = [Condition.model_validate({**left, "state": "waived"})]
-        entry = replace(before, kind=DecisionKind.HUMAN, verdict=Verdict.GO, conditions=end)
-        where = place(siblings, "sanity", None, supersedes=siblings[0].id)
-        siblings.append(append(entry, where, None))
-    if told:
-        rules = {**rules, "conditions": [{"condition": left, "criterion": kept}]}
-        measure = facts["measures"][row["id"]]
-        facts = {**facts, "measures": {**facts["measures"], "sanity:kept": measure}}
-    last = siblings[-1].decision
-    more = {"seq": last.seq + 1, "prev_hash": last.hash, "id": new_id(Kind.DECISION)}
-    forged = judged_anew(made, rules=rules, facts=facts, **more)
-    found = replay_decision(
-        forged, Surroundings(run_dir=HERE / "runs" / "healthy", siblings=siblings)
-    )
-    equal = told or waive
-    assert (found.equal, found.path) == (equal, None if equal else "rules.conditions"), found.text
-
-
-# Conditions.
-
-CRITERION = Criterion.model_validate(
-    {"id": "fast", "metric": "toks_per_s", "pass_above": 900.0, "severity": "conditional"}
-)
 CONDITION = Condition(id="smoke:fast", text="slow", criterion="fast", evidence_from="extended")
 
 
-def measured(state: ConditionState, value: float, seen: float | None = None) -> RecordedDecision:
-    """A decision that a run of this speed settled a condition; `seen` is what its facts say."""
-
-    def measure(speed: float) -> Measure:
-        row = {"samples": 12, "owed": 12, "value": speed, "low": speed, "high": speed}
-        return Measure.model_validate({"window": "1..12", "ranks": {"0": row, "1": row}})
-
-    entry = settled(
-        [CONDITION.model_copy(update={"state": state})],
-        Verdict.GO if state is ConditionState.MET else Verdict.NO_GO,
-        criteria=[evaluate(CRITERION, measure(value), 2)],
-        rules={"world_size": 2, "criteria": {CONDITION.id: CRITERION.model_dump(mode="json")}},
-        facts={"measures": {CONDITION.id: measure(seen or value).model_dump(mode="json")}},
-    )
+def test_a_decision_about_conditions_is_checked_by_digest_chain_and_signature() -> None:
     rows = chain()
-    return append(entry, place(rows, "extended", rows[3].decision.run), KEY)
-
-
-@pytest.mark.parametrize(
-    ("state", "value", "seen", "path"),
-    [
-        (ConditionState.MET, 1000.0, None, None),
-        (ConditionState.MISSED, 800.0, None, None),
-        (ConditionState.MET, 1000.0, 800.0, "conditions"),
-        (ConditionState.MISSED, 800.0, 1000.0, "conditions"),
-        (ConditionState.MET, 1000.0, 950.0, "criteria.0.evidence"),
-    ],
-)
-def test_a_settled_condition_replays_from_its_criterion_and_measure(
-    state: ConditionState, value: float, seen: float | None, path: str | None
-) -> None:
-    recorded = measured(state, value, seen)
-    found = replay_decision(recorded, Surroundings(siblings=chain(), trust=TRUST))
-    assert (found.equal, found.path) == (path is None, path), found.text
-    assert "decision" in found.checked or path == "conditions"
-
-
-@pytest.mark.parametrize("facts", [{}, {"measures": {}}, {"measures": {"smoke:fast": None}}])
-def test_a_condition_without_its_measure_is_not_met(facts: dict[str, Any]) -> None:
-    recorded = measured(ConditionState.MET, 1000.0)
-    found = replay_decision(unsigned(recorded, facts=facts, criteria=[]))
-    assert not found.equal
-
-
-@pytest.mark.parametrize("state", [ConditionState.WAIVED, ConditionState.MISSED])
-def test_a_condition_that_nothing_measured_is_the_word_of_a_person(state: ConditionState) -> None:
-    rows = chain()
-    row = waived(CONDITION).model_copy(update={"state": state})
+    row = waived(CONDITION)
     recorded = append(settled([row], Verdict.NO_GO, actor="ana"), place(rows, "smoke", None), KEY)
-    found = replay_decision(recorded, Surroundings(siblings=rows, trust=TRUST))
+    where = Surroundings(siblings=rows, trust=TRUST)
+    found = replay_decision(recorded, where)
     assert found.equal, found.text
-    assert any("the word of a person" in text for text in found.not_verified)
-
-
-@pytest.mark.parametrize("state", [None, ConditionState.MISSED])
-def test_a_no_go_cannot_pass_as_a_decision_about_conditions(state: ConditionState | None) -> None:
-    rows = [] if state is None else [CONDITION.model_copy(update={"state": state}).wire()]
-    said = {"kind": "condition", "verdict": "GO", "conditions": rows, "rules": {}, "facts": {}}
-    found = replay_decision(unsigned(present("stalled"), **said))
-    assert (found.equal, found.path) == (False, "verdict" if rows else "conditions")
+    assert any("settled its conditions" in text for text in found.not_verified)
+    assert replay_decision(resealed(recorded, verdict="GO"), where).path == "signature"
+    empty = replay_decision(unsigned(recorded, conditions=[]))
+    assert (empty.equal, empty.path) == (False, "conditions")
 
 
 # Other code.

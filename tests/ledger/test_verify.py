@@ -219,23 +219,6 @@ def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
         ]
 
 
-@pytest.mark.parametrize("place", ["exported/dec_X.json", "dec_X.JSON", ".dec_X.json"])
-@pytest.mark.parametrize("among_others", [False, True])
-def test_what_looks_like_a_decision_and_is_not_read_is_said(
-    place: str, among_others: bool, tmp_path: Path
-) -> None:
-    """A forged one lay there, and nothing was wrong."""
-    save_chain(tmp_path, chain())
-    (tmp_path / "runs" / "run_X").mkdir(parents=True)
-    assert verify_folder(tmp_path, TRUST, among_others=among_others).not_verified == []
-    forged = resealed(chain()[-1], verdict="GO")
-    save_json(tmp_path / place, dict(forged.document))
-    found = verify_folder(tmp_path, TRUST, among_others=among_others)
-    (told,) = found.not_verified
-    assert told.startswith(str(tmp_path / place.partition("/")[0]))
-    assert found.ok
-
-
 def test_a_folder_that_is_not_there_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         verify_folder(tmp_path / "none", TRUST)

@@ -18,7 +18,7 @@ import pytest
 
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.gate.diagnosis import diagnosis_named
-from gonogo.watch.registry import versions
+from gonogo.watch.registry import detector_names
 from nsa.data.make_parquet import write_parquet_folder
 from tests.nsa.conftest import TINY
 from tests.supervise.runs import WATCH, NewRun, SupervisedRun, wait_until
@@ -54,7 +54,7 @@ def started(
         train=whole,
         env=environ,
         identity={"world_size": 1, "nsa_env": environ},
-        detectors=versions(),
+        detectors=detector_names(),
         watch=laid({**WATCH, **UNHURRIED, "section_deadline": deadlines}, watch or {}),
         checkpoint={"every_steps": 4},
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.judge.directory import judge_directory
-from gonogo.watch.registry import versions
+from gonogo.watch.registry import detector_names
 from tests.supervise.runs import WATCH, NewRun
 
 ENTRY = "tests.real.torch_ranks"
@@ -26,7 +26,7 @@ def judged(
         env=env,
         watch=watch,
         identity={"world_size": 2},
-        detectors=versions(),
+        detectors=detector_names(),
     )
     run.wait_for_exit()
     assert run.living() == []

@@ -122,7 +122,6 @@ def test_an_approval_that_nobody_gave_expires_on_record_and_starts_nothing(
     assert (decision["seq"], decision["actor"]) == (2, "gonogo")
     assert decision["conditions"][0]["state"] == "missed"
     assert found.equal, found.text
-    assert "decision" in found.checked
     path = plane.home / "decisions" / f"{decision['id']}.json"
     plane.wait(path.exists, "the decision's file")
     saved = load_decision(path)
@@ -303,7 +302,6 @@ def test_a_condition_that_was_due_and_not_met_is_recorded_with_what_measured_it(
     assert decision["conditions"][0]["state"] == "missed"
     assert decision["criteria"][0]["outcome"] == "fail"
     assert found.equal, found.text
-    assert ("decision" in found.checked, found.not_verified) == (True, ())
 
 
 @pytest.mark.parametrize(

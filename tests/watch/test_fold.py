@@ -22,7 +22,7 @@ from gonogo.watch import (
     snapshot,
     start,
 )
-from gonogo.watch.registry import REGISTRY, versions
+from gonogo.watch.registry import REGISTRY, detector_names
 from tests.watch.streams import DEMO, EPOCH, T0, Said, Watched, World, every, order_of, watch
 
 BUILT = {
@@ -371,7 +371,7 @@ def test_ticks_that_are_late_now_and_then_call_no_deadline_missed() -> None:
 def test_a_plan_chooses_whether_a_detector_halts_or_warns(
     detector: Detector, action: dict[str, str], severity: Severity
 ) -> None:
-    world = World(order=order_of({**DEMO, detector: action}, detectors=versions()))
+    world = World(order=order_of({**DEMO, detector: action}, detectors=detector_names()))
     world.boot().steps(40)
     if detector is Detector.STALL:
         world.open_step()
@@ -386,10 +386,10 @@ def test_a_plan_chooses_whether_a_detector_halts_or_warns(
 
 
 def test_near_has_a_row_for_each_detector_and_changes_nothing() -> None:
-    world = World(order=order_of(DEMO, detectors=versions()))
+    world = World(order=order_of(DEMO, detectors=detector_names()))
     state = start(world.order)
     rows = near(state, T0)
-    assert set(rows) == set(versions())
+    assert set(rows) == set(detector_names())
     assert rows[Detector.NON_FINITE].blind
     state = watch(world.boot().steps(5)).state
     before = dump_state(state)

@@ -34,7 +34,7 @@ from gonogo.watch import (
     start,
 )
 from gonogo.watch.brought import BySeq
-from gonogo.watch.registry import versions
+from gonogo.watch.registry import detector_names
 from gonogo.watch.view import Observed, View
 from tests.data.make_runs import exit_of, healthy_ranks, save_run
 from tests.data.make_runs import order_of as ordered_by_hand
@@ -488,7 +488,7 @@ def test_snapshots_of_a_sick_run_or_one_on_devices_and_the_rest_are_the_whole_fo
     devices: dict[str, Any] = {"imbalance": {"over_s": 5.0}} if on_devices else {}
     order = live.state.run.order
     merged = order.watch.model_dump(mode="json", exclude_unset=True) | devices
-    every_detector = {"watch": Watch.model_validate(merged), "detectors": versions()}
+    every_detector = {"watch": Watch.model_validate(merged), "detectors": detector_names()}
     order = order.model_copy(update=every_detector)
     offsets, rows = dict.fromkeys(live.files, 0), []
     for tick in live.ticks:

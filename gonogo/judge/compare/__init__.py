@@ -1,6 +1,6 @@
 """Which of several variants is better? Runs as units, intervals, and what really differed.
 
-`student` is the t distribution, `unit` what one run brings, `paths` what differs, `interval` how
-sure a ratio is, `repeats` how many more would decide, `compare` the answers. Pure: the same units
-give the same comparison on any machine.
+`question` is what is asked, `unit` what one run brings, `paths` what differs, `interval` how sure a
+ratio is, `answer` one variant's answer, `compare` the result, `campaign` the next run. Pure: the
+same units give the same comparison on any machine.
 """

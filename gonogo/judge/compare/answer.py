@@ -17,11 +17,9 @@ from gonogo.contract.comparison import (
     PathEvidence,
 )
 from gonogo.contract.criterion import LEARNED
-from gonogo.judge.compare.interval import Interval, interval_of
+from gonogo.judge.compare.interval import Interval, interval_of, more_repeats
 from gonogo.judge.compare.paths import RESUMED
 from gonogo.judge.compare.question import Question
-from gonogo.judge.compare.repeats import more_repeats
-from gonogo.judge.compare.sentences import better_words, percent
 from gonogo.judge.compare.unit import Unit
 
 SAME = "the variants ran the same thing"
@@ -194,6 +192,21 @@ def _text(found: Interval, answer: Answer, more: int | None, question: Question)
     if more is None:
         return f"{words}; more than {question.most_repeats} repeats would be needed to be sure"
     return f"{words}; {more} more repeat{'s' * (more != 1)} of each would likely decide"
+
+
+def percent(share: float) -> str:
+    """Return a share as people say it: `2 %`, `0.5 %`."""
+    return f"{100.0 * share:.3g} %"
+
+
+def better_words(ratio: float, higher_is_better: bool) -> str:
+    """Return how a variant looks beside the baseline: `4.2 % higher (better)`."""
+    off = abs(ratio - 1.0)
+    if off < 0.00005:
+        return "equal"
+    way = "higher" if ratio > 1.0 else "lower"
+    good = (ratio > 1.0) is higher_is_better
+    return f"{100.0 * off:.3g} % {way} ({'better' if good else 'worse'})"
 
 
 def _runs(units: Sequence[Unit]) -> list[ComparedRun]:

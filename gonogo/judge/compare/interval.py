@@ -14,17 +14,22 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from gonogo.contract.comparison import Basis
 from gonogo.judge.compare.paths import ordered_alike
-from gonogo.judge.compare.student import t_quantile
 from gonogo.judge.compare.unit import Unit
 
 ONE_RUN_RATIO = 0.10
 """What two runs of the same thing may differ by, where nobody has repeated any."""
 LEAST_BLOCKS = 8
 """Of one run; fewer say nothing of their own spread."""
+LIKELY = 0.8
+"""Chance of a decision by the repeats that are advised, if the ratio is what it looks like now."""
+_TINY = 1e-300
+_CLOSE = 1e-15
+_ROUNDS = 500
 Units = Sequence[Unit]
 
 
@@ -71,14 +76,10 @@ def no_spread(units: Units) -> bool:
 
 
 def pairs_of(baseline: Units, variant: Units) -> list[tuple[Unit, Unit]]:
-    """Return the runs of the same repeat, by its number; none where fewer than two match."""
-    found = _paired(baseline, variant)
-    return found if len(found) > 1 else []
-
-
-def _paired(baseline: Units, variant: Units) -> list[tuple[Unit, Unit]]:
+    """Return the runs of the same repeat, by its number; none if fewer than two match."""
     base, mine = _by_repeat(baseline), _by_repeat(variant)
-    return [(base[number], mine[number]) for number in sorted(base.keys() & mine.keys())]
+    found = [(base[number], mine[number]) for number in sorted(base.keys() & mine.keys())]
+    return found if len(found) > 1 else []
 
 
 def _by_repeat(units: Units) -> dict[int, Unit]:
@@ -195,3 +196,91 @@ def _counted(series: Sequence[float]) -> tuple[float, float, float] | None:
     r = min(max(lagged + (1.0 + 4.0 * lagged) / count, 0.0), 1.0)
     worth = count * (1.0 - r) / (1.0 + r)
     return (total / (count - 1), worth - 1.0, worth) if worth >= 2.0 else None
+
+
+def more_repeats(interval: Interval, log_margin: float, level: float, most: int) -> int | None:
+    """Return how many more runs of each would likely decide; None if nobody can know.
+
+    The spread of two or three runs is itself uncertain: ask again after the next repeats.
+
+    Args:
+        interval: that decided nothing.
+        log_margin: the margin on the log scale.
+        level: confidence of the interval.
+        most: runs of each that are ever advised; beyond them the answer is None, too.
+    """
+    if interval.spread is None:
+        return None
+    off = abs(interval.centre)
+    for total in range(interval.runs + 1, most + 1):
+        df = total - 1 if interval.basis is Basis.PAIRED_RUNS else 2 * (total - 1)
+        reach = t_quantile(1.0 - (1.0 - level) / 2.0, df) + t_quantile(LIKELY, df)
+        reach *= interval.spread / math.sqrt(total)
+        if off - reach > log_margin or off + reach < log_margin:
+            return total - interval.runs
+    return None
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    """Return the continued fraction of the incomplete beta function."""
+    c, d = 1.0, 1.0 - (a + b) * x / (a + 1.0)
+    d = 1.0 / (d if abs(d) > _TINY else _TINY)
+    found = d
+    for m in range(1, _ROUNDS):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for term in (even, odd):
+            d = 1.0 + term * d
+            c = 1.0 + term / c
+            d = 1.0 / (d if abs(d) > _TINY else _TINY)
+            c = c if abs(c) > _TINY else _TINY
+            found *= d * c
+        if abs(d * c - 1.0) < _CLOSE:
+            break
+    return found
+
+
+def incomplete_beta(a: float, b: float, x: float) -> float:
+    """Return the regularised incomplete beta function I_x(a, b) for 0 ≤ x ≤ 1.
+
+    By the continued fraction of Lentz, as in Numerical Recipes 6.4.
+    """
+    if x <= 0.0 or x >= 1.0:
+        return min(max(x, 0.0), 1.0)
+    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    front = math.exp(scale + a * math.log(x) + b * math.log1p(-x))
+    if x < (a + 1.0) / (a + b + 2.0):
+        return front * _fraction(a, b, x) / a
+    return 1.0 - front * _fraction(b, a, 1.0 - x) / b
+
+
+def t_tail(t: float, df: float) -> float:
+    """Return the probability above `t` ≥ 0 with `df` degrees of freedom."""
+    return 0.5 * incomplete_beta(df / 2.0, 0.5, df / (df + t * t))
+
+
+@lru_cache(maxsize=4096)
+def t_quantile(p: float, df: float) -> float:
+    """Return t such that a share `p` of Student's t lies below it.
+
+    Args:
+        p: 0 < p < 1.
+        df: degrees of freedom, above 0; need not be whole.
+
+    Raises:
+        ValueError: outside of these ranges.
+    """
+    if not 0.0 < p < 1.0 or not df > 0.0:
+        raise ValueError(f"no quantile for p {p} and {df} degrees of freedom")
+    if p < 0.5:
+        return -t_quantile(1.0 - p, df)
+    tail = 1.0 - p
+    low, high = 0.0, 1.0
+    while t_tail(high, df) > tail:
+        low, high = high, 2.0 * high
+    while high - low > 1e-12 * high:
+        middle = 0.5 * (low + high)
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if t_tail(middle, df) > tail else (low, middle)
+    return 0.5 * (low + high)

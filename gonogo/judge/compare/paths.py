@@ -1,32 +1,143 @@
 """What really differed between the variants? Paths of the orders, confirmed or denied by the runs.
 
-That two orders differ proves nothing: a variable may be read by nobody. Where the processes told
-what they are, their word decides; a path that they told alike is *denied* and does not count as
-differing. What they told differently without any order (another commit, another device) is listed
-too. Seeds belong to the repeat, not to the variant, and are no path.
+    {"train.batch.global_seqs": 4, "env.NSA_USE_FLASH": "1", "command.--lr": "3e-4"}
+
+Different orders prove nothing: a program may ignore a variable. The processes report what they are,
+and that decides: a path that they report alike is *denied*, and does not count as a difference.
+What they report differently without an order (commit, device) is listed too. Seeds belong to the
+repeat, not to the variant. If an order is missing, its rules and the digest of its configuration
+stand for it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import JsonValue
 
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.comparison import DifferingPath, PathEvidence
+from gonogo.contract.facts import Facts
 from gonogo.contract.heartbeat import Identity
-from gonogo.judge.compare.ran import CONFIG, Paths, Ran
+from gonogo.contract.order import Order
+from gonogo.contract.rules import Rules
 
+CONFIG = "config_digest"
+"""The path that stands for a whole training configuration."""
+Paths = Mapping[str, JsonValue]
 _IDENTITY = frozenset(Identity.model_fields) - {CONFIG, "nsa_env"}
 RESUMED = "resume_step"
 """The ordered path that says nothing of what a run is."""
 _FOLLOW_FROM_CONFIG = frozenset({CONFIG, "params", "tokens_per_step"})
 """What the configuration makes different: the same thing told again."""
-Variants = Mapping[str, Sequence[Ran]]
-"""Variant → what each of its runs ran."""
 
 
-def find_paths(variants: Variants) -> list[DifferingPath]:
-    """Return every path in which some variant is not the first one, by name."""
-    ordered = {name: _ordered(rows, variants) for name, rows in variants.items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What a run was told to run, and what it told that it is."""
+
+    ordered: Paths | None = None
+    """Paths of the order; None where only its rules are at hand."""
+    by_rules: Paths = field(default_factory=dict)
+    """The same as far as rules and facts know it."""
+    told: Paths = field(default_factory=dict)
+    """Identity as every rank told it: `git_sha`, `env.NSA_…`, …; unsaid fields are left out."""
+
+
+def build_ran(facts: Facts, rules: Rules, order: Order | None) -> Ran:
+    """Return what a run ran, by its facts and rules and, where it is at hand, its order."""
+    digest = facts.config_digest or rules.identity.config_digest
+    return Ran(
+        ordered=None if order is None else dict(_order_paths(order)),
+        by_rules={
+            CONFIG: digest,
+            "world_size": rules.world_size,
+            "profile": rules.profile,
+            "steps": rules.steps,
+            "resume_step": rules.first_step - 1,
+            **{f"env.{key}": value for key, value in (rules.identity.nsa_env or {}).items()},
+        },
+        told=_told(facts),
+    )
+
+
+def _order_paths(order: Order) -> Iterator[tuple[str, JsonValue]]:
+    train = {key: value for key, value in order.train.items() if key != "steps"}
+    yield from _leaves("train", train)
+    yield from _leaves("env", order.env)
+    yield from _command(order.command or ())
+    yield from _leaves("checkpoint", order.checkpoint.model_dump(mode="json"))
+    yield from _leaves("heartbeat", order.heartbeat.model_dump(mode="json"))
+    for name in ("entry", "cwd", "init_from", "profile", "steps", "world_size", "fault"):
+        yield name, getattr(order, name)
+    yield "resume_step", 0 if order.resume_from is None else order.resume_from.step
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, JsonValue]]:
+    """Yield the values of nested mappings by their dotted paths; a list is one value."""
+    if isinstance(value, Mapping) and value:
+        for key in value:
+            yield from _leaves(f"{path}.{key}", value[key])
+    elif not isinstance(value, Mapping):
+        yield path, value
+
+
+def _command(words: Sequence[str]) -> Iterator[tuple[str, JsonValue]]:
+    """Yield a command's options by their names, its other words by their place.
+
+    `train.py --lr 3e-4 --fast` is `command.0: train.py`, `command.--lr: 3e-4`,
+    `command.--fast: true`.
+    """
+    place, waiting = 0, None
+    for word in words:
+        if word.startswith("-") and len(word) > 1 and not word[1].isdigit():
+            if waiting is not None:
+                yield f"command.{waiting}", True
+            name, equals, value = word.partition("=")
+            waiting = None if equals else name
+            if equals:
+                yield f"command.{name}", value
+        elif waiting is not None:
+            yield f"command.{waiting}", word
+            waiting = None
+        else:
+            yield f"command.{place}", word
+            place += 1
+    if waiting is not None:
+        yield f"command.{waiting}", True
+
+
+def _told(facts: Facts) -> dict[str, JsonValue]:
+    """Return what every rank told alike; where ranks told different things, all of them."""
+    found: dict[str, list[JsonValue]] = {}
+    for rank in sorted(facts.identity, key=int):
+        for path, value in _said(facts.identity[rank].said()):
+            found.setdefault(path, []).append(value)
+    alike = {
+        path: values[0] if all(value == values[0] for value in values) else values
+        for path, values in found.items()
+        if len(values) == len(facts.identity)
+    }
+    return dict(sorted(alike.items()))
+
+
+def _said(identity: Mapping[str, Any]) -> Iterator[tuple[str, JsonValue]]:
+    for name, value in identity.items():
+        if name == "nsa_env":
+            yield "env", True  # says that the environment was told, whatever is in it
+            yield from ((f"env.{key}", text) for key, text in value.items())
+        else:
+            yield name, value
+
+
+def find_paths(variants: Mapping[str, Sequence[Ran]]) -> list[DifferingPath]:
+    """Return every path in which variants differ, by name.
+
+    Args:
+        variants: variant → what each of its runs ran.
+    """
+    whole = all(_all_known(rows) for rows in variants.values())
+    ordered = {name: _ordered_of(rows, whole=whole) for name, rows in variants.items()}
     told = {name: [row.told for row in rows] for name, rows in variants.items()}
     found = {
         path: DifferingPath(path=path, values=values, evidence=_evidence(path, told))
@@ -46,39 +157,19 @@ def find_paths(variants: Variants) -> list[DifferingPath]:
     return [found[path] for path in sorted(found)]
 
 
-def uneven_paths(rows: Sequence[Ran]) -> list[str]:
-    """Return the paths in which the runs of one variant differ from each other; seeds may."""
-    known = _known(rows)
-    found = {*_uneven(known)} | {path for path in _uneven([row.told for row in rows])}
-    if any(map(_is_seed, {path for row in known for path in row})):
-        found.discard(CONFIG)
-    return sorted(found - {"env"})
-
-
 def ordered_alike(rows: Sequence[Ran]) -> bool:
     """Say whether the same was ordered of several runs, the seed included, as far as is known."""
-    known = [{**row, RESUMED: None} for row in _known(rows)]
+    known = [{**row, RESUMED: None} for row in _ordered_of(rows, whole=_all_known(rows))]
     return len(known) > 1 and all(row == known[0] for row in known)
 
 
-def _known(rows: Sequence[Ran]) -> list[Paths]:
-    """Return what was ordered of one variant's runs, in the one form that is known of them all."""
-    if any(row.ordered is None for row in rows):
-        return [row.by_rules for row in rows]
-    return [row.ordered for row in rows if row.ordered is not None]
+def _all_known(rows: Iterable[Ran]) -> bool:
+    return all(row.ordered is not None for row in rows)
 
 
-def _uneven(rows: Sequence[Paths]) -> Iterator[str]:
-    for path in {path for row in rows for path in row}:
-        if not _is_seed(path) and len(_values(rows, path)) > 1:
-            yield path
-
-
-def _ordered(rows: Sequence[Ran], variants: Variants) -> list[Paths]:
-    """Return what was ordered, in the one form that is known of every run of every variant."""
-    if any(row.ordered is None for others in variants.values() for row in others):
-        return [row.by_rules for row in rows]
-    return [row.ordered for row in rows if row.ordered is not None]
+def _ordered_of(rows: Sequence[Ran], *, whole: bool) -> list[Paths]:
+    """Return what was ordered: by the orders, or by the rules if some order is missing."""
+    return [row.ordered if whole and row.ordered is not None else row.by_rules for row in rows]
 
 
 def _is_seed(path: str) -> bool:

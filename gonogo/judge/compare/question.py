@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gonogo.contract.criterion import Aggregate, Criterion, Metric
 from gonogo.contract.errors import Rejected
@@ -13,9 +14,9 @@ CONFIDENCE = 0.95
 WARMUP_STEPS = 5
 """As the bundled plans have it: allocator, caches and clocks settle in the first steps."""
 MOST_REPEATS = 20
+"""More runs of each variant are never advised."""
 MOST_CONFIDENCE = 0.9999
 """Beyond it an interval says nothing any more."""
-"""Nobody is told to make more runs of each variant than these."""
 
 _HIGHER_IS_BETTER: Mapping[str, bool] = {
     Metric.TOKS_PER_S: True,
@@ -43,9 +44,13 @@ class Question:
     metric: str
     higher_is_better: bool
     margin: float = MARGIN
+    """Ratio beyond which a difference matters, 0 ≤ margin < 1."""
     confidence: float = CONFIDENCE
+    """Of all intervals together, 0.5 to MOST_CONFIDENCE."""
     warmup_steps: int = WARMUP_STEPS
+    """First steps of each run that are not looked at."""
     most_repeats: int = MOST_REPEATS
+    """Bound on the runs of each variant that are ever advised."""
     per_device: bool = False
     """Whether a run's value is divided by the number of its ranks."""
     shown_by: tuple[str, ...] = ()
@@ -80,65 +85,47 @@ def ask(
     metric: str = Metric.TOKS_PER_S,
     *,
     higher_is_better: bool | None = None,
-    margin: float = MARGIN,
-    confidence: float = CONFIDENCE,
-    warmup_steps: int = WARMUP_STEPS,
-    most_repeats: int = MOST_REPEATS,
-    per_device: bool = False,
     shown_by: Sequence[str] = (),
     alike_in: Mapping[str, float] | None = None,
-    in_campaign: bool = False,
+    **options: Any,
 ) -> Question:
     """Return a question that can be answered.
 
     Args:
         metric: as gates name it.
         higher_is_better: None: what everybody wants of this metric.
-        margin: ratio beyond which a difference matters, 0 ≤ margin < 1.
-        confidence: of all intervals together, 0.5 to MOST_CONFIDENCE.
-        warmup_steps: first steps of each run that are not looked at.
-        most_repeats: bound on the runs of each variant that are ever advised.
-        per_device: whether values are divided by the number of ranks.
         shown_by: metrics in which every variant must differ from the baseline.
         alike_in: metrics in which it must not → share by which runs of one repeat may differ.
-        in_campaign: whether a campaign asks (`Question.in_campaign`).
+        options: other fields of a question.
 
     Raises:
         Rejected: no such metric; nobody knows which way is better; a number out of its range.
     """
     for name in (metric, *shown_by, *(alike_in or {})):
-        _check_metric(name)
+        if metric_row(name) is None:
+            raise Rejected(f"there is no metric {name!r}; {hint(name, metric_names())}")
     if higher_is_better is None:
         higher_is_better = _HIGHER_IS_BETTER.get(metric)
     if higher_is_better is None:
         raise Rejected(f"which is better of {metric}? Say lower or higher (--lower, --higher)")
-    if not 0.0 <= margin < 1.0:
-        raise Rejected(f"margin: found {margin:g}; expected 0 to 1 (0.02 is 2 %)")
-    if not 0.5 <= confidence <= MOST_CONFIDENCE:
-        raise Rejected(
-            f"confidence: found {confidence!r}; expected 0.5 to {MOST_CONFIDENCE} (0.95 is 95 %)"
-        )
     _check_told(metric, shown_by, alike_in or {})
-    if warmup_steps < 0:
-        raise Rejected(f"warmup: found {warmup_steps}; expected a number of steps")
-    return Question(
+    asked = Question(
         metric=str(metric),
         higher_is_better=higher_is_better,
-        margin=margin,
-        confidence=confidence,
-        warmup_steps=warmup_steps,
-        most_repeats=most_repeats,
-        per_device=per_device,
         shown_by=tuple(map(str, shown_by)),
-        in_campaign=in_campaign,
         alike_in={str(name): share for name, share in (alike_in or {}).items()},
+        **options,
     )
-
-
-def _check_metric(name: str) -> None:
-    """Raise Rejected for a metric that there is not."""
-    if metric_row(name) is None:
-        raise Rejected(f"there is no metric {name!r}; {hint(name, metric_names())}")
+    if not 0.0 <= asked.margin < 1.0:
+        raise Rejected(f"margin: found {asked.margin:g}; expected 0 to 1 (0.02 is 2 %)")
+    if not 0.5 <= asked.confidence <= MOST_CONFIDENCE:
+        raise Rejected(
+            f"confidence: found {asked.confidence!r};"
+            f" expected 0.5 to {MOST_CONFIDENCE} (0.95 is 95 %)"
+        )
+    if asked.warmup_steps < 0:
+        raise Rejected(f"warmup: found {asked.warmup_steps}; expected a number of steps")
+    return asked
 
 
 def _check_told(metric: str, shown_by: Sequence[str], alike_in: Mapping[str, float]) -> None:

@@ -10,18 +10,18 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gonogo.contract.canonical import added, rounded
+from gonogo.contract.canonical import rounded
 from gonogo.contract.criterion import LEARNED, Metric
-from gonogo.contract.doubt import DoubtKind, Effect
+from gonogo.contract.doubt import Effect
 from gonogo.contract.facts import Facts, Measure, MeasureRow
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.rules import Rules
+from gonogo.judge.compare.paths import Ran, build_ran
 from gonogo.judge.compare.question import Question
-from gonogo.judge.compare.ran import Ran, build_ran
 from gonogo.judge.facts.measure import MAX_BLOCKS, PARTIAL_SHARE
 from gonogo.judge.facts.metrics import metric_row
-from gonogo.judge.words import sentence, sentences
+from gonogo.judge.words import sentence
 from gonogo.watch.mean import mean_of
 
 SMALLEST, LARGEST = 1e-100, 1e100
@@ -49,8 +49,6 @@ class Unit:
     ran: Ran = field(default_factory=Ran)
     shown: Mapping[str, float] = field(default_factory=dict)
     """Means of the other metrics that are asked for, as far as every rank tells them."""
-    made_twice: tuple[str, ...] = ()
-    """What its facts say of steps in whose place others were made, one sentence each."""
 
     def as_repeat(self, repeat: int | None) -> "Unit":
         """Return it under the number of its repeat."""
@@ -95,23 +93,20 @@ def build_unit(
     """
     measure = measures.get(question.metric)
     why = _unfit(facts, rules) or _began_late(rules, question)
-    why = why or _untold(measure, rules, question)
+    why = why or _unmeasured(measure, rules, question)
     if why is not None or measure is None:
         return NoUnit(name=name, why=why or "")
-    rows = [measure.ranks[str(rank)] for rank in rules.ranks()]
     more = 0 if warmed_steps is None else max(0, question.warmup_steps - warmed_steps)
-    known = metric_row(question.metric)
-    if more and known is not None and known.statistic is not None:
+    if more and _is_statistic(question.metric):
         why = f"its recorded facts hold {question.metric} with {more} steps of the warm-up"
         return NoUnit(name=name, why=why)
+    rows = [measure.ranks[str(rank)] for rank in rules.ranks()]
     series = [_series(row, more) for row in rows]
-    values = [_value(row, ours, question.metric) for row, ours in zip(rows, series, strict=True)]
-    told = [value for value in values if value is not None]
-    if len(told) < len(values):
+    value = _mean(rows, series, question.metric)
+    if value is None:
         return NoUnit(name=name, why=_too_short(question))
-    value = added(told) / len(told) if max(told) > LARGEST else math.fsum(told) / len(told)
     if question.per_device:
-        value /= len(told)
+        value /= len(rows)
     if not SMALLEST <= value <= LARGEST:
         return NoUnit(name=name, why=f"{question.metric} is {value:g}, of which no ratio is made")
     return Unit(
@@ -120,27 +115,23 @@ def build_unit(
         value=rounded(value),
         blocks=_over_ranks([ours.blocks for ours in series]),
         window=_later(measure.window, more, rows[0]),
-        samples=min(ours.samples for ours in series),
+        samples=min(sum(ours.weights) for ours in series),
         ran=build_ran(facts, rules, order),
-        made_twice=tuple(
-            sentences(row for row in facts.doubts if row.kind is DoubtKind.STEPS_REPEATED)
-        ),
         shown={
-            metric: mean
+            metric: rounded(mean)
             for metric in question.told
-            if metric in measures and (mean := _mean(measures[metric], rules, metric)) is not None
+            if metric in measures and (mean := _shown(measures[metric], rules, metric)) is not None
         },
     )
 
 
-def _mean(measure: Measure, rules: Rules, metric: str) -> float | None:
-    """Return a metric's mean over steps and ranks, None where a rank does not tell it all."""
+def _shown(measure: Measure, rules: Rules, metric: str) -> float | None:
+    """Return a metric's mean over steps and ranks; None if a rank does not report all of it."""
     rows = [measure.ranks.get(str(rank), MeasureRow()) for rank in rules.ranks()]
     if any(row.non_finite or row.samples < PARTIAL_SHARE * row.owed for row in rows):
         return None
-    told = [_value(row, _series(row, 0), metric) for row in rows]
-    known = [value for value in told if value is not None and abs(value) <= LARGEST]
-    return rounded(math.fsum(known) / len(known)) if known and len(known) == len(told) else None
+    mean = _mean(rows, [_series(row, 0) for row in rows], metric)
+    return mean if mean is not None and abs(mean) <= LARGEST else None
 
 
 def _unfit(facts: Facts, rules: Rules) -> str | None:
@@ -182,8 +173,8 @@ def _began_late(rules: Rules, question: Question) -> str | None:
     return f"it went on after step {rules.first_step - 1}, and {names[0]} is compared of all steps"
 
 
-def _untold(measure: Measure | None, rules: Rules, question: Question) -> str | None:
-    """Return what the run does not tell, or None when every rank tells the metric."""
+def _unmeasured(measure: Measure | None, rules: Rules, question: Question) -> str | None:
+    """Return what the run does not report; None if every rank reports the metric."""
     name = question.metric
     if rules.steps is None:
         return "nobody said how many steps it owes, so nobody knows that these are all"
@@ -218,13 +209,9 @@ class _Series:
     weights: tuple[int, ...]
     """Samples of each block: all alike but the last."""
 
-    @property
-    def samples(self) -> int:
-        return sum(self.weights)
-
 
 def _block_steps(samples: int) -> int:
-    """Return how many samples a block has, as `evidence.measure.block_means` divides them."""
+    """Return how many samples a block has, as `facts.measure.block_means` divides them."""
     return max(1, math.ceil(samples / MAX_BLOCKS))
 
 
@@ -236,21 +223,30 @@ def _series(row: MeasureRow, more: int) -> _Series:
     return _Series(blocks=tuple(row.blocks[gone:]), weights=tuple(weights[gone:]))
 
 
-def _value(row: MeasureRow, series: _Series, metric: str) -> float | None:
-    """Return one number of a rank's samples, None where none are left after the warm-up.
+def _is_statistic(metric: str) -> bool:
+    """Say whether a metric is one number of a run, and no mean over its steps."""
+    known = metric_row(metric)
+    return known is not None and known.statistic is not None
+
+
+def _mean(rows: Sequence[MeasureRow], series: Sequence[_Series], metric: str) -> float | None:
+    """Return a metric's mean over steps and ranks; None if no step is left after the warm-up.
 
     Speeds are averaged harmonically, so that a slow block weighs what it cost in time.
     """
-    known = metric_row(metric)
-    if known is not None and known.statistic is not None:
-        return row.value
-    if not series.blocks:
-        return None
-    largest = max(series.blocks, key=abs)
-    if abs(largest) > LARGEST:
-        return largest  # which is no unit, and whose sum no double holds
+    if _is_statistic(metric):
+        values = [row.value for row in rows if row.value is not None]
+    else:
+        values = [_mean_of(ours, metric) for ours in series if ours.blocks]
+    return mean_of(values) if len(values) == len(rows) else None
+
+
+def _mean_of(series: _Series, metric: str) -> float:
     if metric == Metric.TOKS_PER_S and min(series.blocks) > 0.0:
         return statistics.harmonic_mean(series.blocks, weights=series.weights)
+    largest = max(map(abs, series.blocks))
+    if largest > LARGEST:
+        return largest  # no ratio is made of it, and a double may not hold the sum
     return statistics.fmean(series.blocks, weights=series.weights)
 
 

@@ -5,7 +5,6 @@ plan's `approve_expires_s`: silence is no consent. Pure: when it was asked and w
 now go in, so that what was recorded is judged again.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
@@ -92,9 +91,3 @@ def recorded_rules(condition: Condition, rule: ApprovalRule) -> dict[str, Any]:
 def recorded_facts(condition: Condition, measure: ApprovalMeasure) -> dict[str, Any]:
     """Return what a decision about an approval holds as its facts."""
     return {"approvals": {condition.id: measure.model_dump(mode="json")}}
-
-
-def table_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the rows about approvals in recorded rules or facts; none where there are none."""
-    rows = document.get("approvals", {})
-    return rows if isinstance(rows, Mapping) else {}

@@ -22,8 +22,8 @@ from gonogo.judge.compare.campaign import (
     planned_runs,
     question_of,
 )
+from gonogo.judge.compare.paths import Ran
 from gonogo.judge.compare.question import ask
-from gonogo.judge.compare.ran import Ran
 from gonogo.judge.compare.unit import NoUnit, Unit
 from tests.judge.compare.units import ran, unit
 

@@ -15,8 +15,8 @@ from gonogo.contract.canonical import digest
 from gonogo.contract.comparison import Answer, Basis, Comparison, PathEvidence, Result
 from gonogo.contract.errors import Rejected
 from gonogo.judge.compare.compare import compare
+from gonogo.judge.compare.paths import Ran
 from gonogo.judge.compare.question import Question, ask
-from gonogo.judge.compare.ran import Ran
 from gonogo.judge.compare.unit import NoUnit, Unit
 from tests.judge.compare.units import blocks, ran, runs, single, unit
 
@@ -100,7 +100,6 @@ def test_only_repeats_that_match_are_paired() -> None:
     base, mine = runs("a", [100, 101, 99, 100]), runs("b", [110, 111, 109], batch=8)
     found = compare({"a": base, "b": mine}, QUESTION)
     assert found.variants[1].basis is Basis.PAIRED_RUNS
-    assert "runs of a and b without a partner of their repeat: 1" in found.notes
     apart = [row.as_repeat(row.repeat + 10 if row.repeat else None) for row in mine]
     assert compare({"a": base, "b": apart}, QUESTION).variants[1].basis is Basis.RUNS
 
@@ -240,17 +239,6 @@ def test_where_no_order_is_at_hand_another_configuration_is_another_seed() -> No
     assert compare({"a": by_rules(*"111"), "b": mine}, ask("loss")).winner is None
 
 
-@pytest.mark.parametrize(("metric", "noted"), [("loss", True), ("toks_per_s", False)])
-def test_of_what_is_learnt_it_is_noted_which_steps_were_made_in_place_of_others(
-    metric: str, noted: bool
-) -> None:
-    """Whoever goes back to a checkpoint until the loss is low has the lowest."""
-    base, mine = runs("a", [100, 101, 99]), runs("b", [50, 51, 49], batch=8)
-    mine[1] = replace(mine[1], made_twice=("gone back: from step 9 to step 5 of 12",))
-    notes = compare({"a": base, "b": mine}, ask(metric)).notes
-    assert ("b2: gone back: from step 9 to step 5 of 12" in notes) is noted
-
-
 def test_repeats_that_are_the_same_to_the_last_digit_are_none() -> None:
     found = of_two([5.0, 5.0, 5.0], [4.0, 4.0, 4.0], ask("loss"))
     assert found.result is Result.INCONCLUSIVE
@@ -344,12 +332,6 @@ def test_without_every_order_the_digests_stand_for_the_configuration() -> None:
         {"a": [unit("a1", 1.0, ran=known)], "b": [unit("b1", 1.0, ran=by_rules)]}, QUESTION
     )
     assert [row.path for row in found.paths] == ["config_digest"]
-
-
-def test_runs_of_one_variant_that_differ_are_named() -> None:
-    rows = [unit("b1", 1.0, ran=ran(batch=8)), unit("b2", 1.1, ran=ran(batch=16))]
-    found = compare({"a": runs("a", [1.0, 1.1]), "b": rows}, QUESTION)
-    assert "the runs of b differ among themselves: train.batch.global_seqs" in found.notes
 
 
 # ---- what holds of any runs ----------------------------------------------------------------------

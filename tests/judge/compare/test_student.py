@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.judge.compare.student import incomplete_beta, t_quantile, t_tail
+from gonogo.judge.compare.interval import incomplete_beta, t_quantile, t_tail
 
 TABLE = [
     (0.975, 1, 12.7062047),

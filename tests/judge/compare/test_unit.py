@@ -11,13 +11,12 @@ from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.judge.compare.paths import build_ran
 from gonogo.judge.compare.question import Question, ask
-from gonogo.judge.compare.ran import build_ran
 from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.measure import block_means, build_measure
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.words import sentence
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import exit_record, finding, record_of, with_gate
 
@@ -48,16 +47,6 @@ def test_a_healthy_run_brings_its_blocks_after_the_warm_up() -> None:
     assert (unit.window, unit.samples, len(unit.blocks)) == ("3..12", 10, 10)
     assert unit.value == pytest.approx(sum(unit.blocks) / 10)
     assert unit.run == f"{ORDER.run}/1"
-
-
-def test_a_unit_tells_which_steps_were_made_in_place_of_others() -> None:
-    doubt = Doubt(kind=DoubtKind.STEPS_REPEATED, rank=0, expected=12, found=[9])
-    facts = FACTS.model_copy(update={"doubts": [*FACTS.doubts, doubt]})
-    measures = {"loss": build_measure(LOSS.criteria()[0], record_of().ranks, RULES)}
-    for seen, said in ((FACTS, ()), (facts, (sentence(doubt),))):
-        unit = build_unit("r", seen, RULES, measures, LOSS)
-        assert isinstance(unit, Unit)
-        assert unit.made_twice == said
 
 
 @pytest.mark.parametrize(

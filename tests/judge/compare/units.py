@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gonogo.judge.compare.ran import Ran
+from gonogo.judge.compare.paths import Ran
 from gonogo.judge.compare.unit import Unit
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from pydantic import ValidationError
 
@@ -22,10 +20,8 @@ from gonogo.judge.gate.approval import (
 )
 from gonogo.judge.gate.conditions import conditions_of, experiment_verdict, missed, open_for
 from gonogo.ledger.recorded import RecordedDecision
-from gonogo.ledger.replay import replay_decision
 from gonogo.ledger.seal import Place, append, settled
 from tests.judge.course.test_decide import attempt, plan_with
-from tests.ledger.chains import resealed
 
 ASKED = approval_condition("smoke", "extended")
 RULE = ApprovalRule(expires_s=60.0)
@@ -83,45 +79,6 @@ def recorded(
     )
     place = Place(id="dec_1", experiment="exp_1", phase="smoke", run="run_1", at="-")
     return append(entry, place, None)
-
-
-@pytest.mark.parametrize(
-    ("state", "waited_s", "equal"),
-    [
-        (ConditionState.MET, 10.0, True),
-        (ConditionState.MET, 60.0, False),
-        (ConditionState.MISSED, 60.0, True),
-        (ConditionState.MISSED, 10.0, False),
-    ],
-    ids=["in time", "given too late", "expired", "called expired too early"],
-)
-def test_how_it_ended_replays_from_what_the_clock_said(
-    state: ConditionState, waited_s: float, equal: bool
-) -> None:
-    found = replay_decision(recorded(state, waited_s))
-    assert found.equal is equal, found.text
-    if equal:
-        assert "decision" in found.checked
-        word = any("the word of a person" in text for text in found.not_verified)
-        assert word is (state is ConditionState.MET)
-    else:
-        assert found.path == "conditions"
-
-
-def test_an_approval_that_a_plan_lets_be_given_at_infinity_replays() -> None:
-    """`approve_expires_s: .inf` is "Infinity" in the document."""
-    found = replay_decision(recorded(ConditionState.MET, rule=ApprovalRule(expires_s=math.inf)))
-    assert found.equal, found.text
-
-
-def test_a_clock_that_was_changed_by_hand_is_named() -> None:
-    made = recorded(ConditionState.MISSED, 61.0)
-    facts = {"approvals": {ASKED.id: {"asked_at": 1_700_000_000.5, "at": 1_700_000_099.5}}}
-    found = replay_decision(resealed(made, facts=facts))
-    assert (found.equal, found.path) == (False, "criteria.0.evidence")
-    torn = replay_decision(resealed(made, facts={"approvals": {ASKED.id: None}}))
-    assert not torn.equal
-    assert f"facts.approvals.{ASKED.id}" in torn.text
 
 
 def decision(state: ConditionState) -> Decision:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.decision import Condition, Decision
+from gonogo.contract.decision import Decision
 from gonogo.contract.facts import Confirmation, Facts, History
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
@@ -23,9 +23,8 @@ from gonogo.judge.gate.history import with_history
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.settling import own_criterion
 from gonogo.judge.gate.verdict import judge
-from gonogo.ledger.conditions import check_settled, facts_of, rules_of
-from gonogo.ledger.rejudge import judge_again
-from gonogo.ledger.seal import Place, append, judged, settled
+from gonogo.ledger.replay import judge_again
+from gonogo.ledger.seal import Place, append, judged
 from tests.data.make_runs import STEPS, healthy_ranks, order_of
 from tests.judge.gate.test_built_in import say
 from tests.judge.runs import exit_record, finding, record_of
@@ -79,31 +78,6 @@ def test_a_drift_is_met_by_a_run_of_the_frozen_code_alone(sha: str | None, met: 
     rules, facts = ran(drifting("extended"), sha, waiting)
     found = settle(waiting, facts, rules)
     assert [condition.state for condition, _ in found] == (["met"] if met else [])
-
-
-def test_what_meets_a_drift_is_recorded_and_judged_again() -> None:
-    waiting = open_for(drifted(), "extended")
-    rules, facts = ran(drifting("extended"), OLD, waiting)
-    ((condition, result),) = settle(waiting, facts, rules)
-    recorded = recorded_as(condition, result, rules, facts)
-    checked: list[str] = []
-    assert check_settled(recorded, checked, said := []) is None
-    assert (checked, said) == (["decision"], [])
-    measure = recorded["facts"]["measures"][condition.id]
-    for row in measure["ranks"].values():
-        row |= {"value": 1.0, "low": 1.0, "high": 1.0}
-    difference = check_settled(recorded, [], [])
-    assert difference is not None
-    assert difference.path == "conditions"
-
-
-def recorded_as(condition: Condition, result: Any, rules: Rules, facts: Facts) -> dict[str, Any]:
-    entry = settled(
-        [condition], None, criteria=[result], rules=rules_of([condition], rules),
-        facts=facts_of([condition], facts),
-    )  # fmt: skip
-    place = Place(id="dec_2", seq=2, experiment="exp_1", phase="extended", run="run_2", at="-")
-    return dict(append(entry, place, None).document)
 
 
 def unreproduced(failed: int = 1, step: int | None = 7) -> Decision:

@@ -15,7 +15,7 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.rundir import load_all_lines
 from gonogo.supervise.processes import find_process, send_signal
-from gonogo.watch.registry import versions
+from gonogo.watch.registry import detector_names
 from tests.supervise.runs import WATCH, NewRun, SupervisedRun, wait_until
 
 SHORT = {**WATCH, "imbalance": {"over_s": 1}}
@@ -44,7 +44,10 @@ def script(path: Path, *rows: dict[str, Any]) -> dict[str, str]:
 @pytest.mark.long
 def test_an_xid_ends_the_run_as_hardware_of_its_rank(new_run: NewRun) -> None:
     run = new_run(
-        fault="xid:code=79,rank=1,step=12", allow_faults=True, detectors=versions(), steps=2000
+        fault="xid:code=79,rank=1,step=12",
+        allow_faults=True,
+        detectors=detector_names(),
+        steps=2000,
     )
     record = run.wait_for_exit()
     (halt,) = run.halts()

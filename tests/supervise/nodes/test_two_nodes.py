@@ -18,7 +18,7 @@ from gonogo.supervise.launch.place import Place
 from gonogo.supervise.node_record import alive_path, gone_path, meet_path, watch_path
 from gonogo.supervise.processes import ProcessRef, load_stat, send_signal
 from gonogo.supervise.rank_record import load_rank_record
-from gonogo.watch.registry import versions
+from gonogo.watch.registry import detector_names
 from tests.supervise.nodes.cluster import ClusterRun, NewCluster
 from tests.supervise.runs import wait_until
 
@@ -103,7 +103,7 @@ def test_device_of_another_node_that_fails_ends_the_run_by_its_rank(
     new_cluster: NewCluster,
 ) -> None:
     fault = "xid:code=79,rank=1,step=8"
-    run = new_cluster(fault=fault, steps=4000, allow_faults=True, detectors=versions())
+    run = new_cluster(fault=fault, steps=4000, allow_faults=True, detectors=detector_names())
     record = run.wait_for_all()
     assert (record.reason, record.ended_by) == (OutcomeCode.HARDWARE, Actor.WATCHDOG), record.text
     finding = run.halts()[0]

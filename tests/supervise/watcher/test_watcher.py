@@ -26,7 +26,7 @@ from gonogo.supervise.watcher.recording import WATCHED_NAME
 from gonogo.supervise.watcher.shipping import Offline
 from gonogo.supervise.watcher.watcher import Watcher
 from gonogo.watch import refold
-from gonogo.watch.registry import versions
+from gonogo.watch.registry import detector_names
 from tests.supervise.runs import ROOT, NewRun, SupervisedRun, wait_until
 
 
@@ -98,7 +98,7 @@ def test_a_watcher_reads_nothing_of_its_release_once_it_watches(
     new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be replaced under a run, or removed: a look that needs it would lose its lines."""
-    run = new_run(steps=40, detectors=versions())
+    run = new_run(steps=40, detectors=detector_names())
     run.wait_for_exit()
     wait_until((run.path / WATCHED_NAME).exists, "the end of the watch")
     run.dir.watch.unlink()
