@@ -1,81 +1,84 @@
-"""One rank's heartbeats folded, line by line: a boot, a step that advances, a line come late."""
+"""Move a rank on by one line: another boot, another step, another section, a line that came late.
+
+The watcher's clock measures deadlines. The rank's own clock measures what sections and steps took.
+"""
 
 import math
-from operator import attrgetter
 
-from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Heartbeat, Msg
+from gonogo.contract.heartbeat import (
+    COMPUTE_SECTIONS,
+    NON_TRAINING_SECTIONS,
+    Heartbeat,
+    Msg,
+    Section,
+)
 from gonogo.timeline.lines import Arrival
-from gonogo.timeline.place import place, sections_before, start_late
-from gonogo.timeline.rank import SECTION_SAMPLES, RankStream
+from gonogo.timeline.rank import NAMED_SECTIONS, SECTION_SAMPLES, RankStream
 
 STEP_COUNTS = 64
 """Steps whose sections and collectives are kept."""
+MOST_PLACES = 16
+MOST_LEFT = 256
+"""A run may evaluate on many data sets, one after the other, at one step."""
 _MOVES_STEP = frozenset({Msg.STEP_START, Msg.STEP_END})
 """Messages whose step may not run backwards; a thread's `alive` line may lag by one."""
 _FOLLOWS_STEP = frozenset({Msg.STEP_START, Msg.PROGRESS})
 """Messages of a step that only come when the one before is over."""
+_PAUSES = frozenset({Msg.CHECKPOINT, Msg.EVAL})
+_KEPT = frozenset({Msg.PROGRESS, Msg.DONE, Msg.HALT_SEEN, Msg.CHECKPOINT})
 _BOOT, _STEP_START, _STEP_END, _PROGRESS = Msg.BOOT, Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS
-_DONE, _HALT_SEEN, _CHECKPOINT = Msg.DONE, Msg.HALT_SEEN, Msg.CHECKPOINT
+_DONE, _HALT_SEEN = Msg.DONE, Msg.HALT_SEEN
 _LATE = Arrival.LATE
-"""Names of our own: to ask an enum for a member is dear where it is done of each line."""
-_NUMBERS = attrgetter("loss", "grad_norm", "toks_per_s", "tokens")
+"""Local names: looking up a member of an enum costs too much for each line."""
 
 
 def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -> RankStream:
-    """Return the stream after one line, received at `mono`: the same one, or a restarted rank's."""
+    """Return the stream after a line received at `mono`: the same one, or a restarted rank's."""
     if arrival is _LATE:
-        _time_late(stream, beat)
-        if beat.step == stream.step:
-            if beat.msg == _STEP_START:
-                start_late(stream, beat.section_seq)
-            if not stream.ends_steps and beat.msg in _FOLLOWS_STEP:
-                _end_before(stream, beat)
-        return stream
-    if beat.boot != stream.boot:
-        booted = _booted(stream.rank, beat, mono)
-        return booted if stream.boot is None else _follow(booted, stream, beat, mono)
-    if beat.step < stream.step:
-        if beat.msg in _MOVES_STEP:
-            stream.backwards = beat.step
-        elif beat.msg == _DONE:
-            stream.done, stream.done_mono = True, mono  # the step that it had opened is not to come
-        elif beat.msg == _PROGRESS and _is_news(stream, beat):
-            _end_after(stream, beat)
-            _remember(stream, beat, mono)  # numbers that it reads while the next step goes on
-        stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
-        return stream
-    _advance(stream, beat, mono)
+        _absorb_late(stream, beat)
+    elif beat.boot != stream.boot:
+        return _booted(stream, beat, mono)
+    elif beat.step < stream.step:
+        _absorb_earlier(stream, beat, mono)
+    else:
+        _advance(stream, beat, mono)
     return stream
 
 
-def _follow(booted: RankStream, before: RankStream, beat: Heartbeat, mono: float) -> RankStream:
-    """Return the stream of a boot, with what it takes over from the one before."""
-    gained = before.completed > before.top_step
-    booted.first_s, booted.evaluated_s = before.first_s, before.evaluated_s
-    booted.left_mono, booted.left_step = mono, before.step
-    booted.named = before.named
-    booted.another = before.done and beat.step == 0 < before.completed
-    if not booted.another:
-        booted.top_step = max(before.top_step, before.completed)
-        trained_nothing = before.done and before.completed == 0  # an evaluation has not failed
-        if not gained:
-            booted.idle_boots = before.idle_boots + (not trained_nothing)
-            booted.idle_s = before.idle_s + _trained_s(before)
-    return booted
+def _absorb_late(stream: RankStream, beat: Heartbeat) -> None:
+    """Take a line that fills a hole: it may end its step, and moves nothing else."""
+    if _ends_step(stream, beat):
+        pace = stream.pace
+        in_order = pace.last_mono < beat.mono <= stream.own_mono and not pace.excluded_s
+        _end_step(stream, beat.step, beat.mono, timed=in_order)
+    elif beat.step == stream.step:
+        if beat.msg == _STEP_START:
+            stream.step_section_seq = beat.section_seq
+        _end_step_before(stream, beat)
 
 
-def _trained_s(stream: RankStream) -> float:
-    """Return for how long a boot has ended steps, on the rank's own clock."""
-    ended = stream.pace.last_mono - stream.first_began if stream.completed_steps else 0.0
-    return max(0.0, ended)
+def _absorb_earlier(stream: RankStream, beat: Heartbeat, mono: float) -> None:
+    """Take a line of an earlier step: numbers that come late, or a step that runs backwards."""
+    progress = stream.progress
+    if beat.msg in _MOVES_STEP:
+        stream.backwards = beat.step
+    elif beat.msg == _DONE:
+        stream.done, stream.done_mono = True, mono
+    elif beat.msg == _PROGRESS and (progress is None or progress.step < beat.step):
+        tells_ends = stream.labelled and (stream.ends_steps or stream.opened > 0)
+        if beat.step > stream.completed and not tells_ends:
+            _end_step(stream, beat.step, beat.mono)
+        stream.progress = beat
+        _keep_numbers(stream, beat)
+    stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
 
 
-def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
-    """Return a stream that begins with this line."""
+def _booted(before: RankStream, beat: Heartbeat, mono: float) -> RankStream:
+    """Return the stream of a boot that begins with this line."""
     opens_step = beat.msg == _STEP_START
-    before = beat.step - 1 if opens_step and beat.step else beat.step
-    return RankStream(
-        rank=rank,
+    completed = beat.step - 1 if opens_step and beat.step else beat.step
+    stream = RankStream(
+        rank=before.rank,
         boot=beat.boot,
         pid=beat.pid,
         msg=beat.msg,
@@ -86,7 +89,8 @@ def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
         own_mono=beat.mono,
         first_began=beat.mono,
         step=beat.step,
-        from_step=before,
+        from_step=completed,
+        completed=completed,
         section=beat.section,
         section_seq=beat.section_seq,
         section_mono=mono,
@@ -94,96 +98,138 @@ def _booted(rank: int, beat: Heartbeat, mono: float) -> RankStream:
         collective_seq=beat.collective_seq or 0,
         tells_collectives=beat.collective_seq is not None,
         labelled=beat.section is not None or beat.section_seq > 0,
-        computes=_names_compute(beat),
         places=() if beat.section is None else (beat.section,),
         advanced_mono=mono,
         advanced_ts=beat.ts,
         started_mono=mono if opens_step else None,
-        completed=before,
         done=beat.msg == _DONE,
         done_mono=mono,
         loss=beat.loss,
         grad_norm=beat.grad_norm,
         progress=beat if beat.msg == _PROGRESS else None,
     )
+    if before.boot is not None:
+        _continue(stream, before, mono)
+    return stream
+
+
+def _continue(stream: RankStream, before: RankStream, mono: float) -> None:
+    """Let a boot take over what counts for all boots of its training."""
+    stream.first_s, stream.evaluated_s = before.first_s, before.evaluated_s
+    stream.left_mono, stream.left_step = mono, before.step
+    stream.another = before.done and stream.step == 0 < before.completed
+    if stream.another:
+        return
+    stream.top_step = max(before.top_step, before.completed)
+    if before.completed <= before.top_step:
+        only_evaluated = before.done and before.completed == 0
+        trained_s = before.pace.last_mono - before.first_began if before.completed_steps else 0.0
+        stream.idle_boots = before.idle_boots + (not only_evaluated)
+        stream.idle_s = before.idle_s + max(0.0, trained_s)
 
 
 def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     """Move the stream on by a line of the same boot, in order."""
-    msg, step, section_seq, own_mono = beat.msg, beat.step, beat.section_seq, beat.mono
-    if not (stream.labelled and stream.computes and stream.ends_steps):
+    msg, step, own_mono = beat.msg, beat.step, beat.mono
+    if not (stream.labelled and stream.ends_steps):
         _learn(stream, beat)
-    ends = step > stream.completed and _ends_step(msg, stream.labelled)
-    steps_on = step > stream.step
-    starts = msg == _STEP_START
-    if not stream.ends_steps and msg in _FOLLOWS_STEP:
-        _end_before(stream, beat)
-    if steps_on or starts:  # a step may start anew, after an evaluation that fell into it
-        before = sections_before(stream, section_seq, steps_on=steps_on)
-        stream.step_section_seq = before if starts else stream.section_seq
-        stream.paused_seq = None
-        stream.opened = step if starts else 0
-        stream.between_s = _since_step_end_s(stream, beat) if starts else 0.0
-    place(stream, beat, mono, resets=ends or steps_on)
+    if not stream.ends_steps:
+        _end_step_before(stream, beat)
+    ends, steps_on = _ends_step(stream, beat), step > stream.step
+    if steps_on or msg == _STEP_START:  # a step may start again, after an evaluation within it
+        _open_step(stream, beat)
+    _place(stream, beat, mono, resets=ends or steps_on)
     stream.step = step
     if stream.started_mono is None and step > stream.from_step:
         stream.started_mono = mono
-        if not ends:  # the end may be all that is told of it
+        if not ends:  # its end may be the only line of the step
             stream.first_began = own_mono
-    ts = beat.ts
     if steps_on or ends:
-        stream.advanced_mono = mono
-        stream.advanced_ts = ts
+        stream.advanced_mono, stream.advanced_ts = mono, beat.ts
     stream.pid, stream.msg, stream.own_mono = beat.pid, msg, own_mono
-    stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, ts, beat.seq
+    stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
     collective_seq = beat.collective_seq
     if collective_seq is not None:
         stream.tells_collectives = True
         stream.collective_seq = max(stream.collective_seq, collective_seq)
     if ends:
-        _end_step(stream, beat)
+        _end_step(stream, step, own_mono)
         _count_step(stream, beat)
-    _remember(stream, beat, mono)
+    if msg in _KEPT:
+        _keep(stream, beat, mono)
+    _keep_numbers(stream, beat)
 
 
-def _since_step_end_s(stream: RankStream, beat: Heartbeat) -> float:
-    """Return how long ago the step before ended that this line follows; 0.0 where none did."""
-    pace = stream.pace
-    if pace.last_step != beat.step - 1:
-        return 0.0
-    return max(0.0, beat.mono - pace.last_mono - pace.excluded_s)
+def _open_step(stream: RankStream, beat: Heartbeat) -> None:
+    """Begin the step of a line; one that starts again within the step begins no counts."""
+    starts, pace = beat.msg == _STEP_START, stream.pace
+    follows = starts and pace.last_step == beat.step - 1
+    since_s = beat.mono - pace.last_mono - pace.excluded_s if follows else 0.0
+    stream.between_s = max(0.0, since_s)
+    stream.step_section_seq = beat.section_seq if starts else stream.section_seq
+    stream.opened = beat.step if starts and beat.step > stream.step else 0
+
+
+def _keep(stream: RankStream, beat: Heartbeat, mono: float) -> None:
+    """Keep what a message shows besides the place of the rank."""
+    msg = beat.msg
+    if msg == _PROGRESS:
+        stream.progress = beat
+    elif msg == _DONE:
+        stream.done, stream.done_mono = True, mono
+    elif msg == _HALT_SEEN:
+        stream.halt_seen = True
+    elif 0.0 < (beat.dt or 0.0) < math.inf:
+        stream.saved_s = (*stream.saved_s[1 - SECTION_SAMPLES :], beat.dt or 0.0)
 
 
 def _learn(stream: RankStream, beat: Heartbeat) -> None:
-    """Learn what the rank tells at all (sections, computing, ends of steps), and where it begins.
+    """Learn which lines the rank writes at all, and the step that it resumes from.
 
-    One that has loaded a checkpoint of its own says so in a second `boot` line: the step that it
-    had begun by then never ends, and was not its first.
+    A rank that has loaded a checkpoint of its own writes a second `boot` line. The step that it
+    began before that line never ends.
     """
     stream.labelled = stream.labelled or beat.section is not None or beat.section_seq > 0
-    stream.computes = stream.computes or _names_compute(beat)
     stream.ends_steps = stream.ends_steps or beat.msg == _STEP_END
     if beat.msg == _BOOT and beat.step > stream.step and not stream.completed_steps:
         stream.from_step = stream.completed = beat.step
         stream.started_mono = None
 
 
-def _end_step(stream: RankStream, beat: Heartbeat) -> None:
-    """Let a line end its step."""
+def _ends_step(stream: RankStream, beat: Heartbeat) -> bool:
+    """Whether the line ends its step; `progress` does if the rank names no sections."""
+    if beat.msg != _STEP_END and (beat.msg != _PROGRESS or stream.labelled):
+        return False
+    return beat.step > stream.completed
+
+
+def _end_step(stream: RankStream, step: int, own_mono: float, *, timed: bool = True) -> None:
+    """Let a step end; `timed` if the clock of its end is known to be in order."""
     if not stream.completed_steps:
-        _time_first(stream, beat)
-    stream.completed = beat.step
+        stream.first_s = max(stream.first_s, own_mono - stream.first_began)
+    stream.completed = step
     stream.completed_steps += 1
-    stream.pace.end(beat.step, beat.mono)
+    if timed:
+        stream.pace.end(step, own_mono)
 
 
-def _time_first(stream: RankStream, beat: Heartbeat) -> None:
-    """Keep how long the first step took."""
-    stream.first_s = max(stream.first_s, beat.mono - stream.first_began)
+def _end_step_before(stream: RankStream, beat: Heartbeat) -> None:
+    """Let a line end the step before its own, if the rank never writes `step_end`.
+
+    The first step that a process opens ends none: a resumed rank may have said step 0 until then.
+    """
+    before = beat.step - 1
+    follows = beat.msg in _FOLLOWS_STEP and stream.labelled and not stream.ends_steps
+    if not follows or before <= stream.completed:
+        return
+    if stream.started_mono is None:
+        stream.from_step = stream.completed = before
+    else:
+        _end_step(stream, before, beat.mono)
 
 
 def _count_step(stream: RankStream, beat: Heartbeat) -> None:
-    """Keep how many sections and collectives a step had: ranks may differ in that, and be well."""
+    """Keep the sections and collectives of a step, which may differ between healthy ranks."""
     step, before = stream.ended_at
     collectives = -1
     if beat.collective_seq is not None:
@@ -196,95 +242,84 @@ def _count_step(stream: RankStream, beat: Heartbeat) -> None:
         stream.step_counts = (*kept, (beat.step, sections, collectives))
 
 
-def _end_before(stream: RankStream, beat: Heartbeat) -> None:
-    """Let the start of a step, or its progress, end the one before, where no `step_end` is said.
-
-    Its section line may have named the new step already. The first step that a process opens ends
-    none: one that resumes may have said step 0 until then.
-    """
-    if stream.labelled and beat.step - 1 > stream.completed:
-        stream.completed = beat.step - 1
-        if stream.started_mono is None:
-            stream.from_step = stream.completed
-            return
-        if not stream.completed_steps:
-            _time_first(stream, beat)
-        stream.completed_steps += 1
-        stream.pace.end(beat.step - 1, beat.mono)
+def _keep_numbers(stream: RankStream, beat: Heartbeat) -> None:
+    if beat.loss is not None:
+        stream.loss = beat.loss
+    if beat.grad_norm is not None:
+        stream.grad_norm = beat.grad_norm
+    if beat.toks_per_s is not None:
+        stream.toks_per_s = beat.toks_per_s
+    if beat.tokens is not None:
+        stream.tokens, stream.tokens_step = beat.tokens, beat.step
 
 
-def _end_after(stream: RankStream, beat: Heartbeat) -> None:
-    """Let numbers end their step that come while the next one goes on, where nothing else does.
+def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) -> None:
+    """Move section and its clocks; `resets` begins the count of computing again."""
+    section, before = beat.section, stream.section
+    moved = beat.section_seq != stream.section_seq or section != before
+    own_mono, since_s = beat.mono, beat.mono - stream.own_mono
+    tail_s = own_tail_s = 0.0
+    """Of the seconds since the line before: those that belong to the section of this line."""
+    if moved and beat.section_age_s is not None and math.isfinite(beat.section_age_s):
+        tail_s = max(0.0, min(beat.section_age_s, mono - stream.heard_mono))
+        own_tail_s = max(0.0, min(beat.section_age_s, since_s))
+    if resets:
+        stream.compute_s = 0.0
+    else:
+        computes_s = tail_s if section in COMPUTE_SECTIONS else 0.0
+        stream.compute_s = stream.computed_s(mono - tail_s) + computes_s
+    if before in NON_TRAINING_SECTIONS or section in NON_TRAINING_SECTIONS or beat.msg in _PAUSES:
+        _exclude(stream, beat, max(0.0, since_s - own_tail_s), own_tail_s)
+    if stream.labelled:
+        _set_apart(stream, section, max(0.0, since_s - own_tail_s), own_tail_s)
+        if resets and (beat.msg == _STEP_END or not stream.ends_steps):
+            stream.longest_apart_s = max(stream.longest_apart_s, stream.apart_s)
+            stream.apart_s = 0.0
+    if moved:
+        _move(stream, beat, mono - tail_s, own_mono - own_tail_s)
 
-    Nobody knows when those ended that are told together: each of them is less late than the last.
-    """
-    before, stream.late_by = stream.late_by, stream.step - beat.step
-    if beat.step <= stream.completed or (stream.labelled and stream.ends_steps):
-        return
-    if stream.labelled and stream.opened:
-        return  # the start of the next one has
-    if stream.completed_steps and stream.late_by != before:
-        return
+
+def _set_apart(stream: RankStream, section: str | None, before_s: float, tail_s: float) -> None:
+    """Count the seconds in no section, or in an unknown one, before a line and up to it."""
+    if stream.section not in NAMED_SECTIONS:
+        stream.apart_s += before_s
+    if section not in NAMED_SECTIONS:
+        stream.apart_s += tail_s
+
+
+def _move(stream: RankStream, beat: Heartbeat, mono: float, own_mono: float) -> None:
+    """Let the rank enter the section of a line, at `mono` or `own_mono`."""
+    section = beat.section
+    if stream.section in NON_TRAINING_SECTIONS:
+        _leave_pause(stream, mono, own_mono)
+    if section is not None and section not in stream.places:
+        stream.places = (*stream.places[1 - MOST_PLACES :], section)
+    stream.section, stream.section_seq = section, beat.section_seq
+    stream.section_mono, stream.section_began = mono, own_mono
+
+
+def _leave_pause(stream: RankStream, mono: float, own_mono: float) -> None:
+    """Keep what a checkpoint or an evaluation took that ends now."""
+    section, took_s = str(stream.section), max(0.0, own_mono - stream.section_began)
+    stream.section_times = (*stream.section_times[1 - SECTION_SAMPLES :], (section, took_s))
+    if section == Section.EVAL:
+        stream.evaluated_s += took_s
+    left = stream.left if stream.left_step == stream.step else ()
+    stream.left = (*left[1 - MOST_LEFT :], section)
+    stream.left_mono, stream.left_step = mono, stream.step
     if not stream.completed_steps:
-        _time_first(stream, beat)
-    stream.completed = beat.step
-    stream.completed_steps += 1
-    stream.pace.end(beat.step, beat.mono)
+        stream.first_began = own_mono
 
 
-def _is_news(stream: RankStream, beat: Heartbeat) -> bool:
-    """Whether no numbers of this step or a later one have been told."""
-    return stream.progress is None or stream.progress.step < beat.step
+def _exclude(stream: RankStream, beat: Heartbeat, before_s: float, tail_s: float) -> None:
+    """Take the time since the line before out of the step time where the rank did not train.
 
-
-def _remember(stream: RankStream, beat: Heartbeat, mono: float) -> None:
-    """Keep what the line says besides its place."""
-    msg = beat.msg
-    if msg == _PROGRESS:
-        stream.progress = beat
-    elif msg == _DONE:
-        stream.done, stream.done_mono = True, mono
-    elif msg == _HALT_SEEN:
-        stream.halt_seen = True
-    elif msg == _CHECKPOINT and 0.0 < (beat.dt or 0.0) < math.inf:
-        stream.saved_s = (*stream.saved_s[1 - SECTION_SAMPLES :], beat.dt or 0.0)
-    loss, grad_norm, toks_per_s, tokens = _NUMBERS(beat)
-    if loss is not None:
-        stream.loss = loss
-    if grad_norm is not None:
-        stream.grad_norm = grad_norm
-    if toks_per_s is not None:
-        stream.toks_per_s = toks_per_s
-    if tokens is not None:
-        stream.tokens, stream.tokens_step = tokens, beat.step
-
-
-def _names_compute(beat: Heartbeat) -> bool:
-    """Whether the line says when the rank computes: where it is, or how long that took."""
-    times = beat.step_sections
-    told = times is not None and times.forward + times.backward + times.optimizer > 0.0
-    return told or beat.section in COMPUTE_SECTIONS
-
-
-def _ends_step(msg: str, labelled: bool) -> bool:
-    """Whether the line says that its step is over; a rank without labels may only say progress."""
-    return msg == _STEP_END or (msg == _PROGRESS and not labelled)
-
-
-def _time_late(stream: RankStream, beat: Heartbeat) -> None:
-    """Let a line that came out of order end its step, and tell when that was.
-
-    Not when, where time has been taken out since the step end before: it may belong to either step.
+    A checkpoint or eval line may report seconds (`dt`) that no section of that name has shown.
     """
-    if not _ends_step(beat.msg, stream.labelled):
-        return
-    if beat.step > stream.completed:
-        if not stream.completed_steps:
-            _time_first(stream, beat)
-        stream.completed = beat.step
-        stream.completed_steps += 1
-    pace = stream.pace
-    if pace.last_step is None or pace.excluded_s:
-        return
-    if beat.step > (pace.last_step or 0) and pace.last_mono < beat.mono <= stream.own_mono:
-        pace.end(beat.step, beat.mono)
+    if stream.section in NON_TRAINING_SECTIONS:
+        stream.pace.excluded_s += before_s
+    if beat.section in NON_TRAINING_SECTIONS:
+        stream.pace.excluded_s += tail_s
+    elif beat.msg in _PAUSES and all(name != beat.msg for name, _ in stream.section_times):
+        dt = beat.dt or 0.0
+        stream.pace.excluded_s += dt if 0.0 < dt < math.inf else 0.0

@@ -1,9 +1,8 @@
-"""Where is a rank, and since when? What its heartbeats have told, folded by `absorb`.
+"""The position of a rank: its step, its section, and since when. `advance.absorb` moves it.
 
-Two clocks, never mixed: deadlines count on the watcher's clock at receipt (`heard_mono`,
-`section_mono`, `compute_s`), step times on the rank's own (`pace`). Both count active time alone.
-Only an advancing step is progress; any other line says that the rank lives and in which section it
-is.
+Deadlines use the watcher's clock at receipt (`heard_mono`, `section_mono`, `compute_s`). Step times
+use the rank's own clock (`pace`). Both count active time only. Only an advancing step is progress.
+Any other line shows that the rank lives, and its section.
 """
 
 from dataclasses import dataclass, field
@@ -11,21 +10,17 @@ from dataclasses import dataclass, field
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Heartbeat, Section
 from gonogo.timeline.step_time import StepPace
 
-SECTION_SAMPLES, APART_SAMPLES = 32, 256
+SECTION_SAMPLES = 32
 NAMED_SECTIONS = frozenset(Section)
 
 
 @dataclass(slots=True, kw_only=True)
 class RankStream:
-    """What one rank's lines have told. Names in `_mono` are receipts on the watcher's clock."""
+    """What the lines of one rank show. Names in `_mono` are receipts on the watcher's clock."""
 
     rank: int
     step_section_seq: int = 0
-    """Section count at the start of the present step: sections that one rank enters alone
-    (a checkpoint, an evaluation) put it ahead of nobody in the steps that follow, nor in the one
-    that it opens anew after them."""
-    paused_seq: int | None = None
-    """Section count before the checkpoint or evaluation that it was in last in this step."""
+    """Section count at the start of the step; a checkpoint on one rank puts it ahead in none."""
     ends_steps: bool = False
     """Whether it has ever said `step_end`."""
     boot: str | None = None
@@ -55,8 +50,6 @@ class RankStream:
     section: str | None = None
     section_seq: int = 0
     section_mono: float = 0.0
-    named: tuple[str, ...] = ()
-    """Of data, checkpoint and evaluation those that it has named, in earlier boots too."""
     left_mono: float = 0.0
     """When it last left a checkpoint or an evaluation, for which its peers may have waited; or was
     started anew, which ends whatever they waited for."""
@@ -64,21 +57,12 @@ class RankStream:
     """The step at which it was in there."""
     left: tuple[str, ...] = ()
     """The checkpoints and evaluations that it has left at that step, in order; of more than
-    `sections.MOST_LEFT` the last."""
-    long_waits: tuple[tuple[int, float], ...] = ()
-    """Of both, of data, and of no section or one of a name of its own, the last that took longer
-    than `sections.LONG_WAIT_S`: step, and when it left."""
-    fed_mono: float = 0.0
-    """When it last came from its loader after longer than a median step: peers may have waited."""
-    fed_step: int = 0
-    """The step at which it was there."""
+    `advance.MOST_LEFT` the last."""
     collective_seq: int = 0
     tells_collectives: bool = False
     """Whether a line has told how many it has entered, none included."""
     labelled: bool = False
     """Whether this rank names its sections at all."""
-    computes: bool = False
-    """Whether it has ever named forward, backward or optimizer."""
     places: tuple[str, ...] = ()
     """Sections in which it has been, as its lines say; of more than `MOST_PLACES` the last."""
     advanced_mono: float = 0.0
@@ -95,8 +79,8 @@ class RankStream:
     pace: StepPace = field(default_factory=StepPace)
     apart_s: float = 0.0
     """Seconds in no section, or in one that nobody knows, of the open step, on its own clock."""
-    apart_times: tuple[float, ...] = ()
-    """The same of the last steps that ended."""
+    longest_apart_s: float = 0.0
+    """The most of that in a step that has ended."""
     first_began: float = 0.0
     """When the first step began, or the process where nothing tells that; its own clock."""
     first_s: float = 0.0
@@ -125,8 +109,6 @@ class RankStream:
     halt_seen: bool = False
     loss: float | None = None
     grad_norm: float | None = None
-    late_by: int = 0
-    """By how many steps the last numbers came late that did."""
     toks_per_s: float | None = None
     tokens: int | None = None
     tokens_step: int = 0

@@ -1,12 +1,12 @@
 """Which steps has every rank completed? Steps of single ranks, merged as they end.
 
-A step that not every rank ends (its line was lost) is passed over when a later one is whole. Where
-ranks do not wait for each other, and are far apart, a step is what the first of them says of it. A
-rank that names its sections ends a step with `step_end`, or, where it never says so, with the start
-of the next, or, where it tells no starts either, with the next one's `progress`; one that names
-none, with `progress`. Numbers that come after `step_end` belong to its step as well, so a step
-without any waits for what its rank says next; of a rank that has told some when later steps went on
-(it reads them from its device when that has the next ones) until as many later ones are over.
+A step that some rank never ends (its line was lost) is passed over when a later one is whole. A
+rank that names its sections ends a step with `step_end`. If it never writes that, the start or the
+progress of the next step ends it. A rank without sections ends a step with `progress`.
+
+Numbers that come after `step_end` belong to their step, too. So a step without numbers waits until
+the rank writes its next line of a later step. A rank that reads its numbers late may be `MOST_LATE`
+steps ahead.
 """
 
 from collections.abc import Mapping
@@ -21,13 +21,11 @@ from gonogo.timeline.step import RankStep, Step
 _BOOT, _DONE, _PROGRESS = Msg.BOOT, Msg.DONE, Msg.PROGRESS
 _STEP_START, _STEP_END = Msg.STEP_START, Msg.STEP_END
 _GOES_ON = frozenset({_STEP_START, _PROGRESS, _DONE})
-"""Lines that show that a step is over of which nothing but its progress was told."""
-_OVERTAKES = frozenset({_STEP_END, _PROGRESS, _DONE})
-"""Lines of a later step after which no number of the one before it is to come."""
+"""Lines that show that a step is over whose only line was its progress."""
 MOST_OPEN = 256
-"""Steps that wait for a rank; for the oldest nobody waits beyond that."""
+"""Steps that wait for a rank; beyond that the oldest waits no longer."""
 MOST_LATE = 16
-"""Steps that wait for their rank's numbers; what comes later still is of no step."""
+"""Steps that wait for their rank's numbers; later numbers belong to no step."""
 
 
 class Ranks(NamedTuple):
@@ -44,14 +42,11 @@ class Steps:
 
     waiting: dict[int, dict[int, RankStep]] = field(default_factory=dict)
     bare: dict[int, dict[int, RankStep]] = field(default_factory=dict)
-    """Rank → the steps that it has ended without telling a number of them, until it goes on; or
-    whose progress is all that it has told of them."""
+    """Rank → the steps that it has ended, but whose numbers or time may still come."""
     last: int = 0
     """Highest step that was whole, or that the first rank ended alone."""
-    given_up: int = 0
-    """Highest step for which nobody waits any longer."""
-    late: dict[int, int] = field(default_factory=dict)
-    """Rank → by how many steps it has told numbers late, at most `MOST_LATE`."""
+    late: set[int] = field(default_factory=set)
+    """Ranks that have written numbers of a step after they had begun the next one."""
 
     def take(self, beat: Heartbeat, stream: RankStream, ranks: Ranks, tick: Tick) -> list[Step]:
         """Take a line, after its stream did; return the steps that it makes whole."""
@@ -59,132 +54,110 @@ class Steps:
             self._forget(beat)
             return []
         if beat.step < stream.step and beat is stream.progress:
-            known, by = self.late.get(beat.rank, 0), _late_by(beat, stream)
-            self.late[beat.rank] = max(known, min(by, MOST_LATE))
-        made = self._complete(beat, stream, ranks, tick)
-        end = _end_of(beat, stream)
-        if end is None or end.boot != stream.boot or end.step <= self.last:
-            return made
-        row = _rank_step(end, stream)
-        if row.progress is None or (end.msg == _PROGRESS and stream.labelled):
-            self._keep(row)
-            return made
-        before = self.bare.pop(beat.rank, {})
-        for number, earlier in sorted(before.items()):
-            if number < end.step and earlier.boot == row.boot:
-                made += self._add(_timed(earlier, stream), stream, ranks, tick)
-        return [*made, *self._add(row, stream, ranks, tick)]
+            self.late.add(beat.rank)
+        ready = self._finished(beat, stream) if beat.rank in self.bare else []
+        end = beat if beat.msg == _STEP_END and stream.labelled else _end_of(beat, stream)
+        if end is not None and end.boot == stream.boot and end.step > self.last:
+            row = _rank_step(end, stream)
+            if row.progress is None or (end.msg == _PROGRESS and stream.labelled):
+                self._keep(row)
+            else:
+                ready += self._earlier(row, stream)
+                ready.append(row)
+        made: list[Step] = []
+        for row in ready:
+            made += self._add(row, stream, ranks, tick)
+        return made
 
     def _keep(self, row: RankStep) -> None:
-        """Keep a rank's step until its numbers are told, or it has gone on for long enough."""
+        """Keep a rank's step until its numbers come, or the rank has gone on for long enough."""
         before = self.bare.get(row.rank, {})
-        rows = {number: said for number, said in before.items() if said.boot == row.boot}
+        rows = {number: kept for number, kept in before.items() if kept.boot == row.boot}
         rows[row.end.step] = row
         if len(rows) > MOST_LATE + 1:
             del rows[min(rows)]
         self.bare[row.rank] = rows
 
-    def _complete(
-        self, beat: Heartbeat, stream: RankStream, ranks: Ranks, tick: Tick
-    ) -> list[Step]:
-        """Take the bare steps of a rank that tells their numbers now, or goes on without any."""
-        rows = self.bare.get(beat.rank)
-        if rows is None:
-            return []
-        made: list[Step] = []
+    def _earlier(self, row: RankStep, stream: RankStream) -> list[RankStep]:
+        """Return the bare steps of the same process before a complete one; none is kept."""
+        rows = sorted(self.bare.pop(row.rank, {}).items())
+        number = row.end.step
+        return [_timed(kept, stream) for n, kept in rows if n < number and kept.boot == row.boot]
+
+    def _finished(self, beat: Heartbeat, stream: RankStream) -> list[RankStep]:
+        """Return the bare steps of a rank that this line finishes."""
+        rows, found = self.bare[beat.rank], list[RankStep]()
         told = beat.msg == _PROGRESS and beat.step in rows
-        late = self.late.get(beat.rank, 0)
+        late = MOST_LATE if beat.rank in self.late else 0
         for number, row in sorted(rows.items()):
             if row.boot != beat.boot:
                 continue
-            own = told and number == beat.step and row.progress is None
-            passed = told and number < beat.step  # numbers come in order
-            if not (own or passed or _is_over(beat, row, late)):
+            if told and number == beat.step and row.progress is None:
+                found.append(replace(row, progress=beat))
+            elif (told and number < beat.step) or _is_over(beat, row, late):
+                found.append(_timed(row, stream))
+            else:
                 continue
             del rows[number]
-            row = replace(row, progress=beat) if own else _timed(row, stream)
-            made += self._add(row, stream, ranks, tick)
         if not rows:
             del self.bare[beat.rank]
-        return made
+        return found
 
     def _add(self, row: RankStep, stream: RankStream, ranks: Ranks, tick: Tick) -> list[Step]:
         """Add one rank's step; return it merged, if that makes it whole."""
         number = row.end.step
         if number <= self.last:
             return []
-        said = self.waiting.setdefault(number, {})
-        said[row.rank] = row
+        rows = self.waiting.setdefault(number, {})
+        rows[row.rank] = row
         needed = ranks.ordered if stream.labelled else len(ranks.streams)
-        if len(said) < needed:
-            return self._give_up(ranks, tick)
+        if len(rows) < needed:
+            if len(self.waiting) <= MOST_OPEN:
+                return []
+            number = min(self.waiting)
+            rows = self.waiting.pop(number)
+            if min(ranks.streams) not in rows:
+                return []
         for step in [step for step in self.waiting if step <= number]:
             del self.waiting[step]
-        return [self._merged(number, said, ranks, tick)]
-
-    def _give_up(self, ranks: Ranks, tick: Tick) -> list[Step]:
-        """Wait no longer for ranks that are too far behind; return what the first rank ended."""
-        made: list[Step] = []
-        first = min(ranks.streams)
-        for number in sorted(self.waiting):
-            if len(self.waiting) <= MOST_OPEN and number > self.given_up:
-                break
-            said = self.waiting.pop(number)
-            self.given_up = max(number, self.given_up)
-            if first in said:
-                made.append(self._merged(number, said, ranks, tick))
-        return made
-
-    def _merged(self, number: int, said: dict[int, RankStep], ranks: Ranks, tick: Tick) -> Step:
         self.last = number
-        whole = len(said) >= ranks.ordered
-        return Step(step=number, ranks=dict(sorted(said.items())), tick=tick, whole=whole)
+        whole = len(rows) >= ranks.ordered
+        return [Step(step=number, ranks=dict(sorted(rows.items())), tick=tick, whole=whole)]
 
     def _forget(self, boot: Heartbeat) -> None:
-        """Forget what a rank had ended before it started anew, and go back to where it did."""
-        for number, said in list(self.waiting.items()):
-            said.pop(boot.rank, None)
-            if not said:  # else it counts among those that wait, until it is made once more
+        """Forget what a rank had ended before it restarted, and go back to its step."""
+        for number, rows in list(self.waiting.items()):
+            rows.pop(boot.rank, None)
+            if not rows:
                 del self.waiting[number]
         self.bare.pop(boot.rank, None)
         self.last = min(self.last, boot.step)
-        self.given_up = min(self.given_up, boot.step)
-
-
-def _late_by(beat: Heartbeat, stream: RankStream) -> int:
-    """Return how many steps after its own a line of numbers comes: 1 while the next one goes on."""
-    open_step = stream.step + 1 if stream.completed >= stream.step else stream.step
-    return open_step - beat.step
 
 
 def _is_over(beat: Heartbeat, row: RankStep, late: int) -> bool:
-    """Whether a line shows that no number of a step is to come, of a rank that may be `late`."""
+    """Whether a line shows that no number of a step will come, of a rank that may be `late`."""
     if beat.msg == _DONE:
         return True
     if row.progress is not None and beat.msg not in _GOES_ON:
         return False
-    ahead = beat.step - row.end.step
-    return ahead > late or (ahead == late > 0 and beat.msg in _OVERTAKES)
+    return beat.step - row.end.step > late
 
 
 def _timed(row: RankStep, stream: RankStream) -> RankStep:
-    """Return a step whose progress was all that was told, with the time that later lines tell."""
+    """Return a step whose only line was its progress, with the time that later lines show."""
     if row.progress is None or row.dt_s is not None:
         return row
     return replace(row, dt_s=_dt_s(row.end, stream))
 
 
 def _end_of(beat: Heartbeat, stream: RankStream) -> Heartbeat | None:
-    """Return the line as the end of a step, if it is one.
+    """Return the line as the end of a step, if it is one, of a rank that may write no `step_end`.
 
-    The start of a step ends the one before where a trainer never says `step_end`. Where it has not
-    said that the step began either, its progress may be all that it says: until it goes on, nobody
-    knows.
+    The start of a step ends the one before. Without starts, progress may be all that is written.
     """
-    if beat.msg == (_STEP_END if stream.labelled else _PROGRESS):
-        return beat
-    if beat.msg == _PROGRESS and not stream.ends_steps and stream.opened < beat.step:
-        return beat
+    if beat.msg == _PROGRESS:
+        ends = not stream.labelled or (not stream.ends_steps and stream.opened < beat.step)
+        return beat if ends else None
     if beat.msg != _STEP_START or stream.ends_steps or stream.completed != beat.step - 1:
         return None
     return beat.model_copy(update={"step": stream.completed})
@@ -206,7 +179,7 @@ def _rank_step(beat: Heartbeat, stream: RankStream) -> RankStep:
 
 
 def _dt_s(end: Heartbeat, stream: RankStream) -> float | None:
-    """Return the seconds of the step that a line ends, once the next line of steps has timed it."""
+    """Return the seconds of the step that a line ends, if the stream has timed that step."""
     pace = stream.pace
     timed = pace.sampled_step == end.step and pace.stride == 1 and bool(pace.times_s)
     return pace.times_s[-1] if timed else None

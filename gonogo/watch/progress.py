@@ -127,8 +127,9 @@ def _basis_s(view: View, stream: RankStream, place: Place, m: float | None) -> f
     if of is Typical.MEDIAN:
         return (m or stream.first_s) * stride
     if of is Typical.LONGEST:
-        times_s = stream.apart_times if stream.labelled else stream.pace.times_s
-        return max(times_s, default=0.0) * (1 if stream.labelled else stride)
+        if stream.labelled:
+            return stream.longest_apart_s
+        return max(stream.pace.times_s, default=0.0) * stride
     if of is Typical.USUAL:
         section = Section.CHECKPOINT if place is Place.AFTER_LAST else Section(place)
         return usual_s(view, stream, section)

@@ -28,7 +28,7 @@ from gonogo.watch.sources import made_by
 from gonogo.watch.view import Observed
 from gonogo.watch.watch_state import WatchState
 
-SAVED_V = 52
+SAVED_V = 53
 
 
 @cache
@@ -75,8 +75,7 @@ def dump_state(state: WatchState) -> dict[str, Any]:
         "waiting": _dump(dict[int, dict[int, RankStep]], steps.waiting),
         "bare": _dump(dict[int, dict[int, RankStep]], steps.bare),
         "last_step": steps.last,
-        "given_up": steps.given_up,
-        "late": _dump(dict[int, int], steps.late),
+        "late": sorted(steps.late),
         "own": {
             str(row.name): _dump_own(row, state.own[row.name])
             for row in state.looking()
@@ -136,8 +135,7 @@ def _fill(state: WatchState, document: dict[str, Any]) -> None:
     view.steps.waiting, view.steps.last = waiting, document["last_step"]
     bare = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["bare"])
     view.steps.bare = bare
-    view.steps.given_up = int(document["given_up"])
-    view.steps.late = _adapter(dict[int, int]).validate_python(document["late"])
+    view.steps.late = set(document["late"])
     state.leave_out(document["failed"])
     for row in state.looking():
         if row.State is not None:

@@ -49,11 +49,6 @@ class Run:
         order = self.order
         return f"{order.run}/{order.attempt}/{detector}/{severity}/{episode}"
 
-    def expected_step_s(self) -> float | None:
-        """Return the step time at the profile's floor, where one is known."""
-        tokens, floor = self.order.identity.tokens_per_step, self.watch.slow.floor_tok_s
-        return tokens / floor if tokens and floor else None
-
 
 class Beat(NamedTuple):
     """One accepted line, and the tick that brought it."""

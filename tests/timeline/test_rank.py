@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.timeline.advance import absorb
+from gonogo.timeline.advance import MOST_LEFT, absorb
 from gonogo.timeline.boots import LineRecord
 from gonogo.timeline.lines import Arrival
-from gonogo.timeline.place import MOST_LEFT
 from gonogo.timeline.rank import RankStream
 
 
@@ -98,39 +97,10 @@ def test_a_first_step_whose_end_comes_late_took_what_it_says() -> None:
     ],
     ids=["from the future", "no end", "of a step that has ended"],
 )
-def test_a_late_line_that_tells_no_end_moves_no_time(late: Heartbeat) -> None:
+def test_a_late_line_changes_no_step_time(late: Heartbeat) -> None:
     stream, _ = told(*FIRST, beat(5, 3, "step_start", 4.0, "data"), late, beat(6, 3, "step_end", 5))
     assert list(stream.pace.times_s) == [2.0]
     assert stream.pace.stride == 2
-
-
-def test_a_late_end_is_no_sample_once_a_checkpoint_was_taken_out() -> None:
-    stream, _ = told(
-        *FIRST,
-        beat(5, 2, "section", 4.0, "checkpoint"),
-        beat(6, 2, "section", 24.0),
-        beat(4, 2, "step_end", 4.0),
-        beat(7, 3, "step_start", 24.0, "data"),
-        beat(8, 3, "step_end", 25.0),
-    )
-    assert list(stream.pace.times_s) == [2.0]
-
-
-@pytest.mark.parametrize(("came", "fed"), [(6.0, (3.0, 2)), (6.25, (6.25, 4))], ids=str)
-def test_a_wait_for_data_is_kept_that_is_longer_than_a_median_step_or_before_there_is_one(
-    came: float, fed: tuple[float, int]
-) -> None:
-    stream, _ = told(
-        *FIRST,
-        beat(4, 2, "step_end", 3.0),
-        beat(5, 3, "step_start", 3.0, "data"),
-        beat(6, 3, "section", 3.5, "forward"),
-        beat(7, 3, "step_end", 4.0),
-        beat(8, 4, "step_start", 4.5, "data"),
-        beat(9, 4, "section", came, "forward"),
-    )
-    assert stream.pace.median_s == 1.5
-    assert (stream.fed_mono, stream.fed_step) == fed
 
 
 def test_the_pauses_are_kept_that_it_has_left_at_the_step_at_which_it_left_one_last() -> None:
@@ -169,19 +139,3 @@ def test_no_more_pauses_are_kept_than_a_step_may_need() -> None:
     lines = [beat(4, 2, "section", 2.0, "checkpoint")]
     lines += [beat(5 + n, 2, "section", 3.0 + n, name) for n, name in enumerate(names)]
     assert after([*FIRST, *lines]).left == ("eval",) * MOST_LEFT
-
-
-def test_a_start_between_two_pauses_that_comes_late_counts_as_one_that_did_not() -> None:
-    """Each of the two opens its step anew, and what was entered before them goes on to count."""
-    lines = (
-        beat(4, 2, "alive", 2.0, "log"),
-        beat(5, 2, "section", 3.0, "eval"),
-        beat(6, 2, "step_start", 4.0),
-        beat(7, 2, "section", 4.0, "checkpoint"),
-        beat(8, 2, "step_start", 5.0),
-        beat(9, 2, "alive", 6.0, "data"),
-    )
-    ordered, _ = told(*FIRST, *lines)
-    mixed, arrivals = told(*FIRST, *lines[:2], lines[3], lines[2], *lines[4:])
-    assert arrivals[-3] is Arrival.LATE
-    assert mixed.position() == ordered.position() == (2, 2, 0)

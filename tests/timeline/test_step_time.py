@@ -26,8 +26,7 @@ def test_the_first_step_end_is_no_sample() -> None:
 
 def test_time_outside_training_is_taken_out_once() -> None:
     pace = paced((1, 0.0))
-    pace.exclude(30.0)
-    pace.exclude(10.0)
+    pace.excluded_s += 40.0
     pace.end(2, 42.0)
     pace.end(3, 44.0)
     assert list(pace.times_s) == [2.0, 2.0]
@@ -52,13 +51,6 @@ def test_a_clock_that_runs_backwards_is_no_sample() -> None:
     assert list(paced((1, 10.0), (2, 9.0)).times_s) == []
 
 
-def test_the_last_step_took_what_its_steps_took_together() -> None:
-    first = paced((1, 0.0))
-    assert (first.last_s, first.stride) == (0.0, 1)
-    assert paced((1, 0.0), (2, 2.0)).last_s == 2.0
-    assert paced((1, 0.0), (4, 6.0)).last_s == 6.0
-
-
 def test_a_step_that_ends_again_or_at_once_is_no_sample() -> None:
     again = paced((1, 0.0), (2, 2.0), (2, 5.0), (1, 6.0))
     assert (list(again.times_s), again.sampled_step) == ([2.0], 2)
@@ -75,53 +67,3 @@ def test_of_more_steps_than_the_window_holds_the_oldest_go() -> None:
         kept = took[max(0, step - 256) : step]
         assert list(pace.times_s) == kept
         assert pace.median_s == statistics.median(kept)
-
-
-def longest_s(pace: StepPace) -> float:
-    """What the longest of the last steps computed."""
-    return pace.computed_near_s(0, 10**6)
-
-
-def test_of_the_steps_beside_one_the_longest_counts() -> None:
-    pace = paced((0, 0.0))
-    for step, computed_s in enumerate([1.0, 9.0, 2.0, 3.0], start=1):
-        pace.compute(computed_s)
-        pace.end(step, 10.0 * step)
-    assert [pace.computed_near_s(step, 1) for step in range(7)] == [1, 9, 9, 9, 3, 3, 0]
-    assert [pace.computed_near_s(4, steps) for steps in (0, 1, 2)] == [3, 3, 9]
-
-
-def test_the_longest_step_is_what_one_computed_and_no_longer_than_it_took() -> None:
-    pace = paced((0, 0.0))
-    assert longest_s(pace) == 0.0
-    for step, (took_s, computed_s) in enumerate([(5.0, 4.0), (90.0, 80.0), (9.0, 200.0)], start=1):
-        pace.compute(computed_s / 2)
-        pace.compute(computed_s / 2)
-        pace.end(step, pace.last_mono + took_s)
-    assert list(pace.computed_times_s.values()) == [4.0, 80.0, 9.0]
-    assert longest_s(pace) == 80.0
-
-
-def test_what_was_computed_before_the_first_step_end_or_a_pause_is_of_no_step() -> None:
-    pace = StepPace()
-    pace.compute(500.0)
-    pace.end(1, 500.0)
-    pace.compute(50.0)
-    pace.exclude(48.0)
-    pace.end(2, 550.0)
-    assert list(pace.computed_times_s.values()) == [2.0]
-
-
-def test_of_lines_that_end_many_steps_each_computed_its_part() -> None:
-    pace = paced((1, 0.0))
-    pace.compute(80.0)
-    pace.end(11, 100.0)
-    assert (longest_s(pace), pace.stride) == (8.0, 10)
-
-
-def test_of_more_computed_steps_than_the_window_holds_the_oldest_go() -> None:
-    pace = paced((0, 0.0))
-    for step in range(1, WINDOW_STEPS + 2):
-        pace.compute(70.0 if step == 1 else 0.5)
-        pace.end(step, 100.0 * step)
-        assert longest_s(pace) == (70.0 if step <= WINDOW_STEPS else 0.5)

@@ -53,8 +53,6 @@ def standing(
     known = {
         "boot": "boot",
         "labelled": True,
-        "computes": True,
-        "named": ("data", "checkpoint", "eval"),
         "step": steps + 1,
         "completed": steps,
         "completed_steps": steps,

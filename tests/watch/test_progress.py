@@ -103,7 +103,7 @@ def test_a_users_program_has_its_own_column(
 
 
 def test_what_a_users_program_does_outside_of_sections_lengthens_its_limit() -> None:
-    rank = standing(None, for_s=700.0, apart_times=(1.0, 250.0, 2.0))
+    rank = standing(None, for_s=700.0, longest_apart_s=250.0)
     assert look_all([rank], order=attached()) == []
 
 
