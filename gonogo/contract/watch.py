@@ -224,11 +224,11 @@ class Frozen(HaltsOnRequest):
     """D9: loss or gradient norm stays bit-equal while steps advance; halts at `halt_x` times."""
 
     loss_steps: Annotated[int, Field(ge=2)] = 20
-    """Steps running with the bit-equal loss that are suspect."""
+    """`halt_x` times so many steps running with the bit-equal loss are the limit."""
     grad_norm_steps: Annotated[int, Field(ge=2)] = 50
-    """Steps running with the bit-equal gradient norm that are suspect."""
+    """The same for the bit-equal gradient norm."""
     halt_x: Ratio = 2.0
-    """So many times as many halt."""
+    """Multiple of both that is the limit."""
 
 
 class Divergence(HaltsOnRequest):
@@ -373,10 +373,6 @@ class ImplausibleSpeed(HaltsOnRequest):
     mfu: Ratio = 1.0
     """Halts above this share of the matrix-product peak measured at preflight; a plan that sets it
     says of another model than ours that each token meets every parameter: else it warns."""
-    clock_x: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0
-    """Halts where a rank's clock runs so many times slower than the watcher's."""
-    clock_s: Seconds = 120.0
-    """Length of the spans in which the clocks are compared."""
 
 
 class WatcherCheck(Submitted):

@@ -32,12 +32,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from gonogo.contract.finding import Finding
+from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.near import Near
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.tick import Tick
 from gonogo.timeline.step import Step
-from gonogo.watch.view import Beat, Run, View
+from gonogo.watch.view import Beat, Run, View, found
 
 S = TypeVar("S")
 Seen = tuple[S, list[Finding]]
@@ -74,6 +74,8 @@ class Detector(Generic[S]):
     """Whether a late tick is UNKNOWN to it: `observe_tick` is not called then."""
     probes: ClassVar[bool] = False
     """Whether it sees nothing without a watcher's probes and clock."""
+    blind: ClassVar[str] = NOTHING_YET
+    """Why it finds nothing while it is not armed."""
     code: ClassVar[OutcomeCode | None] = None
     """Cause of a failure that a plug-in's halt names, else `diverged`; those of D1 to D26 are in
     `gonogo.contract.outcome`."""
@@ -108,8 +110,44 @@ class Detector(Generic[S]):
 
     def near(self, own: S, view: View, mono: float) -> Near:
         """Return how near it is to its limit at `mono`, the watcher's clock, or why it is blind."""
-        return Near() if self.armed(own, view) else Near(blind=NOTHING_YET)
+        return self.measure(own, view, mono) if self.armed(own, view) else Near(blind=self.blind)
+
+    def measure(self, own: S, view: View, mono: float) -> Near:
+        """Return its value beside its limit; asked for while it is armed."""
+        return Near()
 
     def missing(self, own: S, view: View) -> str | None:
         """Return what it could not observe, as a sentence for the decision, or None."""
         return None
+
+    def finding(
+        self,
+        event: Beat | Step | Tick,
+        view: View,
+        severity: Severity,
+        episode: str,
+        text: str,
+        *,
+        setting: str = "",
+        **fields: Any,
+    ) -> Finding:
+        """Return a finding at an event, at the event's step.
+
+        Args:
+            event: what it was found by.
+            view: what is known.
+            severity: of the finding.
+            episode: one finding is made of each episode.
+            text: one sentence for people.
+            setting: name of the setting that is the threshold, of this detector.
+            **fields: further arguments of `found`; the step among them replaces the event's.
+        """
+        if isinstance(event, Tick):
+            at, step = event.ts, None
+        else:
+            at = event.tick.ts
+            step = event.step if isinstance(event, Step) else event.line.step
+        fields = {"step": step, **fields}
+        if setting:
+            fields = {"source": self.run.source(f"{self.name}.{setting}"), **fields}
+        return found(view, self.name, severity, episode=episode, at=at, text=text, **fields)

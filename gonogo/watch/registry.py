@@ -18,25 +18,18 @@ from gonogo.watch.checkpoints import CheckpointOverdue
 from gonogo.watch.culprit import RankDivergence
 from gonogo.watch.deadlines import AliveLost, NoFirstHeartbeat, SectionDeadline, Stall
 from gonogo.watch.detector import Detector
+from gonogo.watch.detectors.balance import Imbalance, Straggler
 from gonogo.watch.detectors.disk import Disk
-from gonogo.watch.detectors.divergence import Divergence
-from gonogo.watch.detectors.first_loss import FirstLoss
-from gonogo.watch.detectors.frozen import Frozen
-from gonogo.watch.detectors.gate_collapse import GateCollapse
-from gonogo.watch.detectors.gradients import Gradients
 from gonogo.watch.detectors.hardware import Hardware
 from gonogo.watch.detectors.hygiene import Hygiene
 from gonogo.watch.detectors.identity import IdentityEqual
-from gonogo.watch.detectors.imbalance import Imbalance
-from gonogo.watch.detectors.implausible_speed import ImplausibleSpeed
-from gonogo.watch.detectors.loader import Loader
-from gonogo.watch.detectors.memory_leak import MemoryLeak
-from gonogo.watch.detectors.memory_limit import MemoryLimit
-from gonogo.watch.detectors.non_finite import NonFinite
+from gonogo.watch.detectors.learning import Frozen, GateCollapse, Gradients
+from gonogo.watch.detectors.loss import Divergence, FirstLoss, NonFinite
+from gonogo.watch.detectors.memory import MemoryLeak, MemoryLimit
 from gonogo.watch.detectors.process_death import ProcessDeath
 from gonogo.watch.detectors.restart_storm import RestartStorm
 from gonogo.watch.detectors.slow import Slow
-from gonogo.watch.detectors.straggler import Straggler
+from gonogo.watch.detectors.speed import ImplausibleSpeed, Loader
 from gonogo.watch.detectors.watcher import WatcherAway
 from gonogo.watch.packages import load_points
 from gonogo.watch.view import Run

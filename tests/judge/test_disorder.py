@@ -178,7 +178,7 @@ def test_beyond_a_lost_line_the_first_step_that_failed_is_named_wherever_lines_s
             line["loss"] = "NaN"
     folder = saved(tmp_path / "run", ranks)
     before = facts_of(load_run(folder))
-    halt = next(row for row in before.findings if row.detector == "non_finite")
+    (halt,) = (row for row in before.findings if row.detector == "non_finite")
     assert halt.step == 8
     file = folder / "heartbeat_rank0.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)

@@ -5,13 +5,13 @@ one number for the whole run stands at the last step that is owed.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 
 from gonogo.contract.criterion import Metric
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.steps import RankSteps, Span
 from gonogo.timeline.columns import NEVER
-from gonogo.watch.tokens import FIRST_LINES, rise_of_sums
 
 FEWEST_LINES = 4
 """Fewer numbers of tokens may rise by chance."""
@@ -65,18 +65,17 @@ def toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
 
 
 def may_be_sums(steps: RankSteps, rules: Rules) -> bool:
-    """Say whether nobody knows the tokens of a step: none are ordered, and told ones may be sums.
+    """Say whether the reported tokens may be those of the whole run so far: they always rise.
 
-    Each process is looked at by itself, for one that begins anew may count anew, and one that goes
-    on from a checkpoint may go on counting; one with few lines only where none has more.
+    Then nobody knows the tokens of a step, unless the order names them.
     """
     if rules.tokens_per_step:
         return False
-    told = [boot.steps.tokens_told() for boot in steps.boots]
-    most = max(map(len, told), default=0)
-    least = min(FIRST_LINES, max(FEWEST_LINES, most))
-    many = (row for row in told if len(row) >= least)
-    return any(rise_of_sums(list(row.values()), min(row)) is not None for row in many)
+    told = (list(boot.steps.tokens_told().values()) for boot in steps.boots)
+    return any(
+        len(row) >= FEWEST_LINES and all(one < other for one, other in pairwise(row))
+        for row in told
+    )
 
 
 def whole_step_times(steps: RankSteps, rules: Rules) -> Samples:

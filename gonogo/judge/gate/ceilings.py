@@ -174,8 +174,6 @@ CEILINGS: dict[str, Ceiling] = {
     "implausible_speed.over_steps": _range(5.0, 200.0),
     "implausible_speed.best_ratio": _floor(0.2),
     "implausible_speed.mfu": Ceiling(1.2),
-    "implausible_speed.clock_x": Ceiling(4.0),
-    "implausible_speed.clock_s": _range(10.0, 600.0),
     "watcher.away_s": Ceiling(300.0),
     "watcher.silent_s": Ceiling(600.0),
     "watcher.keeper_s": Ceiling(60.0),

@@ -7,7 +7,7 @@ import pytest
 
 from gonogo.contract.finding import Severity, Source
 from gonogo.planning.source import bundled_plan
-from gonogo.watch.detectors.divergence import Divergence
+from gonogo.watch.detectors.loss import Divergence
 from tests.watch.steps import Fed, Ran, feed
 from tests.watch.streams import order_of
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from gonogo.contract.finding import Severity, Source
-from gonogo.watch.detectors.frozen import Frozen
+from gonogo.watch.detectors.learning import Frozen
 from tests.watch.steps import Fed, Ran, feed
 from tests.watch.streams import order_of
 
-SUSPECT, HALT = Severity.SUSPECT, Severity.HALT
+HALT = Severity.HALT
 Number = Callable[[int], float | None]
 
 
@@ -27,11 +27,11 @@ def run(loss: Number, norm: Number, count: int, **fields: object) -> Fed:
 @pytest.mark.parametrize(
     ("loss", "norm", "found"),
     [
-        (lambda n: moving(min(n, 10)), moving, [(SUSPECT, 29), (HALT, 49)]),
-        (lambda n: 4.2, moving, [(SUSPECT, 20), (HALT, 40)]),
-        (moving, lambda n: moving(min(n, 10)), [(SUSPECT, 59), (HALT, 109)]),
+        (lambda n: moving(min(n, 10)), moving, [(HALT, 49)]),
+        (lambda n: 4.2, moving, [(HALT, 40)]),
+        (moving, lambda n: moving(min(n, 10)), [(HALT, 109)]),
         (lambda n: moving(n // 5), moving, []),
-        (lambda n: moving(n // 40), moving, [(SUSPECT, 20)]),
+        (lambda n: moving(n // 30), moving, []),
         (lambda n: 0.0, moving, []),
         (moving, lambda n: 0.7, []),
         (moving, lambda n: moving(n) if n < 10 else 1.0, []),
@@ -61,7 +61,7 @@ def test_skipped_steps_neither_count_nor_end_a_run() -> None:
     for number in range(1, 90):
         skipped = number % 2 == 0
         made.step(loss=moving(number) if skipped else 4.2, skipped=skipped)
-    assert feed(Frozen, made).severities == [(SUSPECT, 39), (HALT, 79)]
+    assert feed(Frozen, made).severities == [(HALT, 79)]
 
 
 def test_a_restart_counts_anew() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Severity, Source
 from gonogo.planning.source import bundled_plan
-from gonogo.watch.detectors.loader import Loader
+from gonogo.watch.detectors.speed import Loader
 from gonogo.watch.view import Run
 from tests.watch.steps import Ran, feed
 from tests.watch.streams import order_of

@@ -16,7 +16,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
 from gonogo.planning.source import bundled_plan
 from gonogo.watch import armed, not_observed
-from gonogo.watch.detectors.memory_leak import Growth, MemoryLeak
+from gonogo.watch.detectors.memory import Growth, MemoryLeak
 from gonogo.watch.view import Run, View
 from tests.watch.detectors.host import host_order, memory, tell
 from tests.watch.standing import standing
@@ -27,7 +27,6 @@ from tests.watch.streams import (
     Watched,
     World,
     watch,
-    without_sections,
 )
 
 DEMO = bundled_plan("demo")["watch"]
@@ -38,6 +37,7 @@ HEALTHY_DEMO = (
     + [671.0] * 8
 )
 """Resident MB of rank 0 in the demo's smoke phase, as recorded."""
+DEVICE = {"uuid": "a", "ts": 1.0, "mono": 1.0, "rank": 0, "mem_total_mb": 3_000.0}
 
 
 def order(watch: dict[str, Any] | None = None, steps: int = 2_000, **fields: Any) -> Order:
@@ -80,34 +80,6 @@ def test_a_leak_that_hits_the_limit_warns_with_the_time_that_is_left() -> None:
     assert (warning.rank, warning.act) == (1, None)
     assert warning.value == pytest.approx(8_000 / 5.0 * 0.51, rel=0.05)
     assert "rank 1 grows by 5 MB a step" in warning.text
-
-
-def on_device(
-    count: int,
-    reserved: Callable[[int], float],
-    allocated: float,
-    tokens: Callable[[int], int],
-    *,
-    labelled: bool = True,
-) -> Watched:
-    """A run of 2000 steps whose device has 22 GB; `allocated` is MB kept by each step.
-
-    A rank that is not `labelled` ends a step by its progress; `step_end` tells the tokens.
-    """
-    world = World(order({"memory_limit": {"reserved_mb": 22_000}})).boot()
-    for _ in range(count):
-        world.open_step()
-        world.compute(step_s=0.5)
-        for rank in world.ranks:
-            told = {"gpu_mem_reserved": reserved(rank.step)}
-            told["gpu_mem_alloc"] = 4_000 + allocated * rank.step
-            rank.say("progress", loss=5.0, grad_norm=1.0, **told)
-            rank.enter(None)
-            rank.say("step_end", tokens=tokens(rank.step))
-            rank.in_step = False
-    for rank in () if labelled else world.ranks:
-        rank.lines = [without_sections(said) for said in rank.lines]
-    return watch(world, stop_at_halt=False)
 
 
 def test_a_leak_that_the_last_step_comes_before_is_none() -> None:
@@ -193,7 +165,7 @@ def test_the_plans_own_limit_is_one_ranks() -> None:
 def test_reserved_device_memory_has_its_own_limit(plan: bool) -> None:
     watch_set = {"memory_limit": {"reserved_mb": 20_000}} if plan else {}
     world = World(order(watch_set)).boot()
-    tell(world, devices=[{"rank": 0, "uuid": "a", "mem_total_mb": 20_000.0}, {"rank": None}])
+    tell(world, devices=[{**DEVICE, "mem_total_mb": 20_000.0}, {"rank": None}])
     grow(world, 110, of_rank(0, 60.0, base=10_000.0), name="gpu_mem_reserved")
     seen = watch(world)
     (warning,) = leaks(seen)
@@ -296,9 +268,6 @@ def test_a_real_leak_is_found_through_noise(slope: float, sigma: float, seed: in
     assert [(halt.detector, halt.rank) for halt in seen.halts] == [("memory_leak", 1)]
 
 
-DEVICE = {"uuid": "a", "ts": 1.0, "mono": 1.0, "rank": 0, "mem_total_mb": 3_000.0}
-
-
 @pytest.mark.parametrize(
     ("kind", "setting", "tells"),
     [
@@ -357,7 +326,8 @@ class Grown:
         """End a step at which each rank says how much memory it has."""
         self.ran.step(each=[{name: value} for value in mb])
         self.own, found = self.detector.observe_step(self.own, self.ran.steps[-1], self.view)
-        self.found += [(self.ran.number, row) for row in found]
+        keys = {row.key for _, row in self.found}
+        self.found += [(self.ran.number, row) for row in found if row.key not in keys]
         return self
 
     def rise(self, steps: int, *rises: float, name: str = "host_rss_mb") -> Grown:

@@ -176,13 +176,6 @@ def test_one_line_of_nothing_reserved_is_no_device_and_one_more_is() -> None:
     assert armed(reserved([1, 0]).state)["memory_limit"] is True
 
 
-def test_a_sample_of_the_same_moment_is_the_same_sample() -> None:
-    fold = Fold(device_order(LIMIT))
-    for _ in range(5):
-        fold.devices([sample(T0, 1, mem_used_mb=61_000.0)])
-    assert fold.findings == []
-
-
 def test_it_is_armed_by_a_limit_and_somebody_who_tells() -> None:
     def is_armed(fold: Fold) -> bool:
         return armed(fold.state)["memory_limit"]
