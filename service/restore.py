@@ -22,16 +22,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from alembic.script import ScriptDirectory
 from sqlalchemy import make_url
 
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
+from gonogo.contract.made_by import READS_BEFORE
 from gonogo.first_file import sync_folder
 from gonogo.plain_file import read_plain
 from gonogo.rundir import save_json
 from service.backup import DATABASE, FOLDERS, KEYS, LIST, RUNS, V, summary
 from service.db.engine import is_sqlite
-from service.db.migrate import build_config
+from service.db.migrate import FIRST, HEAD
 from service.settings import Settings
 
 _LISTED = {"made_at", "version", "revision", "database", "files"}
@@ -313,6 +313,7 @@ def _check_fits(settings: Settings, listed: dict[str, Any]) -> None:
         raise Rejected("the backup holds a SQLite database; unset GONOGO_DATABASE_URL")
     if not held and is_sqlite(settings.database_url):
         raise Rejected("the backup's database was PostgreSQL; set GONOGO_DATABASE_URL")
-    known = {row.revision for row in ScriptDirectory.from_config(build_config()).walk_revisions()}
-    if listed["revision"] not in known:
+    if listed["revision"] < FIRST:
+        raise Rejected(f"the backup is of an earlier form; {READS_BEFORE}")
+    if listed["revision"] > HEAD:
         raise Rejected(f"the backup was made by gonogo {listed['version']}, newer than this one")

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool
 
 from gonogo.contract.errors import Conflict, Corrupt, Unavailable
+from gonogo.contract.made_by import READS_BEFORE
 from gonogo.private_file import close_to_others
 from service.db.engine import is_sqlite, told_to_postgres
 
@@ -26,7 +27,9 @@ if TYPE_CHECKING:  # its import takes longer than to find that there is nothing 
 
 _log = logging.getLogger(__name__)
 
-HEAD = "0018"
+FIRST = "1001"
+"""The revision with which the history of migrations begins."""
+HEAD = "1001"
 """The newest revision."""
 _LOCK = 0x676F6E6F67
 _REFUSED = {
@@ -50,18 +53,18 @@ def build_config(connection: Connection | None = None) -> "Config":
     return config
 
 
-def migrate(url: str, revision: str = HEAD) -> None:
-    """Bring the database at `url` to `revision`; one that is there already is left alone.
+def migrate(url: str) -> None:
+    """Bring the database at `url` to the newest revision; one that has it is left alone.
 
     Raises:
-        Conflict: the database is that of a newer release.
+        Conflict: the database is that of a newer release, or of an earlier form.
         Corrupt: a SQLite database whose foreign keys do not hold afterwards.
         Unavailable: as `current_revision`; or PostgreSQL refuses it.
     """
     found, _ = current_revision(url)
     _check_known(found)
     _close_to_others(url)
-    if found == revision:
+    if found == HEAD:
         return
     from alembic import command
 
@@ -82,22 +85,24 @@ def migrate(url: str, revision: str = HEAD) -> None:
     with _explained("be migrated"), engine.begin() as connection:
         if not is_sqlite(url):
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
-        command.upgrade(build_config(connection), revision)
+        command.upgrade(build_config(connection), HEAD)
         if is_sqlite(url):
             broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
             if broken:
                 raise Corrupt(f"after the migration {len(broken)} rows refer to nothing")
     engine.dispose()
     if found is not None:  # of a new database there is nothing to tell
-        _log.info("brought the database from revision %s to %s", found, revision)
+        _log.info("brought the database from revision %s to %s", found, HEAD)
 
 
 def _check_known(found: str | None) -> None:
     """Refuse a database that this release does not know.
 
     Raises:
-        Conflict: so it is.
+        Conflict: its revision is newer, or before the first.
     """
+    if found is not None and found < FIRST:
+        raise Conflict(f"the database has revision {found} of an earlier form; {READS_BEFORE}")
     if found is not None and found > HEAD:
         raise Conflict(
             f"the database has revision {found}, of a newer release; this one knows {HEAD}: start"

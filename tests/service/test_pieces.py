@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -11,25 +9,20 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import JSON, Connection, MetaData, Table, func, select, update
+from sqlalchemy import func, select, update
 
 from gonogo.contract.errors import Corrupt
 from service.agent import pieces as agent_pieces
 from service.conductor.judge import Judging
 from service.conductor.packing import Packing
-from service.db.engine import build_engine
-from service.db.migrate import migrate
 from service.db.schema import PieceRow, RunRow
-from service.db.store import Store
 from service.evidence.files import heartbeat_name, load_bytes
-from service.evidence.heartbeats import load_heartbeats
 from service.evidence.promised import load_records
 from service.judging.ended import find_unjudged
 from service.judging.materialise import save_run
 from service.queries.runs import load_run
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats, coded, size_of
-from tests.service.report.views import order_of
 
 STRANGE = (
     b'{"v":1}\r\n' + b"\xff\xfe not utf-8\n" + b"\n" + b"null \x00 byte\n" + "ü".encode() + b"\n"
@@ -204,48 +197,6 @@ def test_order_that_is_not_the_one_given_out_is_no_evidence(still: Plane, tmp_pa
         found = written(still, order.run, tmp_path / sha256(content).hexdigest())["order.json"]
         assert b'"steps": 1,' in found or order.steps != 1
         assert found != content
-
-
-@pytest.mark.long
-def test_lines_of_before_become_pieces_of_their_files(empty_url: str) -> None:
-    migrate(empty_url, "0009")
-    engine = build_engine(empty_url)
-    order = order_of()
-    lines = {rank: beats(order, rank) for rank in (0, 1)}
-    text = {rank: "".join(f"{line}\n" for line in rows).encode() for rank, rows in lines.items()}
-    with engine.begin() as connection:
-        _insert(connection, "experiments", id="exp_1", name="n", plan="p", resolved="{}",
-                labels="{}", state="running", created_by="x", created_at=1.0, event_seq=0,
-                decision_seq=0, token=0, frozen="{}")  # fmt: skip
-        _insert(connection, "runs", id="run_1", experiment="exp_1", phase="p", attempt=1,
-                reason="first", state="running", token=1, suspect=False, lost=False, judged=False,
-                sizes="{}", findings_expected=0, created_at=1.0)  # fmt: skip
-        packed = zlib.compress(text[0])
-        _insert(connection, "pieces", run="run_1", file="heartbeat_rank0.jsonl", start=0,
-                end=len(text[0]), packed=packed)  # fmt: skip
-        for rank, rows in lines.items():
-            for n, line in enumerate(rows):
-                _insert(connection, "heartbeats", run="run_1", rank=rank, boot="b", seq=n,
-                        n=2 * n + rank, step=0, msg="", line=line)  # fmt: skip
-    engine.dispose()
-    migrate(empty_url)
-    store = Store(empty_url)
-    try:
-        for rank in (0, 1):
-            found = store.read(lambda s, r=rank: list(load_bytes(s, "run_1", heartbeat_name(r))))
-            assert b"".join(found) == text[rank]
-        rows, more = store.read(lambda s: load_heartbeats(s, "run_1", None, 0, 1000))
-        assert [row["n"] for row in rows] == list(range(1, sum(map(len, lines.values())) + 1))
-        assert more is None
-    finally:
-        store.close()
-
-
-def _insert(connection: Connection, table: str, **row: Any) -> None:
-    columns = Table(table, MetaData(), autoload_with=connection).columns
-    row = {name: json.loads(value) if isinstance(columns[name].type, JSON) else value
-           for name, value in row.items()}  # fmt: skip
-    connection.execute(Table(table, MetaData(), autoload_with=connection).insert(), row)
 
 
 def test_a_judged_run_is_packed_and_reads_the_same(still: Plane) -> None:

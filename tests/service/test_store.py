@@ -32,7 +32,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool
 
-from gonogo.contract.errors import Corrupt, Unavailable
+from gonogo.contract.errors import Unavailable
 from service.db import store as db_store
 from service.db.engine import NEARBY, build_engine
 from service.db.migrate import _connecting, build_config, current_revision, migrate
@@ -834,22 +834,6 @@ def wrote(store: Store, name: str) -> bool:
     except Unavailable:
         return False
     return True
-
-
-def test_a_database_whose_references_do_not_hold_is_refused(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/broken.db"
-    migrate(url, "0009")
-    engine = build_engine(url)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("COMMIT")
-        connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
-        connection.exec_driver_sql("BEGIN")
-        connection.execute(
-            text("INSERT INTO offsets (run, file, bytes) VALUES ('run_none', 'rank0', 1)")
-        )
-    engine.dispose()
-    with pytest.raises(Corrupt):
-        migrate(url)
 
 
 def test_what_nobody_waits_for_any_more_is_not_held_and_has_a_bound(

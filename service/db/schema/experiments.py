@@ -40,7 +40,7 @@ from service.db.documents import (
     Promised,
     Stop,
 )
-from service.db.schema.table import Id, Seconds, Table, Wide
+from service.db.schema.table import Id, Seconds, Table
 
 
 class CampaignRow(Table):
@@ -177,7 +177,7 @@ class RunRow(Table):
     exit: Mapped[dict[str, Any] | None]
     sizes: Mapped[dict[str, Any]]
     """With the end: rank → bytes that judgement waits for."""
-    findings_expected: Mapped[int] = mapped_column(Wide, default=0)
+    findings_expected: Mapped[int] = mapped_column(BigInteger, default=0)
     promised: Mapped[Promised | None]
     """With the end: what judgement waits for."""
     created_at: Mapped[float] = mapped_column(Seconds)
@@ -201,7 +201,7 @@ class ProgressRow(Table):
     late_lines: Mapped[int] = mapped_column(BigInteger, default=0)
     """Lines that came after the end: counted, not obeyed."""
     backlog_lines: Mapped[int] = mapped_column(BigInteger, default=0)
-    step: Mapped[int] = mapped_column(Wide, default=0)
+    step: Mapped[int] = mapped_column(BigInteger, default=0)
     loss: Mapped[str | None] = mapped_column(String(40))
     toks_per_s: Mapped[float | None] = mapped_column(Seconds)
     identity: Mapped[dict[str, Any] | None]

@@ -4,9 +4,7 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
-    BigInteger,
     Float,
-    Integer,
     MetaData,
     String,
 )
@@ -56,9 +54,6 @@ NAMING = {
 }
 Id = String(40)
 Seconds = Float(53)
-Wide = BigInteger().with_variant(Integer(), "sqlite")
-"""A column that was made an INTEGER, which SQLite's files go on calling it."""
-
 
 WORDS = (
     *(CampaignState, ExperimentState, PhaseState, RunState, RunReason),
