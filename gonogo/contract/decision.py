@@ -7,6 +7,7 @@ file, from which `gonogo replay` comes to the same digests without any service. 
 view of the document; digests are never taken over it (`gonogo.ledger.recorded`).
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -28,6 +29,13 @@ class Verdict(StrEnum):
 
 PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
 """Verdicts by which a phase goes on."""
+
+
+def worst(verdicts: Iterable[Verdict | None]) -> Verdict | None:
+    """Return the worst of several verdicts, or None of none."""
+    order = (Verdict.NO_GO, Verdict.INCONCLUSIVE, Verdict.CONDITIONAL_GO, Verdict.GO)
+    found = set(verdicts)
+    return next((verdict for verdict in order if verdict in found), None)
 
 
 class CriterionOutcome(StrEnum):

@@ -207,40 +207,23 @@ class Measure(Recorded):
 
 
 class Confirmation(Recorded):
-    """A rerun that was made to confirm a NO_GO."""
+    """A failure of the phase, or a run that shows whether it comes again."""
 
     run: str
     variant: RecordedPatch | None = None
     verdict: Verdict | None = None
     code: OutcomeCode
-    until: int | None = None
-    """Last step that was ordered, where that was not the phase's own: it answers no gate."""
-
-
-class Undecided(Recorded):
-    """A run that came to its phase's last step, and that its measurements neither pass nor fail."""
-
-    run: str
-    criteria: list[str]
-    """Ids of the criteria whose value lies between their thresholds, is no number, or does not pass
-    as far as it was told."""
+    step: int | None = None
+    """Step at which it ended."""
 
 
 class FailedBefore(Recorded):
-    """A run that had failed its gate, whatever it did not come to, when something else ended it.
-
-    Or that came to its end, failed a criterion or a condition, or left one by what was seen, and
-    was run again all the same.
-    """
+    """A run of the phase that failed criteria which the gate of the judged run cannot see."""
 
     run: str
     code: OutcomeCode
     criteria: list[str]
-    """Ids of the criteria that it fails whatever its missing samples were, and of the conditions
-    of earlier phases that waited for its evidence; `identity_drift` and `identity` where the judged
-    run goes on from what it has trained; `exit.json` where its watcher saw another one,
-    `watch.jsonl` where its ticks, or its lines, are others; `unjudged` where it could not be
-    judged."""
+    """What it failed (`Judgement.failed`); `unjudged` where it could not be judged."""
 
 
 class Remedy(Recorded):
@@ -250,31 +233,16 @@ class Remedy(Recorded):
     patch: dict[str, JsonValue]
 
 
-class Rerun(Recorded):
-    """What an order tells of a rerun by itself, where nobody names the runs before it."""
-
-    reason: Literal["confirm", "remedy"]
-    until: int | None = None
-    """Its last step, where that is not the phase's own: it only answers whether a failure comes
-    again."""
-
-
 class History(Recorded):
-    """What the phase's other runs say."""
+    """What the phase's other runs say. It can make a verdict worse, never better."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="strings")
 
     restart_storm: bool = False
     confirmations: list[Confirmation] = Field(default_factory=list)
-    failed_step: int | None = None
-    """Step of the failure that the confirmations are about, where they were bounded."""
+    """The failure and its reruns in their order, the judged run included."""
     remedy: Remedy | None = None
-    undecided: list[Undecided] = Field(default_factory=list)
-    """Runs before the judged one, of the same order, in the order they were made."""
     failed_before: list[FailedBefore] = Field(default_factory=list)
-    """Those of them that had failed, and were not the end of the phase."""
-    rerun: Rerun | None = None
-    """What the order alone tells, of a run that was judged by itself."""
 
 
 class WatchFacts(Recorded):

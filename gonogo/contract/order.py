@@ -96,8 +96,7 @@ class Order(Recorded):
     plan_digest: str
     phase: str
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None
-    """Last step of this run: the phase's own (`train.steps`), or, of a rerun that answers whether a
-    failure comes again, an earlier one. Null: nobody says, so none can be complete."""
+    """Last step of the phase (`train.steps`). Null: nobody says, so no run can be complete."""
     world_size: Annotated[int, Field(ge=1, le=MOST_RANKS)]
     nodes: Annotated[int, Field(ge=1, le=MOST_RANKS)] = 1
     """On how many hosts the ranks run, the same number on each; no rule depends on it."""
@@ -126,9 +125,6 @@ class Order(Recorded):
     allow_drift: list[str] = Field(default_factory=list)
     gate: list[Criterion] = Field(default_factory=list)
     left_out: list[LeftOut] = Field(default_factory=list)
-    measured: list[Criterion] = Field(default_factory=list)
-    """Of a rerun that ends before its phase does: the phase's gate. It decides nothing, and what
-    the run fails of it for good counts for whoever goes on from its checkpoint."""
     waive: list[str] = Field(default_factory=list)
     """Criteria that the plan lets stay unobserved, by id."""
     carried: list[CarriedRemedy] = Field(default_factory=list)
@@ -157,8 +153,6 @@ class Order(Recorded):
     """Ids of the preflight checks that are owed."""
     detectors: list[str] = Field(default_factory=list)
     """The detectors that watch this run."""
-    settles: list[str] = Field(default_factory=list)
-    """Criteria of the judge's own whose conditions a later run can meet (`gate.settling`)."""
     made_by: MadeBy | None = None
     """The code that made the order; null for an order by hand."""
 
@@ -219,11 +213,6 @@ class Order(Recorded):
             del document["carried"]
         if not self.taints:
             del document["taints"]
-        if self.measured:
-            rows = [row.model_dump(mode="json", exclude_unset=True) for row in self.measured]
-            document["measured"] = rows
-        else:
-            del document["measured"]
         if self.resume_from is not None and self.resume_from.manifest_sha256 is None:
             del document["resume_from"]["manifest_sha256"]
         if not self.patience:

@@ -184,7 +184,7 @@ TABLE: Mapping[Place, Mapping[ProgramKind, Cell]] = {
 }
 """The numbers were chosen on simulated runs (docs/simulation.md)."""
 
-_SETTING = {
+SETTING = {
     Place.START: "no_first_heartbeat.exec_s",
     Place.BOOT: "no_first_heartbeat.boot_s",
     Place.FIRST_STEP: "no_first_heartbeat.first_step_s",
@@ -226,11 +226,11 @@ def patience_of(
     table = {}
     for place, row in TABLE.items():
         cell, source = row[kind], Source.DEFAULT
-        if place in _SETTING:
-            source = watch.source_of(_SETTING[place], from_profile)
+        if place in SETTING:
+            source = watch.source_of(SETTING[place], from_profile)
         seconds = cell.seconds
         if source is not Source.DEFAULT:
-            seconds = _setting(watch, _SETTING[place])
+            seconds = _setting(watch, SETTING[place])
         table[place] = Patience(seconds=seconds, multiple=cell.multiple, of=cell.of, source=source)
     return _with_suspicion(_adjusted(table, watch, kind, compiled, nodes, step_s), watch)
 

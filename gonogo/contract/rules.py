@@ -14,7 +14,7 @@ from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Condition
 from gonogo.contract.facts import SaidIdentity
 from gonogo.contract.finding import Source
-from gonogo.contract.order import CarriedRemedy, LeftOut, PhaseAhead
+from gonogo.contract.order import CarriedRemedy, LeftOut, PhaseAhead, RunReason
 from gonogo.contract.taint import Taint
 from gonogo.contract.wire import Recorded
 
@@ -60,12 +60,12 @@ class Rules(Recorded):
     run: str | None = None
     """The run that lines, ticks and exit records must name."""
     attempt: int | None = None
+    reason: RunReason | None = None
+    """Why the run was started."""
     preflight: list[str] = Field(default_factory=list)
     """Ids of the preflight checks that are owed."""
     detectors: list[str] = Field(default_factory=list)
     """The detectors that watched the run."""
-    settles: list[str] = Field(default_factory=list)
-    """Criteria of the judge's own whose conditions a later run can meet; left out when empty."""
     waive: list[str] = Field(default_factory=list)
     """Criteria that may stay unobserved, by id; left out when empty."""
     programs: int | None = None
@@ -80,8 +80,6 @@ class Rules(Recorded):
     """What counts against the run because of its checkpoint; left out when empty."""
     disarmed: dict[str, JsonValue] = Field(default_factory=dict)
     """Settings of the order that no plan may have, by their path; left out when empty."""
-    measured: list[Criterion] = Field(default_factory=list)
-    """Criteria that decide nothing, of a rerun that ends early; left out when empty."""
 
     @property
     def known(self) -> bool:
@@ -138,14 +136,12 @@ class Rules(Recorded):
 
 _LEFT_OUT = (
     *(
-        "settles",
         "waive",
         "programs",
         "allow_faults",
         "fault",
         "carried",
         "taints",
-        "measured",
         "disarmed",
     ),
 )

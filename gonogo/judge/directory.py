@@ -12,18 +12,17 @@ from typing import Any
 
 from gonogo.contract.doubt import Doubt, DoubtKind, Effect
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
-from gonogo.contract.facts import Facts, History, Remedy
+from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, is_id, new_id
-from gonogo.contract.order import Order, RunReason
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.cause import describe_cause
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.findings import load_findings
 from gonogo.judge.facts.record import RunRecord, load_order, load_run
-from gonogo.judge.gate.history import rerun_of, with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.words import sentences
@@ -78,7 +77,7 @@ def judge_directory(
     record = load_run(path, now=now, order=order)
     order = record.order  # the one that is sealed: whoever wrote it over meanwhile changes nothing
     rules = build_rules(order)
-    facts = with_history(build_facts(record, rules), _history_of(order))
+    facts = build_facts(record, rules)
     place = Place(
         id=new_id(Kind.DECISION),
         experiment=order.experiment if order is not None else "",
@@ -95,7 +94,6 @@ def judge_directory(
         judgement.criteria,
         diagnosis=judgement.diagnosis,
         exits=record.exit.ranks if record.exit is not None else {},
-        ranks=facts.ranks,
         read_tail=lambda name: read_tail(path / name),
     )
     entry = judged(judgement, rules, facts, actor=ACTOR, cause=cause)
@@ -123,21 +121,6 @@ def _with_files(findings: Sequence[Finding], run_dir: RunDir) -> list[Finding]:
     kept = {path.relative_to(run_dir.path).as_posix() for path in run_dir.evidence.glob("*/*")}
     found = {key: [name for name in names if name in kept] for key, names in named.items()}
     return [row.model_copy(update={"evidence": found.get(row.key, [])}) for row in findings]
-
-
-def _history_of(order: Order | None) -> History | None:
-    """Return what the order tells of the runs before: what this one was made for.
-
-    Whoever decides about a phase names those runs; of a directory by itself only the order is
-    there, and a rerun passes no phase as if nothing had failed before it.
-    """
-    if order is None or order.reason not in (RunReason.CONFIRM, RunReason.REMEDY):
-        return None
-    rerun = rerun_of(order)
-    if order.reason is RunReason.CONFIRM:
-        return History(rerun=rerun)
-    remedy = Remedy(diagnosis="a failure that order.json does not name", patch={})
-    return History(remedy=remedy) if rerun.until is None else History(remedy=remedy, rerun=rerun)
 
 
 def _outcome_of(record: RunRecord, judged: Outcome | None) -> Outcome | None:

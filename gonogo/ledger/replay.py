@@ -22,12 +22,12 @@ from gonogo.contract.decision import PASSING, DecisionKind
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.facts import Facts, History
 from gonogo.contract.made_by import MadeBy
-from gonogo.contract.order import MOST_RANKS, Order, RunReason
+from gonogo.contract.order import MOST_RANKS, Order
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.metrics import absent_text, metric_row
 from gonogo.judge.facts.record import load_order, load_run
-from gonogo.judge.gate.history import rerun_of, with_history
+from gonogo.judge.gate.added import with_history
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.ledger.chain import check_chain, signature_problem
@@ -273,7 +273,7 @@ def judge_again(facts: Json, rules: Json) -> dict[str, Any]:
         text = f"rules.world_size: {asked.world_size} is not between 0 and {MOST_RANKS}"
         raise Corrupt(text)
     waiting = [row.criterion for row in asked.conditions]
-    for path, rows in (("gate", asked.gate), ("measured", asked.measured), ("conditions", waiting)):
+    for path, rows in (("gate", asked.gate), ("conditions", waiting)):
         for row in rows:
             if metric_row(row.metric) is None:
                 raise Corrupt(f"rules.{path}.{row.id}.metric: {absent_text(row.metric)}")
@@ -303,7 +303,10 @@ def _parsed(model: type[_M], name: str, document: Any) -> _M:
 
 
 def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> Difference | None:
-    """Half (b): the rules and facts of the run directory."""
+    """Half (b): the rules and facts of the run directory.
+
+    The history of the phase is as recorded: it can only make a verdict worse.
+    """
     document, run_dir = recorded.document, around.run_dir
     facts, rules = document.get("facts", {}), document.get("rules", {})
     passed = document.get("verdict") in PASSING
@@ -315,8 +318,6 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
         raise NotFound(f"{where}: no run directory; --facts-only replays without it")
     log.checked += ["run_directory", "order"]
     history = _parsed(History, "facts.history", facts.get("history") or {})
-    if history.confirmations:
-        log.not_verified.append("the runs that confirm: only its record shows what they came to")
     try:
         check_not_pruned(run_dir)
         order, derived, found = _derived(run_dir, _parsed(Rules, "rules", rules))
@@ -326,12 +327,8 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
         raise Corrupt(f"run_directory: {error.detail}") from error
     except NotFound as error:
         raise NotFound(f"{error.detail}; --facts-only replays without it") from error
-    past = history if facts.get("history") else None
-    return (
-        _same_rules(recorded, order, derived)
-        or _same_facts(facts, with_history(found, past).document(), passed, log)
-        or _same_reason(history, order, passed)
-    )
+    again = with_history(found, history if facts.get("history") else None).document()
+    return _same_rules(recorded, order, derived) or _same_facts(facts, again, passed, log)
 
 
 def _derived(run_dir: Path, recorded: Rules) -> tuple[Order | None, Rules, Facts]:
@@ -380,26 +377,3 @@ def _same_facts(facts: Json, again: Json, passed: bool, log: _Log) -> Difference
         left, right = ({name: row.get(name) for name in _FROM_LINES} for row in (facts, again))
         log.not_verified.append("its end, and what rests on it: the control plane recorded it")
     return first_difference(left, right, "facts")
-
-
-def _same_reason(history: History, order: Order | None, passed: bool) -> Difference | None:
-    """Compare what the run was made for with its order: no rerun passes as a first run."""
-    reason = None if order is None else order.reason
-    made, remedied = reason is RunReason.REMEDY, history.remedy is not None
-    if remedied != made and (remedied or passed):
-        found = f"(the order names {'a' if made else 'no'} remedy)"
-        return Difference(path="facts.history.remedy", recorded=remedied, found=found)
-    ordered = None
-    if order is not None and reason in (RunReason.CONFIRM, RunReason.REMEDY):
-        ordered = rerun_of(order)
-    difference = Difference(
-        path="facts.history.rerun",
-        recorded=None if history.rerun is None else history.rerun.model_dump(mode="json"),
-        found=None if ordered is None else ordered.model_dump(mode="json"),
-    )
-    if history.rerun is not None:
-        return difference if history.rerun != ordered else None
-    if ordered is None or not passed:
-        return None
-    confirms = ordered.reason == "confirm" and not history.confirmations
-    return difference if confirms or ordered.until is not None else None

@@ -8,14 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gonogo.contract.canonical import digest, plain_copy
-from gonogo.contract.criterion import Criterion
 from gonogo.contract.fault import parse_fault
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import (
     CarriedRemedy,
     HaltGrace,
-    LeftOut,
     Order,
     PhaseAhead,
     ResumePoint,
@@ -29,7 +27,6 @@ from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.taint import Taint
 from gonogo.contract.watch import Watch
 from gonogo.contract.workload import is_ours
-from gonogo.judge.gate.settling import SETTLED_BY_RUNS
 from gonogo.planning.frozen import ResolvedPlan
 from gonogo.planning.gates import gate_of
 from gonogo.planning.layers import Laid, lay
@@ -54,7 +51,6 @@ def build_order(
     resume_from: ResumePoint | None = None,
     frozen: Mapping[str, Any] | None = None,
     change: Patch | None = None,
-    until: int | None = None,
     carried: Sequence[CarriedRemedy] = (),
     taints: Sequence[Taint] = (),
 ) -> Order:
@@ -70,8 +66,6 @@ def build_order(
         resume_from: durable checkpoint to go on from.
         frozen: what of FROZEN the experiment's first run reported.
         change: a variant's, remedy's or campaign's patch, over the phase's own.
-        until: last step of a rerun that only answers whether a failure comes again; the phase's
-            gate is for the run that goes on. None: the phase's own last step.
         carried: remedies of earlier phases, over the phase's own settings and under `change`.
         taints: what counts against the run because of the checkpoint.
 
@@ -87,10 +81,6 @@ def build_order(
     told = lay(plan, phase, resolved.train, change, carried=kept, schema=schema)
     watch, from_profile = _watch_of(plan, profile)
     gate, left_out = gate_of(phase, profile, plan.profile)
-    measured = list[Criterion]()
-    if until is not None:
-        why = f"this run ends at step {until} of {phase.steps}"
-        measured, gate, left_out = gate, [], [LeftOut(id=row.id, why=why) for row in phase.gate]
     own_checks = [SANITY] if is_ours(plan.workload.entry, told.command) else []
     order = Order(
         experiment=experiment,
@@ -101,7 +91,7 @@ def build_order(
         plan=plan.name,
         plan_digest=resolved.plan_digest(),
         phase=phase.name,
-        steps=phase.steps if until is None else min(until, phase.steps),
+        steps=phase.steps,
         world_size=told.world_size,
         nodes=plan.workload.nodes,
         cluster=plan.cluster,
@@ -120,7 +110,6 @@ def build_order(
         allow_drift=list(plan.allow_drift),
         gate=gate,
         left_out=left_out,
-        measured=measured,
         waive=list(plan.waive),
         carried=list(carried),
         taints=list(taints),
@@ -135,7 +124,6 @@ def build_order(
         limits=phase.limits or plan.limits,
         preflight=[*PREFLIGHT_CHECKS, *own_checks],
         detectors=detector_names(),
-        settles=list(SETTLED_BY_RUNS),
         made_by=made_by(),
     )
     return order.model_copy(update={"patience": order.limits_of_places()})
@@ -187,7 +175,6 @@ def build_command_order(
         halt=HaltGrace(grace_s=5.0),
         preflight=list(preflight),
         detectors=detector_names(),
-        settles=list(SETTLED_BY_RUNS),
         made_by=made_by(),
     )
     table = order.limits_of_places()

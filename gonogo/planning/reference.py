@@ -21,8 +21,8 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from gonogo.contract.plan import Plan
-from gonogo.judge.gate.ceilings import CEILINGS
 from gonogo.judge.gate.diagnosis import DIAGNOSES
+from gonogo.judge.gate.weakened import CEILINGS
 
 _FRAME = Path(__file__).with_suffix(".md")
 _PLACE = "<!-- keys -->\n"

@@ -229,7 +229,6 @@ def upgrade() -> None:
         sa.Column("resume_from", _DOCUMENT, nullable=True),
         sa.Column("change", _DOCUMENT, nullable=True),
         sa.Column("carried", _DOCUMENT, nullable=True),
-        sa.Column("until", sa.Integer(), nullable=True),
         sa.Column("profile", sa.String(length=64), nullable=True),
         sa.Column("gpus", sa.Integer(), nullable=True),
         sa.Column("foreign", sa.Boolean(), nullable=True),

@@ -423,7 +423,6 @@ def _build_order(session: Session, experiment: ExperimentRow, run: RunRow, token
         resume_from=run.resume_from,
         frozen=experiment.frozen,
         change=None if run.change is None else RecordedPatch.model_validate(run.change),
-        until=run.until,
         carried=run.carried or [],
         taints=taints_of(session, experiment, run),
     )

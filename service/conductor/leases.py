@@ -26,7 +26,7 @@ from service.context import Context
 from service.db.schema import ProgressRow, RunRow
 from service.experiments.course import give_up_rest, resolved_of
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
-from service.experiments.resume_points import go_back_for_gate, load_resume_points
+from service.experiments.resume_points import load_resume_points
 from service.experiments.verbs import Points, replace_run
 from service.judging.ended import is_complete
 from service.queries.experiments import load_experiment
@@ -147,8 +147,7 @@ class Leases:
         def load(session: Session) -> dict[str, ResumePoint]:
             row = load_run(session, run)
             experiment = load_experiment(session, row.experiment)
-            points = load_resume_points(session, experiment, row.phase)
-            return go_back_for_gate(session, experiment, row.phase, points)
+            return load_resume_points(session, experiment, row.phase)
 
         points = context.store.read(load)
         context.write(CONDUCTOR, take_over_isolated, run, points)

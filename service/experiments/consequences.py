@@ -10,7 +10,7 @@ from gonogo.contract.errors import Conflict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
-from gonogo.judge.course.decide import Action, ActionKind
+from gonogo.judge.course.action import Action, ActionKind
 from gonogo.ledger.recorded import RecordedDecision
 from service.db.documents import Awaited, AwaitedKind, StopKind
 from service.db.schema import ExperimentRow, PhaseRow
@@ -109,7 +109,6 @@ def _queue(
         action.reason or RunReason.RERUN,
         resume_from=point,
         change=action.change,
-        until=action.until,
     )
 
 

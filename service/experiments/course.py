@@ -27,8 +27,7 @@ from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import SHOWN_BY_LINES, Actor, Outcome, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
-from gonogo.judge.course.carrying import left_by
-from gonogo.judge.course.reruns import laid_over
+from gonogo.judge.course.answers import laid_over, left_by
 from gonogo.planning.resolve import ResolvedPlan
 from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.documents import Awaited, ServiceEnd, is_by_service
@@ -172,11 +171,10 @@ def queue_run(
     *,
     resume_from: ResumePoint | None = None,
     change: Mapping[str, Any] | None = None,
-    until: int | None = None,
     new: bool = False,
     carried: Sequence[CarriedRemedy] = (),
 ) -> RunRow:
-    """Queue the next attempt of a phase, which goes to step `until` or to the phase's last.
+    """Queue the next attempt of a phase.
 
     Of a phase's first one `carried` are remedies of earlier phases; all others keep them.
 
@@ -198,7 +196,6 @@ def queue_run(
         resume_from=resume_from,
         change=dict(change) if change else None,
         carried=kept or None,
-        until=until,
         profile=plan.profile,
         gpus=gpus_of(plan, patch_of(change, kept), phase),
         foreign=not plan.ours,

@@ -12,7 +12,6 @@ from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResul
 from gonogo.contract.facts import Facts
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.rules import Rules
-from gonogo.judge.course.remedies import set_aside
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import facts_of, rules_of
@@ -65,8 +64,8 @@ def _load_measured(
     """Return rules and facts of the last completed run that measured a condition, if any did."""
     if condition.evidence_from is None:
         return None
-    kept, _ = set_aside(load_attempts(deed.session, experiment.id, condition.evidence_from))
-    for run in reversed(kept):
+    runs = load_attempts(deed.session, experiment.id, condition.evidence_from)
+    for run in reversed(runs):
         if run.outcome.klass is not OutcomeClass.SUCCESS:
             continue
         row = deed.session.get_one(AssessmentRow, run.run)

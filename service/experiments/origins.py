@@ -16,18 +16,16 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import OriginView
-from gonogo.contract.decision import PASSING, Condition, ConditionState, Verdict
+from gonogo.contract.decision import Condition, ConditionState, Verdict
 from gonogo.contract.errors import Conflict, Problem, Rejected
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.near_miss import hint
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.plan import Plan
 from gonogo.contract.taint import TaintKind
+from gonogo.judge.course.answers import keeps_checkpoints
 from gonogo.judge.course.decide import asks_approval
-from gonogo.judge.course.remedies import set_aside
-from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.judge.gate.approval import is_approval
-from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.conditions import experiment_verdict, met_beyond
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
@@ -48,7 +46,7 @@ from service.told.awaited import begins_anew, last_tried, went_to_its_end
 from service.told.decided import load_decided
 
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
-_AHEAD = ("phases_after", "settles")
+_AHEAD = ("phases_after",)
 """What an order says of the phases after its own."""
 _PLACE = ("nodes", "cluster")
 """What an order says of the hosts: what was shown on one of them holds on two."""
@@ -116,7 +114,7 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
     before = names[: names.index(phase)]
     old = resolved_of(source)
     problems = [
-        *_not_shown(session, source, before, there, _begun_with(plan, phase)),
+        *_not_shown(session, source, before, there),
         *_not_approved(session, source, plan, phase, there),
         *_ordered_otherwise(session, source, resolved, before),
     ]
@@ -182,30 +180,19 @@ def _rejected(*texts: str) -> Rejected:
     return Rejected(f"origin: {'; '.join(texts)}", problems=problems)
 
 
-def _begun_with(plan: Plan, phase: str) -> dict[str, str]:
-    """Return phase → the first, from `phase` on, that begins with its weights."""
-    names = [row.name for row in plan.phases]
-    later = reversed(plan.phases[names.index(phase) :])
-    return {row.init_from: row.name for row in later if row.init_from is not None}
-
-
 def _not_shown(
     session: Session,
     source: ExperimentRow,
     before: Sequence[str],
     there: Mapping[str, PhaseRow],
-    begun: Mapping[str, str],
 ) -> Iterator[str]:
     """Yield what the other experiment has not shown of the phases that would be taken over.
-
-    An allowed drift that the frozen code undid there is in the weights still.
 
     Args:
         session: for reading.
         source: the other experiment.
         before: the phases that would be taken over.
         there: its phases by name.
-        begun: phase → one that begins with its weights, of those that are not taken over.
     """
     overrides = load_decided(session, [source.id])[source.id].overrides
     by_hand = {row.phase for row in overrides}
@@ -220,17 +207,17 @@ def _not_shown(
         elif phase in by_hand:
             yield f"{phase} was decided by hand in {source.id}; {again}"
         own = [row for row in conditions if row.id.partition(":")[0] == phase]
-        told = _not_settled(own, source.id, before, begun.get(phase))
+        told = _not_settled(own, source.id, before)
         yield from (f"{text}; {again}" for text in told)
     taken = [row for row in before if row in there and there[row].state == PhaseState.INHERITED]
     if taken and source.origin is not None:  # it may have been decided anew there since
         first = load_experiment(session, source.origin.experiment)
         known = {row.name: row for row in phases_of(session, first.id)}
-        yield from _not_shown(session, first, taken, known, begun)
+        yield from _not_shown(session, first, taken, known)
 
 
 def _not_settled(
-    conditions: Sequence[Condition], where: str, before: Sequence[str], begins: str | None
+    conditions: Sequence[Condition], where: str, before: Sequence[str]
 ) -> Iterator[str]:
     """Yield which of a phase's conditions what is taken over has not settled, and why.
 
@@ -238,7 +225,6 @@ def _not_settled(
         conditions: the phase's own.
         where: id of the other experiment.
         before: the phases that would be taken over.
-        begins: the phase that begins with its weights, if one does.
     """
     beyond = met_beyond(conditions, before)
     for row in conditions:
@@ -247,8 +233,6 @@ def _not_settled(
             yield f"condition {row.id} is {row.state} in {where}"
         elif row in beyond:
             yield f"{met}, which is made anew"
-        elif row.criterion == DRIFT and row.state is ConditionState.MET and begins is not None:
-            yield f"{met}, but {begins} begins with its weights"
 
 
 def _again(session: Session, source: ExperimentRow, phase: str) -> str:
@@ -342,8 +326,8 @@ def _ordered_otherwise(
 
 def _passing_run(session: Session, source: ExperimentRow, phase: str) -> RunRow | None:
     """Return the run by which a phase passed; None of one that was itself taken over."""
-    kept, _ = set_aside(load_attempts(session, source.id, phase))
-    whole = [row.run for row in kept if row.until is None and row.verdict in PASSING]
+    runs = load_attempts(session, source.id, phase)
+    whole = [row.run for row in runs if row.passed]
     return session.get_one(RunRow, whole[-1]) if whole else None
 
 

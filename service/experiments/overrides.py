@@ -10,7 +10,8 @@ from gonogo.contract.decision import ConditionState, Verdict
 from gonogo.contract.errors import Conflict, NotFound
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import ResumePoint
-from gonogo.judge.course.decide import Action, ActionKind, decide_override
+from gonogo.judge.course.action import Action, ActionKind
+from gonogo.judge.course.decide import decide_override
 from gonogo.judge.gate.conditions import waived
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import by_person

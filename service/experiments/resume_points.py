@@ -4,15 +4,10 @@ What was taken over from another experiment (`origins`) is looked for there. Che
 whole to verify them, which takes long: ask outside a transaction that writes.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from gonogo.contract.lifecycle import PhaseState, RunState
 from gonogo.contract.order import ResumePoint
-from gonogo.contract.outcome import TAKEN_OVER
-from gonogo.judge.course.confirmation import outdone
-from gonogo.judge.course.remedies import lost_answers, set_aside
-from gonogo.judge.course.reruns import earlier_beginnings
-from gonogo.judge.gate.conditions import criteria_awaited
 from service.db.schema import ExperimentRow, RunRow
 from service.db.store import Session
 from service.experiments.checkpoints import (
@@ -24,9 +19,8 @@ from service.experiments.checkpoints import (
     is_followed,
 )
 from service.experiments.course import resolved_of
-from service.experiments.decisions import load_conditions
 from service.queries.experiments import load_experiment, phases_of, runs_of
-from service.queries.runs import load_attempts, load_run
+from service.queries.runs import load_run
 from service.told.awaited import ANSWERS, has_not_passed
 
 
@@ -36,7 +30,6 @@ def load_resume_points(
     phase: str | None,
     *,
     unpassed: bool = False,
-    without: str | None = None,
     before: int | None = None,
     made_by: Callable[[RunRow], bool] | None = None,
 ) -> dict[str, ResumePoint]:
@@ -52,7 +45,6 @@ def load_resume_points(
         phase: which is over, or is gone on with; None: none.
         unpassed: whether the phase may go on from a run of it that went to its end and is not GO,
             as it does where it has become longer.
-        without: id of a run that was set aside, and whose end is not stored yet.
         before: only checkpoints of the phase of an earlier step than that; None: than its last, or
             any where it may be `unpassed`.
         made_by: says of a run of the phase whether its checkpoints fit; None: all do.
@@ -68,64 +60,19 @@ def load_resume_points(
         if wanted.name == phase:
             # What begins at its last step would have none to show; a run may be lost behind that.
             until = wanted.steps if before is None and not unpassed else before
-            point = _lineage_checkpoint(
-                session, experiment, phase, without, before=until, made_by=made_by
-            )
+            point = _lineage_checkpoint(session, experiment, phase, before=until, made_by=made_by)
         if point is not None and not unpassed:
             holder = holder_of(point, runs_of(session, experiment.id, phase))
             point = None if holder is not None and has_not_passed(holder) else point
         if point is None:
-            point = load_weights(session, experiment, wanted.init_from, without)
+            point = load_weights(session, experiment, wanted.init_from)
         if point is not None:
             found[wanted.name] = point
     return found
 
 
-def go_back_for_gate(
-    session: Session, experiment: ExperimentRow, phase: str, points: Mapping[str, ResumePoint]
-) -> dict[str, ResumePoint]:
-    """Return where the next attempt of a phase goes on so that its gate sees enough.
-
-    That is an earlier durable checkpoint where after the newest one too few steps are left for it,
-    or for the conditions of earlier phases that a run of this one may meet, as often in a phase as
-    the plan retries what infrastructure ended: who is cut off late again and again makes no steps
-    again for ever. Once a checkpoint of the phase was found to be deleted nobody goes back in it.
-
-    Args:
-        session: for reading; checkpoints are read whole.
-        experiment: whose phase it is.
-        phase: whose last run was cut off.
-        points: what `load_resume_points` found.
-    """
-    newest, runs = points.get(phase), runs_of(session, experiment.id, phase)
-    plan = resolved_of(experiment).parsed()
-    if newest is None or not runs or runs[-1].until is not None:
-        return dict(points)
-    if found_missing(runs, host_of_origin(experiment)):
-        return dict(points)  # its trainer may keep the newest alone, and each try costs a retry
-    awaited = criteria_awaited(load_conditions(session, experiment.id), phase)
-    wanted = earlier_beginnings(plan, phase, newest.step, awaited)
-    if not wanted:
-        return dict(points)
-    before = load_attempts(session, experiment.id, phase, taken_over=True)
-    point = _lineage_checkpoint(session, experiment, phase, before=wanted.stop)
-    if point is None or point.step not in wanted:
-        return dict(points)
-    late = {row.run for row in before if row.launched and row.durable_step >= wanted.stop}
-    late |= {  # of whom nobody may know how far he got, and who may not be judged yet
-        row.id
-        for row in runs
-        if row.outcome is not None and row.outcome.code in TAKEN_OVER
-        if (row.resume_from is not None and row.resume_from.step == point.step)
-        or any(durable_checkpoints(session, row, since=wanted.stop))
-    }
-    if len(late - {runs[-1].id}) >= max(1, plan.retry.infra):
-        return dict(points)
-    return {**points, phase: point}
-
-
 def load_weights(
-    session: Session, experiment: ExperimentRow, init_from: str | None, without: str | None = None
+    session: Session, experiment: ExperimentRow, init_from: str | None
 ) -> ResumePoint | None:
     """Return the weights that a phase begins with, those that the phase `init_from` left, if any.
 
@@ -135,7 +82,7 @@ def load_weights(
     """
     if init_from is None:
         return None
-    source = _lineage_checkpoint(session, experiment, init_from, without, over=True)
+    source = _lineage_checkpoint(session, experiment, init_from, over=True)
     return source and source.model_copy(update={"step": 0})
 
 
@@ -143,7 +90,6 @@ def _lineage_checkpoint(
     session: Session,
     experiment: ExperimentRow,
     phase: str,
-    without: str | None = None,
     *,
     over: bool = False,
     before: int | None = None,
@@ -151,13 +97,9 @@ def _lineage_checkpoint(
 ) -> ResumePoint | None:
     """Return the newest durable checkpoint of a phase's last run, or of those it went on from.
 
-    A run that was set aside, and `without`, is not looked at, nor one of which `made_by` says no;
-    nor is one that was made under another patch than the last, though the last has left nothing
-    yet; nor, where the phase is `over`, is a remedy for a condition that came to no end: only its
-    own next attempt goes on from it, nor a confirmation that did not pass where another one did. Of
-    one that is `over` no checkpoint stands for a later one that was saved, and is not durable, or
-    no more.
-    What was taken over from another experiment (`origins`) is looked for there.
+    Only runs under the patch of the last one count, and of these only those that `made_by` allows.
+    Where the phase is `over`, no checkpoint stands for a later one that was saved and is not
+    durable. What was taken over from another experiment (`origins`) is looked for there.
     """
     runs = runs_of(session, experiment.id, phase)
     if not runs and experiment.origin is not None:
@@ -174,12 +116,7 @@ def _lineage_checkpoint(
     attempts = runs_of(session, experiment.id)
     taken_over = host_of_origin(experiment)
     missing = found_missing(attempts, taken_over)
-    told = load_attempts(session, experiment.id, phase)
-    kept, _ = set_aside(told)
-    aside = {row.run for row in told} - {row.run for row in kept} | {without}
-    aside |= lost_answers(told) | outdone(told) if over else set()
-    fitting = [run for run in runs if made_by is None or made_by(run)]
-    counted = [run for run in reversed(fitting) if run.id not in aside]
+    counted = [run for run in reversed(runs) if made_by is None or made_by(run)]
     for run in counted:
         if run.change != counted[0].change:  # what a patch has made goes on under it alone
             continue

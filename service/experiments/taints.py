@@ -15,7 +15,7 @@ from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.contract.taint import Taint, TaintKind, carried_on
-from gonogo.judge.gate.built_in import DRIFT, IN_WEIGHTS
+from gonogo.judge.gate.identity import DRIFT, IN_WEIGHTS
 from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.experiments.checkpoints import holder_of
@@ -81,7 +81,7 @@ def _carried(
 
 def _taint(session: Session, run: RunRow, kind: TaintKind = TaintKind.UNPASSED) -> Taint:
     source = session.get_one(ExperimentRow, run.experiment)
-    steps = run.until or resolved_of(source).parsed().phase(run.phase).steps
+    steps = resolved_of(source).parsed().phase(run.phase).steps
     by_hand = called(session, source, run.phase)
     verdict = run.verdict if by_hand in (None, Verdict.GO) else by_hand
     found = None if verdict is None else verdict.value
@@ -117,9 +117,7 @@ def _undecided(
     """Yield the runs that measured what does not pass, before the checkpoint's run began."""
     change = behind[0].change if behind else None
     for run in reversed(runs):
-        whole = run.until is None and run.change == change and has_not_passed(run)
-        answered = run.until is not None and run in behind
-        if (whole or answered) and _has_measured(session, run):
+        if run.change == change and has_not_passed(run) and _failed_of(session, run) - IN_WEIGHTS:
             yield _taint(session, run, TaintKind.UNDECIDED)
 
 
@@ -130,13 +128,6 @@ def called(session: Session, experiment: ExperimentRow, phase: str) -> Verdict |
     said = load_decided(session, [experiment.id])[experiment.id].overrides
     words = [row.verdict for row in said if row.phase == phase and row.condition is None]
     return words[-1] if words else None
-
-
-def _has_measured(session: Session, run: RunRow) -> bool:
-    """Say whether a run measured something that does not pass, rather than nothing."""
-    assessed = session.get(AssessmentRow, run.id)
-    undecided = assessed is not None and bool(assessed.attempt.undecided)
-    return undecided or bool(_failed_of(session, run) - IN_WEIGHTS)
 
 
 def _behind(point: ResumePoint, runs: Sequence[RunRow]) -> Iterator[RunRow]:

@@ -14,7 +14,6 @@ from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, PhaseSta
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import TAKEN_OVER, Actor, Outcome, OutcomeClass, OutcomeCode
 from gonogo.judge.course.decide import decide_promotion
-from gonogo.judge.gate.history import is_isolating
 from service.db.documents import Asked, Stop, StopKind
 from service.db.schema import ExperimentRow, RunRow
 from service.experiments.approvals import record_approval
@@ -153,18 +152,8 @@ def _is_again(deed: Deed, experiment: ExperimentRow, reason: RunReason) -> bool:
     if experiment.state != ExperimentState.RUNNING or run is None:
         return False
     if reason is RunReason.RESUME and run.reason in ANSWERS:
-        return _ended_as(deed, run, OutcomeClass.OPERATOR, OutcomeClass.INFRA) or _goes_on(
-            deed, run
-        )
+        return _ended_as(deed, run, OutcomeClass.OPERATOR, OutcomeClass.INFRA)
     return run.reason == reason
-
-
-def _goes_on(deed: Deed, run: RunRow) -> bool:
-    """Say whether a run takes an answer beyond the bounded end that the one before it came to."""
-    ended = [row for row in runs_of(deed.session, run.experiment, run.phase) if row.outcome]
-    if not ended or run.until is not None or ended[-1].until is None:
-        return False
-    return ended[-1].reason == run.reason and _ended_as(deed, run, OutcomeClass.SUCCESS)
 
 
 def _ended_as(deed: Deed, run: RunRow, *classes: OutcomeClass) -> bool:
@@ -184,31 +173,11 @@ def _start_again(
     record_event(deed, experiment, f"experiment.{why}", phase=phase.name, reason=reason)
     before = runs_of(deed.session, experiment.id, phase.name)
     point = points.get(phase.name)
+    change = None
     if why is RunReason.RESUME and before and before[-1].reason in ANSWERS:
-        _go_on(deed, experiment, before[-1], point)
-    else:
-        queue_run(deed, experiment, phase.name, why, resume_from=point)
+        why, change = before[-1].reason, before[-1].change  # an answer stays what it is
+    queue_run(deed, experiment, phase.name, why, resume_from=point, change=change)
     return True
-
-
-def _go_on(deed: Deed, experiment: ExperimentRow, run: RunRow, point: ResumePoint | None) -> None:
-    """Queue the next attempt of a confirmation or a remedy as what it is, under its patch.
-
-    One that had come to its bounded end goes on to the phase's last step.
-    """
-    over = _ended_as(deed, run, OutcomeClass.SUCCESS)
-    if over and is_isolating(run.change):
-        queue_run(deed, experiment, run.phase, RunReason.RESUME, resume_from=run.resume_from)
-        return
-    queue_run(
-        deed,
-        experiment,
-        run.phase,
-        run.reason,
-        resume_from=point,
-        change=run.change,
-        until=None if over else run.until,
-    )
 
 
 def promote(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
@@ -286,7 +255,6 @@ def replace_run(
         run.reason if run.reason in ANSWERS else RunReason.TAKEOVER,
         resume_from=points.get(run.phase),
         change=run.change,
-        until=run.until,
     )
 
 

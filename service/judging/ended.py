@@ -8,7 +8,7 @@ lock; it refuses when another decision came between, and the caller prepares aga
 `judge` and `decide` are `gonogo.judge`'s: nothing here has an opinion.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,13 @@ from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode, code_of
 from gonogo.contract.rules import Rules
-from gonogo.judge.course.decide import Action, Attempt, build_attempt, decide
-from gonogo.judge.course.met import lasting_drifts, met_by
-from gonogo.judge.course.remedies import lost_answers, set_aside
-from gonogo.judge.gate.built_in import DRIFT
-from gonogo.judge.gate.conditions import open_for
-from gonogo.judge.gate.history import with_history
+from gonogo.judge.course.action import Action, Attempt, build_attempt
+from gonogo.judge.course.decide import decide
+from gonogo.judge.gate.added import with_history
+from gonogo.judge.gate.conditions import open_for, settle
+from gonogo.judge.gate.identity import DRIFT
 from gonogo.judge.gate.rules import OpenCondition, build_rules
-from gonogo.judge.gate.verdict import EXCHANGED, OTHER_LINES, UNJUDGED, judge
+from gonogo.judge.gate.verdict import EDITED, UNJUDGED, judge
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import facts_of, judged, rules_of
 from service.db.documents import is_by_service
@@ -47,14 +46,12 @@ from service.experiments.decisions import load_conditions, record_conditions, re
 from service.experiments.lifecycle import Deed, lock_run, record_event
 from service.experiments.resume_points import (
     checkpoints_before,
-    go_back_for_gate,
     load_resume_points,
     load_weights,
 )
 from service.experiments.speeds import note_speed
 from service.experiments.taints import is_of_unknown_code
 from service.judging.materialise import save_run
-from service.queries.decisions import load_decisions
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import count_findings
 from service.queries.runs import load_attempts, load_run, load_unjudged
@@ -82,9 +79,7 @@ class Case:
     launched: bool
     started_at: float | None
     durable_step: int
-    began_at: int
     change: dict[str, Any] | None
-    until: int | None
     began_with: str | None
     resume: dict[str, ResumePoint]
 
@@ -160,8 +155,6 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
             session, experiment, run.phase, made_by=lambda row: row.attempt <= run.attempt
         )
     point = resume.get(run.phase) if restarts else None
-    if restarts:
-        resume = go_back_for_gate(session, experiment, run.phase, resume)
     save_run(session, run, folder)
     return Case(
         run=run.id,
@@ -175,9 +168,7 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
         launched=run.started_at is not None,
         started_at=run.started_at,
         durable_step=point.step if point else 0,
-        began_at=run.resume_from.step if run.resume_from else 0,
         change=run.change,
-        until=run.until,
         began_with=_began_with(session, run),
         resume=resume,
     )
@@ -195,11 +186,9 @@ def _began_with(session: Session, run: RunRow) -> str | None:
 def assess(case: Case, facts: Facts) -> Assessment:
     """Judge an ended run by itself, from the facts of its directory."""
     judgement = judge(facts, case.rules)
-    not_edited = [] if case.end_was_sent else [EXCHANGED]
     if not (case.end_was_sent and case.all_was_sent):
-        not_edited.append(OTHER_LINES)
-    failed = [name for name in judgement.failed if name not in not_edited]
-    judgement = replace(judgement, failed=failed)
+        failed = [name for name in judgement.failed if name != EDITED]
+        judgement = replace(judgement, failed=failed)
     attempt = build_attempt(
         case.run,
         case.reason,
@@ -208,9 +197,7 @@ def assess(case: Case, facts: Facts) -> Assessment:
         launched=case.launched,
         started_at=case.started_at,
         durable_step=case.durable_step,
-        began_at=case.began_at,
         change=case.change,
-        until=case.until,
         began_with=case.began_with,
     )
     return Assessment(
@@ -244,10 +231,6 @@ def find_beginning(session: Session, assessment: Assessment, now: float) -> Asse
     attempts = [*load_attempts(session, run.experiment, run.phase), assessment.attempt]
     conditions, carried = load_conditions(session, experiment.id), run.carried or []
     action = decide(plan, run.phase, attempts, now=now, conditions=conditions, carried=carried)
-    lost = action.record and run.id in lost_answers(attempts)
-    if lost or assessment.attempt not in set_aside(attempts)[0]:
-        points = load_resume_points(session, experiment, run.phase, without=run.id)
-        return replace(assessment, resume=points)
     if action.resume_of is None:
         return assessment
     before = checkpoints_before(session, action.resume_of, action.before)
@@ -373,7 +356,6 @@ def _unjudged(run: RunRow, outcome: Outcome) -> Attempt:
         outcome=outcome,
         verdict=Verdict.INCONCLUSIVE,
         change=run.change,
-        until=run.until,
     )
 
 
@@ -404,9 +386,8 @@ def _conditions_after(
         for row in load_conditions(deed.session, experiment.id)
         if not row.condition.id.startswith(f"{run.phase}:")
     ]
-    shown = _evidence(deed.session, about, assessment)
-    waiting, verdict = _waiting(deed, experiment, kept, run.phase), judgement.verdict
-    found = met_by(shown.attempt, waiting, shown.facts, shown.rules, verdict=verdict)
+    waiting = open_for(kept, run.phase)
+    found = settle(waiting, assessment.facts, assessment.rules, judgement.verdict)
     met = {condition.id: condition for condition, _ in found}
     return [
         *(replace(row, condition=met.get(row.condition.id, row.condition)) for row in kept),
@@ -438,10 +419,8 @@ def _record(
         phase.verdict = action.verdict  # what is said of conditions is said with it
     made = [decision]
     known = load_conditions(deed.session, experiment.id)
-    waiting = _waiting(deed, experiment, known, run.phase)
-    shown = _evidence(deed.session, about, assessment)
-    verdict = judgement.verdict
-    met = met_by(shown.attempt, waiting, shown.facts, shown.rules, verdict=verdict)
+    waiting = open_for(known, run.phase)
+    met = settle(waiting, assessment.facts, assessment.rules, judgement.verdict)
     if met:
         conditions = [condition for condition, _ in met]
         made.append(
@@ -450,32 +429,14 @@ def _record(
                 experiment,
                 conditions,
                 phase=run.phase,
-                run=shown.run,
+                run=run.id,
                 criteria=[result for _, result in met],
-                rules=rules_of(conditions, shown.rules),
-                facts=facts_of(conditions, shown.facts),
+                rules=rules_of(conditions, assessment.rules),
+                facts=facts_of(conditions, assessment.facts),
                 reason="met: " + ", ".join(condition.id for condition in conditions),
             )
         )
     return made
-
-
-def _waiting(
-    deed: Deed, experiment: ExperimentRow, conditions: Iterable[OpenCondition], phase: str
-) -> list[OpenCondition]:
-    """Return the open conditions that a run of a phase may meet."""
-    plan = resolved_of(experiment).parsed()
-    lasting = lasting_drifts(plan, load_decisions(deed.session, experiment.id))
-    return [row for row in open_for(conditions, phase) if row.condition.id not in lasting]
-
-
-def _evidence(session: Session, about: RunRow, assessment: Assessment) -> Assessment:
-    """Return the run that may meet conditions: the last, or the one it was to better in vain."""
-    if about.id == assessment.run or assessment.attempt.reason is not RunReason.REMEDY:
-        return assessment
-    row = session.get_one(AssessmentRow, about.id)
-    rules, facts = load_assessed(session, about.id)
-    return replace(assessment, run=about.id, rules=rules, facts=facts, attempt=row.attempt)
 
 
 def load_assessed(session: Session, run: str) -> tuple[Rules, Facts]:

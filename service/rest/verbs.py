@@ -25,7 +25,6 @@ from service.experiments.decisions import save_soon
 from service.experiments.lifecycle import Deed, lock_experiment
 from service.experiments.overrides import override
 from service.experiments.resume_points import (
-    go_back_for_gate,
     load_resume_points,
     load_weights,
 )
@@ -105,8 +104,6 @@ def _resume_points(context: Context, experiment: str) -> _Beginning:
         row = load_experiment(session, experiment)
         stood, phase = _standing(session, row), _phase_at(session, row)
         points = load_resume_points(session, row, phase)
-        if phase is not None:
-            points = go_back_for_gate(session, row, phase, points)
         return _Beginning(points, stood)
 
     return context.store.read(load)

@@ -91,11 +91,9 @@ def has_not_passed(run: RunRow) -> bool:
     """Say whether a run went to its last step, was judged, and did not pass with all of its gate.
 
     Going on from a checkpoint of it would show its last steps alone, and the gate is for all: what
-    failed, or left a condition open, of all of them may be well of these. A rerun that answers goes
-    on, whatever it left open: its steps were not all.
+    failed, or left a condition open, of all of them may be well of these.
     """
-    passing = (Verdict.GO,) if run.until is None else (Verdict.GO, Verdict.CONDITIONAL_GO)
-    return went_to_its_end(run) and run.judged and run.verdict not in passing
+    return went_to_its_end(run) and run.judged and run.verdict is not Verdict.GO
 
 
 def verbs_of(

@@ -25,7 +25,6 @@ def load_cause(session: Session, run: RunRow, judgement: Judgement, facts: Facts
         judgement.criteria,
         diagnosis=judgement.diagnosis,
         exits=exits,
-        ranks=facts.ranks,
         read_tail=lambda name: _load_tail(session, run.id, name),
     )
 

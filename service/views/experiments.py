@@ -6,7 +6,6 @@ from itertools import chain
 from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, PhaseView
 from gonogo.contract.decision import Cause, Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, RunState
-from gonogo.judge.course.reruns import deciding
 from gonogo.judge.course.summary import phases_never_ran, summarise
 from gonogo.judge.facts.rounds import where_it_stood
 from gonogo.planning.programs import worker_settings
@@ -21,7 +20,6 @@ from service.experiments.takers import load_taker, load_waits
 from service.instants import instant, stamp
 from service.queries.experiments import (
     AnyPhase,
-    has_plan,
     load_condition_rows,
     load_phases,
     load_seen_runs,
@@ -139,7 +137,6 @@ def _view_one(
             never_ran=never_ran,
             origin=row.origin,
             cancelled_by=_cancelled_by(row),
-            ungated=_ungated(row),
         ),
         next=next_steps(
             place_of(
@@ -164,14 +161,6 @@ def _cancelled_by(row: ExperimentRow) -> str | None:
     if row.stop is None or row.stop.kind is not StopKind.CANCEL:
         return None
     return row.stop.told()
-
-
-def _ungated(row: ExperimentRow) -> list[str] | None:
-    """Return the phases of whose gate nothing decides; None where the plan was not read."""
-    if row.state != ExperimentState.FINISHED or not has_plan(row):
-        return None
-    plan = resolved_of(row).parsed()
-    return [phase.name for phase in plan.phases if not deciding(plan, phase.name)]
 
 
 def _unread(row: ExperimentRow, runs: Mapping[str, Sequence[RunRow]]) -> list[RunRow]:

@@ -13,7 +13,6 @@ from gonogo.judge.compare.answer import SHOWN_RATIO
 from gonogo.judge.compare.interval import LIKELY, ONE_RUN_RATIO
 from gonogo.judge.compare.question import MARGIN, WARMUP_STEPS
 from gonogo.judge.course.cause import MOST_CHARS
-from gonogo.judge.course.reruns import GRADUAL_STEPS, SUDDEN_STEPS
 from gonogo.judge.course.retries import IN_VAIN
 from gonogo.judge.facts.measure import MAX_BLOCKS
 from gonogo.supervise.end_request import HALT_LIMIT_S
@@ -83,7 +82,6 @@ def percent(share: float) -> str:
         ("heartbeats", f"write `halt_seen`, exit with code {HALTED_CODE}"),
         ("heartbeats", f"the {NUMBER.get(len(BASIC), NOT_SAID)} basic ones alone"),
         ("heartbeats", f"name all {NUMBER.get(len(REGISTRY), NOT_SAID)}"),
-        ("plans", f"{SUDDEN_STEPS} steps after the step that failed; {GRADUAL_STEPS} where"),
         ("report", f"Files over {MAX_HASHED >> 20} MB are not read"),
         ("report", f"and of a run {MAX_HASHED_IN_ALL >> 30} GiB at most"),
         ("run", f"takes more than {CAP_BYTES >> 20} MB keeps its"),

@@ -27,7 +27,7 @@ from gonogo.contract.rules import Rules
 from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import load_run
-from gonogo.judge.gate.history import with_history
+from gonogo.judge.gate.added import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.ledger.seal import Place, append
@@ -490,7 +490,8 @@ SLOW_GATE = {
 
 CONFIRMED = History.model_validate({
     "confirmations": [
-        {"run": "run_2", "variant": None, "verdict": "NO_GO", "code": "stalled"},
+        {"run": "run_1", "verdict": "NO_GO", "code": "stalled", "step": 6},
+        {"run": "run_2", "verdict": "NO_GO", "code": "stalled", "step": 6},
         {"run": "run_3", "variant": {"env": {"NSA_SDPA_NO_FLASH": "1"}, "train": {}},
          "verdict": "GO", "code": "completed"},
     ]
@@ -499,7 +500,7 @@ CONFIRMED = History.model_validate({
 
 def judged(name: str, folder: Path) -> tuple[Rules, Facts]:
     """Rules and facts of one golden decision."""
-    record = load_run(folder / {"conditional": "healthy", "confirmed": "stalled"}.get(name, name))
+    record = load_run(folder / {"conditional": "healthy", "confirmed": "healthy"}.get(name, name))
     rules = build_rules(record.order)
     if name == "conditional":
         gate = [*rules.gate, Criterion.model_validate(SLOW_GATE)]

@@ -17,7 +17,7 @@ from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import load_run
-from gonogo.judge.gate.history import with_history
+from gonogo.judge.gate.added import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.ledger.recorded import record_of

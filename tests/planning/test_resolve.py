@@ -11,7 +11,6 @@ from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
-from gonogo.judge.gate.settling import SETTLED_BY_RUNS
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from gonogo.watch.registry import detector_names
@@ -240,7 +239,6 @@ def test_the_lines_of_a_command_are_read_by_the_bundled_patterns_and_ours_by_non
     assert (found.entry, found.command) == (None, ["python", "train.py"])
     assert (found.patterns, found.patterns_guessed) == ([PATTERNS[x] for x in GUESSED], True)
     assert (order().entry, order().patterns, order().patterns_guessed) == ("nsa.train", [], False)
-    assert order().settles == list(SETTLED_BY_RUNS)
 
 
 def test_all_that_can_be_known_beforehand_of_what_must_run_is_ordered() -> None:

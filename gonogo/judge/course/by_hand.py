@@ -9,11 +9,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gonogo.contract.api import OverrideView
-from gonogo.contract.decision import Condition, ConditionState, Decision, DecisionKind, Verdict
+from gonogo.contract.decision import (
+    Condition,
+    ConditionState,
+    Decision,
+    DecisionKind,
+    Verdict,
+    worst,
+)
 from gonogo.judge.gate.approval import is_approval
 from gonogo.judge.gate.conditions import ON_MISS
-
-_WORST_FIRST = (Verdict.NO_GO, Verdict.INCONCLUSIVE, Verdict.CONDITIONAL_GO, Verdict.GO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +67,10 @@ def overrides_of(decisions: Iterable[Said]) -> list[OverrideView]:
         elif row.kind is DecisionKind.HUMAN:
             verdicts.pop(phase, None)  # the last word goes last
             late = [said for name, said in missed.items() if name not in waivers]
-            verdicts[phase] = _view(row, phase, evidence=_evidence(judged.get(phase), late))
+            verdicts[phase] = _view(row, phase, evidence=worst([judged.get(phase), *late]))
         else:
             _take_conditions(row, missed, waivers)
     return sorted([*verdicts.values(), *waivers.values()], key=lambda row: row.at)
-
-
-def _evidence(verdict: Verdict | None, missed: Iterable[Verdict]) -> Verdict | None:
-    """Return what the evidence says where a person speaks: the phase's verdict, or worse."""
-    said = {verdict, *missed}
-    return next((row for row in _WORST_FIRST if row in said), None)
 
 
 def _take_conditions(

@@ -1,16 +1,15 @@
-"""Why is a verdict not GO? One sentence, who is to blame, and the last line that it wrote.
+"""Why a verdict is not GO: one sentence, the guilty rank, and the last line that it wrote.
 
-Words for people: they stand in the decision, under its hash, and decide nothing. A failure that no
-diagnosis fits is called unknown, and where to look is listed, the most telling first.
+The words are for people: they stand in the decision, under its hash, and decide nothing. A failure
+that no diagnosis fits is called unknown, and the places to look are listed, the most telling first.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, Verdict
-from gonogo.contract.facts import Missing, RankFacts, halt_behind
+from gonogo.contract.facts import halt_behind
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector, Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
@@ -30,20 +29,15 @@ ReadTail = Callable[[str], str]
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _WARNING = re.compile(r"(?:\[rank\d+\]: ?)?\[?[WI]\d{4} \d")
-"""How torch's C++ side begins a warning or a remark: it says nothing of why a process ended."""
-_RENAMED = re.compile(r"Warning: Environment variable \w+ is deprecated")
-"""A word on the environment that it was started in, not on how it ended."""
-
-_WHAT = "what(): "
-"""How C++ tells the exception that nobody caught, just before."""
-_NO_REASON = "terminate called without an active exception"
-"""How C++ ends a process whose threads still run when its interpreter leaves: what was said before
-is why it left."""
-_DUMPED = re.compile(r"Extension modules: |(?:Current t|T)hread 0x|<no Python frame>")
-_FRAMES = re.compile(
-    r"frame #\d+: |<omitting python frames>|Exception raised from .* \(most recent call first\):"
+"""How torch's C++ side begins a warning: it does not say why a process ended."""
+_NOISE = re.compile(
+    r"Extension modules: |(?:Current t|T)hread 0x|<no Python frame>|frame #\d+: "
+    r"|<omitting python frames>|Exception raised from .* \(most recent call first\):"
+    r"|terminate called without an active exception"
 )
-"""How torch's C++ side shows where it stood: below what it has to say."""
+"""Lines that show where a dying process stood, not why it died."""
+_BEFORE_FATAL = ("what(): ", "terminate called")
+"""How C++ reports the exception that ended a process, just before the interpreter's own error."""
 
 SYMPTOMS = frozenset(
     {
@@ -64,7 +58,6 @@ def describe_cause(
     *,
     diagnosis: str | None = None,
     exits: Mapping[str, RankExit] | None = None,
-    ranks: Mapping[str, RankFacts] | None = None,
     read_tail: ReadTail = lambda name: "",
 ) -> Cause | None:
     """Return why a verdict is not GO; None for a GO.
@@ -76,7 +69,6 @@ def describe_cause(
         criteria: of the decision.
         diagnosis: name of the known failure that the facts show.
         exits: rank → how it ended, from exit.json.
-        ranks: rank → what its lines told.
         read_tail: the end of a log.
     """
     if verdict is Verdict.GO:
@@ -86,9 +78,7 @@ def describe_cause(
         outcome is not None and outcome.klass not in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR)
     )
     rank = guilty_rank(findings, exits or {}, outcome) if failed else None
-    text, first = cause_of(findings, outcome, criteria), first_without_loss(halt, ranks or {})
-    if rank is None and first is not None:
-        rank, text = first, f"{text}; by then rank {first} alone had told a loss that is not finite"
+    text = cause_of(findings, outcome, criteria)
     alone = len(exits or {}) == 1
     log, line = _last_words(rank, read_tail, alone=alone) if failed else (None, None)
     unknown = diagnosis is None and outcome is not None and outcome.code in SYMPTOMS
@@ -141,31 +131,6 @@ def guilty_rank(
     return min(bad)[1] if bad else None
 
 
-def first_without_loss(halt: Finding | None, ranks: Mapping[str, RankFacts]) -> int | None:
-    """Return the rank that was the first to tell a loss that is not finite; None: nobody knows.
-
-    D10 halts at the first line and names no rank: a moment later those of the others may say the
-    same, and the gradients of all are bad by the loss of one.
-    """
-    if halt is None or halt.detector != Detector.NON_FINITE or halt.step is None:
-        return None
-    known = all(
-        facts.with_loss and _first_step(facts.missing) > halt.step for facts in ranks.values()
-    )
-    bad = {rank: _first_step(facts.without_loss) for rank, facts in ranks.items()}
-    early = [rank for rank, step in bad.items() if step <= halt.step]
-    if not known or len(ranks) < 2 or len(early) != 1 or bad[early[0]] != halt.step:
-        return None
-    return int(early[0])
-
-
-def _first_step(missing: Missing | None) -> float:
-    """Return the step of the first line that is missing, or holds no number."""
-    if missing is None or not missing.count:
-        return math.inf
-    return int(missing.first[0].rpartition(" ")[2])
-
-
 def _halt(findings: Sequence[Finding], outcome: Outcome | None) -> Finding | None:
     return halt_behind(findings, None if outcome is None else outcome.code)
 
@@ -194,33 +159,18 @@ def _last_words(
 def last_line(text: str, rank: int | None = None) -> str | None:
     """Return the last line of a log that says something: printable, bounded; None: nothing does.
 
-    Where several ranks wrote into it, the last of `rank`; a launcher's own report says nothing.
-    Warnings of torch's C++ side, which follow whatever ended a process, count only when nothing
-    else was said, and those of the names in its environment not even then.
+    Only the lines of `rank` count, where several ranks wrote into one log. A launcher's report and
+    a dump of threads say nothing, and a warning counts only when nothing else was written.
     """
-    words = [said for line in own_lines(text, rank) if (said := _telling(line))]
-    lines = _undumped([line for line in words if not _FRAMES.match(line)] or words)
-    telling = [line for line in lines if not _WARNING.match(line)]
-    told = telling or [line for line in lines if not _RENAMED.search(line)]
-    return next(reversed(told), None)
-
-
-def _undumped(lines: list[str]) -> list[str]:
-    """Return a log up to the fatal error that ended it; an uncaught exception says more yet."""
-    fatal = [at for at, line in enumerate(lines) if line.startswith(FATAL)]
-    if not fatal:
-        return [line for line in lines if not _DUMPED.match(line)] or lines
-    end = fatal[-1]
-    if end > 1 and lines[end - 1] == _NO_REASON:
-        return lines[: end - 1]
-    told = end and lines[end - 1].startswith(_WHAT)
-    return lines[: end + (0 if told else 1)]
-
-
-def _telling(line: str) -> str:
-    """Return a line as it can be printed; nothing of a rule."""
-    said = printable(line)
-    return "" if is_rule(said) else said
+    lines = [printable(line) for line in own_lines(text, rank)]
+    lines = [line for line in lines if line and not is_rule(line)]
+    fatal = max((at for at, line in enumerate(lines) if line.startswith(FATAL)), default=None)
+    if fatal is not None:
+        explained = fatal > 0 and lines[fatal - 1].startswith(_BEFORE_FATAL)
+        lines = lines[: fatal if explained else fatal + 1]
+    telling = [line for line in lines if not _NOISE.match(line)] or lines
+    errors = [line for line in telling if not _WARNING.match(line)] or telling
+    return errors[-1] if errors else None
 
 
 def printable(line: str) -> str:

@@ -1,49 +1,30 @@
-"""What happens next? A phase's runs and its plan in, the next action out, as data.
+"""What happens next: `verdict + history + plan → action`, as a pure function.
 
-Infrastructure failures are retried (`retries`), a NO_GO that the plan wants confirmed is rerun
-first (`confirmation`), what the plan has a remedy for is answered (`remedies`), everything else
-concludes the phase. Nothing here starts anything: the
-service does what the action says.
+Infrastructure failures are retried (`retries`). A NO_GO that the plan wants confirmed is rerun
+first, and a known failure is answered by the plan's remedy (`answers`). Everything else concludes
+the phase. The service does what the action says.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gonogo.contract.criterion import Criterion
-from gonogo.contract.decision import PASSING, Condition, Verdict
+from gonogo.contract.decision import PASSING, Condition, Verdict, worst
 from gonogo.contract.facts import History
 from gonogo.contract.order import CarriedRemedy, RunReason
 from gonogo.contract.outcome import TAKEN_OVER, OutcomeClass, OutcomeCode
 from gonogo.contract.plan import Plan
-from gonogo.judge.course.action import Action as Action
-from gonogo.judge.course.action import ActionKind as ActionKind
-from gonogo.judge.course.action import Attempt as Attempt
-from gonogo.judge.course.action import build_attempt as build_attempt
-from gonogo.judge.course.carrying import left_by_run
-from gonogo.judge.course.confirmation import (
-    completion_of,
-    confirmed_run,
+from gonogo.judge.course.action import SAY_NOTHING, Action, ActionKind, Attempt
+from gonogo.judge.course.answers import (
     history_of,
-    joined,
+    left_by_run,
     next_confirmation,
-    unsettled_before,
-    unsettled_by,
-)
-from gonogo.judge.course.remedies import (
-    SAY_NOTHING,
-    may_settle,
-    never_ended,
     next_remedy,
-    remedied,
-    set_aside,
+    question_of,
 )
-from gonogo.judge.course.reruns import go_on
 from gonogo.judge.course.retries import decide_retry
 from gonogo.judge.gate.approval import ApprovalMeasure, ApprovalRule, has_expired
-from gonogo.judge.gate.conditions import END, ON_MISS, criteria_awaited, missed
-from gonogo.judge.gate.history import confirmed_verdict
+from gonogo.judge.gate.conditions import END, ON_MISS, missed
 from gonogo.judge.gate.rules import OpenCondition
-from gonogo.judge.gate.verdict import worst
 
 
 def decide(
@@ -61,70 +42,31 @@ def decide(
     Args:
         plan: the experiment's plan.
         phase: name of the phase.
-        attempts: its ended runs in the order of their start, at least one; of those that were taken
-            over only what they had failed counts.
+        attempts: its ended runs in the order of their start, at least one. Of the runs that were
+            taken over, only what they had failed counts.
         now: Unix seconds.
-        conditions: every condition of the experiment in its present state, those that the last
-            run met and those that its decision makes included.
+        conditions: every condition of the experiment in its present state, including those that the
+            last run met and those that its decision makes.
         carried: remedies of earlier phases that lie over all these runs.
         by_hand: phases that a person decided.
     """
-    last, every = attempts[-1], attempts
-    attempts = [row for row in attempts if row is last or row.outcome.code not in TAKEN_OVER]
+    last = attempts[-1]
+    counted = [row for row in attempts if row is last or row.outcome.code not in TAKEN_OVER]
     if last.outcome.klass is OutcomeClass.OPERATOR:
         return _after_operator(last)
-    awaited = criteria_awaited(conditions, phase)
-    kept, in_vain = set_aside(attempts)
     if last.outcome.klass is OutcomeClass.INFRA:
-        again = decide_retry(plan, phase, attempts, now, awaited)
-        lost = never_ended(attempts) if again.record else None
-        if lost is None:
-            return again
-        in_vain = f"{lost}: {again.text}"
-    runs = [row for row in kept if row.outcome.klass not in SAY_NOTHING]
-    first, confirmations = confirmed_run(runs)
-    if first.verdict is not Verdict.NO_GO:
-        answer = _answer(plan, phase, first, attempts, carried, awaited)
-        if answer is not None:
-            return answer
-        before = unsettled_before(every, first)
-        action = _conclude(plan, phase, first, first.verdict, before, conditions, by_hand)
-        return action if in_vain is None else replace(action, text=f"{action.text}; {in_vain}")
-    further = next_confirmation(plan, phase, first, confirmations, awaited)
+        return decide_retry(plan, phase, counted, now)
+    runs = [row for row in counted if row.outcome.klass not in SAY_NOTHING]
+    question = question_of(runs)
+    judged = question.answer
+    further = None
+    if judged.verdict is Verdict.NO_GO:
+        further = next_confirmation(plan, phase, question)
+        further = further or next_remedy(plan, phase, question.failed, runs, carried)
     if further is not None:
         return further
-    history = history_of(first, confirmations)
-    whole = completion_of(confirmations)
-    if whole is not None and whole.verdict is not Verdict.NO_GO:
-        history = joined(history, unsettled_before(every, whole))
-        verdict = _at_most_conditional(whole)
-        return _conclude(plan, phase, whole, verdict, history, conditions, by_hand)
-    verdict = confirmed_verdict(history, Verdict.NO_GO)
-    if verdict is Verdict.NO_GO:
-        remedy = next_remedy(plan, phase, first, runs, carried)
-        if remedy is not None:
-            return remedy
-    history = joined(history, unsettled_by(every, confirmations))
-    return _conclude(plan, phase, first, verdict, history, conditions, by_hand)
-
-
-def _answer(
-    plan: Plan,
-    phase: str,
-    first: Attempt,
-    attempts: Sequence[Attempt],
-    carried: Sequence[CarriedRemedy],
-    awaited: Sequence[Criterion],
-) -> Action | None:
-    """Return what a run that did not fail is answered by before it concludes, if by anything."""
-    if first.until is not None and first.verdict in PASSING:
-        return go_on(plan, phase, first, "remedied: the phase goes on", awaited)
-    return next_remedy(plan, phase, first, attempts, carried) if may_settle(first) else None
-
-
-def _at_most_conditional(whole: Attempt) -> Verdict | None:
-    """Return what a completion comes to whose phase had failed before: no more than conditional."""
-    return Verdict.CONDITIONAL_GO if whole.verdict is Verdict.GO else whole.verdict
+    history = history_of(attempts, question, judged)
+    return _conclude(plan, phase, judged, history, conditions, by_hand)
 
 
 def _after_operator(last: Attempt) -> Action:
@@ -143,31 +85,28 @@ def _after_operator(last: Attempt) -> Action:
 def _conclude(
     plan: Plan,
     phase: str,
-    first: Attempt,
-    verdict: Verdict | None,
+    judged: Attempt,
     history: History | None,
     conditions: Sequence[OpenCondition],
     by_hand: Sequence[str],
 ) -> Action:
-    remedy = remedied(first)
-    if remedy is not None:
-        history = joined(History(remedy=remedy), history)
-    unsettled = history is not None and bool(history.undecided or history.failed_before)
-    if verdict is Verdict.GO and (remedy is not None or unsettled):
+    """Return the action of a phase whose runs are over; a history makes GO conditional."""
+    verdict = judged.verdict
+    if verdict is Verdict.GO and history is not None:
         verdict = Verdict.CONDITIONAL_GO
     if verdict in PASSING:
-        changed = any(row.variant for row in (history.confirmations if history else []))
+        by_variant = judged.reason is RunReason.CONFIRM and judged.change is not None
         action = decide_promotion(plan, phase, conditions, by_hand)
         if action.kind is ActionKind.START_PHASE:
-            action = _with_approval(plan, phase, verdict, action, by_variant=changed)
-        left = None if action.phase is None else left_by_run(plan, phase, first)
+            action = _with_approval(plan, phase, verdict, action, by_variant=by_variant)
+        left = None if action.phase is None else left_by_run(plan, phase, judged)
         if left is not None:
             action = replace(action, text=f"{action.text}; {left.diagnosis}'s remedy is carried on")
     elif verdict is Verdict.NO_GO:
         action = Action(kind=ActionKind.FINISH, text=f"{phase} is NO_GO")
     else:
         action = Action(kind=ActionKind.AWAIT_DECISION, text=f"{phase} is inconclusive")
-    return replace(action, record=True, about=first.run, history=history, verdict=verdict)
+    return replace(action, record=True, about=judged.run, history=history, verdict=verdict)
 
 
 def decide_promotion(

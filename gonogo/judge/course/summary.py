@@ -31,7 +31,6 @@ def summarise(
     never_ran: Sequence[str] = (),
     origin: OriginView | None = None,
     cancelled_by: str | None = None,
-    ungated: Container[str] | None = (),
 ) -> str | None:
     """Return what an experiment has come to.
 
@@ -46,16 +45,13 @@ def summarise(
         never_ran: of a finished one, the phases that never ran.
         origin: where it went on, if another had begun it.
         cancelled_by: who cancelled it, and why, if somebody did.
-        ungated: the phases of whose gate nothing decides; None where nobody has read the plan.
     """
     parts = [_by_hand(row) for row in overrides]
     if origin is not None:
         parts.append(_went_on(origin, phases))
     if finished:
-        bare = None if ungated is None else [row.name for row in phases if _is_bare(row, ungated)]
-        by_evidence = _finished(verdict, phases, conditions, overrides, cancelled_by, bare == [])
+        by_evidence = _finished(verdict, phases, conditions, overrides, cancelled_by)
         parts += [by_evidence] if by_evidence else []
-        parts += [f"Nothing but a whole run was asked of {joined(bare)}."] if bare else []
         parts += [f"{joined(never_ran)} never ran."] if never_ran else []
     return " ".join(parts) or None
 
@@ -63,11 +59,6 @@ def summarise(
 def joined(names: Sequence[str]) -> str:
     """Return names as a sentence has them: `a`, `a and b`, `a, b and c`."""
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
-
-
-def _is_bare(phase: PhaseView, ungated: Container[str]) -> bool:
-    """Say whether a phase passed, here or where it is inherited from, and had no gate to pass."""
-    return phase.state in (PhaseState.PASSED, PhaseState.INHERITED) and phase.name in ungated
 
 
 def _went_on(origin: OriginView, phases: Sequence[PhaseView]) -> str:
@@ -93,7 +84,6 @@ def _finished(
     conditions: Sequence[Condition],
     overrides: Sequence[OverrideView],
     cancelled_by: str | None,
-    gated: bool,
 ) -> str:
     """Return what evidence alone has come to, of the phases that it decided."""
     by_hand = {row.phase for row in overrides if row.condition is None}
@@ -105,7 +95,7 @@ def _finished(
     failed = [phase.name for phase in phases if phase.state is PhaseState.FAILED]
     here = [phase for phase in phases if phase.state is not PhaseState.INHERITED]
     if len(passed) == len(here) and not overrides:
-        return _passed(verdict, conditions, gated)
+        return _passed(verdict, conditions)
     parts = []
     if failed:
         parts.append(f"{joined(failed)} failed.")
@@ -118,9 +108,9 @@ def _finished(
     return " ".join([*parts, *_conditions(conditions)])
 
 
-def _passed(verdict: Verdict | None, conditions: Sequence[Condition], gated: bool) -> str:
+def _passed(verdict: Verdict | None, conditions: Sequence[Condition]) -> str:
     if verdict is Verdict.GO and not conditions:
-        return f"Every phase passed{' its gate' if gated else ''}."
+        return "Every phase passed its gate."
     if verdict is Verdict.GO:
         return "Every phase passed, and every condition was met."
     return " ".join(["Every phase passed.", *_conditions(conditions)])

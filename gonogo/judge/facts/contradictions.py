@@ -12,7 +12,6 @@ from typing import Any
 
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.heartbeat import Msg
-from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Detector
 from gonogo.contract.rules import Rules
 from gonogo.contract.tick import parse_rank
@@ -170,17 +169,9 @@ def _steps(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
             step = min(evals)
             yield Doubt(kind=Kind.STEP_NOT_ORDERED, rank=rank, step=step, name="evaluated")
     said = record.order.train.get("steps") if record.order is not None else None
-    if said is not None and said != rules.steps and not _only_answers(record.order, rules):
+    if said is not None and said != rules.steps:
         expected = rules.steps
         yield Doubt(kind=Kind.ORDER_INCONSISTENT, name="steps", expected=expected, found=said)
-
-
-def _only_answers(order: Order | None, rules: Rules) -> bool:
-    """Say whether a run ends early by its order: a rerun that has no gate of its phase to pass."""
-    if order is None or order.reason not in (RunReason.CONFIRM, RunReason.REMEDY) or rules.gate:
-        return False
-    said = order.train.get("steps")
-    return type(said) is int and rules.steps is not None and rules.steps < said
 
 
 def _numbers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:

@@ -7,7 +7,6 @@ the same facts, byte for byte, on any machine and in whatever order lines came.
 from collections.abc import Iterator, Mapping
 
 from gonogo.contract.canonical import digest, rounded
-from gonogo.contract.criterion import Criterion
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import (
     BootFacts,
@@ -269,6 +268,6 @@ def _measures(
     """Return what each criterion sees: those of a gate by id, those of conditions by theirs."""
     if not rules.known:
         return {}
-    wanted: dict[str, Criterion] = {row.id: row for row in (*rules.gate, *rules.measured)}
+    wanted = {row.id: row for row in rules.gate}
     wanted |= {row.condition.id: row.criterion for row in rules.conditions}
     return {name: build_measure(row, ranks, rules, failures) for name, row in wanted.items()}

@@ -1,46 +1,45 @@
-"""Did the run complete, was it what was ordered, and was all of it seen? The built-in criteria.
+"""The built-in criteria: did the run complete, was all of it seen, and did nothing halt it?
 
-They stand before a plan's own in every gate and are required. Missing evidence never passes: each
-criterion names what it would have needed. A row of `BUILT_IN` is a list of checks; the worst thing
-that any of them says is what the criterion says, the first of equals. A waiver excuses what was
-not told (`UNTOLD`), nothing that was seen: neither a failure nor a contradiction.
+They stand before a plan's own criteria in every gate, and are required (`identity` is in its own
+module). Each criterion is a list of checks. The worst word of its checks is its outcome. Missing
+evidence never passes: a check names what it would have needed. A waiver excuses what a program did
+not report (`UNTOLD`), and neither a failure nor a contradiction.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Any
 
-from gonogo.contract.criterion import GateSeverity
-from gonogo.contract.decision import CriterionOutcome, CriterionResult
+from gonogo.contract.decision import CriterionOutcome
 from gonogo.contract.doubt import Effect
-from gonogo.contract.facts import BootFacts, Facts, Missing
+from gonogo.contract.facts import Facts, Missing
+from gonogo.contract.finding import Severity
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.records import CheckOutcome
 from gonogo.contract.rules import Rules
-from gonogo.judge.gate.answers import (
-    FAIL,
-    INCONCLUSIVE,
-    PASS,
-    UNTOLD,
-    Said,
-    Unequal,
-    Word,
-    differences,
-    halts,
-    ranks_completed,
-    told,
-    unequal,
-)
 from gonogo.judge.words import sentence
 
+
+class Word(Enum):
+    """What a check says, the worst first."""
+
+    FAIL = CriterionOutcome.FAIL
+    INCONCLUSIVE = "what was seen does not fit together, or is not enough"
+    UNTOLD = "what a program may be unable to report; the only thing that a waiver excuses"
+    PASS = CriterionOutcome.PASS
+
+    @property
+    def outcome(self) -> CriterionOutcome:
+        """Outcome of the criterion whose worst word it is."""
+        found = self.value
+        return found if isinstance(found, CriterionOutcome) else CriterionOutcome.INCONCLUSIVE
+
+
+Said = tuple[Word, Any, str]
+"""Word, what was observed, and one sentence."""
 Check = Callable[[Facts, Rules], Iterator[Said]]
 
-DRIFT = "identity_drift"
-"""Id of the condition that an allowed drift of the code identity makes."""
-
-IDENTITY = "identity"
-COVERAGE = "coverage"
-IN_WEIGHTS = frozenset({DRIFT, IDENTITY, COVERAGE})
-"""Ids of what stays in the weights of who goes on from a run's checkpoint, and is nobody else's."""
+PASS, FAIL, INCONCLUSIVE, UNTOLD = Word.PASS, Word.FAIL, Word.INCONCLUSIVE, Word.UNTOLD
 
 UNKNOWN_ORDER = "nobody recorded what was ordered"
 ORDER = "order.json"
@@ -68,6 +67,25 @@ def completed(facts: Facts, rules: Rules) -> Iterator[Said]:
     if ended is not None:
         yield from _exit_belongs(facts, rules)
         yield from _rank_exits(facts, rules)
+
+
+def ranks_completed(facts: Facts, rules: Rules, steps: int) -> Said:
+    """Every rank said that it was done, and reached the last ordered step."""
+    rows = [(rank, facts.ranks.get(str(rank))) for rank in rules.ranks()]
+    for rank, row in rows:
+        if row is not None and row.done_step is not None and row.done_step < steps:
+            return FAIL, row.done_step, f"rank {rank} was done at step {row.done_step}"
+    for rank, row in rows:
+        if row is None:
+            return INCONCLUSIVE, None, f"rank {rank} was never heard"
+        if row.done_step is None:
+            text = f"rank {rank} never said that it was done; step {row.last_step} was its last"
+            return INCONCLUSIVE, None, text
+        if row.last_step < steps and steps >= rules.first_step:
+            return INCONCLUSIVE, row.last_step, f"rank {rank}: step {steps} was never seen"
+    if facts.exit is None:
+        return INCONCLUSIVE, steps, "every rank was done, but no exit is recorded"
+    return PASS, steps, f"all {len(rows)} ranks reached step {steps} and exited 0"
 
 
 def _exit_belongs(facts: Facts, rules: Rules) -> Iterator[Said]:
@@ -102,91 +120,6 @@ def _rank_exits(facts: Facts, rules: Rules) -> Iterator[Said]:
             elif not row.clean:
                 seen = {"code": row.code, "signal": row.signal}
                 yield FAIL, seen, f"rank {rank} did not exit with 0 ({where})"
-
-
-def identity(facts: Facts, rules: Rules) -> Iterator[Said]:
-    """Every process that ended a step was what was ordered, and every record is this run's."""
-    if not rules.known:
-        yield INCONCLUSIVE, None, UNKNOWN_ORDER
-        return
-    mismatches = [row for row in _differences(facts, rules) if row.name not in rules.allow_drift]
-    if mismatches:
-        text = "; ".join(told(row) for row in mismatches[:3])
-        yield FAIL, {row.name: row.found for row in mismatches}, text
-    yield from _order_holds(facts, rules)
-    for rank in rules.ranks():
-        yield from _rank_identity(facts, rules, rank)
-    yield from _watched_order(facts, rules)
-    count = len(rules.identity.said())
-    if not count:
-        yield UNTOLD, None, "the order does not say what must run"
-    yield PASS, None, f"{count} fields are equal on every rank and to the order"
-
-
-def _differences(facts: Facts, rules: Rules) -> Iterator[Unequal]:
-    """Yield what differs: of the last process of each rank, and of every one that ended a step."""
-    yield from differences(facts, rules)
-    rows = (
-        (rank, boot.identity.said())
-        for rank, boots in facts.boots.items()
-        for boot in boots[:-1]
-        if boot.ended_steps and boot.identity is not None
-    )
-    yield from unequal(rows, rules)
-
-
-def _order_holds(facts: Facts, rules: Rules) -> Iterator[Said]:
-    """The order agrees with itself: its configuration has its digest, and its ranks its number."""
-    wanted = rules.identity.config_digest
-    if wanted is not None and facts.config_digest != wanted:
-        text = "the order's configuration is not the one whose digest it tells"
-        yield FAIL, facts.config_digest, text
-    size = rules.identity.world_size
-    if size is not None and size != rules.world_size:
-        yield FAIL, size, f"the order asks for {rules.world_size} ranks, its identity for {size}"
-
-
-def _rank_identity(facts: Facts, rules: Rules, rank: int) -> Iterator[Said]:
-    counted = _counted(facts, rank)
-    if not counted:
-        yield UNTOLD, None, f"rank {rank} never said what it is"
-    for boot in counted:
-        yield from _boot_identity(boot, rules, rank)
-
-
-def _counted(facts: Facts, rank: int) -> list[BootFacts]:
-    """Return the processes of a rank whose identity counts: the last, and all that ended a step."""
-    boots = facts.boots.get(str(rank), [])
-    return [boot for boot in boots[:-1] if boot.ended_steps] + boots[-1:]
-
-
-def _boot_identity(boot: BootFacts, rules: Rules, rank: int) -> Iterator[Said]:
-    """One process said what it is, and for which run it was started."""
-    if boot.identity is None:
-        yield UNTOLD, None, f"rank {rank} never said what it is"
-        return
-    expected = rules.identity.said()
-    unsaid = sorted(expected.keys() - boot.identity.said().keys() - set(rules.allow_drift))
-    if unsaid:
-        yield UNTOLD, None, f"rank {rank} did not say {', '.join(unsaid)}"
-    for name, mine, its in (("run", rules.run, boot.run), ("attempt", rules.attempt, boot.attempt)):
-        if not rules.run:
-            yield INCONCLUSIVE, its, "nobody recorded for which run this was ordered"
-        elif its is None:
-            yield UNTOLD, None, f"rank {rank} did not say for which {name} it was started"
-        elif its != mine:
-            yield FAIL, its, f"rank {rank} was started for {name} {its}, not for {mine}"
-
-
-def _watched_order(facts: Facts, rules: Rules) -> Iterator[Said]:
-    """Every watcher says that it watches this run, under this very order."""
-    order = facts.files.get(ORDER)
-    for start in facts.watch.starts if facts.watch is not None else []:
-        if (start.run, start.attempt) != (rules.run, rules.attempt):
-            text = f"the watcher watched run {start.run}, attempt {start.attempt}"
-            yield INCONCLUSIVE, start.run, text
-        if order is None or start.order_sha256 != order.sha256:
-            yield INCONCLUSIVE, start.order_sha256, "the watcher watched under another order.json"
 
 
 def coverage(facts: Facts, rules: Rules) -> Iterator[Said]:
@@ -279,6 +212,17 @@ def no_halt_finding(facts: Facts, rules: Rules) -> Iterator[Said]:
     yield PASS, 0, f"no halt among {len(facts.findings)} findings"
 
 
+def halts(facts: Facts) -> Said | None:
+    """Return what the halt findings say, or None without one."""
+    rows = [row for row in facts.findings if row.severity is Severity.HALT]
+    if not rows:
+        return None
+    first = rows[0]
+    where = "" if first.rank is None else f" on rank {first.rank}"
+    section = "" if first.section is None else f" in {first.section}"
+    return FAIL, len(rows), f"{first.detector}{where}{section}"
+
+
 def _watched(facts: Facts) -> Iterator[Said]:
     watch = facts.watch
     if watch is None:
@@ -295,57 +239,3 @@ def _watched(facts: Facts) -> Iterator[Said]:
         yield INCONCLUSIVE, None, "watch.jsonl is not the one that exit.json seals"
     if facts.exit is not None and facts.exit.sealed is not True:
         yield INCONCLUSIVE, None, "the watcher did not see this exit.json"
-
-
-BUILT_IN: dict[str, Check] = {
-    "completed": completed,
-    IDENTITY: identity,
-    COVERAGE: coverage,
-    "preflight": preflight,
-    "no_halt_finding": no_halt_finding,
-}
-
-
-def evaluate_built_in(name: str, facts: Facts, rules: Rules) -> CriterionResult:
-    """Return what one built-in criterion says, whatever order.json claims to waive."""
-    word, observed, evidence = _worst(BUILT_IN[name](facts, rules))
-    waived = word is UNTOLD and name in rules.waive and name not in NEVER_WAIVED
-    return CriterionResult(
-        id=name,
-        severity=GateSeverity.CONDITIONAL if waived else GateSeverity.REQUIRED,
-        outcome=word.outcome,
-        observed=observed,
-        evidence=f"waived by name: {evidence}" if waived else evidence,
-    )
-
-
-def _worst(said: Iterator[Said]) -> Said:
-    order = list(Word)
-    return min(said, key=lambda row: order.index(row[0]))
-
-
-def evaluate_drift(facts: Facts, rules: Rules) -> CriterionResult | None:
-    """Return the condition that an allowed drift makes, or None without drift."""
-    drifted = [row for row in _differences(facts, rules) if row.name in rules.allow_drift]
-    drifted += _unsaid_drift(facts, rules)
-    if not drifted:
-        return None
-    return CriterionResult(
-        id=DRIFT,
-        severity=GateSeverity.CONDITIONAL,
-        outcome=CriterionOutcome.FAIL,
-        observed={row.name: row.found for row in drifted},
-        threshold={row.name: row.wanted for row in drifted},
-        evidence="; ".join(told(row) for row in drifted[:3]),
-    )
-
-
-def _unsaid_drift(facts: Facts, rules: Rules) -> Iterator[Unequal]:
-    """Yield what may drift, was ordered, and was not said: that it is the same, nobody knows."""
-    expected = rules.identity.said()
-    for rank in rules.ranks():
-        for boot in _counted(facts, rank):
-            said = {} if boot.identity is None else boot.identity.said()
-            for name in rules.allow_drift:
-                if name in expected and name not in said:
-                    yield Unequal(name=name, rank=str(rank), wanted=expected[name], found=None)

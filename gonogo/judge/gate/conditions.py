@@ -15,19 +15,21 @@ from gonogo.contract.criterion import (
     GateSeverity,
 )
 from gonogo.contract.decision import (
+    PASSING,
     Condition,
     ConditionState,
     CriterionOutcome,
     CriterionResult,
     Decision,
     Verdict,
+    worst,
 )
 from gonogo.contract.facts import Facts
 from gonogo.contract.rules import Rules
-from gonogo.judge.gate import settling
+from gonogo.judge.gate import added
 from gonogo.judge.gate.approval import is_approval
-from gonogo.judge.gate.built_in import evaluate_built_in
 from gonogo.judge.gate.criteria import evaluate
+from gonogo.judge.gate.evaluate import evaluate_built_in
 from gonogo.judge.gate.rules import OpenCondition
 
 END = "end"
@@ -86,8 +88,8 @@ def _terms(
     on_miss: str
     if criterion is not None:
         asked, due, on_miss = criterion.evidence_from, criterion.due, criterion.on_miss
-    elif row.id in rules.settles and settling.can_be_met(row):
-        asked, due, on_miss = None, None, settling.ON_MISS
+    elif added.can_be_met(row):
+        asked, due, on_miss = None, None, added.ON_MISS
     else:
         return {}  # nothing to measure again: a person's to waive
     if not later:
@@ -133,7 +135,7 @@ def _criterion_of(condition: Condition, decision: Decision) -> Criterion | None:
         return Criterion.model_validate(gate[condition.criterion])
     if condition.evidence_from is None:
         return None
-    return settling.own_criterion(condition.criterion, decision.facts)
+    return added.own_criterion(condition.criterion, decision.facts)
 
 
 def open_for(rows: Iterable[OpenCondition], phase: str) -> list[OpenCondition]:
@@ -147,26 +149,22 @@ def open_for(rows: Iterable[OpenCondition], phase: str) -> list[OpenCondition]:
     ]
 
 
-def criteria_awaited(rows: Iterable[OpenCondition], phase: str) -> list[Criterion]:
-    """Return the criteria of the open conditions that a run of `phase` can meet."""
-    return [row.criterion for row in open_for(rows, phase) if row.criterion is not None]
-
-
 def settle(
-    rows: Iterable[OpenCondition], facts: Facts, rules: Rules
+    rows: Iterable[OpenCondition], facts: Facts, rules: Rules, verdict: Verdict | None
 ) -> list[tuple[Condition, CriterionResult]]:
     """Return the conditions that this run met, each with what its criterion said.
 
-    A run that is no evidence meets none: what its records tell is not known to be true where a
-    built-in criterion does not pass.
+    Only a run by which its phase passes meets a condition, and only if every built-in criterion
+    passes: otherwise its records prove nothing.
 
     Args:
         rows: open conditions, as they are in the run's rules.
         facts: of a completed run of `evidence_from`.
         rules: the run's rules.
+        verdict: of the phase, by this run and the runs before it.
     """
     built_in = [evaluate_built_in(name, facts, rules) for name in rules.built_in]
-    if any(_stands_against(row) for row in built_in):
+    if verdict not in PASSING or any(_stands_against(row) for row in built_in):
         return []
     met = []
     for row in rows:
@@ -252,5 +250,4 @@ def experiment_verdict(
         met = verdict is Verdict.CONDITIONAL_GO and all_met(own)
         said.add(Verdict.GO if met else verdict)
         said |= {ON_MISS[row.on_miss] for row in own if row.state is ConditionState.MISSED}
-    order = (Verdict.NO_GO, Verdict.INCONCLUSIVE, Verdict.CONDITIONAL_GO, Verdict.GO)
-    return next((verdict for verdict in order if verdict in said), None)
+    return worst(said)

@@ -80,62 +80,28 @@ def is_unseen(
     return _read(criterion, _rank_rows(measure, world_size)).zone is Zone.NOWHERE
 
 
-def undecided_weight(
-    criterion: Criterion,
-    measure: Measure | None,
-    world_size: int,
-) -> GateSeverity | None:
-    """Return what a criterion weighs that was seen, and is undecided, else None; see `evaluate`.
+def was_seen_failing(criterion: Criterion, measure: Measure | None, world_size: int) -> bool:
+    """Say whether what was seen of a whole run does not pass; an advisory criterion never counts.
 
-    Its value lies between the thresholds, is no number, or does not pass as far as it was told.
+    The value lies on the fail side or between the thresholds, or is not finite.
     """
     reading = _read(criterion, _rank_rows(measure, world_size))
-    if reading.outcome in (PASS, FAIL) or reading.zone is Zone.NOWHERE:
-        return None
-    return _severity(criterion, reading.zone)
+    seen = reading.outcome is not PASS and reading.zone is not Zone.NOWHERE
+    missing = reading.outcome is FAIL and reading.zone is Zone.NOWHERE
+    return (seen or missing) and criterion.severity is not GateSeverity.ADVISORY
 
 
-def fails_already(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
-    """Say whether a criterion fails whatever the samples are that are not there.
+def never_passes(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
+    """Say whether a criterion does not pass whatever the missing samples are.
 
-    What is owed once says nothing of a run that did not come to its end, but for what is known from
-    its first step on, or only grows. Where the order does not say after which steps it evaluates,
-    nobody knows how many evaluations are not there.
-    A mean in every sample is not known before half of them are there.
+    It fails already, or is in its grey zone at best, or has a sample that is not finite.
     """
-    reading = _certain(criterion, _narrowed(criterion, measure), rules)
-    return reading is not None and reading.outcome is FAIL
-
-
-def passes_no_more(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
-    """Say whether a criterion does not pass whatever the samples are that are not there.
-
-    It fails already, is in its grey zone at best, or has a sample that is no number.
-    """
-    return _never_passes(criterion, _narrowed(criterion, measure), rules)
-
-
-def passes_never(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
-    """Say whether a criterion does not pass whatever steps come after those that were ordered.
-
-    That is of a rerun which ends before its phase does: who goes on from it adds to what it saw.
-    """
-    if measure is None or criterion.window:  # the phase's last steps are others
-        return False
-    ranks = {name: open_ended(criterion.aggregate, row) for name, row in measure.ranks.items()}
-    return _never_passes(criterion, measure.model_copy(update={"ranks": ranks}), rules)
-
-
-def _narrowed(criterion: Criterion, measure: Measure | None) -> Measure | None:
     if measure is None:
-        return None
+        return False
     ranks = {name: narrowed(criterion, row) for name, row in measure.ranks.items()}
-    return measure.model_copy(update={"ranks": ranks})
-
-
-def _never_passes(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
+    seen = measure.model_copy(update={"ranks": ranks})
     at_best = criterion.model_copy(update={"fail_above": None, "fail_below": None})
-    return any(_certain(row, measure, rules) is not None for row in (criterion, at_best))
+    return any(_certain(row, seen, rules) is not None for row in (criterion, at_best))
 
 
 def _certain(criterion: Criterion, measure: Measure | None, rules: Rules) -> Reading | None:

@@ -15,7 +15,7 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import SaidIdentity
 from gonogo.contract.order import MOST_STEPS, Order
 from gonogo.contract.rules import RuleCondition, Rules, WatchValue
-from gonogo.judge.gate.disarmed import find_disarmed
+from gonogo.judge.gate.weakened import find_disarmed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ def _eval_every_steps(order: Order) -> int | None:
     raise Rejected(f"order.json: train.eval.every_steps: {str(every)[:40]!r} is no number of steps")
 
 
-def _distinct(name: str, criteria: list[Criterion]) -> list[Criterion]:
+def _distinct(criteria: list[Criterion]) -> list[Criterion]:
     """Return criteria of an order.
 
     Raises:
@@ -49,7 +49,7 @@ def _distinct(name: str, criteria: list[Criterion]) -> list[Criterion]:
     ids = [row.id for row in criteria]
     again = next((row for row in ids if ids.count(row) > 1), None)
     if again is not None:
-        raise Rejected(f"order.json: {name}.{again}: two criteria have the same id")
+        raise Rejected(f"order.json: gate.{again}: two criteria have the same id")
     return criteria
 
 
@@ -64,11 +64,7 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         Rejected: the order's gate, or its evaluations, make no sense.
     """
     if order is None:
-        return Rules(
-            built_in=list(BUILT_IN_CRITERIA),
-            gate=[],
-            conditions=[],
-        )
+        return Rules(built_in=list(BUILT_IN_CRITERIA), gate=[], conditions=[])
     return Rules(
         plan=order.plan,
         plan_digest=order.plan_digest,
@@ -83,7 +79,7 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         params_tolerance_ratio=order.watch.identity.params_tolerance_ratio,
         allow_drift=sorted(order.allow_drift),
         built_in=list(BUILT_IN_CRITERIA),
-        gate=_distinct("gate", order.gate),
+        gate=_distinct(order.gate),
         left_out=order.left_out,
         phases_after=order.phases_after,
         conditions=[
@@ -94,9 +90,9 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         watch=dict(watch_values(order)),
         run=order.run,
         attempt=order.attempt,
+        reason=order.reason,
         preflight=order.preflight,
         detectors=sorted(order.detectors),
-        settles=order.settles,
         waive=sorted(order.waive),
         programs=None if order.command is None else 1,
         allow_faults=order.allow_faults,
@@ -104,7 +100,6 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         carried=order.carried,
         taints=order.taints,
         disarmed=dict(find_disarmed(order)),
-        measured=_distinct("measured", order.measured),
     )
 
 

@@ -1,57 +1,33 @@
-"""Which verdict do facts deserve under rules? The algebra, and nothing but the algebra.
+"""One verdict: the algebra of criteria, and what a run has failed.
 
-Missing evidence never passes; ending early never passes. Outcomes of criteria have one order
+Missing evidence never passes, and ending early never passes. Outcomes of criteria have one order
 everywhere: fail > error > inconclusive > pass. A run that did not complete is judged by the class
-of its outcome alone; its gate is evaluated and shown, and does not decide.
+of its outcome alone. Its gate is evaluated and shown, and does not decide.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gonogo.contract.criterion import LEARNED, Criterion, GateSeverity, Metric
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.doubt import IN_WEIGHTS, DoubtKind
-from gonogo.contract.facts import Facts, History, Measure
+from gonogo.contract.facts import Facts
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
-from gonogo.judge.gate.built_in import (
-    COVERAGE,
-    DRIFT,
-    IDENTITY,
-    evaluate_built_in,
-    evaluate_drift,
-)
-from gonogo.judge.gate.ceilings import evaluate_ceilings, weakened
+from gonogo.judge.gate.added import REPRODUCED
 from gonogo.judge.gate.conditions import build_conditions
-from gonogo.judge.gate.criteria import (
-    evaluate,
-    is_unseen,
-    passes_never,
-    passes_no_more,
-    undecided_weight,
-)
-from gonogo.judge.gate.diagnosis import diagnose, diagnosis_named
-from gonogo.judge.gate.history import (
-    carried_criteria,
-    confirmed_verdict,
-    history_criteria,
-    taint_criteria,
-)
-from gonogo.judge.gate.notes import notes
-from gonogo.judge.gate.settling import SETTLED_BY_RUNS
+from gonogo.judge.gate.criteria import never_passes, was_seen_failing
+from gonogo.judge.gate.diagnosis import diagnose
+from gonogo.judge.gate.evaluate import evaluate_built_in, evaluate_gate, unseen_criteria
+from gonogo.judge.gate.identity import COVERAGE, DRIFT, IDENTITY, evaluate_drift
+from gonogo.judge.gate.weakened import weakened
 
-EXCHANGED = "exit.json"
-"""What a run has failed, besides criteria, whose end is not the one that its watcher saw."""
-
-OTHER_LINES = "watch.jsonl"
-"""What a run has failed whose ticks, or lines, are not those that its watcher told of."""
-
+EDITED = "records"
+"""What a run has failed whose end or lines are not those that its watcher saw."""
 UNJUDGED = "unjudged"
-"""What a run has failed that could not be judged: nobody knows what it had failed."""
+"""What a run has failed that could not be judged."""
 
-_LEARNED = LEARNED | {Metric.LOSS_FIRST}
-
-_WORSE_BY: dict[OutcomeCode, frozenset[Metric]] = {
+_EXPLAINS: dict[OutcomeCode, frozenset[Metric]] = {
     OutcomeCode.TOO_SLOW: frozenset(
         {
             *(Metric.DT_STEP_S, Metric.TOKS_PER_S, Metric.STEP_CV, Metric.FETCH_SHARE),
@@ -60,17 +36,12 @@ _WORSE_BY: dict[OutcomeCode, frozenset[Metric]] = {
         }
     ),
     OutcomeCode.DIVERGED: LEARNED,
-    OutcomeCode.NON_FINITE: _LEARNED,
+    OutcomeCode.NON_FINITE: LEARNED | {Metric.LOSS_FIRST},
     OutcomeCode.RESOURCE_LIMIT: frozenset(
         {Metric.HOST_RSS_MB, Metric.GPU_MEM_RESERVED_MB, Metric.GPU_MEM_SLOPE}
     ),
 }
-"""What is measured worse because of a failure that many steps show, or of what they lead to."""
-
-FAILING = (CriterionOutcome.FAIL,)
-UNCERTAIN = (CriterionOutcome.ERROR, CriterionOutcome.INCONCLUSIVE)
-
-_WORST_FIRST = (Verdict.NO_GO, Verdict.INCONCLUSIVE, Verdict.CONDITIONAL_GO, Verdict.GO)
+"""Metrics that a failure makes worse. The rerun of such a run answers for them, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,121 +55,61 @@ class Judgement:
     criteria: list[CriterionResult]
     conditions: list[Condition]
     diagnosis: str | None
-    answerable: bool
-    """Whether the diagnosis explains why a condition is open, so that its remedy may settle it."""
-    undecided: list[str]
-    """Required criteria that what was seen neither passes nor fails, of a run that completed."""
     failed: list[str]
-    """Criteria, and open conditions, that a run fails which another may come after.
+    """What the run has failed for good: criteria, open conditions, and what stays in its weights.
 
-    Of one that something else ended those that do not pass whatever is missing; of what it learns,
-    where a number that is none ended it, by the numbers before: that one is its failure. Of one
-    that completed those that failed, and those that a value which does not pass makes, or leaves, a
-    condition. An allowed drift counts for who goes on from its checkpoint, and so does it that one
-    which was ended had told of other work than was ordered, or that most of its steps, half of its
-    own at least, left the weights as they were, or apart on its ranks, or that its evaluations
-    looked at nothing. An accident of which exit.json alone tells, and not the one that the watcher
-    saw, excuses nothing: `EXCHANGED`. Nor do lines that are not those that it saw: what these had
-    told nobody knows, `OTHER_LINES`.
-    """
-    explained: list[str]
-    """What of that is measured worse because of what ended it: whether it comes again tells it."""
-    lasting: list[str]
-    """What it fails whatever steps come after its own: what a rerun that ends before its phase
-    does leaves to who goes on from it."""
+    It counts against a later run of the phase, whose gate sees its own steps alone."""
     weakened: list[str]
-    """Watch settings that may blunt a detector, one sentence each; they change no verdict."""
+    """What weakens the watch or the gate, one sentence each."""
 
 
 def judge(facts: Facts, rules: Rules) -> Judgement:
     """Return the judgement of a run; pure, so that recorded facts and rules replay."""
     results = evaluate_gate(facts, rules)
-    outcome = _outcome_of(facts)
-    history = facts.history
-    verdict = class_verdict(outcome, history, gate_verdict(results))
-    if verdict is Verdict.NO_GO:
-        verdict = confirmed_verdict(history, verdict)
-    conditional = verdict is Verdict.CONDITIONAL_GO
-    conditions = build_conditions(results, rules, _unseen(facts, rules)) if conditional else []
-    diagnosis = None if verdict is Verdict.GO else diagnose(facts, rules)
-    failed = _failed(facts, rules, outcome)
+    outcome = None
+    if facts.outcome is not None:
+        outcome = Outcome(code=facts.outcome.code, actor=facts.outcome.actor)
+    storm = facts.history is not None and facts.history.restart_storm
+    verdict = class_verdict(outcome, gate_verdict(results), storm=storm)
+    conditions = []
+    if verdict is Verdict.CONDITIONAL_GO:
+        conditions = build_conditions(results, rules, unseen_criteria(facts, rules))
     return Judgement(
         verdict=verdict,
         outcome=outcome,
         criteria=results,
         conditions=conditions,
-        diagnosis=diagnosis,
-        answerable=conditional and _explains(diagnosis, results, rules),
-        undecided=_undecided(facts, rules, outcome),
-        failed=failed,
-        explained=_explained(failed, rules, outcome),
-        lasting=_lasting(failed, facts, rules, outcome),
+        diagnosis=None if verdict is Verdict.GO else diagnose(facts, rules),
+        failed=[] if outcome is None else list(_failed(facts, rules, outcome)),
         weakened=weakened(rules),
     )
 
 
-def _undecided(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
-    if outcome is None or outcome.klass is not OutcomeClass.SUCCESS:
-        return []
-    required = GateSeverity.REQUIRED
-    return [row.id for row in rules.gate if _undecided_by(row.id, row, facts, rules) is required]
+def _failed(facts: Facts, rules: Rules, outcome: Outcome) -> Iterator[str]:
+    """Yield what a run has failed, whatever later runs of the phase measure.
 
-
-def _undecided_by(name: str, row: Criterion, facts: Facts, rules: Rules) -> GateSeverity | None:
-    measure, ranks = facts.measures.get(name), rules.world_size or 0
-    return undecided_weight(row, measure, ranks)
-
-
-def _failed(facts: Facts, rules: Rules, outcome: Outcome | None) -> list[str]:
-    if outcome is None:
-        return []
-    always = [OTHER_LINES] if _has_other_lines(facts) else []
-    if evaluate_drift(facts, rules) is not None:
-        always.append(DRIFT)
-    asked = _asked(rules)
-    if outcome.klass is OutcomeClass.SUCCESS:
-        return [name for name, row in asked if _leaves_open(name, row, facts, rules)] + always
-    measures = facts.measures
-    if outcome.code is OutcomeCode.NON_FINITE:
-        learned = {name for name, row in asked if row.metric in _LEARNED}
-        measures = {
-            name: _numbers_of(row) if name in learned else row for name, row in measures.items()
-        }
-    found = [name for name, row in asked if passes_no_more(row, measures.get(name), rules)]
-    if facts.exit is not None and facts.exit.sealed is False:
-        found.append(EXCHANGED)
-    other = evaluate_built_in(IDENTITY, facts, rules).outcome is CriterionOutcome.FAIL
-    if other or _has(facts, DoubtKind.IDENTITY_CHANGED):
-        found.append(IDENTITY)
-    if _learnt_nothing(facts, rules):
-        found.append(COVERAGE)
-    return found + always
-
-
-def _learnt_nothing(facts: Facts, rules: Rules) -> bool:
-    """Say whether most steps of an attempt contradict that they trained one model, or evaluated it.
-
-    An attempt that goes on from its checkpoint may have too few steps, or evaluations, to show it.
-    Of one that was ended before half of its own, later ones may have said otherwise, but of what is
-    wrong at any step.
+    A completed run failed what was seen not to pass. A run that something else ended failed what no
+    further step could have made pass, unless the failure that ended it explains it.
     """
-    if _has(facts, DoubtKind.NEGATIVE_RATE):
-        return True
-    last = max((row.last_step for row in facts.ranks.values()), default=0)
-    made = last - rules.first_step + 1
-    if not rules.known or 2 * made < len(rules.owed_steps()):
-        return False
-    return _has(facts, *IN_WEIGHTS)
-
-
-def _has(facts: Facts, *kinds: DoubtKind) -> bool:
-    return any(row.kind in kinds for row in facts.doubts)
-
-
-def _numbers_of(measure: Measure) -> Measure:
-    """Return a measure as the samples make it that are numbers."""
-    ranks = {name: row.model_copy(update={"non_finite": 0}) for name, row in measure.ranks.items()}
-    return measure.model_copy(update={"ranks": ranks})
+    whole = outcome.klass is OutcomeClass.SUCCESS
+    explained = frozenset[Metric]() if whole else _EXPLAINS.get(outcome.code, frozenset())
+    ranks = rules.world_size or 0
+    for name, row in _asked(rules):
+        measure = facts.measures.get(name)
+        if row.metric in explained:
+            continue
+        if was_seen_failing(row, measure, ranks) if whole else never_passes(row, measure, rules):
+            yield name
+    if not whole:
+        other = evaluate_built_in(IDENTITY, facts, rules).outcome is CriterionOutcome.FAIL
+        if other or _has(facts, DoubtKind.IDENTITY_CHANGED):
+            yield IDENTITY
+        if _learnt_nothing(facts, rules):
+            yield COVERAGE
+    if evaluate_drift(facts, rules) is not None:
+        yield DRIFT
+    if _was_edited(facts):
+        yield EDITED
 
 
 def _asked(rules: Rules) -> list[tuple[str, Criterion]]:
@@ -206,106 +117,40 @@ def _asked(rules: Rules) -> list[tuple[str, Criterion]]:
     return [(row.id, row) for row in rules.gate] + [
         (row.condition.id, row.criterion)
         for row in rules.conditions
-        if row.criterion.id not in SETTLED_BY_RUNS
+        if row.criterion.id != REPRODUCED
     ]
 
 
-def _lasting(
-    failed: Iterable[str], facts: Facts, rules: Rules, outcome: Outcome | None
-) -> list[str]:
-    if outcome is None:
-        return []
-    asked = [*_asked(rules), *((row.id, row) for row in rules.measured)]
-    names = {name for name, _ in asked}
-    lasting = [name for name, row in asked if passes_never(row, facts.measures.get(name), rules)]
-    return lasting + [name for name in failed if name not in names]
+def _learnt_nothing(facts: Facts, rules: Rules) -> bool:
+    """Say whether most steps of an attempt contradict that they trained, or evaluated, one model.
+
+    The rest of an attempt that ended before half of its steps may have shown otherwise.
+    """
+    if _has(facts, DoubtKind.NEGATIVE_RATE):
+        return True
+    last = max((row.last_step for row in facts.ranks.values()), default=0)
+    made = last - rules.first_step + 1
+    half = rules.known and 2 * made >= len(rules.owed_steps())
+    return half and _has(facts, *IN_WEIGHTS)
 
 
-def _explained(failed: Iterable[str], rules: Rules, outcome: Outcome | None) -> list[str]:
-    worse = _WORSE_BY.get(outcome.code, frozenset()) if outcome is not None else frozenset()
-    named = {name for name, row in _asked(rules) if row.metric in worse}
-    return [name for name in failed if name in named]
+def _was_edited(facts: Facts) -> bool:
+    """Say whether the end, the ticks or the lines are not those that the watcher saw.
 
-
-def _has_other_lines(facts: Facts) -> bool:
-    """Say whether ticks are not those that exit.json seals, or lines not those that ticks tell of.
-
-    Of who was ended before his watcher saw it, the last lines may rightly be in no tick.
+    The last lines of a run that ended before its watcher saw it may rightly be in no tick.
     """
     watch, ended = facts.watch, facts.exit
-    if watch is None or ended is None or ended.sealed is False:
+    if ended is None:
         return False
+    if ended.sealed is False or watch is None:
+        return ended.sealed is False
     if watch.sealed is False or (ended.sealed and not watch.reaches):
         return True
     return bool(watch.sealed) and _has(facts, DoubtKind.LINES_CHANGED)
 
 
-def _leaves_open(name: str, row: Criterion, facts: Facts, rules: Rules) -> bool:
-    """Say whether a whole run fails a criterion, or leaves a condition by what was seen."""
-    measure, ranks = facts.measures.get(name), rules.world_size or 0
-    result = evaluate(row, measure, ranks)
-    if result.outcome is CriterionOutcome.FAIL:
-        return result.severity is not GateSeverity.ADVISORY
-    weight = _undecided_by(name, row, facts, rules)
-    if weight is GateSeverity.REQUIRED:  # its gate says so of its own: it is undecided
-        return all(name != own.id for own in rules.gate)
-    return weight is GateSeverity.CONDITIONAL
-
-
-def _explains(diagnosis: str | None, results: Iterable[CriterionResult], rules: Rules) -> bool:
-    """Say whether a known failure explains a criterion that was seen not to pass."""
-    known = None if diagnosis is None else diagnosis_named(diagnosis)
-    failed = {row.id for row in results if row.outcome is CriterionOutcome.FAIL}
-    return known is not None and any(
-        row.metric in known.explains for row in rules.gate if row.id in failed
-    )
-
-
-def _outcome_of(facts: Facts) -> Outcome | None:
-    said = facts.outcome
-    return None if said is None else Outcome(code=said.code, actor=said.actor)
-
-
-def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
-    """Return what every criterion says: the built-in ones first, then the plan's in its order."""
-    results = [evaluate_built_in(name, facts, rules) for name in rules.built_in]
-    drift = evaluate_drift(facts, rules)
-    if drift is not None:
-        results.append(drift)
-    blunt = evaluate_ceilings(rules)
-    if blunt is not None:
-        results.append(blunt)
-    results.extend(notes(facts, rules))
-    unseen = _unseen(facts, rules)
-    for criterion in rules.gate:
-        measure = facts.measures.get(criterion.id)
-        result = evaluate(criterion, measure, rules.world_size or 0)
-        results.append(_waived(result) if result.id in unseen else result)
-    results.extend(carried_criteria(rules.carried))
-    results.extend(taint_criteria(rules.taints))
-    results.extend(history_criteria(facts.history))
-    return results
-
-
-def _unseen(facts: Facts, rules: Rules) -> frozenset[str]:
-    """Return the plan's criteria that may stay unobserved, and did.
-
-    What was seen, a value between the thresholds or a sample that is not finite, no waiver excuses.
-    """
-    return frozenset(
-        row.id
-        for row in rules.gate
-        if row.id in rules.waive
-        and is_unseen(row, facts.measures.get(row.id), rules.world_size or 0)
-    )
-
-
-def _waived(row: CriterionResult) -> CriterionResult:
-    """Return a criterion that may stay unobserved: what nobody saw is a condition, not a wall."""
-    if row.outcome not in UNCERTAIN:
-        return row
-    told = {"severity": GateSeverity.CONDITIONAL, "evidence": f"waived by name: {row.evidence}"}
-    return row.model_copy(update=told)
+def _has(facts: Facts, *kinds: DoubtKind) -> bool:
+    return any(row.kind in kinds for row in facts.doubts)
 
 
 def gate_verdict(results: Iterable[CriterionResult]) -> Verdict:
@@ -313,17 +158,17 @@ def gate_verdict(results: Iterable[CriterionResult]) -> Verdict:
     said = [(row.severity, row.outcome) for row in results]
     required = {outcome for severity, outcome in said if severity is GateSeverity.REQUIRED}
     conditional = {outcome for severity, outcome in said if severity is GateSeverity.CONDITIONAL}
-    if required & {CriterionOutcome.FAIL}:
+    if CriterionOutcome.FAIL in required:
         return Verdict.NO_GO
-    if required & set(UNCERTAIN):
+    if required - {CriterionOutcome.PASS}:
         return Verdict.INCONCLUSIVE
-    if conditional & {*FAILING, *UNCERTAIN}:
+    if conditional - {CriterionOutcome.PASS}:
         return Verdict.CONDITIONAL_GO
     return Verdict.GO
 
 
 def class_verdict(
-    outcome: Outcome | None, history: History | None, of_gate: Verdict
+    outcome: Outcome | None, of_gate: Verdict, *, storm: bool = False
 ) -> Verdict | None:
     """Return the verdict by the class of the outcome; only a completed run's gate decides."""
     if outcome is None or outcome.klass is OutcomeClass.SUCCESS:
@@ -331,12 +176,5 @@ def class_verdict(
     if outcome.klass in (OutcomeClass.USER, OutcomeClass.POLICY):
         return Verdict.NO_GO
     if outcome.klass is OutcomeClass.INFRA:
-        storm = history is not None and history.restart_storm
         return Verdict.NO_GO if storm else Verdict.INCONCLUSIVE
     return Verdict.INCONCLUSIVE if outcome.code is OutcomeCode.HALTED else None
-
-
-def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
-    """Return the worst of several phases' verdicts, or None of none."""
-    found = set(verdicts)
-    return next((verdict for verdict in _WORST_FIRST if verdict in found), None)

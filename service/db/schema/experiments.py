@@ -140,8 +140,6 @@ class RunRow(Table):
     """`env` and `train` patch of a confirmation's variant or of a remedy."""
     carried: Mapped[list[CarriedRemedy] | None]
     """Remedies of earlier phases, over which `change` lies; null: none, or a row of before."""
-    until: Mapped[int | None] = mapped_column(Integer)
-    """Last step that is ordered, where that is not the phase's own."""
     profile: Mapped[str | None] = mapped_column(String(64))
     """What a worker must have for it, so that one is found without reading plans; null in rows of
     before: its plan is read."""

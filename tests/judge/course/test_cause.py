@@ -8,7 +8,6 @@ import pytest
 
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, Verdict
-from gonogo.contract.facts import Missing, RankFacts
 from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import CLASS_OF, Actor, Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
@@ -101,62 +100,6 @@ def test_the_guilty_rank_is_the_one_that_halted_else_the_first_that_ended_badly(
     assert guilty_rank([], {"0": RankExit(code=0, at=1.0)}) is None
 
 
-def told(bad: int | None, *, gap: int | None = None, losses: int = 29) -> RankFacts:
-    """Return what a rank told whose losses are not finite from step `bad` on."""
-    return RankFacts(
-        count=90,
-        digest="0" * 64,
-        blocks=[],
-        boots=1,
-        gaps=0,
-        last_step=31,
-        last_msg="step_end",
-        last_section=None,
-        done_step=None,
-        tokens=[],
-        missing=None if gap is None else Missing(count=9, first=[f"progress {gap}"]),
-        without_loss=None if bad is None else Missing(count=2, first=[f"loss {bad}"]),
-        with_loss=losses,
-    )
-
-
-ALONE = [
-    ({"0": told(31, gap=32), "1": told(30, gap=32)}, 1, "its loss spoiled the gradients of all"),
-    (
-        {"0": told(30), "1": told(31), "2": told(None, gap=31)},
-        0,
-        "the others were halted before theirs",
-    ),
-    ({"0": told(30), "1": told(30)}, None, "they tell the mean over ranks"),
-    ({"0": told(31), "1": told(31)}, None, "the gradient was bad first"),
-    ({"0": told(30), "1": told(1, losses=0)}, None, "the other told none"),
-    ({"0": told(30), "1": told(None, gap=30)}, None, "that of the other was lost"),
-    ({"0": told(30), "1": told(2)}, None, "the other's was none before"),
-    ({"0": told(30)}, None, "there is one rank"),
-    ({}, None, "nothing is known"),
-]
-
-
-@pytest.mark.parametrize(("ranks", "guilty", "why"), ALONE, ids=[row[2] for row in ALONE])
-def test_a_rank_whose_loss_alone_was_not_finite_is_named(
-    ranks: dict[str, RankFacts], guilty: int | None, why: str
-) -> None:
-    text = "grad_norm is nan at step 30"
-    halt = finding(detector="non_finite", rank=None, section=None, step=30, text=text)
-    logs = {f"rank{rank}.log": f"of rank {rank}\n" for rank in range(3)}
-    cause = described(
-        halt, outcome=outcome("non_finite"), ranks=ranks, read_tail=lambda name: logs.get(name, "")
-    )
-    assert cause.rank == guilty, why
-    words = f"; by then rank {guilty} alone had told a loss that is not finite"
-    assert cause.text == f"non_finite: {text}" + (words if guilty is not None else "")
-    assert cause.line == f"of rank {guilty or 0}"
-
-
-def test_who_lost_a_number_is_not_to_blame_for_a_stall() -> None:
-    assert described(finding(rank=None), ranks={"0": told(None), "1": told(12)}).rank is None
-
-
 LOGS = [
     ("a\nb\n", "b"),
     ("a\nb\n\n  \n", "b"),
@@ -166,11 +109,6 @@ LOGS = [
     ("tab\tand\rreturn\n", "return"),
     ("Error: no\n[rank1]:[W1120 20:26:56.1 x.cpp:1] Warning: bye\n", "Error: no"),
     ("W1120 20:26:56.123 1 torch/x.py:1] closing\n", "W1120 20:26:56.123 1 torch/x.py:1] closing"),
-    (
-        "[W1122 08:11:37.786 Utils.hpp:137] Warning: Environment variable TORCH_NCCL_X is"
-        " deprecated; use TORCH_X instead (function operator())\n",
-        None,
-    ),
     # How a process that a C++ exception or a signal has ended shows its threads.
     (
         "terminate called after\n  what():  no match\n\nFatal Python error: Aborted\n\nThread 0x7f:"
@@ -189,7 +127,7 @@ LOGS = [
     ),
     (
         "terminate called without an active exception\nFatal Python error: Aborted\n",
-        "Fatal Python error: Aborted",
+        "terminate called without an active exception",
     ),
     (
         '  File "x.py", line 1 in f\n  <no Python frame>\n\nExtension modules: a.b (total: 1)\n',

@@ -23,11 +23,10 @@ from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import TAKEN_OVER, Actor, Detector, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.contract.rules import Rules
-from gonogo.judge.course.decide import Action, ActionKind, Attempt, build_attempt, decide
-from gonogo.judge.course.met import met_by
-from gonogo.judge.course.remedies import set_aside
-from gonogo.judge.gate.conditions import conditions_of, experiment_verdict, open_for
-from gonogo.judge.gate.history import with_history
+from gonogo.judge.course.action import Action, ActionKind, Attempt, build_attempt
+from gonogo.judge.course.decide import decide
+from gonogo.judge.gate.added import with_history
+from gonogo.judge.gate.conditions import conditions_of, experiment_verdict, open_for, settle
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import judge
 from tests.data.make_runs import order_of
@@ -96,7 +95,7 @@ class World:
     def of(self, phase: str) -> list[Run]:
         return [row for row in self.runs if row.phase == phase]
 
-    def run(self, phase: str, reason: RunReason, change: Any, until: int | None) -> Run:
+    def run(self, phase: str, reason: RunReason, change: Any) -> Run:
         """Make up how a run ends, and what it had measured by then: later ones are well."""
         well = self.rng.random() > 0.7 ** len(self.runs)
         order, facts = healthy(phase)
@@ -112,7 +111,7 @@ class World:
             detector = self.rng.choice(tuple(SHOWN))
             code = SHOWN[detector]
         whole = code is OutcomeCode.COMPLETED
-        step = (until or 1000) if whole else self.rng.choice((100, 400, 900))
+        step = 1000 if whole else self.rng.choice((100, 400, 900))
         waiting = open_for(self.conditions(), phase)
         seen = ("pass",) if well else ("pass", "pass", "grey", "fail", "unseen")
         kinds = seen if whole else ("so far", "so far", "failed by then", "grey by then")
@@ -138,27 +137,22 @@ class World:
         rules = build_rules(order, waiting)
         judgement = judge(facts, rules)
         name = f"run_{len(self.runs)}"
-        attempt = build_attempt(
-            name, reason, facts, judgement, durable_step=step, change=change, until=until
-        )
+        attempt = build_attempt(name, reason, facts, judgement, durable_step=step, change=change)
         if "fail" in said.values():
-            known = {"diagnosis": "slow_loader"}
-            attempt = replace(
-                attempt, **known, answerable=attempt.verdict is Verdict.CONDITIONAL_GO
-            )
+            attempt = replace(attempt, diagnosis="slow_loader")
         self.runs.append(Run(phase, replace(attempt, step=step), facts, rules, failed))
         return self.runs[-1]
 
     def play(self) -> Verdict | None:
         """Do what `decide` and a person say, to the end; None: the person lets it be."""
-        phase, ordered = self.phases[0], (RunReason.FIRST, None, None)
+        phase, ordered = self.phases[0], (RunReason.FIRST, None)
         while len(self.runs) < 20:
             run = self.run(phase, *ordered)
             last = run.attempt
             answers = last.reason in ANSWERS
             if last.outcome.code in TAKEN_OVER:
                 reason = last.reason if answers else RunReason.TAKEOVER
-                ordered = (reason, last.change, last.until)
+                ordered = (reason, last.change)
                 continue
             action = self.concluded(run)
             if action.kind is ActionKind.FINISH:
@@ -167,15 +161,15 @@ class World:
                 )
             if action.kind in (ActionKind.START_PHASE, ActionKind.AWAIT_APPROVAL):
                 assert action.phase is not None
-                phase, ordered = action.phase, (RunReason.FIRST, None, None)
+                phase, ordered = action.phase, (RunReason.FIRST, None)
             elif action.kind is ActionKind.START_RUN and self.rng.random() < 0.8:
-                ordered = (action.reason or RunReason.RERUN, action.change, action.until)
+                ordered = (action.reason or RunReason.RERUN, action.change)
             elif action.verdict in PASSING:
                 return None
             elif answers and last.outcome.code is OutcomeCode.HALTED and self.rng.random() < 0.5:
-                ordered = (last.reason, last.change, last.until)
+                ordered = (last.reason, last.change)
             else:
-                ordered = (RunReason.RERUN, None, None)
+                ordered = (RunReason.RERUN, None)
         return None
 
     def concluded(self, run: Run) -> Action:
@@ -189,10 +183,8 @@ class World:
         judgement = judge(facts, about.rules)
         self.about[run.phase], self.verdicts[run.phase] = about, judgement.verdict
         self.note("auto", run.phase, judgement.conditions, about.rules, facts)
-        shown = about if run.attempt.reason is RunReason.REMEDY else run
         waiting = open_for(self.conditions(), run.phase)
-        verdict = judgement.verdict
-        met = met_by(shown.attempt, waiting, shown.facts, shown.rules, verdict=verdict)
+        met = settle(waiting, run.facts, run.rules, judgement.verdict)
         self.note("condition", run.phase, [row for row, _ in met], about.rules, facts)
         action = decide(
             self.plan, run.phase, attempts, now=1e6 * len(self.runs), conditions=self.conditions()
@@ -209,16 +201,12 @@ class World:
         )
 
     def forgotten(self) -> list[str]:
-        """What was failed, and neither met nor of a run that was made otherwise, or set aside."""
+        """What was failed, and neither met nor of a run that was made otherwise."""
         states = {row.condition.id: row.condition.state for row in self.conditions()}
         found = []
         for phase in self.phases:
-            rows = [row for row in self.of(phase) if row.attempt.outcome.code not in TAKEN_OVER]
-            kept = {row.run for row in set_aside([row.attempt for row in rows])[0]}
             for run in self.of(phase):
-                aside = run in rows and run.attempt.run not in kept
-                otherwise = run.attempt.change != self.about[phase].attempt.change
-                if aside or otherwise or run.attempt.until is not None:
+                if run.attempt.change != self.about[phase].attempt.change:
                     continue
                 for name in sorted(run.failed):
                     halted = name.partition(":")[2] in tuple(SHOWN)

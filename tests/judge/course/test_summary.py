@@ -105,26 +105,6 @@ def test_who_cancelled_what_was_judged_is_said_and_nobody_else_is() -> None:
     assert ended == "Every phase passed its gate."
 
 
-def test_no_gate_is_claimed_of_a_phase_of_which_nothing_decides() -> None:
-    """A campaign's short phases have none (`gate: []`), and read as if they had passed one."""
-    whole = "Nothing but a whole run was asked of extended."
-    for verdict, conditions, text in (
-        (Verdict.GO, [], f"Every phase passed. {whole}"),
-        (Verdict.GO, [condition("met")],
-         f"Every phase passed, and every condition was met. {whole}"),
-    ):  # fmt: skip
-        made = summarise(verdict, PASSED, conditions, [], finished=True, ungated=["extended"])
-        assert made == text
-    half = [PASSED[0], HALF[1]]
-    made = summarise(None, half, [], [], finished=True, ungated=["extended"])
-    assert made == "It was cancelled and judged nothing. Passed by evidence: smoke."
-    taken = [phase("smoke", "inherited", "GO", ran=False), PASSED[1]]
-    made = summarise(Verdict.GO, taken, [], [], finished=True, ungated=["smoke"])
-    assert made == "Every phase passed. Nothing but a whole run was asked of smoke."
-    unread = summarise(Verdict.GO, PASSED, [], [], finished=True, ungated=None)
-    assert unread == "Every phase passed."
-
-
 @pytest.mark.parametrize(
     ("names", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"),
                         (["a", "b", "c"], "a, b and c")]

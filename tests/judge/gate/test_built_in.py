@@ -20,8 +20,8 @@ from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight, RankExit
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import build_run_record
-from gonogo.judge.gate.answers import Unequal, told
-from gonogo.judge.gate.built_in import evaluate_built_in
+from gonogo.judge.gate.evaluate import evaluate_built_in
+from gonogo.judge.gate.identity import Unequal, told
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.words import sentence

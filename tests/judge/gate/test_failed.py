@@ -1,4 +1,4 @@
-"""What of its gate has a run failed, or left undecided, that another one may come after?"""
+"""What has a run failed, whatever later runs of its phase measure?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.rules import OpenCondition, build_rules
-from gonogo.judge.gate.verdict import Judgement, judge
+from gonogo.judge.gate.verdict import EDITED, Judgement, judge
 from tests.data.make_runs import Rank, healthy_ranks, order_of
 from tests.judge.runs import exit_record, record_of, with_gate
 
@@ -41,7 +41,7 @@ def judged_as(code: OutcomeCode | None, *rows: dict[str, Any], **rules: Any) -> 
         ({**SLOW, "severity": "conditional"}, COMPLETED, ["row"]),
         ({**SLOW, "severity": "required"}, COMPLETED, ["row"]),
         ({**SLOW, "severity": "advisory"}, COMPLETED, []),
-        (GREY, COMPLETED, []),  # it is undecided
+        (GREY, COMPLETED, ["row"]),
         ({**GREY, "severity": "conditional"}, COMPLETED, ["row"]),
         ({**GREY, "grey": "conditional"}, COMPLETED, ["row"]),
         ({**SLOW, "severity": "conditional", "pass_above": 1.0}, COMPLETED, []),
@@ -54,9 +54,9 @@ def judged_as(code: OutcomeCode | None, *rows: dict[str, Any], **rules: Any) -> 
         ({**GREY, "severity": "advisory"}, LOST, []),
         (SLOW, NAN, ["row"]),
         (LEARNS, LOST, ["row"]),
-        (LEARNS, NAN, ["row"]),  # by its numbers; the one that is none is the failure itself
+        (LEARNS, NAN, []),  # the failure explains it
         (FIRST, LOST, ["row"]),
-        (FIRST, NAN, ["row"]),
+        (FIRST, NAN, []),
         ({**FIRST, "pass_below": 50.0}, LOST, []),
         (DEAR, LOST, ["row"]),
         ({**DEAR, "pass_below": 1e9}, LOST, []),
@@ -76,20 +76,19 @@ NONE_IS_ERROR = {"id": "row", "metric": "val_loss", "pass_below": 50.0, "on_nan"
 
 
 @pytest.mark.parametrize(
-    ("row", "code", "undecided", "failed"),
+    ("row", "code", "failed"),
     [
-        (NORM, COMPLETED, ["row"], []),
-        ({**NORM, "pass_below": 200.0}, COMPLETED, [], []),
-        ({**NORM, "severity": "conditional"}, COMPLETED, [], ["row"]),
-        (NORM, LOST, [], []),  # more of them may have come
-        (NONE_IS_ERROR, COMPLETED, ["row"], []),
-        ({**NONE_IS_ERROR, "severity": "conditional"}, COMPLETED, [], ["row"]),
-        (NONE_IS_ERROR, LOST, [], ["row"]),
-        ({**NONE_IS_ERROR, "severity": "advisory"}, LOST, [], []),
+        (NORM, COMPLETED, ["row"]),
+        ({**NORM, "pass_below": 200.0}, COMPLETED, []),
+        ({**NORM, "severity": "conditional"}, COMPLETED, ["row"]),
+        (NORM, LOST, []),  # more of them may have come
+        (NONE_IS_ERROR, COMPLETED, ["row"]),
+        (NONE_IS_ERROR, LOST, ["row"]),
+        ({**NONE_IS_ERROR, "severity": "advisory"}, LOST, []),
     ],
 )
 def test_what_was_told_in_part_or_is_no_number_is_not_forgotten_by_the_next_run(
-    row: dict[str, Any], code: OutcomeCode, undecided: list[str], failed: list[str]
+    row: dict[str, Any], code: OutcomeCode, failed: list[str]
 ) -> None:
     """Run again until all of it was told and well, the best of several runs was GO."""
     order = with_gate(order_of(), row)
@@ -103,7 +102,7 @@ def test_what_was_told_in_part_or_is_no_number_is_not_forgotten_by_the_next_run(
     end = exit_record(code, by=Actor.INFRA)
     found = judge(build_facts(record_of(order, ranks, exit=end), rules), rules)
     assert found.verdict in ("INCONCLUSIVE", "CONDITIONAL_GO")
-    assert (found.undecided, found.failed) == (undecided, failed)
+    assert found.failed == failed
 
 
 @pytest.mark.parametrize("other", [True, False])
@@ -248,7 +247,6 @@ def test_nothing_is_failed_or_decided_of_ranks_that_nobody_counted() -> None:
     for code in (COMPLETED, LOST):
         found = judged_as(code, {**SLOW, "severity": "conditional"}, world_size=None)
         assert found.failed == []
-    assert judged_as(COMPLETED, GREY, world_size=None).undecided == []
 
 
 @pytest.mark.parametrize("code", [COMPLETED, LOST])
@@ -260,27 +258,9 @@ def test_what_ranks_told_says_nothing_where_nobody_knows_whether_these_are_all(
     rules = build_rules(order)
     facts = build_facts(record_of(order, exit=exit_record(code, by=Actor.INFRA)), rules)
     known = judge(facts, rules)
-    assert known.failed + known.undecided == ["row"]
+    assert known.failed == ["row"]
     unknown = judge(facts, rules.model_copy(update={"world_size": None}))
-    assert unknown.failed + unknown.undecided == []
-
-
-@pytest.mark.parametrize(
-    ("row", "code", "undecided"),
-    [
-        (GREY, COMPLETED, ["row"]),
-        ({**GREY, "severity": "conditional"}, COMPLETED, []),
-        (SLOW, COMPLETED, []),
-        ({**GREY, "min_samples": 99}, COMPLETED, ["row"]),  # what was seen of it does not pass
-        ({**GREY, "min_samples": 99, "pass_above": 2.0}, COMPLETED, []),  # nobody saw all of it
-        (GREY, LOST, []),
-        (GREY, None, []),
-    ],
-)
-def test_undecided_is_what_was_seen_between_its_thresholds_of_a_whole_run(
-    row: dict[str, Any], code: OutcomeCode | None, undecided: list[str]
-) -> None:
-    assert judged_as(code, row).undecided == undecided
+    assert unknown.failed == []
 
 
 OTHER = DoubtKind.LINES_CHANGED
@@ -296,7 +276,7 @@ OTHER = DoubtKind.LINES_CHANGED
         (None, True, False, OTHER, True),
         (None, False, True, None, True),
         (None, None, False, OTHER, False),  # nobody knows that these are the ticks
-        (False, True, False, OTHER, False),  # exit.json tells
+        (False, True, True, None, True),
     ],
 )
 @pytest.mark.parametrize("code", [COMPLETED, LOST])
@@ -319,4 +299,4 @@ def test_whose_lines_are_not_those_that_were_watched_has_failed(
         "doubts": [Doubt(kind=problem)] if problem else [],
     }
     found = judge(facts.model_copy(update=made), rules).failed
-    assert ("watch.jsonl" in found) is failed
+    assert (EDITED in found) is failed

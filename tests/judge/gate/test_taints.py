@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from gonogo.contract.order import Order
 from gonogo.contract.taint import Taint, TaintKind, carried_on
-from gonogo.judge.gate.history import taint_criteria
+from gonogo.judge.gate.added import added_criteria
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import order_of
-from tests.judge.runs import judged, record_of
+from tests.judge.runs import facts_of, judged, record_of
 
 NAMES = st.sampled_from(["a", "b", "c"])
 TAINTS = st.lists(
@@ -68,6 +68,7 @@ def test_the_condition_names_the_run_and_what_was_found(
     kind: str, found: str | None, text: str
 ) -> None:
     taint = Taint(kind=TaintKind(kind), experiment="exp_1", run="run_1", step=40, found=found)
-    (row,) = taint_criteria([taint])
+    rules = build_rules(order_of()).model_copy(update={"taints": [taint]})
+    (row,) = added_criteria(facts_of(record_of()), rules)
     assert row.evidence == f"it resumes from a checkpoint: {text}"
     assert row.observed == [found]

@@ -13,19 +13,14 @@ from hypothesis import strategies as st
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.criterion import GateSeverity
-from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict
+from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict, worst
 from gonogo.contract.facts import History, Measure, MeasureRow
 from gonogo.contract.outcome import CLASS_OF, Actor, Outcome, OutcomeCode
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.gate.history import with_history
+from gonogo.judge.gate.added import with_history
+from gonogo.judge.gate.evaluate import evaluate_gate
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.gate.verdict import (
-    class_verdict,
-    evaluate_gate,
-    gate_verdict,
-    judge,
-    worst,
-)
+from gonogo.judge.gate.verdict import class_verdict, gate_verdict, judge
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import (
     PREFLIGHT,
@@ -107,7 +102,7 @@ BY_CODE = {"completed": "GO", "halted": "INCONCLUSIVE", "cancelled": None, "supe
 def test_what_did_not_complete_is_judged_by_its_class_alone(
     code: OutcomeCode, of_gate: Verdict
 ) -> None:
-    found = class_verdict(Outcome(code=code, actor=Actor.INFRA), None, of_gate)
+    found = class_verdict(Outcome(code=code, actor=Actor.INFRA), of_gate)
     expected = BY_CODE.get(code, BY_CLASS.get(CLASS_OF[code]))
     assert found == (of_gate if code == "completed" else expected)
 

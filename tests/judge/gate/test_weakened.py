@@ -1,0 +1,125 @@
+"""What weakens an order is listed; what goes too far is a condition that names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.contract.heartbeat import Identity
+from gonogo.contract.patience import Patience, Place, bounded
+from gonogo.contract.plan import HeartbeatCadence
+from gonogo.contract.records import PREFLIGHT_CHECKS
+from gonogo.contract.watch import Watch
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.weakened import (
+    CEILINGS,
+    CHECKS,
+    CHECKS_OF_RANKS,
+    OTHERS,
+    REQUIRED,
+    default_of,
+    evaluate_ceilings,
+    weakened,
+)
+from gonogo.planning import reference
+from gonogo.planning.resolve import build_order, resolve_plan
+from gonogo.planning.source import bundled_plan, bundled_plan_names
+from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
+from gonogo.watch.registry import REGISTRY, detector_names
+from tests.data.make_runs import order_of
+from tests.judge.runs import judged, record_of
+
+NAMES = detector_names()
+
+
+@pytest.mark.parametrize("path", CEILINGS)
+def test_a_default_is_never_beyond_its_ceiling_and_the_reference_shows_it(path: str) -> None:
+    ceiling, default = CEILINGS[path], default_of(path)
+    assert not isinstance(default, int | float) or not ceiling.is_looser(default, ceiling.limit)
+    assert path in build_rules(order_of()).watch
+    (row,) = (r for r in reference.page().splitlines() if r.startswith(f"| `watch.{path}` |"))
+    assert ceiling.words() in row
+
+
+@pytest.mark.parametrize("name", bundled_plan_names())
+def test_bundled_plans_stay_below_every_ceiling(name: str) -> None:
+    resolved = resolve_plan(bundled_plan(name))
+    for phase in resolved.parsed().phases:
+        order = build_order(resolved, phase.name, experiment="e", run="r", token=1)
+        assert evaluate_ceilings(build_rules(order)) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "listed", "beyond"),
+    [
+        ("stall.halt_s", 1_000.0, True, False),
+        ("stall.halt_s", 1e9, True, True),
+        ("stall.halt_s", 30.0, False, False),
+        ("slow.floor_ratio", 0.4, True, False),
+        ("slow.floor_ratio", 0.01, True, True),
+        ("divergence.spike_count", 8, False, False),
+    ],
+)
+def test_a_looser_setting_is_listed_and_beyond_its_ceiling_a_condition(
+    path: str, value: float, listed: bool, beyond: bool
+) -> None:
+    order = order_of(sets={f"watch.{path}": value})
+    assert any(text.startswith(f"{path} is") for text in weakened(build_rules(order))) is listed
+    found = evaluate_ceilings(build_rules(order))
+    assert (found is not None) is beyond
+    if found is not None:
+        assert found.threshold == {path: CEILINGS[path].limit}
+        assert judged(record_of(order)).verdict == "CONDITIONAL_GO"
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"heartbeat": HeartbeatCadence(alive_every_s=1e9)}, "heartbeat.alive_every_s"),
+        ({"allow_drift": [*Identity.model_fields]}, "allow_drift"),
+        ({"patience": {Place.COMPUTE: Patience(seconds=1_900)}}, "patience.compute"),
+        ({"patience": {Place.COMPUTE: Patience(seconds=None)}}, "patience.compute"),
+        ({"gate": []}, "the gate is empty"),
+        ({"detectors": ["first_loss"]}, "stall does not watch"),
+        ({"detectors": [row for row in NAMES if row != "stall"]}, "stall does not watch"),
+        ({"preflight": ["devices"]}, "the preflight does not check"),
+        ({"watch": Watch.model_validate({"stall": {"action": "warn"}})}, "stall only warns"),
+    ],
+)
+def test_what_disarms_an_order_is_a_condition_that_names_it(
+    changes: dict[str, Any], named: str
+) -> None:
+    found = judged(record_of(order_of().model_copy(update=changes)))
+    assert found.verdict == "CONDITIONAL_GO"
+    assert any(named in row.text for row in found.conditions)
+    assert any(named in text for text in found.weakened)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"detectors": [row for row in NAMES if row != "frozen"]}, ["frozen does not watch"]),
+        ({"watch": Watch.model_validate({"disk": {"action": "warn"}})}, ["disk only warns"]),
+        ({"watch": Watch.model_validate({"divergence": {"action": "warn"}})}, []),
+        ({"preflight": list(WITHOUT_SERVICE), "command": ["python", "x.py"]}, []),
+    ],
+)
+def test_other_detectors_are_listed_and_change_no_verdict(
+    changes: dict[str, Any], named: list[str]
+) -> None:
+    rules = build_rules(order_of().model_copy(update={"watch": Watch(), **changes}))
+    assert weakened(rules) == named
+    assert evaluate_ceilings(rules) is None
+
+
+def test_every_check_and_detector_is_required_or_listed() -> None:
+    assert {*REQUIRED, *OTHERS} == {row.name for row in REGISTRY}
+    assert {*CHECKS, *CHECKS_OF_RANKS} == set(PREFLIGHT_CHECKS) - {"store"}
+    assert set(CHECKS) == set(WITHOUT_SERVICE) - {"store"}
+
+
+def test_an_explicit_limit_for_every_place_disarms_nothing() -> None:
+    order = order_of()
+    order = order.model_copy(update={"patience": bounded(order.limits_of_places(), 300.0)})
+    assert judged(record_of(order)).verdict == "GO"
