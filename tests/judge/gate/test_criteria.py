@@ -20,10 +20,8 @@ from gonogo.judge.facts.metrics import METRICS
 from gonogo.judge.facts.steps import RankSteps, build_rank_steps
 from gonogo.judge.gate.criteria import (
     evaluate,
-    fails_already,
     is_unseen,
-    passes_never,
-    passes_no_more,
+    never_passes,
 )
 
 
@@ -260,16 +258,16 @@ def test_a_run_that_was_ended_has_failed_what_no_further_step_could_save(
         steps=10, world_size=2, built_in=[], gate=[], conditions=[],
     )  # fmt: skip
     measure = build_measure(criterion, ranks_with({0: flat(5.0, 8), 1: flat(5.0, 8)}), rules)
-    assert fails_already(criterion, measure, rules) is failed
-    assert not fails_already(criterion, None, rules)
+    assert never_passes(criterion, measure, rules) is failed
+    assert not never_passes(criterion, None, rules)
     uncounted = rules.model_copy(update={"world_size": None})
-    assert not fails_already(criterion, measure, uncounted)
+    assert not never_passes(criterion, measure, uncounted)
 
 
 @pytest.mark.parametrize(
     ("fields", "failed"), [row[1:] for row in FAILED], ids=[row[0] for row in FAILED]
 )
-def test_a_run_that_was_ended_in_a_grey_zone_passes_no_more_where_no_further_step_leaves_it(
+def test_a_run_that_was_ended_in_a_grey_zone_never_passes_where_no_further_step_leaves_it(
     fields: dict[str, Any], failed: bool
 ) -> None:
     """Or whoever ends a run shortly before its end would try again until its value passes."""
@@ -280,10 +278,9 @@ def test_a_run_that_was_ended_in_a_grey_zone_passes_no_more_where_no_further_ste
         steps=10, world_size=2, built_in=[], gate=[], conditions=[],
     )  # fmt: skip
     measure = build_measure(criterion, ranks_with({0: flat(5.0, 8), 1: flat(5.0, 8)}), rules)
-    assert not fails_already(criterion, measure, rules)
-    assert passes_no_more(criterion, measure, rules) is failed
-    assert passes_no_more(strict, measure, rules) is failed
-    assert not passes_no_more(criterion, None, rules)
+    assert never_passes(criterion, measure, rules) is failed
+    assert never_passes(strict, measure, rules) is failed
+    assert not never_passes(criterion, None, rules)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +304,7 @@ def test_a_run_that_was_ended_after_its_last_step_has_failed_by_its_last_value(
         for step in (5, 10)
     ]
     measure = build_measure(criterion, {0: build_rank_steps([*losses, *seen])}, rules)
-    assert fails_already(criterion, measure, rules) is (bound == 4.0)
+    assert never_passes(criterion, measure, rules) is (bound == 4.0)
 
 
 def test_a_mean_of_nearly_all_steps_can_be_saved_by_the_rest() -> None:
@@ -318,7 +315,7 @@ def test_a_mean_of_nearly_all_steps_can_be_saved_by_the_rest() -> None:
     nearly = {step: 4.1 for step in range(1, 97)}
     measure = build_measure(criterion, ranks_with({0: nearly}), rules)
     assert evaluate(criterion, measure, 1).outcome == "fail"
-    assert not fails_already(criterion, measure, rules)
+    assert not never_passes(criterion, measure, rules)
 
 
 @pytest.mark.parametrize(
@@ -349,11 +346,9 @@ def test_a_mean_has_failed_where_no_number_that_its_metric_can_be_saves_it(
     )  # fmt: skip
     seen = MeasureRow(samples=80, owed=100, value=value, low=-math.inf, high=math.inf)
     measure = Measure(window="1..100", ranks={"0": seen})
-    assert passes_no_more(criterion, measure, rules) is failed
-    assert fails_already(criterion, measure, rules) is (failed and "fail_above" not in bound)
-    assert not passes_never(criterion, measure, rules), "its phase may have more steps"
+    assert never_passes(criterion, measure, rules) is failed
     few = measure.model_copy(update={"ranks": {"0": seen.model_copy(update={"owed": 1000})}})
-    assert not passes_no_more(criterion, few, rules)
+    assert not never_passes(criterion, few, rules)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +384,7 @@ def test_what_a_run_spends_between_steps_is_not_known_from_its_first(
         return build_measure(criterion, {0: build_rank_steps(lines)}, rules)
 
     assert evaluate(criterion, measured(steps), 1).outcome in ("fail", "inconclusive")
-    assert fails_already(criterion, measured(steps), rules) is failed
+    assert never_passes(criterion, measured(steps), rules) is failed
     assert evaluate(criterion, measured(100), 1).outcome == whole
 
 
@@ -616,7 +611,7 @@ def test_of_a_script_that_evaluates_when_it_likes_nobody_knows_what_was_still_to
     lines = (progress(step).model_copy(update={"msg": "eval", "val_loss": 5.0}) for step in (2, 4))
     measure = build_measure(criterion, {0: build_rank_steps(lines)}, rules)
     assert measure.ranks["0"].samples == 2
-    assert fails_already(criterion, measure, rules) is failed
+    assert never_passes(criterion, measure, rules) is failed
 
 
 def test_a_median_that_missing_samples_could_save_does_not_fail() -> None:
