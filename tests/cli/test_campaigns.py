@@ -14,6 +14,7 @@ import yaml
 from gonogo.cli.output import out
 from tests.cli.conftest import Gonogo
 from tests.cli.test_output_schemas import fits
+from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
 from tests.service.test_campaigns import campaign_plan, run_through, view
@@ -104,7 +105,7 @@ def test_a_dry_run_of_anybodys_program_shows_its_command_and_warns_once(
         "profile": "cpu",
         "workload": {"command": ["python", "my train.py"]},
         "waive": ["identity", "coverage"],
-        "phases": [{"name": "smoke", "steps": 10, "gate": []}],
+        "phases": [{"name": "smoke", "steps": 10, "gate": WHOLE_GATE}],
         "campaign": {
             "max_repeats": 3,
             "variants": [

@@ -8,6 +8,7 @@ from gonogo.cli import experiments
 from gonogo.cli.client import Client
 from gonogo.planning.source import bundled_plan
 from tests.cli.conftest import Gonogo
+from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 
 
@@ -15,7 +16,9 @@ def test_who_approves_at_once_with_another_approves_no_phase_after_it(
     plane: Plane, gonogo: Gonogo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     demo = bundled_plan("demo")
-    rows = [{**row, "steps": 20, "gate": [], "approve": "always"} for row in demo["phases"][:3]]
+    rows = [
+        {**row, "steps": 20, "gate": WHOLE_GATE, "approve": "always"} for row in demo["phases"][:3]
+    ]
     experiment = plane.submit({**demo, "phases": rows})
     worker = plane.worker()
     worker.run_through(plane.next_order(worker))

@@ -483,6 +483,11 @@ RUNS: dict[str, Callable[[Path], None]] = {
 
 OURS = ("healthy", "stalled", "non_finite")
 
+WHOLE_GATE = [
+    {"id": "steps", "metric": "steps_completed", "aggregate": "last", "pass_above": 1.0}
+]
+"""A gate that every whole run passes."""
+
 SLOW_GATE = {
     "id": "throughput", "metric": "toks_per_s", "aggregate": "median", "warmup_steps": 2,
     "min_samples": 5, "pass_above": 2000.0, "fail_below": 500.0, "grey": "conditional",

@@ -15,6 +15,7 @@ from gonogo.judge.directory import judge_directory
 from gonogo.ledger.recorded import parse_decision
 from gonogo.rundir import RunDir
 from service.told.alert_text import decision_text
+from tests.data.make_runs import WHOLE_GATE
 from tests.e2e.lab import Lab, beats, gonogo, one_phase_plan, read_json
 
 LOGGING = {"NSA_TB_DISABLE": "1", "NSA_DISABLE_CSV_LOGS": "1", "NSA_DISABLE_AUX_STATS": "0"}
@@ -23,7 +24,9 @@ LOGGING = {"NSA_TB_DISABLE": "1", "NSA_DISABLE_CSV_LOGS": "1", "NSA_DISABLE_AUX_
 def long_plan(**changes: Any) -> dict[str, Any]:
     """Return one phase of 160 steps with a checkpoint every tenth, on two ranks that log."""
     cadence = {"every_steps": 10, "every_s": 600}
-    plan = one_phase_plan(steps=160, checkpoint=cadence, env=LOGGING, gate=[], data="synthetic")
+    plan = one_phase_plan(
+        steps=160, checkpoint=cadence, env=LOGGING, gate=WHOLE_GATE, data="synthetic"
+    )
     plan["train"] |= {"model": {"layers": 1, "seq_len": 64}, "params": 908_056}
     plan["train"]["eval"] = {"every_steps": 0}
     return {**plan, **changes}
@@ -53,7 +56,7 @@ def said_of(lab: Lab, view: ExperimentView) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_hang_that_does_not_come_again_is_answered_soon_and_the_phase_goes_on(lab: Lab) -> None:
+def test_a_hang_that_does_not_come_again_is_a_condition(lab: Lab) -> None:
     confirm = {"on": ["stall", "alive_lost", "section_deadline"], "variants": []}
     experiment = lab.submit(long_plan(confirm=confirm))
     run = lab.wait_for_step(experiment, 25)
@@ -61,23 +64,21 @@ def test_a_hang_that_does_not_come_again_is_answered_soon_and_the_phase_goes_on(
     view = lab.wait_for_end(experiment)
     assert (view.state, view.verdict) == ("finished", "CONDITIONAL_GO"), said_of(lab, view)
     assert [row.id for row in view.conditions] == ["smoke:reproduced"]
-    failed, answer, whole = runs_of(lab, view)
+    failed, again = runs_of(lab, view)
     assert failed.outcome is not None
     assert (failed.outcome.code, failed.verdict) == ("stalled", "NO_GO")
     halts = [r for r in lab.client.pages(f"/runs/{failed.id}/findings") if r["severity"] == "halt"]
     assert halts[0]["rank"] == 1
-    orders = [read_json(folder_of(row).order) for row in (answer, whole)]
-    assert [order["reason"] for order in orders] == ["confirm", "confirm"]
-    assert [order["steps"] for order in orders] == [halts[0]["step"] + 50, 160]
-    began = orders[0]["resume_from"]
+    order = read_json(folder_of(again).order)
+    assert (order["reason"], order["steps"]) == ("confirm", 160)
+    began = order["resume_from"]
     assert halts[0]["step"] - 10 <= began["step"] < halts[0]["step"]
     assert began["path"].startswith(str(failed.dir))
-    assert orders[1]["resume_from"]["step"] == orders[0]["steps"]
-    assert [order["train"] for order in orders] == [read_json(folder_of(failed).order)["train"]] * 2
+    assert order["train"] == read_json(folder_of(failed).order)["train"]
     (decision,) = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
-    assert (decision["run"], decision["phase"]) == (whole.id, "smoke")
+    assert (decision["run"], decision["phase"]) == (again.id, "smoke")
     told = {row["id"]: row["evidence"] for row in decision["criteria"]}
-    assert told["reproduced"] == "not reproduced: failed in 1 of 3 unchanged runs"
+    assert told["reproduced"] == "not reproduced: failed in 1 of 2 unchanged runs"
     spoken = gonogo(lab.stack.home, "replay", decision["id"])
     assert spoken.code == 0, spoken.stderr
 
@@ -90,7 +91,7 @@ def test_a_killed_peer_is_named_with_its_last_line_in_verdict_show_and_alert(lab
     view = lab.wait_for_end(experiment)
     assert (view.state, view.verdict) == ("finished", "NO_GO")
     (decision,) = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
-    assert decision["diagnosis"] == "lost_peer"
+    assert decision["diagnosis"] == "killed"
     cause = decision["cause"]
     assert (cause["rank"], cause["log"], cause["unknown"]) == (1, "rank1.log", False)
     log = (folder_of(run).path / "rank1.log").read_text()
@@ -111,37 +112,13 @@ def words(text: str) -> str:
 
 
 @pytest.mark.long
-def test_a_failure_that_comes_again_is_no_go_after_one_bounded_rerun(lab: Lab) -> None:
+def test_a_failure_that_comes_again_is_no_go_after_one_rerun(lab: Lab) -> None:
     confirm = {"on": ["non_finite"], "variants": []}
     view = lab.wait_for_end(lab.submit(long_plan(confirm=confirm), fault="nan:step=15"))
     assert (view.state, view.verdict) == ("finished", "NO_GO")
     failed, again = runs_of(lab, view)
     order = read_json(folder_of(again).order)
-    assert (order["reason"], order["steps"], order["resume_from"]["step"]) == ("confirm", 65, 10)
+    assert (order["reason"], order["resume_from"]["step"]) == ("confirm", 10)
     assert [failed.verdict, again.verdict] == ["NO_GO", "NO_GO"]
     (decision,) = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
     assert decision["diagnosis"] == "non_finite_loss"
-
-
-@pytest.mark.long
-def test_a_slow_loader_is_held_against_synthetic_data_and_named(lab: Lab) -> None:
-    """R27: fetching takes most of each step; without a loader the same program is quick."""
-    confirm = {"on": ["loader"], "variants": []}
-    plan = long_plan(confirm=confirm)
-    plan["phases"][0]["data"] = "local_text"
-    plan["watch"]["loader"] = {"window_steps": 8, "over_s": 1}
-    view = lab.wait_for_end(lab.submit(plan, fault="starve:share=0.7,from=10"))
-    assert (view.state, view.verdict) == ("finished", "NO_GO"), said_of(lab, view)
-    runs = runs_of(lab, view)
-    orders = [read_json(folder_of(row).order) for row in runs]
-    told = [(order["reason"], order["train"]["data"]) for order in orders]
-    assert told == [("first", "local_text"), ("confirm", "local_text"), ("confirm", "synthetic")]
-    assert {**orders[2]["train"], "data": "local_text"} == orders[0]["train"]
-    assert [row.outcome.code for row in runs if row.outcome] == [*["too_slow"] * 2, "completed"]
-    assert [row.verdict for row in runs] == ["NO_GO", "NO_GO", "GO"]
-    (decision,) = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
-    assert decision["diagnosis"] == "slow_loader"
-    evidence = {row["id"]: row["evidence"] for row in decision["criteria"]}
-    assert evidence["reproduced"] == (
-        "failed in 2 of 2 unchanged runs; passed 1 of 1 with data=synthetic"
-    )

@@ -117,56 +117,6 @@ def test_devices_that_idle_are_a_condition_that_the_next_phase_misses(lab: Lab) 
     assert production.runs == []
 
 
-@pytest.mark.long
-def test_a_device_that_idles_beside_a_busy_one_is_answered_by_static_graph_and_buckets(
-    lab: Lab,
-) -> None:
-    """R25: the plan's remedy is tried for the conditions that it leaves open; here it helps."""
-    script_of(SCRIPT.parent, second={"util": 30.0})
-    try:
-        plan = of_phase("smoke")
-        plan["phases"][0] |= {"steps": 60}
-        plan["watch"] = {**plan.get("watch", {}), "imbalance": {"over_s": 2}}
-        experiment = lab.submit(plan)
-        lab.wait(lambda: (run := lab.run_of(experiment)) is not None and run.ended_at is not None)
-    finally:
-        script_of(SCRIPT.parent)
-    view = lab.wait_for_end(experiment)
-    assert (view.state, view.verdict) == ("finished", "CONDITIONAL_GO"), view.summary
-    assert [row.id for row in view.conditions] == ["smoke:remedied"]
-    (phase,) = view.phases
-    idle, answer = [lab.client.run(name) for name in phase.runs]
-    assert idle.outcome is not None
-    assert (idle.outcome.code, idle.verdict) == ("completed", "CONDITIONAL_GO")
-    order = read_json(RunDir(Path(str(answer.dir))).order)
-    assert (order["reason"], order["resume_from"]) == ("remedy", None)
-    asked = plan["remedies"]["imbalance"]["env"]
-    assert {name: str(order["env"][name]) for name in asked} == {
-        k: str(v) for k, v in asked.items()
-    }
-    (decision,) = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
-    told = {row["id"]: row["evidence"] for row in decision["criteria"]}
-    assert "with the remedy of imbalance" in told["remedied"]
-
-
-@pytest.mark.long
-def test_a_remedy_that_settles_nothing_leaves_the_phase_what_it_was(lab: Lab) -> None:
-    script_of(SCRIPT.parent, util=40.0)
-    try:
-        plan = of_phase("smoke", watch={"imbalance": {"over_s": 1}})
-        plan["phases"][0] |= {"steps": 40}
-        view = lab.wait_for_end(lab.submit(plan))
-    finally:
-        script_of(SCRIPT.parent)
-    assert (view.state, view.verdict) == ("finished", "CONDITIONAL_GO"), view.summary
-    kept, in_vain = [lab.client.run(name) for name in view.phases[0].runs]
-    assert (kept.reason, in_vain.reason) == ("first", "remedy")
-    (decision,) = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
-    assert (decision["run"], decision["diagnosis"]) == (kept.id, "imbalance")
-    assert f"the remedy of imbalance ({in_vain.id}) settled no condition" in decision["reason"]
-    assert [row.id for row in view.conditions] == ["smoke:utilisation"]
-
-
 QUICK_STALL = {"suspect_s": 2, "halt_s": 5, "halt_x": 8, "min_steps": 3}
 """The demo's: what the real plan waits for a hang, nobody need wait for here."""
 

@@ -90,7 +90,9 @@ def lines_of(ranks: Iterable[Rank]) -> dict[int, list[bytes]]:
 
 def with_gate(order: Order, *rows: dict[str, Any]) -> Order:
     """The order with only these criteria in its gate; without any, one that passes by one step."""
-    gate = rows or ({"id": "steps", "metric": "steps_completed", "pass_above": 1.0},)
+    gate = rows or (
+        {"id": "steps", "metric": "steps_completed", "aggregate": "last", "pass_above": 1.0},
+    )
     return order.model_copy(update={"gate": [Criterion.model_validate(row) for row in gate]})
 
 

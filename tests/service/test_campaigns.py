@@ -24,6 +24,7 @@ from service.conductor import campaigns as campaigns_loop
 from service.db.store import Session
 from service.experiments.lifecycle import Deed
 from service.queries.decisions import Outline, load_last_automatic
+from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
@@ -37,7 +38,7 @@ def campaign_plan(**said: Any) -> dict[str, Any]:
     """The demo's smoke phase as a campaign of one toggle."""
     plan = bundled_plan("demo")
     (phase,) = (row for row in plan["phases"] if row["name"] == "smoke")
-    phase |= {"steps": STEPS, "gate": [], "approve": "never"}
+    phase |= {"steps": STEPS, "gate": WHOLE_GATE, "approve": "never"}
     variants = [
         {"name": "plain", "env": {"NSA_DDP_STATIC_GRAPH": 0}},
         {"name": "static", "env": {"NSA_DDP_STATIC_GRAPH": 1}},

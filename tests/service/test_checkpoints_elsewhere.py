@@ -366,24 +366,6 @@ def test_one_that_its_own_host_has_no_more_is_passed_over_for_the_one_before(pla
     assert third.resume_from.step == 1
 
 
-def test_nobody_goes_back_for_his_gate_where_earlier_ones_are_deleted(plane: Plane) -> None:
-    """A trainer may keep its newest alone: each that was told of before cost a retry."""
-    gate = [{"id": "fast", "metric": "dt_step_s", "aggregate": "median", "min_samples": 8,
-             "pass_below": 1.0}]  # fmt: skip
-    worker = plane.worker()
-    plane.submit(set={"retry.infra": 2, "phases.sanity.steps": 30, "phases.sanity.gate": gate})
-    order = plane.next_order(worker)
-    trains(worker, order, b"".join(tick(n, seen(n)) for n in (5, 10, 15, 20, 28)))
-    ended(worker, order, "preempted", dir=f"{FAR}/{order.run}")
-    second = plane.next_order(worker)
-    assert second.resume_from is not None
-    assert second.resume_from.step == 20
-    unfit(worker, second, "resume")
-    third = plane.next_order(worker)
-    assert third.resume_from is not None
-    assert third.resume_from.step == 28
-
-
 def test_it_waits_for_the_host_that_has_it_while_a_worker_lives_there(plane: Plane) -> None:
     there, other = plane.worker(), plane.worker(name="w2", host="host-2", boot_id="boot-9")
     order = first_order(plane, there)

@@ -8,20 +8,9 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.decision import Verdict
-from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.lifecycle import RunState
-from gonogo.contract.order import Order, RunReason
-from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
-from gonogo.planning.source import bundled_plan
-from gonogo.rundir import RunDir, save_json
+from gonogo.contract.order import Order
 from service.conductor.judge import Judging
 from service.conductor.leases import LEASE_S, TAKEOVER_AFTER_S, Leases
-from service.db.insert import insert_added
-from service.db.schema import AssessmentRow, ProgressRow, RunRow
-from service.db.store import Session
-from service.experiments.resume_points import load_resume_points
-from service.queries.experiments import load_experiment
 from tests.service.conftest import Clock, Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
@@ -112,55 +101,6 @@ def test_a_confirmation_from_step_1_is_taken_over_at_step_1(plane: Plane, tmp_pa
     assert (order.reason, order.attempt, order.resume_from) == ("confirm", 3, None)
 
 
-def test_the_next_phase_takes_no_weights_of_a_remedy_that_its_host_ended(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """The phase is what it was without it: so is what the next one begins with."""
-    plan = bundled_plan("demo")
-    plan["phases"] = plan["phases"][:2]
-    plan["phases"][0]["steps"] = 2
-    plan["phases"][0]["checkpoint"] = {"every_steps": 1}
-    plan["phases"][1]["init_from"] = "sanity"
-    experiment = plane.submit(plan)
-    worker = plane.worker(home=tmp_path / "runs")
-    first = plane.next_order(worker)
-    save_checkpoint(tmp_path / "runs" / first.run, step=2)
-    worker.run_through(first)
-    plane.next_order(worker)
-    lost = Outcome(code=OutcomeCode.KEEPER_LOST, actor=Actor.INFRA)
-    change = {"env": {}, "diagnosis": "imbalance"}
-    name = new_id(Kind.RUN)
-    save_checkpoint(tmp_path / "runs" / name, step=1)
-    order = first.model_copy(update={"run": name})
-    save_json(RunDir(tmp_path / "runs" / name).order, order.document())
-
-    def is_lost(session: Session) -> None:
-        passed = session.get_one(AssessmentRow, first.run)
-        idle: dict[str, Any] = {"diagnosis": "imbalance", "answerable": True, "unmet": ("u",)}
-        attempt = replace(passed.attempt, verdict=Verdict.CONDITIONAL_GO, **idle)
-        passed.attempt = attempt
-        made: dict[str, Any] = {
-            "run": name, "reason": RunReason.REMEDY, "change": change, "outcome": lost,
-        }  # fmt: skip
-        run = RunRow(
-            id=name, experiment=experiment, phase="sanity", attempt=2,
-            reason=RunReason.REMEDY, state=RunState.ENDED, change=change, outcome=lost,
-            dir=str(tmp_path / "runs" / name), host="host-1", profile="cpu", gpus=0,
-            sizes={}, created_at=4e9, judged=True,
-        )  # fmt: skip
-        session.add_all([run, ProgressRow(run=run.id)])
-        insert_added(session)
-        told = replace(attempt, verdict=Verdict.INCONCLUSIVE, answerable=False, **made)
-        session.add(AssessmentRow(run=run.id, attempt=told, rules="{}", facts="{}"))
-
-    plane.context.store.write(is_lost)
-    found = plane.context.store.read(
-        lambda session: load_resume_points(session, load_experiment(session, experiment), "sanity")
-    )
-    assert Path(found["sanity"].path).parent.parent.name == name
-    assert Path(found[plan["phases"][1]["name"]].path).parent.parent.name == first.run
-
-
 def test_a_remedy_that_is_halted_goes_on_with_its_patch(plane: Plane) -> None:
     more = {"remedies": {"hang_in_compute": FSDP}, "max_remedies": 1}
     experiment = plane.submit(set=more)
@@ -200,35 +140,6 @@ def test_without_its_patch_nothing_goes_on_from_what_a_remedy_has_saved(
     verb(plane, experiment, "resume")
     order = plane.next_order(worker)
     assert (order.reason, order.identity.parallel, order.resume_from) == ("resume", "ddp", None)
-
-
-def test_a_bounded_confirmation_that_is_over_is_gone_on_with_once(plane: Plane) -> None:
-    """It came to its end while a person halted; asked for twice, the rest runs once."""
-    worker = plane.worker()
-    experiment = plane.submit(set={**CONFIRMED, "phases.sanity.steps": 200})
-    first = plane.next_order(worker)
-    worker.start(first)
-    finding = {
-        "detector": "stall", "severity": "halt", "rank": 1, "section": "backward", "at": 1.0,
-        "key": f"{first.run}:stall", "text": "rank 1 stands in backward", "step": 9,
-    }  # fmt: skip
-    worker.report(first, finding)
-    lines = {rank: beats(first, rank, upto=9, done=False) for rank in range(first.world_size)}
-    worker.ship(first, lines)
-    worker.end(first, lines, "stalled", "watchdog", findings=1, code=None)
-    again = plane.next_order(worker)
-    assert (again.reason, again.steps) == ("confirm", 59)
-    worker.start(again)
-    verb(plane, experiment, "halt")
-    whole = {rank: beats(again, rank) for rank in range(again.world_size)}
-    worker.ship(again, whole)
-    worker.end(again, whole)
-    plane.wait_state(experiment, "awaiting_decision")
-    answer = verb(plane, experiment, "resume")
-    assert answer.status_code == 202, answer.text
-    assert verb(plane, experiment, "resume").status_code == 200
-    rest = plane.next_order(worker)
-    assert (rest.reason, rest.steps) == ("confirm", 200)
 
 
 FAST = {
@@ -280,45 +191,3 @@ def half_confirmed(plane: Plane, home: Path, gated: str) -> HalfConfirmed:
     save_checkpoint(home / again.run, step=40)
     found.ran(again, 0.5)
     return replace(found, answered=again)
-
-
-@pytest.mark.parametrize(("gated", "told"), [("sanity", "sanity:fast"), ("synthetic", "fast")])
-def test_what_a_bounded_confirmation_found_is_not_forgotten(
-    plane: Plane, tmp_path: Path, gated: str, told: str
-) -> None:
-    """The phase goes on from its checkpoint, and passed by the steps after it alone: GO.
-
-    An open condition was met by them, and the gate of the phase itself saw no others.
-    """
-    it = half_confirmed(plane, tmp_path / "runs", gated)
-    rest = plane.next_order(it.worker)
-    assert (rest.steps, rest.resume_from and rest.resume_from.step) == (200, 40)
-    it.ran(rest, 0.2)
-    plane.next_order(it.worker)
-    rows = {row["id"]: row for row in plane.experiment(it.experiment)["conditions"]}
-    assert gated == "synthetic" or rows["sanity:fast"]["state"] == "met"
-    row = rows["synthetic:failed_before"]
-    assert (row["state"], row["evidence_from"]) == ("open", None)
-    assert f"{it.answered.run} (completed): {told}" in row["text"]
-
-
-def test_who_goes_on_elsewhere_from_a_bounded_confirmation_is_told_what_it_failed(
-    plane: Plane, tmp_path: Path
-) -> None:
-    it = half_confirmed(plane, tmp_path / "runs", "synthetic")
-    verb(plane, it.experiment, "cancel")
-    plane.wait_state(it.experiment, "finished")
-    body = {
-        "plan": "demo",
-        "origin": f"{it.experiment}:synthetic@40",
-        "set": {"phases.synthetic.gate": [FAST], "phases.synthetic.steps": 200},
-    }
-    answer = plane.call("POST", "/experiments", json=body)
-    assert answer.status_code == 201, answer.text
-    rest = plane.next_order(it.worker)
-    (taint,) = rest.taints
-    assert (taint.run, taint.step) == (it.answered.run, 59)
-    it.ran(rest, 0.2)
-    plane.next_order(it.worker)
-    (told,) = plane.experiment(rest.experiment)["conditions"]
-    assert f"{it.answered.run} of {it.experiment} left its gate undecided" in told["text"]

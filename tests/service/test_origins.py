@@ -280,39 +280,6 @@ def test_a_condition_that_was_met_by_a_phase_that_is_made_anew_is_not_met(plane:
     assert offered(plane, experiment, set=sets) == f"{experiment}:sanity@0"
 
 
-def test_a_drift_that_the_frozen_code_undid_there_is_none_of_whose_weights_are_begun_with(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """There nothing began with the weights that other code had left; here a phase would."""
-    phases = [{**row, "steps": 6, "gate": []} for row in bundled_plan("demo")["phases"][:4]]
-    phases[1]["checkpoint"] = {"every_steps": 6}
-    plan = {**bundled_plan("demo"), "phases": phases, "allow_drift": ["git_sha"]}
-    experiment, worker = plane.submit(plan), plane.worker(home=tmp_path)
-    worker.run_through(plane.next_order(worker))
-    order = plane.next_order(worker)
-    save_checkpoint(tmp_path / order.run, step=6)
-    worker.start(order)
-    frozen = f'"git_sha": "{"a" * 40}"'
-    lines = {
-        rank: [row.replace(frozen, f'"git_sha": "{"b" * 40}"') for row in beats(order, rank)]
-        for rank in range(order.world_size)
-    }
-    worker.ship(order, lines)
-    worker.end(order, lines)
-    worker.run_through(plane.next_order(worker))
-    fail(worker, plane.next_order(worker))
-    view = plane.wait_state(experiment, "finished")
-    assert [row["state"] for row in view["conditions"]] == ["met"]
-    names = [row["name"] for row in phases]
-    other = {**plan, "phases": [*phases[:3], {**phases[3], "init_from": names[1]}]}
-    origin = f"{experiment}:{names[3]}@0"
-    answer = plane.call("POST", "/experiments", json={"plan": other, "origin": origin})
-    assert answer.status_code == 422, answer.text
-    told = f"{names[1]}:identity_drift was met in {experiment} by {names[2]}"
-    assert f"{told}, but {names[3]} begins with its weights" in answer.json()["detail"]
-    assert plane.submit(plan, origin=origin)
-
-
 def test_code_that_was_mended_goes_on_where_the_plan_lets_it_drift(
     plane: Plane, ended: Ended
 ) -> None:

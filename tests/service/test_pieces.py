@@ -21,6 +21,7 @@ from service.evidence.promised import load_records
 from service.judging.ended import find_unjudged
 from service.judging.materialise import save_run
 from service.queries.runs import load_run
+from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats, coded, size_of
 
@@ -190,7 +191,7 @@ def test_piece_that_is_missing_is_named_and_never_passed_over(still: Plane, tmp_
 
 def test_order_that_is_not_the_one_given_out_is_no_evidence(still: Plane, tmp_path: Path) -> None:
     worker, order = started(still)
-    other = order.model_copy(update={"steps": 1, "gate": []}).model_dump_json().encode()
+    other = order.model_copy(update={"steps": 1, "gate": WHOLE_GATE}).model_dump_json().encode()
     for content in (other, b"{"):
         body = {"token": order.token, "path": "order.json", "content_b64": coded(content)}
         assert worker.post(f"/runs/{order.run}/records", body).status_code == 200
