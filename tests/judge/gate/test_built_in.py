@@ -37,6 +37,7 @@ from tests.judge.runs import (
     lines_of,
     outcomes,
     record_of,
+    with_gate,
 )
 
 Change = Callable[[list[Rank]], None]
@@ -187,7 +188,7 @@ def test_an_allowed_drift_of_the_code_is_a_condition_not_a_mismatch() -> None:
     assert outcomes(found)["identity_drift"] == "fail"
     assert found.verdict == "CONDITIONAL_GO"
     assert [row.criterion for row in found.conditions] == ["identity_drift"]
-    assert found.conditions[0].evidence_from == "extended"
+    assert found.conditions[0].evidence_from is None
     (drift,) = [row for row in found.criteria if row.id == "identity_drift"]
     was, now = order.identity.git_sha, "f" * 40
     assert (drift.observed, drift.threshold) == ({"git_sha": now}, {"git_sha": was})
@@ -500,7 +501,7 @@ def waiving(*names: str, **changes: Any) -> Order:
 
 
 def test_what_is_waived_by_name_and_unseen_is_a_condition_that_a_person_settled() -> None:
-    order = waiving("coverage", "preflight", gate=[])
+    order = with_gate(waiving("coverage", "preflight"))
     ranks = healthy_ranks(order)
     say(0, "progress", loss=None)(ranks)
     found = judged(record_of(order, ranks, preflight=None))
@@ -554,7 +555,7 @@ def test_each_kind_of_doubt_has_the_effect_that_its_table_names(kind: DoubtKind)
 
 
 def test_who_tells_some_losses_and_not_others_hides_something() -> None:
-    order = waiving("coverage", gate=[])
+    order = with_gate(waiving("coverage"))
     ranks = healthy_ranks(order)
     say(0, "progress", loss=None)(ranks)
     assert judged(record_of(order, ranks)).verdict == "CONDITIONAL_GO", "it never tells any"
