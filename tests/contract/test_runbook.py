@@ -56,7 +56,7 @@ def test_every_outcome_is_there_under_its_class() -> None:
 @pytest.mark.parametrize("code", list(OutcomeCode))
 def test_what_follows_an_outcome_is_its_verdict(code: OutcomeCode) -> None:
     (told,) = (row[2] for row in rows("Outcomes") if f"`{code}`" in row[0])
-    verdict = class_verdict(Outcome(code=code, actor=Actor.INFRA), None, Verdict.GO)
+    verdict = class_verdict(Outcome(code=code, actor=Actor.INFRA), Verdict.GO)
     words = {Verdict.GO: "the gate decides", None: "no verdict"}
     assert words.get(verdict, str(verdict)) in told
 

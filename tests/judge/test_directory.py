@@ -10,19 +10,13 @@ from typing import Any
 import pytest
 
 from gonogo.contract.errors import NotFound, Rejected
-from gonogo.contract.facts import History
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import load_run
-from gonogo.judge.gate.added import with_history
-from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.gate.verdict import judge
 from gonogo.ledger.recorded import record_of
 from gonogo.ledger.replay import Surroundings, replay_decision
-from gonogo.ledger.seal import Place, append, judged
 from gonogo.planning.source import bundled_plan
 from tests.data import make_runs
 from tests.data.make_runs import EPOCH
@@ -254,50 +248,6 @@ def test_no_rerun_passes_by_itself_as_if_nothing_had_failed_before_it(
     assert [row["criterion"] for row in found["conditions"]] == conditions
     again = replay_decision(record_of(found), Surroundings(run_dir=folder))
     assert again.equal, again.text
-
-
-@pytest.mark.parametrize(
-    ("reason", "bounded"), [("confirm", False), ("remedy", False), ("confirm", True)]
-)
-def test_a_rerun_whose_history_was_taken_out_of_its_decision_is_named(
-    reason: str, bounded: bool, tmp_path: Path
-) -> None:
-    folder = save_rerun(tmp_path / "run", reason, bounded=bounded)
-    record = load_run(folder)
-    facts = build_facts(record, rules := build_rules(record.order))
-    verdict = judge(facts, rules)
-    assert verdict.verdict == "GO", "by itself nothing is wrong with it"
-    place = Place(id=new_id(Kind.DECISION), experiment="", phase=None, run=rules.run, at="")
-    forged = append(judged(verdict, rules, facts), place, None)
-    found = replay_decision(forged, Surroundings(run_dir=folder))
-    assert (found.equal, (found.path or "").rpartition(".")[0]) == (False, "facts.history")
-
-
-def test_a_confirmation_that_calls_itself_another_rerun_is_named(tmp_path: Path) -> None:
-    folder = save_rerun(tmp_path / "run", "confirm", bounded=False)
-    record = load_run(folder)
-    history = History.model_validate({"rerun": {"reason": "remedy"}})
-    facts = with_history(build_facts(record, rules := build_rules(record.order)), history)
-    verdict = judge(facts, rules)
-    assert verdict.verdict == "GO"
-    place = Place(id=new_id(Kind.DECISION), experiment="", phase=None, run=rules.run, at="")
-    forged = append(judged(verdict, rules, facts), place, None)
-    found = replay_decision(forged, Surroundings(run_dir=folder))
-    assert (found.equal, found.path) == (False, "facts.history.rerun")
-
-
-def test_no_history_makes_a_phase_of_a_rerun_that_ends_before_it(tmp_path: Path) -> None:
-    folder = save_rerun(tmp_path / "run", "confirm", bounded=True)
-    record = load_run(folder)
-    row = {"run": "run_gone", "verdict": "GO", "code": "completed"}
-    history = History.model_validate({"confirmations": [row]})
-    facts = with_history(build_facts(record, rules := build_rules(record.order)), history)
-    verdict = judge(facts, rules)
-    assert verdict.verdict == "CONDITIONAL_GO"
-    place = Place(id=new_id(Kind.DECISION), experiment="", phase=None, run=rules.run, at="")
-    forged = append(judged(verdict, rules, facts), place, None)
-    found = replay_decision(forged, Surroundings(run_dir=folder))
-    assert (found.equal, found.path) == (False, "facts.history.rerun")
 
 
 ALL = (

@@ -274,14 +274,14 @@ def test_an_end_that_the_control_plane_recorded_is_not_verified(
 # What only the record shows.
 
 
-def test_runs_that_confirm_are_not_judged_again() -> None:
+def test_runs_that_confirm_only_make_a_verdict_worse() -> None:
     recorded = present("stalled")
     row = {"run": "run_other", "variant": None, "verdict": "GO", "code": "completed"}
     facts = {**recorded.document["facts"], "history": {"confirmations": [row]}}
     forged = judged_anew(recorded, facts=facts)
     found = replay_decision(forged, Surroundings(run_dir=HERE / "runs" / "stalled"))
     assert found.equal, found.text
-    assert any("the runs that confirm" in text for text in found.not_verified)
+    assert forged.decision.verdict == "NO_GO"
     where = Surroundings(run_dir=HERE / "runs" / "stalled", trust=TRUST)
     assert replay_decision(forged, where).path == "signature"
 
