@@ -11,9 +11,7 @@ class TaintKind(StrEnum):
     UNPASSED = "unpassed"
     """It went to its last step and is not GO."""
     FAILED = "failed"
-    """It had failed by its own lines, or in its gate, when it ended."""
-    UNDECIDED = "undecided"
-    """It measured something that does not pass, and the phase was run again."""
+    """Its lines, or what it measured for its gate, had not passed when it ended."""
     DRIFTED = "drifted"
     """It trained the checkpoint with other code, or on other work, than was ordered."""
 
@@ -27,7 +25,7 @@ class Taint(Recorded):
     step: int
     """Last step that the run was ordered to."""
     found: str | None = None
-    """Its verdict; of a run that failed, how it ended. None: it has no verdict."""
+    """Its verdict; of a run that did not complete, how it ended. None: it has no verdict."""
 
     def words(self) -> str:
         """Return it as a part of a sentence."""
@@ -37,8 +35,6 @@ class Taint(Recorded):
             return f"{who} went to its last step, {self.step}, and {verdict}"
         if self.kind is TaintKind.FAILED:
             return f"{who} failed ({self.found})"
-        if self.kind is TaintKind.UNDECIDED:
-            return f"{who} left its gate undecided"
         return f"{who} trained the checkpoint, and was not as ordered"
 
 

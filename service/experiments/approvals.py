@@ -1,19 +1,13 @@
 """How does an approval end? Given by a person, or expired by the clock; recorded either way.
 
-An approval is a condition (`gonogo.judge.gate.approval`). The decision about it holds how long the
-plan waits and what the clock said, so that it is judged again from what it holds.
+An approval is a condition (`gonogo.judge.gate.conditions`). The decision about it holds how long
+the plan waits and what the clock said.
 """
 
 from gonogo.contract.decision import ConditionState
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.course.decide import decide_expiry
-from gonogo.judge.gate.approval import (
-    evaluate_approval,
-    is_approval,
-    recorded_facts,
-    recorded_rules,
-    settled_approval,
-)
+from gonogo.judge.gate.conditions import evaluate_approval, in_state, is_approval
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import SERVICE_ACTOR
 from service.db.schema import ExperimentRow
@@ -33,20 +27,17 @@ def record_approval(
 ) -> RecordedDecision | None:
     """Record that the awaited approval was given (met) or expired (missed).
 
-    None where none is awaited that anybody noted: one from before approvals were conditions.
+    None where none is awaited.
     """
     asked = open_approval(experiment)
     if asked is None or experiment.awaiting is None:
         return None
-    rule, measure = clock_of(experiment.awaiting, deed.now)
     return record_conditions(
         deed,
         experiment,
-        [settled_approval(asked, state)],
+        [in_state(asked, state)],
         phase=experiment.awaiting.phase,
-        criteria=[evaluate_approval(asked, rule, measure)],
-        rules=recorded_rules(asked, rule),
-        facts=recorded_facts(asked, measure),
+        criteria=[evaluate_approval(asked, *clock_of(experiment.awaiting, deed.now))],
         actor=deed.actor if state is ConditionState.MET else SERVICE_ACTOR,
         reason=reason,
     )
@@ -72,7 +63,7 @@ def expire(deed: Deed, experiment_id: str) -> RecordedDecision | None:
 def waive_expired(deed: Deed, experiment: ExperimentRow, phase: str, *, reason: str) -> None:
     """Let a person's GO stand in for the approval of a phase that had expired."""
     late = [
-        settled_approval(row.condition, ConditionState.WAIVED)
+        in_state(row.condition, ConditionState.WAIVED)
         for row in load_conditions(deed.session, experiment.id)
         if row.condition.id.startswith(f"{phase}:")
         and is_approval(row.condition)

@@ -25,8 +25,7 @@ from gonogo.contract.plan import Plan
 from gonogo.contract.taint import TaintKind
 from gonogo.judge.course.answers import keeps_checkpoints
 from gonogo.judge.course.decide import asks_approval
-from gonogo.judge.gate.approval import is_approval
-from gonogo.judge.gate.conditions import experiment_verdict, met_beyond
+from gonogo.judge.gate.conditions import experiment_verdict, is_approval, met_beyond
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.experiments.checkpoints import (

@@ -2,7 +2,7 @@
 
 A GO that is awaited goes on with the next phase. On a finished experiment nothing starts: the
 decision lists the phases that never ran. Either way it is shown as a person's for ever
-(`gonogo.judge.course.by_hand`).
+(`gonogo.judge.course.standing`).
 """
 
 from gonogo.contract.api import Override

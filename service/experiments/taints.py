@@ -52,15 +52,7 @@ def taints_left(
     runs = runs_of(session, experiment.id, phase)
     holder = holder_of(point, runs)
     behind = list(_behind(point, runs))
-    own = [
-        *_not_passed(session, experiment, runs, holder),
-        *_undecided(session, runs, behind),
-        *(
-            _taint(session, run, TaintKind.DRIFTED)
-            for run in behind
-            if _failed_of(session, run) & IN_WEIGHTS
-        ),
-    ]
+    own = list(_own(session, experiment, runs, holder, behind))
     return carried_on(own, _carried(session, experiment, phase, point, holder))
 
 
@@ -84,41 +76,47 @@ def _taint(session: Session, run: RunRow, kind: TaintKind = TaintKind.UNPASSED) 
     steps = resolved_of(source).parsed().phase(run.phase).steps
     by_hand = called(session, source, run.phase)
     verdict = run.verdict if by_hand in (None, Verdict.GO) else by_hand
-    found = None if verdict is None else verdict.value
-    if kind is TaintKind.FAILED:
-        code = had_failed(session, run)
-        found = None if code is None else code.value
-    return Taint(kind=kind, experiment=run.experiment, run=run.id, step=steps, found=found)
+    code = None if run.outcome is None else had_failed(session, run) or run.outcome.code
+    ended = kind is TaintKind.FAILED and not went_to_its_end(run)
+    found = code if ended else verdict
+    return Taint(
+        kind=kind,
+        experiment=run.experiment,
+        run=run.id,
+        step=steps,
+        found=None if found is None else found.value,
+    )
 
 
-def _not_passed(
-    session: Session, experiment: ExperimentRow, runs: Sequence[RunRow], holder: RunRow | None
+def _own(
+    session: Session,
+    experiment: ExperimentRow,
+    runs: Sequence[RunRow],
+    holder: RunRow | None,
+    behind: Sequence[RunRow],
 ) -> Iterator[Taint]:
-    """Yield the run that went to its end and is not GO, else one that had failed, if there is one.
+    """Yield what the runs of a phase had come to, the newest first.
 
     A phase that a person did not call GO, once the experiment was over, has not passed either.
     """
     if holder is not None and has_not_passed(holder):
         yield _taint(session, holder)
-        return
-    failed = next((run for run in reversed(runs) if had_failed(session, run)), None)
-    if failed is not None:
-        yield _taint(session, failed, TaintKind.FAILED)
-    elif holder is not None:
+    failed = [run for run in reversed(runs) if _has_failed(session, run)]
+    yield from (_taint(session, run, TaintKind.FAILED) for run in failed)
+    for run in behind:
+        if _failed_of(session, run) & IN_WEIGHTS:
+            yield _taint(session, run, TaintKind.DRIFTED)
+    if holder is not None and not failed:
         whole = (Verdict.NO_GO, Verdict.INCONCLUSIVE, Verdict.CONDITIONAL_GO)
         words = whole if went_to_its_end(holder) else (Verdict.NO_GO,)
         if called(session, experiment, holder.phase) in words:
             yield _taint(session, holder)
 
 
-def _undecided(
-    session: Session, runs: Sequence[RunRow], behind: Sequence[RunRow]
-) -> Iterator[Taint]:
-    """Yield the runs that measured what does not pass, before the checkpoint's run began."""
-    change = behind[0].change if behind else None
-    for run in reversed(runs):
-        if run.change == change and has_not_passed(run) and _failed_of(session, run) - IN_WEIGHTS:
-            yield _taint(session, run, TaintKind.UNDECIDED)
+def _has_failed(session: Session, run: RunRow) -> bool:
+    """Say whether a run had failed by its lines, or measured what does not pass its gate."""
+    measured = has_not_passed(run) and _failed_of(session, run) - IN_WEIGHTS
+    return bool(measured) or had_failed(session, run) is not None
 
 
 def called(session: Session, experiment: ExperimentRow, phase: str) -> Verdict | None:

@@ -2,16 +2,11 @@
 
 from collections.abc import Sequence
 
-from gonogo.contract.decision import Condition, Verdict
+from gonogo.contract.decision import PASSING, Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.judge.gate.approval import (
-    ApprovalMeasure,
-    ApprovalRule,
-    approval_condition,
-    has_expired,
-)
+from gonogo.judge.gate.conditions import approval_condition, has_expired
 from service.db.documents import Awaited, AwaitedKind, StopKind
 from service.db.schema import ExperimentRow, RunRow
 from service.queries.experiments import AnyPhase
@@ -24,14 +19,14 @@ def open_approval(experiment: ExperimentRow) -> Condition | None:
     """Return the approval that an experiment waits for, as the open condition that it is."""
     awaited = experiment.awaiting
     if awaited is None or awaited.kind is not AwaitedKind.APPROVAL or not awaited.following:
-        return None  # nothing, or an approval from before they were conditions
+        return None
     return approval_condition(awaited.phase, awaited.following)
 
 
-def clock_of(awaited: Awaited, now: float) -> tuple[ApprovalRule, ApprovalMeasure]:
-    """Return how long an approval is waited for, and what the clock says at `now`, Unix seconds."""
-    measure = ApprovalMeasure(asked_at=awaited.asked_at or 0.0, at=round(now, 3))
-    return ApprovalRule(expires_s=awaited.expires_s), measure
+def clock_of(awaited: Awaited, now: float) -> tuple[float | None, float]:
+    """Return for how many seconds an approval is awaited, and for how many it was at `now`."""
+    waited_s = max(0.0, round(now - (awaited.asked_at or 0.0), 3))
+    return awaited.expires_s, waited_s
 
 
 def is_expired(experiment: ExperimentRow, now: float) -> bool:
@@ -69,9 +64,9 @@ def last_tried(runs: Sequence[RunRow]) -> RunRow | None:
 
 
 def last_judged(runs: Sequence[RunRow]) -> RunRow | None:
-    """Return the last tried run, or the one that it confirms: that is judged, and not it."""
+    """Return the last tried run, or the failure that it confirms if it did not pass."""
     last = last_tried(runs)
-    if last is None or last.reason != RunReason.CONFIRM:
+    if last is None or last.reason != RunReason.CONFIRM or last.verdict in PASSING:
         return last
     before = [row for row in runs if row.phase == last.phase and row.reason != RunReason.CONFIRM]
     return last_tried(before) or last

@@ -6,7 +6,7 @@ from itertools import chain
 from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, PhaseView
 from gonogo.contract.decision import Cause, Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, RunState
-from gonogo.judge.course.summary import phases_never_ran, summarise
+from gonogo.judge.course.standing import phases_never_ran, summarise
 from gonogo.judge.facts.rounds import where_it_stood
 from gonogo.planning.programs import worker_settings
 from service.db.documents import StopKind

@@ -16,8 +16,7 @@ from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.plan import DRIFTS
 from gonogo.judge.course.decide import asks_approval
 from gonogo.judge.gate.added import CARRIED, REMEDIED, REPRODUCED
-from gonogo.judge.gate.approval import is_approval
-from gonogo.judge.gate.conditions import met_beyond
+from gonogo.judge.gate.conditions import is_approval, met_beyond
 from gonogo.planning.resolve import ResolvedPlan, is_bundled
 from service.db.schema import ExperimentRow, RunRow
 from service.queries.experiments import AnyPhase, has_plan

@@ -15,6 +15,7 @@ from gonogo.rundir import RunDir, save_json
 from service.experiments import checkpoints
 from service.judging.assessors import Unjudged
 from service.judging.ended import Assessment, Case, assess
+from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
@@ -842,7 +843,7 @@ def test_nor_is_what_a_whole_run_left_undecided_before_another_was_cut_off(
     plan = bundled_plan("demo")
     sanity, synthetic, smoke = plan["phases"][:3]
     pace = {"metric": "dt_step_s", "pass_below": 0.15, "fail_above": 0.3}
-    gate = [{"id": "pace", **pace}] if seen else []
+    gate = [{"id": "pace", **pace}] if seen else WHOLE_GATE
     plan["phases"] = [sanity, {**synthetic, "steps": 30, "gate": gate}, smoke]
     first = plane.submit(plan)
     worker.run_through(plane.next_order(worker))

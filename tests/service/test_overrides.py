@@ -225,19 +225,6 @@ def test_an_earned_go_says_so_in_the_report(plane: Plane) -> None:
     assert "Go. Every phase passed its gate." in text
 
 
-def test_no_gate_is_said_to_be_passed_where_nothing_of_it_decides(plane: Plane) -> None:
-    plan = two_phases()
-    plan["phases"][1]["gate"] = []
-    experiment, worker = plane.submit(plan), plane.worker()
-    for _ in range(2):
-        worker.run_through(plane.next_order(worker))
-    view = plane.wait_state(experiment, "finished")
-    assert view["verdict"] == "GO"
-    assert view["summary"] == "Every phase passed. Nothing but a whole run was asked of synthetic."
-    (row,) = plane.get("/experiments")["items"]
-    assert row["summary"] == "Every phase passed.", "a list reads no plans"
-
-
 @pytest.mark.long
 def test_the_pages_do_not_colour_it_like_an_earned_go(
     plane: Plane, overridden: dict[str, Any]

@@ -20,6 +20,7 @@ import pytest
 from gonogo.contract.order import Order
 from gonogo.planning.source import bundled_plan
 from service.db.schema import RunRow
+from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import beats
@@ -159,7 +160,7 @@ class Walk:
         elif what == "approve":
             rows[at]["approve"] = self.chance.choice(("never", "on_conditional"))
         elif at + 1 < len(rows):
-            rows[at + 1]["gate"] = []
+            rows[at + 1]["gate"] = WHOLE_GATE
         return {**self.plan, "phases": rows}
 
     def _work(self, experiment: str, order: Order, *, faulty: bool) -> int:

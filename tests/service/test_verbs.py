@@ -20,6 +20,7 @@ from service.experiments import verbs
 from service.judging.assessors import Unjudged
 from service.judging.ended import assess, conclude, prepare
 from service.rest import verbs as rest_verbs
+from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Clock, PassedOn, Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
@@ -27,7 +28,7 @@ from tests.service.test_judging import stalled
 
 HANDS_ON = {
     "phases.sanity.steps": 30,
-    "phases.sanity.gate": [],
+    "phases.sanity.gate": WHOLE_GATE,
     "phases.sanity.checkpoint": {"every_steps": 10},
     "phases.synthetic.init_from": "sanity",
 }

@@ -41,6 +41,8 @@ class Attempt:
     diagnosis: str | None = None
     failed: tuple[str, ...] = ()
     """What the run has failed (`Judgement.failed`)."""
+    explained: tuple[str, ...] = ()
+    """What of that the failure makes worse (`Judgement.explained`)."""
     logging_off: bool = False
     launched: bool = True
     """Whether ranks were started."""
@@ -121,6 +123,7 @@ def build_attempt(
         detector=None if halt is None else halt.detector,
         diagnosis=judgement.diagnosis,
         failed=tuple(judgement.failed),
+        explained=tuple(judgement.explained),
         logging_off=logging_is_off(facts),
         launched=launched and judgement.outcome.code is not OutcomeCode.PREFLIGHT_FAILED,
         started_at=started_at,

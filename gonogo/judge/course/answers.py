@@ -13,7 +13,7 @@ from typing import Any
 from gonogo.contract.decision import Verdict
 from gonogo.contract.facts import Confirmation, FailedBefore, History, Remedy
 from gonogo.contract.order import CarriedRemedy, RunReason
-from gonogo.contract.outcome import Detector, OutcomeClass
+from gonogo.contract.outcome import Detector, OutcomeClass, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import SAY_NOTHING, Action, ActionKind, Attempt
@@ -22,6 +22,8 @@ from gonogo.judge.gate.identity import IN_WEIGHTS
 
 HANGS = frozenset({Detector.STALL, Detector.ALIVE_LOST, Detector.SECTION_DEADLINE})
 
+_LEARNED = frozenset({OutcomeCode.DIVERGED, OutcomeCode.NON_FINITE})
+"""Failures of what a run learns, which stays in the weights that it leaves."""
 _ANY: frozenset[str] = frozenset()
 _KEPT_BY: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("config", "dtype", "engine", "eval", "optim", "parallel", "steps"), _ANY),
@@ -191,15 +193,19 @@ def _failed_before(attempts: Sequence[Attempt], judged: Attempt) -> Iterable[Fai
     """Yield the runs whose failed criteria count against the judged run.
 
     These are earlier runs of the same order, and the runs whose steps are in the judged run's
-    weights. The gate of the judged run sees neither.
+    weights. The gate of the judged run sees neither. The rerun of a failure answers for what the
+    failure makes worse, unless the weights keep it.
     """
     behind = _behind(attempts, judged)
     earlier = {row.run for row in attempts[: attempts.index(judged)] if row.change == judged.change}
     for row in attempts:
+        inside = row.run in behind
+        learned = inside and row.outcome.code in _LEARNED
         names = [
             name
             for name in row.failed
-            if row.run in behind or (row.run in earlier and name not in IN_WEIGHTS)
+            if (learned or name not in row.explained)
+            and (inside or (row.run in earlier and name not in IN_WEIGHTS))
         ]
         if names and row is not judged:
             yield FailedBefore(run=row.run, code=row.outcome.code, criteria=names)

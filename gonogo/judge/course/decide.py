@@ -22,8 +22,7 @@ from gonogo.judge.course.answers import (
     question_of,
 )
 from gonogo.judge.course.retries import decide_retry
-from gonogo.judge.gate.approval import ApprovalMeasure, ApprovalRule, has_expired
-from gonogo.judge.gate.conditions import END, ON_MISS, missed
+from gonogo.judge.gate.conditions import END, ON_MISS, has_expired, missed
 from gonogo.judge.gate.rules import OpenCondition
 
 
@@ -173,7 +172,7 @@ def asks_approval(plan: Plan, phase: str, verdict: Verdict | None) -> bool:
 
 
 def decide_expiry(
-    plan: Plan, phase: str, rule: ApprovalRule, measure: ApprovalMeasure
+    plan: Plan, phase: str, expires_s: float | None, waited_s: float
 ) -> Action | None:
     """Return what follows when nobody gave an approval in time; None while it can be given.
 
@@ -183,15 +182,15 @@ def decide_expiry(
     Args:
         plan: the experiment's plan.
         phase: the phase that passed.
-        rule: how long it is waited for.
-        measure: when it was asked for, and what the clock says.
+        expires_s: how long it can be given, seconds; None: for ever.
+        waited_s: seconds since it was asked for.
     """
     following = plan.next_phase(phase)
-    if following is None or not has_expired(rule, measure):
+    if following is None or not has_expired(expires_s, waited_s):
         return None
     return Action(
         kind=ActionKind.AWAIT_DECISION,
-        text=f"nobody approved {following.name} within {rule.expires_s:g} s",
+        text=f"nobody approved {following.name} within {expires_s:g} s",
         phase=following.name,
     )
 

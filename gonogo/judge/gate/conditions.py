@@ -2,8 +2,10 @@
 
 A CONDITIONAL_GO makes one condition of each conditional criterion that did not pass. The run of
 `evidence_from` can meet it; `due` is the phase that it guards. In the last phase it has neither:
-only a person can waive it. What a person is asked to do, an approval, is a condition too
-(`approval`). State changes are decisions of kind `condition`.
+only a person can waive it. State changes are decisions of kind `condition`.
+
+An approval is a condition too. It is open while it is awaited, met by a person's word, and missed
+once nobody gave it within `approve_expires_s`: silence is no consent.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -27,12 +29,13 @@ from gonogo.contract.decision import (
 from gonogo.contract.facts import Facts
 from gonogo.contract.rules import Rules
 from gonogo.judge.gate import added
-from gonogo.judge.gate.approval import is_approval
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.evaluate import evaluate_built_in
 from gonogo.judge.gate.rules import OpenCondition
 
 END = "end"
+APPROVAL = "approval"
+"""What stands for the criterion of an approval."""
 
 ON_MISS = {
     "no_go": Verdict.NO_GO,
@@ -173,7 +176,7 @@ def settle(
             continue
         result = evaluate(row.criterion, measure, rules.world_size or 0)
         if result.outcome is CriterionOutcome.PASS:
-            met.append((_in_state(row.condition, ConditionState.MET), result))
+            met.append((in_state(row.condition, ConditionState.MET), result))
     return met
 
 
@@ -184,7 +187,7 @@ def _stands_against(row: CriterionResult) -> bool:
 def missed(rows: Iterable[OpenCondition], due: str) -> list[Condition]:
     """Return the open conditions that guard `due` (a phase about to start, or `end`), missed."""
     return [
-        _in_state(row.condition, ConditionState.MISSED)
+        in_state(row.condition, ConditionState.MISSED)
         for row in rows
         if row.condition.state is ConditionState.OPEN and row.condition.due == due
     ]
@@ -192,10 +195,11 @@ def missed(rows: Iterable[OpenCondition], due: str) -> list[Condition]:
 
 def waived(condition: Condition) -> Condition:
     """Return an open or missed condition as waived by a person."""
-    return _in_state(condition, ConditionState.WAIVED)
+    return in_state(condition, ConditionState.WAIVED)
 
 
-def _in_state(condition: Condition, state: ConditionState) -> Condition:
+def in_state(condition: Condition, state: ConditionState) -> Condition:
+    """Return a condition in another state."""
     return condition.model_copy(update={"state": state})
 
 
@@ -251,3 +255,46 @@ def experiment_verdict(
         said.add(Verdict.GO if met else verdict)
         said |= {ON_MISS[row.on_miss] for row in own if row.state is ConditionState.MISSED}
     return worst(said)
+
+
+# ---- approvals ----------------------------------------------------------------------------------
+
+
+def is_approval(condition: Condition) -> bool:
+    """Say whether a condition is a person's approval."""
+    return condition.criterion == APPROVAL and "/" in condition.id
+
+
+def approval_condition(phase: str, following: str) -> Condition:
+    """Return the open condition that a person approves `following` after `phase`.
+
+    Its id has a sign that no criterion's name has.
+    """
+    return Condition(
+        id=f"{phase}:{APPROVAL}/{following}",
+        text=f"a person approves {following} after {phase}",
+        criterion=APPROVAL,
+        due=following,
+        on_miss="inconclusive",
+    )
+
+
+def has_expired(expires_s: float | None, waited_s: float) -> bool:
+    """Say whether an approval can be given no more; None: it can be given for ever."""
+    return expires_s is not None and waited_s >= expires_s
+
+
+def evaluate_approval(
+    condition: Condition, expires_s: float | None, waited_s: float
+) -> CriterionResult:
+    """Return what the clock says of an approval: pass while it can be given, fail once expired."""
+    limit = "for ever" if expires_s is None else f"for {expires_s:g} s"
+    expired = has_expired(expires_s, waited_s)
+    return CriterionResult(
+        id=condition.id,
+        severity=GateSeverity.CONDITIONAL,
+        outcome=CriterionOutcome.FAIL if expired else CriterionOutcome.PASS,
+        observed=waited_s,
+        threshold=expires_s,
+        evidence=f"{condition.text}: it is waited {limit}; {waited_s:g} s went by",
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gonogo.contract.criterion import LEARNED, Criterion, GateSeverity, Metric
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.doubt import IN_WEIGHTS, DoubtKind
-from gonogo.contract.facts import Facts
+from gonogo.contract.facts import Facts, Measure
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
 from gonogo.judge.gate.added import REPRODUCED
@@ -27,6 +27,7 @@ EDITED = "records"
 UNJUDGED = "unjudged"
 """What a run has failed that could not be judged."""
 
+_LEARNED = LEARNED | {Metric.LOSS_FIRST}
 _EXPLAINS: dict[OutcomeCode, frozenset[Metric]] = {
     OutcomeCode.TOO_SLOW: frozenset(
         {
@@ -36,12 +37,12 @@ _EXPLAINS: dict[OutcomeCode, frozenset[Metric]] = {
         }
     ),
     OutcomeCode.DIVERGED: LEARNED,
-    OutcomeCode.NON_FINITE: LEARNED | {Metric.LOSS_FIRST},
+    OutcomeCode.NON_FINITE: _LEARNED,
     OutcomeCode.RESOURCE_LIMIT: frozenset(
         {Metric.HOST_RSS_MB, Metric.GPU_MEM_RESERVED_MB, Metric.GPU_MEM_SLOPE}
     ),
 }
-"""Metrics that a failure makes worse. The rerun of such a run answers for them, too."""
+"""Metrics that a failure makes worse: a rerun that begins before the failure answers for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,8 @@ class Judgement:
     """What the run has failed for good: criteria, open conditions, and what stays in its weights.
 
     It counts against a later run of the phase, whose gate sees its own steps alone."""
+    explained: list[str]
+    """What of that the failure which ended the run makes worse."""
     weakened: list[str]
     """What weakens the watch or the gate, one sentence each."""
 
@@ -72,6 +75,9 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
     storm = facts.history is not None and facts.history.restart_storm
     verdict = class_verdict(outcome, gate_verdict(results), storm=storm)
     conditions = []
+    failed = [] if outcome is None else list(_failed(facts, rules, outcome))
+    explains = frozenset[Metric]() if outcome is None else _EXPLAINS.get(outcome.code, frozenset())
+    worse = {name for name, row in _asked(rules) if row.metric in explains}
     if verdict is Verdict.CONDITIONAL_GO:
         conditions = build_conditions(results, rules, unseen_criteria(facts, rules))
     return Judgement(
@@ -80,7 +86,8 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
         criteria=results,
         conditions=conditions,
         diagnosis=None if verdict is Verdict.GO else diagnose(facts, rules),
-        failed=[] if outcome is None else list(_failed(facts, rules, outcome)),
+        failed=failed,
+        explained=[name for name in failed if name in worse],
         weakened=weakened(rules),
     )
 
@@ -89,15 +96,14 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome) -> Iterator[str]:
     """Yield what a run has failed, whatever later runs of the phase measure.
 
     A completed run failed what was seen not to pass. A run that something else ended failed what no
-    further step could have made pass, unless the failure that ended it explains it.
+    further step could have made pass. Of a run that came to NaN, the numbers before it count.
     """
     whole = outcome.klass is OutcomeClass.SUCCESS
-    explained = frozenset[Metric]() if whole else _EXPLAINS.get(outcome.code, frozenset())
     ranks = rules.world_size or 0
     for name, row in _asked(rules):
         measure = facts.measures.get(name)
-        if row.metric in explained:
-            continue
+        if outcome.code is OutcomeCode.NON_FINITE and row.metric in _LEARNED:
+            measure = _numbers_of(measure)
         if was_seen_failing(row, measure, ranks) if whole else never_passes(row, measure, rules):
             yield name
     if not whole:
@@ -110,6 +116,14 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome) -> Iterator[str]:
         yield DRIFT
     if _was_edited(facts):
         yield EDITED
+
+
+def _numbers_of(measure: Measure | None) -> Measure | None:
+    """Return a measure without the samples that are not finite."""
+    if measure is None:
+        return None
+    ranks = {name: row.model_copy(update={"non_finite": 0}) for name, row in measure.ranks.items()}
+    return measure.model_copy(update={"ranks": ranks})
 
 
 def _asked(rules: Rules) -> list[tuple[str, Criterion]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gonogo.contract.decision import Condition, ConditionState, DecisionKind, Verdict
-from gonogo.judge.course.by_hand import Said, overrides_of
-from gonogo.judge.gate.approval import approval_condition, settled_approval
+from gonogo.judge.course.standing import Said, overrides_of
+from gonogo.judge.gate.conditions import approval_condition, in_state
 
 
 def auto(phase: str, verdict: str | None) -> Said:
@@ -82,9 +82,9 @@ def test_waiving_what_was_missed_outranks_evidence_and_waiving_what_is_open_does
 
 def test_an_approval_is_no_override_however_it_ended() -> None:
     asked = approval_condition("smoke", "extended")
-    given = settled(settled_approval(asked, ConditionState.MET), verdict="GO", actor="ann")
-    late = settled(settled_approval(asked, ConditionState.MISSED), verdict="INCONCLUSIVE")
-    waived = settled(settled_approval(asked, ConditionState.WAIVED), verdict="GO", actor="ann")
+    given = settled(in_state(asked, ConditionState.MET), verdict="GO", actor="ann")
+    late = settled(in_state(asked, ConditionState.MISSED), verdict="INCONCLUSIVE")
+    waived = settled(in_state(asked, ConditionState.WAIVED), verdict="GO", actor="ann")
     assert overrides_of([auto("smoke", "GO"), given]) == []
     rows = overrides_of([auto("smoke", "GO"), late, human("smoke", "GO"), waived])
     assert [(row.phase, row.condition) for row in rows] == [("smoke", None)], "the word, once"

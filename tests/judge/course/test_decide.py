@@ -192,7 +192,27 @@ def test_a_failure_that_many_steps_show_makes_worse_what_is_measured_of_it_alone
     order = with_gate(order_of(), row)
     record = record_of(order, exit=ended, findings=[finding(detector, step=4)])
     found = judged(record)
-    assert (found.verdict, found.failed) == ("NO_GO", [] if explained else ["asked"])
+    assert (found.verdict, found.failed) == ("NO_GO", ["asked"])
+    assert found.explained == (["asked"] if explained else [])
+
+
+@pytest.mark.parametrize(
+    ("code", "began_with", "told"),
+    [
+        *(("diverged", "run_1", True), ("diverged", None, False)),
+        *(("non_finite", "run_1", True), ("non_finite", None, False)),
+        ("too_slow", "run_1", False),
+    ],
+)
+def test_what_a_run_had_learned_before_its_failure_stays_in_its_checkpoint(
+    code: str, began_with: str | None, told: bool
+) -> None:
+    failed = attempt(
+        code, "NO_GO", detector=Detector.SLOW, failed=("asked",), explained=("asked",), step=400
+    )
+    again = attempt(reason=RunReason.CONFIRM, run="run_2", began_with=began_with)
+    plan = ours(confirm={"on": ["slow"], "variants": []})
+    assert told_of(after(failed, again, plan=plan)) == ([("run_1", ["asked"])] if told else [])
 
 
 def told_of(action: Action) -> list[tuple[str, list[str]]]:

@@ -7,7 +7,7 @@ import pytest
 from gonogo.contract.api import OverrideView, PhaseView
 from gonogo.contract.decision import Condition, ConditionState, Verdict
 from gonogo.contract.lifecycle import PhaseState
-from gonogo.judge.course.summary import joined, phases_never_ran, summarise
+from gonogo.judge.course.standing import joined, phases_never_ran, summarise
 
 
 def phase(name: str, state: str, verdict: str | None = None, *, ran: bool = True) -> PhaseView:

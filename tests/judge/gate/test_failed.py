@@ -54,9 +54,9 @@ def judged_as(code: OutcomeCode | None, *rows: dict[str, Any], **rules: Any) -> 
         ({**GREY, "severity": "advisory"}, LOST, []),
         (SLOW, NAN, ["row"]),
         (LEARNS, LOST, ["row"]),
-        (LEARNS, NAN, []),  # the failure explains it
+        (LEARNS, NAN, ["row"]),  # by its numbers; the one that is none is the failure itself
         (FIRST, LOST, ["row"]),
-        (FIRST, NAN, []),
+        (FIRST, NAN, ["row"]),
         ({**FIRST, "pass_below": 50.0}, LOST, []),
         (DEAR, LOST, ["row"]),
         ({**DEAR, "pass_below": 1e9}, LOST, []),

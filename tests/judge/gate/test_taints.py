@@ -60,7 +60,6 @@ def test_a_healthy_run_is_go_without_taints_and_conditional_with_any(
         ("unpassed", "NO_GO", "run_1 of exp_1 went to its last step, 40, and is NO_GO"),
         ("unpassed", None, "run_1 of exp_1 went to its last step, 40, and has no verdict"),
         ("failed", "stalled", "run_1 of exp_1 failed (stalled)"),
-        ("undecided", "INCONCLUSIVE", "run_1 of exp_1 left its gate undecided"),
         ("drifted", None, "run_1 of exp_1 trained the checkpoint, and was not as ordered"),
     ],
 )

@@ -14,6 +14,7 @@ from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import build_run_record
 from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.source import bundled_plan
+from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
 from tests.service.report.views import numbers_of, order_of
@@ -148,5 +149,5 @@ def test_a_report_needs_a_key_and_an_experiment(plane: Plane) -> None:
 def _one_phase(name: str) -> dict[str, object]:
     plan = bundled_plan("demo")
     plan["phases"] = [row for row in plan["phases"] if row["name"] == name]
-    plan["phases"][0]["gate"] = []
+    plan["phases"][0]["gate"] = WHOLE_GATE
     return plan

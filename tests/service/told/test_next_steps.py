@@ -14,7 +14,7 @@ from gonogo.contract.decision import Cause, Condition, ConditionState, Verdict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
-from gonogo.judge.gate.approval import approval_condition
+from gonogo.judge.gate.conditions import approval_condition
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from gonogo.watch.detectors.identity import Mismatch, _text
