@@ -138,7 +138,7 @@ class End:
 
 WAYS = {
     "a rank that is killed is the user's, and named to its peers": End(
-        fault="crash:step=8", outcome="nonzero_exit", diagnosis="lost_peer"
+        fault="crash:step=8", outcome="nonzero_exit", diagnosis="killed"
     ),
     "another configuration never begins": End(
         fault="wrong-config", outcome="config_mismatch", diagnosis="wrong_config"
