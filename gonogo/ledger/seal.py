@@ -113,9 +113,8 @@ def settled(
         verdict: of the experiment, with the conditions in their new state.
         criteria: what their criteria said, where they were evaluated.
         rules: `world_size` and `criteria` (condition → its criterion) of those that a run met or
-            did not meet; `approvals` (condition → how long it is waited for).
-        facts: `measures` (condition → what its criterion saw) of those; `approvals` (condition →
-            what the clock said).
+            did not meet.
+        facts: `measures` (condition → what its criterion saw) of those.
         actor, reason: who waived, and why.
     """
     return Entry(
