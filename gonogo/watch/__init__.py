@@ -6,6 +6,7 @@ snapshot). A detector is one module in `detectors/` and one row in `registry.REG
 
 from gonogo.watch.byclock import has_arrived, watch_on
 from gonogo.watch.fold import (
+    WatchState,
     armed,
     fold,
     fold_beats,
@@ -16,18 +17,14 @@ from gonogo.watch.fold import (
     near,
     start,
 )
-from gonogo.watch.recorded import BootRecord, WatchRecord, boots_of
+from gonogo.watch.recorded import BootRecord, boots_of
 from gonogo.watch.refold import Refold, not_observed, refold, replay_watch
 from gonogo.watch.saved import dump_state, load_state
-from gonogo.watch.snapshot import RankSnapshot, Snapshot, snapshot
-from gonogo.watch.ticks import tick_digest
-from gonogo.watch.watch_state import WatchState
+from gonogo.watch.watch_record import WatchRecord, tick_digest
 
 __all__ = [
     "BootRecord",
-    "RankSnapshot",
     "Refold",
-    "Snapshot",
     "WatchRecord",
     "WatchState",
     "armed",
@@ -45,7 +42,6 @@ __all__ = [
     "not_observed",
     "refold",
     "replay_watch",
-    "snapshot",
     "start",
     "tick_digest",
     "watch_on",

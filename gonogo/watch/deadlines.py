@@ -4,8 +4,6 @@ D2, D4 and D5 report what `progress` finds, each for its own places. D2 also cou
 rank's first line, and D5 the time until a finished run exits. D3 halts on silence.
 """
 
-from operator import attrgetter
-
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.near import Near
 from gonogo.contract.outcome import Detector as Name
@@ -25,7 +23,6 @@ from gonogo.watch.progress import (
 )
 from gonogo.watch.view import Run, View, found
 
-_ENDED = attrgetter("completed_steps")
 _GONE_OR_UNKNOWN = frozenset({ProcessState.DEAD, ProcessState.UNKNOWN})
 _TABLE = " The limits are in the [table of patience](#table-of-patience)."
 
@@ -41,13 +38,10 @@ class Deadline(Detector[None]):
         rows = run.patience.values()
         limits = [row.seconds for row in rows if row.seconds is not None]
         suspicions = [row.suspect_s for row in rows if row.suspect_s is not None]
-        self._least_s = min(limits + suspicions)
+        self.quiet_s = min(limits + suspicions)
 
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: how long the run has stood."""
-        streams, mono = view.active(), tick.mono
-        if not any(self._may_be_over(stream, mono) for stream in streams):
-            return own, []
         return own, [row for row in overdue(view, tick) if row.detector == self.name]
 
     def near(self, own: None, view: View, mono: float) -> Near:
@@ -60,10 +54,6 @@ class Deadline(Detector[None]):
         limit_s, stood_s = group.limit.limit_s, max(0.0, group.stood_s)
         left_s = max(0.0, limit_s - stood_s)
         return Near(value=stood_s, limit=limit_s, unit="s", time_left_s=left_s)
-
-    def _may_be_over(self, stream: RankStream, mono: float) -> bool:
-        """Whether no step has ended for the shortest limit: the whole look is expensive."""
-        return mono - stream.advanced_mono > self._least_s
 
 
 class NoFirstHeartbeat(Deadline):
@@ -78,8 +68,6 @@ class NoFirstHeartbeat(Deadline):
 
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: which ranks have not begun."""
-        if all(map(_ENDED, view.streams.values())) and not without_line(view):
-            return own, []
         unheard = _unheard(view, tick)
         if any(finding.severity is Severity.HALT for finding in unheard):
             return own, unheard
@@ -214,12 +202,14 @@ class AliveLost(Detector[None]):
     deadline = True
     probes = True
 
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.quiet_s = run.patience[Place.SILENCE].suspect_s or 0.0
+
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: the silence of each rank on the watcher's clock."""
         mono, row = tick.mono, view.run.patience[Place.SILENCE]
         suspect_s = row.suspect_s or 0.0
-        if all(mono - stream.heard_mono <= suspect_s for stream in view.streams.values()):
-            return own, []
         streams = [
             stream
             for stream in view.active()

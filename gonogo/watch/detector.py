@@ -28,6 +28,7 @@ Example: a detector that warns at the first step that took over a minute::
                                            at=step.tick.ts, step=step.step, text=text)]
 """
 
+import sys
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
@@ -43,6 +44,10 @@ S = TypeVar("S")
 Seen = tuple[S, list[Finding]]
 
 EVERY_LINE = frozenset({"*"})
+RANKS = "ranks"
+"""In `observes`: probes of the ranks' processes."""
+WHILE_ALL_TRAIN = sys.float_info.max
+"""`quiet_s` of a detector that finds nothing while all ranks train."""
 NOTHING_YET = "nothing to measure yet"
 """Why a detector is blind whose numbers have not come."""
 
@@ -68,8 +73,11 @@ class Detector(Generic[S]):
     ticks: ClassVar[bool] = False
     """Whether `observe_tick` is called; a tick that brings nothing leaves the state equal."""
     observes: ClassVar[frozenset[str] | None] = None
-    """Kinds of observation that `observe_tick` looks at, where it looks at nothing else: it is not
-    called for a tick that brings none of them. None: it looks at the clock, too."""
+    """Kinds of observation that `observe_tick` reads, or `RANKS`. It is not called for a tick that
+    brings none of them. None: it reads the clock, too."""
+    quiet_s: float = -1.0
+    """`observe_tick` is not called while every rank has ended a step within so many seconds and
+    no process is dead; see `View.standing_s`."""
     deadline: ClassVar[bool] = False
     """Whether a late tick is UNKNOWN to it: `observe_tick` is not called then."""
     probes: ClassVar[bool] = False

@@ -1,16 +1,17 @@
-"""What do heartbeats and ticks add up to? The one fold, live and offline.
+"""Fold heartbeats and ticks into findings. The one fold, live and offline.
 
-Guarantees: no clock and no file, so the same lines and ticks come to the same findings anywhere; a
-tick that brings nothing, is not late and finds nothing leaves the state equal, so it need not be
-recorded; a finding is returned once for each key. A late tick raises no deadline. Ticks and lines
+The fold has no clock and no file, so the same lines and ticks give the same findings anywhere. A
+finding is returned once for each key. A tick that brings nothing, is not late and finds nothing
+leaves the state equal, so it need not be recorded. A late tick raises no deadline. Ticks and lines
 enter with active time (`gonogo.timeline.clock`).
 
-A state moves on in place: what `fold` was given is used up. `look` is the question what a tick
-without lines would find, and changes nothing.
+A state moves on in place: what `fold` was given is used up. `look` returns what a tick without
+lines would find, and changes nothing.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.finding import Act, Finding, Severity
@@ -24,35 +25,103 @@ from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import Step
 from gonogo.timeline.steps import Ranks
 from gonogo.timeline.timeline import Sink
-from gonogo.watch.detector import Seen
+from gonogo.watch.detector import EVERY_LINE, RANKS, Detector, Seen
 from gonogo.watch.detectors import identity
-from gonogo.watch.guests import begin, failure_finding, failure_of
 from gonogo.watch.packages import ERRORS
 from gonogo.watch.processes import seen_by
-from gonogo.watch.view import (
-    Beat,
-    Observed,
-    Run,
-    View,
-    is_late,
-)
-from gonogo.watch.watch_state import WatchState
+from gonogo.watch.registry import failure_of, ordered_detectors
+from gonogo.watch.view import Beat, Observed, Run, View, found, is_late
 
 _HOST = re.compile(r"[\w.-]{1,64}", re.ASCII)
 """What a host may be called in what people read."""
+Asked = tuple[str, Callable[[Any, Any, View], Seen[Any]]]
+"""A detector's name, and its method for one kind of event."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WatchState:
+    """All that the fold knows; opaque to everyone else."""
+
+    view: View
+    detectors: tuple[Detector[Any], ...]
+    own: dict[str, Any]
+    """Detector → its own state."""
+    said: set[str] = field(default_factory=set)
+    """Keys of all findings so far."""
+    latched: Finding | None = None
+    """The first halt finding."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Detector of another package that watches no more → why."""
+    _by_msg: dict[str, list[Asked]] = field(default_factory=dict)
+    _on_step: list[Asked] = field(default_factory=list)
+    _on_tick: list[Detector[Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.leave_out({})
+
+    def leave_out(self, failed: Mapping[str, str]) -> None:
+        """Show these detectors no further event."""
+        self.failed |= failed
+        looking = self.looking()
+        self._by_msg = {}
+        self._on_step = [(row.name, row.observe_step) for row in looking if row.steps]
+        self._on_tick = [row for row in looking if row.ticks]
+
+    def looking(self) -> list[Detector[Any]]:
+        """Return the detectors that still watch."""
+        return [row for row in self.detectors if row.name not in self.failed]
+
+    @property
+    def run(self) -> Run:
+        """What was ordered."""
+        return self.view.run
+
+    @property
+    def streams(self) -> dict[int, RankStream]:
+        """Rank → its position."""
+        return self.view.streams
+
+    def on_line(self, msg: str) -> list[Asked]:
+        """Return the detectors that observe lines of a message, and keep the answer."""
+        found = self._by_msg[msg] = [
+            (row.name, row.observe_line)
+            for row in self.looking()
+            if msg in row.lines or row.lines is EVERY_LINE
+        ]
+        return found
+
+    def on_tick(self, tick: Tick, *, late: bool = False) -> list[Asked]:
+        """Return the detectors that observe a tick like this one; `late`: without deadlines."""
+        standing_s = self.view.standing_s(tick.mono)
+        kinds = (*tick.observations, RANKS) if tick.ranks else tick.observations
+        return [
+            (row.name, row.observe_tick)
+            for row in self._on_tick
+            if standing_s > row.quiet_s
+            and not (late and row.deadline)
+            and (row.observes is None or not row.observes.isdisjoint(kinds))
+        ]
 
 
 def start(order: Order, *, watched: bool = True) -> WatchState:
     """Return the state before the first tick.
 
     Args:
-        order: what the run was told; it names the detectors and their versions.
+        order: what was ordered; it names the detectors.
         watched: False when ticks are made up from the lines themselves (no watch.jsonl).
     """
     run = Run(order=order, from_profile=frozenset(order.watch_from_profile))
-    detectors, own, failed = begin(run)
+    detectors, own, failed = list[Detector[Any]](), dict[str, Any](), dict[str, str]()
+    for kind in ordered_detectors(run):
+        name = str(kind.name)
+        try:
+            row = kind(run)
+            own[name] = row.begin()
+            detectors.append(row)
+        except ERRORS as error:
+            failed[name] = failure_of(name, error)
     view = View(run=run, watched=watched)
-    return WatchState(view=view, detectors=detectors, own=own, failed=failed)
+    return WatchState(view=view, detectors=tuple(detectors), own=own, failed=failed)
 
 
 def fold(
@@ -67,14 +136,12 @@ def fold(
         state: after the tick before; used up.
         tick: the watcher's clock and probes.
         beats: rank → the complete raw lines that this tick brought.
-        sink: is given every line that is not a repetition.
+        sink: receives every line that is not a repetition.
     """
     view = state.view
-    parsed = {
-        rank: view.parse(rank, lines, view.clock.at(tick.mono)) for rank, lines in beats.items()
-    }
-    brought = any(beats.values())
-    return fold_beats(state, tick, parsed, sink, brought=brought)
+    mono = tick.mono - view.clock.away_s
+    parsed = {rank: view.parse(rank, lines, mono) for rank, lines in beats.items()}
+    return fold_beats(state, tick, parsed, sink, brought=any(beats.values()))
 
 
 def fold_beats(
@@ -92,81 +159,85 @@ def fold_beats(
     """
     view, findings = state.view, list[Finding]()
     tick = view.clock.advance(tick)
-    if any(beats.values()):
+    lines = any(beats.values())
+    if lines:
         tick = view.skip_silence(tick)
-    view.note(tick)
-    late = view.is_late(tick)
-    brought = brought or any(beats.values()) or _probed(tick)
-    if view.started_mono is None and (brought or is_late(tick)):
+    late = tick.late_s > 0.0 and view.note(tick)
+    if tick.nodes or tick.ranks or tick.agent or tick.stacks or tick.observations:
+        brought = _take_probes(view, tick) or brought
+    if view.started_mono is None and (brought or lines or is_late(tick)):
         view.started_mono = tick.mono
-    view.processes = seen_by(view.processes, tick)
-    view.hosts.update({row.node: row.host for row in tick.nodes if _HOST.fullmatch(row.host)})
-    for kind, payload in tick.observations.items():
-        view.observed[kind] = Observed(mono=tick.mono, ts=tick.ts, payload=payload)
-    for rank in sorted(beats):
-        placed = view.advance(view.run.order, rank, beats[rank], tick.mono, sink)
-        for beat, arrival, stream in placed:
-            _take(state, Beat(beat, arrival, tick), stream, findings)
-    _observe_tick(state, tick, late=late, findings=findings)
+    if lines:
+        _take_lines(state, tick, beats, sink, findings)
+    _ask(state, state.on_tick(tick, late=late), tick, findings)
+    if state.failed:
+        failed = state.failed.items()
+        _raise(state, [_failure(view, tick, name, text) for name, text in failed], findings)
     return state, findings
 
 
-def _probed(tick: Tick) -> bool:
+def _take_probes(view: View, tick: Tick) -> bool:
+    """Keep what a tick shows besides lines; return whether that was more than nodes."""
+    view.hosts.update({row.node: row.host for row in tick.nodes if _HOST.fullmatch(row.host)})
+    view.processes = seen_by(view.processes, tick)
+    for kind, payload in tick.observations.items():
+        view.observed[kind] = Observed(mono=tick.mono, ts=tick.ts, payload=payload)
     return bool(tick.ranks or tick.agent or tick.stacks or tick.observations)
+
+
+def _take_lines(
+    state: WatchState,
+    tick: Tick,
+    beats: Mapping[int, list[Heartbeat]],
+    sink: Sink | None,
+    findings: list[Finding],
+) -> None:
+    """Show the detectors each line, and the steps that it ends."""
+    view = state.view
+    ranks = Ranks(view.run.order.world_size, view.streams)
+    for rank in sorted(beats):
+        placed = view.advance(view.run.order, rank, beats[rank], tick.mono, sink)
+        for beat, arrival, stream in placed:
+            asked = state._by_msg.get(beat.msg)
+            if asked is None:
+                asked = state.on_line(beat.msg)
+            if asked:
+                _ask(state, asked, Beat(beat, arrival, tick), findings)
+            for step in view.steps.take(beat, stream, ranks, tick):
+                _ask(state, state._on_step, step, findings)
 
 
 def look(state: WatchState, tick: Tick) -> list[Finding]:
     """Return what a tick without lines and probes would find now; the state stays as it is."""
     findings, tick = list[Finding](), state.view.clock.active(tick)
-    for row in state.looking_at_tick(tick):
+    for name, observe in state.on_tick(tick):
         try:
-            seen = row.observe_tick(state.own[row.name], tick, state.view)[1]
+            seen = observe(state.own[name], tick, state.view)[1]
             findings += [_by_action(state, finding) for finding in seen]
         except ERRORS as error:
-            failure_of(row.name, error)  # a guest's: the tick itself will say so
+            failure_of(name, error)  # a plug-in's: the tick itself will report it
     return [finding for finding in findings if finding.key not in state.said]
 
 
-def _take(state: WatchState, event: Beat, stream: RankStream, findings: list[Finding]) -> None:
-    """Show the detectors a line, and the steps that it ends."""
-    view, beat = state.view, event.line
-    for row in state.looking_at(beat.msg):
-        _ask(state, row.name, row.observe_line, event, findings)
-    ranks = Ranks(view.run.order.world_size, view.streams)
-    for step in view.steps.take(beat, stream, ranks, event.tick):
-        _observe_step(state, step, findings)
-
-
 def _ask(
-    state: WatchState,
-    name: str,
-    observe: Callable[[Any, Any, View], Seen[Any]],
-    event: Beat | Step | Tick,
-    findings: list[Finding],
+    state: WatchState, asked: Sequence[Asked], event: Beat | Step | Tick, findings: list[Finding]
 ) -> None:
-    """Have a detector observe an event; a guest that raises an error is left out from here on."""
-    try:
-        state.own[name], found = observe(state.own[name], event, state.view)
-        if found:
-            _raise(state, found, findings)
-    except ERRORS as error:
-        state.leave_out({name: failure_of(name, error)})
+    """Have detectors observe an event; a plug-in that raises an error is left out from here on."""
+    own, view = state.own, state.view
+    for name, observe in asked:
+        if name in state.failed:
+            continue
+        try:
+            own[name], found = observe(own[name], event, view)
+            if found:
+                _raise(state, found, findings)
+        except ERRORS as error:
+            state.leave_out({name: failure_of(name, error)})
 
 
-def _observe_step(state: WatchState, step: Step, findings: list[Finding]) -> None:
-    for row in state.looking_at_steps():
-        _ask(state, row.name, row.observe_step, step, findings)
-
-
-def _observe_tick(state: WatchState, tick: Tick, *, late: bool, findings: list[Finding]) -> None:
-    """Let the detectors look; those with deadlines only when the tick is not late."""
-    for row in state.looking_at_tick(tick):
-        if not (late and row.deadline):
-            _ask(state, row.name, row.observe_tick, tick, findings)
-    if state.failed:
-        failed = state.failed.items()
-        rows = [failure_finding(name, text, tick, state.view) for name, text in failed]
-        _raise(state, rows, findings)
+def _failure(view: View, tick: Tick, name: str, text: str) -> Finding:
+    """Return the warning that a plug-in watches no more."""
+    return found(view, name, Severity.WARN, episode="failed", at=tick.ts, text=text)
 
 
 def _raise(state: WatchState, found: Iterable[Finding], findings: list[Finding]) -> None:
@@ -201,13 +272,13 @@ def latched(state: WatchState) -> Finding | None:
 
 
 def armed(state: WatchState) -> dict[str, bool]:
-    """Return which detectors could find something now; a silent disarming is to be seen."""
+    """Return which detectors could find something now; a silent disarming must be visible."""
     found = dict[str, bool].fromkeys((*(row.name for row in state.detectors), *state.failed), False)
     for row in state.looking():
         try:
             found[row.name] = row.armed(state.own[row.name], state.view)
         except ERRORS as error:
-            failure_of(row.name, error)  # a guest that cannot say so is not
+            failure_of(row.name, error)  # a plug-in that raises an error is not armed
     return found
 
 
@@ -227,7 +298,7 @@ def near(state: WatchState, mono: float) -> dict[str, Near]:
 
 
 def identity_ok(state: WatchState) -> bool | None:
-    """Return True when every rank runs what was ordered, False on a difference, else None."""
+    """Return True if every rank runs what was ordered, False on a difference, else None."""
     told = state.own.get(Name.IDENTITY)
     return None if told is None else identity.equals_order(told, state.view)
 

@@ -1,38 +1,38 @@
-"""What do the recorded ticks of a run amount to? Folded, and checked link by link.
+"""Fold the recorded ticks of a run with the lines that each of them brought.
 
-A watch counts as whole when its ticks are one chain (`ticks`), the first tick of every watcher
-names this run and its order, every tick's digests are those of the lines in the files, the last
-ticks reach the last line of every boot, and every detector that the order names is there, in a
-version that is known here. Each shortcoming is one sentence in `problems`; nothing here says what
-they mean for a verdict.
+Each tick gets its lines by the bytes that it says it had read, as the watcher did. So live and
+offline findings are equal by construction. The digests of lines in the ticks show whether the files
+are as they were. Lines that no tick brought are folded with the clock of the last tick, and the
+record shows that nobody watched them.
 
-Each tick gets its lines by the bytes that it says it had read, as long as its digests cover every
-line: then the files are as they were. Where a line is lost, or lines were moved, they are taken in
-the order of their `seq`, so that what comes of them is the same wherever they stand.
+Not covered: a file whose lines were doubled, moved or edited is no longer what was watched; its
+findings may differ, and the record does not agree.
 """
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
 from pydantic import ValidationError
 
-from gonogo.contract.doubt import Doubt, DoubtKind
-from gonogo.contract.facts import ProcessExit
+from gonogo.contract.doubt import DoubtKind
 from gonogo.contract.finding import Finding
+from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
-from gonogo.contract.tick import FileSeal, LinesSeen, Tick, WatchStart, parse_rank
-from gonogo.rundir import TICK_BYTES, RunDir, iter_lines
+from gonogo.contract.tick import FileSeal, LinesSeen, Tick, parse_rank
+from gonogo.rundir import TICK_BYTES, RunDir, iter_lines, open_lines
 from gonogo.timeline.boots import LineRecord
 from gonogo.timeline.timeline import Sink
-from gonogo.watch.brought import ByBytes, BySeq
-from gonogo.watch.device_rows import DeviceRows
-from gonogo.watch.fold import fold, start
+from gonogo.watch.fold import WatchState, fold, start
 from gonogo.watch.registry import missing_detectors
-from gonogo.watch.ticks import TickChain
-from gonogo.watch.watch_state import WatchState
+from gonogo.watch.watch_record import Heard, WatchRecord
+
+_PART = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,272 +45,201 @@ class BootRecord:
     gaps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchRecord:
-    """What watch.jsonl amounts to."""
+class BroughtLines:
+    """Gives each tick the lines up to the bytes that it says it had read."""
 
-    ticks: int
-    starts: tuple[WatchStart, ...]
-    chained: bool
-    """Whether every tick names the digest of the one before."""
-    digest: str
-    """Of the last tick, and by the chain of all of them."""
-    longest_gap_s: float
-    """Between recorded ticks, by the watcher's clock, its own absence as it said it left out."""
-    agrees: bool
-    """Whether every tick's digests of lines are those of the files."""
-    reaches: bool
-    """Whether the ticks reach the last line of every rank and boot."""
-    files: Mapping[str, FileSeal]
-    """Files as the watcher saw them complete."""
-    unreadable: int
-    probes: Mapping[str, Any] = field(default_factory=dict)
-    """Rank → exit code or signal that a tick saw: `{"code": …, "signal": …}`."""
-    looked: frozenset[int] = frozenset()
-    """Ranks whose process a tick knew the state of."""
-    silent_s: Mapping[int, float] = field(default_factory=dict)
-    """Node → seconds in which nothing came from it."""
-    agent: ProcessExit | None = None
-    """How a tick saw torchrun end."""
-    heard: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """Rank → clock of the first and of the last tick that brought lines of it."""
-    found_mono: Mapping[int, float] = field(default_factory=dict)
-    """Rank → its own clock on the last line that lay there when the first tick of all was made."""
-    heard_late_s: Mapping[int, float] = field(default_factory=dict)
-    """Rank → how late the last of them was: its lines may have lain there for as long."""
-    heard_alone_s: Mapping[int, float] = field(default_factory=dict)
-    """Rank → seconds in which its processes were surely heard, without what lies between two."""
-    boots: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """Rank → its boots in the order in which the ticks name them."""
-    problems: tuple[Doubt, ...] = ()
-    devices_said: DeviceRows = field(default_factory=DeviceRows)
-    """What the ticks say of the devices."""
-    devices: bytes = b""
-    """Digests of the device samples that ticks carry, `TOLD_BYTES` of each."""
-    device_errors: Mapping[tuple[int, str], int] = field(default_factory=dict)
-    """Rank and its device → uncorrectable memory errors in the first sample that counts them."""
-    read: FileSeal | None = None
-    """The bytes of watch.jsonl that were folded; None of a record that no file was read for."""
+    def __init__(self, run_dir: RunDir) -> None:
+        self._files = {rank: _Tail(run_dir.heartbeat(rank)) for rank in run_dir.ranks()}
+
+    def lines_of(self, tick: Tick) -> dict[int, list[bytes]]:
+        """Return rank → the lines that a tick brought; each is given once."""
+        ends = ((rank, tick.upto.get(str(rank))) for rank in self._files)
+        return {rank: self._files[rank].read_up_to(end) for rank, end in ends if end is not None}
+
+    def rest(self) -> Iterator[dict[int, list[bytes]]]:
+        """Yield what no tick brought, in parts."""
+        for rank, file in self._files.items():
+            while lines := file.read_part():
+                yield {rank: lines}
+
+
+class _Tail:
+    """A file read forwards, in whole lines; a part of a line waits for its rest.
+
+    A piece that outgrew a line while the watcher found no end of it was a line then, as in
+    `load_lines`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._stream: IO[bytes] = io.BytesIO()  # what cannot be opened has no lines
+        self._offset = self._size = 0
+        self._torn = b""
+        with contextlib.suppress(OSError):
+            self._stream = open_lines(path)
+
+    def __del__(self) -> None:
+        self._stream.close()
+
+    def read_up_to(self, end: int) -> list[bytes]:
+        if end > self._size:
+            self._size = self._measure()
+        size = min(end, self._size) - self._offset
+        if size <= 0:
+            return []
+        lines = self._whole(self._stream.read(size))
+        if not lines and len(self._torn) > MAX_LINE_BYTES:  # the watcher took it as a line, too
+            lines, self._torn = self._torn.splitlines(), b""
+        return lines
+
+    def _measure(self) -> int:
+        """Return how many bytes there are to read, whatever a tick says."""
+        try:
+            size = self._stream.seek(0, io.SEEK_END)
+            self._stream.seek(self._offset)
+        except OSError:
+            return self._offset
+        return size
+
+    def _whole(self, data: bytes) -> list[bytes]:
+        """Return the lines that are complete; the part behind them is kept."""
+        self._offset += len(data)
+        data = self._torn + data
+        cut = data.rfind(b"\n") + 1
+        self._torn = data[cut:]
+        return data[:cut].splitlines()
+
+    def read_part(self) -> list[bytes]:
+        data = self._stream.read(_PART)
+        if data and not data.endswith(b"\n"):
+            data += self._stream.readline()
+        return self._whole(data)  # a torn last line waits for its end
 
 
 def fold_recorded(
-    run_dir: RunDir,
-    order: Order,
-    exit_record: ExitRecord | None,
-    make_sink: Callable[[], Sink] | None,
+    run_dir: RunDir, order: Order, exit_record: ExitRecord | None, sink: Sink | None
 ) -> tuple[WatchState, list[Finding], WatchRecord]:
-    """Fold watch.jsonl with the bytes of each tick; by `seq` where they do not give its lines."""
-    by_bytes = _Pass(run_dir, order, exit_record, make_sink, ByBytes(run_dir))
-    by_bytes.run()
-    if by_bytes.is_whole() and not by_bytes.lacks_lines():
-        return by_bytes.result()
-    by_seq = _Pass(
-        run_dir, order, exit_record, make_sink, BySeq(run_dir, by_bytes.named, by_bytes.upto)
-    )
-    by_seq.run()
-    by_seq.state.view.unreadable = by_bytes.state.view.unreadable  # by seq most are passed over
-    return by_seq.result()
+    """Fold watch.jsonl with the lines of each tick, then the lines that no tick brought."""
+    reading = _Reading(order, exit_record, sink)
+    lines, read, size = BroughtLines(run_dir), hashlib.sha256(), 0
+    sealed = exit_record.watch if exit_record is not None else None
+    for number, raw in enumerate(iter_lines(run_dir.watch, TICK_BYTES), start=1):
+        read.update(raw)
+        size += len(raw)
+        if not raw.strip():
+            continue
+        try:
+            tick = Tick.model_validate_json(raw)
+        except ValidationError:
+            reading.record.miss(number)
+            continue
+        beyond = sealed is not None and size > sealed.bytes
+        reading.record.take(tick, number, beyond=beyond)
+        reading.fold(tick, lines.lines_of(tick))
+        reading.compare(tick, number)
+    last = reading.record.last
+    for beats in lines.rest():
+        reading.unwatched += sum(bool(raw.strip()) for rows in beats.values() for raw in rows)
+        reading.fold(_after(last), beats)
+    reading.record.close(FileSeal(bytes=size, sha256=read.hexdigest()))
+    reading.close(run_dir)
+    return reading.state, reading.findings, reading.record
 
 
-class _Pass:
-    """One pass over ticks and lines."""
+class _Reading:
+    """The fold of recorded ticks, and what it shows of the lines."""
 
-    def __init__(
-        self,
-        run_dir: RunDir,
-        order: Order,
-        exit_record: ExitRecord | None,
-        make_sink: Callable[[], Sink] | None,
-        source: ByBytes | BySeq,
-    ) -> None:
-        self._dir, self._source = run_dir, source
-        self._sink = make_sink() if make_sink is not None else None
+    def __init__(self, order: Order, exit_record: ExitRecord | None, sink: Sink | None) -> None:
         self.state = start(order)
         self.findings: list[Finding] = []
-        self.named: dict[int, dict[str, None]] = {}
-        """Rank → its boots, each once, as the ticks name them."""
-        self.upto: dict[int, int] = {}
-        """Rank → bytes that the ticks say were read of its file."""
-        self._chain = TickChain()
-        self._heard: dict[int, tuple[float, float]] = {}
-        self._found_mono: dict[int, float] = {}
-        self._heard_late_s: dict[int, float] = {}
-        self._heard_boots: dict[tuple[int, str], tuple[float, float]] = {}
-        self._seen: dict[tuple[str, str], int] = {}
-        self._agrees = True
-        self._unwatched = 0
-        self._exit = exit_record
+        self.record = WatchRecord()
+        self.unwatched = 0
+        self._sink, self._exit = sink, exit_record
+        self._boots: dict[tuple[int, str], tuple[float, float, int]] = {}
+        """Rank and boot → clocks of the first and last tick that names it, and the highest seq."""
         self._last_seen: dict[int, LinesSeen] = {}
-        self._read, self._read_bytes = hashlib.sha256(), 0
 
-    def run(self) -> None:
-        """Fold every tick, then what no tick brought."""
-        sealed = self._exit.watch if self._exit is not None else None
-        for number, raw in enumerate(iter_lines(self._dir.watch, TICK_BYTES), start=1):
-            self._read.update(raw)
-            self._read_bytes += len(raw)
-            if not raw.strip():
-                continue  # a blank line tells nothing
-            try:
-                tick = Tick.model_validate_json(raw)
-            except ValidationError:
-                self._chain.miss(number)
-                continue
-            beyond = sealed is not None and self._read_bytes > sealed.bytes
-            self._chain.take(tick, number, beyond=beyond)
-            self._hear(tick)
-            self._compare(tick, number)
-        if self._chain.last is None:
-            self._chain.say(Doubt(kind=DoubtKind.WATCH_BROKEN, name="the file holds no tick"))
-        self._fold_the_rest()
-
-    def _hear(self, tick: Tick) -> None:
-        """Fold a tick with the lines that it brought."""
-        beats = self._source.lines_of(tick)
-        for rank, lines in beats.items():
-            if lines:
-                first, _ = self._heard.get(rank, (tick.mono, tick.mono))
-                self._heard[rank] = first, tick.mono
-                self._heard_late_s[rank] = tick.late_s
-        self._fold(tick, beats)
-        if self._chain.ticks == 1:
-            found = self.state.view.lines
-            self._found_mono = {
-                rank: found[rank].last_mono for rank in self._heard if rank in found
-            }
-
-    def _fold(self, tick: Tick, beats: Mapping[int, Sequence[bytes]]) -> None:
+    def fold(self, tick: Tick, beats: Mapping[int, Sequence[bytes]]) -> None:
+        """Fold a tick with its lines."""
         self.state, found = fold(self.state, tick, beats, self._sink)
         self.findings += found
 
-    def _compare(self, tick: Tick, number: int) -> None:
-        """Hold a tick's digests against those of the lines in the files."""
-        for name, end in tick.upto.items():
-            rank = parse_rank(name)
-            if rank is not None:
-                self.upto[rank] = max(end, self.upto.get(rank, 0))
+    def compare(self, tick: Tick, number: int) -> None:
+        """Compare the digests of lines in a tick with those of the files."""
         for name, seen in tick.lines.items():
             rank = parse_rank(name)
             record = None if rank is None else self.state.view.lines.get(rank)
             if record is None or not _agree(record, seen):
-                if self._agrees:
+                if self.record.agrees:
                     kind = DoubtKind.LINES_CHANGED
-                    self._chain.say(Doubt(kind=kind, rank=rank, name="some", found=number))
-                self._agrees = False
-            boot = seen.boot
+                    self.record.add_problem(kind, rank=rank, name="some", found=number)
+                self.record.agrees = False
             if rank is not None:
-                self._last_seen[rank] = seen
-                known = self._heard_boots.get((rank, boot))
-                first = tick.mono if known is None else known[0]
-                self._heard_boots[rank, boot] = first, max(first, tick.mono - tick.late_s)
-                self.named.setdefault(rank, {})[boot] = None
-            self._seen[name, boot] = max(self._seen.get((name, boot), -1), seen.seq)
+                self._hear(rank, seen, tick)
 
-    def _fold_the_rest(self) -> None:
-        """Fold lines that no tick brought with the clock of the last tick."""
-        last = self._chain.last
-        for beats in self._source.rest():
-            self._unwatched += sum(map(len, beats.values()))
-            tick = Tick(n=0, mono=0.0, ts=0.0) if last is None else _after(last)
-            self._fold(tick, beats)
+    def _hear(self, rank: int, seen: LinesSeen, tick: Tick) -> None:
+        """Keep when a tick heard a process of a rank."""
+        heard = self.record.heard.setdefault(rank, Heard(tick.mono, tick.mono))
+        heard.last_mono, place = tick.mono, (rank, seen.boot)
+        if place not in self._boots:
+            named = self.record.boots.get(rank, ())
+            self.record.boots[rank] = (*named, seen.boot)
+        first, last, seq = self._boots.get(place, (tick.mono, tick.mono, -1))
+        surely = max(first, tick.mono - tick.late_s)  # its lines may have waited to be read
+        heard.least_s += surely - last
+        self._boots[place] = first, surely, max(seq, seen.seq)
+        self._last_seen[rank] = seen
 
-    def is_whole(self) -> bool:
-        """Say whether the files gave every tick the lines that it saw, and no more."""
-        return self._agrees and not self._unwatched
-
-    def lacks_lines(self) -> bool:
-        """Say whether a line is missing: no tick's digest covers those beyond it."""
-        return any(
-            lines.missing
-            for record in self.state.view.lines.values()
-            for _, lines in record.every_boot()
-        )
+    def close(self, run_dir: RunDir) -> None:
+        """Compare the lines as a whole with what the ticks and exit.json record of them."""
+        record = self.record
+        record.reaches = not self.unwatched and self._reaches()
+        record.problems += missing_detectors(self.state.view.run)
+        for name, text in self.state.failed.items():
+            record.add_problem(DoubtKind.DETECTOR_FAILED, name=name, found=text)
+        sealed = self._exit.heartbeats if self._exit is not None else None
+        for rank, lines in self.state.view.lines.items():
+            self._count(rank, lines)
+            if sealed is not None:
+                written = sealed.get(run_dir.heartbeat(rank).name)
+                self._unwatched(rank, lines.distinct() - (written.lines if written else 0))
 
     def _reaches(self) -> bool:
-        """Say whether the ticks reach the last line of every rank and boot."""
-        if self._unwatched:
-            return False
+        """Say whether the ticks reach the last line of every rank that is obeyed."""
         for rank, record in self.state.view.lines.items():
-            for boot, lines in record.every_boot():
-                if boot == record.boot and self._seen.get((str(rank), boot), -1) < lines.contiguous:
-                    return False
+            seen = self._boots.get((rank, record.boot or ""))
+            if (
+                record.boot is not None
+                and (-1 if seen is None else seen[2]) < record.now.contiguous
+            ):
+                return False
         return True
 
-    def result(self) -> tuple[WatchState, list[Finding], WatchRecord]:
-        """Return the state, the findings and what the ticks amount to."""
-        reaches, chain = self._reaches(), self._chain
-        for doubt in missing_detectors(self.state.view.run):
-            chain.say(doubt)
-        for name, text in self.state.failed.items():
-            chain.say(Doubt(kind=DoubtKind.DETECTOR_FAILED, name=name, found=text))
-        self._count()
-        record = WatchRecord(
-            ticks=chain.ticks,
-            starts=tuple(chain.starts),
-            chained=chain.chained and not chain.unreadable,
-            digest=chain.digest,
-            longest_gap_s=round(chain.longest_gap_s, 3),
-            agrees=self._agrees,
-            reaches=reaches,
-            files=chain.files,
-            unreadable=chain.unreadable,
-            probes=chain.probes,
-            looked=frozenset(chain.looked),
-            silent_s=chain.silences(),
-            agent=chain.agent,
-            heard=self._heard,
-            found_mono=self._found_mono,
-            heard_late_s=self._heard_late_s,
-            heard_alone_s=self._heard_alone_s(),
-            boots={rank: tuple(boots) for rank, boots in self.named.items()},
-            problems=tuple(chain.problems),
-            devices_said=chain.device_rows,
-            devices=bytes(chain.devices),
-            device_errors=chain.device_errors,
-            read=FileSeal(bytes=self._read_bytes, sha256=self._read.hexdigest()),
-        )
-        return self.state, self.findings, record
+    def _count(self, rank: int, lines: LineRecord) -> None:
+        """Compare the lines besides those of the obeyed boot with what the last tick saw."""
+        seen = self._last_seen.get(rank)
+        if seen is None or seen.boot != lines.boot:
+            return
+        gone = seen.others - lines.others()
+        self._unwatched(rank, -gone)
+        if gone > 0 or (gone == 0 and seen.before != lines.before()):
+            self.record.add_problem(DoubtKind.LINES_CHANGED, rank=rank, name=str(gone or "some"))
 
-    def _heard_alone_s(self) -> dict[int, float]:
-        found: dict[int, float] = {}
-        for (rank, _), (first, last) in self._heard_boots.items():
-            found[rank] = found.get(rank, 0.0) + last - first
-        return found
-
-    def _count(self) -> None:
-        """Hold the number of lines against what the ticks and exit.json say there were."""
-        sealed = self._exit.heartbeats if self._exit is not None else None
-        for rank, record in self.state.view.lines.items():
-            seen = self._last_seen.get(rank)
-            if seen is not None and seen.boot == record.boot:
-                gone = seen.others - record.others()
-                if gone < 0:
-                    self._unwatched_lines(rank, -gone)
-                elif gone > 0 or seen.before != record.before():
-                    changed = Doubt(
-                        kind=DoubtKind.LINES_CHANGED, rank=rank, name=str(gone or "some")
-                    )
-                    self._chain.say(changed)
-            if sealed is None:
-                continue
-            written = sealed.get(self._dir.heartbeat(rank).name)
-            more = record.distinct() - (written.lines if written is not None else 0)
-            if more > 0:
-                self._unwatched_lines(rank, more)
-
-    def _unwatched_lines(self, rank: int, count: int) -> None:
-        self._chain.say(Doubt(kind=DoubtKind.LINES_UNWATCHED, rank=rank, found=count))
+    def _unwatched(self, rank: int, count: int) -> None:
+        if count > 0:
+            self.record.add_problem(DoubtKind.LINES_UNWATCHED, rank=rank, found=count)
 
 
 def _agree(record: LineRecord, seen: LinesSeen) -> bool:
-    """Say whether lines are those that a tick saw; how many came besides is told at the end."""
+    """Say whether lines are those that a tick saw; `_count` compares how many came besides."""
     lines = record.now
     if record.boot != seen.boot or lines.chain.hex() != seen.digest:
         return False
     return lines.contiguous == seen.seq
 
 
-def _after(last: Tick) -> Tick:
+def _after(last: Tick | None) -> Tick:
+    if last is None:
+        return Tick(n=0, mono=0.0, ts=0.0)
     return Tick(n=last.n + 1, mono=last.mono, ts=last.ts, interval_s=last.interval_s)
 
 

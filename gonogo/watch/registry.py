@@ -1,18 +1,20 @@
-"""Which detectors are there? D1 to D26 in order, and those that other packages bring.
+"""The detectors: D1 to D26 in order, and the plug-ins of other packages.
 
-A new detector is one module in `detectors/` and one row here. Another package brings one by the
-entry point `gonogo.detectors`, whose value is a subclass of `Detector`. One that cannot be had
-refuses every new order here, and harms no run that is watched or judged: it is not installed.
+A new detector is one module in `detectors/` and one row here. A plug-in is an entry point
+`gonogo.detectors` whose value is a subclass of `Detector`. One that cannot be loaded refuses every
+new order here. It harms no run that is watched or judged: it counts as not installed. A plug-in
+that raises an error ends no run. It is left out from there on, a warning reports it, and what it
+was ordered to watch was not watched, so nothing passes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import cache
 from typing import Any
 
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.outcome import CLASS_OF, SHOWN_BY_LINES, OutcomeClass, OutcomeCode, code_of
+from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode, code_of
 from gonogo.contract.outcome import Detector as Name
 from gonogo.watch.checkpoints import CheckpointOverdue
 from gonogo.watch.culprit import RankDivergence
@@ -31,7 +33,7 @@ from gonogo.watch.detectors.restart_storm import RestartStorm
 from gonogo.watch.detectors.slow import Slow
 from gonogo.watch.detectors.speed import ImplausibleSpeed, Loader
 from gonogo.watch.detectors.watcher import WatcherAway
-from gonogo.watch.packages import load_points
+from gonogo.watch.packages import failure, load_points
 from gonogo.watch.view import Run
 
 Kind = type[Detector[Any]]
@@ -85,49 +87,37 @@ PLUGINS = "gonogo.detectors"
 
 
 @cache
-def _brought() -> tuple[tuple[Kind, ...], tuple[str, ...]]:
-    """Return the detectors that installed packages bring, and what is wrong with the others.
-
-    One whose name several bring is none of theirs: which of them an order meant nobody knows.
-    """
+def _installed() -> tuple[tuple[Kind, ...], tuple[str, ...]]:
+    """Return the detectors of installed packages, and what is wrong with the others."""
     found: dict[str, Kind] = {}
     wrong: list[str] = []
-    several: set[str] = set()
+    taken = {str(row.name) for row in REGISTRY}
     for _, value, kind, failed in load_points(PLUGINS):
         if failed is not None:
             wrong.append(f"{value} {failed}")
         elif not (isinstance(kind, type) and issubclass(kind, Detector)):
             wrong.append(f"{value} is no Detector")
-        elif (untold := _untold(kind)) is not None:
-            wrong.append(f"{value}: {untold}")
-        elif kind.name in found or kind.name in {row.name for row in REGISTRY}:
-            wrong.append(f"there is a detector {kind.name!r} already")
-            several.add(kind.name)
+        elif (problem := _problem_of(kind, taken)) is not None:
+            wrong.append(f"{value}: {problem}")
+            found.pop(str(getattr(kind, "name", "")), None)  # nobody knows which one is meant
         else:
+            taken.add(kind.name)
             found[kind.name] = kind
-    only = (kind for name, kind in found.items() if name not in several)
-    return tuple(only), tuple(f"entry point {PLUGINS}: {text}" for text in wrong)
+    return tuple(found.values()), tuple(f"entry point {PLUGINS}: {text}" for text in wrong)
 
 
-def _untold(kind: Kind) -> str | None:
-    """Return what a class does not say, or says otherwise than a detector does; None if nothing.
-
-    The watch asks for it outside of the rule itself, where an error would be the watch's own.
-    """
-    name, observes = getattr(kind, "name", None), kind.observes
+def _problem_of(kind: Kind, taken: Container[str]) -> str | None:
+    """Return what is wrong with the class of a plug-in; an error there would be the watch's own."""
+    name: Any = getattr(kind, "name", None)
     if not isinstance(name, str) or not name:
         return f"its `name` is {name!r}, which is no text"
-    for what, said in (("lines", kind.lines), ("observes", observes or frozenset())):
-        if not (isinstance(said, frozenset) and all(isinstance(row, str) for row in said)):
-            return f"its `{what}` is {said!r}; expected a frozenset of texts"
-    if kind.code is not None and not (isinstance(kind.code, OutcomeCode) and _fails(kind.code)):
-        return f"its `code` is {kind.code!r}; expected an OutcomeCode of a run that failed"
+    if name in taken:
+        return f"there is a detector {name!r} already"
+    for what in ("lines", "observes"):
+        value: Any = getattr(kind, what)
+        if value is not None and not isinstance(value, frozenset):
+            return f"its `{what}` is {value!r}; expected a frozenset of texts"
     return None
-
-
-def _fails(code: OutcomeCode) -> bool:
-    """Say whether a run that ends so has failed: a halt is no success, and no person's doing."""
-    return CLASS_OF[code] not in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR)
 
 
 def plugins() -> tuple[Kind, ...]:
@@ -137,7 +127,7 @@ def plugins() -> tuple[Kind, ...]:
         Rejected: an entry point that cannot be loaded, is no detector, or takes a name that is
             taken.
     """
-    found, wrong = _brought()
+    found, wrong = _installed()
     if wrong:
         raise Rejected(wrong[0])
     return found
@@ -145,7 +135,7 @@ def plugins() -> tuple[Kind, ...]:
 
 def all_detectors() -> tuple[Kind, ...]:
     """Return every detector that can be had here: ours as D1 to D26, then other packages'."""
-    return (*REGISTRY, *_brought()[0])
+    return (*REGISTRY, *_installed()[0])
 
 
 def is_ours(name: str) -> bool:
@@ -186,7 +176,7 @@ def cause_of(halt: Finding) -> OutcomeCode:
 def cause_of_any(name: str) -> OutcomeCode:
     """Return the cause that any halt of a detector names."""
     if not is_ours(name):
-        brought = next((row.code for row in _brought()[0] if row.name == name), None)
+        brought = next((row.code for row in _installed()[0] if row.name == name), None)
         if brought is not None:
             return brought
     return code_of(name)
@@ -208,12 +198,18 @@ def missing_detectors(run: Run) -> list[Doubt]:
     return [Doubt(kind=DoubtKind.DETECTOR_MISSING, name=name[:64]) for name in names]
 
 
-def failed_text(name: str) -> str:
-    """Return how the sentence begins about another package's detector that raised an error."""
-    return f"the detector {name[:64]!r} of another package failed"
-
-
 def ordered_detectors(run: Run) -> tuple[Kind, ...]:
     """Return the detectors that watch a run: those that its order names."""
     named = run.order.detectors or BASIC
     return tuple(row for row in all_detectors() if row.name in named)
+
+
+def failure_of(name: str, error: BaseException) -> str:
+    """Return the sentence about an error of a plug-in, which watches no more from there on.
+
+    Raises:
+        BaseException: the error itself, if the detector is ours: that is a fault of the watch.
+    """
+    if is_ours(name):
+        raise error
+    return f"the detector {name[:64]!r} of another package failed: {failure(error)}"

@@ -1,8 +1,8 @@
-"""How is a fold put down and taken up again? Its whole state as JSON.
+"""Write a fold as JSON, and continue it from there.
 
-Guarantees: what `load_state` gives back goes on exactly as the state did that `dump_state` wrote,
-so a snapshot and the ticks after it come to what the whole fold comes to. A document of another
-version of the judge, of other detectors or of another run is refused.
+What `load_state` returns continues exactly as the state did that `dump_state` wrote. So a snapshot
+and the ticks after it come to what the whole fold comes to. A document of other judging sources, of
+other detectors or of another run is refused.
 """
 
 from functools import cache
@@ -17,18 +17,30 @@ from gonogo.contract.order import Order
 from gonogo.timeline.boots import LineRecord
 from gonogo.timeline.clock import ActiveClock
 from gonogo.timeline.rank import RankStream
-from gonogo.timeline.step import RankStep
+from gonogo.timeline.steps import Steps
 from gonogo.timeline.timeline import Unreadable
-from gonogo.watch.detector import Detector
-from gonogo.watch.fold import start
-from gonogo.watch.guests import failure_of
+from gonogo.watch.fold import WatchState, start
 from gonogo.watch.packages import ERRORS
 from gonogo.watch.processes import Processes
+from gonogo.watch.registry import failure_of
 from gonogo.watch.sources import made_by
 from gonogo.watch.view import Observed
-from gonogo.watch.watch_state import WatchState
 
-SAVED_V = 53
+SAVED_V = 54
+PARTS: dict[str, Any] = {
+    "clock": ActiveClock,
+    "streams": dict[int, RankStream],
+    "steps": Steps,
+    "unreadable": dict[int, Unreadable],
+    "processes": Processes,
+    "hosts": dict[int, str],
+    "observed": dict[str, Observed],
+    "started_mono": float | None,
+    "late_since_mono": float,
+    "late_n": int,
+    "ends": bool,
+}
+"""Field of a view → its type. The lines of the ranks have a form of their own."""
 
 
 @cache
@@ -48,7 +60,7 @@ def _identity(state: WatchState) -> dict[str, Any]:
         "sources": made_by().sources,
         "run": order.run,
         "attempt": order.attempt,
-        "watched": state.watched,
+        "watched": state.view.watched,
         "detectors": [str(row.name) for row in state.detectors],
     }
 
@@ -57,58 +69,31 @@ def dump_state(state: WatchState) -> dict[str, Any]:
     """Return a state as a JSON document.
 
     Raises:
-        Corrupt: the state of another package's detector cannot be put down.
+        Corrupt: the state of a plug-in cannot be written.
     """
-    view, steps = state.view, state.view.steps
+    view, own = state.view, dict[str, Any]()
+    for row in state.looking():
+        if row.State is not None:
+            try:
+                own[str(row.name)] = _dump(row.State, state.own[row.name])
+            except ERRORS as error:
+                raise Corrupt(failure_of(row.name, error)) from error
     return {
         "of": _identity(state),
-        "streams": _dump(dict[int, RankStream], view.streams),
+        **{name: _dump(kind, getattr(view, name)) for name, kind in PARTS.items()},
         "lines": {str(rank): record.dump() for rank, record in view.lines.items()},
-        "processes": _dump(Processes, view.processes),
-        "started_mono": view.started_mono,
-        "late_since_mono": view.late_since_mono,
-        "late_n": view.late_n,
-        "clock": _dump(ActiveClock, view.clock),
-        "hosts": _dump(dict[int, str], view.hosts),
-        "unreadable": _dump(dict[int, Unreadable], view.unreadable),
-        "observed": _dump(dict[str, Observed], view.observed),
-        "waiting": _dump(dict[int, dict[int, RankStep]], steps.waiting),
-        "bare": _dump(dict[int, dict[int, RankStep]], steps.bare),
-        "last_step": steps.last,
-        "late": sorted(steps.late),
-        "own": {
-            str(row.name): _dump_own(row, state.own[row.name])
-            for row in state.looking()
-            if row.State is not None
-        },
+        "own": own,
         "failed": dict(state.failed),
         "said": sorted(state.said),
         "latched": None if state.latched is None else state.latched.wire(),
-        "ends": view.ends,
     }
-
-
-def _dump_own(row: Detector[Any], own: Any) -> Any:
-    """Return a detector's own state; one of ours can always be put down."""
-    try:
-        return _dump(row.State, own)
-    except ERRORS as error:
-        raise Corrupt(failure_of(row.name, error)) from error
-
-
-def _load_own(row: Detector[Any], saved: Any) -> Any:
-    """Return a detector's own state; what a guest makes of it may be any error."""
-    try:
-        return _adapter(row.State).validate_python(saved)
-    except ERRORS as error:
-        raise Corrupt(failure_of(row.name, error)) from error
 
 
 def load_state(order: Order, document: dict[str, Any]) -> WatchState:
     """Return the state that a document holds.
 
     Raises:
-        Corrupt: it is no such document, or not one of this run, these detectors and this version.
+        Corrupt: it is no such document, or not one of this run, these detectors and these sources.
     """
     state = start(order)
     try:
@@ -121,26 +106,18 @@ def load_state(order: Order, document: dict[str, Any]) -> WatchState:
 
 
 def _fill(state: WatchState, document: dict[str, Any]) -> None:
-    view = state.view
-    view.streams = _adapter(dict[int, RankStream]).validate_python(document["streams"])
-    view.lines = {int(rank): LineRecord.load(row) for rank, row in document["lines"].items()}
-    view.processes = _adapter(Processes).validate_python(document["processes"])
-    view.started_mono = document["started_mono"]
-    view.late_since_mono, view.late_n = document["late_since_mono"], document["late_n"]
-    view.clock = _adapter(ActiveClock).validate_python(document["clock"])
-    view.hosts = _adapter(dict[int, str]).validate_python(document["hosts"])
-    view.unreadable = _adapter(dict[int, Unreadable]).validate_python(document["unreadable"])
-    view.observed = _adapter(dict[str, Observed]).validate_python(document["observed"])
-    waiting = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["waiting"])
-    view.steps.waiting, view.steps.last = waiting, document["last_step"]
-    bare = _adapter(dict[int, dict[int, RankStep]]).validate_python(document["bare"])
-    view.steps.bare = bare
-    view.steps.late = set(document["late"])
+    for name, kind in PARTS.items():
+        setattr(state.view, name, _adapter(kind).validate_python(document[name]))
+    lines = document["lines"].items()
+    state.view.lines = {int(rank): LineRecord.load(row) for rank, row in lines}
     state.leave_out(document["failed"])
     for row in state.looking():
         if row.State is not None:
-            state.own[row.name] = _load_own(row, document["own"][str(row.name)])
+            saved = document["own"][str(row.name)]
+            try:
+                state.own[row.name] = _adapter(row.State).validate_python(saved)
+            except ERRORS as error:
+                raise Corrupt(failure_of(row.name, error)) from error
     state.said = set(document["said"])
     latched = document["latched"]
     state.latched = None if latched is None else Finding.model_validate(latched)
-    view.ends = bool(document["ends"])

@@ -5,6 +5,7 @@ watcher's tick. Findings are made here, so that every key carries run and attemp
 threshold says where it came from.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -29,16 +30,14 @@ class Run:
 
     order: Order
     from_profile: frozenset[str] = frozenset()
+    watch: Watch = field(init=False)
+    """Settings of all detectors."""
     patience: Mapping[Place, Patience] = field(init=False)
     """How long a rank may stay in each place."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "watch", self.order.watch)
         object.__setattr__(self, "patience", self.order.limits_of_places())
-
-    @property
-    def watch(self) -> Watch:
-        """Settings of all detectors."""
-        return self.order.watch
 
     def source(self, path: str) -> Source:
         """Return where the setting at a dotted path came from."""
@@ -109,24 +108,40 @@ class View(Timeline):
     late_n: int = -2
     """Number of the last of them."""
 
-    def note(self, tick: Tick) -> None:
-        """Take note of a late tick; one that is not need not be recorded, and changes nothing."""
+    def note(self, tick: Tick) -> bool:
+        """Count a late tick, and return whether it is too late to tell what missed a deadline."""
         if not is_late(tick):
-            return
+            return False
         if tick.n != self.late_n + 1:
             self.late_since_mono = tick.mono
         self.late_n = tick.n
+        return self.is_late(tick)
 
     def is_late(self, tick: Tick) -> bool:
         """Whether a tick is too late to tell what missed a deadline.
 
-        A watcher that never comes in time, on a host that is too busy, would halt nothing for ever:
-        after half an hour of that its lateness is its way.
+        A watcher on a host that is too busy may never come in time. After half an hour of late
+        ticks its lateness is usual, and deadlines count again.
         """
         if not is_late(tick):
             return False
-        by_its_way = tick.n == self.late_n and tick.mono - self.late_since_mono > LATE_WAY_S
-        return tick.late_s > SLEPT_S or not by_its_way
+        is_usual = tick.n == self.late_n and tick.mono - self.late_since_mono > LATE_WAY_S
+        return tick.late_s > SLEPT_S or not is_usual
+
+    def standing_s(self, mono: float) -> float:
+        """Return the seconds since the slowest rank ended a step.
+
+        Infinite unless every rank is in the middle of its training, and no process is dead.
+        """
+        streams, processes = self.streams, self.processes
+        died = any(row.state is ProcessState.DEAD for row in processes.ranks.values())
+        if died or len(streams) < self.run.order.world_size:
+            return math.inf
+        if processes.agent.state is ProcessState.DEAD:
+            return math.inf
+        if any(stream.done or not stream.completed_steps for stream in streams.values()):
+            return math.inf
+        return mono - min(stream.advanced_mono for stream in streams.values())
 
     def name_of(self, node: int) -> str:
         """Return what to call a node: by its number, and by its host's name."""
@@ -189,7 +204,9 @@ class View(Timeline):
         The ranks, or the disk that takes their lines, stood still. Returns the tick with active
         time.
         """
-        silent_s = self.all_silent_s(tick.mono)
+        heard_mono = max((stream.heard_mono for stream in self.streams.values()), default=math.inf)
+        least_s = self.run.watch.alive_lost.suspect_s
+        silent_s = self.all_silent_s(tick.mono) if tick.mono - heard_mono > least_s else 0.0
         if not silent_s:
             return tick
         advanced_mono = max(stream.advanced_mono for stream in self.active())

@@ -62,7 +62,7 @@ def watch_of(order: Order) -> WatchRecord:
     start = WatchStart(run=order.run, attempt=order.attempt, order_sha256=SEAL.sha256)
     return WatchRecord(
         ticks=9,
-        starts=(start,),
+        starts=[start],
         chained=True,
         digest="7" * 64,
         longest_gap_s=1.0,

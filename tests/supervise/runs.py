@@ -158,7 +158,7 @@ class SupervisedRun:
         folded = {finding.key: finding for finding in again.findings}
         assert live == list(folded.values())
         assert again.watch is not None
-        assert again.watch.problems == ()
+        assert again.watch.problems == []
         assert again.watch.chained
         assert again.watch.reaches
         assert "exit.json" in json.loads(load_all_lines(self.dir.watch)[-1])["files"], "cut unseen"

@@ -19,11 +19,10 @@ from gonogo.watch import (
     load_state,
     look,
     near,
-    snapshot,
     start,
 )
 from gonogo.watch.registry import REGISTRY, detector_names
-from tests.watch.streams import DEMO, EPOCH, T0, Said, Watched, World, every, order_of, watch
+from tests.watch.streams import DEMO, EPOCH, T0, Said, World, every, order_of, watch
 
 BUILT = {
     "process_death", "no_first_heartbeat", "alive_lost", "stall", "section_deadline",
@@ -158,7 +157,7 @@ def before_fault(seed: int, step: int) -> World:
 
 def snapshot_m(world: World) -> float | None:
     """The run's median step, as the watch sees it."""
-    return snapshot(watch(world, stop_at_halt=False).state).median_step_s
+    return watch(world, stop_at_halt=False).state.view.median_step_s()
 
 
 def noisy(world: World, seed: int) -> World:
@@ -231,7 +230,7 @@ def test_a_watcher_that_was_stopped_for_five_minutes_halts_nothing_on_waking() -
 
     found = watch(world, ticking=ticking)
     assert found.findings == []
-    assert snapshot(found.state).step == 800
+    assert {row.completed for row in found.state.streams.values()} == {800}
 
 
 def test_the_first_halt_latches_and_later_ones_are_still_told() -> None:
@@ -281,23 +280,6 @@ def test_every_detector_of_issue_a_has_one_row_and_says_whether_it_is_armed() ->
         "no_first_heartbeat",
         "first_loss",
     }
-
-
-def test_the_snapshot_tells_who_moves() -> None:
-    def moving(found: Watched, now: float | None = None) -> bool:
-        return snapshot(found.state, now).moving
-
-    world = World(order_of()).boot().steps(10)
-    seen = watch(world)
-    assert moving(seen)
-    assert not moving(seen, world.mono + 60.0)
-    assert not moving(watch(faulty("hang")))
-    assert moving(watch(faulty("slow")))
-    picture = snapshot(seen.state)
-    assert picture.step == 10
-    assert picture.median_step_s == pytest.approx(0.51)
-    assert picture.toks_per_s == pytest.approx(2048 / 0.51)
-    assert picture.ranks[1].loss == pytest.approx(5.4)
 
 
 @pytest.mark.parametrize(("late_s", "halts"), [(1.0, 1), (20.0, 0)])

@@ -13,7 +13,7 @@ CLOCKS_DIFFER_RATIO = 0.2
 CLOCKS_DIFFER_S = 5.0
 """Receipts lag by a tick or two: shorter differences mean nothing."""
 FOUND_FIRST_S = 60.0
-"""A watcher begins beside the ranks; a slow disk delays it by no more than this."""
+"""A program that is only read starts before its watcher, by no more than this."""
 
 
 def find_clock_differences(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
@@ -26,14 +26,10 @@ def find_clock_differences(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
         if watch is None or rank not in watch.heard:
             continue
         own_s = added(boot.ended_mono - boot.began_mono for boot in steps.boots)
-        heard_s = watch.heard[rank][1] - watch.heard[rank][0]
-        late_s = watch.heard_late_s.get(rank, 0.0)
-        if len(steps.boots) > 1 and own_s < heard_s:
-            heard_s, late_s = max(own_s, watch.heard_alone_s.get(rank, own_s)), 0.0
-        least_s = heard_s - late_s
-        unheard_s = _unheard_seconds(steps, watch.found_mono.get(rank, 0.0))
-        more_s, less_s = least_s - own_s, own_s - unheard_s - heard_s
-        if _differs(more_s, own_s, least_s) or _differs(less_s, own_s, heard_s):
+        heard = watch.heard[rank]
+        heard_s = heard.last_mono - heard.first_mono
+        more_s, less_s = heard.least_s - own_s, own_s - _unheard_seconds(steps) - heard_s
+        if _differs(more_s, own_s, heard.least_s) or _differs(less_s, own_s, heard_s):
             yield Doubt(
                 kind=DoubtKind.CLOCKS_DIFFER,
                 rank=rank,
@@ -46,22 +42,15 @@ def _differs(apart_s: float, own_s: float, heard_s: float) -> bool:
     return apart_s > max(CLOCKS_DIFFER_S, CLOCKS_DIFFER_RATIO * max(own_s, heard_s))
 
 
-def _unheard_seconds(steps: RankSteps, found_mono: float) -> float:
+def _unheard_seconds(steps: RankSteps) -> float:
     """Return how long the rank's first process may have run before anybody observed it.
 
-    That is until its first step. A program that is only read waits for no watcher: there it is up
-    to the last line that the first tick found.
-
-    Args:
-        steps: of the rank.
-        found_mono: its own clock on the last line that the first tick found; 0 for none.
+    That is until its first step. A program that is only read waits for no watcher.
     """
     first = next(iter(steps.boots), None)
     if first is None:
         return 0.0
     stepped = first.stepped_mono <= first.ended_mono
     start_s = first.stepped_mono - first.began_mono if stepped else 0.0
-    if any(seq != NEVER for seq in steps.steps.end_seq):
-        return start_s
-    found_s = min(found_mono, first.ended_mono) - first.began_mono
-    return max(start_s, min(found_s, FOUND_FIRST_S))
+    ends_steps = any(seq != NEVER for seq in steps.steps.end_seq)
+    return start_s if ends_steps else max(start_s, FOUND_FIRST_S)

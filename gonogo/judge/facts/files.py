@@ -30,7 +30,7 @@ from gonogo.rundir import (
     open_file,
     parse_record,
 )
-from gonogo.watch.ticks import TOLD_BYTES
+from gonogo.watch.watch_record import TOLD_BYTES
 
 _M = TypeVar("_M", bound=BaseModel)
 

@@ -39,7 +39,8 @@ from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir, check_whole, iter_lines, preflight_name
 from gonogo.timeline.lines import Arrival
 from gonogo.watch import has_arrived, refold, watch_on
-from gonogo.watch.recorded import BootRecord, WatchRecord, boots_of
+from gonogo.watch.recorded import BootRecord, boots_of
+from gonogo.watch.watch_record import WatchRecord
 
 MARKS = (".HALT", ".kill")
 """Files by which somebody asked the run to end."""
@@ -150,7 +151,7 @@ def _load_run(path: Path, now: float | None, order: Order | None) -> RunRecord:
         record, folded = _fold_run(run_dir, ranks, order, small, now)
         compared = compare_findings(run_dir, folded, unreadable)
     check_findings_seal(run_dir, exit_record, compared.lines, unreadable)
-    told = record.watch.devices if record.watch is not None else b""
+    told = bytes(record.watch.devices) if record.watch is not None else b""
     read = record.watch.read if record.watch is not None else None
     watched = record.watch.files if record.watch is not None else {}
     others = range(1, order.nodes) if order is not None else ()
@@ -232,26 +233,21 @@ def _fold_run(
     now: float | None,
 ) -> tuple[RunRecord, list[Finding]]:
     """Return what one pass over ticks and lines comes to, and its findings."""
-    sinks: list[_Steps] = []
-
-    def make_sink() -> _Steps:
-        sinks.append(_Steps(ranks))
-        return sinks[-1]
-
+    sink = _Steps(ranks)
     open_end = None if small.exit is not None else now
     folded = refold(
-        run_dir.path, order=order, now=open_end, make_sink=make_sink, read_exit=lambda: small.exit
+        run_dir.path, order=order, now=open_end, sink=sink, read_exit=lambda: small.exit
     )
     state, findings = folded.state, list(folded.findings)
     if open_end is not None and folded.watch is not None and not has_arrived(state):
         findings += watch_on(state, now=open_end)
-    steps = sinks[-1].ranks if sinks else _Steps(ranks).ranks
+    steps = sink.ranks
     named = folded.watch.boots if folded.watch is not None else {}
     for rank, row in steps.items():
         row.order_by(named.get(rank, ()))
     share_apart(steps)
     if folded.watch is not None:
-        lay_over(steps, folded.watch.devices_said, order)
+        lay_over(steps, folded.watch.device_rows, order)
     record = RunRecord(
         order=order,
         ranks=steps,
@@ -259,7 +255,7 @@ def _fold_run(
         conflicts={rank: row.conflicts for rank, row in state.view.lines.items()},
         exit=small.exit,
         rank_exits=small.rank_exits,
-        probed=_probed(folded.watch),
+        probed=folded.watch.probes if folded.watch is not None else {},
         preflight=small.preflight,
         model=small.model,
         watch=folded.watch,
@@ -267,11 +263,6 @@ def _fold_run(
         not_observed=tuple(folded.not_observed),
     )
     return record, findings
-
-
-def _probed(watch: WatchRecord | None) -> dict[int, ProcessExit]:
-    found = watch.probes.items() if watch is not None else ()
-    return {int(rank): ProcessExit(**row) for rank, row in found}
 
 
 def build_run_record(
@@ -303,7 +294,7 @@ def build_run_record(
     record = _of_lines(order, read, small)
     share_apart(record.ranks)
     if watch is not None:
-        lay_over(record.ranks, watch.devices_said, order)
+        lay_over(record.ranks, watch.device_rows, order)
     return replace(record, findings=by_time(findings), watch=watch)
 
 

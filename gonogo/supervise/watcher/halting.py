@@ -45,8 +45,8 @@ from gonogo.supervise.watcher.response import (
     patience_s,
 )
 from gonogo.supervise.weather import Reserve
+from gonogo.timeline.rank import RankStream
 from gonogo.trainer.line_file import READ
-from gonogo.watch import RankSnapshot
 
 EVIDENCE_WAIT_S = 1.0
 SECOND_ROUND_S = 5.0
@@ -190,7 +190,7 @@ class Halting:
             grace_s = self._order.halt.grace_s
             self._request(answer_lost_node(node, proof, grace_s=grace_s, now=time.time()))
 
-    def hurry(self, ranks: Mapping[int, RankSnapshot], now: float) -> None:
+    def hurry(self, ranks: Mapping[int, RankStream], now: float) -> None:
         """End ranks that were asked to leave and stand, whoever asked, and however long they have.
 
         Args:

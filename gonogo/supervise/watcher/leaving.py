@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
-from gonogo.watch import RankSnapshot
+from gonogo.timeline.rank import RankStream
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Leaving:
     idle_since: float | None = None
     """Monotonic seconds since which no rank has evaluated or saved, at the earliest the asking."""
 
-    def stand(self, ranks: Mapping[int, RankSnapshot], now: float, leaving_s: float) -> bool:
+    def stand(self, ranks: Mapping[int, RankStream], now: float, leaving_s: float) -> bool:
         """Say whether no rank has moved for as long as moving ranks take to leave.
 
         One that evaluates or writes a checkpoint says nothing before its end, and it need not say
@@ -39,7 +39,7 @@ class Leaving:
             self.place, self.since = place, now
         return now - self.since >= leaving_s
 
-    def is_over(self, ranks: Mapping[int, RankSnapshot], now: float, moving_s: float) -> bool:
+    def is_over(self, ranks: Mapping[int, RankStream], now: float, moving_s: float) -> bool:
         """Say whether no rank has evaluated or saved for as long as moving ranks take to leave.
 
         A run that is halted in the middle of an evaluation leaves after it, with its checkpoint.
@@ -54,16 +54,16 @@ class Leaving:
         return now - self.idle_since >= moving_s
 
 
-def _says_it_is_busy(row: RankSnapshot) -> bool:
+def _says_it_is_busy(row: RankStream) -> bool:
     """Whether a rank evaluates, saves, or has seen that it is to leave, and may be saving."""
     return not row.done and (row.halt_seen or row.section in NON_TRAINING_SECTIONS)
 
 
-def _may_be_busy(row: RankSnapshot) -> bool:
+def _may_be_busy(row: RankStream) -> bool:
     """Whether a rank that says nothing new may be at work for minutes."""
     return _says_it_is_busy(row) or (not row.done and row.section is None)
 
 
-def _place(row: RankSnapshot) -> tuple[object, ...]:
+def _place(row: RankStream) -> tuple[object, ...]:
     """Return what changes when a rank moves: not what its heartbeat thread says of a rank."""
     return (row.step, row.completed, row.section, row.section_seq, row.halt_seen, row.done)

@@ -14,7 +14,7 @@ from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.metrics_file import METRICS_NAME, save_metrics
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.shipping import Shipping
-from gonogo.watch import WatchState, armed, near, snapshot
+from gonogo.watch import WatchState, armed, near
 
 METRICS_EVERY_S = 1.0
 SUSPECT_S = 10.0
@@ -69,14 +69,13 @@ class Telling:
         found: Iterable[Finding],
         distances: Mapping[str, Near],
     ) -> dict[str, Any]:
-        view = snapshot(state)
         counts = Counter(f"{finding.detector}/{finding.severity.value}" for finding in found)
         return {
             "tick": ts,
             "backlog": self._shipping.backlog_lines,
             "ranks": {
-                str(row.rank): {"step": row.step, "last": row.heard_ts, "loss": row.loss}
-                for row in view.ranks.values()
+                str(rank): {"step": row.step, "last": row.heard_ts, "loss": row.loss}
+                for rank, row in sorted(state.streams.items())
             },
             "armed": {str(detector): on for detector, on in armed(state).items()},
             "near": {

@@ -40,7 +40,7 @@ from gonogo.supervise.watcher.signs import Signs
 from gonogo.supervise.watcher.standing_in import StandIn
 from gonogo.supervise.watcher.telling import Telling
 from gonogo.supervise.weather import Weather
-from gonogo.watch import fold, identity_ok, snapshot
+from gonogo.watch import fold, identity_ok
 from gonogo.watch.detectors.process_death import settles_s
 
 OWED_S = LAST_WORDS_S / 2
@@ -209,11 +209,11 @@ class Watcher:
         for node, proof in self._looking.processes.lost().items():
             self._halting.lose(node, proof)
         if self._halting.asked():
-            self._halting.hurry(snapshot(self._state).ranks, now)
+            self._halting.hurry(self._state.streams, now)
         self._halting.advance(now)
 
     def _step_of(self, rank: int) -> int:
-        row = snapshot(self._state).ranks.get(rank)
+        row = self._state.streams.get(rank)
         return row.step if row is not None else 0
 
 

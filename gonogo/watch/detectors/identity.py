@@ -14,7 +14,7 @@ from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import Identity, Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
-from gonogo.watch.detector import Detector, Seen
+from gonogo.watch.detector import RANKS, Detector, Seen
 from gonogo.watch.view import Beat, Run, View, found
 
 FIELDS = tuple(sorted(Identity.model_fields, key=lambda name: name == "config_digest"))
@@ -189,6 +189,7 @@ class IdentityEqual(Detector[Identities]):
     State = Identities
     lines = frozenset({Msg.BOOT})
     ticks = True
+    observes = frozenset({RANKS})
 
     def observe_line(self, own: Identities, beat: Beat, view: View) -> Seen[Identities]:
         """Observe a boot line; ranks boot in any order, and may tell their models later."""

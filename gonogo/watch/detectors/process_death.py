@@ -22,7 +22,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
-from gonogo.watch.detector import Detector, Seen
+from gonogo.watch.detector import WHILE_ALL_TRAIN, Detector, Seen
 from gonogo.watch.processes import Process
 from gonogo.watch.view import View, found
 
@@ -252,6 +252,7 @@ class ProcessDeath(Detector[None]):
     ends as that did; who says itself that a peer was gone is a victim. 3: while the disk refuses
     what a rank writes nobody has ended early."""
     ticks = True
+    quiet_s = WHILE_ALL_TRAIN
     probes = True
 
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:

@@ -18,7 +18,7 @@ from gonogo.judge.facts.files import (
     watch_seal_holds,
 )
 from gonogo.rundir import RunDir
-from gonogo.watch.ticks import TOLD_BYTES
+from gonogo.watch.watch_record import TOLD_BYTES
 from tests.judge.runs import exit_record
 
 TICKS = b"one\ntwo\n"

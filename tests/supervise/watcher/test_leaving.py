@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,19 @@ from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.watcher.halting import Halting
 from gonogo.supervise.watcher.leaving import Leaving
 from gonogo.supervise.watcher.pace import Pace
+from gonogo.timeline.rank import RankStream
 from gonogo.trainer.line_file import READ
-from gonogo.watch import RankSnapshot
 from tests.supervise.runs import build_test_order
 
 
-def standing(rank: int = 0, **said: Any) -> RankSnapshot:
+def standing(rank: int = 0, **said: Any) -> RankStream:
     """A rank in the backward pass of step 12."""
-    unknown: dict[str, Any] = {row.name: None for row in fields(RankSnapshot)}
-    at = {"step": 12, "completed": 11, "section": "backward", "section_seq": 40}
-    return RankSnapshot(**{**unknown, **at, "rank": rank, "done": False, **said})
+    at: dict[str, Any] = {"step": 12, "completed": 11, "section": "backward", "section_seq": 40}
+    return RankStream(**{**at, "rank": rank, **said})
 
 
 RANKS = {0: standing(), 1: standing(1)}
-LINE = {0: replace(RANKS[0], lines=99, msg="alive", heard_mono=70.0), 1: RANKS[1]}
+LINE = {0: replace(RANKS[0], msg="alive", heard_mono=70.0), 1: RANKS[1]}
 """What a heartbeat thread goes on saying of a rank that hangs."""
 
 

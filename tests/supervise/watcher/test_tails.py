@@ -8,7 +8,7 @@ from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import Tick
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.tails import Tails
-from gonogo.watch.brought import ByBytes
+from gonogo.watch.recorded import BroughtLines
 
 LONG = b"x" * (MAX_LINE_BYTES + 1)
 WRITTEN = {
@@ -38,5 +38,5 @@ def test_each_look_brings_afterwards_the_lines_that_it_brought(
         upto = {str(rank): tails.offsets[rank] for rank in found}
         ticks.append(Tick(n=len(ticks), mono=float(len(ticks)), ts=0.0, upto=upto))
         brought.append(found.get(0, []))
-    recorded = ByBytes(run_dir)
+    recorded = BroughtLines(run_dir)
     assert [recorded.lines_of(tick).get(0, []) for tick in ticks] == brought

@@ -12,7 +12,6 @@ from gonogo.contract.tick import Tick
 from gonogo.timeline.boots import LineRecord
 from gonogo.timeline.lines import Arrival, BootLines
 from gonogo.timeline.timeline import Unreadable
-from gonogo.watch import snapshot
 from gonogo.watch.detectors.hygiene import Hygiene, Skew, Skews
 from gonogo.watch.view import Beat, Run, View
 from tests.watch.standing import NOW, look, standing
@@ -33,7 +32,7 @@ def test_lost_lines_are_told_once_they_cannot_be_late_any_more() -> None:
     found = watch(world)
     assert told(found) == {"lost": 3.0}
     assert found.halts == []
-    assert snapshot(found.state).ranks[1].gaps == 3
+    assert found.state.view.lines[1].now.gaps() == 3
 
 
 def test_a_hole_near_the_end_is_told_when_the_rank_is_done() -> None:
@@ -50,7 +49,7 @@ def test_a_line_that_comes_late_leaves_no_hole() -> None:
     world.ranks[0].lines.insert(30, Said(world.ranks[0].lines[30].mono, late.raw))
     found = watch(world)
     assert found.findings == []
-    assert snapshot(found.state).ranks[0].gaps == 0
+    assert found.state.view.lines[0].now.gaps() == 0
 
 
 def test_duplicates_are_dropped_and_counted() -> None:
@@ -59,8 +58,8 @@ def test_duplicates_are_dropped_and_counted() -> None:
     lines[:] = [line for line in lines for _ in (0, 1)]
     found = watch(world)
     assert found.findings == []
-    assert snapshot(found.state).ranks[0].duplicates == len(lines) // 2
-    assert snapshot(found.state).ranks[0].step == 40
+    assert found.state.view.lines[0].duplicates == len(lines) // 2
+    assert found.state.streams[0].step == 40
 
 
 def test_lines_of_an_earlier_boot_are_refused() -> None:
@@ -82,9 +81,9 @@ def test_a_boot_that_was_replaced_stays_out() -> None:
     first.lines += [Said(first.mono, raw) for raw in old]
     first.lines.append(Said(first.mono, old[-1].replace(b'"seq": ', b'"seq": 99')))
     found = watch(world)
-    assert snapshot(found.state).ranks[0].boot == "second"
-    assert snapshot(found.state).ranks[0].duplicates == len(old)
-    assert snapshot(found.state).ranks[0].stale == 1
+    assert found.state.streams[0].boot == "second"
+    assert found.state.view.lines[0].duplicates == len(old)
+    assert found.state.view.lines[0].stale == 1
     assert found.halts == []
 
 
@@ -108,7 +107,7 @@ def test_what_is_no_heartbeat_is_counted_and_ends_nothing(raw: bytes) -> None:
     found = watch(world)
     assert told(found) == {"unreadable": 1.0}
     assert found.halts == []
-    assert snapshot(found.state).ranks[0].unreadable == 1
+    assert found.state.view.unreadable[0].count == 1
 
 
 def test_another_ranks_line_is_unreadable_here() -> None:
@@ -123,7 +122,7 @@ def test_an_unreadable_line_is_no_first_heartbeat() -> None:
     world = World(order_of())
     world.ranks[0].lines.append(Said(world.mono, b"hello"))
     found = watch(world)
-    assert snapshot(found.state).ranks == {}
+    assert found.state.streams == {}
     assert told(found) == {"unreadable": 1.0}
 
 

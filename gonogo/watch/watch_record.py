@@ -1,0 +1,205 @@
+"""What do the recorded ticks of a run show? One chain, checked tick by tick.
+
+A watch is whole if its ticks are one chain without a gap and every line is one that a tick had
+read. Each shortcoming is a doubt in `problems`. The first tick of each watcher names the run and
+its order. What was sealed stays as it was. Ticks behind those that exit.json seals may show the
+end, but they change nothing that was recorded before.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+
+from gonogo.contract.device import devices_in
+from gonogo.contract.doubt import Doubt, DoubtKind
+from gonogo.contract.facts import ProcessExit
+from gonogo.contract.tick import (
+    FileSeal,
+    NodeProbe,
+    NodeState,
+    ProcessState,
+    RankProbe,
+    Tick,
+    WatchStart,
+)
+from gonogo.watch.device_rows import DeviceRows
+
+HOLE_S = 15.0
+AWAY_S = 300.0
+"""How long a watcher may say that it was away (its host slept, or it was restarted)."""
+MOST_PROBLEMS = 20
+TOLD_BYTES = 16
+"""Of each device sample's digest that are kept."""
+_WRITTEN_AGAIN = re.compile(r"exit_rank\d+\.json")
+"""A rank that restarts in place writes this again, until the run ends."""
+
+
+def tick_digest(tick: Tick) -> str:
+    """Return the digest of a recorded tick, which the next one names.
+
+    SHA-256 of the tick as compact JSON with sorted keys, defaults left out and floats as Python
+    writes them. This takes a tenth of the time of RFC 8785, and ticks are many.
+    """
+    document = tick.model_dump(mode="json", exclude_defaults=True)
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass(slots=True)
+class Heard:
+    """When ticks brought lines of a rank, on the watcher's clock."""
+
+    first_mono: float
+    last_mono: float
+    least_s: float = 0.0
+    """Seconds in which its processes were surely heard, without the time between two of them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WatchRecord:
+    """What watch.jsonl shows."""
+
+    ticks: int = 0
+    unreadable: int = 0
+    """Lines of watch.jsonl that are no tick."""
+    starts: list[WatchStart] = field(default_factory=list)
+    chained: bool = True
+    """Whether every tick names the digest of the one before."""
+    digest: str = hashlib.sha256(b"").hexdigest()
+    """Digest of the last tick, and through the chain of all ticks."""
+    longest_gap_s: float = 0.0
+    """Between recorded ticks, by the watcher's clock, without the time that it was away."""
+    agrees: bool = True
+    """Whether the digests of lines in every tick are those of the files."""
+    reaches: bool = True
+    """Whether the ticks reach the last line of every rank and boot."""
+    files: dict[str, FileSeal] = field(default_factory=dict)
+    """Files as the watcher saw them complete."""
+    probes: dict[int, ProcessExit] = field(default_factory=dict)
+    """Rank → how a tick saw it end."""
+    looked: set[int] = field(default_factory=set)
+    """Ranks whose process state was known to a tick."""
+    agent: ProcessExit | None = None
+    """How a tick saw torchrun end."""
+    silent_s: dict[int, float] = field(default_factory=dict)
+    """Node → seconds in which nothing came from it."""
+    heard: dict[int, Heard] = field(default_factory=dict)
+    """Rank → when ticks brought lines of it."""
+    boots: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Rank → its boots in the order in which the ticks name them."""
+    problems: list[Doubt] = field(default_factory=list)
+    device_rows: DeviceRows = field(default_factory=DeviceRows)
+    devices: bytearray = field(default_factory=bytearray)
+    """Digests of the device samples that ticks carry, `TOLD_BYTES` of each."""
+    device_errors: dict[tuple[int, str], int] = field(default_factory=dict)
+    """Rank and its device → uncorrectable memory errors in the first sample that counts them."""
+    read: FileSeal | None = None
+    """The bytes of watch.jsonl that were folded; None if no file was read."""
+    last: Tick | None = None
+    _silent_since: dict[int, float] = field(default_factory=dict)
+    """Node → clock of the tick that called it silent, while it is."""
+
+    def add_problem(self, kind: DoubtKind, **fields: object) -> None:
+        """Keep a shortcoming; of more than `MOST_PROBLEMS` the first ones."""
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(Doubt.model_validate({"kind": kind, **fields}))
+
+    def _broken(self, what: str, number: int, rank: int | None = None) -> None:
+        self.add_problem(DoubtKind.WATCH_BROKEN, rank=rank, name=what, found=number)
+
+    def miss(self, number: int) -> None:
+        """Count a line that is no tick."""
+        self.unreadable += 1
+        self.chained = False
+        self._broken("it is no tick", number)
+
+    def take(self, tick: Tick, number: int, *, beyond: bool) -> None:
+        """Check a tick against the one before it, and keep what it records.
+
+        Args:
+            tick: the next one.
+            number: its line.
+            beyond: whether it follows those that exit.json seals.
+        """
+        if tick.prev != (self.digest if self.last is not None else None):
+            self.chained = False
+            self._broken("it does not follow from the one before it", number)
+        if self.last is not None:
+            self._take_time(self.last, tick, number)
+        if tick.start is not None:
+            self.starts.append(tick.start)
+        self._take_seals(tick, number, beyond=beyond)
+        self._take_devices(tick, number)
+        for probe in tick.ranks:
+            self._take_probe(probe, number, beyond=beyond)
+        for node in tick.nodes:
+            self._take_node(node, tick.mono)
+        agent = tick.agent
+        if agent is not None and (agent.code is not None or agent.signal is not None):
+            self.agent = ProcessExit(code=agent.code, signal=agent.signal)
+        self.ticks += 1
+        self.digest, self.last = tick_digest(tick), tick
+
+    def _take_time(self, last: Tick, tick: Tick, number: int) -> None:
+        """Check the time between two ticks."""
+        passed_s = tick.mono - last.mono
+        gap_s = passed_s - tick.late_s
+        self.longest_gap_s = max(self.longest_gap_s, gap_s)
+        if passed_s > AWAY_S or gap_s > HOLE_S:
+            absent_s = round(passed_s if passed_s > AWAY_S else gap_s)
+            self.add_problem(DoubtKind.WATCH_GAP, name=str(number), found=absent_s)
+        if passed_s < 0.0:
+            self.chained = False
+            self._broken("its clock runs backwards", number)
+
+    def _take_seals(self, tick: Tick, number: int, *, beyond: bool) -> None:
+        """Keep the seals of a tick; another seal of a file that is written once is a problem."""
+        ended = "exit.json" in self.files
+        for name, seal in tick.files.items():
+            again = (name == "model.json" and not beyond) or (
+                _WRITTEN_AGAIN.fullmatch(name) is not None and not ended
+            )
+            if not again and self.files.get(name, seal) != seal:
+                self._broken(f"it seals {name} again, with other bytes", number)
+            self.files[name] = seal
+
+    def _take_devices(self, tick: Tick, number: int) -> None:
+        """Keep the device samples of a tick; none may be from long before the last tick."""
+        samples, last = devices_in(tick), self.last
+        if last is not None and any(row.mono < last.mono - HOLE_S for row in samples):
+            self._broken("its device samples are older than the tick before it", number)
+        self.device_rows.take(samples)
+        for sample in samples:
+            self.devices += sample.digest()[:TOLD_BYTES]
+            if sample.rank is not None and sample.ecc_uncorrected is not None:
+                self.device_errors.setdefault((sample.rank, sample.uuid), sample.ecc_uncorrected)
+
+    def _take_probe(self, probe: RankProbe, number: int, *, beyond: bool) -> None:
+        """Keep how a rank was seen to end; after the end of the run this changes no more."""
+        if probe.state is not ProcessState.UNKNOWN:
+            self.looked.add(probe.rank)
+        if probe.code is None and probe.signal is None:
+            return
+        end = ProcessExit(code=probe.code, signal=probe.signal)
+        if beyond and self.probes.get(probe.rank, end) != end:
+            self._broken("it gives the rank another exit", number, rank=probe.rank)
+        self.probes[probe.rank] = end
+
+    def _take_node(self, probe: NodeProbe, mono: float) -> None:
+        """Keep for how long nothing came from a node, whose processes nobody observed then."""
+        if probe.state is NodeState.SILENT:
+            self._silent_since.setdefault(probe.node, mono)
+            return
+        since = self._silent_since.pop(probe.node, None)
+        if since is not None:
+            self.silent_s[probe.node] = self.silent_s.get(probe.node, 0.0) + mono - since
+
+    def close(self, read: FileSeal) -> None:
+        """End the record: a node that is silent now was so up to the last tick."""
+        self.read, self.longest_gap_s = read, round(self.longest_gap_s, 3)
+        if self.last is None:
+            self.add_problem(DoubtKind.WATCH_BROKEN, name="the file holds no tick")
+            return
+        for node in list(self._silent_since):
+            self._take_node(NodeProbe(node=node, state=NodeState.HEARD), self.last.mono)
