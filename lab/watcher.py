@@ -7,13 +7,15 @@ passed, and no deadline is shorter than seconds: of such ticks every second one 
 
 import math
 import random
-from collections.abc import Sequence
+import struct
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
+from gonogo.timeline.lines import Line
 from gonogo.watch.fold import fold_beats, start
 from lab.around import NODE_SILENT_S, Cut, cut_at
 from lab.noise import Noise
@@ -160,7 +162,7 @@ class Watcher:
         self._folded = now
         fields = {"n": self._n, "mono": now, "ts": self._wall.at(now), "late_s": late_s, **probes}
         tick = like(self._proto, fields)
-        self._state, found = fold_beats(self._state, tick, beats)
+        self._state, found = fold_beats(self._state, tick, _as_lines(beats))
         if found:
             self.findings += found
             self.found_mono += [now] * len(found)
@@ -271,3 +273,12 @@ def _read_at(cut: Cut, at: float, row: RankProbe) -> float:
     """
     late = cut.unknown(row.rank, at) or (row.code is not None and cut.off(row.rank, at))
     return cut.until if late else at
+
+
+def _as_lines(beats: Mapping[int, list[Heartbeat]]) -> dict[int, list[Line]]:
+    """Return the lines with what stands for their digest: two of one moment are the same line."""
+    pack = struct.Struct("dd").pack
+    return {
+        rank: [Line(beat, pack(beat.ts, beat.mono)) for beat in rows]
+        for rank, rows in beats.items()
+    }

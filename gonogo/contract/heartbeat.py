@@ -7,12 +7,10 @@ cannot be read at all is `Corrupt`, which the reader counts.
 import json
 from collections.abc import Callable
 from enum import StrEnum
-from json.encoder import encode_basestring
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from gonogo.contract.canonical import canonical_bytes, canonical_number, wire_value
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.wire import Number, Recorded
 
@@ -145,63 +143,6 @@ class Heartbeat(Identity):
     def identity(self) -> Identity:
         """Return the identity that a boot line reports."""
         return Identity(**{name: getattr(self, name) for name in Identity.model_fields})
-
-    def canonical(self) -> dict[str, Any]:
-        """Return the JSON form whose digest facts hold: what is absent is left out."""
-        found: dict[str, Any] = wire_value(self.model_dump(mode="json", exclude_none=True))
-        return found
-
-
-_ALWAYS = frozenset(
-    name
-    for name, row in Heartbeat.model_fields.items()
-    if not row.is_required() and row.default is not None
-)
-"""Fields that stand in the canonical form even where the line leaves them out."""
-
-_names: dict[frozenset[str], tuple[tuple[str, str], ...]] = {}
-"""Set of fields → (field, its key as JSON), in canonical order; as many sets as kinds of lines."""
-_MAX_KINDS = 4096
-
-
-def canonical_line(beat: Heartbeat) -> bytes:
-    """Return the RFC 8785 bytes of `beat.canonical()`; the fast way of the same thing."""
-    fields = frozenset(beat.__pydantic_fields_set__)
-    names = _names.get(fields)
-    if names is None:
-        found = sorted((fields | _ALWAYS) & Heartbeat.model_fields.keys())
-        names = tuple((name, f'"{name}":') for name in found)
-        if len(_names) < _MAX_KINDS:
-            _names[fields] = names
-    values = beat.__dict__
-    parts = []
-    for name, key in names:
-        value = values[name]
-        if value is None:
-            continue
-        kind = type(value)
-        if kind is float:
-            plain = 1e-4 <= value < 1e16  # as in `canonical_number`; most are: no call
-            parts.append(
-                key + (repr(value).removesuffix(".0") if plain else canonical_number(value))
-            )
-        elif kind is int:
-            parts.append(f"{key}{value}")
-        elif kind is str:
-            parts.append(key + encode_basestring(value))
-        elif kind is StepSections:
-            parts.append(key + _sections(value))
-        else:
-            parts.append(key + canonical_bytes(value).decode())
-    return f"{{{','.join(parts)}}}".encode()
-
-
-_SECTIONS = tuple((name, f'"{name}":') for name in sorted(StepSections.model_fields))
-
-
-def _sections(sections: StepSections) -> str:
-    values = sections.__dict__
-    return f"{{{','.join([key + canonical_number(values[name]) for name, key in _SECTIONS])}}}"
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:

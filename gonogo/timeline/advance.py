@@ -157,7 +157,6 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
         _count_step(stream, beat)
     if msg in _KEPT:
         _keep(stream, beat, mono)
-    _keep_numbers(stream, beat)
 
 
 def _open_step(stream: RankStream, beat: Heartbeat) -> None:
@@ -173,6 +172,7 @@ def _open_step(stream: RankStream, beat: Heartbeat) -> None:
 def _keep(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     """Keep what a message shows besides the place of the rank."""
     msg = beat.msg
+    _keep_numbers(stream, beat)
     if msg == _PROGRESS:
         stream.progress = beat
     elif msg == _DONE:
@@ -229,7 +229,9 @@ def _end_step_before(stream: RankStream, beat: Heartbeat) -> None:
 
 
 def _count_step(stream: RankStream, beat: Heartbeat) -> None:
-    """Keep the sections and collectives of a step, which may differ between healthy ranks."""
+    """Keep the tokens, sections and collectives of a step."""
+    if beat.tokens is not None:
+        stream.tokens, stream.tokens_step = beat.tokens, beat.step
     step, before = stream.ended_at
     collectives = -1
     if beat.collective_seq is not None:
@@ -263,6 +265,7 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
     if moved and beat.section_age_s is not None and math.isfinite(beat.section_age_s):
         tail_s = max(0.0, min(beat.section_age_s, mono - stream.heard_mono))
         own_tail_s = max(0.0, min(beat.section_age_s, since_s))
+    apart = before not in NAMED_SECTIONS or section not in NAMED_SECTIONS
     if resets:
         stream.compute_s = 0.0
     else:
@@ -270,7 +273,7 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
         stream.compute_s = stream.computed_s(mono - tail_s) + computes_s
     if before in NON_TRAINING_SECTIONS or section in NON_TRAINING_SECTIONS or beat.msg in _PAUSES:
         _exclude(stream, beat, max(0.0, since_s - own_tail_s), own_tail_s)
-    if stream.labelled:
+    if stream.labelled and (apart or resets):
         _set_apart(stream, section, max(0.0, since_s - own_tail_s), own_tail_s)
         if resets and (beat.msg == _STEP_END or not stream.ends_steps):
             stream.longest_apart_s = max(stream.longest_apart_s, stream.apart_s)

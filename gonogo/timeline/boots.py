@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gonogo.contract.heartbeat import Heartbeat, Msg, canonical_line
+from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.tick import LinesSeen
-from gonogo.timeline.lines import DIGEST_BYTES, Arrival, BootLines
+from gonogo.timeline.lines import Arrival, BootLines, Line
 
 _AGAIN = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT})
 FIRST_SEQ = 2
@@ -44,26 +44,21 @@ class LineRecord:
         """The lines of the boot that is obeyed."""
         return self._obeyed or BootLines()
 
-    def admit(self, beat: Heartbeat) -> Arrival:
+    def admit(self, line: Line) -> Arrival:
         """Take one line and return what it is to the stream."""
-        digest = hashlib.sha256(canonical_line(beat)).digest()[:DIGEST_BYTES]
+        beat, digest = line
         obeyed = self._obeyed
         if obeyed is not None and beat.boot == self.boot:
             arrival = obeyed.take(beat.seq, digest)
-            mono = beat.mono
-            if mono > self.last_mono:
-                self.last_mono = mono
+            if beat.mono > self.last_mono:
+                self.last_mono = beat.mono
         else:
             arrival = self._admit_other(beat, digest)
-        if arrival in _AGAIN:
-            self._count_again(arrival)
-        return arrival
-
-    def _count_again(self, arrival: Arrival) -> None:
         if arrival is Arrival.DUPLICATE:
             self.duplicates += 1
-        else:
+        elif arrival is Arrival.CONFLICT:
             self.conflicts += 1
+        return arrival
 
     def _admit_other(self, beat: Heartbeat, digest: bytes) -> Arrival:
         """Take a line of another boot than the one obeyed: a restart, or a line to refuse."""
@@ -177,40 +172,24 @@ class LineRecord:
         )
 
 
-def by_seq(beats: list[Heartbeat]) -> list[Heartbeat]:
+def by_seq(lines: list[Line]) -> list[Line]:
     """Return the lines of one read, sorted by seq within each boot (boots as they first appear)."""
-    if _in_order(beats):
-        return beats
-    boots = {boot: place for place, boot in enumerate(dict.fromkeys(b.boot for b in beats))}
-    return sorted(beats, key=lambda beat: (boots[beat.boot], beat.seq))
+    names = dict.fromkeys(row.beat.boot for row in lines)
+    boots = {boot: place for place, boot in enumerate(names)}
+    return sorted(lines, key=lambda row: (boots[row.beat.boot], row.beat.seq))
 
 
-def _in_order(beats: list[Heartbeat]) -> bool:
-    """Whether lines are of one boot, and each has a higher seq than the one before."""
-    if not beats:
-        return True
-    boot, last = beats[0].boot, -1
-    for beat in beats:
-        seq = beat.seq
-        if seq <= last or beat.boot != boot:
-            return False
-        last = seq
-    return True
-
-
-def boots_in_front(beats: list[Heartbeat]) -> set[str]:
+def boots_in_front(lines: list[Line]) -> set[str]:
     """Return the boots of a rank's first read that another one's `boot` line follows.
 
-    What stands before the last boot line, when a file is read for the first time, an earlier
-    process has left; whatever it says, it is not this run.
+    An earlier process has left what stands before the last boot line when a file is read for the
+    first time. Whatever those lines say, they are not of this run.
     """
-    if not beats or beats[0].boot == beats[-1].boot:
-        return set()
-    booted = [place for place, beat in enumerate(beats) if beat.msg == Msg.BOOT]
+    booted = [place for place, row in enumerate(lines) if row.beat.msg == Msg.BOOT]
     if not booted:
         return set()
     last = booted[-1]
-    return {beat.boot for beat in beats[:last]} - {beats[last].boot}
+    return {row.beat.boot for row in lines[:last]} - {lines[last].beat.boot}
 
 
 def boots_in_order(began_mono: Mapping[str, float], named: Iterable[str] = ()) -> list[str]:

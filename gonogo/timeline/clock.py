@@ -69,7 +69,7 @@ class ActiveClock:
             for clock in self.ranks.values():
                 row = (tick.mono + clock.ahead_s, tick.late_s)
                 clock.pending = (*clock.pending[1 - MOST_PENDING :], row)
-        return self.active(tick)
+        return self.active(tick) if self.away_s else tick
 
     def active(self, tick: Tick) -> Tick:
         """Return a tick with active time."""

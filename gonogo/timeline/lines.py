@@ -1,26 +1,44 @@
 """Which lines of a rank have come, and what do they add up to? De-duplication, holes, digests.
 
-A line is known by its boot and `seq`. Guarantees: a line is new at most once, in whatever order
-lines come; the digest of a boot depends on which lines came and not on their order or number; two
-different lines of one (rank, boot, seq) are a conflict, for then two processes write one stream.
-Lines of a boot that another one replaced, or of another run, are stale: counted, never obeyed.
+A line is known by its boot and `seq`. A line is new at most once, in whatever order lines come. The
+digest of a boot depends on which lines came, and not on their order or number. Two different lines
+of one (rank, boot, seq) are a conflict, because then two processes write one stream. Lines of a
+boot that another one replaced, or of another run, are stale: they are counted and never obeyed.
 
-The digest of a boot is a chain over its lines in the order of `seq`, so that it can be told at any
-moment up to the first hole: d₀ = 32 zero bytes, dₖ = SHA-256(dₖ₋₁ ‖ the first 16 bytes of SHA-256
-of the canonical line k). Sixteen bytes a line are kept, to tell a repeated line from a forged one.
+The digest of a boot is a chain over its lines in the order of `seq`, known at any moment up to the
+first hole: d₀ = 32 zero bytes, dₖ = SHA-256(dₖ₋₁ ‖ the first 16 bytes of SHA-256 of line k). These
+sixteen bytes are kept for each line, so that a repeated line differs from a forged one.
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
+
+from gonogo.contract.heartbeat import Heartbeat
 
 DIGEST_BYTES = 16
 START = bytes(32)
 MAX_RANGES = 1024
 """Separate holes whose places are kept; the oldest are forgotten beyond that."""
+
+
+class Line(NamedTuple):
+    """A heartbeat, and the digest of the bytes that it was read from."""
+
+    beat: Heartbeat
+    digest: bytes
+
+
+def digest_of(raw: bytes) -> bytes:
+    """Return the digest by which a line is known; white space around it does not count."""
+    return sha256(raw.strip()).digest()[:DIGEST_BYTES]
+
+
+def line_of(beat: Heartbeat) -> Line:
+    """Return a heartbeat that was never bytes as a line."""
+    return Line(beat, digest_of(beat.model_dump_json().encode("utf-8", "surrogatepass")))
 
 
 class Arrival(StrEnum):
@@ -51,58 +69,46 @@ class BootLines:
     count: int = 0
     chain: bytes = START
     """Digest up to `contiguous`."""
+    contiguous: int = -1
+    """Highest seq up to which none is missing; one below the first while that is missing."""
     digests: bytearray = field(default_factory=bytearray)
     """`DIGEST_BYTES` of each line from `first` up to `contiguous`."""
     ahead: dict[int, bytes] = field(default_factory=dict)
-    """Seq beyond the first hole → its line's digest."""
+    """Seq beyond the first hole → the digest of its line."""
     missing: list[tuple[int, int]] = field(default_factory=list)
     """Holes below `top`: first and last seq of each, ascending."""
-
-    @property
-    def contiguous(self) -> int:
-        """Highest seq up to which none is missing; one below the first while that is missing."""
-        first = self.first
-        return (first if first > 0 else 0) + len(self.digests) // DIGEST_BYTES - 1
 
     def take(self, seq: int, digest: bytes) -> Arrival:
         """Take one line and return what it is."""
         if self.first < 0:
             self.first = min(seq, 1)
-        elif seq == 0 and self.first == 1:
-            return self._begin_lower(digest)
-        upto = self.contiguous
-        if seq == upto + 1:
-            return self._append(seq, digest)
-        if seq <= upto:
-            known = self._digest_at(seq)
-        else:
-            held = self.ahead.get(seq)
-            if held is None:
-                return self._hold(seq, digest)
-            known = held
-        return Arrival.DUPLICATE if known == digest else Arrival.CONFLICT
-
-    def _digest_at(self, seq: int) -> bytes:
-        start = (seq - self.first) * DIGEST_BYTES
-        return bytes(self.digests[start : start + DIGEST_BYTES])
-
-    def _append(self, seq: int, digest: bytes) -> Arrival:
+            self.contiguous = self.first - 1
+        if seq > self.contiguous + 1:
+            return self._hold(seq, digest)
+        if seq <= self.contiguous:
+            start = (seq - self.first) * DIGEST_BYTES
+            is_same = start >= 0 and self.digests[start : start + DIGEST_BYTES] == digest
+            return Arrival.DUPLICATE if is_same else Arrival.CONFLICT
         self.count += 1
         self._link(digest)
-        if seq > self.top:
-            self.top, arrival = seq, _NEW
-        else:
-            arrival = Arrival.LATE
-            self._fill(seq)
         while self.ahead and (held := self.ahead.pop(self.contiguous + 1, None)) is not None:
             self._link(held)
-        return arrival
+        if seq > self.top:
+            self.top = seq
+            return _NEW
+        self._fill(seq)
+        return Arrival.LATE
 
     def _link(self, digest: bytes) -> None:
         self.digests += digest
         self.chain = sha256(self.chain + digest).digest()
+        self.contiguous += 1
 
     def _hold(self, seq: int, digest: bytes) -> Arrival:
+        """Take a line beyond the first hole."""
+        held = self.ahead.get(seq)
+        if held is not None:
+            return Arrival.DUPLICATE if held == digest else Arrival.CONFLICT
         self.ahead[seq] = digest
         self.count += 1
         if seq < self.top:
@@ -123,16 +129,6 @@ class BootLines:
                 self.missing[index : index + 1] = [part for part in parts if part[0] <= part[1]]
                 return
 
-    def _begin_lower(self, digest: bytes) -> Arrival:
-        """Take seq 0 after seq 1 had stood for the first: the chain begins anew before it."""
-        rest = self.digests
-        self.first, self.digests, self.chain = 0, bytearray(), START
-        self.count += 1
-        self._link(digest)
-        for start in range(0, len(rest), DIGEST_BYTES):
-            self._link(bytes(rest[start : start + DIGEST_BYTES]))
-        return Arrival.LATE
-
     def gaps(self, below: int | None = None) -> int:
         """Return how many lines never came (of those with a seq under `below`)."""
         limit = self.top if below is None else below
@@ -145,14 +141,6 @@ class BootLines:
             chain = sha256(chain + self.ahead[seq]).digest()
         return chain.hex()
 
-    def chains(self) -> Iterator[tuple[int, str]]:
-        """Yield every seq up to the first hole, and the digest of the lines up to it; hex."""
-        chain = START
-        for place, start in enumerate(range(0, len(self.digests), DIGEST_BYTES)):
-            held = bytes(self.digests[start : start + DIGEST_BYTES])
-            chain = sha256(chain + held).digest()
-            yield self.first + place, chain.hex()
-
     def dump(self) -> dict[str, Any]:
         """Return the JSON form, for a snapshot."""
         return {
@@ -160,6 +148,7 @@ class BootLines:
             "top": self.top,
             "count": self.count,
             "chain": self.chain.hex(),
+            "contiguous": self.contiguous,
             "digests": b64encode(self.digests).decode(),
             "ahead": {str(seq): held.hex() for seq, held in self.ahead.items()},
             "missing": [list(part) for part in self.missing],
@@ -173,6 +162,7 @@ class BootLines:
             top=document["top"],
             count=document["count"],
             chain=bytes.fromhex(document["chain"]),
+            contiguous=document["contiguous"],
             digests=bytearray(b64decode(document["digests"])),
             ahead={int(seq): bytes.fromhex(held) for seq, held in document["ahead"].items()},
             missing=[(first, last) for first, last in document["missing"]],

@@ -1,19 +1,18 @@
-"""When was a line written, on one clock of the whole run? For lines that no watcher stamped.
+"""Place the lines of a run that no watcher stamped on one clock.
 
-Each process start (boot) of each rank gets one offset, fitted once; a line's clock is its own
-monotonic clock plus that. So a wall clock that steps in mid-run moves nothing: it is asked only at
-the start of a boot, whether two processes share a monotonic clock, and where nothing else can tell
-(a boot that has no step in common with any other). Ranks of different hosts are laid over each
-other by the ends of the steps that they took together.
+Each process start (boot) of each rank gets one offset. A line's clock is its own monotonic clock
+plus that offset. So a wall clock that is set in the middle of a run changes nothing: only the start
+of a boot uses it. No line is placed before 0.0, which detectors take for the moment before the run.
 
-Of a restart's two places, on the earlier process's clock or by a wall clock that may have been set
-meanwhile, it gets the one that leaves the shorter gap: no deadline is missed by a doubt.
-
-No line is placed before 0.0, which detectors hold for the moment before anything happened: where a
-rank's own clock counts from below zero, all offsets are larger by as much.
+Two processes whose wall clocks are ahead of their own clocks by the same share one clock. Ranks of
+different hosts are aligned by the ends of the steps that they took together. Otherwise the wall
+clocks decide.
 
 Example: rank 1 runs on another host, whose clock reads 5 000 s more at the end of each common
 step: its offset is -5 000 s.
+
+Not covered: a wall clock that is wrong, or that is set between two processes of a rank, if no steps
+in common show it.
 """
 
 import statistics
@@ -23,13 +22,9 @@ from dataclasses import dataclass, field
 from gonogo.contract.heartbeat import Heartbeat, Msg
 
 SAME_CLOCK_S = 5.0
-"""Two processes whose wall clocks are ahead of their own by the same, but for so much, share it."""
-SOON_S = 900.0
-"""Where the wall clock says that a process started before the earlier one's last line, both share
-their own clock if that says that it was so soon after it."""
+"""Processes whose wall clocks are ahead of their own by the same, give or take this, share one."""
 EQUAL_S = 0.01
-"""Within so much nobody need ask the steps. Processes that count from their own starts, seconds
-apart, are further from each other than that."""
+"""Within this no step is asked. Clocks that count from starts seconds apart differ by more."""
 FIRST_LINES = 16
 STEPS_KEPT = 256
 STEPS_NEEDED = 3
@@ -45,8 +40,6 @@ class _Told:
     ahead_s: list[float] = field(default_factory=list)
     """By how much the wall clock was ahead of its own, on its first lines."""
     last_ahead_s: float = 0.0
-    first_mono: float = 0.0
-    last_mono: float = 0.0
     least_mono: float = 0.0
     ends: dict[int, float] = field(default_factory=dict)
     """Step → its own clock at the end, of the first steps."""
@@ -69,8 +62,6 @@ class Clocks:
         """Take one line into account."""
         told = self._told.setdefault((beat.rank, beat.boot), _Told())
         told.last_ahead_s = beat.ts - beat.mono
-        told.first_mono = told.first_mono if told.ahead_s else beat.mono
-        told.last_mono = max(told.last_mono, beat.mono)
         told.least_mono = min(told.least_mono, beat.mono) if told.ahead_s else beat.mono
         if len(told.ahead_s) < FIRST_LINES:
             told.ahead_s.append(told.last_ahead_s)
@@ -79,38 +70,34 @@ class Clocks:
 
     def offsets(self) -> dict[Boot, float]:
         """Return boot → seconds to add to its monotonic clock to get the run's."""
-        sure: dict[Boot, float] = {}
-        self._place(sure)  # what a rank's later process tells is known then
-        placed = self._place(sure)
+        placed: dict[Boot, float] = {}
+        for generation in _generations(self._told):
+            earlier = list(reversed(placed))
+            for boot in _best_first(self._told, generation):
+                peers = [peer for peer in generation if peer in placed]
+                own = [row for row in earlier if row[0] == boot[0]]
+                others = [row for row in earlier if row[0] != boot[0]]
+                placed[boot] = self._place(boot, peers, own + others, placed)
         least = min((self._told[boot].least_mono + placed[boot] for boot in placed), default=0.0)
         return {boot: offset - min(least, 0.0) for boot, offset in placed.items()}
 
-    def _place(self, sure: dict[Boot, float]) -> dict[Boot, float]:
-        """Return all offsets; `sure` gets those that clocks or steps in common tell."""
-        placed: dict[Boot, float] = {}
-        before: dict[Boot, float] = {}
-        for generation in _generations(self._told):
-            for boot in _best_first(self._told, generation):
-                peers = [peer for peer in generation if peer in placed]
-                offset = self._of_peers(boot, peers, placed)
-                if offset is not None:
-                    sure[boot] = offset
-                elif peers:
-                    offset = self._of_itself(boot, {**sure, **before})
-                if offset is None:
-                    offset = self._of_start(boot, peers, placed)
-                if offset is None:
-                    offset = self._of_earlier(boot, before)
-                placed[boot] = 0.0 if offset is None else offset
-            before = dict(placed)
-        return placed
+    def _place(
+        self,
+        boot: Boot,
+        peers: Sequence[Boot],
+        earlier: Sequence[Boot],
+        placed: Mapping[Boot, float],
+    ) -> float:
+        """Return the offset of a boot.
 
-    def _of_peers(
-        self, boot: Boot, peers: Sequence[Boot], placed: Mapping[Boot, float]
-    ) -> float | None:
-        """Return the offset by a peer that is placed: one that shares a clock, or steps."""
+        Args:
+            boot: that has none yet.
+            peers: boots of other ranks that started with it.
+            earlier: boots that started before it, those of its own rank first.
+            placed: boot → its offset, of all of these.
+        """
         own = self._told[boot]
-        ahead_s = {p: abs(own.first_ahead_s - self._told[p].first_ahead_s) for p in peers}
+        ahead_s = {peer: abs(own.first_ahead_s - self._told[peer].first_ahead_s) for peer in peers}
         for peer in peers:
             if ahead_s[peer] <= EQUAL_S:
                 return placed[peer]
@@ -119,50 +106,14 @@ class Clocks:
             apart = [ends[step] - mono for step, mono in own.ends.items() if step in ends]
             if len(apart) >= STEPS_NEEDED:
                 return placed[peer] + statistics.median(apart)
-        for peer in peers:
-            if ahead_s[peer] <= SAME_CLOCK_S:
-                return placed[peer]
-        return None
-
-    def _of_itself(self, boot: Boot, before: dict[Boot, float]) -> float | None:
-        """Return the offset by another process of this rank, whose clock it shares."""
-        own = self._told[boot]
-        for row in reversed(before):
-            told = self._told[row]
-            after_s = abs(own.first_ahead_s - told.last_ahead_s)
-            apart_s = min(after_s, abs(told.first_ahead_s - own.last_ahead_s))
-            if row[0] == boot[0] and row != boot and apart_s <= SAME_CLOCK_S:
-                return before[row]
-        return None
-
-    def _of_start(
-        self, boot: Boot, peers: Sequence[Boot], placed: Mapping[Boot, float]
-    ) -> float | None:
-        """Return the offset by when a peer started: together, by a clock that they share or not."""
-        if not peers:
-            return None
-        own, peer = self._told[boot], self._told[peers[0]]
-        stepped_s = own.first_ahead_s - peer.first_ahead_s
-        apart_s = own.first_mono - peer.first_mono
-        together = abs(apart_s) <= abs(apart_s + stepped_s)  # then a wall clock is wrong
-        return placed[peers[0]] + (0.0 if together else stepped_s)
-
-    def _of_earlier(self, boot: Boot, before: dict[Boot, float]) -> float | None:
-        """Return the offset by earlier boots: this rank's first, the latest of them first."""
-        own = self._told[boot]
-        earlier = sorted(reversed(before), key=lambda row: row[0] != boot[0])
-        for row in earlier:
-            if abs(own.first_ahead_s - self._told[row].last_ahead_s) <= SAME_CLOCK_S:
-                return before[row]
-        if not earlier:
-            return None
-        last = self._told[earlier[0]]
-        stepped_s = own.first_ahead_s - last.last_ahead_s
-        gap_s = own.first_mono - last.last_mono
-        by_wall_s = gap_s + stepped_s
-        if 0.0 <= gap_s <= (by_wall_s if by_wall_s >= 0.0 else SOON_S):
-            return before[earlier[0]]  # the wall clock was set meanwhile: nobody waited for so long
-        return before[earlier[0]] + stepped_s
+        since_s = {row: own.first_ahead_s - self._told[row].last_ahead_s for row in earlier}
+        ahead_s |= {row: abs(seconds) for row, seconds in since_s.items()}
+        for row in (*peers, *earlier):
+            if ahead_s[row] <= SAME_CLOCK_S:
+                return placed[row]
+        if peers:
+            return placed[peers[0]] + own.first_ahead_s - self._told[peers[0]].first_ahead_s
+        return placed[earlier[0]] + since_s[earlier[0]] if earlier else 0.0
 
 
 def fit_clocks(beats: Iterable[Heartbeat]) -> dict[Boot, float]:

@@ -62,7 +62,8 @@ class Steps:
             if row.progress is None or (end.msg == _PROGRESS and stream.labelled):
                 self._keep(row)
             else:
-                ready += self._earlier(row, stream)
+                if beat.rank in self.bare:
+                    ready += self._earlier(row, stream)
                 ready.append(row)
         made: list[Step] = []
         for row in ready:

@@ -14,7 +14,7 @@ from gonogo.contract.tick import LinesSeen
 from gonogo.timeline.advance import absorb
 from gonogo.timeline.boots import LineRecord, boots_in_front, by_seq
 from gonogo.timeline.clock import ActiveClock
-from gonogo.timeline.lines import Arrival
+from gonogo.timeline.lines import Arrival, Line, digest_of
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.steps import Steps
 
@@ -48,10 +48,10 @@ class Timeline:
     steps: Steps = field(default_factory=Steps)
     unreadable: dict[int, Unreadable] = field(default_factory=dict)
 
-    def parse(self, rank: int, lines: Sequence[bytes], mono: float) -> list[Heartbeat]:
+    def parse(self, rank: int, raw_lines: Sequence[bytes], mono: float) -> list[Line]:
         """Return a rank's heartbeats among lines that were received at `mono`; count the others."""
-        parsed: list[Heartbeat] = []
-        for raw in lines:
+        parsed: list[Line] = []
+        for raw in raw_lines:
             if not raw or raw.isspace():
                 continue
             try:
@@ -60,7 +60,7 @@ class Timeline:
                 self._count_unreadable(rank, raw, mono)
                 continue
             if beat.rank == rank:
-                parsed.append(beat)
+                parsed.append(Line(beat, digest_of(raw)))
             else:
                 self._count_unreadable(rank, raw, mono)
         return parsed
@@ -76,7 +76,7 @@ class Timeline:
         self,
         order: Order,
         rank: int,
-        beats: list[Heartbeat],
+        lines: list[Line],
         mono: float,
         sink: Sink | None = None,
     ) -> Iterator[Placed]:
@@ -85,19 +85,20 @@ class Timeline:
         Args:
             order: names the run and the attempt that boot lines must name.
             rank: whose lines these are.
-            beats: in any order.
+            lines: in any order.
             mono: when they were received, in active time of the watcher.
             sink: receives every line that is not a repetition.
         """
-        beats = by_seq(beats)
+        if len(lines) > 1:
+            lines = by_seq(lines)
         record = self.lines.get(rank)
         if record is None:
             record = self.lines[rank] = LineRecord(run=order.run or None, attempt=order.attempt)
         if record.boot is None:
-            for boot in boots_in_front(beats):
+            for boot in boots_in_front(lines):
                 record.refuse(boot)
-        for beat in beats:
-            arrival = record.admit(beat)
+        for line in lines:
+            beat, arrival = line.beat, record.admit(line)
             if arrival in _AGAIN:
                 continue
             if sink is not None:

@@ -69,7 +69,7 @@ class CheckpointOverdue(Detector[Saved]):
 
     def observe_tick(self, own: Saved, tick: Tick, view: View) -> Seen[Saved]:
         """Observe which checkpoints hold, and how long the next one has been due."""
-        looked = checkpoints_in(tick)
+        looked = checkpoints_in(tick) if tick.observations else None
         if looked is None and not own.looks:
             return own, []
         findings: list[Finding] = []

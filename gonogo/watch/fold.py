@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.near import Near
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import LinesSeen, Tick
 from gonogo.contract.watch import Action
+from gonogo.timeline.lines import Line
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import Step
 from gonogo.timeline.steps import Ranks
@@ -147,7 +147,7 @@ def fold(
 def fold_beats(
     state: WatchState,
     tick: Tick,
-    beats: Mapping[int, list[Heartbeat]],
+    beats: Mapping[int, list[Line]],
     sink: Sink | None = None,
     *,
     brought: bool = False,
@@ -188,7 +188,7 @@ def _take_probes(view: View, tick: Tick) -> bool:
 def _take_lines(
     state: WatchState,
     tick: Tick,
-    beats: Mapping[int, list[Heartbeat]],
+    beats: Mapping[int, list[Line]],
     sink: Sink | None,
     findings: list[Finding],
 ) -> None:

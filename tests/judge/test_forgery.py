@@ -522,8 +522,6 @@ HARMLESS = {
     "pruned.json removed": "it tells of checkpoints, which no verdict rests on",
     "pruned.json another run's": "it says the same",
     "pruned.json a link": "a link to nothing is a file that is not there",
-    "heartbeat_rank0.jsonl: *.v gone": "1 is what it is where a line does not say it",
-    "heartbeat_rank0.jsonl: done.section gone": "it was null",
     "*.jsonl with a blank line after it": "a blank line tells nothing",
     "heartbeat_rank7.jsonl added, empty": "an empty file says nothing",
     "watch.jsonl: last tick's n changed": "no tick follows that one",

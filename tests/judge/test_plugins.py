@@ -538,9 +538,6 @@ MISSAID = {
     "name": "steps = True",
     "lines": "name, lines = 'odd', None",
     "observes": "name, observes = 'odd', 'disk'",
-    "code": "name, code = 'odd', 'too_cold'",
-    "code ": "name, code = 'odd', OutcomeCode.COMPLETED",
-    "code  ": "name, code = 'odd', OutcomeCode.CANCELLED",
 }
 
 
@@ -554,7 +551,6 @@ def test_a_class_that_does_not_say_what_it_is_refuses_orders_and_harms_no_run(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: missaid\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[gonogo.detectors]\nodd = missaid:It\n")
     (tmp_path / "missaid.py").write_text(
-        "from gonogo.contract.outcome import OutcomeCode\n"
         "from gonogo.watch.detector import Detector\n"
         f"class It(Detector):\n    sentence = 'It.'\n    {MISSAID[what]}\n"
     )

@@ -75,12 +75,6 @@ def test_a_restart_on_the_same_host_goes_on_with_its_clock() -> None:
     assert set(fit_clocks(first + again).values()) == {0.0}
 
 
-@pytest.mark.parametrize("wall_s", [3600.0, -3600.0])
-def test_without_steps_in_common_a_wrong_wall_clock_parts_no_ranks(wall_s: float) -> None:
-    """Ranks start together: the clock by which they did is the one that they share."""
-    assert set(fit_clocks(lines(0) + lines(1, at=103.0, steps=1, wall_s=wall_s)).values()) == {0.0}
-
-
 @pytest.mark.parametrize("wall_s", [3600.0, -3600.0, 12.0])
 @pytest.mark.parametrize("offset", [0.0, 5000.0])
 def test_a_restart_without_steps_goes_on_with_its_own_hosts_clock(
@@ -124,12 +118,6 @@ def test_step_ends_meet_whatever_the_clocks(
     for step in range(1, 21):
         ends = [beats[step].mono + fitted[(beats[0].rank, "a")] for beats in ranks]
         assert max(ends) - min(ends) <= 5.001
-
-
-@pytest.mark.parametrize("set_s", [3600.0, 40.0, -3600.0])
-def test_a_wall_clock_that_is_set_before_a_restart_moves_nothing(set_s: float) -> None:
-    again = lines(0, boot="b", at=130.0, first_step=21, wall_s=set_s)
-    assert set(fit_clocks(lines(0) + again).values()) == {0.0}
 
 
 @pytest.mark.parametrize("offset", [5000.0, 60.0, -60.0])

@@ -7,7 +7,7 @@ import pytest
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.timeline.advance import MOST_LEFT, absorb
 from gonogo.timeline.boots import LineRecord
-from gonogo.timeline.lines import Arrival
+from gonogo.timeline.lines import Arrival, line_of
 from gonogo.timeline.rank import RankStream
 
 
@@ -23,7 +23,7 @@ def beat(seq: int, step: int, msg: str, mono: float, section: str | None = None)
 def told(*lines: Heartbeat) -> tuple[RankStream, list[Arrival]]:
     stream, record, arrivals = RankStream(rank=0), LineRecord(), []
     for line in lines:
-        arrival = record.admit(line)
+        arrival = record.admit(line_of(line))
         stream = absorb(stream, line, line.mono, arrival)
         arrivals.append(arrival)
     return stream, arrivals

@@ -7,7 +7,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.judge.facts.steps import RankSteps
 from gonogo.timeline.boots import LineRecord
-from gonogo.timeline.lines import Arrival
+from gonogo.timeline.lines import Arrival, Line, digest_of
 from gonogo.watch.recorded import BootRecord
 
 _AGAIN = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT})
@@ -37,7 +37,7 @@ def read_lines(rank: int, lines: Iterable[bytes | str]) -> RankLines:
             continue
         if beat.rank != rank:
             unreadable += 1
-        elif record.admit(beat) not in _AGAIN:
+        elif record.admit(Line(beat, digest_of(raw))) not in _AGAIN:
             steps.take(beat)
     boots = {
         boot: BootRecord(lines=row.count, digest=row.digest(), top=row.top, gaps=row.gaps())

@@ -49,8 +49,11 @@ class WatcherAway(Detector[Absences]):
         """Observe how late the watcher came, and which nodes it hears."""
         if not view.watched:
             return own, []
-        own, findings = self._hear(own, tick, view)
-        return own, [*self._late(tick, view), *findings]
+        findings = self._late(tick, view) if tick.late_s else []
+        if tick.nodes or own.nodes:
+            own, silent = self._hear(own, tick, view)
+            findings += silent
+        return own, findings
 
     def _hear(self, own: Absences, tick: Tick, view: View) -> Seen[Absences]:
         if tick.nodes:

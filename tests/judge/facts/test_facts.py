@@ -15,7 +15,7 @@ from gonogo.contract.decision import Decision
 from gonogo.contract.doubt import Effect
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.heartbeat import Heartbeat, StepSections, parse_heartbeat
+from gonogo.contract.heartbeat import Heartbeat, StepSections
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, ExitRecord, Preflight
@@ -27,6 +27,7 @@ from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.facts.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
 from gonogo.rundir import preflight_name
+from gonogo.timeline.lines import digest_of
 from tests.data.make_runs import HERE, STEPS, healthy_ranks, non_finite_ranks, order_of
 from tests.judge.runs import (
     PREFLIGHT,
@@ -39,12 +40,11 @@ from tests.judge.runs import (
 
 
 @pytest.mark.parametrize("ranks", [healthy_ranks, non_finite_ranks])
-def test_the_digest_is_that_of_the_chain_of_canonical_heartbeats(ranks: object) -> None:
+def test_the_digest_is_that_of_the_chain_of_lines(ranks: object) -> None:
     lines = lines_of(ranks(order_of()))[0]  # type: ignore[operator]
     chain = bytes(32)
     for line in lines:
-        said = canonical_bytes(parse_heartbeat(line).canonical())
-        chain = hashlib.sha256(chain + hashlib.sha256(said).digest()[:16]).digest()
+        chain = hashlib.sha256(chain + digest_of(line)).digest()
     found = facts_of(record_of(lines={0: lines})).ranks["0"]
     assert found.digest == digest([["boot0", len(lines), chain.hex()]])
     assert found.blocks == [chain.hex()[:16]]
