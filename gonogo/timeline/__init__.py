@@ -2,7 +2,7 @@
 
 - `lines`, `boots`: which lines of a rank have come, and which boot is obeyed
 - `clock`, `offsets`: active time; the clocks of ranks that no watcher stamped
-- `rank`, `advance`, `step_time`: where each rank is, line by line
+- `rank`, `advance`: where each rank is, line by line
 - `step`, `steps`: the steps that every rank has completed
 - `columns`: the numbers of all steps, one row a step
 - `timeline`: all of it, moved on by lines

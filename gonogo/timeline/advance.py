@@ -81,7 +81,6 @@ def _booted(before: RankStream, beat: Heartbeat, mono: float) -> RankStream:
         rank=before.rank,
         boot=beat.boot,
         pid=beat.pid,
-        msg=beat.msg,
         first_mono=mono,
         heard_mono=mono,
         heard_ts=beat.ts,
@@ -105,7 +104,6 @@ def _booted(before: RankStream, beat: Heartbeat, mono: float) -> RankStream:
         done=beat.msg == _DONE,
         done_mono=mono,
         loss=beat.loss,
-        grad_norm=beat.grad_norm,
         progress=beat if beat.msg == _PROGRESS else None,
     )
     if before.boot is not None:
@@ -146,7 +144,7 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
             stream.first_began = own_mono
     if steps_on or ends:
         stream.advanced_mono, stream.advanced_ts = mono, beat.ts
-    stream.pid, stream.msg, stream.own_mono = beat.pid, msg, own_mono
+    stream.pid, stream.own_mono = beat.pid, own_mono
     stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
     collective_seq = beat.collective_seq
     if collective_seq is not None:
@@ -245,12 +243,9 @@ def _count_step(stream: RankStream, beat: Heartbeat) -> None:
 
 
 def _keep_numbers(stream: RankStream, beat: Heartbeat) -> None:
+    """Keep the last loss and tokens."""
     if beat.loss is not None:
         stream.loss = beat.loss
-    if beat.grad_norm is not None:
-        stream.grad_norm = beat.grad_norm
-    if beat.toks_per_s is not None:
-        stream.toks_per_s = beat.toks_per_s
     if beat.tokens is not None:
         stream.tokens, stream.tokens_step = beat.tokens, beat.step
 

@@ -1,4 +1,4 @@
-"""What may a detector look at? The run's order, the streams, the processes, and nothing else.
+"""What a detector may read: the order, the ranks, the processes, and nothing else.
 
 `Run` never changes; a `View` is what is known at one event. An event is a line (`Beat`) or the
 watcher's tick. Findings are made here, so that every key carries run and attempt and every
@@ -58,25 +58,23 @@ class Beat(NamedTuple):
 
 
 LATE_INTERVALS = 3.0
+"""A tick that is late by more cannot tell what missed a deadline."""
 ALL_SILENT_S = 900.0
-"""All ranks silent for longer, with living processes, is the ranks' own silence."""
+"""A longer silence of all ranks with living processes is the ranks' own."""
 TOGETHER_SHARE = 0.5
-"""Of `alive_lost.suspect_s`: ranks whose last lines are no further apart fell silent together. A
-rank that lives speaks within that time."""
-
-
+"""Of `alive_lost.suspect_s`: ranks whose last lines are no further apart fell silent together."""
 LATE_WAY_S = 1800.0
-"""Seconds of nothing but late ticks, after which one as late as they may call a deadline missed."""
+"""Seconds of late ticks alone, after which lateness is usual and deadlines count again."""
 
 
 def is_late(tick: Tick) -> bool:
-    """Whether the watcher itself came so late that it cannot tell what missed a deadline."""
+    """Whether the watcher itself came so late that a missed deadline may be its own."""
     return tick.late_s > LATE_INTERVALS * tick.interval_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """The last that a probe of one kind has told."""
+    """The last payload of one kind of probe."""
 
     mono: float
     """Watcher's clock of the tick that brought it."""
@@ -91,20 +89,19 @@ class View(Timeline):
     run: Run
     processes: Processes = field(default_factory=Processes)
     hosts: dict[int, str] = field(default_factory=dict)
-    """Node → what its host is called, as far as it has told."""
+    """Node → the name of its host, if known."""
     watched: bool = True
     """Whether ticks are a watcher's (live or recorded), not made up from the lines themselves."""
     goes_on: bool = False
-    """Where nobody watched: whether more lines are known to follow."""
+    """In an unwatched run: whether more lines are known to follow."""
     ends: bool = False
-    """Whether a halt was found that acts now: what dies from then on dies of that. One that waits
-    for a checkpoint has ended nothing yet."""
+    """Whether a halt was found that acts now. What dies from then on dies of that halt."""
     started_mono: float | None = None
     """The first tick that brought anything."""
     observed: dict[str, Observed] = field(default_factory=dict)
-    """Kind of probe → the last that it told."""
+    """Kind of probe → its last payload."""
     late_since_mono: float = 0.0
-    """When the first came of late ticks running."""
+    """When the first of consecutive late ticks came."""
     late_n: int = -2
     """Number of the last of them."""
 
@@ -148,7 +145,7 @@ class View(Timeline):
         return f"node {node}, host {self.hosts[node]}" if node in self.hosts else f"node {node}"
 
     def active(self) -> list[RankStream]:
-        """Return the ranks that spoke and have neither finished nor died."""
+        """Return the ranks that sent a line and have neither finished nor died."""
         return [
             stream
             for rank, stream in self.streams.items()
@@ -156,10 +153,7 @@ class View(Timeline):
         ]
 
     def cut_off(self, stream: RankStream, mono: float) -> bool:
-        """Whether a rank stands behind a cut: on a node that nobody hears, as its lines are not.
-
-        Its silence is nobody's: whether it goes on its peers tell, who would stand without it.
-        """
+        """Whether a rank is on a node that nobody hears, so that its silence shows nothing."""
         if self.run.order.nodes < 2:
             return False
         unseen = self.processes.of(stream.rank).state is ProcessState.UNKNOWN
@@ -171,10 +165,9 @@ class View(Timeline):
         return [stream for stream in streams if mono - stream.heard_mono <= limit_s]
 
     def speak_on(self, streams: Sequence[RankStream], fresh: Sequence[RankStream]) -> bool:
-        """Whether some ranks, the fresh ones, went on speaking when others had fallen silent.
+        """Whether the fresh ranks continued to send lines after the others had fallen silent.
 
-        Ranks that fall silent together were not all heard at the same moment: for as long the one
-        is silent already and the other is not yet.
+        Ranks that fall silent together were not all heard at the same moment.
         """
         known = {stream.rank for stream in fresh}
         silent = [stream.heard_mono for stream in streams if stream.rank not in known]
@@ -214,7 +207,7 @@ class View(Timeline):
         return tick.model_copy(update={"mono": tick.mono - silent_s})
 
     def all_silent_s(self, mono: float) -> float:
-        """Return for how long all ranks have been silent at once, as only what stands still is.
+        """Return for how long all ranks have been silent at once.
 
         0.0 for an unwatched run that ends with the silence. 0.0 if a rank was heard lately, is
         held, or names no sections. 0.0 once no step has ended for ALL_SILENT_S.
@@ -236,15 +229,15 @@ class View(Timeline):
         return any(stream is not None and stream.another for stream in streams)
 
     def reads_output(self) -> bool:
-        """Whether the lines were read from what the program printed, by another clock than its."""
+        """Whether the lines were read from what the program printed."""
         if not self.run.order.patterns:
             return False
         return not any(stream.labelled for stream in self.streams.values())
 
     def tokens_of(self, rank: int) -> tuple[int | None, int]:
-        """Return the tokens that a rank told last, and of which step.
+        """Return the last tokens that a rank reported, and their step; else the most of its peers.
 
-        Where it tells none, the most of its peers; of a pipeline the last rank alone may know them.
+        In a pipeline only the last rank may know them.
         """
         stream = self.streams.get(rank)
         if stream is not None and stream.tokens:
@@ -288,8 +281,7 @@ def found(
 ) -> Finding:
     """Return a finding; `stream` names the culprit with its section, step and last advance.
 
-    Without `named` it tells where the run stands, but accuses no rank of it. `act` says when
-    something is done; a halt acts now unless it says otherwise.
+    Without `named` it accuses no rank. A halt acts now unless `act` says otherwise.
     """
     if act is None and severity is Severity.HALT:
         act = Act.NOW

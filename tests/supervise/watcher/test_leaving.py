@@ -34,7 +34,7 @@ def standing(rank: int = 0, **said: Any) -> RankStream:
 
 
 RANKS = {0: standing(), 1: standing(1)}
-LINE = {0: replace(RANKS[0], msg="alive", heard_mono=70.0), 1: RANKS[1]}
+LINE = {0: replace(RANKS[0], heard_mono=70.0), 1: RANKS[1]}
 """What a heartbeat thread goes on saying of a rank that hangs."""
 
 
