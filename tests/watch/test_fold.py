@@ -69,7 +69,7 @@ def essence(findings: list[Finding]) -> list[tuple[str, str, int | None, str | N
     ]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10**6), world_size=st.integers(1, 4))
 def test_a_healthy_run_never_halts_and_empty_ticks_change_nothing(
     seed: int, world_size: int
@@ -81,7 +81,7 @@ def test_a_healthy_run_never_halts_and_empty_ticks_change_nothing(
     assert identity_ok(found.state) is True
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     rank=st.integers(0, 2),
@@ -101,7 +101,7 @@ def test_a_hang_anywhere_is_found_in_time_with_its_culprit(
     assert limit_s < halt.at - halt.since <= limit_s + 2.0
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10**6), rank=st.integers(0, 2), step=st.integers(2, 20))
 def test_a_freeze_anywhere_is_found_in_time_with_its_culprit(
     seed: int, rank: int, step: int
@@ -117,7 +117,7 @@ def test_a_freeze_anywhere_is_found_in_time_with_its_culprit(
     assert halt.at - halt.since <= 7.0
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10**6), start_at=st.integers(20, 30), factor=st.floats(4.5, 7.5))
 def test_a_slow_down_anywhere_is_found_within_six_steps(
     seed: int, start_at: int, factor: float
@@ -131,7 +131,7 @@ def test_a_slow_down_anywhere_is_found_within_six_steps(
     assert start_at <= halt.step < start_at + 6
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10**6), rank=st.integers(0, 2), step=st.integers(1, 20))
 def test_a_death_anywhere_is_found_within_a_second(seed: int, rank: int, step: int) -> None:
     world = before_fault(seed, step)
@@ -193,7 +193,7 @@ def faulty(kind: str) -> World:
 
 
 @pytest.mark.parametrize("kind", ["hang", "freeze", "slow", "nan", "identity", "death"])
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_a_fifth_of_lines_doubled_and_reordered_changes_no_decision(kind: str, seed: int) -> None:
     clean, dirty = watch(faulty(kind)), watch(noisy(faulty(kind), seed))
@@ -202,7 +202,7 @@ def test_a_fifth_of_lines_doubled_and_reordered_changes_no_decision(kind: str, s
     assert abs((dirty.halts[0].step or 0) - (clean.halts[0].step or 0)) <= 2
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10**6))
 @example(seed=1153)
 def test_a_healthy_run_with_doubled_and_reordered_lines_stays_healthy(seed: int) -> None:

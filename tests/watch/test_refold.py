@@ -56,7 +56,7 @@ def test_the_recorded_directory_gives_the_live_findings(
     assert wired(replay_watch(live.save(tmp_path))) == wired(live.findings)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_noise_is_replayed_as_it_was_seen(
     seed: int, tmp_path_factory: pytest.TempPathFactory
@@ -275,7 +275,7 @@ def test_an_empty_directory_has_no_findings_and_says_so(tmp_path: Path) -> None:
     assert [row.rank for row in again.not_observed if row.kind == "rank_silent"] == [0, 1]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 10**6), share=st.floats(0.0, 1.0))
 def test_a_snapshot_and_the_rest_are_the_whole_fold(seed: int, share: float) -> None:
     live = watch(noisy(healthy(seed), seed), interval_s=0.5)
