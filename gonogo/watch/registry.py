@@ -21,6 +21,7 @@ from gonogo.watch.culprit import RankDivergence
 from gonogo.watch.deadlines import AliveLost, NoFirstHeartbeat, SectionDeadline, Stall
 from gonogo.watch.detector import Detector
 from gonogo.watch.detectors.balance import Imbalance, Straggler
+from gonogo.watch.detectors.death import ProcessDeath, RestartStorm
 from gonogo.watch.detectors.disk import Disk
 from gonogo.watch.detectors.hardware import Hardware
 from gonogo.watch.detectors.hygiene import Hygiene
@@ -28,8 +29,6 @@ from gonogo.watch.detectors.identity import IdentityEqual
 from gonogo.watch.detectors.learning import Frozen, GateCollapse, Gradients
 from gonogo.watch.detectors.loss import Divergence, FirstLoss, NonFinite
 from gonogo.watch.detectors.memory import MemoryLeak, MemoryLimit
-from gonogo.watch.detectors.process_death import ProcessDeath
-from gonogo.watch.detectors.restart_storm import RestartStorm
 from gonogo.watch.detectors.slow import Slow
 from gonogo.watch.detectors.speed import ImplausibleSpeed, Loader
 from gonogo.watch.detectors.watcher import WatcherAway

@@ -13,7 +13,7 @@ from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import Action, ActionKind, Attempt
-from gonogo.watch.detectors.restart_storm import Start, is_storm
+from gonogo.watch.detectors.death import Start, is_storm
 
 IN_VAIN = 10
 """After so many preemptions in a row without a later checkpoint, a person is asked."""

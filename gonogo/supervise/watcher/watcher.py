@@ -41,7 +41,7 @@ from gonogo.supervise.watcher.standing_in import StandIn
 from gonogo.supervise.watcher.telling import Telling
 from gonogo.supervise.weather import Weather
 from gonogo.watch import fold, identity_ok
-from gonogo.watch.detectors.process_death import settles_s
+from gonogo.watch.detectors.death import settles_s
 
 OWED_S = LAST_WORDS_S / 2
 """How long an ended run's watcher stays for a checkpoint that is still being verified: the keeper

@@ -22,7 +22,7 @@ from gonogo.contract.observation import DiskSeen, Kind, checkpoints_in, disk_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.watch.detector import Detector, Seen
-from gonogo.watch.view import Beat, View, found
+from gonogo.watch.view import Beat, View
 
 SETTLE_S = 5.0
 NEXT_S, NEXT_STEPS = 60.0, 2
@@ -37,15 +37,11 @@ MB = 2**20
 FULL_MB = 64.0
 """With less than this a disk is full for everybody, whatever a checkpoint takes."""
 FULL_FILES = 16
-"""Nor does it take a checkpoint with fewer inodes."""
-_FULL = re.compile(
-    r"\[?Errno 28\b|\bENOSPC\b|(?i:no space left on device)|PytorchStreamWriter failed writing"
-)
-_READ_ONLY = re.compile(r"\[?Errno 30\b|\bEROFS\b|(?i:read-only file system)")
-_REFUSED = re.compile(
-    r"\[?Errno (?:28|30|122)\b|\b(?:ENOSPC|EROFS|EDQUOT)\b|(?i:no space left on device"
-    r"|read-only file system|disk quota exceeded)|PytorchStreamWriter failed writing"
-)
+"""A checkpoint takes more inodes."""
+_FULL = r"Errno 28\b|\bENOSPC\b|(?i:no space left on device)|PytorchStreamWriter failed writing"
+_READ_ONLY = r"Errno 30\b|\bEROFS\b|(?i:read-only file system)"
+_QUOTA = r"Errno 122\b|\bEDQUOT\b|(?i:disk quota exceeded)"
+_REFUSED = re.compile(f"{_FULL}|{_READ_ONLY}|{_QUOTA}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +53,8 @@ class Room:
     short_since: float | None = None
     """Watcher's clock of the first look that found less than one checkpoint's room."""
     warned: bool = False
-    halted: bool = False
-    refused: bool = False
-    """Whether a write of the trainer was refused."""
     refused_since: float | None = None
     """Watcher's clock since which the watcher's small writes are refused."""
-    paged: bool = False
 
 
 class Disk(Detector[Room]):
@@ -81,128 +73,113 @@ class Disk(Detector[Room]):
 
     def observe_line(self, own: Room, beat: Beat, view: View) -> Seen[Room]:
         """Observe an error line: did the file system refuse a write?"""
-        if own.refused or not is_refusal(beat.line):
+        if not is_refusal(beat.line):
             return own, []
-        text = (beat.line.text or "").strip()
-        left, least, what = self._left(own, view) if _FULL.search(text) else (None, None, "")
-        room = "" if left is None else f"; {left:.0f} {what}"
-        if _READ_ONLY.search(text) and _is_read_only(view):
-            left, least = 0.0, FULL_MB
-            room = "; nobody may write there, nor may the watcher"
-        finding = found(
-            view,
-            self.name,
-            Severity.HALT,
-            episode="refused",
-            at=beat.tick.ts,
-            step=beat.line.step,
-            value=left,
-            threshold=least,
-            text=f"the file system refused a write at step {beat.line.step}: {text[:200]}{room}",
-        )
-        return replace(own, refused=True), [finding]
+        text, seen = (beat.line.text or "").strip(), view.disk()
+        left, least, room = None, None, ""
+        if seen is not None and re.search(_FULL, text):
+            left, least, what = self._left(own, seen)
+            room = f"; {left:.0f} {what}"
+        if seen is not None and re.search(_READ_ONLY, text) and (seen.read_only or seen.refused):
+            left, least, room = 0.0, FULL_MB, "; nobody may write there, nor may the watcher"
+        text = f"the file system refused a write at step {beat.line.step}: {text[:200]}{room}"
+        return own, [
+            self.finding(beat, view, Severity.HALT, "refused", text, value=left, threshold=least)
+        ]
 
     def observe_tick(self, own: Room, tick: Tick, view: View) -> Seen[Room]:
         """Observe the room that is left, and how large a checkpoint is."""
         sizes = [row.bytes for row in checkpoints_in(tick) or () if row.verified and row.bytes]
         if sizes:
             own = replace(own, checkpoint_mb=sizes[-1] / MB)
-        seen = disk_in(tick)
-        if seen is None or not _has_to_write(view):
+        seen, last = disk_in(tick), view.run.order.last_step
+        writes = any(not row.done and row.completed < last for row in view.streams.values())
+        if seen is None or not writes:
             return own, []
         own, pages = self._refused(own, seen, tick, view)
         own, findings = self._judged(own, seen, tick, view)
         return own, [*findings, *pages]
 
     def _refused(self, own: Room, seen: DiskSeen, tick: Tick, view: View) -> Seen[Room]:
-        """Tell a person of a disk that has taken no small write for `PAGED_S`."""
+        """Page somebody when a disk has taken no small write for `PAGED_S`."""
         if not seen.refused:
-            return replace(own, refused_since=None, paged=False), []
+            return replace(own, refused_since=None), []
         since = tick.mono if own.refused_since is None else own.refused_since
         own, lasted_s = replace(own, refused_since=since), tick.mono - since
-        if own.paged or lasted_s < PAGED_S:
+        if lasted_s < PAGED_S:
             return own, []
         why = "the file system is read-only" if seen.read_only else f"{seen.free_mb:.0f} MB free"
-        finding = found(
+        finding = self.finding(
+            tick,
             view,
-            self.name,
             Severity.WARN,
-            episode=f"refused_tick{tick.n}",
-            at=tick.ts,
+            f"refused_since{since:.0f}",
+            f"the run's disk takes no write for {lasted_s:.0f} s ({why}): what the run says and"
+            " saves meanwhile may be lost",
             value=lasted_s,
             threshold=PAGED_S,
             act=Act.PAGE,
-            text=f"the run's disk takes no write for {lasted_s:.0f} s ({why}): what the run says"
-            " and saves meanwhile may be lost",
         )
-        return replace(own, paged=True), [finding]
+        return own, [finding]
 
-    def _left(self, own: Room, view: View) -> tuple[float | None, float | None, str]:
-        """Return how much is left, how much is needed, and of what, where: of the scarce one."""
-        seen = view.disk()
-        if seen is None:
-            return None, None, ""
+    def _least_mb(self, own: Room) -> float:
+        """Return the room that the next checkpoint needs."""
+        checkpoints: float = self.settings.halt_checkpoints
+        return max(FULL_MB, checkpoints * (own.checkpoint_mb or 0.0))
+
+    def _left(self, own: Room, seen: DiskSeen) -> tuple[float, float, str]:
+        """Return how much is left of what is scarce, how much is needed, and of what."""
         if seen.free_files is not None and seen.free_files < FULL_FILES:
             return seen.free_files, FULL_FILES, "inodes were free where the run writes"
-        least_mb = max(FULL_MB, self.settings.halt_checkpoints * (own.checkpoint_mb or 0.0))
-        if seen.checkpoints_mb is None:
+        least_mb, elsewhere_mb = self._least_mb(own), seen.checkpoints_mb
+        if elsewhere_mb is None:
             return seen.free_mb, least_mb, "MB were free where the run writes"
-        if seen.free_mb < FULL_MB and seen.checkpoints_mb >= least_mb:
+        if seen.free_mb < FULL_MB and elsewhere_mb >= least_mb:
             return seen.free_mb, FULL_MB, "MB were free where the run writes"
-        return seen.checkpoints_mb, least_mb, "MB were free where its checkpoints lie"
+        return elsewhere_mb, least_mb, "MB were free where its checkpoints lie"
 
     def _judged(self, own: Room, seen: DiskSeen, tick: Tick, view: View) -> Seen[Room]:
-        settings, findings = self.settings, []
-        size_mb = own.checkpoint_mb
+        """Compare the room with what checkpoints need."""
+        settings, size_mb, room_mb = self.settings, own.checkpoint_mb, _room_mb(seen)
         warn_mb = max(settings.warn_mb, settings.warn_checkpoints * (size_mb or 0.0))
-        room_mb = _for_checkpoints(seen)
         if room_mb >= warn_mb and seen.free_mb >= settings.warn_mb and not seen.refused:
             clear = room_mb >= CLEAR_RATIO * warn_mb
             return replace(own, warned=own.warned and not clear, short_since=None), []
+        findings = []
         if not own.warned:
-            own = replace(own, warned=True)
-            findings.append(self._finding(own, seen, tick, view, Severity.WARN, warn_mb))
-        least_mb = settings.halt_checkpoints * size_mb if size_mb is not None else None
-        if least_mb is None or room_mb >= least_mb:
+            findings.append(self._found(own, seen, tick, view, Severity.WARN, warn_mb))
+        own = replace(own, warned=True)
+        if size_mb is None or room_mb >= settings.halt_checkpoints * size_mb:
             return replace(own, short_since=None), findings
-        if seen.saving or _is_saving(view):
+        pausing = (Section.CHECKPOINT, Section.EVAL)  # takes room, and may give it back
+        if seen.saving or any(stream.section in pausing for stream in view.active()):
             return own, findings
         since = tick.mono if own.short_since is None else own.short_since
-        own = replace(own, short_since=since)
-        if tick.mono - since >= _patience_s(view, tick) and not own.halted:
-            own = replace(own, halted=True)
-            findings.append(self._finding(own, seen, tick, view, Severity.HALT, least_mb))
-        return own, findings
+        if tick.mono - since >= _patience_s(view, tick):
+            least_mb = settings.halt_checkpoints * size_mb
+            findings.append(self._found(own, seen, tick, view, Severity.HALT, least_mb))
+        return replace(own, short_since=since), findings
 
-    def _finding(
-        self,
-        own: Room,
-        seen: DiskSeen,
-        tick: Tick,
-        view: View,
-        severity: Severity,
-        threshold_mb: float,
+    def _found(
+        self, own: Room, seen: DiskSeen, tick: Tick, view: View, severity: Severity, limit_mb: float
     ) -> Finding:
-        halts, room_mb = severity is Severity.HALT, _for_checkpoints(seen)
-        free_mb, where = seen.free_mb, f" of {seen.total_mb:.0f} are free where the run writes"
-        if seen.checkpoints_mb is not None and room_mb < threshold_mb:
-            free_mb, where = room_mb, " are free where its checkpoints lie"
+        halts, free_mb = severity is Severity.HALT, seen.free_mb
+        where = f" of {seen.total_mb:.0f} are free where the run writes"
+        if seen.checkpoints_mb is not None and seen.checkpoints_mb < limit_mb:
+            free_mb, where = seen.checkpoints_mb, " are free where its checkpoints lie"
         elif seen.checkpoints_mb is not None:
-            threshold_mb = self.settings.warn_mb
-        setting = "halt_checkpoints" if halts else "warn_mb"
+            limit_mb = self.settings.warn_mb
         size = "" if own.checkpoint_mb is None else f"; a checkpoint takes {own.checkpoint_mb:.0f}"
-        return found(
+        text = f"{free_mb:.0f} MB{where} (limit {limit_mb:.0f} MB{size})"
+        return self.finding(
+            tick,
             view,
-            self.name,
             severity,
-            episode=f"tick{tick.n}",
-            at=tick.ts,
+            "room" if halts else f"tick{tick.n}",
+            text + ("; a small write was refused" if seen.refused else ""),
+            setting="halt_checkpoints" if halts else "warn_mb",
             value=free_mb,
-            threshold=threshold_mb,
-            source=self.run.source(f"disk.{setting}"),
-            text=f"{free_mb:.0f} MB{where}"
-            f" (limit {threshold_mb:.0f} MB{size})"
-            + ("; a small write was refused" if seen.refused else ""),
+            threshold=limit_mb,
         )
 
     def near(self, own: Room, view: View, mono: float) -> Near:
@@ -210,8 +187,7 @@ class Disk(Detector[Room]):
         seen = view.disk()
         if seen is None:
             return Near(blind="the watcher has not read the file system")
-        least_mb = max(FULL_MB, self.settings.halt_checkpoints * (own.checkpoint_mb or 0.0))
-        return Near(value=_for_checkpoints(seen), limit=least_mb, unit="MB", below=True)
+        return Near(value=_room_mb(seen), limit=self._least_mb(own), unit="MB", below=True)
 
 
 def is_refusal(line: Heartbeat) -> bool:
@@ -219,13 +195,7 @@ def is_refusal(line: Heartbeat) -> bool:
     return line.msg == Msg.ERROR and _REFUSED.search(line.text or "") is not None
 
 
-def _is_read_only(view: View) -> bool:
-    """Whether a disk is read-only, or refused the watcher's own write within the last minute."""
-    seen = view.disk()
-    return seen is not None and (seen.read_only or seen.refused)
-
-
-def _for_checkpoints(seen: DiskSeen) -> float:
+def _room_mb(seen: DiskSeen) -> float:
     """Return the room in megabytes where checkpoints are written."""
     return seen.free_mb if seen.checkpoints_mb is None else seen.checkpoints_mb
 
@@ -243,14 +213,3 @@ def _patience_s(view: View, tick: Tick) -> float:
     if cadence.every_s is not None and saved is not None:
         next_s = min(next_s, cadence.every_s - (tick.mono - saved.mono))
     return SETTLE_S if next_s <= max(NEXT_S, NEXT_STEPS * step_s) else math.inf
-
-
-def _has_to_write(view: View) -> bool:
-    """Whether a rank has steps before it."""
-    last = view.run.order.last_step
-    return any(not s.done and s.completed < last for s in view.streams.values())
-
-
-def _is_saving(view: View) -> bool:
-    """Return whether a rank saves or evaluates, which takes room and may give it back."""
-    return any(s.section in (Section.CHECKPOINT, Section.EVAL) for s in view.active())

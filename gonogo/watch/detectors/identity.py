@@ -7,7 +7,7 @@ does not report is UNKNOWN: it halts nothing, and `.GO` is never written.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.finding import Finding, Severity, Source
@@ -15,18 +15,19 @@ from gonogo.contract.heartbeat import Identity, Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.watch.detector import RANKS, Detector, Seen
-from gonogo.watch.view import Beat, Run, View, found
+from gonogo.watch.state import replace
+from gonogo.watch.view import Beat, Run, View
 
 FIELDS = tuple(sorted(Identity.model_fields, key=lambda name: name == "config_digest"))
-"""The digest last: what differs is told by its own name first."""
+"""The digest last: what differs is reported by its own name first."""
 
 DIGEST_LENGTH = 64
 MAX_TEXT = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Identities:
-    """What each rank's boot line told."""
+    """What each rank's boot line reported."""
 
     by_rank: Mapping[int, Identity] = field(default_factory=dict)
 
@@ -43,7 +44,7 @@ class Mismatch:
 
 
 def equals_order(own: Identities, view: View) -> bool | None:
-    """Return True when all ranks told all and all is equal, False on a difference, else None."""
+    """Return whether all ranks reported all fields, and all are equal; None while unknown."""
     order = view.run.order
     allowed = set(order.allow_drift)
     unknown = len(own.by_rank) < order.world_size
@@ -57,7 +58,7 @@ def equals_order(own: Identities, view: View) -> bool | None:
 
 
 def untold(run: Run, told: Identity) -> list[str]:
-    """Return the fields that the order checks and the rank does not tell."""
+    """Return the fields that the order checks and the rank does not report."""
     return [
         name
         for name in FIELDS
@@ -78,77 +79,39 @@ def same(run: Run, name: str, said: Any, expected: Any) -> bool:
 def _differences(own: Identities, view: View, rank: int) -> list[Mismatch]:
     """Return every difference of a rank to the order, its peers and its own environment."""
     run, told = view.run, own.by_rank.get(rank)
-    found_env = _nsa_only(view.processes.of(rank).env)
     rows: list[Mismatch] = []
     if told is not None:
-        rows += _against(run, rank, told, run.order.identity, "the order")
+        expected = {name: getattr(run.order.identity, name) for name in FIELDS}
+        rows += [
+            Mismatch(rank=rank, name=name, said=said, expected=value, by="the order")
+            for name, value in expected.items()
+            if not same(run, name, said := getattr(told, name), value)
+        ]
         rows = rows or _against_peers(own, rank, told)
-    expected_env = run.order.identity.nsa_env
-    if found_env is not None and expected_env is not None and found_env != expected_env:
-        rows.append(
-            Mismatch(
-                rank=rank,
-                name="nsa_env",
-                said=found_env,
-                expected=expected_env,
-                by="the order (read from the process)",
-            )
-        )
-    return rows
-
-
-def _against(run: Run, rank: int, told: Identity, other: Identity, by: str) -> list[Mismatch]:
-    rows = []
-    for name in FIELDS:
-        said, expected = getattr(told, name), getattr(other, name)
-        if not same(run, name, said, expected):
-            rows.append(Mismatch(rank=rank, name=name, said=said, expected=expected, by=by))
+    env, nsa_env = view.processes.of(rank).env, run.order.identity.nsa_env
+    seen = {name: value for name, value in (env or {}).items() if name.startswith("NSA_")}
+    if env is not None and nsa_env is not None and seen != nsa_env:
+        by = "the order (read from the process)"
+        rows.append(Mismatch(rank=rank, name="nsa_env", said=seen, expected=nsa_env, by=by))
     return rows
 
 
 def _against_peers(own: Identities, rank: int, told: Identity) -> list[Mismatch]:
-    """Return what a rank says otherwise than the lowest rank below it that says it at all.
-
-    One that has yet to tell its model says nothing of it: the others may come to that first.
-    """
-    if told == own.by_rank[min(own.by_rank)]:
-        return []
-    peers = [(peer, own.by_rank[peer]) for peer in sorted(own.by_rank) if peer < rank]
+    """Return the differences to the lowest rank below that reports a field at all."""
     rows: list[Mismatch] = []
+    if told == own.by_rank[min(own.by_rank)]:
+        return rows
     for name in FIELDS:
         said = getattr(told, name)
-        tell = ((peer, getattr(other, name)) for peer, other in peers)
-        peer, expected = next(((p, value) for p, value in tell if value is not None), (rank, said))
+        lower = ((peer, getattr(own.by_rank[peer], name)) for peer in sorted(own.by_rank))
+        peer, expected = next(
+            ((peer, value) for peer, value in lower if peer < rank and value is not None),
+            (rank, said),
+        )
         if said is not None and said != expected:
             by = f"rank {peer}"
             rows.append(Mismatch(rank=rank, name=name, said=said, expected=expected, by=by))
     return rows
-
-
-def _nsa_only(env: Mapping[str, str] | None) -> dict[str, str] | None:
-    if env is None:
-        return None
-    return {name: value for name, value in env.items() if name.startswith("NSA_")}
-
-
-def _findings(own: Identities, tick: Tick, view: View, rank: int) -> list[Finding]:
-    """Return one finding for the differences that halt, one for each that is allowed or untold."""
-    allowed = set(view.run.order.allow_drift)
-    rows = _differences(own, view, rank)
-    halting = [row for row in rows if row.name not in allowed]
-    findings = [
-        _finding(view, tick, rank, Severity.WARN, f"drift/{row.name}", f"{_text(row)} (allowed)")
-        for row in rows
-        if row.name in allowed
-    ]
-    told = own.by_rank.get(rank)
-    if told is not None and (names := untold(view.run, told)):
-        text = f"rank {rank} does not tell {', '.join(names)}; that is not observed"
-        findings.append(_finding(view, tick, rank, Severity.WARN, "untold", text))
-    if halting:
-        text = "; ".join(_text(row) for row in halting)
-        findings.append(_finding(view, tick, rank, Severity.HALT, "", text))
-    return findings
 
 
 def _text(row: Mismatch) -> str:
@@ -159,23 +122,6 @@ def _text(row: Mismatch) -> str:
 def _short(value: Any) -> str:
     is_digest = isinstance(value, str) and len(value) == DIGEST_LENGTH
     return f"{value[:12]}…" if is_digest else str(value)[:MAX_TEXT]
-
-
-def _finding(
-    view: View, tick: Tick, rank: int, severity: Severity, episode: str, text: str
-) -> Finding:
-    stream = view.streams.get(rank)
-    return found(
-        view,
-        Name.IDENTITY,
-        severity,
-        episode="differs" if severity is Severity.HALT else f"rank{rank}/{episode}",
-        at=tick.ts,
-        rank=None if severity is Severity.HALT else rank,
-        step=None if stream is None else stream.step,
-        source=Source.PLAN if severity is Severity.HALT else Source.DEFAULT,
-        text=text,
-    )
 
 
 class IdentityEqual(Detector[Identities]):
@@ -192,22 +138,47 @@ class IdentityEqual(Detector[Identities]):
     observes = frozenset({RANKS})
 
     def observe_line(self, own: Identities, beat: Beat, view: View) -> Seen[Identities]:
-        """Observe a boot line; ranks boot in any order, and may tell their models later."""
-        rank, known = beat.line.rank, own.by_rank
-        own = replace(own, by_rank={**known, rank: beat.line.identity()})
-        findings = _findings(own, beat.tick, view, rank)
-        for later in sorted(known):
-            if later > rank:
-                findings += _findings(own, beat.tick, view, later)
-        return own, findings
+        """Observe a boot line; ranks boot in any order, and may report their models later."""
+        rank = beat.line.rank
+        own = replace(own, by_rank={**own.by_rank, rank: beat.line.identity()})
+        later = [other for other in sorted(own.by_rank) if other > rank]
+        return own, [
+            row for other in (rank, *later) for row in self._findings(own, beat.tick, view, other)
+        ]
 
     def observe_tick(self, own: Identities, tick: Tick, view: View) -> Seen[Identities]:
         """Observe a tick that brought a process's environment."""
-        findings = []
-        for probe in tick.ranks:
-            if probe.env is not None:
-                findings += _findings(own, tick, view, probe.rank)
-        return own, findings
+        ranks = (probe.rank for probe in tick.ranks if probe.env is not None)
+        return own, [row for rank in ranks for row in self._findings(own, tick, view, rank)]
+
+    def _findings(self, own: Identities, tick: Tick, view: View, rank: int) -> list[Finding]:
+        """Return one finding for the differences that halt, one for each that is allowed."""
+        allowed, halting = set(view.run.order.allow_drift), []
+        warnings: list[tuple[str, str]] = []
+        for row in _differences(own, view, rank):
+            if row.name in allowed:
+                warnings.append((f"drift/{row.name}", f"{_text(row)} (allowed)"))
+            else:
+                halting.append(_text(row))
+        told, stream = own.by_rank.get(rank), view.streams.get(rank)
+        if told is not None and (names := untold(view.run, told)):
+            text = f"rank {rank} does not report {', '.join(names)}; that is not observed"
+            warnings.append(("untold", text))
+        step = None if stream is None else stream.step
+        findings = [
+            self.finding(
+                tick, view, Severity.WARN, f"rank{rank}/{episode}", text, rank=rank, step=step
+            )
+            for episode, text in warnings
+        ]
+        if halting:
+            text = "; ".join(halting)
+            findings.append(
+                self.finding(
+                    tick, view, Severity.HALT, "differs", text, step=step, source=Source.PLAN
+                )
+            )
+        return findings
 
     def armed(self, own: Identities, view: View) -> bool:
         """Whether a rank has yet to be compared with an order that checks anything."""

@@ -128,34 +128,10 @@ def test_a_reading_that_is_missed_once_does_not_end_the_time() -> None:
     assert [row.severity for row in fold.findings] == [Severity.WARN]
 
 
-@pytest.mark.parametrize(("rest", "told"), [(1, 1), (12, 1), (13, 2)])
-def test_throttled_again_after_a_recovery_is_told_again(rest: int, told: int) -> None:
-    """However long it lasted: what is above the limit of 60 s counts no more."""
+@pytest.mark.parametrize(("rest", "found"), [(0, 1), (1, 2)])
+def test_throttled_again_after_a_recovery_is_found_again(rest: int, found: int) -> None:
     fold = throttled([["hw_slowdown"]] * 200 + [[]] * rest + [["hw_slowdown"]] * 20)
-    assert len(fold.findings) == told
-
-
-def test_throttling_on_and_off_adds_up_and_is_told_once() -> None:
-    """For 20 of every 30 s, as long as the run went on: it was told of by nobody."""
-    fold = throttled([*[["hw_thermal_slowdown"]] * 5, []] * 20)
-    (warning,) = fold.findings
-    assert (warning.rank, warning.value, warning.threshold) == (1, 65.0, 60.0)
-    assert warning.text.endswith("throttled on and off for 95 s (hw_thermal_slowdown)")
-
-
-def test_throttling_with_one_short_break_is_on_and_off_too() -> None:
-    fold = throttled([*[["hw_slowdown"]] * 9, [], *[["hw_slowdown"]] * 300], 0.25)
-    (warning,) = fold.findings
-    assert warning.value == 60.25
-    assert warning.text.endswith("throttled on and off for 61 s (hw_slowdown)")
-
-
-@pytest.mark.parametrize(("slow", "free", "told"), [(3, 2, 1), (7, 6, 1), (4, 4, 0), (3, 4, 0)])
-def test_it_warns_of_what_is_throttled_for_more_than_half_of_the_time(
-    slow: int, free: int, told: int
-) -> None:
-    fold = throttled([*[["hw_slowdown"]] * slow, *[[]] * free] * 60)
-    assert len(fold.findings) == told
+    assert len(fold.findings) == found
 
 
 def test_the_same_samples_twice_change_nothing() -> None:
@@ -225,7 +201,7 @@ def test_a_fault_of_hardware_is_infrastructures_and_is_retried() -> None:
 @pytest.mark.parametrize(("every_s", "found"), [(15.0, 1), (15.25, 0)])
 def test_samples_too_far_apart_begin_the_time_anew(every_s: float, found: int) -> None:
     fold = throttled([["hw_slowdown"]] * 6, every_s)
-    assert [row.key.rpartition("/")[2] for row in fold.findings] == ["throttled1"] * found
+    assert len(fold.findings) == found
 
 
 @pytest.mark.parametrize("reason", ["hw_slowdown", "sw_power_cap"])

@@ -1,7 +1,5 @@
 """D18: lost, repeated, outdated and unreadable lines; clocks; steps that run backwards."""
 
-import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from gonogo.contract.tick import Tick
 from gonogo.timeline.boots import LineRecord
 from gonogo.timeline.lines import Arrival, BootLines
 from gonogo.timeline.timeline import Unreadable
-from gonogo.watch.detectors.hygiene import Hygiene, Skew, Skews
+from gonogo.watch.detectors.hygiene import Hygiene, Skews
 from gonogo.watch.view import Beat, Run, View
 from tests.watch.standing import NOW, look, standing
 from tests.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch
@@ -271,113 +269,45 @@ def test_a_rank_whose_lines_are_none_is_named_after_two_seconds(
     assert [row.severity for row in found] == [Severity.INFO] + [Severity.WARN] * warns
 
 
-def skew(lines: int, least_s: float, most_s: float, since: float = NOW - 4.0) -> Skew:
-    """What is known of rank 0's clock after so many lines."""
-    return Skew(boot="b", since_mono=since, lines=lines, least_s=least_s, most_s=most_s)
-
-
-def clocks(
-    wall_s: float,
-    waited_s: float = 0.0,
-    *,
-    late_s: float = 0.0,
-    arrival: Arrival = Arrival.NEW,
-    watched: bool = True,
-    lasts_s: float = 4.0,
-    lines: int = 20,
-    others: tuple[float, float] | None = None,
-) -> tuple[Skews, list[Finding]]:
-    """A line whose wall clock is off by so much, and that was written so long before the tick.
-
-    The clock has been off for so long, in so many lines; the others by between so much.
-    """
-    tick = Tick(n=1, mono=NOW, ts=EPOCH, late_s=late_s)
-    line = Heartbeat(
-        ts=EPOCH + wall_s, mono=NOW - waited_s, pid=1, rank=0, boot="b", seq=1, step=1, msg="alive"
-    )
-    view = View(run=Run(order=order_of({})), watched=watched)
-    least_s, most_s = others or (wall_s, wall_s)
-    own = Skews(of={0: skew(lines - 1, least_s, most_s, since=NOW - lasts_s)})
-    return Hygiene(view.run).observe_line(own, Beat(line=line, arrival=arrival, tick=tick), view)
+def off(lines: list[tuple[float, float]], *, apart_s: float = 0.0, block: int = 1) -> list[Finding]:
+    """Return what lines with these wall clocks and waits find, so many in each tick."""
+    view, own, found = View(run=Run(order=order_of({}))), Skews(), list[Finding]()
+    hygiene = Hygiene(view.run)
+    for seq, (wall_s, waited_s) in enumerate(lines, start=1):
+        tick = Tick(n=seq // block, mono=NOW + seq, ts=EPOCH + seq)
+        line = Heartbeat(
+            ts=EPOCH + seq + wall_s, mono=NOW + seq - waited_s + apart_s, pid=1, rank=0, boot="b",
+            seq=seq, step=seq, msg="alive",
+        )  # fmt: skip
+        beat = Beat(line=line, arrival=Arrival.NEW, tick=tick)
+        own, findings = hygiene.observe_line(own, beat, view)
+        found += findings
+    return found
 
 
 @pytest.mark.parametrize(
-    ("wall_s", "waited_s", "known", "warns"),
+    ("wall_s", "waited_s", "lines", "warns"),
     [
-        (5.0, 0.0, {}, False),
-        (-5.0, 0.0, {}, False),
-        (5.25, 0.0, {}, True),
-        (-5.25, 0.0, {}, True),
-        (5.0, 60.0, {}, False),
-        (-60.0, 55.0, {}, False),
-        (-60.0, 54.75, {}, True),
-        (9.0, 0.0, {"late_s": 5.0}, True),
-        (9.0, 0.0, {"late_s": 5.25}, False),
-        (9.0, 0.0, {"watched": False}, False),
-        (9.0, 0.0, {"arrival": Arrival.LATE}, False),
-        (9.0, 0.0, {"lasts_s": 3.75}, False),
-        (9.0, 0.0, {"lines": 19}, False),
-        (9.0, 0.0, {"others": (7.25, 8.0)}, True),
-        (9.0, 0.0, {"others": (7.0, 8.0)}, False),
-        (-9.0, 0.0, {"others": (-8.0, -7.25)}, True),
-        (-9.0, 0.0, {"others": (-8.0, -7.0)}, False),
-        (-9.0, 0.0, {"others": (9.0, 9.0)}, False),
+        (5.0, 0.0, 40, False),
+        (5.25, 0.0, 20, True),
+        (-5.25, 0.0, 20, True),
+        (5.25, 0.0, 19, False),
+        (-60.0, 55.0, 40, False),
+        (-60.0, 54.75, 40, True),
     ],
 )
 def test_a_wall_clock_is_wrong_by_receipt_and_by_the_clock_that_is_shared(
-    wall_s: float, waited_s: float, known: dict[str, Any], warns: bool
+    wall_s: float, waited_s: float, lines: int, warns: bool
 ) -> None:
-    _, found = clocks(wall_s, waited_s, **known)
-    assert [(row.value, row.threshold) for row in found] == [(wall_s, 5.0)] * warns
+    found = off([(wall_s, waited_s)] * lines)
+    assert {(row.value, row.threshold) for row in found} == ({(wall_s, 5.0)} if warns else set())
 
 
-@pytest.mark.parametrize(
-    ("wall_s", "known", "left"),
-    [
-        (9.0, {}, {0: skew(20, 9.0, 9.0)}),
-        (9.0, {"others": (6.0, 8.0)}, {0: skew(1, 9.0, 9.0, since=NOW)}),
-        (4.0, {}, {}),
-        (5.0, {"waited_s": 0.25}, {}),
-        (4.0, {"arrival": Arrival.LATE}, {0: skew(19, 4.0, 4.0)}),
-        (4.0, {"late_s": 5.25}, {0: skew(19, 4.0, 4.0)}),
-    ],
-    ids=["still off", "by many things", "right again", "just", "a late line", "a late tick"],
-)
-def test_a_wall_clock_is_off_until_a_line_says_otherwise(
-    wall_s: float, known: dict[str, Any], left: dict[int, Skew]
-) -> None:
-    own, _ = clocks(wall_s, **known)
-    assert own.of == left
+def test_a_line_that_is_right_begins_anew() -> None:
+    assert off(([(9.0, 0.0)] * 19 + [(0.0, 0.0)]) * 3) == []
 
 
-def test_another_process_may_be_off_anew() -> None:
-    line = Heartbeat(ts=EPOCH + 9.0, mono=NOW, pid=1, rank=0, boot="b", seq=1, step=1, msg="alive")
-    view = View(run=Run(order=order_of({})))
-    beat = Beat(line=line, arrival=Arrival.NEW, tick=Tick(n=1, mono=NOW, ts=EPOCH))
-    own = Skews(of={0: replace(skew(60, 9.0, 9.0), boot="a")})
-    left = Skews(of={0: skew(1, 9.0, 9.0, since=NOW)})
-    assert Hygiene(view.run).observe_line(own, beat, view) == (left, [])
-
-
-@pytest.mark.parametrize(
-    ("block_s", "off_s", "warns"), [(17.0, 0.0, False), (9.0, 0.0, False), (17.0, -60.0, True)]
-)
-def test_lines_of_another_host_that_are_read_in_blocks_are_off_by_more_than_they_waited(
-    block_s: float, off_s: float, warns: bool
-) -> None:
-    view, own = View(run=Run(order=order_of({}))), Skews()
-    found: list[Finding] = []
-    hygiene = Hygiene(view.run)
-    for seq in range(1, 400):
-        written_s = 60.0 * seq + 0.37 * (seq % 50)
-        read_s = math.ceil(written_s / block_s) * block_s
-        tick = Tick(n=seq, mono=NOW + read_s, ts=EPOCH + read_s)
-        line = Heartbeat(
-            ts=EPOCH + written_s + off_s, mono=9.0 + written_s, pid=1, rank=0, boot="b", seq=seq,
-            step=seq, msg="step_start",
-        )  # fmt: skip
-        own, findings = hygiene.observe_line(
-            own, Beat(line=line, arrival=Arrival.NEW, tick=tick), view
-        )
-        found += findings
-    assert bool(found) == warns
+def test_lines_of_another_host_that_are_read_in_blocks_are_no_wrong_clock() -> None:
+    """Fifty lines in each block, of which the first waited longest."""
+    waits = [0.37 * (50 - number % 50) for number in range(1, 2001)]
+    assert off([(-waited_s, waited_s) for waited_s in waits], apart_s=-9_000.0, block=50) == []

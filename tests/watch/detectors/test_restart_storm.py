@@ -9,7 +9,7 @@ from gonogo.contract.tick import Tick
 from gonogo.contract.watch import RestartStorm as Settings
 from gonogo.timeline.rank import RankStream
 from gonogo.watch import dump_state, fold, load_state, start
-from gonogo.watch.detectors.restart_storm import RestartStorm, Start, is_storm
+from gonogo.watch.detectors.death import RestartStorm, Start, is_storm
 from gonogo.watch.view import Run, View
 from tests.watch.streams import T0, Rank, order_of
 
