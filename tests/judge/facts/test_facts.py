@@ -16,7 +16,7 @@ from gonogo.contract.doubt import Effect
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, StepSections
-from gonogo.contract.order import Order, RunReason
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, ExitRecord, Preflight
 from gonogo.contract.rules import Rules
@@ -390,31 +390,3 @@ def test_a_finding_is_a_fact_without_its_times_and_texts() -> None:
         "value": 0.333333333, "threshold": 5.0, "source": "default",
         "act": None,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("reason", "steps", "gated", "agrees"),
-    [
-        ("first", 40, True, True),
-        ("first", 20, False, False),
-        ("confirm", 20, False, True),
-        ("remedy", 20, False, True),
-        ("confirm", 20, True, False),
-        ("confirm", 60, False, False),
-    ],
-)
-def test_only_a_rerun_without_a_gate_may_be_ordered_to_end_before_its_training_does(
-    reason: str, steps: int, gated: bool, agrees: bool
-) -> None:
-    order = order_of()
-    order = order.model_copy(
-        update={
-            "reason": RunReason(reason),
-            "steps": steps,
-            "train": {**order.train, "steps": 40},
-            "gate": order.gate if gated else [],
-        }
-    )
-    assert order_of().gate
-    facts = facts_of(record_of(order))
-    assert ("order_inconsistent" not in {row.kind for row in facts.doubts}) is agrees
