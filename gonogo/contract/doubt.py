@@ -19,41 +19,30 @@ class DoubtKind(StrEnum):
     RECORD_MISSING = "record_missing"
     RANK_SILENT = "rank_silent"
     NODE_UNOBSERVED = "node_unobserved"
-    SECTIONS_MISSING = "sections_missing"
     DETECTOR_BLIND = "detector_blind"
     METRIC_MISSING = "metric_missing"
-    METRIC_FAILED = "metric_failed"
     PREDECESSOR = "predecessor"
     EARLIER_STEPS = "earlier_steps"
     STEPS_REPEATED = "steps_repeated"
-    EVALUATED_EARLY = "evaluated_early"
     WEIGHTS_UNKNOWN = "weights_unknown"
-    CONFIG_UNVERIFIED = "config_unverified"
-    CODE_UNKNOWN = "code_unknown"
+    IDENTITY_UNVERIFIED = "identity_unverified"
     LEARNING_UNCLEAR = "learning_unclear"
     # records that cannot be read, or are not what they were
     UNREADABLE = "unreadable"
     SEAL_BROKEN = "seal_broken"
     # records that contradict each other
-    RANK_NOT_ORDERED = "rank_not_ordered"
-    STEP_NOT_ORDERED = "step_not_ordered"
-    ORDER_INCONSISTENT = "order_inconsistent"
-    PROCESS_SHARED = "process_shared"
+    NOT_ORDERED = "not_ordered"
     TWO_WRITERS = "two_writers"
     OTHER_RUN = "other_run"
     IDENTITY_CHANGED = "identity_changed"
     MODEL_DIFFERS = "model_differs"
-    DONE_UNPROVEN = "done_unproven"
     EXIT_DIFFERS = "exit_differs"
     CLOCKS_DIFFER = "clocks_differ"
     IMPOSSIBLE_NUMBER = "impossible_number"
-    IMPLAUSIBLE_SPEED = "implausible_speed"
     DEVICES_DIFFER = "devices_differ"
     # training that cannot have changed the model
     NOTHING_LEARNED = "nothing_learned"
-    NEGATIVE_RATE = "negative_rate"
     RANKS_APART = "ranks_apart"
-    NOT_EVALUATED = "not_evaluated"
     # the record of the watch
     WATCH_BROKEN = "watch_broken"
     WATCH_GAP = "watch_gap"
@@ -61,7 +50,6 @@ class DoubtKind(StrEnum):
     LINES_UNWATCHED = "lines_unwatched"
     FILE_UNWATCHED = "file_unwatched"
     FINDING_DIFFERS = "finding_differs"
-    DETECTOR_MISSING = "detector_missing"
     DETECTOR_FAILED = "detector_failed"
 
 
@@ -86,14 +74,7 @@ EFFECTS: dict[DoubtKind, Effect] = {
     **dict.fromkeys(_WATCH, Effect.WATCH),
 }
 
-IN_WEIGHTS = frozenset(
-    {
-        DoubtKind.NOTHING_LEARNED,
-        DoubtKind.NEGATIVE_RATE,
-        DoubtKind.RANKS_APART,
-        DoubtKind.NOT_EVALUATED,
-    }
-)
+IN_WEIGHTS = frozenset({DoubtKind.NOTHING_LEARNED, DoubtKind.RANKS_APART})
 """Kinds about the training itself: a run that continues from the checkpoint inherits them."""
 
 

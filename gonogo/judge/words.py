@@ -44,11 +44,6 @@ WORDS: dict[DoubtKind, Words] = {
         "The watcher received nothing from a node for some time, or at all.",
         "Check the network between the nodes and the follower's log.",
     ),
-    Kind.SECTIONS_MISSING: Words(
-        "the lines name no section",
-        "The rank does not report what it is doing, so a hang has no place.",
-        "Call `heartbeat.section(…)`, or attach with `gonogo.trainer`.",
-    ),
     Kind.DETECTOR_BLIND: Words(
         "{name}: {found}",
         "A detector lacks data and cannot halt the run.",
@@ -56,13 +51,8 @@ WORDS: dict[DoubtKind, Words] = {
     ),
     Kind.METRIC_MISSING: Words(
         "{name}: {found}",
-        "No line or sample records a metric, or only some of the steps have one.",
+        "No line or sample records a metric, only some steps have one, or its package failed.",
         "Record the metric, or remove the criterion from the gate.",
-    ),
-    Kind.METRIC_FAILED: Words(
-        "{name}: the metric of another package failed: {found}",
-        "A metric that a plug-in provides raised an error.",
-        _ADVICE_PLUGIN,
     ),
     Kind.PREDECESSOR: Words(
         "{name}: {found}",
@@ -81,26 +71,15 @@ WORDS: dict[DoubtKind, Words] = {
         "A process restarted, and other steps took the place of the first ones.",
         "Check why it restarted. Resume from a checkpoint instead of starting again.",
     ),
-    Kind.EVALUATED_EARLY: Words(
-        "evaluations: the last one is of step {step} of {expected}, and the order does not say"
-        " after which steps they are due",
-        "The gate asks for evaluations, and the last one is older than the last step.",
-        "Set `train.eval.every_steps`, or evaluate after the last step.",
-    ),
     Kind.WEIGHTS_UNKNOWN: Words(
-        "{name}: only the program knows which weights it loaded",
+        "checkpoint: only the program knows which weights it loaded",
         "A checkpoint was passed to a program of the user, and no record shows that it was loaded.",
         "Check the log of the program for the checkpoint that it loaded.",
     ),
-    Kind.CONFIG_UNVERIFIED: Words(
-        "config_digest: it is not that of the order's `train`, and the order does not compare it",
-        "The program reports another configuration than the plan's.",
-        "Put the program's whole configuration into `train`, or compare `config_digest`.",
-    ),
-    Kind.CODE_UNKNOWN: Words(
-        "git_sha: the rank does not report its code, so it may differ from that of other runs",
-        "Nobody knows whether the runs of the experiment ran the same code.",
-        "Name the files of the script in `workload.files`.",
+    Kind.IDENTITY_UNVERIFIED: Words(
+        "{name} that the rank reports is compared with nothing",
+        "The order does not name the configuration, or the code, that must run.",
+        "Put the whole configuration into `train`, and the script's files into `workload.files`.",
     ),
     Kind.LEARNING_UNCLEAR: Words(
         "loss: it did not fall: {expected} in the first fifth of the steps, {found} in the last",
@@ -117,29 +96,14 @@ WORDS: dict[DoubtKind, Words] = {
         "A file was changed after the run ended.",
         _EDITED,
     ),
-    Kind.RANK_NOT_ORDERED: Words(
-        "{name} was never ordered, and there is a record of it",
-        "A process wrote as a rank, or a node, that the order does not have.",
-        "Start as many processes as the order has ranks.",
-    ),
-    Kind.STEP_NOT_ORDERED: Words(
-        "{name} step {step}, which was not ordered",
-        "The run went beyond its last step, or before its first.",
-        "Set `--steps`, or the plan's `steps`, to the number that the script makes.",
-    ),
-    Kind.ORDER_INCONSISTENT: Words(
-        "the order has {expected} for {name}, its training configuration {found}",
-        "order.json contradicts itself.",
-        "Submit the plan again; do not edit order.json.",
-    ),
-    Kind.PROCESS_SHARED: Words(
-        "process {found} wrote as rank {expected}, too",
-        "One process wrote the lines of several ranks, or a rank has several process ids.",
-        _ONE_WRITER,
+    Kind.NOT_ORDERED: Words(
+        "{name} was never ordered, and there is a record of it (step {step}, {found})",
+        "A rank, a node or a step has a record, and the order does not have it.",
+        "Start as many ranks, and make as many steps, as the order names.",
     ),
     Kind.TWO_WRITERS: Words(
-        "two processes wrote at the same time",
-        "Two processes wrote one rank's file, or two lines claim the same place.",
+        "{name} wrote here ({found})",
+        "Two processes wrote one rank's file, or one process wrote for two ranks.",
         _ONE_WRITER,
     ),
     Kind.OTHER_RUN: Words(
@@ -157,13 +121,8 @@ WORDS: dict[DoubtKind, Words] = {
         "The counted model is not the reported one.",
         _EDITED,
     ),
-    Kind.DONE_UNPROVEN: Words(
-        "reported done at step {expected}, and its process ended step {found}",
-        "A rank reported that it was done without making the last steps, or after an error.",
-        "Check why the process reported `done`.",
-    ),
     Kind.EXIT_DIFFERS: Words(
-        "{name}: ended with {found}, and exit.json says {expected}",
+        "{name}: {found}, and not {expected}",
         "Two records of how the run ended contradict each other.",
         _EDITED,
     ),
@@ -177,11 +136,6 @@ WORDS: dict[DoubtKind, Words] = {
         "A number is negative that cannot be, or a share is above 1.",
         "Correct what the script records.",
     ),
-    Kind.IMPLAUSIBLE_SPEED: Words(
-        "reports {found} tokens/s; {expected} is the limit by its lines' own distance",
-        "The reported speed does not fit the steps.",
-        "Correct how the script counts tokens.",
-    ),
     Kind.DEVICES_DIFFER: Words(
         "{name}: {found} samples or errors are in one record and not in the other",
         "Samples of devices contradict each other, or the preflight check.",
@@ -190,23 +144,13 @@ WORDS: dict[DoubtKind, Words] = {
     Kind.NOTHING_LEARNED: Words(
         "the steps changed nothing: {name} is {found} at {expected} steps",
         "Most steps did not change the model: the loss or the validation loss is bit-equal, the"
-        " learning rate or the gradient norm is 0, no token was read, or updates were skipped.",
-        _OPTIMIZER,
-    ),
-    Kind.NEGATIVE_RATE: Words(
-        "the learning rate is negative at {found} steps",
-        "Steps with a negative learning rate raise the loss.",
+        " learning rate or the gradient norm is not above 0, or updates were skipped.",
         _OPTIMIZER,
     ),
     Kind.RANKS_APART: Words(
         "{name} differs from that of rank {expected} at {found} steps, or no gradient was shared",
         "Ranks that average their gradients did not take the same steps.",
         "Train through the DDP or FSDP wrapper; record the norm of the averaged gradients.",
-    ),
-    Kind.NOT_EVALUATED: Words(
-        "nothing was evaluated: {name} is {found} at {expected} evaluations",
-        "The validation loss is 0, or that of the step before.",
-        "Check that the evaluation set is not empty.",
     ),
     Kind.WATCH_BROKEN: Words(
         "watch.jsonl: tick {found}: {name}",
@@ -238,14 +182,9 @@ WORDS: dict[DoubtKind, Words] = {
         "findings.jsonl and the findings of the lines differ.",
         _EDITED,
     ),
-    Kind.DETECTOR_MISSING: Words(
-        "the order names detector {name}, which is not installed here",
-        "Nobody can watch, or judge, with a detector that is not installed.",
-        _ADVICE_PLUGIN,
-    ),
     Kind.DETECTOR_FAILED: Words(
         "{name}: {found}",
-        "A detector that a plug-in provides raised an error.",
+        "A detector that the order names is not installed here, or raised an error.",
         _ADVICE_PLUGIN,
     ),
 }

@@ -17,18 +17,15 @@ from gonogo.watch.fold import (
     near,
     start,
 )
-from gonogo.watch.recorded import BootRecord, boots_of
 from gonogo.watch.refold import Refold, not_observed, refold, replay_watch
 from gonogo.watch.saved import dump_state, load_state
 from gonogo.watch.watch_record import WatchRecord, tick_digest
 
 __all__ = [
-    "BootRecord",
     "Refold",
     "WatchRecord",
     "WatchState",
     "armed",
-    "boots_of",
     "dump_state",
     "fold",
     "fold_beats",

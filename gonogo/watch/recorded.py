@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -33,16 +32,6 @@ from gonogo.watch.registry import missing_detectors
 from gonogo.watch.watch_record import Heard, WatchRecord
 
 _PART = 2**20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BootRecord:
-    """The lines of one boot of one rank."""
-
-    lines: int
-    digest: str
-    top: int
-    gaps: int
 
 
 class BroughtLines:
@@ -241,16 +230,3 @@ def _after(last: Tick | None) -> Tick:
     if last is None:
         return Tick(n=0, mono=0.0, ts=0.0)
     return Tick(n=last.n + 1, mono=last.mono, ts=last.ts, interval_s=last.interval_s)
-
-
-def boots_of(state: WatchState) -> dict[int, dict[str, BootRecord]]:
-    """Return what came of every boot of every rank."""
-    return {
-        rank: {
-            boot: BootRecord(
-                lines=lines.count, digest=lines.digest(), top=lines.top, gaps=lines.gaps()
-            )
-            for boot, lines in record.every_boot()
-        }
-        for rank, record in sorted(state.view.lines.items())
-    }

@@ -24,6 +24,8 @@ from gonogo.watch.recorded import fold_recorded
 from gonogo.watch.registry import failure_of
 from gonogo.watch.watch_record import WatchRecord
 
+_UNLABELLED = "the lines name no section, so a hang has no place"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refold:
@@ -96,7 +98,7 @@ def not_observed(state: WatchState) -> list[Doubt]:
         if rank not in state.streams
     ]
     found += [
-        Doubt(kind=DoubtKind.SECTIONS_MISSING, rank=rank)
+        Doubt(kind=DoubtKind.DETECTOR_BLIND, rank=rank, name="sections", found=_UNLABELLED)
         for rank, stream in sorted(state.streams.items())
         if not stream.labelled
     ]

@@ -194,7 +194,8 @@ def missing_detectors(run: Run) -> list[Doubt]:
     """Return the detectors that the order names and that are not installed."""
     here = {row.name for row in all_detectors()}
     names = (name for name in sorted(run.order.detectors) if name not in here)
-    return [Doubt(kind=DoubtKind.DETECTOR_MISSING, name=name[:64]) for name in names]
+    kind, why = DoubtKind.DETECTOR_FAILED, "the order names it, and it is not installed here"
+    return [Doubt(kind=kind, name=name[:64], found=why) for name in names]
 
 
 def ordered_detectors(run: Run) -> tuple[Kind, ...]:

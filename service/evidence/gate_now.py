@@ -15,11 +15,10 @@ from sqlalchemy.orm import Session
 from gonogo.contract.decision import CriterionResult
 from gonogo.contract.order import Order
 from gonogo.contract.rules import Rules
-from gonogo.judge.facts.lines import read_lines
 from gonogo.judge.facts.measure import build_measure
-from gonogo.judge.facts.steps import RankSteps
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.rules import build_rules
+from gonogo.timeline.rank_steps import RankSteps, read_lines
 from service.db.schema import ProgressRow
 from service.evidence.heartbeats import load_lines, load_ranks
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from gonogo.judge.facts.steps import RankSteps
+from gonogo.timeline.rank_steps import RankSteps
 from service.db.store import Session
 from service.evidence.heartbeats import load_beats, load_ranks
 

@@ -14,8 +14,8 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.facts.devices import lay_over
 from gonogo.judge.facts.measure import quantile
 from gonogo.judge.facts.metrics import METRICS
-from gonogo.judge.facts.steps import RankSteps
 from gonogo.judge.gate.rules import build_rules
+from gonogo.timeline.rank_steps import RankSteps
 from service.evidence.series import downsample
 from service.report.beats import RankBeats
 from service.report.view import SECTIONS, RankNumbers, Series, StepTimes

@@ -123,7 +123,8 @@ def test_an_unchanged_program_is_judged_by_what_it_prints_and_is_no_go_ahead(fol
         "preflight": "pass",
         "no_halt_finding": "pass",
     }
-    assert "rank 0: the lines name no section" in ran.decision()["not_observed"]
+    unlabelled = "rank 0: sections: the lines name no section, so a hang has no place"
+    assert unlabelled in ran.decision()["not_observed"]
     assert "iter 29: loss 4.4200" in ran.err
     home = folder / "home"
     assert home.stat().st_mode & 0o777 == 0o700

@@ -21,8 +21,8 @@ import yaml
 
 import gonogo.trainer
 from gonogo.contract.heartbeat import MAX_LINE_BYTES, Heartbeat, Msg, Section, parse_heartbeat
-from gonogo.judge.facts.lines import read_lines
 from gonogo.rundir import RunDir
+from gonogo.timeline.rank_steps import read_lines
 from gonogo.trainer.run_dir import RunDir as TrainerRunDir
 from gonogo.trainer.voice import Voice
 from nsa.heartbeat import Heartbeat as WorkloadHeartbeat
@@ -165,7 +165,7 @@ def test_losses_keep_their_digits(raw: list[bytes]) -> None:
 
 def test_the_judge_reads_every_step_of_it(raw: list[bytes]) -> None:
     read = read_lines(0, raw)
-    assert (read.unreadable, read.conflicts, read.steps.gaps) == (0, 0, 0)
+    assert (read.unreadable, read.record.conflicts, read.steps.gaps) == (0, 0, 0)
     assert (read.steps.last_step, read.steps.done_step) == (STEPS, STEPS)
     assert sorted(read.steps.step_times()) == list(range(1, STEPS + 1))
 

@@ -12,7 +12,7 @@ import pytest
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.order import ResumePoint, RunReason
+from gonogo.contract.order import RunReason
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.facts.record import load_run
 from gonogo.ledger.recorded import record_of
@@ -49,7 +49,7 @@ PREDECESSOR = [
     ("predecessor_toy", None, "INCONCLUSIVE"),
     ("predecessor_stalled", None, "INCONCLUSIVE"),
     ("predecessor_healthy", "smoke", "NO_GO"),  # 512 tokens in 107.8 s
-    ("predecessor_toy", "smoke", "INCONCLUSIVE"),
+    ("predecessor_toy", "smoke", "NO_GO"),
     ("predecessor_stalled", "smoke", "NO_GO"),
 ]
 
@@ -65,10 +65,9 @@ def test_the_predecessor_s_directories_are_never_go_for_lack_of_evidence(
     assert "pass" not in outcomes.values() or phase
     doubts = [(row["kind"], row.get("name")) for row in found["facts"]["doubts"]]
     topics = {name for kind, name in doubts if kind == "predecessor"}
-    assert {"identity", "coverage", "sections", "step_start"} <= topics
+    assert topics == {"identity", "coverage", "single steps"}
     missing = {name for kind, name in doubts if kind == "record_missing"}
     assert {"preflight.json", "exit.json"} <= missing
-    assert any("every 20 steps" in text for text in found["not_observed"])
     assert ("rank_silent" in dict(doubts)) is bool(phase)
 
 
@@ -87,26 +86,24 @@ def test_a_predecessor_that_reached_the_last_step_is_not_called_silent(copy_run:
 
 
 STALLED_AT = 11.3 + 160 * 107.8
-LIMIT_S = 8 * 20 * 107.8
 
 
-@pytest.mark.parametrize(("after_s", "found"), [(LIMIT_S - 60, False), (LIMIT_S + 60, True)])
-def test_a_predecessor_stalls_after_eight_of_its_own_intervals_whatever_beats_it_wrote(
-    after_s: float, found: bool, copy_run: CopyRun
+def test_a_predecessor_stalls_by_the_table_of_patience_whatever_beats_it_wrote(
+    copy_run: CopyRun,
 ) -> None:
-    now = EPOCH + STALLED_AT + after_s
+    now = EPOCH + STALLED_AT + 4000.0
     findings = judge_directory(copy_run("predecessor_stalled"), PLAN, "smoke", now=now)["findings"]
     halts = [(row["detector"], row["rank"], row["step"]) for row in findings
              if row["severity"] == "halt"]  # fmt: skip
-    assert halts == ([("stall", 0, 160)] if found else [])
+    assert halts == [("stall", 0, 160)]
 
 
 def test_a_predecessor_s_loss_that_is_not_a_number_is_found(tmp_path: Path) -> None:
     lines = make_runs.predecessor_lines(steps=100, step_s=1.0, tok_s=38.0, log_every=20)
     lines[4]["loss"] = float("nan")
     make_runs.save_lines(tmp_path / "run", lines)
-    found = judge_directory(tmp_path / "run")
-    assert [row["detector"] for row in found["findings"]] == ["non_finite"]
+    found = judge_directory(tmp_path / "run", PLAN, "smoke")
+    assert "non_finite" in [row["detector"] for row in found["findings"]]
     assert found["verdict"] == "NO_GO"
 
 
@@ -290,21 +287,6 @@ def test_what_an_order_by_hand_leaves_open_is_said(
     told = [row for row in found["not_observed"] if row.startswith("identity: ")]
     assert told == [f"identity: {row}" for row in said]
     assert found["verdict"] == verdict
-
-
-@pytest.mark.parametrize(
-    ("init_from", "handed", "told"),
-    [("smoke", False, True), ("smoke", True, False), (None, False, False)],
-)
-def test_weights_that_nobody_handed_to_a_run_are_said(
-    init_from: str | None, handed: bool, told: bool, tmp_path: Path
-) -> None:
-    weights = ResumePoint(path="/elsewhere/step_000100", step=0) if handed else None
-    order = make_runs.order_of().model_copy(update={"init_from": init_from, "resume_from": weights})
-    ranks = make_runs.healthy_ranks(order)
-    make_runs.save_run(tmp_path / "run", order, ranks, make_runs.exit_of(ranks))
-    found = judge_directory(tmp_path / "run")
-    assert any(row.startswith("init_from: ") for row in found["not_observed"]) is told
 
 
 def test_a_directory_that_is_named_as_another_run_says_whose_it_is(copy_run: CopyRun) -> None:

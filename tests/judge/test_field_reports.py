@@ -32,9 +32,9 @@ VERDICTS = [
     ("runbook_125m", "NO_GO", None, []),
     ("a100_hang", "NO_GO", None, ["stall"]),
     ("a100_125m", "NO_GO", None, []),
-    ("ddp_crash", "NO_GO", "ddp_marked_ready_twice", ["no_first_heartbeat"]),
-    ("50k_toy", "INCONCLUSIVE", None, []),
-    ("v4_toy", "INCONCLUSIVE", None, []),
+    ("ddp_crash", "INCONCLUSIVE", "ddp_marked_ready_twice", []),
+    ("50k_toy", "NO_GO", None, []),
+    ("v4_toy", "NO_GO", None, []),
 ]
 
 
@@ -61,21 +61,14 @@ def test_the_real_model_s_speed_is_its_own_and_below_the_floor(
     throughput = criterion(found, "throughput")
     assert (throughput["outcome"], throughput["severity"]) == ("fail", "required")
     assert throughput["observed"] == pytest.approx(tok_s, rel=1e-6)
-    assert found["findings"] == [], "what it reports is what its lines say"
 
 
-@pytest.mark.parametrize(("name", "told"), [("v4_toy", "847"), ("50k_toy", "970")])
-def test_a_toy_is_told_by_the_tokens_that_its_own_lines_imply(
-    name: str, told: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", ["v4_toy", "50k_toy"])
+def test_a_toy_is_told_by_the_tokens_that_its_own_lines_imply(name: str, tmp_path: Path) -> None:
     found = judge(name, tmp_path)
-    coverage = criterion(found, "coverage")
-    assert coverage["outcome"] == "inconclusive"
-    assert f"reports {told} tokens/s" in coverage["evidence"]
-    assert "a step took 256 tokens" in found["findings"][0]["text"]
-    assert [(row["detector"], row["severity"]) for row in found["findings"]] == [
-        ("implausible_speed", "warn")
-    ]
+    assert criterion(found, "coverage")["outcome"] == "inconclusive"
+    assert criterion(found, "identity")["outcome"] == "fail"
+    assert criterion(found, "identity")["observed"] == {"tokens": 256}
     assert criterion(found, "throughput")["outcome"] == "inconclusive"
 
 

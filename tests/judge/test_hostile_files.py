@@ -92,7 +92,7 @@ def test_a_moment_of_no_day_in_pruned_json_makes_nobody_fail(what: str, at: str,
             judge_directory(run)
 
 
-@pytest.mark.parametrize("late", ["load_order", "is_predecessor", "find_kept"])
+@pytest.mark.parametrize("late", ["load_order", "is_predecessor", "load_parts"])
 def test_a_run_that_is_pruned_while_it_is_read_is_not_judged_by_what_is_left_of_it(
     late: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,22 +227,5 @@ def test_what_is_put_back_while_it_is_judged_is_judged_as_it_was_read(
         return fold(*asked, **more)
 
     monkeypatch.setattr(record, "refold", put_back)
-    assert judge_directory(run)["verdict"] == "INCONCLUSIVE"
-    assert judge_directory(run)["verdict"] == "GO"
-
-
-def test_ticks_that_are_put_back_once_they_are_folded_are_not_the_sealed_ones(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watch, seal_holds = run / "watch.jsonl", record.watch_seal_holds
-    whole = watch.read_bytes()
-    watch.write_bytes(whole.replace(b'"go":true', b'"go": true'))
-    assert watch.read_bytes() != whole
-
-    def put_back(*asked: Any, **more: Any) -> Any:
-        watch.write_bytes(whole)
-        return seal_holds(*asked, **more)
-
-    monkeypatch.setattr(record, "watch_seal_holds", put_back)
     assert judge_directory(run)["verdict"] == "INCONCLUSIVE"
     assert judge_directory(run)["verdict"] == "GO"

@@ -219,7 +219,9 @@ def test_a_detector_that_is_ordered_and_missing_lets_nothing_pass(
     assert json.loads(in_python(installed, JUDGE, str(tmp_path / "ended")))["verdict"] == "GO"
     without = judge_directory(tmp_path / "ended")
     assert without["verdict"] == "INCONCLUSIVE"
-    assert "low_loss, which is not installed here" in json.dumps(without["criteria"])
+    assert "low_loss: the order names it, and it is not installed here" in json.dumps(
+        without["criteria"]
+    )
 
 
 def test_replay_without_the_package_names_it_and_how_to_install_it(
@@ -273,26 +275,6 @@ def lowest_so_far(steps, rules):
 
 LOSS_FALL = MetricRow(samples=lowest_so_far)
 """
-
-
-def test_a_metric_that_changes_what_it_is_given_changes_nothing_for_the_others(
-    installed: Path, tmp_path: Path
-) -> None:
-    last = {"id": "last", "metric": "loss", "aggregate": "last", "pass_below": 1e9}
-    gate = [Criterion.model_validate(row) for row in (LOSS_FALL, last)]
-    order = make_runs.order_of().model_copy(update={"gate": gate})
-    ranks = make_runs.healthy_ranks(order)
-    make_runs.save_run(tmp_path / "ended", order, ranks, make_runs.exit_of(ranks))
-    before = json.loads(in_python(installed, JUDGE, str(tmp_path / "ended")))
-    (installed / "gonogo_example.py").write_text(CHANGES)
-    (installed / "gonogo_example-1.0.dist-info" / "entry_points.txt").write_text(
-        "[gonogo.criteria]\nloss_fall = gonogo_example:LOSS_FALL\n"
-    )
-    after = json.loads(in_python(installed, JUDGE, str(tmp_path / "ended")))
-    for found in (before, after):
-        found["facts"]["measures"].pop("falls")
-    assert after["facts"] == before["facts"]
-    assert after["rules"] == before["rules"]
 
 
 ANOTHER = """
@@ -580,5 +562,5 @@ def test_a_halt_of_another_package_ends_the_run_by_its_own_cause(
 def test_a_metric_that_fails_tells_nothing_and_passes_nothing(faulty: Path, ended: Path) -> None:
     found = json.loads(in_python(faulty, JUDGE, str(ended)))
     assert criterion(found)["outcome"] == "inconclusive"
-    said = "loss_fall: the metric of another package failed: ZeroDivisionError: division by zero"
+    said = "loss_fall: ZeroDivisionError: division by zero"
     assert said in found["not_observed"]

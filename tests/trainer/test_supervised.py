@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +26,6 @@ from gonogo.contract.heartbeat import Msg
 from gonogo.contract.records import Manifest
 from gonogo.judge import directory
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.facts.steps import build_rank_steps
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.trainer import line_file, permission, saving
 from tests.servers import wait_until
@@ -275,22 +273,6 @@ def test_a_checkpoint_that_nobody_named_is_no_steps_time_either(run: Path) -> No
     (told,) = said(lines, "checkpoint")
     assert (told.step, told.path, told.dt) == (1, "mine.pt", None)
     assert (said(lines, "step_end")[1].dt_step_s or 9.0) < 1.5
-
-
-@pytest.mark.parametrize(("named", "known"), [(True, True), (False, False)])
-def test_who_evaluates_before_a_step_has_ended_has_computed_until_then(
-    run: Path, named: bool, known: bool
-) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        for _ in range(4):
-            time.sleep(0.2)
-            with beat.section("eval") if named else nullcontext():
-                time.sleep(0.1)
-                beat.eval(2.0)
-            beat.step(loss=1.0)
-    found = build_rank_steps(lines_of(run)).whole_step_times()
-    assert found.keys() == (set(range(1, 5)) if known else set())
-    assert all(dt_s >= 0.2 for dt_s in found.values())
 
 
 def test_a_section_that_lasts_is_told_by_the_thread(run: Path) -> None:

@@ -1,26 +1,25 @@
-"""Which records of a run contradict each other? None of them is ever a GO.
+"""Records of a run that contradict each other. A run with a contradiction is never a GO.
 
-Each rule compares two witnesses: processes with each other, lines with the order, lines with
-model.json, device samples with ticks. `ends` compares the records of how the run ended, `clocks`
-the clocks, `learning` the steps with what they report. A contradiction does not say which witness
-is wrong.
+Each rule compares two witnesses: processes with each other, lines with the order, with model.json
+and with the ticks, device samples with ticks. `ends` compares how the run ended, `learning` the
+steps with what they report. A contradiction does not say which witness is wrong.
 """
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
+from gonogo.contract.canonical import added
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.heartbeat import Msg
-from gonogo.contract.outcome import Detector
 from gonogo.contract.rules import Rules
 from gonogo.contract.tick import parse_rank
-from gonogo.judge.facts.clocks import find_clock_differences
 from gonogo.judge.facts.ends import find_end_differences
 from gonogo.judge.facts.learning import find_nothing_learned
 from gonogo.judge.facts.record import RunRecord
 from gonogo.rundir import heartbeat_rank
-from gonogo.timeline.columns import NUMBERS
+from gonogo.timeline.columns import NEVER, NUMBERS
+from gonogo.timeline.rank_steps import RankSteps
 
 Kind = DoubtKind
 
@@ -30,104 +29,88 @@ NEVER_NEGATIVE = (
 )
 NEVER_ABOVE_ONE = ("flash_share",)
 OVERLAP_S = 1.0
-"""How long two processes of a rank may seem to run at once: a heartbeat thread's last breath."""
+"""How long two processes of a rank may seem to run at once: a heartbeat thread ends late."""
+CLOCKS_DIFFER_RATIO, CLOCKS_DIFFER_S = 0.2, 5.0
+"""Lines are received a tick or two late, so shorter differences mean nothing."""
+FOUND_FIRST_S = 60.0
+"""A program that is only read starts before its watcher, by no more than this."""
 MOST = 20
 """Contradictions that facts hold."""
 
 
 def find_contradictions(record: RunRecord, rules: Rules) -> list[Doubt]:
-    """Return what contradicts what, at most `MOST`."""
+    """Return what contradicts what, at most `MOST`; the predecessor's lines have no witness."""
     found: list[Doubt] = []
-    for rule in (_speed_reports,) if record.predecessor else RULES:
+    for rule in () if record.predecessor else RULES:
         found.extend(rule(record, rules))
     return found[:MOST]
 
 
-def _speed_reports(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
-    """Of the predecessor's lines, only the speed has a second witness: their distance."""
-    for row in record.findings:
-        if row.detector == Detector.IMPLAUSIBLE_SPEED:
-            yield Doubt(
-                kind=Kind.IMPLAUSIBLE_SPEED,
-                rank=row.rank,
-                expected=row.threshold,
-                found=row.value,
-            )
-
-
-def _ranks(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
-    """Compare the ranks that left records with the ordered ones."""
+def _not_ordered(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
+    """Compare the ranks that left records, and their steps, with the order."""
     if not rules.known:
         return
     exits = record.exit.ranks if record.exit is not None else {}
-    written = {rank for rank, steps in record.ranks.items() if steps.count}
+    counted = (record.exit.heartbeats if record.exit is not None else None) or {}
     named = {name: parse_rank(name) for name in exits}
-    ended = {rank for rank in named.values() if rank is not None} | record.probed.keys()
-    ended |= _counted(record)
-    for rank in sorted((written | ended | set(record.strays)) - set(rules.ranks())):
-        yield Doubt(kind=Kind.RANK_NOT_ORDERED, rank=rank, name="the rank")
+    written = {rank for rank, steps in record.ranks.items() if steps.count}
+    told = {heartbeat_rank(name) for name, row in counted.items() if row.lines}
+    seen = {*written, *told, *named.values(), *record.probed, *record.strays} - {*rules.ranks()}
+    for rank in sorted(rank for rank in seen if rank is not None):
+        yield Doubt(kind=Kind.NOT_ORDERED, rank=rank, name="the rank")
     for name, number in named.items():
         if number is None:
-            yield Doubt(kind=Kind.RANK_NOT_ORDERED, name=f"exit.json: {name[:16]!r}")
+            yield Doubt(kind=Kind.NOT_ORDERED, name=f"exit.json: {name[:16]!r}")
+    for rank, steps in sorted(record.ranks.items()) if rules.steps is not None else ():
+        owed = rules.owed_steps()
+        ended = {step for step, _ in steps.steps.steps_of(Msg.STEP_END) if step not in owed}
+        beyond = ended | {step for step in steps.evaluations if step > rules.last_step}
+        if beyond:
+            yield Doubt(kind=Kind.NOT_ORDERED, rank=rank, step=min(beyond), name="the step")
+    said = record.order.train.get("steps") if record.order is not None else None
+    if said is not None and said != rules.steps:
+        yield Doubt(kind=Kind.NOT_ORDERED, name="order.json: steps", found=said)
 
 
-def _counted(record: RunRecord) -> set[int]:
-    """Return the ranks that wrote heartbeats by the count in exit.json.
+def _two_writers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
+    """Compare the processes of ranks: one process a rank at a time, and none for two ranks.
 
-    A file that is still as it was sealed speaks for itself.
+    Two hosts may give the same process id. One reader writes the lines of all ranks of a program
+    that is only read.
     """
-    counted = record.exit.heartbeats if record.exit is not None else None
-    found = set()
-    for name, written in (counted or {}).items():
-        rank = heartbeat_rank(name)
-        if rank is None or rank in record.kept or not written.lines:
-            continue
-        if written.sha256 or written.lines > record.unreadable_lines.get(rank, 0):
-            found.add(rank)
-    return found
-
-
-def _one_process_twice(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
-    """Compare process ids; two hosts may give the same id, but not with the same boot."""
-    owner: dict[tuple[int | str, int], int] = {}
+    owner: dict[object, int] = {}
     for rank, steps in sorted(record.ranks.items()):
         node = 0 if record.order is None else record.order.node_of(rank)
         for boot in steps.boots:
             if len(boot.pids) > 1:
-                pids: list[Any] = list(boot.pids)
-                yield Doubt(kind=Kind.PROCESS_SHARED, rank=rank, expected=rank, found=pids)
-            for pid in boot.pids if rules.programs is None else ():  # one reader for all ranks
-                places = (node, boot.boot)
-                others = {owner.setdefault((place, pid), rank) for place in places} - {rank}
+                found: list[Any] = list(boot.pids)
+                yield Doubt(kind=Kind.TWO_WRITERS, rank=rank, name="several processes", found=found)
+            for pid in boot.pids if rules.programs is None else ():
+                places = ((node, pid), (boot.boot, pid))
+                others = {owner.setdefault(place, rank) for place in places} - {rank}
                 for other in sorted(others):
-                    yield Doubt(kind=Kind.PROCESS_SHARED, rank=rank, expected=other, found=pid)
-
-
-def _two_writers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
-    """Compare when the processes of a rank wrote, and the lines of one place."""
-    for rank, steps in sorted(record.ranks.items()):
+                    name = f"a process of rank {other}"
+                    yield Doubt(kind=Kind.TWO_WRITERS, rank=rank, name=name, found=pid)
         for earlier, later in pairwise(steps.boots):
             if later.began_mono < earlier.ended_mono - OVERLAP_S:
-                yield Doubt(kind=Kind.TWO_WRITERS, rank=rank)
-    for rank, count in sorted(record.conflicts.items()):
-        if count:
-            yield Doubt(kind=Kind.TWO_WRITERS, rank=rank, found=count)
+                yield Doubt(kind=Kind.TWO_WRITERS, rank=rank, name="two processes at once")
+    for rank, row in sorted(record.lines.items()):
+        if row.conflicts:
+            name = "lines of one number that differ"
+            yield Doubt(kind=Kind.TWO_WRITERS, rank=rank, name=name, found=row.conflicts)
 
 
 def _another_process(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
     """Compare the run that each reporting process was started for with this one."""
-    if not rules.run:
-        return
     mine = f"run {rules.run}, attempt {rules.attempt}"
-    for rank, steps in sorted(record.ranks.items()):
+    for rank, steps in sorted(record.ranks.items()) if rules.run else ():
         for boot in steps.boots:
-            if not boot.steps.rows:
-                continue
             said = boot.said()
-            if not said:
+            if not said and boot.steps.rows:
                 yield Doubt(kind=Kind.OTHER_RUN, rank=rank, expected=mine, found="no run")
             for run, attempt in dict.fromkeys((line.run, line.attempt) for line in said):
-                if run not in (None, rules.run) or attempt not in (None, rules.attempt):
+                other = run not in (None, rules.run) or attempt not in (None, rules.attempt)
+                if other and boot.steps.rows:
                     its = f"run {run}, attempt {attempt}"
                     yield Doubt(kind=Kind.OTHER_RUN, rank=rank, expected=mine, found=its)
 
@@ -142,36 +125,9 @@ def _two_identities(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
             )
             for name, value in told.items():
                 if known.setdefault(name, value) != value:
-                    yield Doubt(
-                        kind=Kind.IDENTITY_CHANGED,
-                        rank=rank,
-                        name=name,
-                        expected=known[name],
-                        found=value,
-                    )
+                    kind, before = Kind.IDENTITY_CHANGED, known[name]
+                    yield Doubt(kind=kind, rank=rank, name=name, expected=before, found=value)
                     known[name] = value
-
-
-def _steps(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
-    """Compare the steps and evaluations with the ordered ones."""
-    if not rules.known:
-        return
-    for rank, steps in sorted(record.ranks.items()) if rules.steps is not None else ():
-        owed, table = rules.owed_steps(), steps.steps
-        beyond = [
-            step for step in table.rows if step not in owed and table.said(Msg.STEP_END, step)
-        ]
-        if beyond:
-            step = min(beyond)
-            yield Doubt(kind=Kind.STEP_NOT_ORDERED, rank=rank, step=step, name="ended")
-        evals = {step for boot in steps.boots for step in boot.evals if step > rules.last_step}
-        if evals:
-            step = min(evals)
-            yield Doubt(kind=Kind.STEP_NOT_ORDERED, rank=rank, step=step, name="evaluated")
-    said = record.order.train.get("steps") if record.order is not None else None
-    if said is not None and said != rules.steps:
-        expected = rules.steps
-        yield Doubt(kind=Kind.ORDER_INCONSISTENT, name="steps", expected=expected, found=said)
 
 
 def _numbers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
@@ -183,8 +139,7 @@ def _numbers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
         }
         for name in NEVER_ABOVE_ONE:
             counts[name] += sum(1 for value in steps.samples(name).values() if value > 1)
-        least = (span[0] for boot in steps.boots for span in boot.eval_s_spans.values())
-        counts["dt"] = sum(1 for seconds in least if seconds < 0)
+        counts["dt"] = sum(1 for line in steps.evaluations.values() if (line.dt or 0.0) < 0)
         for name, count in counts.items():
             if count:
                 yield Doubt(kind=Kind.IMPOSSIBLE_NUMBER, rank=rank, name=name, found=count)
@@ -192,6 +147,43 @@ def _numbers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
 
 def _learning(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
     return find_nothing_learned(record.ranks, rules)
+
+
+def _clocks(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
+    """Compare how long a rank ran by its own clock with how long it was observed.
+
+    Time before a late watcher began does not count, nor time between two processes of a rank.
+    """
+    watch = record.watch
+    for rank, steps in sorted(record.ranks.items()):
+        if watch is None or rank not in watch.heard:
+            continue
+        own_s = added(boot.ended_mono - boot.began_mono for boot in steps.boots)
+        heard = watch.heard[rank]
+        heard_s = heard.last_mono - heard.first_mono
+        more_s, less_s = heard.least_s - own_s, own_s - _unheard_s(steps) - heard_s
+        if _differ(more_s, own_s, heard.least_s) or _differ(less_s, own_s, heard_s):
+            kind = Kind.CLOCKS_DIFFER
+            yield Doubt(kind=kind, rank=rank, expected=round(heard_s), found=round(own_s))
+
+
+def _differ(apart_s: float, own_s: float, heard_s: float) -> bool:
+    return apart_s > max(CLOCKS_DIFFER_S, CLOCKS_DIFFER_RATIO * max(own_s, heard_s))
+
+
+def _unheard_s(steps: RankSteps) -> float:
+    """Return how long the rank's first process may have run before anybody observed it.
+
+    That is until its first step. A program that is only read does not wait for a watcher.
+    """
+    first = next(iter(steps.boots), None)
+    if first is None:
+        return 0.0
+    start_s = max(0.0, min(first.stepped_mono, first.ended_mono) - first.began_mono)
+    if first.stepped_mono > first.ended_mono:
+        start_s = 0.0
+    ends_steps = any(seq != NEVER for seq in steps.steps.end_seq)
+    return start_s if ends_steps else max(start_s, FOUND_FIRST_S)
 
 
 def _model(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
@@ -204,19 +196,14 @@ def _model(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
         said = {} if identity is None else identity.model_dump(mode="json", exclude_none=True)
         for name, value in counted.items():
             if name in said and said[name] != value:
-                yield Doubt(
-                    kind=Kind.MODEL_DIFFERS,
-                    rank=rank,
-                    name=name,
-                    expected=value,
-                    found=said[name],
-                )
+                kind, its = Kind.MODEL_DIFFERS, said[name]
+                yield Doubt(kind=kind, rank=rank, name=name, expected=value, found=its)
 
 
 def _devices(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
     """Compare devices.jsonl with the ticks' samples, and a first sample with the preflight.
 
-    Later errors of a device are found by the detector `hardware`.
+    The detector `hardware` finds later errors of a device.
     """
     if record.devices_gone:
         found = record.devices_gone
@@ -232,16 +219,14 @@ def _devices(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
 
 
 RULES: tuple[Callable[[RunRecord, Rules], Iterator[Doubt]], ...] = (
-    _ranks,
-    _one_process_twice,
+    _not_ordered,
     _two_writers,
     _another_process,
     _two_identities,
     find_end_differences,
-    _steps,
     _numbers,
     _learning,
-    find_clock_differences,
+    _clocks,
     _model,
     _devices,
 )

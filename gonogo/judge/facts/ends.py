@@ -1,10 +1,9 @@
-"""Do the records of how a run ended agree? Lines, exit.json, each rank's record, nodes, ticks."""
+"""Compare the records of how a run ended: lines, exit.json, each rank's record, nodes, ticks."""
 
 from collections.abc import Iterator, Mapping
 
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import ProcessExit
-from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import ExitRecord, RankExit
 from gonogo.contract.rules import Rules
@@ -18,43 +17,38 @@ HALT = ".HALT"
 def find_end_differences(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
     """Yield the records of the run's end that contradict each other."""
     yield from _done(record, rules)
-    if record.exit is None:
+    ended = record.exit
+    if ended is None:
         return
-    if record.exit.reason is OutcomeCode.COMPLETED:
-        yield from _not_completed(record, record.exit, rules)
-    yield from _agents(record, record.exit)
-    for rank, row in _by_rank(record.exit.ranks).items():
-        yield from _compare(rank, row, record.rank_exits, "its own record")
-        yield from _compare(rank, row, record.probed, "the watcher")
-    yield from _nodes(record, record.exit)
+    if ended.reason is OutcomeCode.COMPLETED:
+        yield from _not_completed(record, ended, rules)
+    agent = record.watch.agent if record.watch is not None else None
+    if agent is not None and ended.agent is not None:
+        yield from _compare("torchrun, by the watcher", agent, ended.agent)
+    ranks = _by_rank(ended.ranks)
+    for rank, row in ranks.items():
+        yield from _compare("its own record", record.rank_exits.get(rank), row, rank)
+        yield from _compare("the watcher", record.probed.get(rank), row, rank)
+    if ended.nodes is not None and record.order is not None:
+        yield from _nodes(record, ended, ranks, record.order.nodes)
 
 
 def _done(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
-    """Compare `done` with the last step that the rank's last process ended, and with `error`.
-
-    Steps after that one are an earlier process's, which the last one does not hold.
-    """
+    """Compare `done` with the last step that the last process ended, and with its errors."""
     for rank, steps in sorted(record.ranks.items()):
         for boot in steps.boots:
-            if boot.error_seq is not None and boot.error_seq < boot.done_seq:
-                yield Doubt(
-                    kind=DoubtKind.DONE_UNPROVEN,
-                    rank=rank,
-                    expected=boot.done_step,
-                    found="an error",
-                )
-        last = steps.boots[-1] if steps.boots else None
-        if rules.steps is None or last is None or last.done_step is None:
-            continue
-        ended = max((step for step, _ in last.steps.steps_of(Msg.STEP_END)), default=None)
-        if ended is not None and ended < min(last.done_step, rules.steps):
-            yield Doubt(
-                kind=DoubtKind.DONE_UNPROVEN, rank=rank, expected=last.done_step, found=ended
-            )
+            done = boot.done
+            if done is None:
+                continue
+            if boot.error_seq is not None and boot.error_seq < done.seq:
+                yield _differs("done", "an error", done.step, rank)
+            ends = rules.steps is not None and boot is steps.last_boot and boot.ended_steps
+            if ends and boot.last_step < min(done.step, rules.steps or 0):
+                yield _differs("done", f"step {boot.last_step}", f"step {done.step}", rank)
 
 
 def _not_completed(record: RunRecord, ended: ExitRecord, rules: Rules) -> Iterator[Doubt]:
-    """Yield what says that a run did not complete of which exit.json says so.
+    """Yield what says that a run did not complete although exit.json says so.
 
     A run that was asked to leave and made its last step first has completed.
     """
@@ -76,27 +70,20 @@ def _not_completed(record: RunRecord, ended: ExitRecord, rules: Rules) -> Iterat
             yield _differs(f"node {node}", "a failure", "completed")
 
 
-def _agents(record: RunRecord, ended: ExitRecord) -> Iterator[Doubt]:
-    agent = record.watch.agent if record.watch is not None else None
-    said = ended.agent
-    if agent is not None and said is not None and _end_of(agent) != _end_of(said):
-        yield _differs("torchrun, by the watcher", _told(agent), _told(said))
-
-
-def _nodes(record: RunRecord, ended: ExitRecord) -> Iterator[Doubt]:
+def _nodes(
+    record: RunRecord, ended: ExitRecord, ranks: Mapping[int, RankExit], nodes: int
+) -> Iterator[Doubt]:
     """Compare exit.json with what each node recorded of its part."""
-    if ended.nodes is None or record.order is None:
-        return
-    for node in range(record.order.nodes):
-        if str(node) not in ended.nodes and node not in ended.unheard:
+    for node in range(nodes):
+        if str(node) not in (ended.nodes or {}) and node not in ended.unheard:
             yield _differs(f"node {node}", "no record", "a run of more nodes")
     for node, part in sorted(record.parts.items()):
         who = f"exit_node{node}.json"
         if (part.node, part.run) != (node, ended.run):
             yield _differs(who, f"node {part.node} of run {part.run}", f"run {ended.run}")
         others = _by_rank(part.ranks)
-        for rank, row in _by_rank(ended.ranks).items():
-            yield from _compare(rank, row, others, who)
+        for rank, row in ranks.items():
+            yield from _compare(who, others.get(rank), row, rank)
 
 
 def _by_rank(rows: Mapping[str, RankExit]) -> dict[int, RankExit]:
@@ -105,15 +92,18 @@ def _by_rank(rows: Mapping[str, RankExit]) -> dict[int, RankExit]:
 
 
 def _compare(
-    rank: int, row: RankExit, others: Mapping[int, RankExit | ProcessExit], who: str
+    who: str,
+    other: RankExit | ProcessExit | None,
+    row: RankExit | ProcessExit,
+    rank: int | None = None,
 ) -> Iterator[Doubt]:
-    other = others.get(rank)
     if other is not None and _end_of(other) != _end_of(row):
         yield _differs(who, _told(other), _told(row), rank)
 
 
-def _differs(who: str, found: str, expected: str, rank: int | None = None) -> Doubt:
-    return Doubt(kind=DoubtKind.EXIT_DIFFERS, rank=rank, name=who, expected=expected, found=found)
+def _differs(who: str, found: str, expected: str | int, rank: int | None = None) -> Doubt:
+    kind = DoubtKind.EXIT_DIFFERS
+    return Doubt(kind=kind, rank=rank, name=who, expected=expected, found=found)
 
 
 def _end_of(row: RankExit | ProcessExit) -> tuple[int | None, int | None]:

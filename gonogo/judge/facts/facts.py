@@ -1,7 +1,7 @@
-"""How does a run's record become its facts? Measured, rounded, and compared with itself.
+"""Turn a run's record into its facts: measured, rounded, and compared with itself.
 
-Facts say what was seen and never what it means: that is the gate's. The same record and rules give
-the same facts, byte for byte, on any machine and in whatever order lines came.
+Facts say what was seen and never what it means: that is the gate's part. The same record and rules
+give the same facts, byte for byte, on any machine and in whatever order lines came.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,10 +30,10 @@ from gonogo.judge.facts.files import UNWATCHED
 from gonogo.judge.facts.measure import build_measure
 from gonogo.judge.facts.rank_facts import build_pace, build_rank_facts
 from gonogo.judge.facts.record import RunRecord
-from gonogo.judge.facts.signs import signs_at_end
-from gonogo.judge.facts.steps import BootSteps, RankSteps
 from gonogo.judge.facts.unobserved import find_unobserved
 from gonogo.rundir import preflight_name
+from gonogo.signs import SIGNS
+from gonogo.timeline.rank_steps import BootSteps, RankSteps
 from gonogo.watch.registry import cause_of, shown_by_lines
 
 _BY_PERSON = (OutcomeCode.HALTED, OutcomeCode.SUPERSEDED)
@@ -72,12 +72,12 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
         preflight=_preflight_facts(record),
         findings=[_finding_facts(finding) for finding in record.findings],
         ranks={
-            str(rank): build_rank_facts(ranks[rank], record.lines.get(rank, {}), rules)
+            str(rank): build_rank_facts(ranks[rank], record.lines.get(rank), rules)
             for rank in sorted(ranks)
         },
         identity=_identities(ranks),
         pace={str(rank): build_pace(ranks[rank]) for rank in sorted(ranks)},
-        signs=sorted(signs_at_end(record.exit).union(*(steps.signs for steps in ranks.values()))),
+        signs=_signs(record),
         measures=measures,
         boots={
             str(rank): [_boot_facts(boot) for boot in ranks[rank].boots] for rank in sorted(ranks)
@@ -113,6 +113,12 @@ def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
     if done and all(done):
         return OutcomeFacts(code=OutcomeCode.COMPLETED, actor=Actor.TRAINER)
     return None
+
+
+def _signs(record: RunRecord) -> list[str]:
+    """Return the known words of error lines, and of the log of the first rank that failed."""
+    at_end = set() if record.exit is None else set(record.exit.signs) & SIGNS.keys()
+    return sorted(at_end.union(*(steps.signs for steps in record.ranks.values())))
 
 
 def _exit_facts(record: RunRecord) -> ExitFacts | None:

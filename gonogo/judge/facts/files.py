@@ -1,13 +1,11 @@
-"""Which bytes did a verdict rest on? Small files by size and SHA-256, device lines by digest.
+"""The bytes that a verdict rests on: small files by size and SHA-256, device lines by digest.
 
-Small files stay as they are, so their bytes are sealed; lines are held by the digest of what they
-say (parsed, each once, sorted), so that how they are written, and in which order, changes nothing.
-What is written over while it is judged is judged, and sealed, as it was read first.
+Small files stay as they are, so their bytes are sealed. Lines are held by the digest of what they
+say (parsed, each once, sorted), so how they are written, and in which order, changes nothing.
 """
 
 import hashlib
-import os
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
@@ -18,17 +16,17 @@ from pydantic import BaseModel, ValidationError
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.records import ExitRecord
-from gonogo.contract.tick import FileSeal
-from gonogo.plain_file import first_hole
+from gonogo.contract.node import NodeExit
+from gonogo.contract.records import ExitRecord, Preflight
+from gonogo.contract.tick import FileSeal, parse_rank
 from gonogo.rundir import (
     RunDir,
     check_whole,
-    heartbeat_rank,
     iter_lines,
     load_raw,
     open_file,
     parse_record,
+    preflight_name,
 )
 from gonogo.watch.watch_record import TOLD_BYTES
 
@@ -47,10 +45,7 @@ _UNREADABLE = DoubtKind.UNREADABLE
 
 
 class SmallFiles:
-    """The small files of a run directory, each read once: what is parsed is what is sealed.
-
-    One that changed in between would be judged by bytes that its seal does not show.
-    """
+    """The small files of a run directory, each read once: what is parsed is what is sealed."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._dir = run_dir
@@ -117,16 +112,10 @@ class SmallFiles:
         return found
 
 
-def unreadable_text(name: str, error: Exception) -> str:
-    """Return the sentence about a record that is there and cannot be read; without its path."""
-    why = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{name}: ")
-    return f"{name} cannot be read: {why}"
-
-
 def unreadable_doubt(name: str, error: Exception) -> Doubt:
-    """Return the doubt about a record that exists and cannot be read."""
+    """Return the doubt about a record that exists and cannot be read; without its path."""
     why = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{name}: ")
-    return Doubt(kind=DoubtKind.UNREADABLE, name=name, found=why)
+    return Doubt(kind=_UNREADABLE, name=name, found=why)
 
 
 def broken_seal(name: str) -> Doubt:
@@ -134,96 +123,74 @@ def broken_seal(name: str) -> Doubt:
     return Doubt(kind=DoubtKind.SEAL_BROKEN, name=name)
 
 
-def watch_seal_holds(
-    run_dir: RunDir, exit_record: ExitRecord | None, read: FileSeal | None = None
-) -> bool | None:
-    """Say whether watch.jsonl begins with the bytes that exit.json seals; None where it does not.
+def watch_seal_holds(run_dir: RunDir, exit_record: ExitRecord | None) -> bool | None:
+    """Say whether watch.jsonl begins with the bytes that exit.json seals; None without a seal.
 
-    Ticks may follow the sealed ones: the watcher goes on until it has seen the end.
-
-    Args:
-        run_dir: the run's directory.
-        exit_record: exit.json.
-        read: the bytes that were folded, where any were; a file that begins with others was
-            written over meanwhile.
+    Ticks may follow the sealed ones: the watcher continues until it has seen the end.
     """
     if exit_record is None or exit_record.watch is None:
         return None
-    return begins_with(run_dir.watch, exit_record.watch, *filter(None, (read,)))
+    return begins_with(run_dir.watch, exit_record.watch)
 
 
 def check_findings_seal(
-    run_dir: RunDir,
-    exit_record: ExitRecord | None,
-    compared: Sequence[bytes],
-    unreadable: list[Doubt],
+    run_dir: RunDir, exit_record: ExitRecord | None, unreadable: list[Doubt]
 ) -> None:
-    """Name findings.jsonl when it does not begin with the bytes that exit.json seals.
-
-    Args:
-        run_dir: the run's directory.
-        exit_record: exit.json.
-        compared: the lines that were held against the fold; where they do not begin with those
-            that are sealed, the file was another one then.
-        unreadable: is told.
-    """
+    """Name findings.jsonl when it does not begin with the bytes that exit.json seals."""
     seal = exit_record.findings if exit_record is not None else None
-    if seal is None or not seal.bytes:
-        return
-    raw = _sealed_bytes(run_dir.findings, seal)
-    lines = [] if raw is None else raw[: raw.rfind(b"\n") + 1].splitlines()
-    if raw is None or [*compared[: len(lines)]] != lines:
+    if seal is not None and seal.bytes and not begins_with(run_dir.findings, seal):
         unreadable.append(broken_seal("findings.jsonl"))
 
 
-def _sealed_bytes(path: Path, seal: FileSeal) -> bytes | None:
-    """Return the first bytes of a file, where they are the sealed ones; else None."""
+def begins_with(path: Path, seal: FileSeal) -> bool:
+    """Say whether a file's first bytes are the sealed ones."""
+    sealed, left = hashlib.sha256(), seal.bytes
     try:
         with open_file(path) as stream:
-            size = os.fstat(stream.fileno()).st_size
-            raw = stream.read(min(seal.bytes, size, first_hole(stream.fileno())))
-    except OSError:
-        return None
-    same = len(raw) == seal.bytes and hashlib.sha256(raw).hexdigest() == seal.sha256
-    return raw if same else None
-
-
-def find_kept(
-    run_dir: RunDir, exit_record: ExitRecord | None, owed: Container[int]
-) -> frozenset[int]:
-    """Return the ranks whose heartbeat file begins with the bytes that exit.json seals.
-
-    Only those that were never ordered are looked at: what the others wrote the ticks hold.
-
-    Args:
-        run_dir: the run's directory.
-        exit_record: how the run ended.
-        owed: the ranks that were ordered.
-    """
-    found = set()
-    for name, row in ((exit_record.heartbeats if exit_record else None) or {}).items():
-        rank = heartbeat_rank(name)
-        if rank is None or rank in owed or row.sha256 is None:
-            continue
-        if begins_with(run_dir.path / name, FileSeal(bytes=row.bytes, sha256=row.sha256)):
-            found.add(rank)
-    return frozenset(found)
-
-
-def begins_with(path: Path, *seals: FileSeal) -> bool:
-    """Say whether a file's first bytes are the sealed ones, by each of the seals in one pass."""
-    sealed, at, wanted = hashlib.sha256(), 0, sorted(seals, key=lambda row: row.bytes)
-    try:
-        with open_file(path) as stream:
-            for seal in wanted:
-                while at < seal.bytes and (chunk := stream.read(min(seal.bytes - at, _CHUNK))):
-                    sealed.update(chunk)
-                    at += len(chunk)
-                if at != seal.bytes or sealed.hexdigest() != seal.sha256:
-                    return False
+            while left and (chunk := stream.read(min(left, _CHUNK))):
+                sealed.update(chunk)
+                left -= len(chunk)
     except OSError:
         return False
-    return True
+    return not left and sealed.hexdigest() == seal.sha256
+
+
+def load_parts(
+    run_dir: RunDir, small: SmallFiles, exit_record: ExitRecord | None, unreadable: list[Doubt]
+) -> dict[int, NodeExit]:
+    """Return node → how its part ended, of those that exit.json seals; name what does not fit."""
+    sealed = exit_record.nodes if exit_record is not None else None
+    found = {}
+    for name, seals in sorted((sealed or {}).items()):
+        node = parse_rank(name)
+        if node is None:
+            why = f"{name[:16]!r} is no node"
+            unreadable.append(Doubt(kind=_UNREADABLE, name="exit.json", found=why))
+            continue
+        path, lines = run_dir.node_exit(node), run_dir.node_watch(node)
+        part = small.try_record(path, NodeExit, unreadable)
+        if part is not None:
+            found[node] = part
+        if small.seal(path, unreadable) != seals.exit:
+            unreadable.append(broken_seal(path.name))
+        if seals.watch.bytes and not begins_with(lines, seals.watch):
+            unreadable.append(broken_seal(lines.name))
+    return found
+
+
+def load_preflights(
+    run_dir: RunDir, small: SmallFiles, nodes: Iterable[int], unreadable: list[Doubt]
+) -> dict[int, Preflight]:
+    """Return node → what was checked there before the launch; name what cannot be read."""
+    found = {}
+    for node in nodes:
+        problems: list[Doubt] = []
+        row = small.try_record(run_dir.preflight_of(node), Preflight, problems)
+        name = preflight_name(node)
+        unreadable += [doubt.model_copy(update={"name": name}) for doubt in problems]
+        if row is not None:
+            found[node] = row
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,12 @@
-"""Does findings.jsonl say what the lines and ticks come to? The fold is the witness, not the file.
+"""Compare findings.jsonl with the findings of the fold. The fold is the witness, not the file.
 
-Findings are folded again at every judging. One that the fold makes counts whether the file has it
-or not; a halt that only the file has counts too, since something was ended for it. Every difference
-is named.
+Findings are folded again at every judging. A finding of the fold counts whether the file has it or
+not. A halt that only the file has counts too, since the run was ended for it. Every difference is
+named.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from operator import itemgetter
 from os.path import lexists
 
 from pydantic import ValidationError
@@ -25,8 +23,6 @@ class Compared:
 
     findings: tuple[Finding, ...]
     differences: tuple[Doubt, ...]
-    lines: tuple[bytes, ...] = ()
-    """Of findings.jsonl, as they were compared."""
 
 
 def compare_findings(
@@ -41,8 +37,7 @@ def compare_findings(
     """
     found = {row.key: row for row in folded}
     counted = dict(found)
-    lines = _read_lines(run_dir, unreadable) or []
-    recorded = _parse(lines, unreadable)
+    recorded = load_findings(run_dir, unreadable) or []
     known = {row.key for row in recorded}
     differences = [_difference(None, row) for key, row in found.items() if key not in known]
     for row in recorded:
@@ -56,8 +51,8 @@ def compare_findings(
             if row.severity is Severity.HALT and mine.severity is not Severity.HALT:
                 counted[f"{key} as recorded"] = row
     more = [row for key, row in counted.items() if key not in found]
-    findings = as_found(found.values(), more)
-    return Compared(findings=findings, differences=tuple(differences), lines=tuple(lines))
+    findings = (*found.values(), *more)
+    return Compared(findings=findings, differences=tuple(differences))
 
 
 def load_findings(run_dir: RunDir, unreadable: list[Doubt] | None = None) -> list[Finding] | None:
@@ -65,33 +60,23 @@ def load_findings(run_dir: RunDir, unreadable: list[Doubt] | None = None) -> lis
 
     Args:
         run_dir: the run directory.
-        unreadable: is told how many lines are no findings.
+        unreadable: receives what cannot be read.
     """
     problems = [] if unreadable is None else unreadable
-    lines = _read_lines(run_dir, problems)
-    return None if lines is None else _parse(lines, problems)
-
-
-def _read_lines(run_dir: RunDir, unreadable: list[Doubt]) -> list[bytes] | None:
     if not lexists(run_dir.findings):
         return None
+    found, bad = list[Finding](), 0
     try:
-        return load_all_lines(run_dir.findings)
+        for line in filter(bytes.strip, load_all_lines(run_dir.findings)):
+            try:
+                found.append(Finding.model_validate_json(line))
+            except ValidationError:
+                bad += 1
     except OSError as error:
-        unreadable.append(unreadable_doubt("findings.jsonl", error))
-        return []
-
-
-def _parse(lines: Iterable[bytes], unreadable: list[Doubt]) -> list[Finding]:
-    found, bad = [], 0
-    for line in filter(bytes.strip, lines):  # a blank line tells nothing
-        try:
-            found.append(Finding.model_validate_json(line))
-        except ValidationError:
-            bad += 1
+        problems.append(unreadable_doubt("findings.jsonl", error))
     if bad:
         what = f"{bad} lines"
-        unreadable.append(Doubt(kind=DoubtKind.UNREADABLE, name="findings.jsonl", found=what))
+        problems.append(Doubt(kind=DoubtKind.UNREADABLE, name="findings.jsonl", found=what))
     return found
 
 
@@ -110,26 +95,3 @@ def _difference(recorded: Finding | None, folded: Finding | None) -> Doubt:
         expected=None if folded is None else folded.severity.value,
         found=None if recorded is None else recorded.severity.value,
     )
-
-
-def by_time(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings by when they were found; the first halt is the one that decides."""
-    return tuple(sorted(findings, key=lambda row: (row.at, row.key)))
-
-
-def as_found(folded: Iterable[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return findings in the order of the fold, though the wall clock was set back meanwhile.
-
-    The first halt is the one that decides. Those of one moment are ordered by key.
-
-    Args:
-        folded: in the order in which the fold made them.
-        more: placed by when they say that they were found.
-    """
-    placed = [((row.at, 0, row.at, row.key), row) for row in more]
-    latest, last, backs = -math.inf, -math.inf, 0
-    for row in folded:
-        backs += row.at < last
-        latest, last = max(latest, row.at), row.at
-        placed.append(((latest, backs, row.at, row.key), row))
-    return tuple(row for _, row in sorted(placed, key=itemgetter(0)))

@@ -6,8 +6,7 @@ threshold is the only way in which incomplete evidence may fail a criterion (des
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gonogo.contract.canonical import rounded
 from gonogo.contract.criterion import Aggregate, Criterion, Metric
@@ -21,20 +20,23 @@ from gonogo.judge.facts.metrics import (
     metric_row,
     slope,
 )
-from gonogo.judge.facts.steps import RankSteps
+from gonogo.timeline.rank_steps import RankSteps
 from gonogo.watch.mean import mean_of
 from gonogo.watch.packages import ERRORS, failure
 
 Pairs = Sequence[tuple[int, float]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """An aggregate over what is there, and its bounds over whatever is not."""
+class Bounds(NamedTuple):
+    """An aggregate over what is there, and its bounds whatever the missing samples were."""
 
     value: float
     low: float
     high: float
+
+
+Bound = Callable[[Pairs, int, int], Bounds]
+"""(finite samples by step, number missing, last step) → bounds."""
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -47,65 +49,54 @@ def quantile(values: Sequence[float], q: float) -> float:
     return low if low == high else low + (high - low) * (place - below)
 
 
-def _quantile_bounds(q: float) -> Callable[[Pairs, int, int], Bounds]:
+def _quantile_bounds(q: float) -> Bound:
     def bounds(pairs: Pairs, missing: int, last_step: int) -> Bounds:
         values = sorted(value for _, value in pairs)
         value = quantile(values, q)
         if not missing:
-            return Bounds(value=value, low=value, high=value)
-        # whatever is missing may lie below all that is there, or above it
+            return Bounds(value, value, value)
+        # the missing samples may lie below all others, or above them
         place = q * (len(values) + missing - 1)
         below, above = math.floor(place) - missing, math.ceil(place)
-        return Bounds(
-            value=value,
-            low=values[below] if below >= 0 else -math.inf,
-            high=values[above] if above < len(values) else math.inf,
-        )
+        low = values[below] if below >= 0 else -math.inf
+        return Bounds(value, low, values[above] if above < len(values) else math.inf)
 
     return bounds
 
 
 def _min(pairs: Pairs, missing: int, last_step: int) -> Bounds:
     value = min(value for _, value in pairs)
-    return Bounds(value=value, low=-math.inf if missing else value, high=value)
+    return Bounds(value, -math.inf if missing else value, value)
 
 
 def _max(pairs: Pairs, missing: int, last_step: int) -> Bounds:
     value = max(value for _, value in pairs)
-    return Bounds(value=value, low=value, high=math.inf if missing else value)
+    return Bounds(value, value, math.inf if missing else value)
 
 
-def _free(aggregate: Callable[[Pairs], float]) -> Callable[[Pairs, int, int], Bounds]:
+def _count(pairs: Pairs, missing: int, last_step: int) -> Bounds:
+    return Bounds(len(pairs), len(pairs), len(pairs) + missing)
+
+
+def _free(aggregate: Callable[[Pairs], float]) -> Bound:
     """Return bounds of an aggregate that one missing sample can move anywhere."""
 
     def bounds(pairs: Pairs, missing: int, last_step: int) -> Bounds:
         value = aggregate(pairs)
-        if missing:
-            return Bounds(value=value, low=-math.inf, high=math.inf)
-        return Bounds(value=value, low=value, high=value)
+        return Bounds(value, -math.inf, math.inf) if missing else Bounds(value, value, value)
 
     return bounds
 
 
 def _last(pairs: Pairs, missing: int, last_step: int) -> Bounds:
     step, value = pairs[-1]
-    if missing and step != last_step:
-        return Bounds(value=value, low=-math.inf, high=math.inf)
-    return Bounds(value=value, low=value, high=value)
+    return _free(lambda pairs: value)(pairs, missing if step != last_step else 0, last_step)
 
 
-def _count(pairs: Pairs, missing: int, last_step: int) -> Bounds:
-    return Bounds(value=len(pairs), low=len(pairs), high=len(pairs) + missing)
-
-
-def _mean(pairs: Pairs) -> float:
-    return mean_of([value for _, value in pairs])
-
-
-AGGREGATES: dict[Aggregate, Callable[[Pairs, int, int], Bounds]] = {
+AGGREGATES: dict[Aggregate, Bound] = {
     Aggregate.MIN: _min,
     Aggregate.MAX: _max,
-    Aggregate.MEAN: _free(_mean),
+    Aggregate.MEAN: _free(lambda pairs: mean_of([value for _, value in pairs])),
     Aggregate.MEDIAN: _quantile_bounds(0.5),
     Aggregate.P95: _quantile_bounds(0.95),
     Aggregate.LAST: _last,
@@ -113,8 +104,7 @@ AGGREGATES: dict[Aggregate, Callable[[Pairs, int, int], Bounds]] = {
     Aggregate.SLOPE: _free(slope),
     Aggregate.ALL_FINITE: _free(lambda pairs: 1.0),
 }
-"""Aggregate → (finite samples by step, number missing, last step owed) → bounds. The non-finite
-samples are counted apart; `all_finite` needs no more than that count."""
+"""Samples that are not finite are counted separately; `all_finite` needs only that count."""
 
 FULL_COVERAGE = frozenset(
     {Aggregate.MIN, Aggregate.MAX, Aggregate.ALL_FINITE, Aggregate.COUNT, Aggregate.LAST}
@@ -177,9 +167,6 @@ def build_measure(
 ) -> Measure:
     """Return what a criterion sees, per rank that wrote anything; without its package, nothing.
 
-    Another package's metric is given steps, and rules, of its own: what it makes of them no other
-    one sees, and it is judged by none of it.
-
     Args:
         criterion: what is asked.
         ranks: rank → its steps.
@@ -187,119 +174,31 @@ def build_measure(
         failures: receives a doubt where another package's metric raises an error.
     """
     row = metric_row(criterion.metric)
-    is_ours = criterion.metric in METRICS
     window = rules.window(criterion)
     said = f"{window.start}..{window.stop - 1}" if window else "none"
     if row is None:
         return Measure(window=said, ranks={})
     try:
-        given = rules if is_ours else rules.model_copy(deep=True)
         measured = {
-            str(rank): _measure_trainings(
-                criterion, row, ranks[rank] if is_ours else deepcopy(ranks[rank]), given, window
-            )
+            str(rank): _measure_rank(criterion, row, ranks[rank], rules, window)
             for rank in sorted(ranks)
             if rank in rules.ranks()
         }
     except ERRORS as error:
-        if is_ours:
+        if criterion.metric in METRICS:
             raise
+        name, why = str(criterion.metric), failure(error)
         if failures is not None:
-            failures.append(
-                Doubt(
-                    kind=DoubtKind.METRIC_FAILED, name=str(criterion.metric), found=failure(error)
-                )
-            )
+            failures.append(Doubt(kind=DoubtKind.METRIC_MISSING, name=name, found=why))
         measured = {}
     return Measure(window=said, ranks=measured)
-
-
-def _measure_trainings(
-    criterion: Criterion, row: MetricRow, steps: RankSteps, rules: Rules, window: range
-) -> MeasureRow:
-    """Return what a rank's steps come to; of whole trainings in a row, what the worst does.
-
-    One that told of no evaluation says nothing where the order does not ask for any.
-    """
-    measured = _measure_rank(criterion, row, steps, rules, window)
-    if rules.steps is None:
-        return measured
-    asked = row.owed is not Owed.EVERY_EVAL or bool(rules.evals(window))
-    for training in steps.trainings_before(rules.first_step, rules.steps):
-        other = _measure_rank(criterion, row, training, rules, window)
-        if asked or other.samples:
-            measured = _worse(criterion, measured, other)
-    return measured
-
-
-def _worse(criterion: Criterion, one: MeasureRow, other: MeasureRow) -> MeasureRow:
-    """Return the worse of each number of two trainings; they have no blocks of one course.
-
-    One of a single sample has no slope and no spread: any value may be its own.
-    """
-    at_least = _asks_at_least(criterion)
-    if is_of_several(criterion) and (one.samples == 1) != (other.samples == 1):
-        told, alone = (other, one) if one.samples == 1 else (one, other)
-        return told.model_copy(
-            update={
-                "non_finite": told.non_finite + alone.non_finite,
-                "value": None,
-                "low": -math.inf if at_least else told.low,
-                "high": told.high if at_least else math.inf,
-                "blocks": [],
-            }
-        )
-    worst = min if at_least else max
-    values = [row.value for row in (one, other) if row.samples or row.value is not None]
-    known = [value for value in values if value is not None]
-    fewer = min(one, other, key=lambda row: _enough(criterion, row))
-    return one.model_copy(
-        update={
-            "samples": fewer.samples,
-            "owed": fewer.owed,
-            "non_finite": one.non_finite + other.non_finite,
-            "value": worst(known) if known and len(known) == len(values) else None,
-            "low": worst(one.low, other.low),
-            "high": worst(one.high, other.high),
-            "blocks": [],
-        }
-    )
-
-
-def _enough(criterion: Criterion, row: MeasureRow) -> tuple[bool, float, int]:
-    """Return how far the samples of a training are enough: the least has the fewest."""
-    share = row.samples / max(1, row.owed)
-    return row.samples >= criterion.min_samples, share, row.samples
-
-
-def _asks_at_least(criterion: Criterion) -> bool:
-    return criterion.pass_above is not None or criterion.fail_below is not None
 
 
 def _measure_rank(
     criterion: Criterion, row: MetricRow, steps: RankSteps, rules: Rules, window: range
 ) -> MeasureRow:
-    """Return what one training comes to; of several numbers of a step, what the worse one does."""
+    """Return what the criterion sees on one rank."""
     samples = row.samples(steps, rules)
-    measured = _measure_samples(criterion, row, steps, rules, window, samples)
-    spans = row.spans(steps, rules)
-    if not spans:
-        return measured
-    end = 0 if _asks_at_least(criterion) else 1
-    worst = {**samples, **{step: span[end] for step, span in spans.items()}}
-    other = _measure_samples(criterion, row, steps, rules, window, worst)
-    kept = {"non_finite": other.non_finite, "blocks": other.blocks}
-    return _worse(criterion, measured, other).model_copy(update=kept)
-
-
-def _measure_samples(
-    criterion: Criterion,
-    row: MetricRow,
-    steps: RankSteps,
-    rules: Rules,
-    window: range,
-    samples: Mapping[int, float],
-) -> MeasureRow:
     owed = _owed(row, steps, rules, window, samples)
     pairs = sorted((step, value) for step, value in samples.items() if step in owed)
     finite = [(step, value) for step, value in pairs if math.isfinite(value)]
@@ -308,11 +207,10 @@ def _measure_samples(
         return counted
     missing = max(len(owed), criterion.min_samples) - len(finite)
     last = max(owed) if isinstance(owed, frozenset) else owed[-1]
-    if row.statistic is None:
-        bounds = AGGREGATES[criterion.aggregate](finite, missing, last)
-    else:
-        statistic = row.statistic
-        bounds = _free(lambda pairs: statistic(pairs, rules))(finite, missing, last)
+    bound, statistic = AGGREGATES[criterion.aggregate], row.statistic
+    if statistic is not None:
+        bound = _free(lambda pairs: statistic(pairs, rules))
+    bounds = bound(finite, missing, last)
     return counted.model_copy(
         update={
             "value": rounded(float(bounds.value)),

@@ -1,9 +1,10 @@
-"""What can a criterion look at? One row per metric: where its samples come from.
+"""What a criterion can look at: one row per metric, which says where its samples come from.
 
-A new metric is a name in `gonogo.contract.criterion.Metric` and a row here. Another package brings
-one by an entry point of the group `gonogo.criteria`: its name is the metric's, its value a
-`MetricRow`. Samples are step → value of one rank; speeds and step times are recomputed from the
-rank's own clock, never taken from what the trainer reports about itself (R16, R70).
+A new metric is a name in `gonogo.contract.criterion.Metric` and a row here. Another package
+provides one by an entry point of the group `gonogo.criteria`: its name is the metric's, its value a
+`MetricRow`. Samples are step → value of one rank. A step without a sample is missing, and is not
+made up. A number for the whole run stands at the last step. Speeds and step times are computed from
+the rank's own clock, never taken from what the trainer reports about itself (R16, R70).
 """
 
 import math
@@ -12,17 +13,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from itertools import pairwise
 
 from gonogo.contract.criterion import Metric
 from gonogo.contract.errors import Rejected
+from gonogo.contract.heartbeat import Msg
 from gonogo.contract.rules import Rules
-from gonogo.judge.facts import samples
-from gonogo.judge.facts.samples import Samples
-from gonogo.judge.facts.steps import RankSteps, Span
+from gonogo.timeline.rank_steps import RankSteps
 from gonogo.watch.mean import mean_of
 from gonogo.watch.packages import load_points
 
+Samples = Mapping[int, float]
+Source = Callable[[RankSteps, Rules], Samples]
 Statistic = Callable[[Sequence[tuple[int, float]], Rules], float]
+FEWEST_LINES = 4
+"""With fewer lines, the numbers of tokens may rise by chance."""
+RISING_SHARE = 0.75
+"""Share of the lines of a sum that rise; a sum may begin anew with each epoch."""
 
 
 class Owed(StrEnum):
@@ -34,45 +41,43 @@ class Owed(StrEnum):
 
 
 class Early(StrEnum):
-    """What a metric that is owed once says of a whole run before that has come to its end."""
+    """What a metric that is required once says of a whole run before the run has ended."""
 
     NOTHING = "nothing"
     AT_LEAST = "at_least"
-    """It only grows."""
+    """The metric only grows."""
     ALL = "all"
-    """It is what it will be."""
+    """The metric does not change any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:
     """How one metric is measured."""
 
-    samples: Callable[[RankSteps, Rules], Samples]
+    samples: Source
     owed: Owed = Owed.EVERY_STEP
     early: Early = Early.NOTHING
-    """Of one that is owed once."""
+    """For a metric that is required once."""
     statistic: Statistic | None = None
-    """When set, the metric is one number over the window and the criterion's aggregate is moot."""
+    """When set, the metric is one number over the window, and the aggregate is ignored."""
     excused: Callable[[RankSteps, Rules], frozenset[int]] = lambda steps, rules: frozenset()
     """Steps that rightly have no sample."""
-    spans: Callable[[RankSteps, Rules], Mapping[int, Span]] = lambda steps, rules: {}
-    """Lowest and highest of the steps of which several numbers were told: the worse one counts."""
     averaged: bool = False
     """Whether each sample holds a mean over the whole run."""
     least: float = -math.inf
-    """No sample is below it: what a mean can come to, whatever the steps are that are not there."""
+    """No sample is below it: it bounds a mean, whatever the missing steps are."""
     most: float = math.inf
     """No sample is above it."""
     unit: str = ""
     """Of its samples; empty: a plain number."""
     meaning: str = ""
-    """What it is, and which lines say it: a sentence for docs/metric-reference.md."""
+    """What the metric is, and which lines report it, for docs/metric-reference.md."""
 
 
 def slope(pairs: Sequence[tuple[int, float]]) -> float:
     """Return the least-squares slope of value over step; 0 for fewer than two steps.
 
-    NaN where no double holds what it is made of.
+    NaN where the sums overflow.
     """
     if len(pairs) < 2:
         return 0.0
@@ -91,13 +96,9 @@ def _variation(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
     values = [value for _, value in pairs]
     mean = mean_of(values)
     widest = max(abs(value - mean) for value in values)
-    if math.isinf(widest * widest):  # `pstdev` sums squares, and fails where no double holds one
+    if math.isinf(widest * widest):  # `pstdev` sums squares, which would overflow
         return math.nan
     return statistics.pstdev(values, mean) / mean
-
-
-def _slope(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
-    return slope(pairs)
 
 
 def _rest_s(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
@@ -106,132 +107,233 @@ def _rest_s(pairs: Sequence[tuple[int, float]], rules: Rules) -> float:
     return statistics.median(value for _, value in pairs) * steps
 
 
+def _of_lines(name: str) -> Source:
+    """Return a source that reads one field of the progress lines."""
+    return lambda steps, rules: steps.samples(name)
+
+
+def _of_devices(metric: Metric) -> Source:
+    """Return a source that reads what the device samples say of each step."""
+    return lambda steps, rules: steps.told_by_devices.get(metric.value, {})
+
+
+def _whole_step_times(steps: RankSteps, rules: Rules) -> Samples:
+    """Seconds that a step costs the run: its own, and what usually lies between two steps."""
+    between_s = steps.between_steps_s()
+    return {step: dt_s + between_s for step, dt_s in steps.mean_step_times().items()}
+
+
+def _toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
+    """Tokens of a step over all ranks, over its seconds; see `may_be_sums`."""
+    if may_be_sums(steps, rules):
+        return {}
+    told = steps.steps.tokens_told()
+    tokens = {
+        step: rules.tokens_per_step or told.get(step) for step in steps.mean_step_times()
+    }  # fmt: skip
+    times = _whole_step_times(steps, rules)
+    return {step: count / times[step] for step, count in tokens.items() if count is not None}
+
+
+def may_be_sums(steps: RankSteps, rules: Rules) -> bool:
+    """Say whether the reported tokens may be those of the whole run, or epoch, so far: they rise.
+
+    Then nobody knows the tokens of a step, unless the order names them.
+    """
+    if rules.tokens_per_step:
+        return False
+    told = (list(boot.steps.tokens_told().values()) for boot in steps.boots)
+    return any(
+        len(row) >= FEWEST_LINES
+        and sum(one < other for one, other in pairwise(row)) >= RISING_SHARE * (len(row) - 1)
+        for row in told
+    )
+
+
+def _fetch_share(steps: RankSteps, rules: Rules) -> Samples:
+    """Share of each step that its rank waited for data."""
+    times, fetch_s = steps.step_times(), steps.samples("dt_fetch_s")
+    return {step: fetch_s[step] / dt_s for step, dt_s in times.items() if step in fetch_s}
+
+
+def _grad_norms(steps: RankSteps, rules: Rules) -> Samples:
+    left_out = _skipped(steps, rules)
+    return {step: norm for step, norm in steps.samples("grad_norm").items() if step not in left_out}
+
+
+def _skipped(steps: RankSteps, rules: Rules) -> frozenset[int]:
+    """Steps whose update was skipped; only fp16 excuses that."""
+    return steps.skipped() if rules.identity.dtype == "fp16" else frozenset()
+
+
+def _first_loss(steps: RankSteps, rules: Rules) -> Samples:
+    loss = steps.samples("loss").get(1)
+    return {} if loss is None else {rules.last_step: loss}
+
+
+def _eval_s(steps: RankSteps, rules: Rules) -> Samples:
+    return {step: line.dt for step, line in steps.evaluations.items() if line.dt is not None}
+
+
+def _once(rules: Rules, value: float) -> Samples:
+    """A number for the whole run stands at its last step."""
+    return {rules.last_step: float(value)}
+
+
+def _device_hours(steps: RankSteps, rules: Rules) -> Samples:
+    """Hours between the first step's start and the last step's end, times the ranks.
+
+    A resumed attempt knows what its own steps cost, and not what the phase cost.
+    """
+    if rules.first_step > 1:
+        return {}
+    tables = [boot.steps for boot in steps.boots]
+    starts = [row.start_mono[at] for row in tables for _, at in row.steps_of(Msg.STEP_START)]
+    ends = [row.end_mono[at] for row in tables for _, at in row.steps_of(Msg.STEP_END)]
+    if not starts or not ends:
+        return {}
+    seconds = max(ends) - min(starts)
+    return {rules.last_step: seconds / 3600 * (rules.world_size or 0)}
+
+
+def _drifts(steps: RankSteps, rules: Rules) -> Samples:
+    """How many fields of the frozen identity have drifted, of those that may drift."""
+    expected = rules.identity.said()
+    names = [name for name in rules.allow_drift if name in expected]
+    said = [
+        {name: getattr(identity, name) for name in names}
+        for boot in steps.boots
+        if (boot.ended_steps or boot is steps.last_boot)
+        and (identity := boot.identity()) is not None
+    ]
+    if not names or not said or any(value is None for row in said for value in row.values()):
+        return {}
+    drifted = {name for row in said for name in names if row[name] != expected[name]}
+    return {rules.last_step: float(len(drifted))}
+
+
+def _device_memory(steps: RankSteps, rules: Rules) -> Samples:
+    """What the lines call reserved; otherwise what the rank's device says is in use."""
+    said = steps.samples("gpu_mem_reserved")
+    if any(said.values()):
+        return said
+    return steps.told_by_devices.get(Metric.GPU_MEM_RESERVED_MB.value, {})
+
+
 METRICS: Mapping[str, MetricRow] = {
     Metric.STEPS_COMPLETED: MetricRow(
-        samples=samples.steps_completed,
+        samples=lambda steps, rules: _once(rules, max(steps.last_step, rules.first_step - 1)),
         owed=Owed.ONCE,
         unit="steps",
         meaning="The last step that the rank has ended.",
     ),
     Metric.LOSS: MetricRow(
-        samples=samples.of_lines("loss"),
-        spans=samples.spans_of("loss"),
-        meaning="`loss` of the `progress` lines; of several of one step the worse, as of their"
+        samples=_of_lines("loss"),
+        meaning="`loss` of the `progress` lines; of several of one step the last one, as of their"
         " other numbers.",
     ),
     Metric.LOSS_FIRST: MetricRow(
-        samples=samples.first_loss,
-        spans=samples.first_loss_spans,
+        samples=_first_loss,
         owed=Owed.ONCE,
         early=Early.ALL,
         meaning="`loss` of step 1; an attempt that resumes has none.",
     ),
     Metric.VAL_LOSS: MetricRow(
-        samples=samples.evals,
+        samples=lambda steps, rules: steps.evals,
         owed=Owed.EVERY_EVAL,
-        spans=samples.eval_spans,
-        meaning="`val_loss` of the `eval` lines; of several of one step the worse. Owed are those"
-        " that `train.eval.every_steps` of the plan names; where it names none, those that were"
-        " told, and the last one may be of an early step (a window asks for a late one).",
+        meaning="`val_loss` of the `eval` lines; of several of one step the last one. Required are"
+        " those that `train.eval.every_steps` of the plan names; where it names none, those that"
+        " were reported, and the last one may be of an early step (a window asks for a late one).",
     ),
     Metric.EVAL_S: MetricRow(
-        samples=samples.eval_s,
+        samples=_eval_s,
         least=0.0,
         owed=Owed.EVERY_EVAL,
-        spans=samples.eval_s_spans,
         unit="s",
-        meaning="`dt` of the `eval` lines: how long the evaluation took; of several of one step"
-        " the worse.",
+        meaning="`dt` of the `eval` lines: how long the evaluation took.",
     ),
     Metric.TOKS_PER_S: MetricRow(
-        samples=samples.toks_per_s,
+        samples=_toks_per_s,
         least=0.0,
         averaged=True,
         unit="tokens/s",
-        meaning="The ordered tokens of a step, over all ranks (`tokens` of the line where"
-        " the order says none; nothing where those rise with every step, as the tokens of the whole"
-        " run, or of each epoch, so far do), over its seconds and what the run spends between two"
-        " steps by its way: the mean of those times without evaluations, checkpoints and the"
-        " longest twentieth."
-        " Never what the trainer reports.",
+        meaning="The ordered tokens of a step, over all ranks, over the seconds of the step and"
+        " the usual time between two steps. Without ordered tokens, `tokens` of the `step_end`"
+        " line count, unless they rise with every step, as a sum over the run does. The usual time"
+        " is a mean without evaluations, checkpoints and the longest twentieth. What the trainer"
+        " reports as its speed never counts.",
     ),
     Metric.DT_STEP_S: MetricRow(
-        samples=samples.step_times,
+        samples=lambda steps, rules: steps.step_times(),
         least=0.0,
         unit="s",
-        meaning="From `step_start` to `step_end`, by `mono` of the rank; an evaluation or a"
-        " checkpoint between them is left out, and what of the step lies before it is not. Steps"
-        " that are told of at once, again and again, share the time of all.",
+        meaning="From the last `step_start` of a step to its `step_end`, by `mono` of the rank; a"
+        " step begins anew after an evaluation or a checkpoint in it.",
     ),
     Metric.STEP_CV: MetricRow(
-        samples=samples.single_step_times,
+        samples=lambda steps, rules: steps.step_times(),
         statistic=_variation,
         meaning="Standard deviation of the step times over their mean; of two steps at least.",
     ),
     Metric.FETCH_SHARE: MetricRow(
-        samples=samples.fetch_share,
+        samples=_fetch_share,
         least=0.0,
-        spans=samples.fetch_share_spans,
         meaning="`dt_fetch_s` of the `progress` line over the seconds of the step.",
     ),
     Metric.GPU_MEM_RESERVED_MB: MetricRow(
-        samples=samples.device_memory,
+        samples=_device_memory,
         least=0.0,
-        spans=samples.device_memory_spans,
         unit="MB",
         meaning="`gpu_mem_reserved` of the `progress` lines; where they never say, what the"
         " device line says is in use.",
     ),
     Metric.GPU_MEM_SLOPE: MetricRow(
-        samples=samples.device_memory,
-        spans=samples.device_memory_spans,
-        statistic=_slope,
+        samples=_device_memory,
+        statistic=lambda pairs, rules: slope(pairs),
         unit="MB/step",
         meaning="Least-squares slope of the same; of two steps at least.",
     ),
     Metric.HOST_RSS_MB: MetricRow(
-        samples=samples.of_lines("host_rss_mb"),
+        samples=_of_lines("host_rss_mb"),
         least=0.0,
-        spans=samples.spans_of("host_rss_mb"),
         unit="MB",
         meaning="`host_rss_mb` of the `progress` lines.",
     ),
     Metric.GPU_UTIL: MetricRow(
-        samples=samples.of_devices(Metric.GPU_UTIL),
+        samples=_of_devices(Metric.GPU_UTIL),
         least=0.0,
         most=100.0,
         unit="%",
         meaning="Utilisation of the rank's device during the step, from the device lines.",
     ),
     Metric.GPU_UTIL_RATIO: MetricRow(
-        samples=samples.of_devices(Metric.GPU_UTIL_RATIO),
+        samples=_of_devices(Metric.GPU_UTIL_RATIO),
         least=0.0,
         most=1.0,
         meaning="Lowest utilisation of the step over the highest, of all ranks: 1 is balanced.",
     ),
     Metric.GRAD_NORM: MetricRow(
-        samples=samples.grad_norms,
+        samples=_grad_norms,
         least=0.0,
-        spans=samples.spans_of("grad_norm"),
-        excused=samples.skipped,
+        excused=_skipped,
         meaning="`grad_norm` of the `progress` lines; steps that fp16 skipped owe none.",
     ),
     Metric.HEARTBEAT_GAPS: MetricRow(
-        samples=samples.gaps,
+        samples=lambda steps, rules: _once(rules, steps.gaps) if steps.boots else {},
         owed=Owed.ONCE,
         early=Early.AT_LEAST,
         unit="lines",
         meaning="Numbers that `seq` leaves out.",
     ),
     Metric.FORECAST_S: MetricRow(
-        samples=samples.whole_step_times,
+        samples=_whole_step_times,
         statistic=_rest_s,
         unit="s",
         meaning="Median step time, with what lies between two steps, times the steps of the"
         " phases after this one (in the last phase: its own).",
     ),
     Metric.COST: MetricRow(
-        samples=samples.device_hours,
+        samples=_device_hours,
         owed=Owed.ONCE,
         early=Early.AT_LEAST,
         unit="device-hours",
@@ -239,29 +341,26 @@ METRICS: Mapping[str, MetricRow] = {
         " that resumes has none.",
     ),
     Metric.GATE_ENTROPY: MetricRow(
-        samples=samples.of_lines("gate_entropy"),
+        samples=_of_lines("gate_entropy"),
         least=0.0,
-        spans=samples.spans_of("gate_entropy"),
         meaning="`gate_entropy` of the `progress` lines.",
     ),
     Metric.COMM_MB: MetricRow(
-        samples=samples.of_lines("comm_mb"),
+        samples=_of_lines("comm_mb"),
         least=0.0,
-        spans=samples.spans_of("comm_mb"),
         unit="MB",
         meaning="`comm_mb` of the `progress` lines: gradients that the rank gave to its"
         " collectives in the step, as they go on the wire.",
     ),
     Metric.FLASH_SHARE: MetricRow(
-        samples=samples.of_lines("flash_share"),
+        samples=_of_lines("flash_share"),
         least=0.0,
         most=1.0,
-        spans=samples.spans_of("flash_share"),
         meaning="`flash_share` of the `progress` lines: dense attention calls that a flash"
         " kernel served.",
     ),
     Metric.IDENTITY_DRIFT: MetricRow(
-        samples=samples.drifts,
+        samples=_drifts,
         owed=Owed.ONCE,
         unit="fields",
         meaning="Fields of `allow_drift` in which the `boot` lines differ from the"
@@ -273,10 +372,10 @@ PLUGINS = "gonogo.criteria"
 
 
 @cache
-def _brought() -> tuple[Mapping[str, MetricRow], tuple[str, ...]]:
-    """Return the metrics that installed packages bring, and what is wrong with the others.
+def _provided() -> tuple[Mapping[str, MetricRow], tuple[str, ...]]:
+    """Return the metrics that installed packages provide, and what is wrong with the others.
 
-    One that several bring is none of theirs: which of them an order meant nobody knows.
+    A metric that several packages provide counts for none of them.
     """
     found: dict[str, MetricRow] = {}
     wrong: list[str] = []
@@ -296,21 +395,21 @@ def _brought() -> tuple[Mapping[str, MetricRow], tuple[str, ...]]:
 
 
 def plugins() -> Mapping[str, MetricRow]:
-    """Return the metrics that installed packages bring: name → row.
+    """Return the metrics that installed packages provide: name → row.
 
     Raises:
         Rejected: an entry point that cannot be loaded, is no `MetricRow`, or takes a name that is
             taken.
     """
-    found, wrong = _brought()
+    found, wrong = _provided()
     if wrong:
         raise Rejected(wrong[0])
     return found
 
 
 def metric_row(name: str) -> MetricRow | None:
-    """Return how a metric is measured; None where no installed package brings it."""
-    return METRICS.get(name) or _brought()[0].get(name)
+    """Return how a metric is measured; None where no installed package provides it."""
+    return METRICS.get(name) or _provided()[0].get(name)
 
 
 def metric_names() -> list[str]:

@@ -1,21 +1,18 @@
-"""What did one rank leave behind? Its lines counted, what of them is missing, and its pace.
-
-Part of the facts: what was seen and never what it means.
-"""
+"""The facts of one rank: its lines counted, what of them is missing, and its pace."""
 
 import hashlib
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gonogo.contract.canonical import canonical_bytes, rounded
 from gonogo.contract.facts import Missing, PaceFacts, RankFacts
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.measure import quantile
-from gonogo.judge.facts.steps import RankSteps
+from gonogo.timeline.boots import LineRecord
 from gonogo.timeline.columns import NEVER, SECTIONS, STEP_MESSAGES
-from gonogo.watch.recorded import BootRecord
+from gonogo.timeline.rank_steps import RankSteps
 
 EXAMPLES = 3
 """How many missing lines are named per rank."""
@@ -24,14 +21,16 @@ BLOCK_STEPS = 8
 """Number of consecutive steps in one block of the pace."""
 
 
-def build_rank_facts(steps: RankSteps, boots: Mapping[str, BootRecord], rules: Rules) -> RankFacts:
+def build_rank_facts(steps: RankSteps, lines: LineRecord | None, rules: Rules) -> RankFacts:
     """Return what one rank's lines come to."""
+    boots = {} if lines is None else lines.boots
     digests = [
-        (row.boot, boots[row.boot].lines, boots[row.boot].digest)
-        for row in sorted(steps.boots, key=lambda row: row.boot)
-        if row.boot in boots
+        (boot, boots[boot].count, boots[boot].digest())
+        for boot in sorted(row.boot for row in steps.boots)
+        if boot in boots
     ]
-    table, last = steps.steps, steps.last
+    table, boot = steps.steps, steps.last_boot
+    last = None if boot is None else boot.last
     tokens = {table.tokens[row] for _, row in table.steps_of(Msg.STEP_END)} - {NEVER}
     return RankFacts(
         count=steps.count,

@@ -1,16 +1,17 @@
-"""What did a run leave behind? One record, made in one pass over its directory.
+"""What a run left behind: one record, made in one pass over its directory.
 
-No line is kept: each goes through the fold once, and from there into the steps of its rank. Small
-records are read one by one; one that is there and cannot be read is named in `unreadable`, and
-never ends the judging: what it would have shown is missing, and missing evidence never passes.
+No line is kept: each goes through the fold once, and from there into the steps of its rank. A small
+record that exists and cannot be read is named in `unreadable`, and never ends the judging: what it
+would have shown is missing, and missing evidence never passes.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from os.path import lexists
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from gonogo.contract.canonical import canonical_bytes, wire_line
+from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.doubt import Doubt
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.facts import ProcessExit
@@ -24,22 +25,20 @@ from gonogo.judge.facts.devices import lay_over
 from gonogo.judge.facts.files import (
     SmallFiles,
     check_findings_seal,
-    find_kept,
+    load_parts,
+    load_preflights,
     read_devices,
     unreadable_doubt,
-    unreadable_text,
     watch_seal_holds,
 )
-from gonogo.judge.facts.findings import by_time, compare_findings
-from gonogo.judge.facts.lines import RankLines, read_lines
-from gonogo.judge.facts.nodes import load_parts, load_preflights
-from gonogo.judge.facts.predecessor import is_predecessor, read_predecessor
-from gonogo.judge.facts.steps import RankSteps, build_rank_steps, share_apart
+from gonogo.judge.facts.findings import compare_findings
 from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir, check_whole, iter_lines, preflight_name
+from gonogo.timeline.boots import LineRecord
 from gonogo.timeline.lines import Arrival
+from gonogo.timeline.predecessor import convert_directory, is_predecessor
+from gonogo.timeline.rank_steps import RankSteps, read_lines, share_pauses
 from gonogo.watch import has_arrived, refold, watch_on
-from gonogo.watch.recorded import BootRecord, boots_of
 from gonogo.watch.watch_record import WatchRecord
 
 MARKS = (".HALT", ".kill")
@@ -52,10 +51,8 @@ class RunRecord:
 
     order: Order | None
     ranks: Mapping[int, RankSteps]
-    lines: Mapping[int, Mapping[str, BootRecord]] = field(default_factory=dict)
-    """Rank → boot → count and digest of its lines."""
-    conflicts: Mapping[int, int] = field(default_factory=dict)
-    """Rank → lines that differ from another one of the same boot and seq."""
+    lines: Mapping[int, LineRecord] = field(default_factory=dict)
+    """Rank → its lines as such: count, digests and conflicts."""
     exit: ExitRecord | None = None
     rank_exits: Mapping[int, RankExit] = field(default_factory=dict)
     """Rank → its own exit record."""
@@ -80,8 +77,6 @@ class RunRecord:
     marks: tuple[str, ...] = ()
     strays: tuple[int, ...] = ()
     """Ranks without a line whose exit is recorded."""
-    kept: frozenset[int] = frozenset()
-    """Ranks that were never ordered whose heartbeat file is the one that exit.json seals."""
     predecessor: bool = False
     """Whether the lines are the predecessor's, which show less."""
     unreadable: tuple[Doubt, ...] = ()
@@ -126,53 +121,60 @@ def _load_run(path: Path, now: float | None, order: Order | None) -> RunRecord:
     order = load_order(run_dir, files) or order
     unreadable: list[Doubt] = []
     ranks = [rank for rank in run_dir.ranks() if _is_file(run_dir.heartbeat(rank), unreadable)]
-    exit_record = files.try_record(run_dir.exit, ExitRecord, unreadable)
     if is_predecessor(iter_lines(run_dir.heartbeat(rank)) for rank in ranks):
-        return _load_predecessor(run_dir, ranks, order, exit_record, now, unreadable)
+        return _load_predecessor(run_dir, ranks, order, now)
     owed = range(order.world_size) if order is not None else ()
-    ending = sorted({*ranks, *owed})  # who was never heard may have left an exit, too
-    small = _Small(
-        exit=exit_record,
-        rank_exits=_present(
-            {
-                rank: files.try_record(run_dir.rank_exit(rank), RankExit, unreadable)
-                for rank in ending
-            }
-        ),
+    ending = sorted({*ranks, *owed})  # a rank without lines may have left an exit record
+    exits = {
+        rank: files.try_record(run_dir.rank_exit(rank), RankExit, unreadable) for rank in ending
+    }
+    record = RunRecord(
+        order=order,
+        ranks={},
+        exit=files.try_record(run_dir.exit, ExitRecord, unreadable),
+        rank_exits={rank: row for rank, row in exits.items() if row is not None},
         preflight=files.try_record(run_dir.preflight, Preflight, unreadable),
         model=files.try_record(run_dir.model, ModelRecord, unreadable),
     )
+    folded: list[Finding] = []
     if order is None:
-        lines = {rank: read_lines(rank, iter_lines(run_dir.heartbeat(rank))) for rank in ranks}
-        record = _of_lines(None, lines, small)
-        compared = compare_findings(run_dir, (), unreadable)
+        lines = {rank: iter_lines(run_dir.heartbeat(rank)) for rank in ranks}
+        record = _with_lines(record, lines)
     else:
         _is_file(run_dir.watch, unreadable)
-        record, folded = _fold_run(run_dir, ranks, order, small, now)
-        compared = compare_findings(run_dir, folded, unreadable)
-    check_findings_seal(run_dir, exit_record, compared.lines, unreadable)
-    told = bytes(record.watch.devices) if record.watch is not None else b""
-    read = record.watch.read if record.watch is not None else None
+        record, folded = _fold_run(run_dir, ranks, order, record, now)
+    compared = compare_findings(run_dir, folded, unreadable)
+    check_findings_seal(run_dir, record.exit, unreadable)
     watched = record.watch.files if record.watch is not None else {}
     others = range(1, order.nodes) if order is not None else ()
-    # no release before this sealed those of other nodes, or sent them to the control plane
     checked = [node for node in others if preflight_name(node) in watched]
+    told = bytes(record.watch.devices) if record.watch is not None else b""
     devices = read_devices(run_dir, told, unreadable)
     return replace(
         record,
         findings=compared.findings,
         unrecorded=compared.differences,
         preflights=load_preflights(run_dir, files, checked, unreadable),
-        parts=load_parts(run_dir, files, exit_record, unreadable),
-        watch_sealed=watch_seal_holds(run_dir, exit_record, read),
+        parts=load_parts(run_dir, files, record.exit, unreadable),
+        watch_sealed=watch_seal_holds(run_dir, record.exit),
         files=files.seals(ending, unreadable, more=map(preflight_name, checked)),
         devices=devices.digest,
         devices_gone=devices.gone,
         marks=tuple(name for name in MARKS if lexists(path / name)),
         strays=tuple(rank for rank in run_dir.ended_ranks() if rank not in ranks),
-        kept=find_kept(run_dir, exit_record, range(order.world_size) if order is not None else ()),
-        unreadable=_distinct(unreadable),
+        unreadable=tuple({row.model_dump_json(): row for row in unreadable}.values()),
     )
+
+
+def _load_predecessor(
+    run_dir: RunDir, ranks: Iterable[int], order: Order | None, now: float | None
+) -> RunRecord:
+    """Return the record of the predecessor's lines, which show less; see `predecessor`."""
+    tokens = order.identity.tokens_per_step if order is not None else None
+    with TemporaryDirectory() as folder:
+        convert_directory(run_dir, ranks, Path(folder), tokens)
+        record = _load_run(Path(folder), now, order)
+    return replace(record, predecessor=True, unrecorded=())
 
 
 def load_order(run_dir: RunDir, files: SmallFiles | None = None) -> Order | None:
@@ -191,18 +193,8 @@ def load_order(run_dir: RunDir, files: SmallFiles | None = None) -> Order | None
         if order is not None:
             canonical_bytes(order.document())
     except OSError as error:
-        raise Corrupt(unreadable_text("order.json", error)) from error
+        raise Corrupt(f"order.json cannot be read: {error.strerror}") from error
     return order
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Small:
-    """The small records."""
-
-    exit: ExitRecord | None = None
-    rank_exits: Mapping[int, RankExit] = field(default_factory=dict)
-    preflight: Preflight | None = None
-    model: ModelRecord | None = None
 
 
 def _is_file(path: Path, unreadable: list[Doubt]) -> bool:
@@ -217,52 +209,50 @@ def _is_file(path: Path, unreadable: list[Doubt]) -> bool:
     return True
 
 
-def _distinct(doubts: Iterable[Doubt]) -> tuple[Doubt, ...]:
-    return tuple({doubt.model_dump_json(): doubt for doubt in doubts}.values())
-
-
-def _present(rows: Mapping[int, RankExit | None]) -> dict[int, RankExit]:
-    return {rank: row for rank, row in rows.items() if row is not None}
-
-
 def _fold_run(
-    run_dir: RunDir,
-    ranks: Iterable[int],
-    order: Order,
-    small: _Small,
-    now: float | None,
+    run_dir: RunDir, ranks: Iterable[int], order: Order, record: RunRecord, now: float | None
 ) -> tuple[RunRecord, list[Finding]]:
-    """Return what one pass over ticks and lines comes to, and its findings."""
+    """Return the record with what one pass over ticks and lines shows, and the findings."""
     sink = _Steps(ranks)
-    open_end = None if small.exit is not None else now
+    open_end = None if record.exit is not None else now
     folded = refold(
-        run_dir.path, order=order, now=open_end, sink=sink, read_exit=lambda: small.exit
+        run_dir.path, order=order, now=open_end, sink=sink, read_exit=lambda: record.exit
     )
-    state, findings = folded.state, list(folded.findings)
-    if open_end is not None and folded.watch is not None and not has_arrived(state):
+    state, findings, watch = folded.state, list(folded.findings), folded.watch
+    if open_end is not None and watch is not None and not has_arrived(state):
         findings += watch_on(state, now=open_end)
     steps = sink.ranks
-    named = folded.watch.boots if folded.watch is not None else {}
+    named = watch.boots if watch is not None else {}
     for rank, row in steps.items():
         row.order_by(named.get(rank, ()))
-    share_apart(steps)
-    if folded.watch is not None:
-        lay_over(steps, folded.watch.device_rows, order)
-    record = RunRecord(
-        order=order,
-        ranks=steps,
-        lines=boots_of(state),
-        conflicts={rank: row.conflicts for rank, row in state.view.lines.items()},
-        exit=small.exit,
-        rank_exits=small.rank_exits,
-        probed=folded.watch.probes if folded.watch is not None else {},
-        preflight=small.preflight,
-        model=small.model,
-        watch=folded.watch,
+    record = replace(
+        record,
+        lines=dict(sorted(state.view.lines.items())),
+        probed=watch.probes if watch is not None else {},
         unreadable_lines={rank: row.count for rank, row in state.view.unreadable.items()},
         not_observed=tuple(folded.not_observed),
     )
-    return record, findings
+    return _with_steps(record, steps, watch), findings
+
+
+def _with_lines(record: RunRecord, lines: Mapping[int, Iterable[bytes | str]]) -> RunRecord:
+    """Return the record with lines that are read without a fold."""
+    read = {rank: read_lines(rank, lines[rank]) for rank in sorted(lines)}
+    record = replace(
+        record,
+        lines={rank: row.record for rank, row in read.items()},
+        unreadable_lines={rank: row.unreadable for rank, row in read.items() if row.unreadable},
+    )
+    return _with_steps(record, {rank: row.steps for rank, row in read.items()}, None)
+
+
+def _with_steps(
+    record: RunRecord, steps: Mapping[int, RankSteps], watch: WatchRecord | None
+) -> RunRecord:
+    share_pauses(steps)
+    if watch is not None:
+        lay_over(steps, watch.device_rows, record.order)
+    return replace(record, ranks=steps, watch=watch)
 
 
 def build_run_record(
@@ -285,57 +275,18 @@ def build_run_record(
         preflight: what was checked before the launch.
         model: identity as counted on the live model.
         findings: every finding of the run.
-        watch: what the recorded ticks amount to; None where nobody watched.
+        watch: what the recorded ticks amount to; None without a watcher.
     """
     if rank_exits is None and exit is not None:
         rank_exits = {int(rank): row for rank, row in exit.ranks.items()}
-    small = _Small(exit=exit, rank_exits=rank_exits or {}, preflight=preflight, model=model)
-    read = {rank: read_lines(rank, lines[rank]) for rank in sorted(lines)}
-    record = _of_lines(order, read, small)
-    share_apart(record.ranks)
-    if watch is not None:
-        lay_over(record.ranks, watch.device_rows, order)
-    return replace(record, findings=by_time(findings), watch=watch)
-
-
-def _of_lines(order: Order | None, lines: Mapping[int, RankLines], small: _Small) -> RunRecord:
-    return RunRecord(
+    record = RunRecord(
         order=order,
-        ranks={rank: row.steps for rank, row in lines.items()},
-        lines={rank: row.boots for rank, row in lines.items()},
-        conflicts={rank: row.conflicts for rank, row in lines.items()},
-        exit=small.exit,
-        rank_exits=small.rank_exits,
-        preflight=small.preflight,
-        model=small.model,
-        unreadable_lines={rank: row.unreadable for rank, row in lines.items() if row.unreadable},
+        ranks={},
+        exit=exit,
+        rank_exits=rank_exits or {},
+        preflight=preflight,
+        model=model,
+        findings=tuple(sorted(findings, key=lambda row: (row.at, row.key))),
     )
-
-
-def _load_predecessor(
-    run_dir: RunDir,
-    ranks: Iterable[int],
-    order: Order | None,
-    exit_record: ExitRecord | None,
-    now: float | None,
-    unreadable: list[Doubt],
-) -> RunRecord:
-    lines = {rank: list(iter_lines(run_dir.heartbeat(rank))) for rank in ranks}
-    read = read_predecessor(lines, order, exit_record, now)
-    ranks_steps = {rank: build_rank_steps(beats) for rank, beats in read.beats.items()}
-    for rank, spacing in read.spacings.items():
-        ranks_steps[rank].spacing = spacing
-    return RunRecord(
-        order=order,
-        ranks=ranks_steps,
-        lines={
-            rank: read_lines(rank, (wire_line(beat.wire()) for beat in beats)).boots
-            for rank, beats in read.beats.items()
-        },
-        exit=exit_record,
-        findings=by_time(read.findings),
-        predecessor=True,
-        unreadable=tuple(unreadable),
-        unreadable_lines={rank: count for rank, count in read.unreadable.items() if count},
-        not_observed=read.not_observed,
-    )
+    record = _with_lines(record, lines)
+    return _with_steps(record, record.ranks, watch)

@@ -1,9 +1,8 @@
-"""What was not observed of a run? Listed with the verdict, and changing none of it."""
+"""What was not observed of a run. It is listed with the verdict, and changes none of it."""
 
-import math
 from collections.abc import Iterator, Mapping
 
-from gonogo.contract.canonical import digest, rounded
+from gonogo.contract.canonical import digest
 from gonogo.contract.criterion import Metric
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import Measure
@@ -12,46 +11,46 @@ from gonogo.contract.rules import Rules
 from gonogo.contract.workload import is_ours
 from gonogo.judge.facts.learning import find_unclear_learning
 from gonogo.judge.facts.measure import PARTIAL_SHARE
-from gonogo.judge.facts.metrics import METRICS
+from gonogo.judge.facts.metrics import METRICS, may_be_sums
 from gonogo.judge.facts.record import RunRecord
-from gonogo.judge.facts.samples import may_be_sums
 
 Kind = DoubtKind
 
-EVALUATIONS = (Metric.VAL_LOSS, Metric.EVAL_S)
-NEAR_UNTRAINED = 0.25
-"""A language model that has learned anything has a first loss so far below ln(vocab)."""
-_DEVICE_METRICS = frozenset({Metric.GPU_UTIL, Metric.GPU_UTIL_RATIO})
+PREDECESSOR = {
+    "identity": "the lines do not record which model, data or code ran",
+    "coverage": "the lines have no boot and no seq, so a lost line leaves no trace",
+    "single steps": "the steps between two lines share the time between them",
+}
+_SUMS = (
+    "the reported tokens rise with every step, as those of the whole run do;"
+    " set identity.tokens_per_step in the plan"
+)
 
 
 def find_unobserved(
     record: RunRecord, rules: Rules, measures: Mapping[str, Measure]
 ) -> Iterator[Doubt]:
-    """Yield what was not observed, of our own lines and of the predecessor's."""
-    yield from record.not_observed
+    """Yield what was not observed."""
     order = record.order
-    if order is None and not record.predecessor:
-        yield _missing("order.json")
-        return
-    if not record.predecessor and order is not None:
-        for name, row in (
-            ("watch.jsonl", record.watch),
-            ("preflight.json", record.preflight),
-            ("exit.json", record.exit),
-        ):
-            if row is None:
-                yield _missing(name)
+    yield from record.not_observed
+    for name, text in PREDECESSOR.items() if record.predecessor else ():
+        yield Doubt(kind=Kind.PREDECESSOR, name=name, found=text)
+    for name, row in (
+        ("order.json", order),
+        ("watch.jsonl", record.watch),
+        ("preflight.json", record.preflight),
+        ("exit.json", record.exit),
+    ):
+        if row is None:
+            yield Doubt(kind=Kind.RECORD_MISSING, name=name)
+    if order is not None:
         yield from _nodes(record, order)
         yield from _other_steps(record, rules)
-        yield from _early_evaluation(record, rules)
-        yield from _loaded_weights(record, rules, order)
+        if not is_ours(order.entry, order.command) and (order.init_from or order.resume_from):
+            yield Doubt(kind=Kind.WEIGHTS_UNKNOWN)
         yield from _identity(record, order)
         yield from find_unclear_learning(record.ranks)
     yield from _metrics(record, rules, measures)
-
-
-def _missing(name: str) -> Doubt:
-    return Doubt(kind=Kind.RECORD_MISSING, name=name)
 
 
 def _nodes(record: RunRecord, order: Order) -> Iterator[Doubt]:
@@ -69,57 +68,12 @@ def _nodes(record: RunRecord, order: Order) -> Iterator[Doubt]:
 
 def _other_steps(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
     """Yield the steps that another run made, and those that a later process made again."""
-    if not rules.known:
-        return
-    first, last = rules.first_step, rules.steps
-    if first > 1:
-        yield Doubt(kind=Kind.EARLIER_STEPS, step=first - 1)
-    if last is None:
-        return
+    if rules.known and rules.first_step > 1:
+        yield Doubt(kind=Kind.EARLIER_STEPS, step=rules.first_step - 1)
     for rank, steps in sorted(record.ranks.items()):
-        again = {
-            *steps.given_up(first, last),
-            *steps.made_again(first, last),
-            *(reached for reached, _ in steps.gone_back(first, last)),
-            *(last for _ in steps.unfinished(first, last)),
-        }
+        again = sorted({reached for reached, _ in steps.returns()})
         if again:
-            yield Doubt(kind=Kind.STEPS_REPEATED, rank=rank, expected=last, found=[*sorted(again)])
-
-
-def _early_evaluation(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
-    """Yield that a gate asks for evaluations whose last one is of an earlier step.
-
-    Where the order does not say when evaluations are due, only the reported ones are required.
-    """
-    asked = [*rules.gate, *(row.criterion for row in rules.conditions)]
-    if rules.steps is None or rules.eval_every_steps:
-        return
-    if any(row.metric in EVALUATIONS for row in asked):
-        last = max((step for row in record.ranks.values() for step in row.evaluated), default=0)
-        if 0 < last < rules.steps:
-            yield Doubt(kind=Kind.EVALUATED_EARLY, step=last, expected=rules.steps)
-
-
-def _loaded_weights(record: RunRecord, rules: Rules, order: Order) -> Iterator[Doubt]:
-    """Yield that only the program knows which weights it loaded.
-
-    A program of the user may pass over the checkpoint and continue counting: the loss of its first
-    step is then that of an untrained model.
-    """
-    ours = is_ours(order.entry, order.command)
-    if order.init_from is not None and (
-        order.resume_from is None or (order.resume_from.step == 0 and not ours)
-    ):
-        yield Doubt(kind=Kind.WEIGHTS_UNKNOWN, name="init_from", expected=order.init_from)
-    vocab, first = rules.identity.vocab, rules.first_step
-    if not (rules.known and vocab and first > 1) or ours:
-        return
-    told = [row.samples("loss").get(first) for row in record.ranks.values()]
-    losses = [loss for loss in told if loss is not None]
-    if losses and min(losses) >= math.log(vocab) - NEAR_UNTRAINED:
-        found = rounded(min(losses))
-        yield Doubt(kind=Kind.WEIGHTS_UNKNOWN, name="resume_from", step=first, found=found)
+            yield Doubt(kind=Kind.STEPS_REPEATED, rank=rank, expected=rules.steps, found=[*again])
 
 
 def _identity(record: RunRecord, order: Order) -> Iterator[Doubt]:
@@ -134,9 +88,9 @@ def _identity(record: RunRecord, order: Order) -> Iterator[Doubt]:
         if said is None:
             continue
         if unverified and said.config_digest not in (None, ordered):
-            yield Doubt(kind=Kind.CONFIG_UNVERIFIED, rank=rank)
+            yield Doubt(kind=Kind.IDENTITY_UNVERIFIED, rank=rank, name="the configuration")
         if untold and said.git_sha is None:
-            yield Doubt(kind=Kind.CODE_UNKNOWN, rank=rank)
+            yield Doubt(kind=Kind.IDENTITY_UNVERIFIED, rank=rank, name="the code")
 
 
 def _metrics(record: RunRecord, rules: Rules, measures: Mapping[str, Measure]) -> Iterator[Doubt]:
@@ -153,7 +107,8 @@ def _metrics(record: RunRecord, rules: Rules, measures: Mapping[str, Measure]) -
                 yield Doubt(kind=Kind.METRIC_MISSING, rank=rank, name="gpu_util", found=found)
     for row in rules.gate:
         seen = measures[row.id].ranks.values() if row.id in measures else ()
-        if row.metric not in _DEVICE_METRICS and not any(rank.samples for rank in seen):
+        told_above = row.metric in (Metric.GPU_UTIL, Metric.GPU_UTIL_RATIO)
+        if not told_above and not any(rank.samples for rank in seen):
             speed = row.metric == Metric.TOKS_PER_S
             sums = speed and any(may_be_sums(steps, rules) for steps in record.ranks.values())
             yield _unrecorded(row.metric, _SUMS if sums else "nothing records it")
@@ -161,9 +116,3 @@ def _metrics(record: RunRecord, rules: Rules, measures: Mapping[str, Measure]) -
 
 def _unrecorded(metric: str, why: str) -> Doubt:
     return Doubt(kind=Kind.METRIC_MISSING, name=str(metric), found=why)
-
-
-_SUMS = (
-    "the reported tokens rise with every step, as those of the whole run do;"
-    " set identity.tokens_per_step in the plan"
-)

@@ -140,8 +140,6 @@ def _learnt_nothing(facts: Facts, rules: Rules) -> bool:
 
     The rest of an attempt that ended before half of its steps may have shown otherwise.
     """
-    if _has(facts, DoubtKind.NEGATIVE_RATE):
-        return True
     last = max((row.last_step for row in facts.ranks.values()), default=0)
     made = last - rules.first_step + 1
     half = rules.known and 2 * made >= len(rules.owed_steps())

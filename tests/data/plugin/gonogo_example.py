@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from gonogo.contract.finding import Severity
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.metrics import MetricRow
-from gonogo.judge.facts.steps import RankSteps
+from gonogo.timeline.rank_steps import RankSteps
 from gonogo.watch.detector import Detector, Seen
 from gonogo.timeline.step import Step
 from gonogo.watch.view import View, found

@@ -10,8 +10,8 @@ from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.judge.facts.contradictions import find_contradictions
 from gonogo.judge.facts.record import RunRecord
-from gonogo.judge.facts.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
+from gonogo.timeline.rank_steps import build_rank_steps
 from tests.data.make_runs import order_of
 
 ORDER = order_of()

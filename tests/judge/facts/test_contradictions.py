@@ -10,16 +10,17 @@ import pytest
 from gonogo.contract.facts import ProcessExit
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.node import NodeExit, Refusal
-from gonogo.contract.outcome import Actor, Detector, OutcomeCode
+from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord, ModelRecord, PartSeals, RankExit, Written
 from gonogo.judge.facts.contradictions import find_contradictions
 from gonogo.judge.facts.record import RunRecord
-from gonogo.judge.facts.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
+from gonogo.timeline.boots import LineRecord
+from gonogo.timeline.rank_steps import build_rank_steps
 from gonogo.watch.watch_record import Heard
 from tests.data.make_runs import STEPS
 from tests.judge.facts.beats import ORDER, beat, seen, told
-from tests.judge.runs import SEAL, exit_record, finding, watch_of
+from tests.judge.runs import SEAL, exit_record, watch_of
 
 CLEAN = ProcessExit(code=0)
 DIED = ProcessExit(code=None, signal=9)
@@ -37,9 +38,8 @@ def test_records_that_agree_raise_no_doubt() -> None:
     assert told(lines, exit=ended, watch=watch, probed={0: CLEAN, 1: CLEAN}) == []
 
 
-def written(*, sealed: bool = True, lines: int = 2) -> dict[str, Written]:
-    row = Written(bytes=9, lines=lines, sha256="5" * 64 if sealed else None)
-    return {"heartbeat_rank5.jsonl": row}
+def written(lines: int = 2) -> dict[str, Written]:
+    return {"heartbeat_rank5.jsonl": Written(bytes=9, lines=lines, sha256="5" * 64)}
 
 
 @pytest.mark.parametrize(
@@ -51,36 +51,33 @@ def written(*, sealed: bool = True, lines: int = 2) -> dict[str, Written]:
         ({"exit": exits(ranks={"5": RankExit(code=0, at=1.0)})}, 5),
         ({"exit": exits(ranks={"x" * 20: RankExit(at=1.0)})}, None),
         ({"exit": exits(heartbeats=written())}, 5),
-        ({"exit": exits(heartbeats=written(sealed=False)), "unreadable_lines": {5: 1}}, 5),
     ],
 )
 def test_a_record_of_a_rank_that_was_never_ordered(
     fields: dict[str, Any], rank: int | None
 ) -> None:
     found = told(**{"ranks": {}, **fields})
-    assert seen(found) == [("rank_not_ordered", rank)]
-    assert "rank_not_ordered" not in dict(seen(told(**{"ranks": {}, **fields}, order=None)))
+    assert seen(found) == [("not_ordered", rank)]
+    assert "not_ordered" not in dict(seen(told(**{"ranks": {}, **fields}, order=None)))
 
 
 @pytest.mark.parametrize(
     "fields",
     [
         {"probed": {1: CLEAN}},
-        {"exit": exits(heartbeats=written()), "kept": frozenset({5})},
-        {"exit": exits(heartbeats=written(lines=0))},
-        {"exit": exits(heartbeats=written(sealed=False)), "unreadable_lines": {5: 2}},
+        {"exit": exits(heartbeats=written(0))},
     ],
-    ids=["ordered", "still sealed", "empty", "may be no lines"],
+    ids=["ordered", "empty"],
 )
 def test_what_is_no_record_of_another_rank(fields: dict[str, Any]) -> None:
     assert told({}, **fields) == []
 
 
 def test_one_process_writes_for_one_rank() -> None:
-    assert seen(told({0: [beat(1, pid=7), beat(2, pid=3)]})) == [("process_shared", 0)]
+    assert seen(told({0: [beat(1, pid=7), beat(2, pid=3)]})) == [("two_writers", 0)]
     both = {0: [beat(1, pid=7)], 1: [beat(1, pid=7)]}
     (found,) = told(both)
-    assert (found.rank, found.expected, found.found) == (1, 0, 7)
+    assert (found.rank, found.name, found.found) == (1, "a process of rank 0", 7)
     command = ORDER.model_copy(update={"command": ["torchrun"], "entry": None})
     assert told(both, command) == [], "one reader writes for all ranks of a command"
     elsewhere = {**both, 1: [beat(1, pid=7, rank=1, boot="c")]}
@@ -95,7 +92,8 @@ def test_two_processes_of_a_rank_may_overlap_by_a_last_breath(began: float, coun
 
 
 def test_lines_of_a_second_writer_are_counted() -> None:
-    assert [(row.rank, row.found) for row in told({}, conflicts={0: 0, 1: 2})] == [(1, 2)]
+    lines = {0: LineRecord(), 1: LineRecord(conflicts=2)}
+    assert [(row.rank, row.found) for row in told({}, lines=lines)] == [(1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -145,13 +143,14 @@ def test_a_rank_is_done_at_the_step_that_its_last_process_came_to(
     processes: list[tuple[str, int, int, int | None]], ended: int | None
 ) -> None:
     found = told({0: [line for row in processes for line in process(*row)]})
-    assert [(row.expected, row.found) for row in found] == [(STEPS, ended)] * (ended is not None)
+    wanted = [] if ended is None else [(f"step {STEPS}", f"step {ended}")]
+    assert [(row.expected, row.found) for row in found] == wanted
 
 
 @pytest.mark.parametrize(("lines", "count"), [(["error", "done"], 1), (["done", "error"], 0)])
 def test_a_process_is_not_done_after_an_error(lines: list[str], count: int) -> None:
     found = told({0: [beat(seq, msg=msg) for seq, msg in enumerate(lines)]})
-    assert seen(found) == [("done_unproven", 0)] * count
+    assert seen(found) == [("exit_differs", 0)] * count
 
 
 HALTS = {"marks": (".HALT",), "exit": exits(requests=[".HALT"])}
@@ -295,7 +294,7 @@ def test_steps_and_evaluations_were_ordered(lines: list[tuple[str, int]], step: 
 @pytest.mark.parametrize(("said", "count"), [(STEPS, 0), (None, 0), (STEPS + 1, 1)])
 def test_an_order_and_its_configuration_ask_for_as_many_steps(said: int | None, count: int) -> None:
     order = ORDER.model_copy(update={"train": {**ORDER.train, "steps": said}})
-    assert seen(told({}, order)) == [("order_inconsistent", None)] * count
+    assert seen(told({}, order)) == [("not_ordered", None)] * count
 
 
 @pytest.mark.parametrize(
@@ -381,10 +380,6 @@ def test_devices_jsonl_holds_what_the_ticks_carry() -> None:
 
 
 def test_twenty_are_kept() -> None:
-    assert len(told({}, conflicts=dict.fromkeys(range(30), 1))) == 20
-
-
-def test_of_the_predecessor_only_the_reported_speed_has_a_second_witness() -> None:
-    rows = [finding(Detector.IMPLAUSIBLE_SPEED), finding(Detector.STALL)]
-    found = told({}, predecessor=True, findings=tuple(rows), conflicts={0: 1})
-    assert seen(found) == [("implausible_speed", None)]
+    lines = {rank: LineRecord(conflicts=1) for rank in range(30)}
+    assert len(told({}, lines=lines)) == 20
+    assert told({}, lines=lines, predecessor=True) == []

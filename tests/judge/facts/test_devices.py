@@ -129,37 +129,6 @@ def test_every_value_comes_from_samples_of_that_rank_and_fewer_samples_never_giv
     )
 
 
-@pytest.mark.parametrize("ahead_s", [-1e6, 0.0, 1e6])
-def test_a_device_of_another_host_is_placed_by_that_hosts_wall_clock(ahead_s: float) -> None:
-    """Hosts are booted at different times; the relay stamps what it takes over with its own.
-
-    The watcher's own host goes by the clock that cannot be set.
-    """
-    order = order_of().model_copy(update={"nodes": 2})
-    ranks = healthy_ranks(order)
-    samples = [
-        DeviceSample(
-            ts=line["ts"] - 0.1,
-            mono=line["mono"] - 0.1,
-            uuid="GPU-a",
-            rank=rank.rank,
-            util=10.0 + line["step"],
-        )
-        for rank in ranks
-        for line in rank.lines
-        if line["msg"] == "step_end"
-    ]
-    for line in ranks[1].lines:
-        line["mono"] += ahead_s
-    set_back = [
-        row.model_copy(update={"ts": row.ts - 3600.0}) if row.rank == 0 else row for row in samples
-    ]
-    record = record_of(order, lines=lines_of(ranks))
-    lay_over(record.ranks, set_back, order)
-    found = [row.told_by_devices["gpu_util"] for row in record.ranks.values()]
-    assert found == [{step: 10.0 + step for step in range(1, order.last_step + 1)}] * 2
-
-
 @pytest.mark.parametrize("by_s", [-3600.0, -12.0, 12.0, 3600.0])
 def test_a_step_of_another_hosts_wall_clock_moves_no_sample(by_s: float) -> None:
     order = order_of().model_copy(update={"nodes": 2})

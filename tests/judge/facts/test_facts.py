@@ -24,10 +24,10 @@ from gonogo.contract.tick import FileSeal
 from gonogo.judge.facts.facts import build_facts, outcome_of
 from gonogo.judge.facts.measure import MAX_BLOCKS, block_means
 from gonogo.judge.facts.record import RunRecord
-from gonogo.judge.facts.steps import build_rank_steps
 from gonogo.judge.gate.rules import build_rules
 from gonogo.rundir import preflight_name
 from gonogo.timeline.lines import digest_of
+from gonogo.timeline.rank_steps import build_rank_steps
 from tests.data.make_runs import HERE, STEPS, healthy_ranks, non_finite_ranks, order_of
 from tests.judge.runs import (
     PREFLIGHT,

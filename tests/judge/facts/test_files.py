@@ -54,19 +54,6 @@ def test_watch_jsonl_begins_as_exit_json_says(
     assert watch_seal_holds(run_dir, None) is None
 
 
-@pytest.mark.parametrize(
-    ("read", "holds"),
-    [(TICKS, True), (b"one\n", True), (TICKS + b"three\n", True), (b"eno\n", False)],
-)
-def test_watch_jsonl_begins_with_what_was_folded_too(
-    read: bytes, holds: bool, tmp_path: Path
-) -> None:
-    run_dir = RunDir(tmp_path)
-    run_dir.watch.write_bytes(TICKS + b"three\nfour\n")
-    known = sealing(watch=seal_of(TICKS))
-    assert watch_seal_holds(run_dir, known, seal_of(read)) is holds
-
-
 def test_of_a_file_that_is_longer_than_a_read_every_byte_is_sealed(tmp_path: Path) -> None:
     raw = bytes(2**20) + b"end"
     run_dir = RunDir(tmp_path)
@@ -93,28 +80,9 @@ def test_findings_jsonl_that_is_another_one_is_named(
     if raw is not None:
         run_dir.findings.write_bytes(raw)
     unreadable: list[Doubt] = []
-    check_findings_seal(run_dir, sealing(findings=seal), (raw or b"").splitlines(), unreadable)
+    check_findings_seal(run_dir, sealing(findings=seal), unreadable)
     assert [row.name for row in unreadable] == ["findings.jsonl"] * named
-    check_findings_seal(run_dir, None, [], [])
-
-
-@pytest.mark.parametrize(
-    ("compared", "named"),
-    [
-        ([b"one", b"two"], False),
-        ([b"one", b"two", b"more"], False),
-        ([b"one"], True),
-        ([b"one", b"owt"], True),
-        ([], True),
-    ],
-)
-def test_findings_jsonl_that_was_another_one_while_it_was_compared_is_named(
-    compared: list[bytes], named: bool, tmp_path: Path
-) -> None:
-    RunDir(tmp_path).findings.write_bytes(TICKS + b"three\n")
-    known = sealing(findings=seal_of(TICKS + b"th"))  # a line without its end is none yet
-    check_findings_seal(RunDir(tmp_path), known, compared, said := [])
-    assert [row.name for row in said] == ["findings.jsonl"] * named
+    check_findings_seal(run_dir, None, [])
 
 
 def sample(mono: float) -> DeviceSample:

@@ -9,7 +9,7 @@ import pytest
 from gonogo.contract.doubt import Doubt
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector
-from gonogo.judge.facts.findings import as_found, by_time, compare_findings, load_findings
+from gonogo.judge.facts.findings import compare_findings, load_findings
 from gonogo.rundir import RunDir
 from tests.judge.runs import finding
 
@@ -87,39 +87,3 @@ def test_lines_that_are_no_findings_are_counted(tmp_path: Path) -> None:
     assert load_findings(run_dir, unreadable) == [HALT]
     assert [(row.name, row.found) for row in unreadable] == [("findings.jsonl", "2 lines")]
     assert load_findings(run_dir) == [HALT]
-
-
-def test_a_file_that_cannot_be_opened_holds_none(tmp_path: Path) -> None:
-    RunDir(tmp_path).findings.mkdir()
-    unreadable: list[Doubt] = []
-    assert load_findings(RunDir(tmp_path), unreadable) == []
-    assert len(unreadable) == 1
-
-
-def test_the_first_comes_first_and_of_equals_the_lower_key() -> None:
-    rows = [
-        HALT.model_copy(update={"at": at, "key": key})
-        for at, key in ((2.0, "a"), (1.0, "c"), (1.0, "b"))
-    ]
-    assert [row.key for row in by_time(rows)] == ["b", "c", "a"]
-
-
-@pytest.mark.parametrize(
-    ("folded", "more", "order"),
-    [
-        ([(9.0, "b"), (3.0, "a"), (3.0, "c"), (4.0, "d"), (2.0, "e")], [], "bacde"),
-        ([(9.0, "b"), (3.0, "a"), (10.0, "c")], [(9.5, "x"), (1.0, "y")], "ybaxc"),
-        ([(1.0, "c"), (1.0, "b"), (2.0, "a")], [(1.0, "a")], "abca"),
-        ([(1.0, "a")], [(1.0, "b")], "ab"),
-    ],
-    ids=["set back twice", "others in between", "never set back", "at one moment"],
-)
-def test_a_wall_clock_that_is_set_back_makes_no_later_finding_the_first(
-    folded: list[tuple[float, str]], more: list[tuple[float, str]], order: str
-) -> None:
-    """Zero gradients at step 6, the clock set back by an hour, and then the file ends."""
-    rows, others = (
-        [HALT.model_copy(update={"at": at, "key": key}) for at, key in each]
-        for each in (folded, more)
-    )
-    assert "".join(row.key for row in as_found(rows, others)) == order

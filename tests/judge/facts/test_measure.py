@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Any
 
 import pytest
 
-from gonogo.contract.criterion import Aggregate, Criterion
-from gonogo.contract.heartbeat import Heartbeat
-from gonogo.judge.facts.measure import AGGREGATES, build_measure, quantile
-from gonogo.judge.facts.steps import build_rank_steps
-from gonogo.judge.gate.rules import build_rules
-from tests.data.make_runs import order_of
+from gonogo.contract.criterion import Aggregate
+from gonogo.judge.facts.measure import AGGREGATES, quantile
 
 FIVE = [(step, float(step)) for step in range(1, 6)]
 
@@ -63,26 +58,3 @@ def test_the_last_value_is_certain_once_its_step_is_there() -> None:
 def test_a_quantile_lies_between_its_neighbours(q: float, value: float) -> None:
     assert quantile([5.0, 1.0, 4.0, 2.0, 3.0], q) == pytest.approx(value)
     assert quantile([7.0], q) == 7.0
-
-
-def training(boot: str, mono: float, *said: dict[str, Any]) -> list[Heartbeat]:
-    """A process that begins the run, and what its progress lines say of each step."""
-    stamp = {"ts": mono, "mono": mono, "pid": 1, "rank": 0, "boot": boot}
-    steps = enumerate(said, start=1)
-    told = [Heartbeat(**stamp, seq=n, step=n, msg="progress", **fields) for n, fields in steps]
-    return [Heartbeat(**stamp, seq=0, step=0, msg="boot"), *told]
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_of_trainings_that_owe_more_and_less_the_one_that_told_the_smaller_share_counts(
-    turned: bool,
-) -> None:
-    """One step that told all that it owed is not less than three of four."""
-    skipped, norm = {"skipped": True}, {"grad_norm": 1.0}
-    whole, partly = (skipped, skipped, skipped, norm), (norm, norm, {}, norm)
-    first, last = (partly, whole) if turned else (whole, partly)
-    steps = build_rank_steps([*training("a", 1.0, *first), *training("b", 9.0, *last)])
-    criterion = Criterion(id="c", metric="grad_norm", aggregate="max", pass_below=9.0)
-    order = order_of(sets={"train.dtype": "fp16", "phases.smoke.steps": 4})
-    row = build_measure(criterion, {0: steps}, build_rules(order)).ranks["0"]
-    assert (row.samples, row.owed) == (3, 4)

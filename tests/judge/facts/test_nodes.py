@@ -7,8 +7,7 @@ import pytest
 from gonogo.contract.doubt import Doubt
 from gonogo.contract.node import NodeExit
 from gonogo.contract.records import ExitRecord, PartSeals
-from gonogo.judge.facts.files import SmallFiles
-from gonogo.judge.facts.nodes import load_parts
+from gonogo.judge.facts.files import SmallFiles, load_parts
 from gonogo.rundir import RunDir, file_seal, save_json
 from tests.judge.runs import SEAL, exit_record
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.records import RankExit
-from gonogo.judge.facts.lines import read_lines
 from gonogo.judge.facts.record import build_run_record, load_run
+from gonogo.timeline.rank_steps import read_lines
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.conftest import CopyRun
 from tests.judge.runs import exit_record, facts_of, lines_of
@@ -22,12 +22,12 @@ LINES = lines_of(healthy_ranks(ORDER))
 
 def test_a_line_said_twice_counts_once() -> None:
     read = read_lines(0, [*LINES[0], *LINES[0][:7]])
-    assert (read.steps.count, read.conflicts, read.unreadable) == (len(LINES[0]), 0, 0)
+    assert (read.steps.count, read.record.conflicts, read.unreadable) == (len(LINES[0]), 0, 0)
 
 
 def test_two_different_lines_of_one_seq_are_two_writers() -> None:
     other = LINES[0][4].replace(b'"step":1', b'"step":2')
-    assert read_lines(0, [*LINES[0], other]).conflicts == 1
+    assert read_lines(0, [*LINES[0], other]).record.conflicts == 1
 
 
 @pytest.mark.parametrize(

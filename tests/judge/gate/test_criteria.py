@@ -14,15 +14,14 @@ from gonogo.contract.decision import CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.rules import Rules
-from gonogo.judge.compare.question import ask
 from gonogo.judge.facts.measure import build_measure
 from gonogo.judge.facts.metrics import METRICS
-from gonogo.judge.facts.steps import RankSteps, build_rank_steps
 from gonogo.judge.gate.criteria import (
     evaluate,
     is_unseen,
     never_passes,
 )
+from gonogo.timeline.rank_steps import RankSteps, build_rank_steps
 
 
 def progress(step: int, **fields: Any) -> Heartbeat:
@@ -388,204 +387,7 @@ def test_what_a_run_spends_between_steps_is_not_known_from_its_first(
     assert evaluate(criterion, measured(100), 1).outcome == whole
 
 
-def training(boot: str, began: int, losses: dict[int, float], done: int | None) -> list[Heartbeat]:
-    """One process: it begins after a step, tells losses, and perhaps that it is done."""
-    mono = 100.0 * ord(boot)
-    stamp: dict[str, Any] = {"ts": mono, "mono": mono, "pid": ord(boot), "rank": 0, "boot": boot}
-    lines = [Heartbeat(**stamp, seq=1, step=began, msg="boot")]
-    lines += [
-        Heartbeat(**stamp, seq=1 + step, step=step, msg="progress", loss=loss)
-        for step, loss in losses.items()
-    ]
-    ended = [] if done is None else [Heartbeat(**stamp, seq=99, step=done, msg="done")]
-    return [*lines, *ended]
-
-
-IN_A_ROW = [
-    ("the last is good", [("a", 0, flat(5.0), 10), ("b", 0, flat(1.0), 10)], "fail"),
-    ("the first is good", [("a", 0, flat(1.0), 10), ("b", 0, flat(5.0), 10)], "fail"),
-    ("the one between", [("a", 0, flat(1.0), 10), ("b", 0, flat(5.0), 10),
-                         ("c", 0, flat(1.0), 10)], "fail"),
-    ("all are good", [("a", 0, flat(2.0), 10), ("b", 0, flat(1.0), 10)], "pass"),
-    ("one told few losses", [("a", 0, {10: 1.0}, 10), ("b", 0, flat(1.0), 10)], "inconclusive"),
-    ("one was given up", [("a", 0, flat(5.0, 4), 4), ("b", 0, flat(1.0), 10)], "pass"),
-    ("it died at its end", [("a", 0, flat(5.0), None), ("b", 0, flat(1.0), 10)], "fail"),
-    ("it died before", [("a", 0, flat(5.0, 9), None), ("b", 0, flat(1.0), 10)], "pass"),
-    ("it went on after done", [("a", 0, flat(5.0), 10), ("b", 5, flat(1.0), 10)], "pass"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("aggregate", ["last", "mean", "min"])
-@pytest.mark.parametrize(
-    ("processes", "outcome"), [row[1:] for row in IN_A_ROW], ids=[row[0] for row in IN_A_ROW]
-)
-def test_of_whole_trainings_in_a_row_each_has_to_pass(
-    processes: list[tuple[str, int, dict[int, float], int | None]], outcome: str, aggregate: str
-) -> None:
-    """Whoever trains until a gate is passed, in one run, passed it by the last training alone."""
-    lines = [line for row in processes for line in training(*row)]
-    for bounds in ({"pass_below": 4.0}, {"pass_above": -4.0}):
-        sign = 1.0 if "pass_below" in bounds else -1.0
-        ranks = {0: build_rank_steps(turned(line, sign) for line in lines)}
-        criterion = Criterion.model_validate(
-            {"id": "c", "metric": "loss", "aggregate": aggregate, **bounds}
-        )
-        rules = Rules(
-            steps=10, world_size=1,
-            built_in=[], gate=[], conditions=[],
-        )  # fmt: skip
-        assert evaluate(criterion, build_measure(criterion, ranks, rules), 1).outcome == outcome
-
-
-def evaluated(*trainings: dict[int, float]) -> RankSteps:
-    """Trainings in a row that each tell of some evaluations: step → what it found."""
-    lines: list[Heartbeat] = []
-
-    def say(boot: str, msg: str, step: int, **fields: Any) -> None:
-        stamp = {"ts": 1.0, "mono": float(len(lines)), "pid": 1, "rank": 0, "boot": boot}
-        lines.append(Heartbeat(**stamp, seq=len(lines), step=step, msg=msg, **fields))
-
-    for boot, found in zip("abc", trainings, strict=False):
-        say(boot, "boot", 0)
-        for step in range(1, 11):
-            say(boot, "step_start", step)
-            say(boot, "progress", step, loss=1.0)
-            say(boot, "step_end", step)
-            if step in found:
-                say(boot, "eval", step, val_loss=found[step])
-    return build_rank_steps(lines)
-
-
 RISING, FALLING = {2: 1.0, 4: 2.0, 6: 3.0}, {2: 3.0, 4: 2.0, 6: 1.0}
-EVALUATED = [
-    ("each often enough", [FALLING, FALLING], {"min_samples": 3}, "pass"),
-    ("the first too seldom", [{6: 1.0}, FALLING], {"min_samples": 3}, "inconclusive"),
-    ("the last too seldom", [FALLING, {6: 1.0}], {"min_samples": 3}, "inconclusive"),
-    ("one in the middle", [FALLING, {6: 1.0}, FALLING], {"min_samples": 2}, "inconclusive"),
-    ("each falls", [FALLING, FALLING], {"aggregate": "slope"}, "pass"),
-    ("the first has no slope", [{6: 1.0}, FALLING], {"aggregate": "slope"}, "inconclusive"),
-    ("the last has none", [FALLING, {6: 1.0}], {"aggregate": "slope"}, "inconclusive"),
-    ("none between", [FALLING, {6: 1.0}, FALLING], {"aggregate": "slope"}, "inconclusive"),
-    ("one rises beside it", [{6: 1.0}, RISING], {"aggregate": "slope"}, "fail"),
-    ("one rises before it", [RISING, {6: 1.0}, FALLING], {"aggregate": "slope"}, "fail"),
-]
-
-
-@pytest.mark.parametrize(
-    ("trainings", "asked", "outcome"),
-    [row[1:] for row in EVALUATED],
-    ids=[row[0] for row in EVALUATED],
-)
-def test_of_whole_trainings_in_a_row_each_has_samples_enough(
-    trainings: list[dict[int, float]], asked: dict[str, Any], outcome: str
-) -> None:
-    """Those of one that evaluated often stood for those of one that hardly did."""
-    for bounds in ({"pass_below": 0.0}, {"pass_above": 0.0}):
-        sign = 1.0 if "pass_below" in bounds else -1.0
-        shift = 9.0 if asked.get("aggregate") != "slope" else 0.0
-        losses = [{step: sign * (loss - shift) for step, loss in row.items()} for row in trainings]
-        row = {"id": "c", "metric": "val_loss", "aggregate": "max", **asked, **bounds}
-        criterion = Criterion.model_validate(row)
-        rules = Rules(
-            steps=10, world_size=1,
-            built_in=[], gate=[], conditions=[],
-        )  # fmt: skip
-        measure = build_measure(criterion, {0: evaluated(*losses)}, rules)
-        assert evaluate(criterion, measure, 1).outcome == outcome
-
-
-def test_of_several_trainings_in_a_row_none_is_compared() -> None:
-    """The last one alone was, so whoever trains until its loss is low would win."""
-    (criterion,) = ask("loss", warmup_steps=2).criteria()
-    one, two = training("a", 0, flat(5.0), 10), training("b", 0, flat(1.0), 10)
-    given_up = training("a", 0, flat(5.0, 4), 4)
-    rules = Rules(
-        steps=10, world_size=1, built_in=[],
-        gate=[], conditions=[],
-    )  # fmt: skip
-    for lines, compared in ((two, True), ([*given_up, *two], True), ([*one, *two], False)):
-        row = build_measure(criterion, {0: build_rank_steps(lines)}, rules).ranks["0"]
-        assert row.samples == 8
-        assert row.blocks == ([1.0] * 8 if compared else [])
-
-
-GIVEN_UP = [
-    ([("a", 0, 10)], []),
-    ([("a", 0, 4), ("b", 0, 9), ("c", 0, 10)], [4, 9]),
-    ([("a", 0, 10), ("b", 0, 3), ("c", 0, 10)], [3]),
-    ([("a", 0, 4), ("b", 4, 10)], []),
-    ([("a", 0, 0), ("b", 0, 10)], []),
-]
-"""Processes in a row, after which step each begins and ends → where a training was given up."""
-
-
-@pytest.mark.parametrize(("processes", "after"), GIVEN_UP)
-def test_where_a_training_was_given_up_is_known(
-    processes: list[tuple[str, int, int]], after: list[int]
-) -> None:
-    lines = [
-        line
-        for boot, began, ended in processes
-        for line in training(boot, began, dict.fromkeys(range(began + 1, ended + 1), 1.0), ended)
-    ]
-    assert build_rank_steps(lines).given_up(1, 10) == after
-
-
-@pytest.mark.parametrize(
-    ("began", "ended", "after"),
-    [(5, 10, [5]), (5, 9, []), (0, 10, []), (10, 10, [])],
-    ids=["back from the end", "it died before", "another training", "nothing left to do"],
-)
-def test_an_end_that_was_made_again_is_known(began: int, ended: int, after: list[int]) -> None:
-    """A shell that goes on from the last checkpoint until the end is good."""
-    made = dict.fromkeys(range(1, ended + 1), 5.0)
-    again = dict.fromkeys(range(began + 1, 11), 1.0)
-    lines = [*training("a", 0, made, ended), *training("b", began, again, 10)]
-    assert build_rank_steps(lines).made_again(1, 10) == after
-
-
-@pytest.mark.parametrize(
-    ("began", "back"),
-    [
-        ([(0, 8), (5, 10)], [(8, 5)]),
-        ([(0, 8), (5, 6), (5, 10)], [(8, 5), (6, 5)]),
-        ([(0, 8), (5, 5), (5, 10)], [(8, 5)]),
-        ([(0, 5), (5, 10)], []),
-        ([(0, 8), (0, 10)], []),
-        ([(0, 10), (5, 10)], []),
-    ],
-    ids=["once", "twice", "and died", "nowhere", "to the beginning", "from the end"],
-)
-def test_whence_and_where_to_a_run_went_back_is_known(
-    began: list[tuple[int, int]], back: list[tuple[int, int]]
-) -> None:
-    lines = [
-        line
-        for name, (first, last) in zip("abc", began, strict=False)
-        for line in training(name, first, dict.fromkeys(range(first + 1, last + 1), 1.0), None)
-    ]
-    assert build_rank_steps(lines).gone_back(1, 10) == back
-
-
-def turned(line: Heartbeat, sign: float) -> Heartbeat:
-    """The line with its loss times a sign."""
-    return line if line.loss is None else line.model_copy(update={"loss": sign * line.loss})
-
-
-def test_a_training_that_told_of_no_evaluation_says_nothing_where_none_is_ordered() -> None:
-    criterion = Criterion.model_validate(
-        {"id": "c", "metric": "val_loss", "aggregate": "max", "pass_below": 4.0}
-    )
-    lines = [*training("a", 0, flat(1.0), 10), *training("b", 0, flat(1.0), 10)]
-    seen = lines[-2].model_copy(update={"msg": "eval", "val_loss": 2.0, "seq": 50})
-    ranks = {0: build_rank_steps([*lines, seen])}
-    rules = Rules(
-        steps=10, world_size=1, built_in=[],
-        gate=[], conditions=[],
-    )  # fmt: skip
-    assert evaluate(criterion, build_measure(criterion, ranks, rules), 1).outcome == "pass"
-    asked = rules.model_copy(update={"eval_every_steps": 10})
-    assert evaluate(criterion, build_measure(criterion, ranks, asked), 1).outcome != "pass"
 
 
 EVALS_SO_FAR = [

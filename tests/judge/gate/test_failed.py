@@ -153,27 +153,11 @@ def test_steps_that_trained_nothing_are_failed_by_who_was_ended(
     assert judge(facts, rules).failed == failed
 
 
-@pytest.mark.parametrize(("rate", "failed"), [(1e-3, []), (-1e-3, ["coverage"])])
-def test_a_rate_below_0_is_failed_whenever_it_was_ended(rate: float, failed: list[str]) -> None:
-    """No later step undoes it: ended before half of its steps and resumed it was GO."""
-    ranks = healthy_ranks(order_of())
-    for rank in ranks:
-        rank.lines = [line for line in rank.lines if line["step"] <= 4]
-        for line in rank.lines:
-            if line["msg"] == "progress":
-                line["lr"] = rate if line["step"] <= 2 else 1e-3
-    rules = build_rules(order_of())
-    end = exit_record(LOST, by=Actor.INFRA)
-    facts = build_facts(record_of(order_of(), ranks, exit=end), rules)
-    assert judge(facts, rules).failed == failed
-
-
 @pytest.mark.parametrize(
     ("last", "val_loss", "failed"),
     [
         (39, lambda loss: loss / 2, []),
         (39, lambda loss: 2.718281828459, ["coverage"]),  # no weight moved
-        (39, lambda loss: loss, ["coverage"]),  # nothing was evaluated
         (39, lambda loss: 0.0, ["coverage"]),  # there was nothing to evaluate
         (18, lambda loss: loss, []),  # most of its evaluations may still come
     ],

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat, Msg, StepSections
-from gonogo.judge.facts.spacing import Spacing
-from gonogo.judge.facts.steps import MAX_PIDS, RankSteps, build_rank_steps
 from gonogo.timeline.columns import NEVER, NUMBERS, STEP_MESSAGES, StepTable
+from gonogo.timeline.rank_steps import MAX_PIDS, MOST_BETWEEN, RankSteps, build_rank_steps
 
 
 def beat(seq: int, msg: str = "alive", mono: float | None = None, **fields: Any) -> Heartbeat:
@@ -50,15 +49,10 @@ def test_a_first_line_of_seq_zero_is_taken() -> None:
     assert build_rank_steps([beat(0, "done")]).done_step == 1
     assert build_rank_steps([beat(0, "boot", dim=1)]).identity() is not None
     assert build_rank_steps([beat(0, "progress", loss=1.0)]).samples("loss") == {1: 1.0}
-    last = build_rank_steps([beat(0, "alive", section="data")]).last
-    assert last is not None
-    assert (last.msg, last.section, last.step) == ("alive", "data", 1)
-
-
-def test_a_rank_stood_last_where_its_highest_line_says() -> None:
-    for steps in in_any_order(beat(1, step=1), beat(2, step=2, section="eval"), beat(0, step=9)):
-        assert steps.last is not None
-        assert (steps.last.step, steps.last.section) == (2, "eval")
+    boot = build_rank_steps([beat(0, "alive", section="data")]).last_boot
+    assert boot is not None
+    assert boot.last is not None
+    assert (boot.last.msg, boot.last.section, boot.last.step) == ("alive", "data", 1)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +74,7 @@ def test_the_first_error_of_a_process_counts_and_a_loaders_is_no_error_of_its() 
 def test_a_process_began_with_its_first_stamp_and_ended_with_its_last() -> None:
     for steps in in_any_order(beat(1, mono=5.0), beat(2, mono=3.0), beat(3, mono=9.0)):
         (boot,) = steps.boots
-        assert (boot.began_ts, boot.began_mono, boot.ended_mono) == (3.0, 3.0, 9.0)
+        assert (boot.began_mono, boot.ended_mono) == (3.0, 9.0)
 
 
 def test_four_process_ids_of_a_boot_are_kept() -> None:
@@ -95,7 +89,7 @@ def test_a_rank_without_step_end_ends_its_steps_with_progress() -> None:
     assert (steps.last_step, steps.first_step) == (4, None)
     steps = build_rank_steps([*said, beat(3, "step_end", step=2), beat(4, "step_end", step=3)])
     assert (steps.last_step, steps.first_step) == (3, 2)
-    assert (RankSteps().last_step, RankSteps().last, RankSteps().done_step) == (0, None, None)
+    assert (RankSteps().last_step, RankSteps().last_boot, RankSteps().done_step) == (0, None, None)
 
 
 def test_of_a_step_that_two_processes_took_the_later_one_counts() -> None:
@@ -146,34 +140,6 @@ def test_a_rank_is_done_where_its_last_process_says_so() -> None:
         assert build_rank_steps([*more, *begun, *first]).done_step == step
 
 
-@pytest.mark.parametrize(
-    ("reached", "began", "given_up", "made_again", "gone_back", "trainings"),
-    [
-        (8, 0, [8], [], [], 0),
-        (8, 1, [], [], [(8, 1)], 0),
-        (10, 0, [], [], [], 1),
-        (10, 1, [], [1], [], 0),
-    ],
-)
-def test_who_goes_on_after_the_first_step_does_not_begin_anew(
-    reached: int,
-    began: int,
-    given_up: list[int],
-    made_again: list[int],
-    gone_back: list[tuple[int, int]],
-    trainings: int,
-) -> None:
-    lines = [
-        beat(step + 1, "progress" if step > first else "boot", at + step, boot=boot, step=step)
-        for boot, at, first, last in (("b", 0.0, 0, reached), ("c", 90.0, began, 10))
-        for step in range(first, last + 1)
-    ]
-    steps = build_rank_steps(lines)
-    assert (steps.given_up(1, 10), steps.made_again(1, 10)) == (given_up, made_again)
-    assert steps.gone_back(1, 10) == gone_back
-    assert len(steps.trainings_before(1, 10)) == trainings
-
-
 def sections(seconds: float) -> StepSections:
     return StepSections(
         data=seconds, forward=seconds, backward=seconds, optimizer=seconds, wait=seconds
@@ -186,155 +152,28 @@ def test_a_step_has_a_time_when_one_process_began_and_ended_it() -> None:
     assert build_rank_steps([end]).step_times() == {}
     assert build_rank_steps([start]).step_times() == {}
     assert build_rank_steps([start, beat(2, "step_end", 5.0)]).step_times() == {}
+    again = beat(4, "step_start", 7.0)
+    assert build_rank_steps([start, again, beat(5, "step_end", 7.5)]).step_times() == {1: 0.5}
 
 
-Said = tuple[str, float, str | None]
+def test_without_starts_steps_share_the_time_between_two_ends() -> None:
+    ends = [beat(seq, "step_end", 10.0 * seq, step=step) for seq, step in ((1, 1), (2, 3), (3, 4))]
+    steps = build_rank_steps(ends)
+    assert steps.step_times() == {}
+    assert steps.mean_step_times() == {2: 5.0, 3: 5.0, 4: 10.0}
+    far = build_rank_steps([ends[0], beat(2, "step_end", 9e9, step=10**15)])
+    assert len(far.mean_step_times()) == MOST_BETWEEN + 1
 
 
-def evaluates(*lines: Said, steps: int = 4) -> list[Heartbeat]:
-    """Steps of ten seconds, all but the last opened once; that tells these lines, and ends."""
-    told: list[tuple[int, Said]] = []
-    for step in range(1, steps):
-        told += [
-            (step, ("step_start", 10.0 * step, None)),
-            (step, ("step_end", 10.0 * step + 10, None)),
-        ]
-    begun = 10.0 * steps
-    told += [(steps, (msg, begun + at, section)) for msg, at, section in lines]
-    return [
-        beat(seq, msg, mono=mono, step=step, section=section)
-        for seq, (step, (msg, mono, section)) in enumerate(told, 1)
-    ]
-
-
-START, AGAIN = ("step_start", 0.0, None), ("step_start", 40.0, None)
-NAMED = ("section", 9.0, "eval")
-
-
-@pytest.mark.parametrize(
-    ("lines", "steps", "whole_s"),
-    [
-        ([START, NAMED, AGAIN, ("step_end", 41.0, None)], 4, 10.0),
-        ([START, NAMED, AGAIN, ("step_end", 41.0, None)], 1, 10.0),
-        ([START, ("section", 0.25, "eval"), AGAIN, ("step_end", 50.0, None)], 4, 10.25),
-        ([START, NAMED, ("step_start", 20.0, None), ("section", 22.0, "checkpoint"), AGAIN,
-          ("step_end", 41.0, None)], 4, 12.0),
-        ([START, ("alive", 1.0, "data"), AGAIN, ("step_end", 41.0, None)], 4, None),
-        ([START, ("section", 9.0, "data"), AGAIN, ("step_end", 41.0, None)], 4, None),
-        ([START, ("alive", 9.0, "eval"), AGAIN, ("step_end", 41.0, None)], 4, None),
-        ([START, AGAIN, ("step_end", 46.0, None)], 4, 6.0),
-        ([START, AGAIN, ("step_end", 44.0, None)], 4, None),
-        ([START, AGAIN, ("step_end", 45.0, None)], 4, 5.0),
-        ([START, AGAIN, ("step_end", 50.0, None)], 1, None),
-        ([START, AGAIN, ("step_end", 79.0, None)], 1, None),
-        ([START, AGAIN, ("step_end", 81.0, None)], 1, 41.0),
-        ([START, ("step_start", 2.0, None), ("step_end", 5.0, None)], 4, 3.0),
-        ([START, ("step_start", 0.5, None), ("step_end", 10.5, None)], 1, 10.5),
-        ([START, NAMED, ("step_start", 20.0, None), AGAIN, ("step_end", 41.0, None)], 4, None),
-        ([START, NAMED, ("step_start", 39.75, None), AGAIN, ("step_end", 41.0, None)], 4, 10.25),
-        ([START, NAMED, ("step_start", 39.75, None), AGAIN, ("step_end", 50.0, None)], 1, 19.25),
-        ([START, NAMED, ("step_start", 39.0, None), AGAIN, ("step_end", 41.0, None)], 4, None),
-        ([START, NAMED, ("step_end", 41.0, None)], 4, 41.0),
-    ],
-    ids=[
-        "evaluated last", "each of them", "evaluated first", "twice", "not named",
-        "another section", "only heard there", "as long", "too short", "half as long",
-        "none like it", "less than half", "more than half", "short by itself",
-        "at once", "named once", "named, and told of when it is over", "each of them told so",
-        "told of much later", "not begun anew",
-    ],
-)  # fmt: skip
-def test_what_was_computed_before_an_evaluation_is_the_steps(
-    lines: list[Said], steps: int, whole_s: float | None
-) -> None:
-    """Else a trainer that evaluates before it tells of a step has steps that last no time."""
-    found = build_rank_steps(evaluates(*lines, steps=steps)).whole_step_times()
-    wanted = dict.fromkeys(range(1, steps), 10.0)
-    assert found == wanted | ({} if whole_s is None else {steps: whole_s})
-
-
-def test_a_run_that_evaluates_after_each_step_and_compiles_in_the_first_has_step_times() -> None:
-    """It names no section: all but the first step begin anew, and none is as long as that."""
-    lines, mono = [], 1.0
-    for step in range(1, 11):
-        lines.append(beat(4 * step, "step_start", mono=mono, step=step))
-        mono += 0.3 if step > 1 else 0.0
-        if step > 1:
-            lines.append(beat(4 * step + 1, "eval", mono=mono, step=step - 1, val_loss=5.0))
-            lines.append(beat(4 * step + 2, "step_start", mono=mono, step=step))
-        mono += 1.0 if step > 1 else 20.0
-        lines.append(beat(4 * step + 3, "step_end", mono=mono, step=step))
-    found = build_rank_steps(lines).whole_step_times()
-    assert found == pytest.approx({1: 20.0} | dict.fromkeys(range(2, 11), 1.0))
-
-
-def test_a_step_that_began_anew_is_the_same_in_whatever_order_lines_come() -> None:
-    again = ("step_start", 20.0, None), ("section", 22.0, "eval"), AGAIN
-    for steps in in_any_order(*evaluates(START, NAMED, *again, ("step_end", 41.0, None), steps=1)):
-        assert steps.whole_step_times() == {1: 12.0}
-
-
-TOLD = 0.0005
-
-
-@pytest.mark.parametrize(
-    ("times", "even"),
-    [
-        ([1.0, TOLD, TOLD] * 3, [(1.0 + 2 * TOLD) / 3] * 9),
-        ([1.0, TOLD] * 3 + [2.0], [(1.0 + TOLD) / 2] * 6 + [2.0]),
-        ([1.0, TOLD, TOLD] * 2, None),
-        ([1.0, 0.001] * 3, None),
-        ([0.04, TOLD] * 3, None),
-        ([25 / 512, 1 / 2048] * 3, None),
-        ([60.0, *[TOLD] * 9], None),
-        ([0.5] * 9, None),
-        ([], None),
-    ],
-    ids=[
-        "in threes", "in twos", "twice", "as long", "as short", "a hundredth", "compiled",
-        "one by one", "none",
-    ],
-)  # fmt: skip
-def test_steps_that_are_told_of_together_share_their_time(
-    times: list[float], even: list[float] | None
-) -> None:
-    """Else most of them would last no time, and meet any speed."""
-    lines, mono = [], 1.0
-    for step, dt_s in enumerate(times, 1):
-        lines.append(beat(2 * step, "step_start", mono=mono, step=step))
-        mono += dt_s
-        lines.append(beat(2 * step + 1, "step_end", mono=mono, step=step))
-    steps = build_rank_steps(lines)
-    assert steps.even_step_times() == pytest.approx(dict(enumerate(even or times, 1)))
-    assert steps.mean_step_times() == steps.even_step_times()
-
-
-def test_only_steps_behind_each_other_are_told_of_together() -> None:
+@pytest.mark.parametrize(("reached", "began"), [(8, 0), (8, 1), (10, 0), (10, 10)])
+def test_a_process_that_goes_back_repeats_steps(reached: int, began: int) -> None:
     lines = [
-        line
-        for step in range(1, 12, 2)
-        for line in (
-            beat(2 * step, "step_start", mono=2.0 * step, step=step),
-            beat(
-                2 * step + 1,
-                "step_end",
-                mono=2.0 * step + (1.0 if step % 4 == 1 else TOLD),
-                step=step,
-            ),
-        )
+        beat(step + 1, "progress" if step > first else "boot", at + step, boot=boot, step=step)
+        for boot, at, first, last in (("b", 0.0, 0, reached), ("c", 90.0, began, 10))
+        for step in range(first, last + 1)
     ]
-    steps = build_rank_steps(lines)
-    assert steps.even_step_times() == steps.step_times()
-
-
-def test_a_later_process_has_begun_its_step_once() -> None:
-    lines = evaluates(START, NAMED, AGAIN, ("step_end", 41.0, None), steps=1)
-    later = [
-        beat(1, "step_start", mono=90.0, boot="later"), beat(2, "step_end", mono=97.0, boot="later")
-    ]  # fmt: skip
-    assert build_rank_steps([*lines, *later]).whole_step_times() == {1: 7.0}
-    alone = [row.model_copy(update={"boot": "later", "mono": row.mono + 90.0}) for row in lines]
-    assert build_rank_steps([beat(1, step=1), *alone]).whole_step_times() == {1: 10.0}
+    found = [(reached, began)] if began < reached else []
+    assert build_rank_steps(lines).returns() == found
 
 
 def test_what_a_step_did_not_say_is_not_there() -> None:
@@ -349,22 +188,9 @@ def test_what_a_step_did_not_say_is_not_there() -> None:
     assert not table.said(Msg.PROGRESS, 9)
 
 
-def test_how_long_an_evaluation_took_is_what_its_line_tells() -> None:
-    for steps in in_any_order(beat(1, "eval", val_loss=2.0), beat(2, "eval", val_loss=3.0, dt=4.0)):
-        assert steps.eval_s == {1: 4.0}
-    assert build_rank_steps([beat(1, "eval", val_loss=2.0)]).eval_s == {}
-
-
 def test_the_steps_that_a_process_ended_are_counted() -> None:
     steps = build_rank_steps([beat(seq, "step_end", step=seq) for seq in (1, 2, 5)])
     assert steps.boots[0].ended_steps == 3
-
-
-def test_the_predecessors_steps_have_only_a_mean() -> None:
-    steps = build_rank_steps([beat(1, "step_start", 1.0), beat(2, "step_end", 4.0)])
-    assert steps.mean_step_times() == steps.step_times() == {1: 3.0}
-    steps.spacing = Spacing(step_s={1: 7.0}, reported_tok_s=None)
-    assert steps.mean_step_times() == {1: 7.0}
 
 
 def test_more_processes_than_a_small_number_holds_are_counted() -> None:
@@ -488,18 +314,3 @@ def test_what_lies_between_two_processes_is_between_no_steps() -> None:
         )
     ]
     assert build_rank_steps(lines).steps.gaps() == {2: 0.5, 4: 0.25}
-
-
-def test_clocks_beyond_any_run_add_up_to_no_error() -> None:
-    lines = []
-    for step in range(1, 9):
-        for msg, at in (("step_start", 0.0), ("step_end", 1.0)):
-            mono = at if step % 2 else 1.7e308 + at * 1e306
-            lines.append(beat(len(lines), msg, mono=mono, step=step))
-    assert build_rank_steps(lines).between_steps_s() > 1e307
-
-
-def test_steps_timed_from_line_to_line_have_nothing_between_them() -> None:
-    steps = spaced({}, 9)
-    steps.spacing = Spacing(step_s={}, reported_tok_s=None)
-    assert steps.between_steps_s() == 0.0

@@ -1,0 +1,379 @@
+"""The steps of one rank: what each of its processes reported, in whatever order its lines came.
+
+`RankSteps.take` is called once for each distinct line. The processes are ordered as the watcher's
+ticks name them, or else by their first stamp on the monotonic clock. Within a process the line with
+the highest `seq` counts. Of a step that two processes reported, the later process counts.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
+
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.heartbeat import (
+    NON_TRAINING_SECTIONS,
+    Heartbeat,
+    Identity,
+    Msg,
+    parse_heartbeat,
+)
+from gonogo.signs import OF_VICTIMS, signs_in
+from gonogo.timeline.boots import LineRecord, boots_in_order
+from gonogo.timeline.columns import STEP_MESSAGES, StepTable
+from gonogo.timeline.lines import Arrival, Line, digest_of
+
+MAX_PIDS = 4
+MOST_BOOT_LINES = 8
+"""Boot lines of one process that are kept: the first ones, and the last."""
+LEFT_OUT_OF = 20
+"""One in so many of the times between steps, the longest ones, is not counted as usual."""
+MOST_BETWEEN = 100_000
+"""Most steps between two lines that are timed: a line may name any step."""
+TOGETHER_S, TOGETHER_SHARE = 0.001, 0.01
+"""A step of less than 1 ms, and of less than 1 % of the mean, was reported with another one."""
+_STEP_MESSAGES = frozenset(msg.value for msg in STEP_MESSAGES)
+_AGAIN = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT})
+
+
+@dataclass(slots=True, eq=False)
+class BootSteps:
+    """One process of a rank."""
+
+    boot: str
+    steps: StepTable = field(default_factory=StepTable)
+    evaluations: dict[int, Heartbeat] = field(default_factory=dict)
+    """Step → its last `eval` line, with a loss if any has one."""
+    pauses: set[int] = field(default_factory=set)
+    """Steps at which the process evaluated or saved."""
+    began_mono: float = float("inf")
+    ended_mono: float = float("-inf")
+    stepped_mono: float = float("inf")
+    """Stamp of the first line about a step. The start, and the wait for .GO, come before."""
+    low: int = -1
+    count: int = 0
+    last: Heartbeat | None = None
+    """The line with the highest seq."""
+    boot_lines: dict[int, Heartbeat] = field(default_factory=dict)
+    """Seq → boot line."""
+    done: Heartbeat | None = None
+    """The last `done` line."""
+    error_seq: int | None = None
+    """Seq of the first `error` line."""
+    pids: list[int] = field(default_factory=list)
+    signs: set[str] = field(default_factory=set)
+    """Names of the known words in its error lines."""
+
+    def take(self, beat: Heartbeat) -> None:
+        """Take one line of this process."""
+        seq, mono = beat.seq, beat.mono
+        self.count += 1
+        if mono < self.began_mono:
+            self.began_mono = mono
+        if mono > self.ended_mono:
+            self.ended_mono = mono
+        if self.low < 0 or seq < self.low:
+            self.low = seq
+        if self.last is None or seq >= self.last.seq:
+            self.last = beat
+        if beat.pid not in self.pids and len(self.pids) < MAX_PIDS:
+            self.pids = sorted([*self.pids, beat.pid])
+        if beat.msg in _STEP_MESSAGES:
+            if mono < self.stepped_mono:
+                self.stepped_mono = mono
+            self.steps.take(beat, self.steps.row_of(beat.step))
+        else:
+            self._take_other(beat)
+
+    def _take_other(self, beat: Heartbeat) -> None:
+        msg = beat.msg
+        if beat.section in NON_TRAINING_SECTIONS or msg in (Msg.EVAL, Msg.CHECKPOINT):
+            self.pauses.add(beat.step)
+        if msg == Msg.EVAL:
+            known = self.evaluations.get(beat.step, beat)
+            self.evaluations[beat.step] = max(known, beat, key=_weight)
+        elif msg == Msg.BOOT:
+            self.boot_lines[beat.seq] = beat
+            if len(self.boot_lines) > MOST_BOOT_LINES:
+                del self.boot_lines[sorted(self.boot_lines)[-2]]
+        elif msg == Msg.DONE and (self.done is None or beat.seq >= self.done.seq):
+            self.done = beat
+        elif msg in (Msg.ERROR, Msg.LOADER_ERROR):
+            self._take_error(beat)
+
+    def _take_error(self, beat: Heartbeat) -> None:
+        self.signs |= signs_in(f"{beat.type or ''}: {beat.text or ''}") - OF_VICTIMS
+        if beat.msg == Msg.LOADER_ERROR:
+            self.signs.add("loader_error")
+        elif self.error_seq is None or beat.seq < self.error_seq:
+            self.error_seq = beat.seq
+
+    @property
+    def boot_line(self) -> Heartbeat | None:
+        """The last boot line."""
+        return self.boot_lines[max(self.boot_lines)] if self.boot_lines else None
+
+    @property
+    def done_step(self) -> int | None:
+        """The step at which the process reported that it was done."""
+        return None if self.done is None else self.done.step
+
+    @property
+    def gaps(self) -> int:
+        """Number of lines that `seq` says are missing (it starts at 0 or 1)."""
+        return 0 if self.last is None else self.last.seq - min(self.low, 1) + 1 - self.count
+
+    @property
+    def ended_steps(self) -> int:
+        """Number of steps that the process ended."""
+        return sum(1 for _ in self.steps.steps_of(Msg.STEP_END))
+
+    @property
+    def last_step(self) -> int:
+        """Highest step that ended; a rank that never writes `step_end` may only write progress."""
+        ended = max((step for step, _ in self.steps.steps_of(Msg.STEP_END)), default=None)
+        if ended is None:
+            return max((step for step, _ in self.steps.steps_of(Msg.PROGRESS)), default=0)
+        return ended
+
+    def identity(self) -> Identity | None:
+        """Return the identity on its boot line."""
+        line = self.boot_line
+        return None if line is None else line.identity()
+
+    def trained_as(self) -> list[Identity]:
+        """Return the identities under which the process ended steps."""
+        ends = (self.steps.end_seq[row] for _, row in self.steps.steps_of(Msg.STEP_END))
+        first = min(ends, default=None)
+        if first is None:
+            return []
+        lines = self.said()
+        before = [line for line in lines if line.seq < first][-1:]
+        since = [line for line in lines if line.seq > first]
+        return [line.identity() for line in before + since]
+
+    def said(self) -> list[Heartbeat]:
+        """Return the boot lines in their order."""
+        return [line for _, line in sorted(self.boot_lines.items())]
+
+
+def _weight(beat: Heartbeat) -> tuple[bool, int]:
+    return beat.val_loss is not None, beat.seq
+
+
+class RankSteps:
+    """One rank, by process and by step."""
+
+    def __init__(self) -> None:
+        self._boots: dict[str, BootSteps] = {}
+        self._ordered: list[BootSteps] | None = None
+        self._merged: StepTable | None = None
+        self._named: tuple[str, ...] = ()
+        self.told_by_devices: Mapping[str, Mapping[int, float]] = {}
+        """Metric → step → value, from the device samples; `lay_over` fills it."""
+        self.pauses_of_any: frozenset[int] = frozenset()
+        """Steps at which any rank evaluated or saved; `share_pauses` fills it."""
+        self.evaluated_by_any: frozenset[int] = frozenset()
+        """Steps after which any rank evaluated; `share_pauses` fills it."""
+
+    def take(self, beat: Heartbeat) -> None:
+        """Take one line; each distinct line once."""
+        boot = self._boots.get(beat.boot)
+        if boot is None:
+            boot = self._boots[beat.boot] = BootSteps(beat.boot)
+        boot.take(beat)
+        self._ordered = self._merged = None
+
+    def order_by(self, named: Iterable[str]) -> None:
+        """Set the order in which the ticks name the processes."""
+        self._named = tuple(dict.fromkeys(named))
+        self._ordered = self._merged = None
+
+    @property
+    def boots(self) -> list[BootSteps]:
+        """The processes in the order in which they began."""
+        if self._ordered is None:
+            began = {name: row.began_mono for name, row in self._boots.items()}
+            self._ordered = [self._boots[name] for name in boots_in_order(began, self._named)]
+        return self._ordered
+
+    @property
+    def steps(self) -> StepTable:
+        """All steps, each process laid over those before it."""
+        if self._merged is None:
+            boots = self.boots
+            self._merged = boots[0].steps if len(boots) == 1 else StepTable()
+            for number, boot in enumerate(boots if len(boots) > 1 else ()):
+                self._merged.lay(boot.steps, number)
+        return self._merged
+
+    @property
+    def last_boot(self) -> BootSteps | None:
+        """The process that began last."""
+        return self.boots[-1] if self._boots else None
+
+    @property
+    def boot_line(self) -> Heartbeat | None:
+        """The boot line of the last process that wrote one."""
+        lines = [boot.boot_line for boot in self.boots if boot.boot_lines]
+        return lines[-1] if lines else None
+
+    @property
+    def count(self) -> int:
+        """Number of distinct lines."""
+        return sum(row.count for row in self._boots.values())
+
+    @property
+    def gaps(self) -> int:
+        """Number of lines that `seq` says are missing, over all processes."""
+        return sum(row.gaps for row in self._boots.values())
+
+    @property
+    def evaluations(self) -> dict[int, Heartbeat]:
+        """Step → its `eval` line; that of a step which a later process made again is dropped."""
+        found: dict[int, Heartbeat] = {}
+        for boot in self.boots:
+            for step in boot.steps.windows() if found else ():
+                found.pop(step, None)
+            found |= boot.evaluations
+        return dict(sorted(found.items()))
+
+    @property
+    def evals(self) -> dict[int, float]:
+        """Step → validation loss."""
+        lines = self.evaluations.items()
+        return {step: line.val_loss for step, line in lines if line.val_loss is not None}
+
+    @property
+    def last_step(self) -> int:
+        """Highest step that ended; 0 before the first."""
+        boots = [boot for boot in self.boots if boot.ended_steps] or self.boots
+        return max((boot.last_step for boot in boots), default=0)
+
+    @property
+    def first_step(self) -> int | None:
+        """Lowest step with its `step_end`; None before the first."""
+        return min((step for step, _ in self.steps.steps_of(Msg.STEP_END)), default=None)
+
+    @property
+    def done_step(self) -> int | None:
+        """The step at which the last process reported that it was done."""
+        last = self.last_boot
+        return None if last is None else last.done_step
+
+    @property
+    def signs(self) -> set[str]:
+        """Names of the known words in its error lines."""
+        return {name for boot in self._boots.values() for name in boot.signs}
+
+    @property
+    def backend(self) -> str | None:
+        """How the rank shares its work with others, by its boot line."""
+        return None if self.boot_line is None else self.boot_line.backend
+
+    def identity(self) -> Identity | None:
+        """Return the identity on the last boot line."""
+        return None if self.boot_line is None else self.boot_line.identity()
+
+    def returns(self) -> list[tuple[int, int]]:
+        """Return from which step to which one each later process went back."""
+        found, reached = list[tuple[int, int]](), 0
+        for boot in self.boots:
+            line = boot.boot_line
+            if line is not None and line.step < reached:
+                found.append((reached, line.step))
+                reached = line.step
+            reached = max(reached, boot.last_step)
+        return found
+
+    def samples(self, name: str) -> dict[int, float]:
+        """Return step → a number of the progress lines that reported it."""
+        return self.steps.samples(name)
+
+    def step_times(self) -> dict[int, float]:
+        """Return step → seconds between its last `step_start` and its `step_end`."""
+        return self.steps.step_times()
+
+    def mean_step_times(self) -> dict[int, float]:
+        """Return the same; without any `step_start`, the mean of the steps between two ends.
+
+        Steps that are much shorter than the mean were reported together: they have no time.
+        """
+        if next(self.steps.steps_of(Msg.STEP_START), None) is not None:
+            times = self.step_times()
+            least_s = min(TOGETHER_S, TOGETHER_SHARE * fmean(times.values())) if times else 0.0
+            return {step: dt_s for step, dt_s in times.items() if dt_s >= least_s}
+        found: dict[int, float] = {}
+        for boot in self.boots:
+            table = boot.steps
+            ends = [(step, table.end_mono[row]) for step, row in table.steps_of(Msg.STEP_END)]
+            for (before, began), (step, ended) in pairwise(ends):
+                if ended > began:
+                    steps = range(max(before + 1, step - MOST_BETWEEN), step + 1)
+                    found |= dict.fromkeys(steps, (ended - began) / (step - before))
+        return found
+
+    def between_steps_s(self) -> float:
+        """Return the mean seconds from the end of a step to the start of the next.
+
+        Pauses (evaluations and checkpoints of any rank) and the longest twentieth of the others are
+        left out. The rest is what the run spends on every step, for example on its batch.
+        """
+        told = self.pauses_of_any.union(*(boot.pauses for boot in self.boots))
+        paused = {at for step in told for at in (step, step + 1)}
+        gaps = sorted(gap for step, gap in self.steps.gaps().items() if step not in paused)
+        kept = gaps[: len(gaps) - max(1, len(gaps) // LEFT_OUT_OF)]
+        return fmean(kept) if kept else 0.0
+
+    def skipped(self) -> frozenset[int]:
+        """Return the steps whose update was not applied, as the rank reports."""
+        steps = self.steps
+        rows = steps.steps_of(Msg.PROGRESS)
+        return frozenset(step for step, row in rows if steps.skipped[row])
+
+
+def build_rank_steps(beats: Iterable[Heartbeat]) -> RankSteps:
+    """Return one rank's steps from its distinct lines, in any order."""
+    found = RankSteps()
+    for beat in beats:
+        found.take(beat)
+    return found
+
+
+def share_pauses(ranks: Mapping[int, RankSteps]) -> None:
+    """Tell every rank at which steps one of them evaluated or saved: the others wait there."""
+    pauses = {step for row in ranks.values() for boot in row.boots for step in boot.pauses}
+    evaluated = {step for row in ranks.values() for step in row.evaluations}
+    for row in ranks.values():
+        row.pauses_of_any, row.evaluated_by_any = frozenset(pauses), frozenset(evaluated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLines:
+    """One rank's lines, read without a fold."""
+
+    steps: RankSteps
+    record: LineRecord
+    unreadable: int
+
+
+def read_lines(rank: int, lines: Iterable[bytes | str]) -> RankLines:
+    """Return what one rank's lines report, in whatever order they come."""
+    steps, record, unreadable = RankSteps(), LineRecord(), 0
+    for line in _parsed(lines):
+        if line is None or line.beat.rank != rank:
+            unreadable += 1
+        elif record.admit(line) not in _AGAIN:
+            steps.take(line.beat)
+    return RankLines(steps=steps, record=record, unreadable=unreadable)
+
+
+def _parsed(lines: Iterable[bytes | str]) -> Iterator[Line | None]:
+    """Yield the heartbeat on each line, or None; a blank line reports nothing."""
+    for line in lines:
+        raw = line.encode(errors="replace") if isinstance(line, str) else line
+        if raw.strip():
+            try:
+                yield Line(parse_heartbeat(raw), digest_of(raw))
+            except Corrupt:
+                yield None
