@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from gonogo.judge.gate.rules import build_rules
 from gonogo.rundir import preflight_name
 from gonogo.timeline.lines import digest_of
 from gonogo.timeline.rank_steps import build_rank_steps
-from tests.data.make_runs import HERE, STEPS, healthy_ranks, non_finite_ranks, order_of
+from tests.data.make_runs import HERE, STEPS, Rank, healthy_ranks, non_finite_ranks, order_of
 from tests.judge.runs import (
     PREFLIGHT,
     SEAL,
@@ -40,8 +41,8 @@ from tests.judge.runs import (
 
 
 @pytest.mark.parametrize("ranks", [healthy_ranks, non_finite_ranks])
-def test_the_digest_is_that_of_the_chain_of_lines(ranks: object) -> None:
-    lines = lines_of(ranks(order_of()))[0]  # type: ignore[operator]
+def test_the_digest_is_that_of_the_chain_of_lines(ranks: Callable[[Order], list[Rank]]) -> None:
+    lines = lines_of(ranks(order_of()))[0]
     chain = bytes(32)
     for line in lines:
         chain = hashlib.sha256(chain + digest_of(line)).digest()
