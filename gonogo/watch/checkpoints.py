@@ -10,7 +10,7 @@ Unknown without a watcher that looks at checkpoints, and for a run without a cad
 Not covered: a run that is restarted in place again and again, each time for longer than the limit.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Section
@@ -19,13 +19,14 @@ from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.patience import Place
 from gonogo.contract.tick import Tick
 from gonogo.watch.detector import Detector, Seen
-from gonogo.watch.view import Run, View, found
+from gonogo.watch.state import replace
+from gonogo.watch.view import Run, View
 
 READS_BYTES_PER_S = 50e6
 """A watcher on a busy disk reads a large checkpoint at least so fast."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Saved:
     """When the last checkpoint was verified, and when the next one was due."""
 
@@ -41,12 +42,8 @@ class Saved:
     """Watcher's clock when the next checkpoint was due by its count of steps."""
     evaluated_s: float = 0.0
     """What the ranks had evaluated by `since_mono`."""
-    refused: tuple[str, ...] = ()
-    """Checkpoints that do not hold."""
     why: str = ""
-    """What is wrong with the last of them."""
-    late: Severity | None = None
-    """The last stage that was reported."""
+    """What is wrong with the last checkpoint that does not hold."""
     reads_bytes: int = 0
     """Size of the checkpoint that the watcher reads."""
     reading: str = ""
@@ -80,12 +77,9 @@ class CheckpointOverdue(Detector[Saved]):
         own = self._clocked(replace(own, looks=True), tick, view)
         if view.is_late(tick) or _is_over(view) or _is_busy(view):
             return own, findings
-        own, more = self._judged(own, tick, view)
-        return own, findings + more
+        return own, findings + self._judged(own, tick, view)
 
-    def _looked(
-        self, own: Saved, seen: CheckpointSeen, tick: Tick, view: View
-    ) -> tuple[Saved, list[Finding]]:
+    def _looked(self, own: Saved, seen: CheckpointSeen, tick: Tick, view: View) -> Seen[Saved]:
         """Return what one look at a checkpoint changes."""
         if seen.reads_bytes:
             return replace(own, reading=seen.path, reads_bytes=seen.reads_bytes), []
@@ -101,20 +95,10 @@ class CheckpointOverdue(Detector[Saved]):
                 own = self._anew(own, tick, view, max(own.counted, _completed(view)))
             if not seen.text:
                 return own, []
-        if seen.path in own.refused:
-            return own, []
         what = "could not be read" if seen.gone else "claims to be a checkpoint and does not hold"
-        finding = found(
-            view,
-            self.name,
-            Severity.WARN,
-            episode=f"refused/{seen.path}",
-            at=tick.ts,
-            step=seen.step,
-            text=f"{seen.path} {what}: {seen.text}",
-        )
-        own = replace(own, refused=(*own.refused, seen.path))
-        return own if seen.gone else replace(own, why=finding.text), [finding]
+        text, episode = f"{seen.path} {what}: {seen.text}", f"refused/{seen.path}"
+        finding = self.finding(tick, view, Severity.WARN, episode, text, step=seen.step)
+        return own if seen.gone else replace(own, why=text), [finding]
 
     def _anew(self, own: Saved, tick: Tick, view: View, counted: int) -> Saved:
         """Return the state with time and steps of the cadence counted from here."""
@@ -124,7 +108,6 @@ class CheckpointOverdue(Detector[Saved]):
             evaluated_s=_evaluated_s(view),
             counted=counted,
             due_mono=None,
-            late=None,
         )
 
     def _restarted(self, own: Saved, tick: Tick, view: View) -> Saved:
@@ -156,11 +139,11 @@ class CheckpointOverdue(Detector[Saved]):
         by_time = None if every_s is None or own.since_mono is None else own.since_mono + every_s
         return min((mono for mono in (own.due_mono, by_time) if mono is not None), default=None)
 
-    def _judged(self, own: Saved, tick: Tick, view: View) -> tuple[Saved, list[Finding]]:
+    def _judged(self, own: Saved, tick: Tick, view: View) -> list[Finding]:
         """Return the finding of a checkpoint that has been due for too long."""
         due_mono = self._due_mono(own)
-        if due_mono is None or own.since_mono is None or own.late is Severity.HALT:
-            return own, []
+        if due_mono is None or own.since_mono is None:
+            return []
         interval_s = due_mono - own.since_mono
         started = [row.first_mono + row.first_s for row in view.streams.values()]
         due_mono = max(due_mono, min(max(started), tick.mono))
@@ -170,25 +153,24 @@ class CheckpointOverdue(Detector[Saved]):
         limit, suspect_s = row.limit(interval_s), row.suspect(interval_s)
         if limit is not None and late_s > limit[0]:
             severity, limit_s = Severity.HALT, limit[0]
-        elif suspect_s is not None and late_s > suspect_s and own.late is None:
+        elif suspect_s is not None and late_s > suspect_s:
             severity, limit_s = Severity.WARN, suspect_s
         else:
-            return own, []
+            return []
         last = f"since the one of step {own.step}" if own.step else "at all"
-        finding = found(
+        finding = self.finding(
+            tick,
             view,
-            self.name,
             severity,
-            episode=f"step{own.step}",
-            at=tick.ts,
+            f"step{own.step}",
+            f"a checkpoint has been due for {late_s:.0f} s (limit {limit_s:.0f} s), and none was"
+            f" verified {last}" + (f"; {own.why}" if own.why else ""),
             step=_completed(view),
             value=late_s,
             threshold=limit_s,
             source=row.source,
-            text=f"a checkpoint has been due for {late_s:.0f} s (limit {limit_s:.0f} s), and none"
-            f" was verified {last}" + (f"; {own.why}" if own.why else ""),
         )
-        return replace(own, late=severity), [finding]
+        return [finding]
 
     def armed(self, own: Saved, view: View) -> bool:
         """Whether the run has a cadence and a watcher that looks at checkpoints."""

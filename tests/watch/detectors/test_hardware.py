@@ -150,7 +150,7 @@ ODD = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=200)
+@settings(max_examples=40)
 @given(payload=st.one_of(ODD, st.lists(ODD, max_size=4)))
 def test_a_payload_that_is_none_finds_nothing_and_breaks_nothing(payload: Any) -> None:
     fold = Fold()
