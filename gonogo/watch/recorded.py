@@ -27,7 +27,7 @@ from gonogo.contract.tick import FileSeal, LinesSeen, Tick, parse_rank
 from gonogo.rundir import TICK_BYTES, RunDir, iter_lines, open_lines
 from gonogo.timeline.boots import LineRecord
 from gonogo.timeline.timeline import Sink
-from gonogo.watch.fold import WatchState, fold, start
+from gonogo.watch.fold import WatchState, fold, fold_beats, start
 from gonogo.watch.registry import missing_detectors
 from gonogo.watch.watch_record import Heard, WatchRecord
 
@@ -127,8 +127,7 @@ def fold_recorded(
         reading.compare(tick, number)
     last = reading.record.last
     for beats in lines.rest():
-        reading.unwatched += sum(bool(raw.strip()) for rows in beats.values() for raw in rows)
-        reading.fold(_after(last), beats)
+        reading.fold_unwatched(_after(last), beats)
     reading.record.close(FileSeal(bytes=size, sha256=read.hexdigest()))
     reading.close(run_dir)
     return reading.state, reading.findings, reading.record
@@ -151,6 +150,14 @@ class _Reading:
         """Fold a tick with its lines."""
         self.state, found = fold(self.state, tick, beats, self._sink)
         self.findings += found
+
+    def fold_unwatched(self, tick: Tick, beats: Mapping[int, Sequence[bytes]]) -> None:
+        """Fold heartbeats that no tick brought; what is none is only counted."""
+        view = self.state.view
+        lines = {rank: view.parse(rank, rows, tick.mono) for rank, rows in beats.items()}
+        if any(lines.values()):
+            self.unwatched += sum(map(len, lines.values()))
+            self.findings += fold_beats(self.state, tick, lines, self._sink)[1]
 
     def compare(self, tick: Tick, number: int) -> None:
         """Compare the digests of lines in a tick with those of the files."""

@@ -523,6 +523,7 @@ HARMLESS = {
     "pruned.json another run's": "it says the same",
     "pruned.json a link": "a link to nothing is a file that is not there",
     "*.jsonl with a blank line after it": "a blank line tells nothing",
+    "heartbeat_rank0.jsonl with garbage after it": "what is no heartbeat says nothing",
     "heartbeat_rank7.jsonl added, empty": "an empty file says nothing",
     "watch.jsonl: last tick's n changed": "no tick follows that one",
     "watch.jsonl: last tick's mono changed": "the end was seen then, or a second later",
@@ -1392,21 +1393,6 @@ def test_a_watcher_that_was_away_for_long_did_not_watch(
     sealed_anew(copy, [*before[:half], late, *later[1:]])
     assert ("watch_gap" in kinds_of(copy)) is said
     assert verdict_of(copy) == "INCONCLUSIVE"  # its lines and its ticks have two clocks by now
-
-
-def test_a_watcher_that_comes_and_goes_did_not_watch(healthy: dict[str, Path]) -> None:
-    """Absences with moments between them count together: each arms every deadline anew."""
-    copy = copied(healthy["two ranks"])
-    *before, last = ticks_in(copy)
-    moved, ticks = 0.0, []
-    for number, tick in enumerate((*before, last)):
-        moved += 200.0 if number in (2, 4) else 0.0
-        late = {"late_s": 200.0} if number in (2, 4) else {}
-        clocks = {"mono": tick.mono + moved, "ts": tick.ts + moved}
-        ticks.append(tick.model_copy(update={**clocks, **late}))
-    sealed_anew(copy, ticks)
-    gaps = [row.found for row in facts_of(load_run(copy)).doubts if row.kind == "watch_gap"]
-    assert any(isinstance(gap, int) and gap >= 400 for gap in gaps)
 
 
 @pytest.mark.parametrize(("ago_s", "problem"), [(14.0, False), (16.0, True)])
