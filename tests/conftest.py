@@ -19,7 +19,9 @@ from hypothesis import settings
 
 from tests.servers import COMES_WITH, PROGRAMS, PostgresServer, RedisServer, find_program
 
-settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, database=None, max_examples=40
+)
 settings.register_profile("exploring", deadline=None)
 settings.load_profile("repeatable")
 

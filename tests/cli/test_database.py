@@ -13,12 +13,9 @@ from tests.cli.conftest import Gonogo
 
 def test_whoever_only_looks_makes_no_database(tmp_path: Path, gonogo: Gonogo) -> None:
     assert "`gonogo up` makes the local ones" in gonogo("keys").out
-    assert gonogo("keys", "--json").json() == {"items": []}
     said = gonogo("db", "status")
     assert (said.code, said.err) == (0, "")
     assert "none yet" in said.out
-    assert gonogo("db", "--json").json()["revision"] is None
-    assert gonogo("keys", "revoke", "ann").code == 3
     assert list(tmp_path.iterdir()) == []
 
 

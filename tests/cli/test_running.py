@@ -149,6 +149,7 @@ def test_what_is_waived_by_name_is_shown_and_makes_it_conditional(folder: Path) 
     }
 
 
+@pytest.mark.long
 def test_modules_in_the_folder_of_the_program_are_not_taken_for_those_of_gonogo(
     folder: Path,
 ) -> None:
@@ -214,6 +215,7 @@ def test_a_program_that_fails_keeps_its_exit_code_and_last_line(folder: Path) ->
     assert "iter 29" in ran.decision()["cause"]["line"]
 
 
+@pytest.mark.long
 def test_what_is_typed_next_compares_by_what_the_program_tells(folder: Path) -> None:
     """An unchanged program tells no tokens: by them, no run of it counts."""
     waived = ("--waive", "identity", "--waive", "coverage")
@@ -701,6 +703,7 @@ def test_a_program_that_tells_too_little_is_inconclusive_and_hears_what_to_type(
     assert "leave --world-size out" in alone.err
 
 
+@pytest.mark.long
 def test_of_a_program_that_was_not_started_nobody_asks_for_a_pattern(small_disk: Path) -> None:
     (small_disk / "mute.py").write_text(MUTE)
     ran = Ran(small_disk, "--steps", "30", *mute(30))

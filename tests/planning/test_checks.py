@@ -318,7 +318,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=80)
 @given(sets=st.dictionaries(st.sampled_from(PLACES), VALUES, min_size=1, max_size=4))
 @example(sets={"train.model.seq_len": 2**53, "train.batch.global_seqs": 2**53})
 @example(sets={"name": "\ud800"})

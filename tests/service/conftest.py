@@ -99,16 +99,29 @@ class Plane:
         return self.wait(lambda: worker.claim(**more), "an order")
 
 
-ON_BOTH = ("test_store", "test_telemetry", "test_insert", "test_epochs", "test_fuzz")
-"""Tests of what the databases do differently; a race is one everywhere."""
+ON_BOTH = ("test_store", "test_insert", "test_epochs")
+"""Modules of what the databases do differently; a race is one everywhere."""
+STORIES = (
+    *("test_campaigns", "test_carried", "test_checkpoints_elsewhere", "test_claims"),
+    *("test_handed_over", "test_judging", "test_origins", "test_overrides", "test_pieces"),
+    *("test_random_experiments", "test_reach", "test_run_states", "test_telemetry"),
+    *("test_verbs", "test_walk"),
+)
+"""Modules whose tests run whole experiments: one case of each test is enough for every commit."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is the same on PostgreSQL as on SQLite runs there among the long tests."""
+    """Mark as long: tests on PostgreSQL of what is the same on SQLite, and further cases."""
+    told: set[tuple[Path, str]] = set()
     for item in items:
+        if not item.path.is_relative_to(HERE) or item.get_closest_marker("long"):
+            continue
         apart = item.path.stem in ON_BOTH or "race" in item.name
-        if item.path.is_relative_to(HERE) and "postgres" in item.name and not apart:
+        test = item.path, item.name.partition("[")[0]
+        again = item.path.stem in STORIES and test in told and "race" not in item.name
+        if again or ("postgres" in item.name and not apart):
             item.add_marker(pytest.mark.long)
+        told.add(test)
 
 
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgres"))]

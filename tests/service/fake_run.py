@@ -16,7 +16,8 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
 from gonogo.rundir import RunDir, save_json
-from gonogo.watch import fold, lines_seen, replay_watch, start, tick_digest
+from gonogo.watch import fold, lines_seen, start, tick_digest
+from gonogo.watch.watch_state import WatchState
 
 BOOT_TS = 1_700_000_000.0
 BOOT_MONO = 100.0
@@ -50,7 +51,8 @@ def save_run(
     save_json(run_dir.preflight, {"v": 1, **PREFLIGHT})
     for rank, rows in lines.items():
         run_dir.heartbeat(rank).write_text("".join(f"{line}\n" for line in rows))
-    ticks = list(ticks_of(run_dir, order, lines))
+    state, raised = start(order), list[Finding]()
+    ticks = list(ticks_of(run_dir, order, lines, state, raised))
     run_dir.watch.write_bytes(b"".join(map(tick_line, ticks)))
     for rank, row in exit_record["ranks"].items():
         save_json(run_dir.rank_exit(int(rank)), {"v": 1, **row})
@@ -61,22 +63,30 @@ def save_run(
         "watch": seal(run_dir.watch).wire(),
     }
     save_json(run_dir.exit, {"v": 1, **exit_record, **whose})
+    last = last_tick(run_dir, ticks[-1], exit_record)
     with run_dir.watch.open("ab") as stream:
-        stream.write(tick_line(last_tick(run_dir, ticks[-1], exit_record)))
+        stream.write(tick_line(last))
+    raised += fold(state, last, {})[1]
     found = {row["key"]: Finding.model_validate(row) for row in findings}
-    for finding in replay_watch(folder):
+    for finding in raised:
         found.setdefault(finding.key, finding)
     run_dir.findings.write_bytes(b"".join(wire_line(row.wire()) for row in found.values()))
     return run_dir
 
 
-def ticks_of(run_dir: RunDir, order: Order, lines: dict[int, list[str]]) -> Iterator[Tick]:
-    """What a watcher records that reads every line within TICK_S."""
+def ticks_of(
+    run_dir: RunDir,
+    order: Order,
+    lines: dict[int, list[str]],
+    state: WatchState,
+    raised: list[Finding],
+) -> Iterator[Tick]:
+    """What a watcher records that reads every line within TICK_S; it extends `raised`."""
     waiting = {
         rank: [(json.loads(row)["mono"], row.encode()) for row in lines[rank]] for rank in lines
     }
     upto = dict.fromkeys(lines, 0)
-    state, previous, number = start(order), None, 0
+    previous, number = None, 0
     began = WatchStart(
         run=order.run,
         attempt=order.attempt,
@@ -105,7 +115,7 @@ def ticks_of(run_dir: RunDir, order: Order, lines: dict[int, list[str]]) -> Iter
             start=began if number == 0 else None,
             files={} if number else seals(run_dir, run_dir.order, run_dir.preflight),
         )
-        state, _ = fold(state, tick, beats)
+        raised += fold(state, tick, beats)[1]
         tick = tick.model_copy(update={"lines": lines_seen(state, beats)})
         previous, number = tick_digest(tick), number + 1
         yield tick

@@ -199,7 +199,8 @@ def test_a_run_that_a_person_halts_is_waited_for_and_counts_when_it_has_gone_on(
     assert (going["done"], going["members"][0]["why"]) == (1, None)
 
 
-@pytest.mark.parametrize("halts", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("halts", [1, 2])
 def test_a_run_that_is_halted_and_run_again_until_it_is_fast_wins_once_and_with_a_note(
     plane: Plane, halts: int
 ) -> None:

@@ -75,6 +75,7 @@ def test_whoever_starts_the_phase_again_keeps_what_helped(plane: Plane, name: st
     assert (again.phase, again.reason, is_carried(again)) == ("synthetic", name, True)
 
 
+@pytest.mark.long
 def test_a_phase_that_needed_an_approval_begins_with_what_helped(plane: Plane) -> None:
     worker = plane.worker()
     experiment = cured(plane, worker, **{"phases.sanity.approve": "always"})
@@ -124,6 +125,7 @@ def cured_and_accepted(plane: Plane, worker: FakeWorker) -> str:
     return experiment
 
 
+@pytest.mark.long
 def test_what_passed_under_a_remedy_is_taken_over_by_a_plan_that_orders_it_so(
     plane: Plane,
 ) -> None:
@@ -170,6 +172,7 @@ def test_a_checkpoint_that_a_remedy_made_is_gone_on_from_where_it_is_ordered(
     assert as_made.json()["origin"]["step"] == 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["fails", "is cancelled"])
 def test_after_a_remedy_of_what_went_to_its_end_in_vain_the_phase_begins_anew(
     plane: Plane, tmp_path: Path, how: str

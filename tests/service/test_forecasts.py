@@ -87,6 +87,7 @@ def test_a_run_that_has_ended_leaves_nothing_of_its_phase_before_it_is_judged(
     assert found["next_checkpoint_s"] is None
 
 
+@pytest.mark.long
 def test_steps_that_a_run_goes_on_from_are_not_ahead_before_it_says_a_word(plane: Plane) -> None:
     experiment = plane.submit(set={"phases.0.steps": 1000})
     worker = plane.worker()
@@ -148,6 +149,7 @@ def test_a_phase_that_begins_goes_on_from_what_the_last_one_measured(plane: Plan
     assert (found["deadline_s"], found["late"]) == (None, False)
 
 
+@pytest.mark.long
 def test_what_a_run_took_to_evaluate_counts_for_the_phases_after_it(plane: Plane) -> None:
     experiment = plane.submit(set={"phases.0.steps": 40})
     worker = plane.worker()

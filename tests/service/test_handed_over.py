@@ -59,6 +59,7 @@ def test_a_person_who_halts_the_confirmation_does_not_turn_its_failure_into_go(
     assert_not_forgotten(plane, experiment)
 
 
+@pytest.mark.long
 def test_a_confirmation_that_is_taken_over_stays_one(plane: Plane) -> None:
     worker = plane.worker()
     experiment, _ = confirming(plane, worker)
@@ -121,6 +122,7 @@ def test_a_remedy_that_is_halted_goes_on_with_its_patch(plane: Plane) -> None:
     assert [row["id"] for row in decision["conditions"]] == ["sanity:remedied"]
 
 
+@pytest.mark.long
 def test_without_its_patch_nothing_goes_on_from_what_a_remedy_has_saved(
     plane: Plane, tmp_path: Path
 ) -> None:

@@ -763,6 +763,7 @@ def test_what_was_trained_at_other_work_is_not_forgotten_by_who_goes_on_with_it(
     assert [f"({order.run} (preempted): identity)" in text for text in told] == [True] * saved
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("saved", [True, False])
 def test_what_other_code_has_trained_is_not_the_frozen_code_s_that_goes_on(
     plane: Plane, tmp_path: Path, saved: bool
@@ -808,6 +809,7 @@ def test_what_was_trained_before_any_line_came_may_be_another_code_s(
     assert [f"({order.run} (superseded): identity_drift)" in row for row in found] == [True][known:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["code", "steps"])
 def test_nor_is_it_in_another_experiment_that_goes_on_from_there(
     plane: Plane, tmp_path: Path, kind: str

@@ -106,6 +106,7 @@ def test_it_goes_on_after_the_last_checkpoint_of_the_phase_that_failed(
     assert (row["experiment"], row["data"]["by"]) == (ended.id, going)
 
 
+@pytest.mark.long
 def test_it_waits_for_the_host_that_has_its_checkpoint(plane: Plane, ended: Ended) -> None:
     other = plane.worker(name="w2", host="host-2", boot_id="boot-9")
     second = plane.submit(origin=f"{ended.id}:smoke")
@@ -117,6 +118,7 @@ def test_it_waits_for_the_host_that_has_its_checkpoint(plane: Plane, ended: Ende
     assert (order.experiment, order.resume_from and order.resume_from.step) == (second, 20)
 
 
+@pytest.mark.long
 def test_where_its_host_is_gone_another_tries_and_says_what_is_missing(
     plane: Plane, ended: Ended
 ) -> None:
@@ -154,6 +156,7 @@ def test_it_can_come_to_go_and_says_what_it_took_over(plane: Plane, ended: Ended
     )
 
 
+@pytest.mark.long
 def test_a_phase_that_did_not_pass_at_its_end_is_begun_anew(plane: Plane, tmp_path: Path) -> None:
     """Its last steps alone are not the phase: neither `resume` nor `--from` goes on with them."""
     experiment, worker = plane.submit(), plane.worker(home=tmp_path / "runs")
@@ -254,6 +257,7 @@ def test_what_conditions_left_open_there_counts_as_they_were_met_there(plane: Pl
     assert [row["verdict"] for row in view["phases"]] == ["GO"] * 5
 
 
+@pytest.mark.long
 def test_a_condition_that_was_met_by_a_phase_that_is_made_anew_is_not_met(plane: Plane) -> None:
     """Made anew, that phase may come to another value, and nobody asks it any more."""
     pace = {
@@ -345,6 +349,7 @@ def test_what_goes_on_can_itself_be_gone_on_with(plane: Plane, ended: Ended) -> 
     assert fourth["origin"]["host"] == "host-1"
 
 
+@pytest.mark.long
 def test_what_was_not_shown_is_not_taken_over(plane: Plane, ended: Ended) -> None:
     for phase, words in (
         ("extended", "smoke is NO_GO in"),
@@ -390,6 +395,7 @@ def test_a_checkpoint_of_another_model_is_refused(plane: Plane, tmp_path: Path) 
     assert plane.next_order(worker).resume_from is None
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_programs_other_data_is_refused(
     plane: Plane, tmp_path: Path
 ) -> None:
@@ -456,6 +462,7 @@ def test_a_phase_that_went_on_by_hand_is_not_taken_over(plane: Plane) -> None:
     assert offered(plane, experiment, set=sets) == f"{experiment}:sanity@0"
 
 
+@pytest.mark.long
 def test_a_phase_that_was_called_no_go_after_it_was_taken_over_is_not_taken_over_again(
     plane: Plane,
 ) -> None:
@@ -490,6 +497,7 @@ def test_a_phase_that_waits_for_its_approval_is_not_gone_on_with(plane: Plane) -
     assert offered(plane, experiment, set=sets) == f"{experiment}:synthetic@0"
 
 
+@pytest.mark.long
 def test_an_approval_that_only_the_new_plan_asks_for_was_given_by_nobody(
     plane: Plane, ended: Ended
 ) -> None:
@@ -514,6 +522,7 @@ def test_an_approval_that_only_the_new_plan_asks_for_was_given_by_nobody(
     assert plane.submit(origin=f"{third}:smoke", set=sets), "it had it, two experiments before"
 
 
+@pytest.mark.long
 def test_nor_was_one_that_it_asks_for_between_phases_that_are_taken_over(
     plane: Plane, ended: Ended
 ) -> None:
@@ -533,6 +542,7 @@ def test_nor_was_one_that_it_asks_for_between_phases_that_are_taken_over(
         second = plane.submit(origin=f"{second}:smoke", set=sets)
 
 
+@pytest.mark.long
 def test_nor_was_one_after_a_condition_that_was_met_before_it_was_taken_over(
     plane: Plane,
 ) -> None:
@@ -595,6 +605,7 @@ def test_a_run_that_died_with_its_last_step_done_is_gone_on_with_from_the_one_be
     assert plane.experiment(going)["origin"]["step"] == 20
 
 
+@pytest.mark.long
 def test_a_run_that_died_with_its_only_checkpoint_at_the_end_is_begun_anew(
     plane: Plane, tmp_path: Path
 ) -> None:
@@ -644,6 +655,7 @@ def cancel(
     plane.wait_state(experiment, "finished")
 
 
+@pytest.mark.long
 def test_of_a_phase_only_the_checkpoint_that_is_asked_for_is_read(
     plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -663,6 +675,7 @@ def test_of_a_phase_only_the_checkpoint_that_is_asked_for_is_read(
     assert "there are: 10, 20" in refused(plane, f"{first}:synthetic@15", set=longer)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("own", [False, True], ids=["as it was", "after a checkpoint of its own"])
 def test_a_phase_that_did_not_pass_is_not_gone_on_with_by_way_of_a_longer_one(
     own: bool, plane: Plane, tmp_path: Path
@@ -782,6 +795,7 @@ def test_what_its_lines_had_shown_to_fail_is_tried_once_more_with_a_condition(
     assert condition["text"] == told
 
 
+@pytest.mark.long
 def test_who_cancels_what_its_lines_have_shown_to_fail_makes_nobody_forget_it(
     plane: Plane, tmp_path: Path
 ) -> None:
@@ -834,6 +848,7 @@ def test_nor_is_what_its_gate_had_failed(plane: Plane, tmp_path: Path) -> None:
     assert condition["text"] == told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seen", [True, False], ids=["measured", "not seen"])
 def test_nor_is_what_a_whole_run_left_undecided_before_another_was_cut_off(
     plane: Plane, tmp_path: Path, seen: bool
@@ -877,6 +892,7 @@ def test_nor_is_what_a_whole_run_left_undecided_before_another_was_cut_off(
     assert verdict == ("CONDITIONAL_GO" if seen else "GO")
 
 
+@pytest.mark.long
 def test_nor_is_a_run_that_was_taken_over_and_could_not_be_judged(
     plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -957,6 +973,7 @@ def test_a_run_that_did_not_pass_is_named_through_every_experiment_that_goes_on_
     assert [row["id"] for row in view["conditions"]] == ["synthetic:unpassed"]
 
 
+@pytest.mark.long
 def test_a_phase_that_never_began_there_begins_though_it_had_begun_before_that(
     plane: Plane, ended: Ended
 ) -> None:

@@ -96,6 +96,7 @@ def test_what_was_answered_survives_a_kill(process: Process) -> None:
         assert process.end(signal.SIGTERM) == 0
 
 
+@pytest.mark.long
 def test_a_service_that_goes_on_is_named_again_once_a_second_one_of_its_home_has_ended(
     process: Process,
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_database_that_cannot_be_opened_is_said_in_a_sentence(
     assert capsys.readouterr().err.startswith("error: the database cannot be opened: ")
 
 
+@pytest.mark.long
 def test_a_first_start_on_a_full_disk_says_so_in_a_sentence(tmp_path: Path) -> None:
     """A disk with room for 8 KiB: it was sixty lines of a traceback."""
     done = subprocess.run(
@@ -310,6 +312,7 @@ def test_an_address_of_redis_is_taken_as_it_is(tmp_path: Path, url: str) -> None
     assert settings.redis_url == url
 
 
+@pytest.mark.long
 def test_what_a_stranger_sends_that_is_no_request_fills_no_log(process: Process) -> None:
     upgrade = (
         b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"

@@ -301,6 +301,7 @@ class _Lacking(PassedOn):
         return super().build_facts(folder, rules)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recalled", [False, True], ids=["never judged", "recalled"])
 def test_nor_where_it_cannot_be_judged(still: Plane, clock: Clock, recalled: bool) -> None:
     """After some attempts it holds up no other; the one after it was GO without a word of it."""
@@ -351,6 +352,7 @@ def test_a_persons_go_stands_over_a_halt_that_is_judged_after_it(still: Plane) -
     assert "finding.halt" in alerts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("passed", [False, True], ids=["open", "passed"])
 def test_nor_where_another_halt_that_waited_for_a_checkpoint_had_been_told_before(
     plane: Plane, passed: bool
@@ -629,6 +631,7 @@ def test_an_override_acts_while_it_is_awaited_and_relabels_afterwards(plane: Pla
     assert worker.claim() is None
 
 
+@pytest.mark.long
 def test_weights_are_those_of_the_variant_that_passed_not_of_the_last_that_was_tried(
     plane: Plane, tmp_path: Path
 ) -> None:

@@ -495,7 +495,7 @@ ORDER = {"pass": 0, "inconclusive": 1, "error": 2, "fail": 3}
     low=st.floats(0, 10),
     above=st.booleans(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_losing_a_sample_of_complete_evidence_never_makes_a_criterion_pass(
     losses: dict[int, float], lost: int, aggregate: str, low: float, above: bool
 ) -> None:
