@@ -47,10 +47,16 @@ RESULTS = ROOT / ".mutants.jsonl"
 REASONS = ROOT / "bench" / "mutants.yaml"
 FOLDERS = ("gonogo/watch/detectors", "gonogo/timeline", "gonogo/judge/gate", "gonogo/judge/facts")
 RULES = (
-    "loss_kind", "loss_trend", "loss_unit", "pace", "processes", "series", "tokens", "trend",
-)  # fmt: skip
+    "checkpoints",
+    "culprit",
+    "deadlines",
+    "device_rows",
+    "mean",
+    "processes",
+    "progress",
+)
 """Modules of `gonogo/watch` in which parts of the detectors' rules stand."""
-WATCHED = ("brought", "line_record", "lines", "recorded", "ticks")
+WATCHED = ("recorded", "refold", "watch_record")
 """Those in which is measured whether the run was watched."""
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 

@@ -17,7 +17,7 @@ from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
 from gonogo.rundir import RunDir, save_json
 from gonogo.watch import fold, lines_seen, start, tick_digest
-from gonogo.watch.watch_state import WatchState
+from gonogo.watch.fold import WatchState
 
 BOOT_TS = 1_700_000_000.0
 BOOT_MONO = 100.0

@@ -231,6 +231,7 @@ def test_a_killed_worker_leaves_its_run_and_the_next_one_counts_its_device_as_ta
     assert starts(home, first) == 1
 
 
+@pytest.mark.long
 def test_a_killed_keeper_leaves_nothing_and_its_run_ends_as_lost(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:
@@ -316,6 +317,7 @@ sys.exit(worker.wait())
 """
 
 
+@pytest.mark.long
 def test_a_worker_whose_supervisor_was_killed_ends_no_run(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:

@@ -12,6 +12,7 @@ CAMPAIGNS = (Path(__file__).parents[3] / "docs" / "campaigns.md").read_text()
 PAGE = (Path(__file__).parents[3] / "docs" / "compare.md").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ratio", "noise", "repeats"), [(1.02, 0.01, 3), (1.05, 0.01, 4)])
 def test_a_row_of_the_page_is_made_by_the_command(ratio: float, noise: float, repeats: int) -> None:
     assert row_of(ratio, noise, repeats, COMPARISONS, 1) in PAGE

@@ -428,6 +428,7 @@ def test_preflight_keeps_what_a_validation_asks_for(
     assert head in told["code"][1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("environ", "host"),
     [
@@ -502,6 +503,7 @@ def test_a_gpu_that_is_but_the_place_of_a_run_is_not_measured_for_it(tmp_path: P
     assert told["environment"].outcome is FAIL, "another program may compute on its GPU"
 
 
+@pytest.mark.long
 def test_a_probe_is_kept_for_this_boot_and_commit_only(tmp_path: Path) -> None:
     probe = {"peak_flops": 7.0, "torch": "2", "collect_env": "x", "devices": []}
     kept = {"v": 1, "boot_id": boot_id(), "git_sha": None, "probe": probe}
@@ -515,6 +517,7 @@ def test_a_probe_is_kept_for_this_boot_and_commit_only(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "probe.json").read_text())["boot_id"] == "another"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("device", "cpus", "peak"),
     [
