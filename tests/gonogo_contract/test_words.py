@@ -77,11 +77,6 @@ def test_every_watch_value_says_where_it_came_from() -> None:
 CORE = Path(gonogo.__file__).parent
 
 
-def test_each_module_of_the_detectors_is_named_as_one() -> None:
-    modules = {path.stem for path in (CORE / "watch" / "detectors").glob("*.py")}
-    assert modules - {"__init__"} <= set(map(str, Detector))
-
-
 def test_no_two_classes_of_the_judge_have_one_name() -> None:
     told = Counter(
         node.name

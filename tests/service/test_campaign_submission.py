@@ -99,5 +99,5 @@ def test_a_dry_run_shows_every_order_and_stores_nothing(plane: Plane) -> None:
     toggles = {name: row["env"]["NSA_DDP_STATIC_GRAPH"] for name, row in found["orders"].items()}
     assert toggles == {"plain": "0", "static": "1"}
     gates = {row["id"] for order in found["orders"].values() for row in order["gate"]}
-    assert gates == {"compared"}
+    assert gates == {"compared", "steps"}
     assert plane.get("/campaigns")["items"] == []

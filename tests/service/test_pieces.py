@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -191,7 +192,8 @@ def test_piece_that_is_missing_is_named_and_never_passed_over(still: Plane, tmp_
 
 def test_order_that_is_not_the_one_given_out_is_no_evidence(still: Plane, tmp_path: Path) -> None:
     worker, order = started(still)
-    other = order.model_copy(update={"steps": 1, "gate": WHOLE_GATE}).model_dump_json().encode()
+    changed = {**order.model_dump(mode="json"), "steps": 1, "gate": WHOLE_GATE}
+    other = json.dumps(changed).encode()
     for content in (other, b"{"):
         body = {"token": order.token, "path": "order.json", "content_b64": coded(content)}
         assert worker.post(f"/runs/{order.run}/records", body).status_code == 200

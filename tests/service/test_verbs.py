@@ -632,7 +632,7 @@ def test_an_override_acts_while_it_is_awaited_and_relabels_afterwards(plane: Pla
 
 
 @pytest.mark.long
-def test_weights_are_those_of_the_variant_that_passed_not_of_the_last_that_was_tried(
+def test_weights_are_those_of_the_variant_that_passed_not_of_the_run_that_died(
     plane: Plane, tmp_path: Path
 ) -> None:
     """The phase after it began with what a run had saved that died."""
@@ -640,7 +640,7 @@ def test_weights_are_those_of_the_variant_that_passed_not_of_the_last_that_was_t
     sets = {**HANDS_ON, "confirm": {"on": ["process_death"], "variants": variants}}
     experiment, worker = plane.submit(set=sets), plane.worker(home=tmp_path)
     died = {"detector": "process_death", "severity": "halt", "at": 1.0, "key": "b", "text": "died"}
-    for passes in (False, False, True, False):
+    for passes in (False, False, True):
         order = plane.next_order(worker)
         save_checkpoint(tmp_path / order.run, step=30 if passes else 20)
         if passes:

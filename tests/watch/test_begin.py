@@ -11,14 +11,21 @@ from gonogo.watch.detector import Detector
 from gonogo.watch.registry import REGISTRY, Kind
 
 MODULES = [found.name for found in pkgutil.iter_modules(detectors.__path__)]
-NOT_NOTHING = {"frozen.EqualValues.longest": 1, "memory_leak.Host.reports": 1}
-"""No run of equal values is shorter than one, and a reading that was reported counts once."""
+NOT_NOTHING = {
+    "learning.EqualValues.longest": 1,
+    "memory.Host.reports": 1,
+    "slow.TokenGrowth.ratio": 1.0,
+    "slow.TokenGrowth.usual": 1.0,
+}
+"""A run of equal values has one value, a reading counts once, and unchanged tokens grow by 1."""
 
 
 def is_nothing(value: object) -> bool:
     """Whether a value claims no step, time, number or finding."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return value == type(value)()
+    if isinstance(value, tuple):
+        return all(map(is_nothing, value))
     return not value
 
 
