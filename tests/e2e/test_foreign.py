@@ -22,6 +22,7 @@ with gonogo.trainer.attach(identity={"params": 1000}) as beat:
         if beat.should_halt():
             break
 """
+GATE = {"id": "finite", "metric": "loss", "aggregate": "all_finite"}
 UNCHANGED = """
 import time
 
@@ -42,7 +43,7 @@ def plan(folder: Path, code: str, **changes: Any) -> dict[str, Any]:
         "profile": "cpu",
         "workload": {"command": command, "cwd": str(folder), "env": {"MY_STEPS": "20"}},
         "train": {"lr": 0.1},
-        "phases": [{"name": "try", "steps": 20}],
+        "phases": [{"name": "try", "steps": 20, "gate": [GATE]}],
         **changes,
     }
 

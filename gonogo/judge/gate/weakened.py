@@ -186,7 +186,7 @@ def _conditions(rules: Rules) -> Iterator[str]:
             yield f"the preflight does not check {', '.join(absent)}"
     for path, value in rules.disarmed.items():
         yield f"{path} is {value}, which no plan may have"
-    if rules.plan and not rules.gate:
+    if rules.plan and not rules.gate and rules.last_step > 1:  # one step shows that it starts
         yield "the gate is empty: nothing but a whole run is asked"
 
 

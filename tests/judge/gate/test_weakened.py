@@ -123,3 +123,8 @@ def test_an_explicit_limit_for_every_place_disarms_nothing() -> None:
     order = order_of()
     order = order.model_copy(update={"patience": bounded(order.limits_of_places(), 300.0)})
     assert judged(record_of(order)).verdict == "GO"
+
+
+def test_one_step_needs_no_gate() -> None:
+    rules = build_rules(order_of().model_copy(update={"gate": [], "steps": 1}))
+    assert evaluate_ceilings(rules) is None
