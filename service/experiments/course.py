@@ -57,12 +57,6 @@ def active_phase(deed: Deed, experiment: ExperimentRow) -> PhaseRow | None:
     return next((phase for phase in phases if phase.state == PhaseState.ACTIVE), None)
 
 
-def next_pending(deed: Deed, experiment: ExperimentRow) -> PhaseRow | None:
-    """Return the first phase that has not begun, if any."""
-    phases = phases_of(deed.session, experiment.id)
-    return next((phase for phase in phases if phase.state == PhaseState.PENDING), None)
-
-
 def current_run(deed: Deed, experiment: ExperimentRow) -> RunRow | None:
     """Return the run that has not ended, if any."""
     runs = runs_of(deed.session, experiment.id)

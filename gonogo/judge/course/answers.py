@@ -163,8 +163,10 @@ def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any
     found = dict(base)
     for name, value in over.items():
         before = found.get(name)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        found[name] = laid_over(before, value) if both else value  # type: ignore[arg-type]  # both
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            found[name] = laid_over(before, value)
+        else:
+            found[name] = value
     return found
 
 
