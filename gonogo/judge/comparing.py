@@ -1,11 +1,9 @@
-"""What does a run directory, or a recorded decision, bring to a comparison?
+"""What a run directory, or a recorded decision, contributes to a comparison.
 
-A directory is folded once, and measured by the judge's own measure of the metric that is asked for,
-whether or not its gate looks at it: nothing recorded changes by it. A decision brings what its
-facts hold; where they hold no such metric, and the run's directory is at hand as it was judged,
-that is measured.
-Either counts only where the criteria pass that no plan waives: what did not complete, or was not
-watched to its end, wins nothing.
+A directory is folded once and measured by the judge's own measure of the metric, whether or not its
+gate looks at it. A decision contributes what its facts hold. If they do not hold the metric after
+the warm-up that is asked for, the run's directory is measured, provided that it is unchanged.
+A run counts only if the criteria pass that no plan waives.
 """
 
 from pathlib import Path
@@ -34,13 +32,13 @@ from gonogo.rundir import RunDir
 def unit_of_directory(
     name: str, path: Path, question: Question, *, judged: Facts | None = None
 ) -> Unit | NoUnit:
-    """Return what a run directory brings.
+    """Return what a run directory contributes.
 
     Args:
-        name: as it was named by who asked.
+        name: as the user named it.
         path: the run directory.
         question: what is asked.
-        judged: the facts of the decision that it is measured for; None where it is for none.
+        judged: the facts of the decision that it is measured for, if it is for one.
 
     Raises:
         NotFound: no such directory, neither lines nor an order in it, or it was pruned.
@@ -77,15 +75,15 @@ def unit_of_decision(
     order: Order | None = None,
     doubt: str | None = None,
 ) -> Unit | NoUnit:
-    """Return what a recorded decision brings.
+    """Return what a recorded decision contributes.
 
     Args:
-        name: as it was named by who asked.
+        name: as the user named it.
         recorded: the decision.
-        run_dir: directory of its run, where it is at hand; None where it is not.
+        run_dir: directory of its run, if it is at hand.
         question: what is asked.
-        order: the run's order, where that is known without its directory.
-        doubt: why nobody vouches for it; None where it needs nobody, or somebody does.
+        order: the run's order, if it is known without its directory.
+        doubt: why its signature is not trusted; None if it is, or needs none.
     """
     why = _unreadable(recorded)
     if why is None and doubt is not None:
@@ -94,36 +92,33 @@ def unit_of_decision(
         return NoUnit(name=name, why=why)
     facts = Facts.model_validate(recorded.document["facts"])
     rules = Rules.model_validate(recorded.document["rules"])
-    found = measure_of(facts, rules, question.metric, question.warmup_steps)
-    here = run_dir is not None and _is_of(run_dir, rules)
-    if found is None and here and run_dir is not None:
-        return unit_of_directory(name, run_dir, question, judged=facts)
-    if order is None and here and run_dir is not None:
-        order = _judged_order(run_dir, facts)
     measures = {
-        metric: row[0]
+        metric: measure
         for metric in (question.metric, *question.told)
-        if (row := measure_of(facts, rules, metric, question.warmup_steps)) is not None
+        if (measure := measure_of(facts, rules, metric, question.warmup_steps)) is not None
     }
-    warmed = found[1] if found is not None else None
-    unit = build_unit(name, facts, rules, measures, question, order=order, warmed_steps=warmed)
+    if run_dir is not None and _is_of(run_dir, rules):
+        if question.metric not in measures:
+            return unit_of_directory(name, run_dir, question, judged=facts)
+        order = order or _judged_order(run_dir, facts)
+    unit = build_unit(name, facts, rules, measures, question, order=order)
     return _if_proved(unit, facts, rules)
 
 
 def _if_proved(unit: Unit | NoUnit, facts: Facts, rules: Rules) -> Unit | NoUnit:
-    """Return a unit, or why nothing proves what it tells."""
+    """Return a unit, or why nothing proves what the run reported."""
     if isinstance(unit, NoUnit):
         return unit
     for criterion in NEVER_WAIVED:
         row = evaluate_built_in(criterion, facts, rules)
         if row.outcome is not CriterionOutcome.PASS:
-            why = f"nothing proves what it tells: {row.evidence} ({criterion})"
+            why = f"nothing proves what it reported: {row.evidence} ({criterion})"
             return NoUnit(name=unit.name, why=why)
     return unit
 
 
 def _unreadable(recorded: RecordedDecision) -> str | None:
-    """Return why a decision brings nothing, or None when it can be read."""
+    """Return why a decision contributes nothing; None if it can be read."""
     broken = recorded.seals()
     if broken is not None:
         return f"{recorded.id} is not as it was recorded: {broken.path} does not fit"
@@ -138,35 +133,30 @@ def _unreadable(recorded: RecordedDecision) -> str | None:
 
 
 def _judged_order(run_dir: Path, facts: Facts) -> Order | None:
-    """Return a directory's order; None where it is not the one that was judged by.
-
-    Whoever edits it would have the decision's run be another one; its rules say what it ran, too.
-    """
+    """Return a directory's order; None if it was edited since the decision."""
     run = RunDir(run_dir)
     files, judged = SmallFiles(run), facts.files.get(run.order.name)
     return load_order(run, files) if judged in (None, files.seal(run.order, [])) else None
 
 
 def _changed_since(judged: Facts, found: Facts) -> str | None:
-    """Return which file of a run's directory is another than the one that was judged.
+    """Return which file of a run's directory differs from the one that was judged.
 
-    A decision that is signed vouches for nothing that was put there since. Of its facts only the
-    digests are compared: the rest may have been measured otherwise then. What devices say, the
-    ticks hold.
+    A signed decision does not vouch for what was put there later.
     """
-    lines = {rank: row.digest for rank, row in found.ranks.items()}
-    for rank, row in judged.ranks.items():
-        if lines.get(rank) != row.digest:
-            return f"heartbeat_rank{rank}.jsonl"
-    for name, seal in judged.files.items():
-        if found.files.get(name) != seal:
-            return name
-    watched = None if found.watch is None else found.watch.digest
-    return "watch.jsonl" if judged.watch and judged.watch.digest != watched else None
+    before, now = _digests(judged), _digests(found)
+    return next((name for name, digest in before.items() if now.get(name) != digest), None)
+
+
+def _digests(facts: Facts) -> dict[str, object]:
+    """Return file → digest: lines, small files, ticks."""
+    lines = {f"heartbeat_rank{rank}.jsonl": row.digest for rank, row in facts.ranks.items()}
+    ticks = {"watch.jsonl": facts.watch.digest} if facts.watch is not None else {}
+    return {**lines, **facts.files, **ticks}
 
 
 def _is_of(run_dir: Path, rules: Rules) -> bool:
-    """Say whether a directory is that of the run that was decided about."""
+    """Say whether a directory belongs to the run of a decision."""
     try:
         order = load_order(RunDir(run_dir))
     except Corrupt:

@@ -1,16 +1,14 @@
-"""What do the experiments of a campaign bring to its comparison?"""
+"""What the experiments of a campaign contribute to its comparison."""
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from threading import Lock
 
 from gonogo.contract.api import CampaignMember
 from gonogo.contract.decision import Verdict
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.order import Order, RunReason
-from gonogo.contract.outcome import OutcomeClass
+from gonogo.contract.order import Order
 from gonogo.judge.compare.campaign import Member
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit
@@ -20,7 +18,6 @@ from service.db.documents import Stop
 from service.db.schema import DecisionRow, ExperimentRow, RunRow
 from service.db.store import Session
 from service.queries.decisions import Outline, load_last_automatic
-from service.queries.experiments import load_seen_runs
 from service.told.hosts import ran_on
 
 COUNTED = (Verdict.GO, Verdict.CONDITIONAL_GO)
@@ -38,11 +35,7 @@ class Brought:
     decision: str | None = None
     verdict: Verdict | None = None
     unit: Unit | NoUnit | None = None
-    """None: it goes on, or a person stopped it and may let it go on."""
-    stopped: int = 0
-    """Runs of it that a person ended, or had made again, and that another came after."""
-    replaced: int = 0
-    """Runs that a person ended, or had made again, of those in whose place it was made."""
+    """None: it is active, or a person stopped it and may resume it."""
 
     def member(self) -> Member:
         """Return it as the campaign's next step wants it."""
@@ -51,13 +44,11 @@ class Brought:
             variant=row.variant or "",
             repeat=row.repeat or 0,
             brought=self.unit,
-            stopped=self.stopped,
-            replaced=self.replaced,
         )
 
     def view(self) -> CampaignMember:
         """Return how it is shown."""
-        row, unit = self.experiment, self.member().counted
+        row, unit = self.experiment, self.unit
         return CampaignMember(
             experiment=row.id,
             variant=row.variant or "",
@@ -83,44 +74,7 @@ def load_brought(
     """Return what each experiment brings, in the order in which they were begun."""
     done = [row.id for row in experiments if is_done(row.state, row.stop)]
     judged = load_last_automatic(session, done)
-    runs = load_seen_runs(session, done)
-    ended: Counter[tuple[str | None, int | None]] = Counter()
-    found: list[Brought] = []
-    for row in experiments:
-        made, slot = runs.get(row.id, []), (row.variant, row.repeat)
-        found.append(
-            replace(
-                _brought(session, row, judged.get(row.id), question),
-                stopped=_ended_by_person(made) - _ended_by_person(made[-1:]),
-                replaced=ended[slot],
-            )
-        )
-        ended[slot] += _ended_by_person(made)
-    return found
-
-
-def _ended_by_person(runs: Sequence[RunRow]) -> int:
-    """Return how many of these runs a person ended, or had made again.
-
-    However such a run came to its end: it may have failed, or its host have gone away, before the
-    word reached it.
-    """
-    after = [row.reason for row in runs[1:]]
-    return sum(_is_by_person(row, then) for row, then in zip_longest(runs, after))
-
-
-def _is_by_person(run: RunRow, then: RunReason | None) -> bool:
-    """Say whether a person ended a run, or had it made again; `then` is what the next is for.
-
-    Nobody else has a run made again that went to its end, or a rerun: the plan of a campaign
-    confirms and remedies nothing.
-    """
-    if run.outcome is None:
-        return False
-    if run.outcome.klass is OutcomeClass.OPERATOR or run.command is not None:
-        return True
-    again = run.outcome.klass is OutcomeClass.SUCCESS or then is RunReason.RERUN
-    return then is not None and again
+    return [_brought(session, row, judged.get(row.id), question) for row in experiments]
 
 
 def _brought(

@@ -65,11 +65,6 @@ def test_the_same_key_submits_once(plane: Plane) -> None:
             "campaign.warmup_steps",
             "fewer than the 30 steps",
         ),
-        (
-            {"campaign": {**campaign_plan()["campaign"], "shown_by": ["toks_per_s"]}},
-            None,
-            "cannot show a difference",
-        ),
     ],
 )
 def test_what_would_fail_later_is_refused_at_once(

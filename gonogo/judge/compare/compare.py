@@ -1,14 +1,18 @@
 """Which variant is better than the baseline? One interval, one answer and one sentence for each.
 
-The best of the better ones wins; a tie keeps the baseline. What cannot be shown (no run that
-counts, no interval, the same thing run twice) is inconclusive and never wins.
+The margin counts equally in both directions on the log scale (2 % faster, or 1/1.02 as fast), so
+swapping baseline and variant mirrors the answer. The best of the better variants wins; a tie keeps
+the baseline. Missing evidence is inconclusive and never wins.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from gonogo.contract.canonical import canonical_bytes, rounded
 from gonogo.contract.comparison import (
     Answer,
     Basis,
+    ComparedRun,
     ComparedVariant,
     Comparison,
     DifferingPath,
@@ -18,30 +22,28 @@ from gonogo.contract.comparison import (
 )
 from gonogo.contract.criterion import LEARNED
 from gonogo.contract.errors import Rejected
-from gonogo.judge.compare.answer import (
-    answer_variant,
-    better_words,
-    describe_baseline,
-    percent,
-)
-from gonogo.judge.compare.interval import no_spread, of_one_seed
+from gonogo.judge.compare.interval import Interval, interval_of, is_one_run, more_repeats
 from gonogo.judge.compare.paths import find_paths
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit
+
+SAME = "the variants ran the same thing"
+SHOWN_RATIO = 0.01
+"""By how much a metric of `shown_by` must differ at least."""
 
 Variants = Mapping[str, Sequence[Unit | NoUnit]]
 Counted = Mapping[str, Sequence[Unit]]
 
 
 def compare(variants: Variants, question: Question) -> Comparison:
-    """Return what comparing variants comes to.
+    """Return the comparison of variants.
 
     Args:
         variants: variant → its runs; the first is the baseline.
         question: what is asked of them.
 
     Raises:
-        Rejected: fewer than two variants, or one of which no run is named.
+        Rejected: fewer than two variants, or a variant without runs.
     """
     if len(variants) < 2:
         raise Rejected("nothing to compare: expected a baseline and at least one more variant")
@@ -52,10 +54,8 @@ def compare(variants: Variants, question: Question) -> Comparison:
     baseline, *others = variants
     # Bonferroni: all intervals together hold with the confidence that was asked for
     level = 1.0 - (1.0 - question.confidence) / len(others)
-    rows = [describe_baseline(baseline, units[baseline])]
-    for name in others:
-        mine = _paths({baseline: units[baseline], name: units[name]})
-        rows.append(answer_variant(name, units[baseline], units[name], mine, question, level))
+    rows = [_row(baseline, units[baseline]).model_copy(update={"text": "the baseline"})]
+    rows += [_answered(name, units[baseline], units[name], question, level) for name in others]
     result, winner = _result(rows, question)
     more = _more(rows) if result is Result.INCONCLUSIVE else None
     paths = _paths(units)
@@ -69,17 +69,17 @@ def compare(variants: Variants, question: Question) -> Comparison:
         variants=rows,
         paths=paths,
         left_out=left_out,
-        notes=_notes(units, rows, paths, question),
+        notes=list(_notes(units, rows, paths, question)),
         result=result,
         winner=winner,
         kept=winner or baseline,
         more_repeats=more,
-        text=_result_text(rows, result, winner, more, question),
+        text=_result_text(rows, winner, more, question),
     )
 
 
 def _sorted_out(variants: Variants) -> tuple[Counted, list[RunLeftOut]]:
-    """Return the runs that count, each once, and those that do not."""
+    """Return the runs that count, each once, and the others."""
     seen: dict[str, str] = {}
     units: dict[str, list[Unit]] = {name: [] for name in variants}
     left_out = []
@@ -97,8 +97,183 @@ def _sorted_out(variants: Variants) -> tuple[Counted, list[RunLeftOut]]:
 
 
 def _paths(units: Counted) -> list[DifferingPath]:
-    """Return in what the variants that have runs differ."""
     return find_paths({name: [row.ran for row in rows] for name, rows in units.items() if rows})
+
+
+def _row(name: str, units: Sequence[Unit]) -> ComparedVariant:
+    """Return a variant's runs and their geometric mean, without an answer."""
+    runs = [
+        ComparedRun(
+            name=unit.name,
+            run=unit.run.partition("/")[0],
+            repeat=unit.repeat,
+            value=unit.value,
+            window=unit.window,
+            samples=unit.samples,
+            blocks=len(unit.blocks),
+        )
+        for unit in units
+    ]
+    logs = sorted(math.log(unit.value) for unit in units)
+    return ComparedVariant(
+        name=name,
+        runs=sorted(runs, key=lambda row: (row.repeat or 0, row.run)),
+        value=rounded(math.exp(math.fsum(logs) / len(logs))) if logs else None,
+    )
+
+
+# ---- one variant beside the baseline -------------------------------------------------------------
+
+
+def _answered(
+    name: str, baseline: Sequence[Unit], units: Sequence[Unit], question: Question, level: float
+) -> ComparedVariant:
+    """Return a variant's row with its answer; `level` is the confidence of this one interval."""
+    row = _row(name, units).model_copy(update={"answer": Answer.INCONCLUSIVE})
+    found = interval_of(baseline, units, level, learned=question.metric in LEARNED)
+    if found is None:
+        missing = "the baseline" if not baseline else name
+        return row.model_copy(update={"text": f"{missing} has no run that counts"})
+    row = row.model_copy(update={"ratio": rounded(_exp(found.centre))})
+    unshown = (
+        _same(_paths({"baseline": baseline, "variant": units}), question)
+        or _elsewhere(baseline, units, question)
+        or _unshown(baseline, units, question)
+        or _unlike(baseline, units, question)
+    )
+    if unshown is not None:
+        return row.model_copy(update={"text": unshown})
+    if found.reach is None:
+        words = better_words(_exp(found.centre), question.higher_is_better)
+        text = f"{words}; nothing shows how sure that is: repeat both"
+        return row.model_copy(update={"text": text})
+    answer = _answer(found.centre, found.reach, question)
+    more = None
+    if answer is Answer.INCONCLUSIVE:
+        more = more_repeats(found, math.log1p(question.margin), level, question.most_repeats)
+    return row.model_copy(
+        update={
+            "low": rounded(_exp(found.centre - found.reach)),
+            "high": rounded(_exp(found.centre + found.reach)),
+            "basis": found.basis,
+            "answer": answer,
+            "more_repeats": more,
+            "text": _text(found, answer, more, question),
+        }
+    )
+
+
+def _answer(centre: float, reach: float, question: Question) -> Answer:
+    margin = math.log1p(question.margin)
+    good = centre if question.higher_is_better else -centre
+    if good - reach > margin:
+        return Answer.BETTER
+    if good + reach < -margin:
+        return Answer.WORSE
+    return Answer.TIE if abs(good) + reach <= margin else Answer.INCONCLUSIVE
+
+
+def _exp(value: float) -> float:
+    """Return e to a power; infinity beyond what a double holds."""
+    return math.exp(value) if value < 700.0 else math.inf
+
+
+def _same(paths: Sequence[DifferingPath], question: Question) -> str | None:
+    """Return why the variant is no other thing than the baseline; None if it is."""
+    if any(_counts(path, question) for path in paths):
+        return None
+    ordered = [row.path for row in paths if row.ordered]
+    if ordered:
+        return f"{SAME}: what was ordered to differ ({', '.join(ordered)}) did not"
+    return f"{SAME}: nothing that was ordered differs" if paths else SAME
+
+
+def _counts(path: DifferingPath, question: Question) -> bool:
+    """Say whether a difference makes the variant another thing than the baseline.
+
+    In a campaign only what was ordered counts, and only if it differs in every run.
+    """
+    if path.evidence is PathEvidence.DENIED or not question.in_campaign:
+        return path.evidence is not PathEvidence.DENIED
+    base, mine = ({canonical_bytes(value) for value in row} for row in path.values.values())
+    return path.ordered and not base & mine
+
+
+def _elsewhere(baseline: Sequence[Unit], units: Sequence[Unit], question: Question) -> str | None:
+    """Return which runs of one repeat used two hosts; None if none did."""
+    hosts = {unit.repeat: unit.host for unit in baseline} if question.in_campaign else {}
+    for unit in units:
+        there = hosts.get(unit.repeat)
+        if None not in (there, unit.host) and there != unit.host:
+            return (
+                f"its run of repeat {unit.repeat} was made on host {unit.host}, the baseline's on"
+                f" {there}: hosts are no variants"
+            )
+    return None
+
+
+def _unshown(baseline: Sequence[Unit], units: Sequence[Unit], question: Question) -> str | None:
+    """Return why nothing shows that the variant did something else; None if something does."""
+    for metric in question.shown_by:
+        base = [unit.shown.get(metric, math.nan) for unit in baseline]
+        mine = [unit.shown.get(metric, math.nan) for unit in units]
+        if any(map(math.isnan, (*base, *mine))):
+            return f"nothing shows that it did something else: not every run tells {metric}"
+        if any(_alike(a, b, SHOWN_RATIO) for a in base for b in mine):
+            return f"{SAME}: {metric} is {mine[0]:.4g} as in the baseline"
+    return None
+
+
+def _unlike(baseline: Sequence[Unit], units: Sequence[Unit], question: Question) -> str | None:
+    """Return why it may have computed something else; None if every metric is alike."""
+    for metric, share in question.alike_in.items():
+        told = {unit.repeat: unit.shown.get(metric) for unit in baseline}
+        for unit in units:
+            base, mine = told.get(unit.repeat), unit.shown.get(metric)
+            if base is None or mine is None:
+                return f"nothing shows that it computed the same: not every run tells {metric}"
+            if not _alike(base, mine, share):
+                return (
+                    f"it computed something else: {metric} is {mine:.6g} against {base:.6g} of"
+                    f" the baseline, and may differ by {percent(share)}"
+                )
+    return None
+
+
+def _alike(a: float, b: float, share: float) -> bool:
+    return abs(a - b) <= share * max(abs(a), abs(b))
+
+
+def _text(found: Interval, answer: Answer, more: int | None, question: Question) -> str:
+    words = better_words(_exp(found.centre), question.higher_is_better)
+    margin = percent(question.margin)
+    if answer is Answer.TIE:
+        return f"within {margin} of the baseline"
+    if answer is not Answer.INCONCLUSIVE:
+        return f"{words}, and beyond {margin} for sure"
+    if found.basis is Basis.BLOCKS:
+        return f"{words}, which a single run cannot show; repeat both"
+    if more is None:
+        return f"{words}; more than {question.most_repeats} repeats would be needed to be sure"
+    return f"{words}; {more} more repeat{'s' * (more != 1)} of each would likely decide"
+
+
+def percent(share: float) -> str:
+    """Return a share as people write it: `2 %`, `0.5 %`."""
+    return f"{100.0 * share:.3g} %"
+
+
+def better_words(ratio: float, higher_is_better: bool) -> str:
+    """Return a ratio in words: `4.2 % higher (better)`."""
+    off = abs(ratio - 1.0)
+    if off < 0.00005:
+        return "equal"
+    way = "higher" if ratio > 1.0 else "lower"
+    good = (ratio > 1.0) is higher_is_better
+    return f"{100.0 * off:.3g} % {way} ({'better' if good else 'worse'})"
+
+
+# ---- all of them ---------------------------------------------------------------------------------
 
 
 def _result(rows: Sequence[ComparedVariant], question: Question) -> tuple[Result, str | None]:
@@ -111,13 +286,11 @@ def _result(rows: Sequence[ComparedVariant], question: Question) -> tuple[Result
     answers = {row.answer for row in rows[1:]}
     if Answer.INCONCLUSIVE in answers:
         return Result.INCONCLUSIVE, None
-    if Answer.TIE in answers:
-        return Result.TIE, None
-    return Result.WINNER, rows[0].name
+    return (Result.TIE, None) if Answer.TIE in answers else (Result.WINNER, rows[0].name)
 
 
 def _more(rows: Sequence[ComparedVariant]) -> int | None:
-    """Return how many repeats would likely decide all that is open."""
+    """Return how many repeats would likely decide all open answers; None if one is unknown."""
     asked = [row.more_repeats for row in rows if row.answer is Answer.INCONCLUSIVE]
     known = [count for count in asked if count is not None]
     return max(known) if known and len(known) == len(asked) else None
@@ -128,107 +301,64 @@ def _notes(
     rows: Sequence[ComparedVariant],
     paths: Sequence[DifferingPath],
     question: Question,
-) -> list[str]:
-    """Return what weakens a comparison, or is easily overlooked in it.
-
-    Args:
-        units: variant → its runs that count, the baseline first.
-        rows: the baseline, then every other variant with its answer.
-        paths: in what they differ.
-        question: what is asked.
-    """
-    return [*_of_runs(units, rows, question), *_of_paths(units, paths)]
-
-
-def _of_runs(units: Counted, rows: Sequence[ComparedVariant], question: Question) -> Iterator[str]:
+) -> Iterator[str]:
+    """Yield what weakens a comparison, or is easily overlooked in it."""
     if any(row.basis is Basis.BLOCKS for row in rows):
         yield (
-            "a single run says nothing of the spread between runs: its interval is widened by"
+            "a single run says nothing about the spread between runs: its interval is widened by"
             " 10 % either way; repeat each variant for a narrower one"
         )
     for name, mine in units.items():
-        if no_spread(mine):
+        if len(mine) > 1 and is_one_run(mine, learned=question.metric in LEARNED):
             yield (
-                f"the runs of {name} are the same to the last digit, so they are no repeats of"
-                " each other; change the seed, or compare what varies"
-            )
-        elif question.metric in LEARNED and of_one_seed(mine):
-            yield (
-                f"nothing that was ordered tells the runs of {name} apart, no seed either, so as"
-                f" far as {question.metric} goes they are one run told again; order another seed"
-                " for each"
+                f"the runs of {name} count as one run: their values are equal, or nothing that was"
+                " ordered differs; order another seed for each"
             )
     windows = sorted({row.window for mine in units.values() for row in mine})
     if len(windows) > 1:
         yield f"the runs are not compared over the same steps: {', '.join(windows)}"
-
-
-def _of_paths(units: Counted, paths: Sequence[DifferingPath]) -> Iterator[str]:
     baseline, *others = units
-    for name in others if units[baseline] else ():
+    for name in others:
         real = [
-            row.path
+            row
             for row in paths
             if row.evidence is not PathEvidence.DENIED
             and row.values.get(name) != row.values.get(baseline)
         ]
-        if len(real) > 1:
+        if len(real) > 1 and units[baseline]:
             yield (
                 f"{len(real)} things differ between {baseline} and {name}, so no difference can be"
                 " put down to one of them"
             )
-    for row in paths:
-        if row.evidence is PathEvidence.DENIED:
-            yield f"{row.path} was ordered differently, and the runs told the same"
 
 
 def _result_text(
-    rows: Sequence[ComparedVariant],
-    result: Result,
-    winner: str | None,
-    more: int | None,
-    question: Question,
+    rows: Sequence[ComparedVariant], winner: str | None, more: int | None, question: Question
 ) -> str:
-    """Return the result of a comparison, and what to go on with.
-
-    Args:
-        rows: the baseline, then every other variant with its answer.
-        result: what they come to.
-        winner: who won, if anybody did.
-        more: how many more repeats would likely decide.
-        question: what was asked.
-    """
+    """Return the result in one sentence, and what to continue with."""
     baseline, *others = rows
-    if result is Result.WINNER and winner == baseline.name:
+    if winner == baseline.name:
         named = others[0].name if len(others) == 1 else "every other variant"
         return f"{baseline.name} wins: by {question.metric} {named} is worse than the baseline"
-    if result is Result.WINNER:
+    if winner is not None:
         (best,) = (row for row in others if row.name == winner)
-        text = f"{best.name} wins: {question.metric} is {_beside(best, question)} {baseline.name}"
+        text = f"{winner} wins: {question.metric} is {_beside(best, question)} {baseline.name}"
         also = [row.name for row in others if row.answer is Answer.BETTER and row is not best]
         if also:
             text += f"; {' and '.join(also)} beat the baseline too, and may be as good"
         return text
-    if result is Result.TIE:
+    still = [row for row in others if row.answer is Answer.INCONCLUSIVE]
+    if not still:
         return (
             f"a tie: no variant is better by more than {percent(question.margin)};"
             f" {baseline.name} stays"
         )
-    return f"inconclusive: {_open_text(others, more)}; {baseline.name} stays until more is known"
+    why = "; ".join(row.text if len(others) == 1 else f"{row.name}: {row.text}" for row in still)
+    if len(still) > 1 and more is not None:
+        why = f"{more} more repeats of each would likely decide"
+    return f"inconclusive: {why}; {baseline.name} stays until more is known"
 
 
 def _beside(row: ComparedVariant, question: Question) -> str:
     words = better_words(row.ratio or 1.0, question.higher_is_better).partition(" (")[0]
-    ends = (
-        "" if row.low is None or row.high is None else f" (ratio {row.low:.3f} to {row.high:.3f})"
-    )
-    return f"{words}{ends} than that of"
-
-
-def _open_text(others: Sequence[ComparedVariant], more: int | None) -> str:
-    rows = [row for row in others if row.answer is Answer.INCONCLUSIVE]
-    if len(rows) == 1:
-        return rows[0].text if len(others) == 1 else f"{rows[0].name}: {rows[0].text}"
-    if more is not None:
-        return f"{more} more repeats of each would likely decide"
-    return "; ".join(f"{row.name}: {row.text}" for row in rows)
+    return f"{words} (ratio {row.low:.3f} to {row.high:.3f}) than that of"

@@ -3,10 +3,9 @@
     {"train.batch.global_seqs": 4, "env.NSA_USE_FLASH": "1", "command.--lr": "3e-4"}
 
 Different orders prove nothing: a program may ignore a variable. The processes report what they are,
-and that decides: a path that they report alike is *denied*, and does not count as a difference.
-What they report differently without an order (commit, device) is listed too. Seeds belong to the
-repeat, not to the variant. If an order is missing, its rules and the digest of its configuration
-stand for it.
+and that decides. A path that they report alike is *denied* and does not count as a difference.
+A commit or a device that differs without an order is listed too. Seeds belong to the repeat, not
+to the variant. If an order is missing, its rules and the digest of its configuration replace it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,26 +25,24 @@ CONFIG = "config_digest"
 """The path that stands for a whole training configuration."""
 Paths = Mapping[str, JsonValue]
 _IDENTITY = frozenset(Identity.model_fields) - {CONFIG, "nsa_env"}
-RESUMED = "resume_step"
-"""The ordered path that says nothing of what a run is."""
-_FOLLOW_FROM_CONFIG = frozenset({CONFIG, "params", "tokens_per_step"})
-"""What the configuration makes different: the same thing told again."""
+_FOLLOW_FROM_CONFIG = frozenset({"params", "tokens_per_step"})
+"""What the processes report of a configuration under another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a run was told to run, and what it told that it is."""
+    """What was ordered of a run, and what its processes reported."""
 
     ordered: Paths | None = None
-    """Paths of the order; None where only its rules are at hand."""
+    """Paths of the order; None if only its rules are at hand."""
     by_rules: Paths = field(default_factory=dict)
-    """The same as far as rules and facts know it."""
+    """The same, as far as rules and facts hold it."""
     told: Paths = field(default_factory=dict)
-    """Identity as every rank told it: `git_sha`, `env.NSA_…`, …; unsaid fields are left out."""
+    """Identity as every rank reported it: `git_sha`, `env.NSA_…`, …"""
 
 
 def build_ran(facts: Facts, rules: Rules, order: Order | None) -> Ran:
-    """Return what a run ran, by its facts and rules and, where it is at hand, its order."""
+    """Return what a run ran, by its facts, its rules and its order."""
     digest = facts.config_digest or rules.identity.config_digest
     return Ran(
         ordered=None if order is None else dict(_order_paths(order)),
@@ -54,7 +51,6 @@ def build_ran(facts: Facts, rules: Rules, order: Order | None) -> Ran:
             "world_size": rules.world_size,
             "profile": rules.profile,
             "steps": rules.steps,
-            "resume_step": rules.first_step - 1,
             **{f"env.{key}": value for key, value in (rules.identity.nsa_env or {}).items()},
         },
         told=_told(facts),
@@ -70,7 +66,6 @@ def _order_paths(order: Order) -> Iterator[tuple[str, JsonValue]]:
     yield from _leaves("heartbeat", order.heartbeat.model_dump(mode="json"))
     for name in ("entry", "cwd", "init_from", "profile", "steps", "world_size", "fault"):
         yield name, getattr(order, name)
-    yield "resume_step", 0 if order.resume_from is None else order.resume_from.step
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, JsonValue]]:
@@ -83,7 +78,7 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, JsonValue]]:
 
 
 def _command(words: Sequence[str]) -> Iterator[tuple[str, JsonValue]]:
-    """Yield a command's options by their names, its other words by their place.
+    """Yield a command's options by name, its other words by position.
 
     `train.py --lr 3e-4 --fast` is `command.0: train.py`, `command.--lr: 3e-4`,
     `command.--fast: true`.
@@ -108,7 +103,7 @@ def _command(words: Sequence[str]) -> Iterator[tuple[str, JsonValue]]:
 
 
 def _told(facts: Facts) -> dict[str, JsonValue]:
-    """Return what every rank told alike; where ranks told different things, all of them."""
+    """Return what every rank reported; a list of values if ranks differ."""
     found: dict[str, list[JsonValue]] = {}
     for rank in sorted(facts.identity, key=int):
         for path, value in _said(facts.identity[rank].said()):
@@ -124,7 +119,7 @@ def _told(facts: Facts) -> dict[str, JsonValue]:
 def _said(identity: Mapping[str, Any]) -> Iterator[tuple[str, JsonValue]]:
     for name, value in identity.items():
         if name == "nsa_env":
-            yield "env", True  # says that the environment was told, whatever is in it
+            yield "env", True  # shows that the environment was reported, even if it is empty
             yield from ((f"env.{key}", text) for key, text in value.items())
         else:
             yield name, value
@@ -147,9 +142,8 @@ def find_paths(variants: Mapping[str, Sequence[Ran]]) -> list[DifferingPath]:
     if any(path in (CONFIG, "steps") or path.startswith("train.") for path in found):
         explained |= _FOLLOW_FROM_CONFIG
     for path, values in _differing(told):
-        if path in found or path in explained or not _everybody_told(path, told):
-            continue
-        if path == CONFIG and _seeds_differ(ordered):
+        # a digest of the configuration only confirms what was ordered: it differs by the seed, too
+        if path == CONFIG or path in found or path in explained or not _everybody_told(path, told):
             continue
         found[path] = DifferingPath(
             path=path, values=values, evidence=PathEvidence.TOLD, ordered=False
@@ -158,8 +152,8 @@ def find_paths(variants: Mapping[str, Sequence[Ran]]) -> list[DifferingPath]:
 
 
 def ordered_alike(rows: Sequence[Ran]) -> bool:
-    """Say whether the same was ordered of several runs, the seed included, as far as is known."""
-    known = [{**row, RESUMED: None} for row in _ordered_of(rows, whole=_all_known(rows))]
+    """Say whether several runs have the same order, the seed included."""
+    known = _ordered_of(rows, whole=_all_known(rows))
     return len(known) > 1 and all(row == known[0] for row in known)
 
 
@@ -168,7 +162,7 @@ def _all_known(rows: Iterable[Ran]) -> bool:
 
 
 def _ordered_of(rows: Sequence[Ran], *, whole: bool) -> list[Paths]:
-    """Return what was ordered: by the orders, or by the rules if some order is missing."""
+    """Return the paths of the orders, or of the rules if an order is missing."""
     return [row.ordered if whole and row.ordered is not None else row.by_rules for row in rows]
 
 
@@ -176,15 +170,8 @@ def _is_seed(path: str) -> bool:
     return path.rpartition(".")[2].lstrip("-") == "seed"
 
 
-def _seeds_differ(ordered: Mapping[str, Sequence[Paths]]) -> bool:
-    """Say whether a seed explains that configurations have different digests."""
-    rows = [row for others in ordered.values() for row in others]
-    seeds = {path for row in rows for path in row if _is_seed(path)}
-    return any(len(_values(rows, path)) > 1 for path in seeds)
-
-
 def _values(rows: Iterable[Paths], path: str) -> list[JsonValue]:
-    """Return the different values of a path, in a stable order; None where it is not set."""
+    """Return the different values of a path in a stable order; None: not set."""
     found = {canonical_bytes(row.get(path)): row.get(path) for row in rows}
     return [found[key] for key in sorted(found)]
 
@@ -203,7 +190,7 @@ def _differing(
 
 
 def _evidence(path: str, told: Mapping[str, Sequence[Paths]]) -> PathEvidence:
-    """Return who says that an ordered path differs."""
+    """Return what shows that an ordered path differs."""
     telling = _telling(path)
     if telling is None or not _everybody_told("env" if path.startswith("env.") else telling, told):
         return PathEvidence.ORDERED
@@ -212,10 +199,10 @@ def _evidence(path: str, told: Mapping[str, Sequence[Paths]]) -> PathEvidence:
 
 
 def _telling(path: str) -> str | None:
-    """Return what a process tells of an ordered path; None where it tells nothing.
+    """Return under which name processes report an ordered path; None if they do not.
 
-    A process tells the NSA_* variables that it was given, dimensions and sizes by their own names,
-    and the digest of the whole configuration.
+    A process reports its NSA_* variables, dimensions by their own names, and the digest of the
+    whole configuration.
     """
     last = path.rpartition(".")[2]
     if path.startswith("env."):

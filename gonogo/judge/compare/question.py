@@ -1,4 +1,4 @@
-"""What is asked of the variants? A metric, which way is better, and what difference matters."""
+"""The question of a comparison: a metric, which way is better, and what difference matters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from gonogo.judge.facts.metrics import metric_names, metric_row
 MARGIN = 0.02
 CONFIDENCE = 0.95
 WARMUP_STEPS = 5
-"""As the bundled plans have it: allocator, caches and clocks settle in the first steps."""
+"""Allocator, caches and clocks settle in the first steps; the bundled plans leave out as many."""
 MOST_REPEATS = 20
 """More runs of each variant are never advised."""
 MOST_CONFIDENCE = 0.9999
@@ -34,12 +34,12 @@ _HIGHER_IS_BETTER: Mapping[str, bool] = {
     Metric.COST: False,
     Metric.COMM_MB: False,
 }
-"""Metrics of which everybody wants the same; of any other the asker has to say."""
+"""Metrics whose better direction is known; for another one the user has to name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked; make it by `ask`."""
+    """A question; build it with `ask`."""
 
     metric: str
     higher_is_better: bool
@@ -48,7 +48,7 @@ class Question:
     confidence: float = CONFIDENCE
     """Of all intervals together, 0.5 to MOST_CONFIDENCE."""
     warmup_steps: int = WARMUP_STEPS
-    """First steps of each run that are not looked at."""
+    """First steps of each run that are left out."""
     most_repeats: int = MOST_REPEATS
     """Bound on the runs of each variant that are ever advised."""
     per_device: bool = False
@@ -56,14 +56,14 @@ class Question:
     shown_by: tuple[str, ...] = ()
     """Metrics that show that a variant did something else than the baseline."""
     in_campaign: bool = False
-    """Whether the runs are those of a campaign: a variant must differ in what was ordered, in
-    every run, and what is paired must have run on one host."""
+    """Whether the runs belong to a campaign. Then every run of a variant must differ in what was
+    ordered, and the runs of one repeat must have used one host."""
     alike_in: Mapping[str, float] = field(default_factory=dict)
-    """Metrics that show that it computed the same all the same → share by which two runs of one
-    repeat may differ."""
+    """Metrics that show that a variant computed the same → share by which two runs of one repeat
+    may differ."""
 
     def criteria(self) -> list[Criterion]:
-        """Return the criteria by which the judge measures the metrics; they have no threshold."""
+        """Return criteria without thresholds, by which the judge measures the metrics."""
         rows = {"compared": self.metric} | {f"shown-{row}": row for row in self.told}
         return [
             Criterion(
@@ -99,7 +99,7 @@ def ask(
         options: other fields of a question.
 
     Raises:
-        Rejected: no such metric; nobody knows which way is better; a number out of its range.
+        Rejected: no such metric; the better direction is unknown; a number out of its range.
     """
     for name in (metric, *shown_by, *(alike_in or {})):
         if metric_row(name) is None:
@@ -108,7 +108,6 @@ def ask(
         higher_is_better = _HIGHER_IS_BETTER.get(metric)
     if higher_is_better is None:
         raise Rejected(f"which is better of {metric}? Say lower or higher (--lower, --higher)")
-    _check_told(metric, shown_by, alike_in or {})
     asked = Question(
         metric=str(metric),
         higher_is_better=higher_is_better,
@@ -126,12 +125,3 @@ def ask(
     if asked.warmup_steps < 0:
         raise Rejected(f"warmup: found {asked.warmup_steps}; expected a number of steps")
     return asked
-
-
-def _check_told(metric: str, shown_by: Sequence[str], alike_in: Mapping[str, float]) -> None:
-    """Raise Rejected for proofs that contradict each other, or what is compared."""
-    for name in shown_by:
-        if name == metric or name in alike_in:
-            raise Rejected(f"{name} cannot show a difference: it is compared, or must be alike")
-    if metric in alike_in:
-        raise Rejected(f"{metric} is compared, so it need not be alike")
