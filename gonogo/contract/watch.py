@@ -180,7 +180,7 @@ class NonFinite(CanHalt):
     """D10: a loss or gradient norm of an applied step is not finite."""
 
     fp16_running: Annotated[int, Field(ge=1)] = 3
-    """In fp16 so many skipped steps running halt (16 while each lowers the loss scale)."""
+    """In fp16 so many skipped steps running halt (40 while they lower the loss scale)."""
     fp16_window_steps: Annotated[int, Field(ge=1)] = 100
     """In fp16 the last steps in which `fp16_skipped` counts; in bf16 so many skipped ones running
     halt."""
@@ -240,10 +240,8 @@ class Divergence(HaltsOnRequest):
     """Halts when the smoothed loss lies this far above its best, if this is the largest limit."""
     above_ratio: Ratio = 0.10
     """The same as a share of its best."""
-    noise_x: Ratio = 3.0
-    """The same in sigma of the loss: a noisy loss has a wider limit."""
     over_steps: Annotated[int, Field(ge=1)] = 50
-    """Steps running on which it must stay there."""
+    """Losses running that must be there, too."""
     after_step: Steps = 200
     """Losses seen before it is armed; after a resume they are counted anew."""
     spike_mad_x: Ratio = 8.0
@@ -288,8 +286,7 @@ class GateCollapse(HaltsOnRequest):
     layer_share: Ratio = 0.5
     """More than this share of the layers must have collapsed for a halt."""
     distinct: Annotated[int, Field(ge=1)] = 3
-    """On so many steps it must have been seen, with no sound look in between but one that follows
-    fifteen collapsed ones running."""
+    """On so many steps it must have been seen, with no sound look in between."""
     apart_steps: Steps = 50
     """Those steps are at least so far apart."""
     after_step: Steps = 500

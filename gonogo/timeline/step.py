@@ -7,7 +7,7 @@ are differences of the rank's own monotonic clock, without checkpoint and eval.
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gonogo.contract.heartbeat import Heartbeat, StepSections
 from gonogo.contract.tick import Tick
@@ -49,14 +49,22 @@ class Step:
     """The tick that completed it."""
     whole: bool
     """Whether every ordered rank is in it; False if one is so far behind that nobody waits."""
+    again: bool = False
+    """Whether a restart in place went back to it or to a step before it."""
+    applied: bool = field(init=False)
+    """Whether every rank's optimizer took the step (fp16 skips some)."""
+    loss: float | None = field(init=False)
+    """The loss; ranks report the mean over ranks, so any of them will do."""
+    grad_norm: float | None = field(init=False)
+    """The gradient norm of an applied step; the same on every rank."""
 
     def __post_init__(self) -> None:
         """Work out once what several detectors ask."""
         told = [row.progress for row in self.ranks.values() if row.progress is not None]
         times = [row.dt_s for row in self.ranks.values() if row.dt_s is not None]
-        self._applied = all(beat.skipped is not True for beat in told)
-        self._loss = _any([beat.loss for beat in told])
-        self._grad_norm = _any([beat.grad_norm for beat in told]) if self._applied else None
+        self.applied = all(beat.skipped is not True for beat in told)
+        self.loss = _any([beat.loss for beat in told])
+        self.grad_norm = _any([beat.grad_norm for beat in told]) if self.applied else None
         self._slowest_s = max(times, default=None)
         self._median_s = statistics.median(times) if times else None
 
@@ -73,18 +81,6 @@ class Step:
             if value is not None:
                 found[rank] = value
         return found
-
-    def loss(self) -> float | None:
-        """Return the loss; ranks report the mean over ranks, so any of them will do."""
-        return self._loss
-
-    def grad_norm(self) -> float | None:
-        """Return the gradient norm of an applied step; the same on every rank."""
-        return self._grad_norm
-
-    def applied(self) -> bool:
-        """Whether every rank's optimizer took the step (fp16 skips some)."""
-        return self._applied
 
     def slowest_s(self) -> float | None:
         """Return the longest step time of any rank, in seconds."""

@@ -45,6 +45,8 @@ class Steps:
     """Rank → the steps that it has ended, but whose numbers or time may still come."""
     last: int = 0
     """Highest step that was whole, or that the first rank ended alone."""
+    made: int = 0
+    """The last step that was made whole, whatever restarted since."""
     late: set[int] = field(default_factory=set)
     """Ranks that have written numbers of a step after they had begun the next one."""
 
@@ -121,9 +123,11 @@ class Steps:
                 return []
         for step in [step for step in self.waiting if step <= number]:
             del self.waiting[step]
-        self.last = number
+        self.last, again, self.made = number, number <= self.made, number
         whole = len(rows) >= ranks.ordered
-        return [Step(step=number, ranks=dict(sorted(rows.items())), tick=tick, whole=whole)]
+        return [
+            Step(step=number, ranks=dict(sorted(rows.items())), tick=tick, whole=whole, again=again)
+        ]
 
     def _forget(self, boot: Heartbeat) -> None:
         """Forget what a rank had ended before it restarted, and go back to its step."""

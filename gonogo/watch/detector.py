@@ -84,6 +84,8 @@ class Detector(Generic[S]):
     """Whether it sees nothing without a watcher's probes and clock."""
     blind: ClassVar[str] = NOTHING_YET
     """Why it finds nothing while it is not armed."""
+    unobserved: ClassVar[str] = ""
+    """What the decision says if steps ended and it was never armed."""
     code: ClassVar[OutcomeCode | None] = None
     """Cause of a failure that a plug-in's halt names, else `diverged`; those of D1 to D26 are in
     `gonogo.contract.outcome`."""
@@ -126,7 +128,8 @@ class Detector(Generic[S]):
 
     def missing(self, own: S, view: View) -> str | None:
         """Return what it could not observe, as a sentence for the decision, or None."""
-        return None
+        unseen = bool(self.unobserved and view.steps.made) and not self.armed(own, view)
+        return self.unobserved if unseen else None
 
     def finding(
         self,
@@ -147,7 +150,7 @@ class Detector(Generic[S]):
             severity: of the finding.
             episode: one finding is made of each episode.
             text: one sentence for people.
-            setting: name of the setting that is the threshold, of this detector.
+            setting: name of the setting, of this detector, that is or gives the threshold.
             **fields: further arguments of `found`; the step among them replaces the event's.
         """
         if isinstance(event, Tick):
@@ -157,5 +160,6 @@ class Detector(Generic[S]):
             step = event.step if isinstance(event, Step) else event.line.step
         fields = {"step": step, **fields}
         if setting:
-            fields = {"source": self.run.source(f"{self.name}.{setting}"), **fields}
+            limit, source = getattr(self.settings, setting), f"{self.name}.{setting}"
+            fields = {"threshold": limit, "source": self.run.source(source), **fields}
         return found(view, self.name, severity, episode=episode, at=at, text=text, **fields)

@@ -26,8 +26,14 @@ from gonogo.watch.detectors.disk import Disk
 from gonogo.watch.detectors.hardware import Hardware
 from gonogo.watch.detectors.hygiene import Hygiene
 from gonogo.watch.detectors.identity import IdentityEqual
-from gonogo.watch.detectors.learning import Frozen, GateCollapse, Gradients
-from gonogo.watch.detectors.loss import Divergence, FirstLoss, NonFinite
+from gonogo.watch.detectors.loss import (
+    Divergence,
+    FirstLoss,
+    Frozen,
+    GateCollapse,
+    Gradients,
+    NonFinite,
+)
 from gonogo.watch.detectors.memory import MemoryLeak, MemoryLimit
 from gonogo.watch.detectors.slow import Slow
 from gonogo.watch.detectors.speed import ImplausibleSpeed, Loader

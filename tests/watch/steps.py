@@ -122,7 +122,8 @@ class Ran:
                 end=end,
                 between_s=between_s,
             )
-        self.steps.append(Step(step=self.number, ranks=rows, tick=tick, whole=True))
+        again = bool(self.steps) and self.number <= self.steps[-1].step
+        self.steps.append(Step(step=self.number, ranks=rows, tick=tick, whole=True, again=again))
         return self
 
     def many(self, count: int, **told: Any) -> Ran:
@@ -220,8 +221,9 @@ def feed(
     detector = kind(view.run)
     own, said, findings = detector.begin(), set(), []
     for place, step in enumerate(ran.steps, start=1):
-        if another and place > 1 and step.step <= ran.steps[place - 2].step:
+        if another and step.again:
             view.streams[0].another = True
+        view.steps.made = step.step
         view.note(step.tick)
         own, found = detector.observe_step(own, step, view)
         for finding in found:

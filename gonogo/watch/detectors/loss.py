@@ -1,26 +1,27 @@
-"""What the loss says: D10 non_finite, D11 divergence, D26 first_loss.
+"""Losses, gradients and gates: D9 frozen, D10 non_finite, D11 divergence, D12 gradients, D13
+gate_collapse, D26 first_loss.
 
-A step that is not newer than the last one begins a restart in place: values are counted anew.
+A restart in place (`Step.again`) counts values anew.
 
-Not covered: a loss that rises while all is well (of a policy, of two networks that play against
-each other, or after a warm restart of the learning rate) is warned of.
+Not covered: losses that rise while all is well (of a policy, of two networks that play against each
+other, or after a warm restart of the learning rate) are warned of. A program that repeats its last
+loss or its clipped gradient norm for longer than the limit of `frozen` is warned of. A loss of
+exactly zero and a gradient norm that has never moved are no evidence of frozen values.
 """
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass
 
-from gonogo.contract.finding import Severity, Source
+from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.near import Near
+from gonogo.contract.order import MOST_STEPS
 from gonogo.contract.outcome import Detector as Name
 from gonogo.timeline.step import Step
 from gonogo.watch.detector import Detector, Seen
 from gonogo.watch.state import replace
-from gonogo.watch.view import Beat, View
+from gonogo.watch.view import Beat, Run, View
 
 SIGMA_OF_MAD = 1.4826
 """Standard deviation of a normal distribution per median absolute deviation."""
@@ -28,71 +29,24 @@ _FP16, _BF16 = ("fp16", "float16"), ("bf16", "bfloat16")
 SEARCH_STEPS = 40
 """So many steps may be skipped in a row while a loss scale is searched: from 2**32 to 1 and some
 repeats."""
-RECENT_STEPS = 25
-"""Losses whose median is compared with that of as many before: does the loss come down?"""
 HOLDS_SHARE = 0.95
-"""A rise holds while its height keeps this share of the height before."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Window:
-    """The last values of one number, and which of the very last were spikes."""
-
-    values: tuple[float, ...] = ()
-    """Oldest first."""
-    spikes: tuple[bool, ...] = ()
-    spiking: bool = False
-    """Whether enough of them were spikes."""
-
-    def after(self, value: float, limit: float, settings: Any) -> "Window":
-        """Return the window with one more value, a spike if it is above the limit.
-
-        Args:
-            value: the newest value.
-            limit: of a spike.
-            settings: have `window_steps`, `spike_of` and `spike_count`.
-        """
-        spikes = (*self.spikes, value > limit)[-settings.spike_of :]
-        values = (*self.values, value)[-settings.window_steps :]
-        return Window(values=values, spikes=spikes, spiking=sum(spikes) >= settings.spike_count)
-
-
-def sigma_of(values: Sequence[float]) -> float:
-    """Return the standard deviation, estimated by the median absolute deviation."""
-    if not values:
-        return 0.0
-    middle = statistics.median(values)
-    return SIGMA_OF_MAD * statistics.median(abs(value - middle) for value in values)
-
-
-def jitter_of(values: Sequence[float]) -> float:
-    """Return the standard deviation of values around their trend.
-
-    Differences of neighbours contain no trend, and twice the variance.
-    """
-    return sigma_of([after - before for before, after in pairwise(values)]) / math.sqrt(2.0)
+"""A rise holds if the later half of its losses keeps this share of the height of the first half."""
+ALL_LAYERS, MANY_LAYERS = 1.0, 100
+"""Without a number of layers in the order, one layer is a small share."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overflows:
     """The last steps under a loss scaler."""
 
-    last_step: int = 0
-    recent: tuple[bool, ...] = ()
-    """Whether each of the last steps was skipped, and was no search for a scale."""
-    applied: bool = False
-    """Whether a step was applied."""
     running: int = 0
     """Steps in a row that were skipped."""
+    searching: bool = True
+    """Whether no step was applied yet, or the scale has fallen since the first of these."""
     scale: float | None = None
     """Loss scale of the first of them."""
-    falling: bool = False
-    """Whether the scale has fallen since."""
-
-    @property
-    def searching(self) -> bool:
-        """Whether the loss scale is searched."""
-        return self.falling or not self.applied
+    recent: tuple[int, ...] = ()
+    """The skipped steps within the window that were no search for a scale."""
 
 
 class NonFinite(Detector[Overflows]):
@@ -112,81 +66,80 @@ class NonFinite(Detector[Overflows]):
         " steps in a row. Warns of a validation loss that is not finite."
     )
     State = Overflows
-    lines = frozenset({Msg.PROGRESS, Msg.STEP_END, Msg.EVAL})
+    lines = frozenset({Msg.PROGRESS, Msg.EVAL})
     steps = True
     blind = "no loss was reported"
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._dtype = run.order.identity.dtype or run.order.train.get("dtype")
 
     def observe_line(self, own: Overflows, event: Beat, view: View) -> Seen[Overflows]:
         """Observe a line that carries a loss or a gradient norm."""
         line, severity = event.line, Severity.HALT
-        name, value = _bad_number(line)
+        name, value = "loss", line.loss
         if line.msg == Msg.EVAL:
             name, value, severity = "validation loss", line.val_loss, Severity.WARN
+        elif value is None or math.isfinite(value):
+            name, value = "gradient norm", line.grad_norm
         if value is None or math.isfinite(value):
             return own, []
-        if severity is Severity.HALT and self._may_be_overflow(line):
+        if severity is Severity.HALT and self._may_be_overflow(line, name):
             return own, []
-        text, episode = f"the {name} is {value} at step {line.step}", name.replace(" ", "_")
-        return own, [self.finding(event, view, severity, episode, text, value=value)]
+        text = f"the {name} is {value} at step {line.step}"
+        return own, [self.finding(event, view, severity, name.replace(" ", "_"), text, value=value)]
+
+    def _may_be_overflow(self, line: Heartbeat, name: str) -> bool:
+        """Return whether a loss scaler may have skipped the step of a number that is not finite."""
+        if self._dtype in _FP16 or self._dtype in _BF16:
+            return self._dtype in _FP16
+        if line.skipped is not None or name == "loss":
+            return line.skipped is True
+        return self._dtype is None or line.loss_scale is not None
 
     def observe_step(self, own: Overflows, step: Step, view: View) -> Seen[Overflows]:
-        """Count steps that a loss scaler skipped."""
-        if step.step <= own.last_step:
+        """Count skipped steps; a number that is not finite and no overflow has halted before."""
+        if step.again:
             own = Overflows()
-        lines = [row.progress for row in step.ranks.values() if row.progress is not None]
-        if not lines:
+        numbers = [number for number in (step.loss, step.grad_norm) if number is not None]
+        if step.applied and not numbers:
             return own, []
-        skipped = any(map(self._is_skipped, lines))
-        if not skipped and own.applied and not any(own.recent):
-            return replace(own, last_step=step.step, running=0, falling=False), []
-        scales = [line.loss_scale for line in lines if line.loss_scale is not None]
-        own = self._after(own, step.step, skipped=skipped, scale=min(scales, default=None))
-        many, text = sum(own.recent), ""
+        if step.applied and all(map(math.isfinite, numbers)):
+            waits = own.searching or own.running
+            return (replace(own, running=0, searching=False) if waits else own), []
+        own = self._after_skip(own, step)
+        text = ""
         if own.running >= self._limit(own):
             text = f"{own.running} steps in a row were skipped or not finite"
-        elif self._dtype() not in _BF16 and many >= self.settings.fp16_skipped:
-            text = f"{many} of the last {len(own.recent)} steps were skipped or not finite"
-        if not text or not skipped:
+        elif self._dtype not in _BF16 and len(own.recent) >= self.settings.fp16_skipped:
+            most = self.settings.fp16_window_steps
+            text = f"{len(own.recent)} of the last {most} steps were skipped or not finite"
+        if not text:
             return own, []
-        value = float(max(own.running, many))
+        value = float(max(own.running, len(own.recent)))
         return own, [self.finding(step, view, Severity.HALT, "skipped", text, value=value)]
 
-    def _after(self, own: Overflows, step: int, *, skipped: bool, scale: float | None) -> Overflows:
-        """Return the state after one more step."""
-        running, first = own.running + 1 if skipped else 0, own.scale if own.running else scale
-        falling = running > 1 and scale is not None and first is not None and scale < first
-        after = replace(
-            own,
-            last_step=step,
-            running=running,
+    def _after_skip(self, own: Overflows, step: Step) -> Overflows:
+        """Return the state after one more skipped step."""
+        lines = (row.progress for row in step.ranks.values())
+        scales = [line.loss_scale for line in lines if line and line.loss_scale is not None]
+        scale = min(scales, default=None)
+        first = own.scale if own.running else scale
+        searching = own.searching or (scale is not None and first is not None and scale < first)
+        oldest = step.step - self.settings.fp16_window_steps
+        recent = tuple(number for number in own.recent if number > oldest)
+        return Overflows(
+            running=own.running + 1,
+            searching=searching,
             scale=first,
-            falling=falling,
-            applied=own.applied or not skipped,
+            recent=recent if searching else (*recent, step.step),
         )
-        counts = skipped and not after.searching
-        return replace(after, recent=(*own.recent, counts)[-self.settings.fp16_window_steps :])
 
     def _limit(self, own: Overflows) -> int:
         """Return how many steps in a row may be skipped."""
-        if self._dtype() in _BF16:
+        if self._dtype in _BF16:
             return int(self.settings.fp16_window_steps)
         return SEARCH_STEPS if own.searching else int(self.settings.fp16_running)
-
-    def _dtype(self) -> object:
-        return self.run.order.identity.dtype or self.run.order.train.get("dtype")
-
-    def _may_be_overflow(self, line: Heartbeat) -> bool:
-        """Return whether a loss scaler may have skipped the step of a number that is not finite."""
-        dtype = self._dtype()
-        if dtype in _FP16 or dtype in _BF16:
-            return dtype in _FP16
-        if line.skipped is not None or _bad_number(line)[0] == "loss":
-            return line.skipped is True
-        return line.loss_scale is not None or dtype is None
-
-    def _is_skipped(self, line: Heartbeat) -> bool:
-        """Return whether a step was skipped; another number that is not finite has halted."""
-        return line.skipped is True or bool(_bad_number(line)[0] and self._may_be_overflow(line))
 
     def armed(self, own: Overflows, view: View) -> bool:
         """Return whether a loss was reported."""
@@ -197,146 +150,88 @@ class NonFinite(Detector[Overflows]):
         return Near(value=float(own.running), limit=float(self._limit(own)), unit="steps")
 
 
-def _bad_number(line: Heartbeat) -> tuple[str, float | None]:
-    """Return the name and value of a number that is not finite, or an empty name."""
-    for name, value in (("loss", line.loss), ("gradient norm", line.grad_norm)):
-        if value is not None and not math.isfinite(value):
-            return name, value
-    return "", None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Trend:
     """The loss so far."""
 
-    last_step: int = 0
     losses: int = 0
     """Losses since the start of the run, or since it went back to an earlier step."""
     smooth: float = 0.0
+    """A plain mean at first, then an exponential one."""
     best: float | None = None
     """Lowest smoothed loss; None before the mean is smooth."""
-    over: int = 0
-    """Steps on which the present rise held."""
-    since_step: int = 0
-    since_ts: float = 0.0
-    window: Window = field(default_factory=Window)
+    window: tuple[float, ...] = ()
+    """The last losses, oldest first."""
 
 
 class Divergence(Detector[Trend]):
     """D11: the loss rises and stays up.
 
-    The smoothed loss is compared with its best. A noisy loss has a wider limit. A step counts only
-    while the last losses do not come down, so a spike that decays is no divergence.
+    The smoothed loss and each of the last losses have to be above the best smoothed loss, so a
+    noisy loss is none. The last losses must not come down, so a spike that decays is none.
     """
 
     name = Name.DIVERGENCE
     sentence = (
-        "The smoothed loss stays above its best. The limit is the largest of `above`,"
-        " `above_ratio` of the best and `noise_x` sigma of the loss, for `over_steps` steps, after"
-        " the first `after_step` losses. Separately warns when `spike_count` of `spike_of` losses"
-        " are spikes: above the median of `window_steps` by `spike_mad_x` sigma and `spike_least`."
+        "The smoothed loss and each of the last `over_steps` losses are above the best smoothed"
+        " loss by more than `above` and `above_ratio`, and do not come down, after the first"
+        " `after_step` losses. Separately warns when `spike_count` of `spike_of` losses are spikes:"
+        " above the median of `window_steps` by `spike_mad_x` sigma and `spike_least`."
     )
     State = Trend
     steps = True
+    unobserved = "Too few losses were reported: divergence was not observed."
 
     def observe_step(self, own: Trend, step: Step, view: View) -> Seen[Trend]:
         """Observe the loss of a step."""
-        if step.step <= own.last_step:
+        if step.again:
             own = Trend(best=None if view.is_another(step.ranks) else own.best)
-        own = replace(own, last_step=step.step)
-        loss = step.loss()
+        loss, settings = step.loss, self.settings
         if loss is None or not math.isfinite(loss):
             return own, []
-        own, spikes = self._spiked(own, loss, step, view)
-        own, rises = self._risen(self._smoothed(own, loss), step, view)
-        return own, spikes + rises
-
-    def _smoothed(self, own: Trend, loss: float) -> Trend:
-        """Return the trend with one more loss: a plain mean at first, then an exponential one."""
-        losses = own.losses + 1
-        smooth = own.smooth + max(self.settings.alpha, 1.0 / losses) * (loss - own.smooth)
-        best = own.best
-        if losses * self.settings.alpha >= 1.0 or losses >= self.settings.after_step:
+        losses, best = own.losses + 1, own.best
+        smooth = own.smooth + max(settings.alpha, 1.0 / losses) * (loss - own.smooth)
+        if losses * settings.alpha >= 1.0 or losses >= settings.after_step:
             best = smooth if best is None else min(best, smooth)
-        return replace(own, losses=losses, smooth=smooth, best=best)
+        window = (*own.window, loss)[-max(settings.window_steps, settings.over_steps) :]
+        own = replace(own, losses=losses, smooth=smooth, best=best, window=window)
+        return own, self._judged(own, step, view)
 
-    def _limit(self, best: float) -> float:
-        """Return how far above its best the loss may be, its noise aside."""
-        return max(float(self.settings.above), float(self.settings.above_ratio) * abs(best))
-
-    def _risen(self, own: Trend, step: Step, view: View) -> Seen[Trend]:
-        """Count the steps on which the loss stays up."""
-        best = own.best
-        if best is None or not self.armed(own, view):
-            return own, []
-        limit = self._limit(best)
-        if own.smooth <= best + limit:
-            return (replace(own, over=0) if own.over else own), []
-        noise = float(self.settings.noise_x) * jitter_of(own.window.values)
-        source = Source.ADAPTIVE if noise > limit else self.run.source("divergence.above")
-        limit = max(limit, noise)
-        if own.smooth <= best + limit or not self._holds(own, best, limit):
-            return own, []
-        if not own.over:
-            own = replace(own, since_step=step.step, since_ts=step.tick.ts)
-        own = replace(own, over=own.over + 1)
-        if own.over != self.settings.over_steps:
-            return own, []
+    def _judged(self, own: Trend, step: Step, view: View) -> list[Finding]:
+        """Return what the last losses show."""
+        settings, values, loss, findings = self.settings, own.window, own.window[-1], []
+        if len(values) > settings.window_steps // 2 and loss > min(values) + settings.spike_least:
+            middle = statistics.median(values)
+            sigma = SIGMA_OF_MAD * statistics.median(abs(value - middle) for value in values)
+            limit = middle + max(settings.spike_least, settings.spike_mad_x * sigma)
+            spikes = sum(value > limit for value in values[-settings.spike_of :])
+            if spikes >= settings.spike_count:
+                text = f"{spikes} of the last {settings.spike_of} losses are far above their median"
+                findings.append(
+                    self.finding(
+                        step, view, Severity.WARN, "spikes", f"{text}; the last loss is {loss:.4g}",
+                        setting="spike_least", value=loss, threshold=limit,
+                    )
+                )  # fmt: skip
+        best, last = own.best, values[-settings.over_steps :]
+        if own.losses <= settings.after_step or best is None or len(last) < settings.over_steps:
+            return findings
+        limit = max(settings.above, settings.above_ratio * abs(best))
+        if min(own.smooth, *last) - best <= limit:
+            return findings
+        half = len(last) // 2
+        earlier, later = statistics.median(last[: half + 1]), statistics.median(last[half:])
+        if later - best < HOLDS_SHARE * (earlier - best):
+            return findings
         text = (
-            f"the smoothed loss is {own.smooth:.4g}; its best was {best:.4g}. It has stayed"
-            f" more than {limit:.3g} above its best for {own.over} steps"
+            f"the smoothed loss is {own.smooth:.4g}; its best was {best:.4g}. Each of the last"
+            f" {len(last)} losses is more than {limit:.3g} above its best"
         )
-        episode, value = f"rise/step{own.since_step}", own.smooth - best
-        return own, [
-            self.finding(
-                step,
-                view,
-                Severity.HALT,
-                episode,
-                text,
-                value=value,
-                threshold=limit,
-                source=source,
-                since=own.since_ts,
-            )
-        ]
-
-    def _holds(self, own: Trend, best: float, limit: float) -> bool:
-        """Return whether the last losses are above the limit, and do not come down."""
-        count = min(RECENT_STEPS, self.settings.over_steps)
-        now = statistics.median(own.window.values[-count:])
-        before = statistics.median(own.window.values[-2 * count :][:count])
-        return now > best + limit and now - best >= HOLDS_SHARE * (before - best)
-
-    def _spiked(self, own: Trend, loss: float, step: Step, view: View) -> Seen[Trend]:
-        """Warn of losses far above the usual ones."""
-        settings, values = self.settings, own.window.values
-        limit = math.inf
-        if len(values) >= settings.window_steps // 2 and loss > min(values) + settings.spike_least:
-            sigma = settings.spike_mad_x * sigma_of(values)
-            limit = statistics.median(values) + max(settings.spike_least, sigma)
-        window = own.window.after(loss, limit, settings)
-        begins, own = window.spiking and not own.window.spiking, replace(own, window=window)
-        if not begins:
-            return own, []
-        text = (
-            f"{sum(window.spikes)} of the last {len(window.spikes)} losses are far above their"
-            f" median; the last loss is {loss:.4g}"
-        )
-        episode, setting = f"spikes/step{step.step}", "spike_least"
-        return own, [
-            self.finding(
-                step,
-                view,
-                Severity.WARN,
-                episode,
-                text,
-                setting=setting,
-                value=loss,
-                threshold=limit,
-                since=step.tick.ts,
-            )
-        ]
+        rise = self.finding(
+            step, view, Severity.HALT, "rise", text,
+            setting="above", value=own.smooth - best, threshold=limit,
+        )  # fmt: skip
+        return [*findings, rise]
 
     def armed(self, own: Trend, view: View) -> bool:
         """Return whether there were enough losses."""
@@ -345,16 +240,263 @@ class Divergence(Detector[Trend]):
     def measure(self, own: Trend, view: View, mono: float) -> Near:
         """Return how far the smoothed loss is above its best."""
         best = own.smooth if own.best is None else own.best
-        return Near(value=own.smooth - best, limit=self._limit(best))
+        limit = max(float(self.settings.above), float(self.settings.above_ratio) * abs(best))
+        return Near(value=own.smooth - best, limit=limit)
 
-    def missing(self, own: Trend, view: View) -> str | None:
-        """Return a sentence when steps ended and too few of them reported a loss."""
-        if not own.last_step or self.armed(own, view):
-            return None
-        return (
-            f"{own.losses} losses were reported; divergence is watched after"
-            f" {self.settings.after_step}."
+
+@dataclass(frozen=True, kw_only=True)
+class EqualValues:
+    """Equal values of one number in a row; steps without the number do not count."""
+
+    value: float | None = None
+    count: int = 0
+    since_step: int = 0
+    moved: bool = False
+    """Whether the number was another before."""
+
+    def after(self, value: float | None, step: int) -> "EqualValues":
+        """Return the values after one more step."""
+        if value is None or not math.isfinite(value):
+            return self
+        if value == self.value:
+            return replace(self, count=self.count + 1)
+        moved = self.value is not None
+        return EqualValues(value=value, count=1, since_step=step, moved=moved)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Still:
+    """How long the loss and the gradient norm have been equal."""
+
+    loss: EqualValues = EqualValues()
+    grad_norm: EqualValues = EqualValues()
+
+
+class Frozen(Detector[Still]):
+    """D9: steps advance while the loss or the gradient norm stays bit-equal."""
+
+    name = Name.FROZEN
+    sentence = (
+        "The loss is bit-equal on `halt_x` times `loss_steps` applied steps in a row, or the"
+        " gradient norm on `halt_x` times `grad_norm_steps`, after it was another."
+    )
+    State = Still
+    steps = True
+    unobserved = "Neither loss nor gradient norm was reported: frozen values were not observed."
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        steps = (self.settings.loss_steps, self.settings.grad_norm_steps)
+        least = (min(count * self.settings.halt_x, MOST_STEPS) for count in steps)
+        self._loss_limit, self._norm_limit = map(math.ceil, least)
+
+    def observe_step(self, own: Still, step: Step, view: View) -> Seen[Still]:
+        """Observe loss and gradient norm of an applied step."""
+        if step.again:
+            own = Still()
+        if not step.applied:
+            return own, []
+        loss = own.loss.after(step.loss, step.step)
+        norm = own.grad_norm.after(step.grad_norm, step.step)
+        own, text = Still(loss=loss, grad_norm=norm), ""
+        if loss.value and loss.count >= self._loss_limit:
+            name, text, run, setting = "loss", "loss", loss, "loss_steps"
+        elif norm.value and norm.moved and norm.count >= self._norm_limit:
+            name, text, run, setting = "grad_norm", "gradient norm", norm, "grad_norm_steps"
+        if not text:
+            return own, []
+        count, since = float(run.count), run.since_step
+        text = f"the {text} has been {run.value:.9g} on {count:.0f} steps in a row"
+        halt = self.finding(
+            step, view, Severity.HALT, f"{name}/step{since}", f"{text}, since step {since}",
+            setting=setting, value=count, threshold=count,
+        )  # fmt: skip
+        return own, [halt]
+
+    def armed(self, own: Still, view: View) -> bool:
+        """Return whether a number was reported."""
+        return own.loss.value is not None or own.grad_norm.value is not None
+
+    def measure(self, own: Still, view: View, mono: float) -> Near:
+        """Return for how many steps the loss has been equal."""
+        return Near(value=float(own.loss.count), limit=float(self._loss_limit), unit="steps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norms:
+    """The gradient norms of applied steps."""
+
+    moved: bool = False
+    """Whether a norm other than zero was reported."""
+    zeros: int = 0
+    """Norms of zero in a row."""
+    window: tuple[float, ...] = ()
+    """The last norms, oldest first."""
+    counted: int = 0
+    clipped: int = 0
+    """Of the last `counted` norms, those above the clipping limit."""
+
+
+class Gradients(Detector[Norms]):
+    """D12: gradient norms of zero, spikes, and steps that are always clipped.
+
+    A norm of zero counts only after another norm was reported, because some trainers write 0 for a
+    norm that they never computed. It does not count beside a loss of exactly zero (equal rewards).
+    """
+
+    name = Name.GRADIENTS
+    sentence = (
+        "The gradient norm is exactly zero on `zero_steps` applied steps in a row, after it was"
+        " another and while the loss is not zero. Separately warns of spikes (`spike_count` of"
+        " `spike_of` norms above `spike_x` times the median of `window_steps`), and when more than"
+        " `clip_share` of `clip_steps` norms are above the order's clipping limit."
+    )
+    State = Norms
+    steps = True
+    unobserved = "No gradient norm was reported: gradients were not observed."
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        optim = run.order.train.get("optim")
+        clip = optim.get("clip") if isinstance(optim, dict) else None
+        self._clip = float(clip) if isinstance(clip, int | float) and clip > 0 else math.inf
+
+    def observe_step(self, own: Norms, step: Step, view: View) -> Seen[Norms]:
+        """Observe the gradient norm of an applied step."""
+        if step.again:
+            own = Norms(moved=own.moved)
+        norm = step.grad_norm
+        if norm is None or not 0.0 <= norm < math.inf or not (own.moved or norm):
+            return own, []
+        begins = own.counted == self.settings.clip_steps
+        own = Norms(
+            moved=True,
+            zeros=0 if norm else own.zeros + (step.loss != 0.0),
+            window=(*own.window, norm)[-self.settings.window_steps :],
+            counted=1 if begins else own.counted + 1,
+            clipped=(0 if begins else own.clipped) + (norm > self._clip),
         )
+        return own, self._judged(own, step, view)
+
+    def _judged(self, own: Norms, step: Step, view: View) -> list[Finding]:
+        """Return what the last norms show."""
+        settings, values, norm, findings = self.settings, own.window, own.window[-1], []
+        if own.zeros >= settings.zero_steps:
+            text = f"the gradient norm was exactly 0 on {own.zeros} applied steps in a row"
+            findings.append(
+                self.finding(
+                    step, view, Severity.HALT, "zero_steps", text,
+                    setting="zero_steps", value=float(own.zeros),
+                )
+            )  # fmt: skip
+        if len(values) > settings.window_steps // 2 and norm > settings.spike_x * min(values):
+            middle = statistics.median(values)
+            limit = settings.spike_x * middle
+            spikes = sum(value > limit for value in values[-settings.spike_of :])
+            if middle and spikes >= settings.spike_count:
+                text = f"{spikes} of the last {settings.spike_of} gradient norms are above"
+                findings.append(
+                    self.finding(
+                        step, view, Severity.WARN, "spike_x",
+                        f"{text} {settings.spike_x:g} times their median",
+                        setting="spike_x", value=norm / middle,
+                    )
+                )  # fmt: skip
+        share = own.clipped / own.counted
+        if own.counted == settings.clip_steps and share > settings.clip_share:
+            text = f"{share:.0%} of the last {own.counted} gradient norms were clipped"
+            findings.append(
+                self.finding(
+                    step, view, Severity.WARN, "clip_share", f"{text} (limit {self._clip:g})",
+                    setting="clip_share", value=share,
+                )
+            )  # fmt: skip
+        return findings
+
+    def armed(self, own: Norms, view: View) -> bool:
+        """Return whether a gradient norm was reported."""
+        return own.moved
+
+    def measure(self, own: Norms, view: View, mono: float) -> Near:
+        """Return how many steps in a row had a norm of zero."""
+        return Near(value=float(own.zeros), limit=float(self.settings.zero_steps), unit="steps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gates:
+    """What was seen of the gates."""
+
+    reported: bool = False
+    seen: tuple[tuple[int, float], ...] = ()
+    """The last collapsed gates that were seen far enough apart, without sound ones in between: step
+    and share of layers."""
+
+
+class GateCollapse(Detector[Gates]):
+    """D13: the branch gates choose one branch only.
+
+    A progress line reports which share of the layers has collapsed gates (`gate_collapse_frac`).
+    A trainer may report the mean normalised entropy over layers, or the largest gate. The mean is
+    compared with the entropy limit, and the largest gate proves one layer.
+    """
+
+    name = Name.GATE_COLLAPSE
+    sentence = (
+        "After step `after_step`, the gates of more than `layer_share` of the layers have collapsed"
+        " (normalised entropy below `entropy`, or a gate above `max_gate`) on `distinct` steps at"
+        " least `apart_steps` apart, without a step of sound gates in between. Warns of one layer."
+    )
+    State = Gates
+    steps = True
+    blind = "no gate statistics were reported yet"
+    unobserved = "No gate statistics were reported: a collapse of the gates was not observed."
+
+    def observe_step(self, own: Gates, step: Step, view: View) -> Seen[Gates]:
+        """Observe the gate statistics of a step; the soundest rank counts."""
+        settings, seen = self.settings, () if step.again else own.seen
+        lines = [row.progress for row in step.ranks.values() if row.progress is not None]
+        shares = [self._share_of(line) for line in lines]
+        share = min((found for found in shares if found is not None), default=None)
+        if share is None:
+            return replace(own, seen=seen), []
+        if not share:
+            seen = ()
+        elif step.step <= settings.after_step:
+            pass
+        elif not seen or step.step - seen[-1][0] >= max(1, settings.apart_steps):
+            seen = (*seen, (step.step, share))[-settings.distinct :]
+        findings, lowest = [], min((found for _, found in seen), default=0.0)
+        for severity, least in ((Severity.WARN, 0.0), (Severity.HALT, settings.layer_share)):
+            if len(seen) < settings.distinct or lowest <= least:
+                continue
+            text = f"the gates of {lowest:.0%} of the layers have collapsed on {len(seen)} steps at"
+            text = f"{text} least {settings.apart_steps} apart, since step {seen[0][0]}"
+            findings.append(
+                self.finding(
+                    step, view, severity, "gates", text,
+                    setting="layer_share", value=lowest, threshold=least,
+                )
+            )  # fmt: skip
+        return Gates(reported=True, seen=seen), findings
+
+    def _share_of(self, line: Heartbeat) -> float | None:
+        """Return the share of collapsed layers that a rank reported, or None."""
+        share, entropy, largest = line.gate_collapse_frac, line.gate_entropy, line.gate_max
+        if share is not None:
+            return share if math.isfinite(share) else None
+        if entropy is not None and entropy < self.settings.entropy:
+            return ALL_LAYERS
+        if largest is not None and largest > self.settings.max_gate:
+            return ALL_LAYERS / (self.run.order.identity.layers or MANY_LAYERS)
+        return None if entropy is None and largest is None else 0.0
+
+    def armed(self, own: Gates, view: View) -> bool:
+        """Return whether gate statistics are reported."""
+        return own.reported
+
+    def measure(self, own: Gates, view: View, mono: float) -> Near:
+        """Return on how many steps gates had collapsed."""
+        return Near(value=float(len(own.seen)), limit=float(self.settings.distinct), unit="steps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,16 +526,7 @@ class FirstLoss(Detector[FirstSeen]):
             return own, []
         text = f"the first loss is {loss:.4g}; ln(vocab) is {expected:.4g} (tolerance {tolerance})"
         return own, [
-            self.finding(
-                event,
-                view,
-                Severity.WARN,
-                "step1",
-                text,
-                setting="tolerance",
-                value=loss,
-                threshold=tolerance,
-            )
+            self.finding(event, view, Severity.WARN, "step1", text, setting="tolerance", value=loss)
         ]
 
     def armed(self, own: FirstSeen, view: View) -> bool:

@@ -38,7 +38,7 @@ class LowLoss(Detector[Told]):
 
     def observe_step(self, own: Told, step: Step, view: View) -> Seen[Told]:
         """Observe the loss of a completed step."""
-        loss = step.loss()
+        loss = step.loss
         if own.told or loss is None or loss >= self.settings.below:
             return own, []
         return Told(told=True), [

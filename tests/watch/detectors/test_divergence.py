@@ -53,9 +53,7 @@ def test_a_loss_that_rises_and_stays_is_found_once(loss: Loss) -> None:
     assert 350 <= (halt.step or 0) <= 450
     assert (halt.value or 0.0) > (halt.threshold or 0.0)
     assert halt.rank is None
-    assert halt.since is not None
-    assert halt.since < halt.at
-    assert halt.key.startswith("run_1/1/divergence/halt/rise/step")
+    assert halt.key == "run_1/1/divergence/halt/rise"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +62,7 @@ def test_a_loss_that_rises_and_stays_is_found_once(loss: Loss) -> None:
         noisy(lambda n: 5.5 - 0.002 * n),
         noisy(lambda n: 3.0),
         noisy(jump(0.25)),
-        noisy(jump(0.8), sigma=0.6),
+        noisy(jump(0.4), sigma=0.6),
         noisy(jump(4.0, 300, 340)),
         noisy(lambda n: 3.0 + (4.0 * 0.98 ** (n - 300) if n > 300 else 0.0)),
         lambda n: 0.5 if n == 1 else 3.0,
@@ -107,20 +105,16 @@ def test_five_of_eight_spikes_warn_once(count: int, warnings: int) -> None:
     assert fed.halts == []
 
 
-def test_the_limit_is_of_the_plan_or_adaptive() -> None:
+def test_the_limit_is_the_default_or_the_plans() -> None:
     (usual,) = run(jump(1.0), 600).halts
     assert (usual.threshold, usual.source) == (pytest.approx(0.3), Source.DEFAULT)
     (plan,) = run(jump(1.0), 600, above=0.7).halts
     assert (plan.threshold, plan.source) == (pytest.approx(0.7), Source.PLAN)
-    (noise,) = run(noisy(jump(4.0), sigma=0.3), 600).halts
-    assert noise.source is Source.ADAPTIVE
 
 
 def test_fifty_steps_halt_and_not_forty_nine() -> None:
-    (halt,) = run(jump(10.0), 600).halts
-    step = halt.step or 0
-    assert run(jump(10.0), step - 1).halts == []
-    assert halt.at - (halt.since or 0.0) == pytest.approx(49.0)
+    assert run(jump(10.0), 349).halts == []
+    assert [halt.step for halt in run(jump(10.0), 600).halts] == [350]
 
 
 def test_the_plan_of_the_demo_finds_a_divergence_within_its_forty_steps() -> None:

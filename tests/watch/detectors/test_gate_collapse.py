@@ -6,7 +6,7 @@ import pytest
 
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Identity
-from gonogo.watch.detectors.learning import GateCollapse
+from gonogo.watch.detectors.loss import GateCollapse
 from tests.watch.steps import Fed, Ran, feed
 from tests.watch.streams import order_of
 

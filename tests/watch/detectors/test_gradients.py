@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.finding import Severity
-from gonogo.watch.detectors.learning import Gradients
+from gonogo.watch.detectors.loss import Gradients
 from tests.watch.steps import Fed, Ran, feed
 from tests.watch.streams import order_of
 
