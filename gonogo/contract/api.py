@@ -190,6 +190,11 @@ class ExperimentView(Recorded):
         words = f"{self.verdict} by hand" if self.overrides else self.verdict.value
         return f"{words} so far" if self.so_far else words
 
+    def override_of(self, phase: str) -> OverrideView | None:
+        """Return the person's verdict that stands on a phase, if any (the pages' templates ask)."""
+        rows = (row for row in self.overrides if row.phase == phase and row.condition is None)
+        return next(rows, None)
+
 
 class RunView(Recorded):
     """A run."""
