@@ -1,6 +1,11 @@
-"""Move a rank on by one line: another boot, another step, another section, a line that came late.
+"""Move a rank on by one line: another boot, another step, another section, numbers that came late.
 
 The watcher's clock measures deadlines. The rank's own clock measures what sections and steps took.
+
+A rank that names its sections ends a step with `step_end`. If it never writes that, the next step
+ends the one before. A rank without sections ends a step with `progress`. Numbers may come after the
+end of their step: the step waits for them until a later step, or for `MOST_LATE` steps if the rank
+has once read its numbers late.
 """
 
 import math
@@ -12,14 +17,16 @@ from gonogo.contract.heartbeat import (
     Msg,
     Section,
 )
-from gonogo.timeline.lines import Arrival
 from gonogo.timeline.rank import NAMED_SECTIONS, SECTION_SAMPLES, RankStream
+from gonogo.timeline.step import RankStep
 
 STEP_COUNTS = 64
 """Steps whose sections and collectives are kept."""
 MOST_PLACES = 16
 MOST_LEFT = 256
 """A run may evaluate on many data sets, one after the other, at one step."""
+MOST_LATE = 16
+"""Steps that wait for their rank's numbers; later numbers belong to no step."""
 _MOVES_STEP = frozenset({Msg.STEP_START, Msg.STEP_END})
 """Messages whose step may not run backwards; a thread's `alive` line may lag by one."""
 _FOLLOWS_STEP = frozenset({Msg.STEP_START, Msg.PROGRESS})
@@ -28,49 +35,35 @@ _PAUSES = frozenset({Msg.CHECKPOINT, Msg.EVAL})
 _KEPT = frozenset({Msg.PROGRESS, Msg.DONE, Msg.HALT_SEEN, Msg.CHECKPOINT})
 _BOOT, _STEP_START, _STEP_END, _PROGRESS = Msg.BOOT, Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS
 _DONE, _HALT_SEEN = Msg.DONE, Msg.HALT_SEEN
-_LATE = Arrival.LATE
 """Local names: looking up a member of an enum costs too much for each line."""
 
 
-def absorb(stream: RankStream, beat: Heartbeat, mono: float, arrival: Arrival) -> RankStream:
+def absorb(stream: RankStream, beat: Heartbeat, mono: float) -> RankStream:
     """Return the stream after a line received at `mono`: the same one, or a restarted rank's."""
-    if arrival is _LATE:
-        _absorb_late(stream, beat)
-    elif beat.boot != stream.boot:
+    if beat.boot != stream.boot:
         return _booted(stream, beat, mono)
-    elif beat.step < stream.step:
+    if stream.ending:
+        _release(stream, beat)
+    if beat.step < stream.step:
         _absorb_earlier(stream, beat, mono)
     else:
         _advance(stream, beat, mono)
+    stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
     return stream
 
 
-def _absorb_late(stream: RankStream, beat: Heartbeat) -> None:
-    """Take a line that fills a hole: it may end its step, and moves nothing else."""
+def absorb_late(stream: RankStream, beat: Heartbeat) -> None:
+    """Take a line that fills a hole: it may bring numbers or end its step, and moves nothing."""
+    if stream.ending:
+        _release(stream, beat)
     if _ends_step(stream, beat):
-        pace = stream.pace
-        in_order = pace.last_mono < beat.mono <= stream.own_mono and not pace.excluded_s
-        _end_step(stream, beat.step, beat.mono, timed=in_order)
-    elif beat.step == stream.step:
-        if beat.msg == _STEP_START:
-            stream.step_section_seq = beat.section_seq
-        _end_step_before(stream, beat)
+        _end_step(stream, beat.step, beat)
 
 
-def _absorb_earlier(stream: RankStream, beat: Heartbeat, mono: float) -> None:
-    """Take a line of an earlier step: numbers that come late, or a step that runs backwards."""
-    progress = stream.progress
-    if beat.msg in _MOVES_STEP:
-        stream.backwards = beat.step
-    elif beat.msg == _DONE:
-        stream.done, stream.done_mono = True, mono
-    elif beat.msg == _PROGRESS and (progress is None or progress.step < beat.step):
-        tells_ends = stream.labelled and (stream.ends_steps or stream.opened > 0)
-        if beat.step > stream.completed and not tells_ends:
-            _end_step(stream, beat.step, beat.mono)
-        stream.progress = beat
-        _keep_numbers(stream, beat)
-    stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
+def _ends_step(stream: RankStream, beat: Heartbeat) -> bool:
+    """Whether the line ends its step; `progress` does if the rank names no sections."""
+    ends = beat.msg == _STEP_END or (beat.msg == _PROGRESS and not stream.labelled)
+    return ends and beat.step > stream.completed
 
 
 def _booted(before: RankStream, beat: Heartbeat, mono: float) -> RankStream:
@@ -126,51 +119,87 @@ def _continue(stream: RankStream, before: RankStream, mono: float) -> None:
         stream.idle_s = before.idle_s + max(0.0, trained_s)
 
 
+def _absorb_earlier(stream: RankStream, beat: Heartbeat, mono: float) -> None:
+    """Take a line of an earlier step: numbers that come late, or a step that runs backwards."""
+    before = stream.progress
+    if beat.msg in _MOVES_STEP:
+        stream.backwards = beat.step
+    elif beat.msg == _DONE:
+        stream.done, stream.done_mono = True, mono
+    elif beat.msg == _PROGRESS and (before is None or before.step < beat.step):
+        stream.reads_late = True
+        _keep(stream, beat, mono)
+        reports_ends = stream.labelled and (stream.ends_steps or stream.opened > 0)
+        if beat.step > stream.completed and not reports_ends:
+            _end_step(stream, beat.step, beat)
+
+
 def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     """Move the stream on by a line of the same boot, in order."""
-    msg, step, own_mono = beat.msg, beat.step, beat.mono
+    msg, step = beat.msg, beat.step
     if not (stream.labelled and stream.ends_steps):
         _learn(stream, beat)
-    if not stream.ends_steps:
-        _end_step_before(stream, beat)
-    ends, steps_on = _ends_step(stream, beat), step > stream.step
-    if steps_on or msg == _STEP_START:  # a step may start again, after an evaluation within it
-        _open_step(stream, beat)
-    _place(stream, beat, mono, resets=ends or steps_on)
-    stream.step = step
-    if stream.started_mono is None and step > stream.from_step:
-        stream.started_mono = mono
-        if not ends:  # its end may be the only line of the step
-            stream.first_began = own_mono
-    if steps_on or ends:
-        stream.advanced_mono, stream.advanced_ts = mono, beat.ts
-    stream.pid, stream.own_mono = beat.pid, own_mono
-    stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
-    collective_seq = beat.collective_seq
-    if collective_seq is not None:
-        stream.tells_collectives = True
-        stream.collective_seq = max(stream.collective_seq, collective_seq)
-    if ends:
-        _end_step(stream, step, own_mono)
-        _count_step(stream, beat)
     if msg in _KEPT:
         _keep(stream, beat, mono)
+    opens, ends = step > stream.step, _ends_step(stream, beat)
+    if opens or msg == _STEP_START:  # a step may start again, after an evaluation within it
+        _open_step(stream, beat, mono, ends=ends)
+    _place(stream, beat, mono, resets=ends or opens)
+    stream.step, stream.pid, stream.own_mono = step, beat.pid, beat.mono
+    if ends:
+        stream.advanced_mono, stream.advanced_ts = mono, beat.ts
+        _end_step(stream, step, beat)
+    elif beat.collective_seq is not None:
+        stream.tells_collectives = True
+        stream.collective_seq = max(stream.collective_seq, beat.collective_seq)
 
 
-def _open_step(stream: RankStream, beat: Heartbeat) -> None:
+def _learn(stream: RankStream, beat: Heartbeat) -> None:
+    """Learn which lines the rank writes at all, the step that it resumes from, and ends of steps.
+
+    A rank that has loaded a checkpoint of its own writes a second `boot` line. The step that it
+    began before that line never ends. The first step that a process opens ends none: a resumed rank
+    may have reported step 0 until then.
+    """
+    stream.labelled = stream.labelled or beat.section is not None or beat.section_seq > 0
+    stream.ends_steps = stream.ends_steps or beat.msg == _STEP_END
+    before = beat.step - 1
+    if beat.msg == _BOOT:
+        if beat.step > stream.step and not stream.completed_steps:
+            stream.from_step = stream.completed = beat.step
+            stream.started_mono = None
+    elif beat.msg in _FOLLOWS_STEP and stream.labelled and not stream.ends_steps:
+        if before <= stream.completed:
+            return
+        if stream.started_mono is None:
+            stream.from_step = stream.completed = before
+        else:
+            _end_step(stream, before, beat)
+
+
+def _open_step(stream: RankStream, beat: Heartbeat, mono: float, *, ends: bool) -> None:
     """Begin the step of a line; one that starts again within the step begins no counts."""
-    starts, pace = beat.msg == _STEP_START, stream.pace
+    starts, pace, opens = beat.msg == _STEP_START, stream.pace, beat.step > stream.step
     follows = starts and pace.last_step == beat.step - 1
     since_s = beat.mono - pace.last_mono - pace.excluded_s if follows else 0.0
     stream.between_s = max(0.0, since_s)
     stream.step_section_seq = beat.section_seq if starts else stream.section_seq
-    stream.opened = beat.step if starts and beat.step > stream.step else 0
+    stream.opened = beat.step if starts and opens else 0
+    if opens:
+        stream.advanced_mono, stream.advanced_ts = mono, beat.ts
+    if stream.started_mono is None and beat.step > stream.from_step:
+        stream.started_mono = mono
+        if not ends:  # its end may be the only line of the step
+            stream.first_began = beat.mono
 
 
 def _keep(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     """Keep what a message shows besides the place of the rank."""
     msg = beat.msg
-    _keep_numbers(stream, beat)
+    if beat.loss is not None:
+        stream.loss = beat.loss
+    if beat.tokens is not None:
+        stream.tokens, stream.tokens_step = beat.tokens, beat.step
     if msg == _PROGRESS:
         stream.progress = beat
     elif msg == _DONE:
@@ -181,108 +210,97 @@ def _keep(stream: RankStream, beat: Heartbeat, mono: float) -> None:
         stream.saved_s = (*stream.saved_s[1 - SECTION_SAMPLES :], beat.dt or 0.0)
 
 
-def _learn(stream: RankStream, beat: Heartbeat) -> None:
-    """Learn which lines the rank writes at all, and the step that it resumes from.
-
-    A rank that has loaded a checkpoint of its own writes a second `boot` line. The step that it
-    began before that line never ends.
-    """
-    stream.labelled = stream.labelled or beat.section is not None or beat.section_seq > 0
-    stream.ends_steps = stream.ends_steps or beat.msg == _STEP_END
-    if beat.msg == _BOOT and beat.step > stream.step and not stream.completed_steps:
-        stream.from_step = stream.completed = beat.step
-        stream.started_mono = None
-
-
-def _ends_step(stream: RankStream, beat: Heartbeat) -> bool:
-    """Whether the line ends its step; `progress` does if the rank names no sections."""
-    if beat.msg != _STEP_END and (beat.msg != _PROGRESS or stream.labelled):
-        return False
-    return beat.step > stream.completed
-
-
-def _end_step(stream: RankStream, step: int, own_mono: float, *, timed: bool = True) -> None:
-    """Let a step end; `timed` if the clock of its end is known to be in order."""
+def _end_step(stream: RankStream, step: int, beat: Heartbeat) -> None:
+    """Let a line end a step: its own, or the one before."""
     if not stream.completed_steps:
-        stream.first_s = max(stream.first_s, own_mono - stream.first_began)
+        stream.first_s = max(stream.first_s, beat.mono - stream.first_began)
     stream.completed = step
     stream.completed_steps += 1
-    if timed:
-        stream.pace.end(step, own_mono)
-
-
-def _end_step_before(stream: RankStream, beat: Heartbeat) -> None:
-    """Let a line end the step before its own, if the rank never writes `step_end`.
-
-    The first step that a process opens ends none: a resumed rank may have said step 0 until then.
-    """
-    before = beat.step - 1
-    follows = beat.msg in _FOLLOWS_STEP and stream.labelled and not stream.ends_steps
-    if not follows or before <= stream.completed:
-        return
-    if stream.started_mono is None:
-        stream.from_step = stream.completed = before
+    progress, own = stream.progress, beat.step == step
+    row = RankStep(
+        rank=stream.rank,
+        boot=beat.boot,
+        step=step,
+        mono=beat.mono,
+        dt_s=stream.pace.end(step, beat.mono),
+        progress=progress if progress is not None and progress.step == step else None,
+        tokens=beat.tokens if own else None,
+        sections=beat.step_sections if own else None,
+        between_s=stream.between_s if stream.opened == step else 0.0,
+    )
+    if row.progress is None:
+        stream.ending[step] = row
     else:
-        _end_step(stream, before, beat.mono)
+        stream.ready += stream.ending.values()
+        stream.ending.clear()
+        stream.ready.append(row)
+    if own:
+        _count_step(stream, beat)
 
 
 def _count_step(stream: RankStream, beat: Heartbeat) -> None:
-    """Keep the tokens, sections and collectives of a step."""
+    """Keep the tokens, sections and collectives of a step that has ended."""
     if beat.tokens is not None:
         stream.tokens, stream.tokens_step = beat.tokens, beat.step
-    step, before = stream.ended_at
     collectives = -1
     if beat.collective_seq is not None:
+        stream.tells_collectives = True
+        stream.collective_seq = max(stream.collective_seq, beat.collective_seq)
+        step, before = stream.ended_at
         if step == beat.step - 1 and before:
             collectives = stream.collective_seq - before
         stream.ended_at = (beat.step, stream.collective_seq)
     if stream.opened == beat.step:
-        sections = beat.section_seq - stream.step_section_seq
-        kept = stream.step_counts[1 - STEP_COUNTS :]
-        stream.step_counts = (*kept, (beat.step, sections, collectives))
+        counts = (beat.step, beat.section_seq - stream.step_section_seq, collectives)
+        stream.step_counts = (*stream.step_counts[1 - STEP_COUNTS :], counts)
 
 
-def _keep_numbers(stream: RankStream, beat: Heartbeat) -> None:
-    """Keep the last loss and tokens."""
-    if beat.loss is not None:
-        stream.loss = beat.loss
-    if beat.tokens is not None:
-        stream.tokens, stream.tokens_step = beat.tokens, beat.step
+def _release(stream: RankStream, beat: Heartbeat) -> None:
+    """Complete the steps whose numbers a line brings, or whose numbers will not come any more."""
+    brings = beat.msg == _PROGRESS and beat.step in stream.ending
+    late = MOST_LATE if stream.reads_late or (brings and beat.step < stream.step) else 0
+    for step in list(stream.ending):
+        if brings and step == beat.step:
+            stream.ending[step].progress = beat
+        elif not ((brings and step < beat.step) or beat.msg == _DONE or beat.step - step > late):
+            continue
+        stream.ready.append(stream.ending.pop(step))
 
 
 def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) -> None:
     """Move section and its clocks; `resets` begins the count of computing again."""
     section, before = beat.section, stream.section
     moved = beat.section_seq != stream.section_seq or section != before
-    own_mono, since_s = beat.mono, beat.mono - stream.own_mono
-    tail_s = own_tail_s = 0.0
-    """Of the seconds since the line before: those that belong to the section of this line."""
-    if moved and beat.section_age_s is not None and math.isfinite(beat.section_age_s):
-        tail_s = max(0.0, min(beat.section_age_s, mono - stream.heard_mono))
-        own_tail_s = max(0.0, min(beat.section_age_s, since_s))
-    apart = before not in NAMED_SECTIONS or section not in NAMED_SECTIONS
+    since_s, tail_s = beat.mono - stream.own_mono, 0.0
+    """Seconds since the line before, and those of them in the section of this line."""
+    if moved and beat.section_age_s is not None:  # the last of these may be NaN
+        tail_s = max(0.0, min(mono - stream.heard_mono, since_s, beat.section_age_s))
     if resets:
         stream.compute_s = 0.0
     else:
         computes_s = tail_s if section in COMPUTE_SECTIONS else 0.0
         stream.compute_s = stream.computed_s(mono - tail_s) + computes_s
     if before in NON_TRAINING_SECTIONS or section in NON_TRAINING_SECTIONS or beat.msg in _PAUSES:
-        _exclude(stream, beat, max(0.0, since_s - own_tail_s), own_tail_s)
-    if stream.labelled and (apart or resets):
-        _set_apart(stream, section, max(0.0, since_s - own_tail_s), own_tail_s)
-        if resets and (beat.msg == _STEP_END or not stream.ends_steps):
-            stream.longest_apart_s = max(stream.longest_apart_s, stream.apart_s)
-            stream.apart_s = 0.0
+        _exclude(stream, beat, max(0.0, since_s - tail_s), tail_s)
+    if before not in NAMED_SECTIONS and (moved or resets):
+        apart_s = beat.mono - tail_s - max(stream.section_began, stream.pace.last_mono)
+        stream.longest_apart_s = max(stream.longest_apart_s, apart_s)
     if moved:
-        _move(stream, beat, mono - tail_s, own_mono - own_tail_s)
+        _move(stream, beat, mono - tail_s, beat.mono - tail_s)
 
 
-def _set_apart(stream: RankStream, section: str | None, before_s: float, tail_s: float) -> None:
-    """Count the seconds in no section, or in an unknown one, before a line and up to it."""
-    if stream.section not in NAMED_SECTIONS:
-        stream.apart_s += before_s
-    if section not in NAMED_SECTIONS:
-        stream.apart_s += tail_s
+def _exclude(stream: RankStream, beat: Heartbeat, before_s: float, tail_s: float) -> None:
+    """Take the time since the line before out of the step time where the rank did not train.
+
+    A checkpoint or eval line may report seconds (`dt`) that no section of that name has shown.
+    """
+    if stream.section in NON_TRAINING_SECTIONS:
+        stream.pace.excluded_s += before_s
+    if beat.section in NON_TRAINING_SECTIONS:
+        stream.pace.excluded_s += tail_s
+    elif beat.msg in _PAUSES and all(name != beat.msg for name, _ in stream.section_times):
+        dt = beat.dt or 0.0
+        stream.pace.excluded_s += dt if 0.0 < dt < math.inf else 0.0
 
 
 def _move(stream: RankStream, beat: Heartbeat, mono: float, own_mono: float) -> None:
@@ -307,17 +325,3 @@ def _leave_pause(stream: RankStream, mono: float, own_mono: float) -> None:
     stream.left_mono, stream.left_step = mono, stream.step
     if not stream.completed_steps:
         stream.first_began = own_mono
-
-
-def _exclude(stream: RankStream, beat: Heartbeat, before_s: float, tail_s: float) -> None:
-    """Take the time since the line before out of the step time where the rank did not train.
-
-    A checkpoint or eval line may report seconds (`dt`) that no section of that name has shown.
-    """
-    if stream.section in NON_TRAINING_SECTIONS:
-        stream.pace.excluded_s += before_s
-    if beat.section in NON_TRAINING_SECTIONS:
-        stream.pace.excluded_s += tail_s
-    elif beat.msg in _PAUSES and all(name != beat.msg for name, _ in stream.section_times):
-        dt = beat.dt or 0.0
-        stream.pace.excluded_s += dt if 0.0 < dt < math.inf else 0.0

@@ -8,20 +8,37 @@ boot that another one replaced, or of another run, are stale: they are counted a
 The digest of a boot is a chain over its lines in the order of `seq`, known at any moment up to the
 first hole: d₀ = 32 zero bytes, dₖ = SHA-256(dₖ₋₁ ‖ the first 16 bytes of SHA-256 of line k). These
 sixteen bytes are kept for each line, so that a repeated line differs from a forged one.
+
+A boot line begins another boot, or the next line where that is torn. The boot before it is refused
+from then on, and so is a boot that names another run or attempt.
 """
 
 from base64 import b64decode, b64encode
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
-from gonogo.contract.heartbeat import Heartbeat
+from pydantic import PlainSerializer, PlainValidator
+
+from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.contract.tick import LinesSeen
 
 DIGEST_BYTES = 16
 START = bytes(32)
+FIRST_SEQ = 2
+"""Highest seq of the line after a boot line."""
 MAX_RANGES = 1024
 """Separate holes whose places are kept; the oldest are forgotten beyond that."""
+
+Hex = Annotated[bytes, PlainSerializer(bytes.hex), PlainValidator(bytes.fromhex)]
+Base64 = Annotated[
+    bytearray,
+    PlainSerializer(lambda data: b64encode(data).decode()),
+    PlainValidator(lambda text: bytearray(b64decode(text))),
+]
+"""Their form in a snapshot."""
 
 
 class Line(NamedTuple):
@@ -56,6 +73,7 @@ class Arrival(StrEnum):
 
 
 _NEW = Arrival.NEW
+_AGAIN = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT})
 
 
 @dataclass(slots=True)
@@ -67,13 +85,13 @@ class BootLines:
     top: int = -1
     """Highest seq."""
     count: int = 0
-    chain: bytes = START
+    chain: Hex = START
     """Digest up to `contiguous`."""
     contiguous: int = -1
     """Highest seq up to which none is missing; one below the first while that is missing."""
-    digests: bytearray = field(default_factory=bytearray)
+    digests: Base64 = field(default_factory=bytearray)
     """`DIGEST_BYTES` of each line from `first` up to `contiguous`."""
-    ahead: dict[int, bytes] = field(default_factory=dict)
+    ahead: dict[int, Hex] = field(default_factory=dict)
     """Seq beyond the first hole → the digest of its line."""
     missing: list[tuple[int, int]] = field(default_factory=list)
     """Holes below `top`: first and last seq of each, ascending."""
@@ -90,19 +108,17 @@ class BootLines:
             is_same = start >= 0 and self.digests[start : start + DIGEST_BYTES] == digest
             return Arrival.DUPLICATE if is_same else Arrival.CONFLICT
         self.count += 1
-        self._link(digest)
-        while self.ahead and (held := self.ahead.pop(self.contiguous + 1, None)) is not None:
-            self._link(held)
+        link: bytes | None = digest
+        while link is not None:
+            self.digests += link
+            self.chain = sha256(self.chain + link).digest()
+            self.contiguous += 1
+            link = self.ahead.pop(self.contiguous + 1, None) if self.ahead else None
         if seq > self.top:
             self.top = seq
             return _NEW
         self._fill(seq)
         return Arrival.LATE
-
-    def _link(self, digest: bytes) -> None:
-        self.digests += digest
-        self.chain = sha256(self.chain + digest).digest()
-        self.contiguous += 1
 
     def _hold(self, seq: int, digest: bytes) -> Arrival:
         """Take a line beyond the first hole."""
@@ -141,29 +157,133 @@ class BootLines:
             chain = sha256(chain + self.ahead[seq]).digest()
         return chain.hex()
 
-    def dump(self) -> dict[str, Any]:
-        """Return the JSON form, for a snapshot."""
-        return {
-            "first": self.first,
-            "top": self.top,
-            "count": self.count,
-            "chain": self.chain.hex(),
-            "contiguous": self.contiguous,
-            "digests": b64encode(self.digests).decode(),
-            "ahead": {str(seq): held.hex() for seq, held in self.ahead.items()},
-            "missing": [list(part) for part in self.missing],
-        }
 
-    @classmethod
-    def load(cls, document: dict[str, Any]) -> "BootLines":
-        """Return what `dump` wrote."""
-        return cls(
-            first=document["first"],
-            top=document["top"],
-            count=document["count"],
-            chain=bytes.fromhex(document["chain"]),
-            contiguous=document["contiguous"],
-            digests=bytearray(b64decode(document["digests"])),
-            ahead={int(seq): bytes.fromhex(held) for seq, held in document["ahead"].items()},
-            missing=[(first, last) for first, last in document["missing"]],
+@dataclass(slots=True)
+class LineRecord:
+    """All lines of one rank's file. It moves on with the fold and is never copied."""
+
+    run: str | None = None
+    """The run and attempt that boot lines must name, where they name any."""
+    attempt: int | None = None
+    boot: str | None = None
+    """The boot that is obeyed."""
+    boots: dict[str, BootLines] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    """Boots that are over, or that are another run's."""
+    duplicates: int = 0
+    conflicts: int = 0
+    stale: int = 0
+    last_mono: float = 0.0
+    """The rank's own clock on the last line that was obeyed."""
+
+    @property
+    def now(self) -> BootLines:
+        """The lines of the boot that is obeyed."""
+        return BootLines() if self.boot is None else self.boots[self.boot]
+
+    def admit(self, line: Line) -> Arrival:
+        """Take one line and return what it is to the stream."""
+        beat, digest = line
+        if beat.boot == self.boot:
+            arrival = self.boots[beat.boot].take(beat.seq, digest)
+            if beat.mono > self.last_mono:
+                self.last_mono = beat.mono
+        else:
+            arrival = self._admit_other(beat, digest)
+        if arrival is Arrival.DUPLICATE:
+            self.duplicates += 1
+        elif arrival is Arrival.CONFLICT:
+            self.conflicts += 1
+        return arrival
+
+    def _admit_other(self, beat: Heartbeat, digest: bytes) -> Arrival:
+        """Take a line of another boot than the one obeyed: a restart, or a line to refuse."""
+        boot = beat.boot
+        arrival = self.boots.setdefault(boot, BootLines()).take(beat.seq, digest)
+        if arrival in _AGAIN:
+            return arrival
+        if self._is_foreign(beat):
+            self.refused.add(boot)
+        if boot in self.refused or (self.boot is not None and not self._restarts(beat)):
+            self.stale += 1
+            return Arrival.STALE
+        if self.boot is not None:
+            self.refused.add(self.boot)
+        self.boot, self.last_mono = boot, beat.mono
+        return Arrival.NEW
+
+    def _restarts(self, beat: Heartbeat) -> bool:
+        """Whether a line of another boot begins it: its boot line, or the next where that is torn.
+
+        An earlier process's lines are older than what has been obeyed; a restart's are newer.
+        """
+        if beat.msg == Msg.BOOT:
+            return True
+        return beat.seq <= FIRST_SEQ and beat.mono > self.last_mono
+
+    def _is_foreign(self, beat: Heartbeat) -> bool:
+        """Whether a boot line names another run or attempt than this one."""
+        if beat.msg != Msg.BOOT:
+            return False
+        other_run = None not in (beat.run, self.run) and beat.run != self.run
+        other_attempt = None not in (beat.attempt, self.attempt) and beat.attempt != self.attempt
+        return other_run or other_attempt
+
+    def refuse_in_front(self, lines: list[Line]) -> None:
+        """Refuse the boots of a rank's first read that another one's `boot` line follows.
+
+        An earlier process has left what stands before the last boot line when a file is read for
+        the first time. Whatever those lines report, they are not of this run.
+        """
+        booted = [place for place, row in enumerate(lines) if row.beat.msg == Msg.BOOT]
+        if booted:
+            last = booted[-1]
+            self.refused |= {row.beat.boot for row in lines[:last]} - {lines[last].beat.boot}
+
+    def seen(self) -> LinesSeen | None:
+        """Return how far the obeyed boot has been read, for a tick; None before any line."""
+        if self.boot is None:
+            return None
+        lines, (others, before) = self.now, self.beside()
+        return LinesSeen(
+            boot=self.boot,
+            seq=max(lines.contiguous, 0),
+            digest=lines.chain.hex(),
+            others=others,
+            before=before,
         )
+
+    def beside(self) -> tuple[int, str | None]:
+        """Return how many lines came besides the obeyed boot's, and the digest of other boots'.
+
+        A boot's last lines may come with the next one's first, so that no tick names its end.
+        """
+        if len(self.boots) == 1:
+            return self.conflicts, None
+        rows = [(boot, row) for boot, row in self.every_boot() if boot != self.boot]
+        text = "\n".join(f"{boot}\n{row.digest()}" for boot, row in rows)
+        digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        return self.conflicts + sum(row.count for _, row in rows), digest
+
+    def distinct(self) -> int:
+        """Return how many lines came, each boot and seq once."""
+        return sum(lines.count for lines in self.boots.values())
+
+    def every_boot(self) -> Iterator[tuple[str, BootLines]]:
+        """Yield every boot whose lines came, refused ones included, by name."""
+        return iter(sorted(self.boots.items()))
+
+
+def by_seq(lines: list[Line]) -> list[Line]:
+    """Return the lines of one read, sorted by seq within each boot (boots as they first appear)."""
+    before = lines[0].beat
+    for row in lines:
+        beat = row.beat
+        if beat.seq < before.seq or beat.boot != before.boot:
+            break
+        before = beat
+    else:
+        return lines
+    names = dict.fromkeys(row.beat.boot for row in lines)
+    boots = {boot: place for place, boot in enumerate(names)}
+    return sorted(lines, key=lambda row: (boots[row.beat.boot], row.beat.seq))

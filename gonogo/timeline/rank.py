@@ -5,61 +5,13 @@ use the rank's own clock (`pace`). Both count active time only. Only an advancin
 Any other line shows that the rank lives, and its section.
 """
 
-from bisect import bisect_left, insort
-from collections import deque
 from dataclasses import dataclass, field
 
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, Heartbeat, Section
+from gonogo.timeline.step import RankStep, StepPace
 
 SECTION_SAMPLES = 32
 NAMED_SECTIONS = frozenset(Section)
-WINDOW_STEPS = 256
-
-
-@dataclass(slots=True, kw_only=True)
-class StepPace:
-    """How long the steps of one boot of one rank take.
-
-    Step times are differences of the rank's own monotonic clock between step ends, without the
-    time in checkpoint and eval sections. The first step of a boot (compilation, first batch) is no
-    sample. Network delay and a wrong wall clock cannot change these numbers.
-    """
-
-    times_s: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
-    """Seconds per step of the last `WINDOW_STEPS` samples."""
-    last_step: int | None = None
-    last_mono: float = 0.0
-    stride: int = 1
-    """Steps between the last two step ends that were seen."""
-    excluded_s: float = 0.0
-    """Checkpoint and eval time since the last step end."""
-    median_s: float | None = None
-    sampled_step: int | None = None
-    """The step whose end made the last sample."""
-    _ordered: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.times_s = deque(self.times_s, maxlen=WINDOW_STEPS)
-        self._ordered = sorted(self.times_s)
-
-    def end(self, step: int, mono: float) -> None:
-        """Record that `step` ended at `mono` on the rank's clock."""
-        if self.last_step is not None and step > self.last_step:
-            took_s = mono - self.last_mono - self.excluded_s
-            if took_s > 0:
-                self.stride, self.sampled_step = step - self.last_step, step
-                self._sample(took_s / self.stride)
-        self.last_step, self.last_mono, self.excluded_s = step, mono, 0.0
-
-    def _sample(self, step_s: float) -> None:
-        ordered = self._ordered
-        if len(self.times_s) == WINDOW_STEPS:
-            del ordered[bisect_left(ordered, self.times_s[0])]
-        self.times_s.append(step_s)
-        insort(ordered, step_s)
-        half = len(ordered) // 2
-        middle = ordered[half]
-        self.median_s = middle if len(ordered) % 2 else (ordered[half - 1] + middle) / 2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,10 +80,8 @@ class RankStream:
     """Sections in which it has been; of more than `MOST_PLACES` the last."""
     compute_s: float = 0.0
     """Seconds in forward, backward or optimizer since the last step end, up to the last line."""
-    apart_s: float = 0.0
-    """Seconds of the open step in no section, or in an unknown one, on its own clock."""
     longest_apart_s: float = 0.0
-    """The most of that in a step that has ended."""
+    """The longest stay in no section, or in an unknown one, within one step; its own clock."""
     section_times: tuple[tuple[str, float], ...] = ()
     """Durations of the last checkpoint and eval sections."""
     evaluated_s: float = 0.0
@@ -139,7 +89,7 @@ class RankStream:
     saved_s: tuple[float, ...] = ()
     """Seconds of the last checkpoints as their lines report them; writing overlaps later steps."""
     left: tuple[str, ...] = ()
-    """Checkpoints and evaluations that it left at `left_step`; of `advance.MOST_LEFT` the last."""
+    """Checkpoints and evaluations that it left at `left_step`; of `MOST_LEFT` the last."""
     left_step: int = 0
     left_mono: float = 0.0
     """When it last left a checkpoint or an evaluation, or restarted."""
@@ -159,6 +109,12 @@ class RankStream:
     """Step of the line that reported the tokens."""
     progress: Heartbeat | None = None
     """The last progress line, for the step that it belongs to."""
+    ending: dict[int, RankStep] = field(default_factory=dict)
+    """Steps that have ended, but whose numbers may still come."""
+    reads_late: bool = False
+    """Whether it has written numbers of a step after it had begun the next one."""
+    ready: list[RankStep] = field(default_factory=list)
+    """Steps that the last line made complete."""
 
     @property
     def computing(self) -> bool:

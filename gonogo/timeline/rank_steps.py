@@ -1,8 +1,9 @@
 """The steps of one rank: what each of its processes reported, in whatever order its lines came.
 
 `RankSteps.take` is called once for each distinct line. The processes are ordered as the watcher's
-ticks name them, or else by their first stamp on the monotonic clock. Within a process the line with
-the highest `seq` counts. Of a step that two processes reported, the later process counts.
+ticks name them. If the ticks do not name all, their first stamps on the monotonic clock decide.
+Within a process the line with the highest `seq` counts. Of a step that two processes reported, the
+later process counts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,9 +20,8 @@ from gonogo.contract.heartbeat import (
     parse_heartbeat,
 )
 from gonogo.signs import OF_VICTIMS, signs_in
-from gonogo.timeline.boots import LineRecord, boots_in_order
 from gonogo.timeline.columns import STEP_MESSAGES, StepTable
-from gonogo.timeline.lines import Arrival, Line, digest_of
+from gonogo.timeline.lines import Arrival, Line, LineRecord, digest_of
 
 MAX_PIDS = 4
 MOST_BOOT_LINES = 8
@@ -164,7 +164,7 @@ def _weight(beat: Heartbeat) -> tuple[bool, int]:
 class RankSteps:
     """One rank, by process and by step."""
 
-    def __init__(self) -> None:
+    def __init__(self, beats: Iterable[Heartbeat] = ()) -> None:
         self._boots: dict[str, BootSteps] = {}
         self._ordered: list[BootSteps] | None = None
         self._merged: StepTable | None = None
@@ -175,6 +175,8 @@ class RankSteps:
         """Steps at which any rank evaluated or saved; `share_pauses` fills it."""
         self.evaluated_by_any: frozenset[int] = frozenset()
         """Steps after which any rank evaluated; `share_pauses` fills it."""
+        for beat in beats:
+            self.take(beat)
 
     def take(self, beat: Heartbeat) -> None:
         """Take one line; each distinct line once."""
@@ -193,8 +195,12 @@ class RankSteps:
     def boots(self) -> list[BootSteps]:
         """The processes in the order in which they began."""
         if self._ordered is None:
-            began = {name: row.began_mono for name, row in self._boots.items()}
-            self._ordered = [self._boots[name] for name in boots_in_order(began, self._named)]
+            named = {boot: place for place, boot in enumerate(self._named)}
+            if self._boots.keys() <= named.keys():
+                self._ordered = sorted(self._boots.values(), key=lambda row: named[row.boot])
+            else:
+                rows = self._boots.values()
+                self._ordered = sorted(rows, key=lambda row: (row.began_mono, row.boot))
         return self._ordered
 
     @property
@@ -330,14 +336,6 @@ class RankSteps:
         steps = self.steps
         rows = steps.steps_of(Msg.PROGRESS)
         return frozenset(step for step, row in rows if steps.skipped[row])
-
-
-def build_rank_steps(beats: Iterable[Heartbeat]) -> RankSteps:
-    """Return one rank's steps from its distinct lines, in any order."""
-    found = RankSteps()
-    for beat in beats:
-        found.take(beat)
-    return found
 
 
 def share_pauses(ranks: Mapping[int, RankSteps]) -> None:

@@ -8,23 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
+from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
 from gonogo.contract.order import Order
-from gonogo.contract.tick import LinesSeen
-from gonogo.timeline.advance import absorb
-from gonogo.timeline.boots import LineRecord, boots_in_front, by_seq
+from gonogo.contract.tick import LinesSeen, Tick
+from gonogo.timeline.advance import absorb, absorb_late
 from gonogo.timeline.clock import ActiveClock
-from gonogo.timeline.lines import Arrival, Line, digest_of
+from gonogo.timeline.lines import Arrival, Line, LineRecord, by_seq, digest_of
 from gonogo.timeline.rank import RankStream
-from gonogo.timeline.steps import Steps
+from gonogo.timeline.step import Step, Steps
 
 FIRST_CHARS = 80
 """How much of the first unreadable line is kept."""
 Sink = Callable[[int, Heartbeat, Arrival], None]
 """Receives each distinct line: its rank, the line as written, and what it was to the stream."""
-Placed = tuple[Heartbeat, Arrival, RankStream]
-"""A line with active time, what it was to the stream, and the stream after it."""
-_AGAIN, _STALE = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT}), Arrival.STALE
+Placed = tuple[Heartbeat, Arrival, list[Step]]
+"""A line with active time, what it was to the stream, and the steps that it completes."""
+_AGAIN = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT})
+_STALE, _LATE, _BOOT = Arrival.STALE, Arrival.LATE, Msg.BOOT
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,20 +73,15 @@ class Timeline:
         found.count += 1
 
     def advance(
-        self,
-        order: Order,
-        rank: int,
-        lines: list[Line],
-        mono: float,
-        sink: Sink | None = None,
+        self, order: Order, rank: int, lines: list[Line], tick: Tick, sink: Sink | None = None
     ) -> Iterator[Placed]:
         """Move a rank on by its lines; yield each line that counts, after its stream has moved.
 
         Args:
-            order: names the run and the attempt that boot lines must name.
+            order: names the ranks, and the run and the attempt that boot lines must name.
             rank: whose lines these are.
             lines: in any order.
-            mono: when they were received, in active time of the watcher.
+            tick: that brought them, with active time.
             sink: receives every line that is not a repetition.
         """
         if len(lines) > 1:
@@ -95,8 +90,7 @@ class Timeline:
         if record is None:
             record = self.lines[rank] = LineRecord(run=order.run or None, attempt=order.attempt)
         if record.boot is None:
-            for boot in boots_in_front(lines):
-                record.refuse(boot)
+            record.refuse_in_front(lines)
         for line in lines:
             beat, arrival = line.beat, record.admit(line)
             if arrival in _AGAIN:
@@ -105,10 +99,22 @@ class Timeline:
                 sink(rank, beat, arrival)
             if arrival is _STALE:
                 continue
-            active = self.clock.line(beat, mono)
+            active = self.clock.line(beat, tick.mono)
             stream = self.streams.get(rank) or RankStream(rank=rank)
-            stream = self.streams[rank] = absorb(stream, active, mono, arrival)
-            yield active, arrival, stream
+            if arrival is _LATE:
+                absorb_late(stream, active)
+            else:
+                stream = self.streams[rank] = absorb(stream, active, tick.mono)
+                if beat.msg == _BOOT:
+                    self.steps.forget(beat)
+            yield active, arrival, self._made(stream, order, tick) if stream.ready else []
+
+    def _made(self, stream: RankStream, order: Order, tick: Tick) -> list[Step]:
+        """Return the steps of the run that the ready steps of a rank make whole."""
+        rows, stream.ready = stream.ready, []
+        needed = order.world_size if stream.labelled else len(self.streams)
+        made = (self.steps.add(row, needed, order.world_size, tick) for row in rows)
+        return [step for step in made if step is not None]
 
     def lines_seen(self, rank: int) -> LinesSeen | None:
         """Return how far a rank's lines have been read; None before any line."""

@@ -20,7 +20,7 @@ Example: a detector that warns at the first step that took over a minute::
         State = Told
 
         def observe_step(self, own: Told, step: Step, view: View) -> Seen[Told]:
-            slowest = step.slowest_s()
+            slowest = step.slowest_s
             if own.told or slowest is None or slowest <= 60.0:
                 return own, []
             text = f"step {step.step} took {slowest:.0f} s"

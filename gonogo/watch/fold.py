@@ -23,7 +23,6 @@ from gonogo.contract.watch import Action
 from gonogo.timeline.lines import Line
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import Step
-from gonogo.timeline.steps import Ranks
 from gonogo.timeline.timeline import Sink
 from gonogo.watch.detector import EVERY_LINE, RANKS, Detector, Seen
 from gonogo.watch.detectors import identity
@@ -194,16 +193,15 @@ def _take_lines(
 ) -> None:
     """Show the detectors each line, and the steps that it ends."""
     view = state.view
-    ranks = Ranks(view.run.order.world_size, view.streams)
     for rank in sorted(beats):
-        placed = view.advance(view.run.order, rank, beats[rank], tick.mono, sink)
-        for beat, arrival, stream in placed:
+        placed = view.advance(view.run.order, rank, beats[rank], tick, sink)
+        for beat, arrival, steps in placed:
             asked = state._by_msg.get(beat.msg)
             if asked is None:
                 asked = state.on_line(beat.msg)
             if asked:
                 _ask(state, asked, Beat(beat, arrival, tick), findings)
-            for step in view.steps.take(beat, stream, ranks, tick):
+            for step in steps:
                 _ask(state, state._on_step, step, findings)
 
 

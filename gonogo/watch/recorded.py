@@ -25,7 +25,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import FileSeal, LinesSeen, Tick, parse_rank
 from gonogo.rundir import TICK_BYTES, RunDir, iter_lines, open_lines
-from gonogo.timeline.boots import LineRecord
+from gonogo.timeline.lines import LineRecord
 from gonogo.timeline.timeline import Sink
 from gonogo.watch.fold import WatchState, fold, fold_beats, start
 from gonogo.watch.registry import missing_detectors
@@ -203,10 +203,7 @@ class _Reading:
         """Say whether the ticks reach the last line of every rank that is obeyed."""
         for rank, record in self.state.view.lines.items():
             seen = self._boots.get((rank, record.boot or ""))
-            if (
-                record.boot is not None
-                and (-1 if seen is None else seen[2]) < record.now.contiguous
-            ):
+            if (-1 if seen is None else seen[2]) < record.now.contiguous:
                 return False
         return True
 
@@ -215,9 +212,10 @@ class _Reading:
         seen = self._last_seen.get(rank)
         if seen is None or seen.boot != lines.boot:
             return
-        gone = seen.others - lines.others()
+        others, before = lines.beside()
+        gone = seen.others - others
         self._unwatched(rank, -gone)
-        if gone > 0 or (gone == 0 and seen.before != lines.before()):
+        if gone > 0 or (gone == 0 and seen.before != before):
             self.record.add_problem(DoubtKind.LINES_CHANGED, rank=rank, name=str(gone or "some"))
 
     def _unwatched(self, rank: int, count: int) -> None:

@@ -14,10 +14,10 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
-from gonogo.timeline.boots import LineRecord
 from gonogo.timeline.clock import ActiveClock
+from gonogo.timeline.lines import LineRecord
 from gonogo.timeline.rank import RankStream
-from gonogo.timeline.steps import Steps
+from gonogo.timeline.step import Steps
 from gonogo.timeline.timeline import Unreadable
 from gonogo.watch.fold import WatchState, start
 from gonogo.watch.packages import ERRORS
@@ -26,11 +26,12 @@ from gonogo.watch.registry import failure_of
 from gonogo.watch.sources import made_by
 from gonogo.watch.view import Observed
 
-SAVED_V = 54
+SAVED_V = 55
 PARTS: dict[str, Any] = {
     "clock": ActiveClock,
     "streams": dict[int, RankStream],
     "steps": Steps,
+    "lines": dict[int, LineRecord],
     "unreadable": dict[int, Unreadable],
     "processes": Processes,
     "hosts": dict[int, str],
@@ -40,7 +41,7 @@ PARTS: dict[str, Any] = {
     "late_n": int,
     "ends": bool,
 }
-"""Field of a view → its type. The lines of the ranks have a form of their own."""
+"""Field of a view → its type."""
 
 
 @cache
@@ -81,7 +82,6 @@ def dump_state(state: WatchState) -> dict[str, Any]:
     return {
         "of": _identity(state),
         **{name: _dump(kind, getattr(view, name)) for name, kind in PARTS.items()},
-        "lines": {str(rank): record.dump() for rank, record in view.lines.items()},
         "own": own,
         "failed": dict(state.failed),
         "said": sorted(state.said),
@@ -108,8 +108,6 @@ def load_state(order: Order, document: dict[str, Any]) -> WatchState:
 def _fill(state: WatchState, document: dict[str, Any]) -> None:
     for name, kind in PARTS.items():
         setattr(state.view, name, _adapter(kind).validate_python(document[name]))
-    lines = document["lines"].items()
-    state.view.lines = {int(rank): LineRecord.load(row) for rank, row in lines}
     state.leave_out(document["failed"])
     for row in state.looking():
         if row.State is not None:

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.timeline.boots import LineRecord, boots_in_front, by_seq
-from gonogo.timeline.lines import Arrival
+from gonogo.timeline.lines import Arrival, Line, LineRecord, by_seq
 from tests.timeline.test_lines import line, told
 
 
@@ -51,11 +50,17 @@ def test_a_boot_of_another_run_is_refused(fields: dict[str, object], arrival: Ar
 
 def test_what_stands_before_the_last_boot_line_of_a_first_read_is_not_this_run() -> None:
     read = [line(1, "old", "boot"), line(2, "old"), line(1, "new", "boot"), line(2, "new")]
-    assert boots_in_front(read) == {"old"}
-    assert boots_in_front(read[:2]) == set()
-    assert boots_in_front([read[0], read[3]]) == set(), "its boot line comes out of order"
-    assert boots_in_front([line(1, "a"), line(1, "b")]) == set()
-    assert boots_in_front([]) == set()
+    assert in_front(read) == {"old"}
+    assert in_front(read[:2]) == set()
+    assert in_front([read[0], read[3]]) == set(), "its boot line comes out of order"
+    assert in_front([line(1, "a"), line(1, "b")]) == set()
+    assert in_front([]) == set()
+
+
+def in_front(read: list[Line]) -> set[str]:
+    record = LineRecord()
+    record.refuse_in_front(read)
+    return record.refused
 
 
 @pytest.mark.parametrize(
@@ -92,21 +97,22 @@ def test_of_a_boot_whose_first_line_never_came_nothing_is_read() -> None:
 def test_what_came_besides_the_obeyed_boot_is_counted_and_known_by_its_digest() -> None:
     own = [line(1, "b", "boot", mono=9.0), line(2, "b", mono=9.1)]
     alone, _ = told(*own)
-    assert (alone.others(), alone.before(), alone.stale) == (0, None, 0)
+    assert (*alone.beside(), alone.stale) == (0, None, 0)
     before = [line(1, "a", "boot"), line(2, "a"), line(3, "a")]
     record, _ = told(*before, *own)
     less, _ = told(*before[:2], *own)
-    assert (record.others(), less.others()) == (3, 2)
-    assert None not in (record.before(), less.before())
-    assert record.before() != less.before()
+    (count, digest), (fewer, other) = record.beside(), less.beside()
+    assert (count, fewer) == (3, 2)
+    assert None not in (digest, other)
+    assert digest != other
     more, _ = told(*before, *own, line(3, "b", mono=9.2))
-    assert more.before() == record.before(), "what is obeyed is told by its own digest"
+    assert more.beside() == record.beside(), "what is obeyed is told by its own digest"
     assert record.admit(line(2, "b", step=7)) is Arrival.CONFLICT
-    assert record.others() == 4
+    assert record.beside()[0] == 4
 
 
 def test_each_line_of_a_refused_boot_is_counted_once() -> None:
     late = line(7, "a")
     record, arrivals = told(line(1, "a", "boot"), line(1, "b", "boot"), late, late, line(8, "a"))
     assert arrivals[2:] == ["stale", "duplicate", "stale"]
-    assert (record.stale, record.duplicates, record.others()) == (2, 1, 3)
+    assert (record.stale, record.duplicates, record.beside()[0]) == (2, 1, 3)

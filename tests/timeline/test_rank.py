@@ -6,8 +6,7 @@ import pytest
 
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.timeline.advance import MOST_LEFT, absorb
-from gonogo.timeline.boots import LineRecord
-from gonogo.timeline.lines import Arrival, line_of
+from gonogo.timeline.lines import Arrival, LineRecord, line_of
 from gonogo.timeline.rank import RankStream
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gonogo.contract.heartbeat import Heartbeat, Msg, StepSections
 from gonogo.timeline.columns import NEVER, NUMBERS, STEP_MESSAGES, StepTable
-from gonogo.timeline.rank_steps import MAX_PIDS, MOST_BETWEEN, RankSteps, build_rank_steps
+from gonogo.timeline.rank_steps import MAX_PIDS, MOST_BETWEEN, RankSteps
 
 
 def beat(seq: int, msg: str = "alive", mono: float | None = None, **fields: Any) -> Heartbeat:
@@ -19,7 +19,7 @@ def beat(seq: int, msg: str = "alive", mono: float | None = None, **fields: Any)
 
 
 def in_any_order(*beats: Heartbeat) -> list[RankSteps]:
-    return [build_rank_steps(rows) for rows in itertools.permutations(beats)]
+    return [RankSteps(rows) for rows in itertools.permutations(beats)]
 
 
 def test_of_two_lines_of_a_process_that_say_the_same_thing_the_later_one_counts() -> None:
@@ -45,11 +45,11 @@ def test_an_evaluation_without_a_loss_is_none() -> None:
 
 
 def test_a_first_line_of_seq_zero_is_taken() -> None:
-    assert build_rank_steps([beat(0, "eval", val_loss=2.0)]).evals == {1: 2.0}
-    assert build_rank_steps([beat(0, "done")]).done_step == 1
-    assert build_rank_steps([beat(0, "boot", dim=1)]).identity() is not None
-    assert build_rank_steps([beat(0, "progress", loss=1.0)]).samples("loss") == {1: 1.0}
-    boot = build_rank_steps([beat(0, "alive", section="data")]).last_boot
+    assert RankSteps([beat(0, "eval", val_loss=2.0)]).evals == {1: 2.0}
+    assert RankSteps([beat(0, "done")]).done_step == 1
+    assert RankSteps([beat(0, "boot", dim=1)]).identity() is not None
+    assert RankSteps([beat(0, "progress", loss=1.0)]).samples("loss") == {1: 1.0}
+    boot = RankSteps([beat(0, "alive", section="data")]).last_boot
     assert boot is not None
     assert boot.last is not None
     assert (boot.last.msg, boot.last.section, boot.last.step) == ("alive", "data", 1)
@@ -68,7 +68,7 @@ def test_the_first_error_of_a_process_counts_and_a_loaders_is_no_error_of_its() 
     for steps in in_any_order(beat(4, "error"), beat(2, "error"), beat(1, "loader_error")):
         assert steps.boots[0].error_seq == 2
         assert steps.signs == {"loader_error"}
-    assert build_rank_steps([beat(4, "loader_error")]).boots[0].error_seq is None
+    assert RankSteps([beat(4, "loader_error")]).boots[0].error_seq is None
 
 
 def test_a_process_began_with_its_first_stamp_and_ended_with_its_last() -> None:
@@ -79,15 +79,15 @@ def test_a_process_began_with_its_first_stamp_and_ended_with_its_last() -> None:
 
 def test_four_process_ids_of_a_boot_are_kept() -> None:
     beats = [beat(pid, pid=pid) for pid in (9, 3, 3, 5, 7, 1, 2)]
-    assert build_rank_steps(beats).boots[0].pids == [3, 5, 7, 9]
+    assert RankSteps(beats).boots[0].pids == [3, 5, 7, 9]
     assert MAX_PIDS == 4
 
 
 def test_a_rank_without_step_end_ends_its_steps_with_progress() -> None:
     said = [beat(1, "progress", step=4), beat(2, "step_start", step=5)]
-    steps = build_rank_steps(said)
+    steps = RankSteps(said)
     assert (steps.last_step, steps.first_step) == (4, None)
-    steps = build_rank_steps([*said, beat(3, "step_end", step=2), beat(4, "step_end", step=3)])
+    steps = RankSteps([*said, beat(3, "step_end", step=2), beat(4, "step_end", step=3)])
     assert (steps.last_step, steps.first_step) == (3, 2)
     assert (RankSteps().last_step, RankSteps().last_boot, RankSteps().done_step) == (0, None, None)
 
@@ -105,11 +105,11 @@ def test_of_a_step_that_two_processes_took_the_later_one_counts() -> None:
         beat(3, "step_end", 14.0, tokens=7, step_sections=sections(2.0), **later),
     ]
     for beats in ([*first, *second], [*second, *first]):
-        steps = build_rank_steps(beats)
+        steps = RankSteps(beats)
         assert steps.samples("loss") == {1: 1.0}
         assert (steps.skipped(), steps.step_times()) == (frozenset(), {1: 3.0})
         assert (steps.steps.tokens[0], steps.steps.sections[0][0]) == (7, 2.0)
-    begun = build_rank_steps([*first, second[0]])
+    begun = RankSteps([*first, second[0]])
     assert begun.samples("loss") == {1: 9.0}
     assert begun.skipped() == {1}
     assert begun.step_times() == {}, "two processes share it"
@@ -117,7 +117,7 @@ def test_of_a_step_that_two_processes_took_the_later_one_counts() -> None:
 
 
 def test_what_was_told_of_a_step_that_was_made_again_does_not_count() -> None:
-    steps = build_rank_steps([
+    steps = RankSteps([
         beat(1, "progress", 1.0, loss=9.0),
         beat(1, "step_start", 11.0, boot="c"),
         beat(2, "step_end", 12.0, boot="c"),
@@ -136,8 +136,8 @@ def test_a_rank_is_done_where_its_last_process_says_so() -> None:
         ([beat(3, "done", 5.0, **{**later, "step": 4})], 4),
         ([beat(3, "done", 5.0, **{**later, "step": 5})], 5),
     ):
-        assert build_rank_steps([*first, *begun, *more]).done_step == step
-        assert build_rank_steps([*more, *begun, *first]).done_step == step
+        assert RankSteps([*first, *begun, *more]).done_step == step
+        assert RankSteps([*more, *begun, *first]).done_step == step
 
 
 def sections(seconds: float) -> StepSections:
@@ -148,20 +148,20 @@ def sections(seconds: float) -> StepSections:
 
 def test_a_step_has_a_time_when_one_process_began_and_ended_it() -> None:
     start, end = beat(1, "step_start", 5.0), beat(2, "step_end", 7.5)
-    assert build_rank_steps([start, end]).step_times() == {1: 2.5}
-    assert build_rank_steps([end]).step_times() == {}
-    assert build_rank_steps([start]).step_times() == {}
-    assert build_rank_steps([start, beat(2, "step_end", 5.0)]).step_times() == {}
+    assert RankSteps([start, end]).step_times() == {1: 2.5}
+    assert RankSteps([end]).step_times() == {}
+    assert RankSteps([start]).step_times() == {}
+    assert RankSteps([start, beat(2, "step_end", 5.0)]).step_times() == {}
     again = beat(4, "step_start", 7.0)
-    assert build_rank_steps([start, again, beat(5, "step_end", 7.5)]).step_times() == {1: 0.5}
+    assert RankSteps([start, again, beat(5, "step_end", 7.5)]).step_times() == {1: 0.5}
 
 
 def test_without_starts_steps_share_the_time_between_two_ends() -> None:
     ends = [beat(seq, "step_end", 10.0 * seq, step=step) for seq, step in ((1, 1), (2, 3), (3, 4))]
-    steps = build_rank_steps(ends)
+    steps = RankSteps(ends)
     assert steps.step_times() == {}
     assert steps.mean_step_times() == {2: 5.0, 3: 5.0, 4: 10.0}
-    far = build_rank_steps([ends[0], beat(2, "step_end", 9e9, step=10**15)])
+    far = RankSteps([ends[0], beat(2, "step_end", 9e9, step=10**15)])
     assert len(far.mean_step_times()) == MOST_BETWEEN + 1
 
 
@@ -173,11 +173,11 @@ def test_a_process_that_goes_back_repeats_steps(reached: int, began: int) -> Non
         for step in range(first, last + 1)
     ]
     found = [(reached, began)] if began < reached else []
-    assert build_rank_steps(lines).returns() == found
+    assert RankSteps(lines).returns() == found
 
 
 def test_what_a_step_did_not_say_is_not_there() -> None:
-    steps = build_rank_steps(
+    steps = RankSteps(
         [beat(1, "progress", loss=1.0), beat(2, "step_end"), beat(3, "progress", step=2)]
     )
     table = steps.steps
@@ -189,7 +189,7 @@ def test_what_a_step_did_not_say_is_not_there() -> None:
 
 
 def test_the_steps_that_a_process_ended_are_counted() -> None:
-    steps = build_rank_steps([beat(seq, "step_end", step=seq) for seq in (1, 2, 5)])
+    steps = RankSteps([beat(seq, "step_end", step=seq) for seq in (1, 2, 5)])
     assert steps.boots[0].ended_steps == 3
 
 
@@ -211,7 +211,7 @@ def test_every_line_of_a_process_is_laid_once_however_many_processes_there_are(
         for step in range(1, 4)
         for seq, msg in ((2 * step, "step_start"), (2 * step + 1, "step_end"))
     ]
-    steps = build_rank_steps(beats)
+    steps = RankSteps(beats)
     laid: list[int] = []
     lay = StepTable.lay
 
@@ -249,7 +249,7 @@ def test_a_step_that_was_made_again_without_a_progress_line_told_no_number(skipp
     ]
     later = {"boot": "c", "pid": 2}
     second = [beat(1, "step_start", 11.0, **later), beat(2, "step_end", 12.0, **later)]
-    steps = build_rank_steps([*first, *second])
+    steps = RankSteps([*first, *second])
     table = steps.steps
     assert {table.number(name, table.rows[1]) for name in NUMBERS} == {None}
     assert (steps.samples("loss"), steps.skipped()) == ({}, frozenset())
@@ -271,7 +271,7 @@ def spaced(gaps: dict[int, float], count: int, **others: dict[str, Any]) -> Rank
             for line in others.values()
             if line["step"] == step
         ]
-    return build_rank_steps(lines)
+    return RankSteps(lines)
 
 
 @pytest.mark.parametrize(
@@ -313,4 +313,4 @@ def test_what_lies_between_two_processes_is_between_no_steps() -> None:
             ]
         )
     ]
-    assert build_rank_steps(lines).steps.gaps() == {2: 0.5, 4: 0.25}
+    assert RankSteps(lines).steps.gaps() == {2: 0.5, 4: 0.25}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.timeline.rank import WINDOW_STEPS, StepPace
+from gonogo.timeline.step import WINDOW_STEPS, StepPace
 
 
 def paced(*ends: tuple[int, float]) -> StepPace:

@@ -18,7 +18,8 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
-from gonogo.timeline.rank import RankStream, StepPace
+from gonogo.timeline.rank import RankStream
+from gonogo.timeline.step import StepPace
 from gonogo.watch.detector import Detector
 from gonogo.watch.view import Run, View
 from tests.watch.streams import EPOCH, order_of

@@ -67,7 +67,6 @@ class Ran:
         receipt_s: float | None = None,
         tokens: int | None = None,
         between_s: float = 0.0,
-        stopwatch_s: float | None = None,
         silent: Sequence[int] = (),
         each: Sequence[Mapping[str, Any]] | None = None,
         **told: Any,
@@ -81,7 +80,6 @@ class Ran:
             receipt_s: seconds that pass on the watcher's clock; default: as on the ranks'.
             tokens: of `step_end`.
             between_s: seconds of the step before the rank said that it began.
-            stopwatch_s: `dt_step_s` of `step_end`.
             silent: ranks that write no progress line.
             each: what each rank's progress line says besides `told`.
             **told: what every progress line says.
@@ -106,20 +104,15 @@ class Ran:
             own = sections if isinstance(sections, Mapping | None) else sections[rank]
             said = {**told, **(each[rank] if each else {})}
             progress = None if rank in silent else self._line(rank, "progress", **said)
-            end = self._line(
-                rank,
-                "step_end",
-                tokens=tokens,
-                dt_step_s=stopwatch_s,
-                step_sections=None if own is None else StepSections(**own),
-            )
             rows[rank] = RankStep(
                 rank=rank,
                 boot=self.boot,
+                step=self.number,
                 mono=self.mono,
                 dt_s=times[rank],
                 progress=progress,
-                end=end,
+                tokens=tokens,
+                sections=None if own is None else StepSections(**own),
                 between_s=between_s,
             )
         again = bool(self.steps) and self.number <= self.steps[-1].step

@@ -18,7 +18,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
 from gonogo.contract.watch import Watch
 from gonogo.rundir import save_json
-from gonogo.timeline.steps import Steps
+from gonogo.timeline.step import Steps
 from gonogo.timeline.timeline import Unreadable
 from gonogo.watch import (
     WatchState,

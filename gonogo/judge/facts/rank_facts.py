@@ -10,8 +10,8 @@ from gonogo.contract.facts import Missing, PaceFacts, RankFacts
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.measure import quantile
-from gonogo.timeline.boots import LineRecord
 from gonogo.timeline.columns import NEVER, SECTIONS, STEP_MESSAGES
+from gonogo.timeline.lines import LineRecord
 from gonogo.timeline.rank_steps import RankSteps
 
 EXAMPLES = 3

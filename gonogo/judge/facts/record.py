@@ -34,8 +34,7 @@ from gonogo.judge.facts.files import (
 from gonogo.judge.facts.findings import compare_findings
 from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir, check_whole, iter_lines, preflight_name
-from gonogo.timeline.boots import LineRecord
-from gonogo.timeline.lines import Arrival
+from gonogo.timeline.lines import Arrival, LineRecord
 from gonogo.timeline.predecessor import convert_directory, is_predecessor
 from gonogo.timeline.rank_steps import RankSteps, read_lines, share_pauses
 from gonogo.watch import has_arrived, refold, watch_on

@@ -14,8 +14,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
-from gonogo.timeline.boots import LineRecord
-from gonogo.timeline.lines import Arrival
+from gonogo.timeline.lines import Arrival, LineRecord
 from gonogo.watch.detector import Detector, Seen
 from gonogo.watch.state import replace
 from gonogo.watch.view import Beat, View

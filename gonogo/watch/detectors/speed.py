@@ -270,11 +270,11 @@ class ImplausibleSpeed(Detector[Speeds]):
             kept = Speeds() if view.is_another(step.ranks) else own
             own = Speeds(tokens=own.tokens, resumed=kept.resumed, fastest=kept.fastest)
         first, ordered = min(step.ranks), self.run.order.identity.tokens_per_step
-        told = step.ranks[first].end.tokens or view.tokens_of(first)[0]
+        told = step.ranks[first].tokens or view.tokens_of(first)[0]
         growth = own.tokens.after(told, ordered)
         own = replace(own, last_step=step.step, tokens=growth)
-        tokens = ordered * growth.ratio if ordered else step.ranks[first].end.tokens
-        step_s, kind_s = step.median_s(), _kind_s(step)
+        tokens = ordered * growth.ratio if ordered else step.ranks[first].tokens
+        step_s, kind_s = step.median_s, _kind_s(step)
         if not tokens or not step_s or not kind_s:
             return own, []
         keep, reported = self.settings.over_steps, step.values(_TOKS_PER_S)

@@ -11,7 +11,7 @@ from gonogo.contract.order import Order
 from gonogo.judge.facts.contradictions import find_contradictions
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.gate.rules import build_rules
-from gonogo.timeline.rank_steps import build_rank_steps
+from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import order_of
 
 ORDER = order_of()
@@ -26,7 +26,7 @@ def told(
     ranks: dict[int, list[Heartbeat]], order: Order | None = ORDER, **fields: Any
 ) -> list[Doubt]:
     """The contradictions of a run with these lines."""
-    steps = {rank: build_rank_steps(beats) for rank, beats in ranks.items()}
+    steps = {rank: RankSteps(beats) for rank, beats in ranks.items()}
     record = RunRecord(order=order, ranks=steps, **fields)
     return find_contradictions(record, build_rules(order))
 

@@ -15,8 +15,8 @@ from gonogo.contract.records import ExitRecord, ModelRecord, PartSeals, RankExit
 from gonogo.judge.facts.contradictions import find_contradictions
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.gate.rules import build_rules
-from gonogo.timeline.boots import LineRecord
-from gonogo.timeline.rank_steps import build_rank_steps
+from gonogo.timeline.lines import LineRecord
+from gonogo.timeline.rank_steps import RankSteps
 from gonogo.watch.watch_record import Heard
 from tests.data.make_runs import STEPS
 from tests.judge.facts.beats import ORDER, beat, seen, told
@@ -265,7 +265,7 @@ def test_a_rank_trains_as_one_identity(
         for seq, boot, step in ends
         if boot in names
     ]
-    record = RunRecord(order=ORDER, ranks={0: build_rank_steps([*lines, *reversed(boots)])})
+    record = RunRecord(order=ORDER, ranks={0: RankSteps([*lines, *reversed(boots)])})
     rules = build_rules(ORDER)
     found = [row for row in find_contradictions(record, rules) if row.kind == "identity_changed"]
     assert [(row.expected, row.found) for row in found] == changes

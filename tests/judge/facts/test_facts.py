@@ -28,7 +28,7 @@ from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.gate.rules import build_rules
 from gonogo.rundir import preflight_name
 from gonogo.timeline.lines import digest_of
-from gonogo.timeline.rank_steps import build_rank_steps
+from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import HERE, STEPS, Rank, healthy_ranks, non_finite_ranks, order_of
 from tests.judge.runs import (
     PREFLIGHT,
@@ -105,7 +105,7 @@ def beat(seq: int, mono: float, msg: str, step: int, **fields: Any) -> Heartbeat
 def facts_with(beats: list[Heartbeat], order: Order | None = None, **fields: Any) -> Facts:
     """The facts of one rank's lines."""
     order = order or order_of()
-    record = RunRecord(order=order, ranks={0: build_rank_steps(beats)}, **fields)
+    record = RunRecord(order=order, ranks={0: RankSteps(beats)}, **fields)
     return build_facts(record, build_rules(order))
 
 
@@ -244,7 +244,7 @@ def test_without_exit_json_a_halt_or_every_ranks_done_says_how_it_ended(
         rank: [beat(1, 1.0, "alive" if step is None else "done", step or 1, rank=rank)]
         for rank, step in enumerate(done)
     }
-    ranks = {rank: build_rank_steps(beats) for rank, beats in lines.items()}
+    ranks = {rank: RankSteps(beats) for rank, beats in lines.items()}
     record = RunRecord(order=order_of(), ranks=ranks, findings=findings)
     found = outcome_of(record, build_rules(record.order))
     assert (None if found is None else (found.code, found.actor)) == outcome

@@ -12,7 +12,7 @@ from gonogo.contract.doubt import Doubt
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.judge.facts.learning import find_nothing_learned, find_unclear_learning
 from gonogo.judge.gate.rules import build_rules
-from gonogo.timeline.rank_steps import build_rank_steps
+from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.facts.beats import beat, of_rank, seen, steps_that, told
 from tests.judge.runs import judged, record_of, with_gate
@@ -114,7 +114,7 @@ def test_the_first_updates_of_a_scaled_loss_may_be_skipped(
     says: dict[str, Any], steps: int, count: int
 ) -> None:
     rules = build_rules(order_of(sets={"train.dtype": "fp16"}))
-    ranks = {0: build_rank_steps(steps_that(*[says] * steps))}
+    ranks = {0: RankSteps(steps_that(*[says] * steps))}
     assert names([*find_nothing_learned(ranks, rules)]) == [UPDATE] * count
 
 
@@ -154,7 +154,7 @@ def test_ranks_that_train_together_share_gradients(
     sent: list[float], backend: str, ranks: int, named: list[int]
 ) -> None:
     lines = steps_that(*rows(loss=[5.0, 4.0, 3.0], comm_mb=sent))
-    steps = {rank: build_rank_steps(of_rank(rank, lines, backend=backend)) for rank in range(ranks)}
+    steps = {rank: RankSteps(of_rank(rank, lines, backend=backend)) for rank in range(ranks)}
     rules = build_rules(order_of(sets={"workload.world_size": ranks}))
     doubts = find_nothing_learned(steps, rules)
     assert seen(doubts) == [("ranks_apart", rank) for rank in named]
@@ -205,13 +205,13 @@ def test_an_evaluation_that_moves_on_one_rank_moves() -> None:
 def test_a_loss_that_never_fell_is_unclear(fall: float, steps: int, count: int) -> None:
     draw = Random(7)
     losses = [5.0 - fall * n / steps + draw.gauss(0.0, 0.1) for n in range(steps)]
-    ranks = {0: build_rank_steps(steps_that(*rows(loss=losses)))}
+    ranks = {0: RankSteps(steps_that(*rows(loss=losses)))}
     assert seen(find_unclear_learning(ranks)) == [("learning_unclear", None)] * count
 
 
 @pytest.mark.parametrize("loss", [1e200, -1e308, 5e-324, 0.5])
 def test_a_loss_of_any_size_may_be_unclear(loss: float) -> None:
-    ranks = {0: build_rank_steps(steps_that(*rows(loss=[loss * (n % 2) for n in range(200)])))}
+    ranks = {0: RankSteps(steps_that(*rows(loss=[loss * (n % 2) for n in range(200)])))}
     assert len([*find_unclear_learning(ranks)]) == 1
 
 

@@ -20,7 +20,7 @@ from gonogo.judge.facts.metrics import METRICS, slope
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.facts.unobserved import find_unobserved
 from gonogo.judge.gate.rules import build_rules
-from gonogo.timeline.rank_steps import build_rank_steps
+from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import STEPS, TOKENS, Rank, healthy_ranks, order_of
 from tests.judge.runs import facts_of, judged, record_of, with_gate
 
@@ -334,7 +334,7 @@ def test_who_ended_no_step_has_completed_those_before_its_checkpoint(
 
 @pytest.mark.parametrize(("ordered", "speeds"), [(None, {1: 5.0}), (100, {1: 50.0, 2: 50.0})])
 def test_a_speed_needs_the_tokens_of_a_step(ordered: int | None, speeds: dict[int, float]) -> None:
-    steps = build_rank_steps(two_seconds_each({1: 10, 2: None}, 2))
+    steps = RankSteps(two_seconds_each({1: 10, 2: None}, 2))
     rules = build_rules(order_of()).model_copy(update={"tokens_per_step": ordered})
     assert METRICS["toks_per_s"].samples(steps, rules) == speeds
 
@@ -363,7 +363,7 @@ def test_of_tokens_that_may_be_those_of_the_whole_run_nobody_knows_the_speed(
     order = with_gate(order_of(), criterion.model_dump())
     told = {"tokens_per_step": ordered, "steps": len(tokens)}
     rules = build_rules(order).model_copy(update=told)
-    steps = build_rank_steps(lines)
+    steps = RankSteps(lines)
     measures = {"c": build_measure(criterion, {0: steps}, rules)}
     assert measures["c"].ranks["0"].value == speed
     doubts = find_unobserved(RunRecord(order=order, ranks={0: steps}), rules, measures)
@@ -379,7 +379,7 @@ def test_steps_that_are_told_of_together_are_no_faster_for_it() -> None:
             lines.append(
                 Heartbeat(ts=mono, mono=mono, seq=seq, step=step, msg=msg, pid=1, rank=0, boot="b")
             )
-    steps, rules = build_rank_steps(lines), build_rules(order_of())
+    steps, rules = RankSteps(lines), build_rules(order_of())
     assert list(METRICS["toks_per_s"].samples(steps, rules)) == [1, 11, 21, 31]
 
 
@@ -529,7 +529,7 @@ def drifts(*boots: dict[str, Any], allow: list[str] | None = None) -> MeasureRow
     criterion = Criterion.model_validate(
         {"id": "c", "metric": "identity_drift", "aggregate": "last", "pass_below": 0.0}
     )
-    ranks = {0: build_rank_steps(beats)}
+    ranks = {0: RankSteps(beats)}
     return build_measure(criterion, ranks, build_rules(order)).ranks["0"]
 
 

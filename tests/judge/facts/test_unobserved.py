@@ -16,7 +16,7 @@ from gonogo.contract.records import PartSeals
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.gate.rules import build_rules
-from gonogo.timeline.rank_steps import build_rank_steps
+from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import STEPS, Rank, healthy_ranks, order_of
 from tests.judge.facts.beats import beat, of_rank, steps_that
 from tests.judge.runs import SEAL, exit_record, facts_of, judged, record_of, with_gate
@@ -30,7 +30,7 @@ def listed(record: RunRecord, kind: DoubtKind) -> list[Doubt]:
 
 
 def of_lines(order: Order, *ranks: list[Any], **fields: Any) -> RunRecord:
-    steps = {rank: build_rank_steps(lines) for rank, lines in enumerate(ranks)}
+    steps = {rank: RankSteps(lines) for rank, lines in enumerate(ranks)}
     return RunRecord(order=order, ranks=steps, **fields)
 
 

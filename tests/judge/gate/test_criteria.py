@@ -21,7 +21,7 @@ from gonogo.judge.gate.criteria import (
     is_unseen,
     never_passes,
 )
-from gonogo.timeline.rank_steps import RankSteps, build_rank_steps
+from gonogo.timeline.rank_steps import RankSteps
 
 
 def progress(step: int, **fields: Any) -> Heartbeat:
@@ -31,7 +31,7 @@ def progress(step: int, **fields: Any) -> Heartbeat:
 
 def ranks_with(losses: dict[int, dict[int, float]]) -> dict[int, RankSteps]:
     return {
-        rank: build_rank_steps(progress(step, loss=loss) for step, loss in rows.items())
+        rank: RankSteps(progress(step, loss=loss) for step, loss in rows.items())
         for rank, rows in losses.items()
     }
 
@@ -302,7 +302,7 @@ def test_a_run_that_was_ended_after_its_last_step_has_failed_by_its_last_value(
         progress(step).model_copy(update={"msg": "eval", "val_loss": 5.0, "seq": 20 + step})
         for step in (5, 10)
     ]
-    measure = build_measure(criterion, {0: build_rank_steps([*losses, *seen])}, rules)
+    measure = build_measure(criterion, {0: RankSteps([*losses, *seen])}, rules)
     assert never_passes(criterion, measure, rules) is (bound == 4.0)
 
 
@@ -380,7 +380,7 @@ def test_what_a_run_spends_between_steps_is_not_known_from_its_first(
                 lines.append(
                     progress(step).model_copy(update={"msg": msg, "mono": mono, "seq": seq})
                 )
-        return build_measure(criterion, {0: build_rank_steps(lines)}, rules)
+        return build_measure(criterion, {0: RankSteps(lines)}, rules)
 
     assert evaluate(criterion, measured(steps), 1).outcome in ("fail", "inconclusive")
     assert never_passes(criterion, measured(steps), rules) is failed
@@ -411,7 +411,7 @@ def test_of_a_script_that_evaluates_when_it_likes_nobody_knows_what_was_still_to
     )
     rules = Rules(steps=10, world_size=1, built_in=[], gate=[], conditions=[])
     lines = (progress(step).model_copy(update={"msg": "eval", "val_loss": 5.0}) for step in (2, 4))
-    measure = build_measure(criterion, {0: build_rank_steps(lines)}, rules)
+    measure = build_measure(criterion, {0: RankSteps(lines)}, rules)
     assert measure.ranks["0"].samples == 2
     assert never_passes(criterion, measure, rules) is failed
 

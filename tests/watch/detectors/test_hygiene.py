@@ -7,8 +7,7 @@ import pytest
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.tick import Tick
-from gonogo.timeline.boots import LineRecord
-from gonogo.timeline.lines import Arrival, BootLines
+from gonogo.timeline.lines import Arrival, BootLines, LineRecord
 from gonogo.timeline.timeline import Unreadable
 from gonogo.watch.detectors.hygiene import Hygiene, Skews
 from gonogo.watch.view import Beat, Run, View

@@ -63,13 +63,12 @@ def test_a_report_of_sequences_of_any_length_is_no_lie() -> None:
         assert feed(ImplausibleSpeed, ran).findings == []
 
 
-@pytest.mark.parametrize("stopwatch_s", [None, 0.5])
 @pytest.mark.parametrize(("factor", "found"), [(1.0, []), (1.2, [HALT])])
 def test_what_lies_between_two_steps_may_be_left_out_of_a_report(
-    stopwatch_s: float | None, factor: float, found: list[Severity]
+    factor: float, found: list[Severity]
 ) -> None:
     """A trainer that plays its episodes, or fetches its batch, before it says `step_start`."""
-    told = {"between_s": 1.5, "stopwatch_s": stopwatch_s, "toks_per_s": factor * TOKENS / 0.5}
+    told = {"between_s": 1.5, "toks_per_s": factor * TOKENS / 0.5}
     fed = feed(ImplausibleSpeed, Ran(dt_s=2.0).many(60, **told))
     assert [f.severity for f in fed.findings] == found
 
