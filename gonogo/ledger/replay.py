@@ -41,7 +41,7 @@ from gonogo.ledger.recorded import (
 from gonogo.ledger.sign import Trust
 from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir
-from gonogo.watch.sources import made_by
+from gonogo.watch.packages import made_by
 
 Json = Mapping[str, Any]
 

@@ -51,12 +51,8 @@ class ActiveClock:
     """The active time of a run, for the watcher and for each rank."""
 
     away_s: float = 0.0
-    """Seconds in which the watcher was suspended or away."""
+    """Seconds in which the watcher was away, or all ranks were silent at once."""
     ranks: dict[int, RankClock] = field(default_factory=dict)
-    silent_s: float = 0.0
-    """Silence of all ranks that was skipped since a step last advanced."""
-    advanced_mono: float = 0.0
-    """When that step advanced."""
 
     def at(self, mono: float) -> float:
         """Return the active time at a reading of the watcher's clock."""
@@ -76,25 +72,6 @@ class ActiveClock:
         if not self.away_s:
             return tick
         return tick.model_copy(update={"mono": tick.mono - self.away_s})
-
-    def skip(self, seconds: float, advanced_mono: float, most_s: float) -> float:
-        """Stop the watcher's clock for a silence of all ranks that has passed already.
-
-        Args:
-            seconds: of silence.
-            advanced_mono: when a step last advanced, in active time.
-            most_s: that may be skipped while no step advances.
-
-        Returns:
-            the seconds that were skipped: all of them, or none.
-        """
-        if advanced_mono != self.advanced_mono:
-            self.advanced_mono, self.silent_s = advanced_mono, 0.0
-        if self.silent_s + seconds > most_s:
-            return 0.0
-        self.silent_s += seconds
-        self.away_s += seconds
-        return seconds
 
     def line(self, beat: Heartbeat, mono: float) -> Heartbeat:
         """Return a line, received at `mono` in active time, with the active time of its rank."""

@@ -14,7 +14,6 @@ from then on, and so is a boot that names another run or attempt.
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
@@ -32,11 +31,11 @@ FIRST_SEQ = 2
 MAX_RANGES = 1024
 """Separate holes whose places are kept; the oldest are forgotten beyond that."""
 
-Hex = Annotated[bytes, PlainSerializer(bytes.hex), PlainValidator(bytes.fromhex)]
+Hex = Annotated[bytes, PlainValidator(bytes.fromhex), PlainSerializer(bytes.hex, return_type=str)]
 Base64 = Annotated[
     bytearray,
-    PlainSerializer(lambda data: b64encode(data).decode()),
     PlainValidator(lambda text: bytearray(b64decode(text))),
+    PlainSerializer(lambda data: b64encode(data).decode(), return_type=str),
 ]
 """Their form in a snapshot."""
 
@@ -51,11 +50,6 @@ class Line(NamedTuple):
 def digest_of(raw: bytes) -> bytes:
     """Return the digest by which a line is known; white space around it does not count."""
     return sha256(raw.strip()).digest()[:DIGEST_BYTES]
-
-
-def line_of(beat: Heartbeat) -> Line:
-    """Return a heartbeat that was never bytes as a line."""
-    return Line(beat, digest_of(beat.model_dump_json().encode("utf-8", "surrogatepass")))
 
 
 class Arrival(StrEnum):
@@ -260,7 +254,7 @@ class LineRecord:
         """
         if len(self.boots) == 1:
             return self.conflicts, None
-        rows = [(boot, row) for boot, row in self.every_boot() if boot != self.boot]
+        rows = [(boot, row) for boot, row in sorted(self.boots.items()) if boot != self.boot]
         text = "\n".join(f"{boot}\n{row.digest()}" for boot, row in rows)
         digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         return self.conflicts + sum(row.count for _, row in rows), digest
@@ -268,10 +262,6 @@ class LineRecord:
     def distinct(self) -> int:
         """Return how many lines came, each boot and seq once."""
         return sum(lines.count for lines in self.boots.values())
-
-    def every_boot(self) -> Iterator[tuple[str, BootLines]]:
-        """Yield every boot whose lines came, refused ones included, by name."""
-        return iter(sorted(self.boots.items()))
 
 
 def by_seq(lines: list[Line]) -> list[Line]:

@@ -92,8 +92,6 @@ class Step:
     ranks: Mapping[int, RankStep]
     tick: Tick
     """The tick that completed it."""
-    whole: bool
-    """Whether every ordered rank is in it; False if one is so far behind that nobody waits."""
     again: bool = False
     """Whether a restart in place went back to it or to a step before it."""
     loss: float | None = field(init=False)
@@ -149,15 +147,8 @@ class Steps:
     made: int = 0
     """The last step that was made whole, whatever restarted since."""
 
-    def add(self, row: RankStep, needed: int, ordered: int, tick: Tick) -> Step | None:
-        """Add one rank's step; return it merged, if that makes it whole.
-
-        Args:
-            row: the step of one rank.
-            needed: how many ranks must have ended it.
-            ordered: how many ranks the run has.
-            tick: that brought the line.
-        """
+    def add(self, row: RankStep, needed: int, tick: Tick) -> Step | None:
+        """Add one rank's step; return it merged, if `needed` ranks have ended it."""
         number = row.step
         if number <= self.last:
             return None
@@ -173,8 +164,7 @@ class Steps:
         for step in [step for step in self.waiting if step <= number]:
             del self.waiting[step]
         self.last, again, self.made = number, number <= self.made, number
-        ranks, whole = dict(sorted(rows.items())), len(rows) >= ordered
-        return Step(step=number, ranks=ranks, tick=tick, whole=whole, again=again)
+        return Step(step=number, ranks=dict(sorted(rows.items())), tick=tick, again=again)
 
     def forget(self, boot: Heartbeat) -> None:
         """Forget what a rank had ended before it restarted, and go back to its step."""

@@ -113,7 +113,7 @@ class Timeline:
         """Return the steps of the run that the ready steps of a rank make whole."""
         rows, stream.ready = stream.ready, []
         needed = order.world_size if stream.labelled else len(self.streams)
-        made = (self.steps.add(row, needed, order.world_size, tick) for row in rows)
+        made = (self.steps.add(row, needed, tick) for row in rows)
         return [step for step in made if step is not None]
 
     def lines_seen(self, rank: int) -> LinesSeen | None:

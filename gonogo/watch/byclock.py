@@ -1,16 +1,19 @@
 """Fold lines that nobody watched, by the ranks' own clocks.
 
-Lines are merged by their monotonic clocks, with one offset for each boot (`timeline.offsets`). So a
-wall clock that is set while the run continues changes nothing. Time passes between lines, so a
-deadline is found at the moment at which it was due.
+Lines are merged by their monotonic clocks, with one offset for each process: by how much the wall
+clock was ahead at its start. So a wall clock that is set while a process runs changes nothing. Time
+passes between lines, so a deadline is found at the moment at which it was due.
 
 Not covered: deaths. Only a watcher's probes show them; the exit records are evidence for the gate.
+Wall clocks of several hosts that differ, or a wall clock that is set between two processes.
 """
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
+from statistics import median
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
@@ -18,12 +21,15 @@ from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
 from gonogo.rundir import RunDir, iter_lines
-from gonogo.timeline.offsets import Boot, Clocks
 from gonogo.timeline.timeline import Sink
 from gonogo.watch.fold import WatchState, fold, look, start
 
 INTERVAL_S = 0.25
 MAX_SEARCHES = 1000
+SAME_CLOCK_S = 5.0
+"""Processes whose wall clocks are ahead of their own by the same, give or take this, share one."""
+FIRST_LINES = 16
+"""Lines of a process whose stamps place its clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,6 @@ def fold_by_clock(
     state, findings = start(order, watched=False), list[Finding]()
     last: _Moment | None = None
     number = 0
-    state.view.goes_on = True
     for number, group in _groups(_merged(run_dir)):
         if last is not None:
             findings += _pass_between(state, last, group[-1], number)
@@ -72,7 +77,7 @@ def fold_by_clock(
         last = group[-1]
         state, found = fold(state, last.tick(number), beats, sink)
         findings += found
-    state.view.goes_on = False
+    state.view.at_end = True
     end = ended_at if ended_at is not None else None if has_arrived(state) else now
     if last is not None and end is not None and end > last.ts:
         until = last.at(last.clock + end - last.ts)
@@ -82,21 +87,15 @@ def fold_by_clock(
 
 def _merged(run_dir: RunDir) -> Iterator[_Moment]:
     """Yield the lines of all ranks in the order of one clock."""
-    clocks = Clocks()
-    for rank in run_dir.ranks():
-        for raw in iter_lines(run_dir.heartbeat(rank)):
-            try:
-                clocks.add(parse_heartbeat(raw))
-            except Corrupt:
-                continue
-    offsets = clocks.offsets()
-    ranks = [_stamped(run_dir, rank, offsets) for rank in run_dir.ranks()]
+    placed: list[float] = []
+    ranks = [_stamped(run_dir, rank, placed) for rank in run_dir.ranks()]
     return heapq.merge(*ranks, key=lambda line: line.clock)
 
 
-def _stamped(run_dir: RunDir, rank: int, offsets: Mapping[Boot, float]) -> Iterator[_Moment]:
+def _stamped(run_dir: RunDir, rank: int, placed: list[float]) -> Iterator[_Moment]:
     """Yield one rank's lines with their clock; an unreadable one goes with the one before it."""
     clock = ts = float("-inf")
+    offsets = _offsets(run_dir.heartbeat(rank), placed)
     for raw in iter_lines(run_dir.heartbeat(rank)):
         try:
             beat = parse_heartbeat(raw)
@@ -104,8 +103,33 @@ def _stamped(run_dir: RunDir, rank: int, offsets: Mapping[Boot, float]) -> Itera
             if clock == float("-inf"):
                 continue
         else:
-            clock, ts = max(clock, beat.mono + offsets.get((beat.rank, beat.boot), 0.0)), beat.ts
+            clock, ts = max(clock, beat.mono + offsets[beat.boot]), beat.ts
         yield _Moment(clock, ts, rank, raw)
+
+
+def _offsets(path: Path, placed: list[float]) -> dict[str, float]:
+    """Return boot → seconds by which the wall clock was ahead of its own when it began.
+
+    Args:
+        path: a heartbeat file.
+        placed: offsets of the boots before, which one on the same clock shares; grows.
+    """
+    ahead: dict[str, list[float]] = {}
+    for raw in iter_lines(path):
+        try:
+            beat = parse_heartbeat(raw)
+        except Corrupt:
+            continue
+        first = ahead.setdefault(beat.boot, [])
+        if len(first) < FIRST_LINES:
+            first.append(beat.ts - beat.mono)
+    found = {}
+    for boot, seconds in ahead.items():
+        own_s = median(seconds)
+        known = (offset for offset in placed if abs(offset - own_s) <= SAME_CLOCK_S)
+        found[boot] = next(known, own_s)
+        placed.append(found[boot])
+    return found
 
 
 def _groups(lines: Iterator[_Moment]) -> Iterator[tuple[int, list[_Moment]]]:
@@ -173,5 +197,5 @@ def watch_on(state: WatchState, *, now: float) -> list[Finding]:
     last = _Moment(max(row.heard_mono for row in ranks), max(row.heard_ts for row in ranks))
     if now <= last.ts:
         return []
-    state.view.watched = False
+    state.view.watched, state.view.at_end = False, True
     return _pass_time(state, last.clock, last.at(last.clock + now - last.ts), 1)

@@ -29,7 +29,7 @@ from gonogo.watch.detectors import identity
 from gonogo.watch.packages import ERRORS
 from gonogo.watch.processes import seen_by
 from gonogo.watch.registry import failure_of, ordered_detectors
-from gonogo.watch.view import Beat, Observed, Run, View, found, is_late
+from gonogo.watch.view import Beat, Observed, Run, View, found
 
 _HOST = re.compile(r"[\w.-]{1,64}", re.ASCII)
 """What a host may be called in what people read."""
@@ -161,10 +161,10 @@ def fold_beats(
     lines = any(beats.values())
     if lines:
         tick = view.skip_silence(tick)
-    late = tick.late_s > 0.0 and view.note(tick)
+    late = tick.late_s > 0.0 and view.is_late(tick)
     if tick.nodes or tick.ranks or tick.agent or tick.stacks or tick.observations:
         brought = _take_probes(view, tick) or brought
-    if view.started_mono is None and (brought or lines or is_late(tick)):
+    if view.started_mono is None and (brought or lines or late):
         view.started_mono = tick.mono
     if lines:
         _take_lines(state, tick, beats, sink, findings)

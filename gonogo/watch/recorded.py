@@ -53,11 +53,7 @@ class BroughtLines:
 
 
 class _Tail:
-    """A file read forwards, in whole lines; a part of a line waits for its rest.
-
-    A piece that outgrew a line while the watcher found no end of it was a line then, as in
-    `load_lines`.
-    """
+    """A file read forwards, in whole lines; a part of a line waits for its rest."""
 
     def __init__(self, path: Path) -> None:
         self._stream: IO[bytes] = io.BytesIO()  # what cannot be opened has no lines

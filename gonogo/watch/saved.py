@@ -20,10 +20,9 @@ from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import Steps
 from gonogo.timeline.timeline import Unreadable
 from gonogo.watch.fold import WatchState, start
-from gonogo.watch.packages import ERRORS
+from gonogo.watch.packages import ERRORS, made_by
 from gonogo.watch.processes import Processes
 from gonogo.watch.registry import failure_of
-from gonogo.watch.sources import made_by
 from gonogo.watch.view import Observed
 
 SAVED_V = 55
@@ -37,8 +36,6 @@ PARTS: dict[str, Any] = {
     "hosts": dict[int, str],
     "observed": dict[str, Observed],
     "started_mono": float | None,
-    "late_since_mono": float,
-    "late_n": int,
     "ends": bool,
 }
 """Field of a view → its type."""

@@ -57,19 +57,10 @@ class Beat(NamedTuple):
     tick: Tick
 
 
-LATE_INTERVALS = 3.0
-"""A tick that is late by more cannot tell what missed a deadline."""
 ALL_SILENT_S = 900.0
 """A longer silence of all ranks with living processes is the ranks' own."""
 TOGETHER_SHARE = 0.5
 """Of `alive_lost.suspect_s`: ranks whose last lines are no further apart fell silent together."""
-LATE_WAY_S = 1800.0
-"""Seconds of late ticks alone, after which lateness is usual and deadlines count again."""
-
-
-def is_late(tick: Tick) -> bool:
-    """Whether the watcher itself came so late that a missed deadline may be its own."""
-    return tick.late_s > LATE_INTERVALS * tick.interval_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,38 +83,18 @@ class View(Timeline):
     """Node → the name of its host, if known."""
     watched: bool = True
     """Whether ticks are a watcher's (live or recorded), not made up from the lines themselves."""
-    goes_on: bool = False
-    """In an unwatched run: whether more lines are known to follow."""
+    at_end: bool = False
+    """Whether no more lines will follow, so that silence is the ranks' own."""
     ends: bool = False
     """Whether a halt was found that acts now. What dies from then on dies of that halt."""
     started_mono: float | None = None
     """The first tick that brought anything."""
     observed: dict[str, Observed] = field(default_factory=dict)
     """Kind of probe → its last payload."""
-    late_since_mono: float = 0.0
-    """When the first of consecutive late ticks came."""
-    late_n: int = -2
-    """Number of the last of them."""
-
-    def note(self, tick: Tick) -> bool:
-        """Count a late tick, and return whether it is too late to tell what missed a deadline."""
-        if not is_late(tick):
-            return False
-        if tick.n != self.late_n + 1:
-            self.late_since_mono = tick.mono
-        self.late_n = tick.n
-        return self.is_late(tick)
 
     def is_late(self, tick: Tick) -> bool:
-        """Whether a tick is too late to tell what missed a deadline.
-
-        A watcher on a host that is too busy may never come in time. After half an hour of late
-        ticks its lateness is usual, and deadlines count again.
-        """
-        if not is_late(tick):
-            return False
-        is_usual = tick.n == self.late_n and tick.mono - self.late_since_mono > LATE_WAY_S
-        return tick.late_s > SLEPT_S or not is_usual
+        """Whether the watcher was suspended or away, so that a missed deadline may be its own."""
+        return tick.late_s > SLEPT_S
 
     def standing_s(self, mono: float) -> float:
         """Return the seconds since the slowest rank ended a step.
@@ -202,20 +173,17 @@ class View(Timeline):
         silent_s = self.all_silent_s(tick.mono) if tick.mono - heard_mono > least_s else 0.0
         if not silent_s:
             return tick
-        advanced_mono = max(stream.advanced_mono for stream in self.active())
-        silent_s = self.clock.skip(silent_s, advanced_mono, ALL_SILENT_S)
+        self.clock.away_s += silent_s
         return tick.model_copy(update={"mono": tick.mono - silent_s})
 
     def all_silent_s(self, mono: float) -> float:
         """Return for how long all ranks have been silent at once.
 
-        0.0 for an unwatched run that ends with the silence. 0.0 if a rank was heard lately, is
+        0.0 if the lines end with the silence. 0.0 if a rank was heard lately, is
         held, or names no sections. 0.0 once no step has ended for ALL_SILENT_S.
         """
         active = self.active()
-        if not (self.watched or self.goes_on) or not active:
-            return 0.0
-        if not all(row.labelled for row in active):
+        if self.at_end or not active or not all(row.labelled for row in active):
             return 0.0
         silent_s = mono - max(stream.heard_mono for stream in active)
         stood_s = mono - max(stream.advanced_mono for stream in active)

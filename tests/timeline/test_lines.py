@@ -16,7 +16,6 @@ from gonogo.timeline.lines import (
     Line,
     LineRecord,
     digest_of,
-    line_of,
 )
 
 
@@ -35,6 +34,10 @@ def line(seq: int, boot: str = "b", msg: str = "alive", **fields: object) -> Lin
         | fields
     )
     return line_of(beat)
+
+
+def line_of(beat: Heartbeat) -> Line:
+    return Line(beat, digest_of(beat.model_dump_json().encode()))
 
 
 def told(*lines: Line) -> tuple[LineRecord, list[Arrival]]:

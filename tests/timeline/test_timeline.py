@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
+from gonogo.contract.tick import Tick
 from gonogo.timeline.timeline import Timeline
 from tests.watch.streams import World, order_of
 
@@ -13,13 +14,15 @@ LINES = {
 }
 """Rank → its lines."""
 
+TICK = Tick(n=1, mono=100.0, ts=100.0)
+
 
 def timeline(order: Order, *reads: tuple[int, list[bytes]]) -> tuple[Timeline, list[Heartbeat]]:
     """Return what reads of ranks' files come to, all received at once, and the lines that count."""
     found, counted = Timeline(), list[Heartbeat]()
     for rank, lines in reads:
         beats = found.parse(rank, lines, 100.0)
-        counted += [line for line, _, _ in found.advance(order, rank, beats, 100.0)]
+        counted += [line for line, _, _ in found.advance(order, rank, beats, TICK)]
     return found, counted
 
 

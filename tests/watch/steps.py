@@ -116,7 +116,7 @@ class Ran:
                 between_s=between_s,
             )
         again = bool(self.steps) and self.number <= self.steps[-1].step
-        self.steps.append(Step(step=self.number, ranks=rows, tick=tick, whole=True, again=again))
+        self.steps.append(Step(step=self.number, ranks=rows, tick=tick, again=again))
         return self
 
     def many(self, count: int, **told: Any) -> Ran:
@@ -217,7 +217,6 @@ def feed(
         if another and step.again:
             view.streams[0].another = True
         view.steps.made = step.step
-        view.note(step.tick)
         own, found = detector.observe_step(own, step, view)
         for finding in found:
             if finding.key not in said:

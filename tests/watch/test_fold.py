@@ -209,15 +209,15 @@ def test_a_healthy_run_with_doubled_and_reordered_lines_stays_healthy(seed: int)
     assert watch(noisy(healthy(seed), seed)).halts == []
 
 
-@pytest.mark.parametrize("kind", ["hang", "freeze", "slow"])
+@pytest.mark.parametrize("kind", ["hang", "freeze"])
 def test_ticks_that_are_all_late_never_halt_on_a_deadline(kind: str) -> None:
     world = faulty(kind)
 
     def ticking(end: float) -> list[tuple[float, float]]:
-        return [(mono, 0.8) for mono, _ in every(0.25)(end)]
+        return [(mono, 16.0) for mono, _ in every(16.25)(end)]
 
     found = watch(world, ticking=ticking)
-    assert found.named(Severity.HALT) <= {"slow"}  # its own clock is the ranks', not the watcher's
+    assert found.named(Severity.HALT) == set()
 
 
 def test_a_watcher_that_was_stopped_for_five_minutes_halts_nothing_on_waking() -> None:
@@ -330,15 +330,6 @@ def test_a_watcher_that_is_away_again_and_again_halts_no_run_that_goes_on() -> N
     world = World(order_of({}, steps=2000)).boot().steps(60, step_s=25.0)
     sleepy = [(T0 + 50.0 * number, 20.0) for number in range(int((world.mono - T0) / 50.0))]
     assert watch(world, ticking=lambda end: sleepy).halts == []
-
-
-def test_ticks_that_are_late_now_and_then_call_no_deadline_missed() -> None:
-    view = start(order_of({})).view
-    for number in range(2000):
-        late_s = 2.0 if number % 100 else 0.0
-        tick = Tick(n=number, mono=2.0 * number, ts=0.0, late_s=late_s)
-        view.note(tick)
-        assert view.is_late(tick) is bool(late_s)
 
 
 @pytest.mark.parametrize(

@@ -397,12 +397,10 @@ def with_every_part() -> WatchState:
     view.hosts = {1: "other"}
     view.clock.away_s = 20.0
     view.clock.ranks[0].pending = ((40.5, 20.0),)
-    view.late_since_mono, view.late_n = 3.0, 7
     view.unreadable = {0: Unreadable(count=2, first="x", since_mono=1.5)}
     view.observed = {"disk": Observed(mono=1.0, ts=2.0, payload={"free_mb": 5.0})}
     ended = watch(behind()).state.view.steps.waiting
-    steps.waiting, steps.bare = ended, {0: next(iter(ended.values()))}
-    steps.late = {1}
+    steps.waiting = ended
     state.leave_out({"of_another_package": "it failed"})
     return state
 
@@ -422,7 +420,7 @@ def test_each_part_of_a_state_is_put_down_and_taken_up_again() -> None:
     assert [part for part in saved if part != "of" and saved[part] == nothing[part]] == []
     held = {row.name for kind in (View, Steps) for row in fields(kind)}
     named = saved.keys() | saved["steps"].keys()
-    assert held - named == {"run", "watched", "goes_on"}, "ordered, compared, and of no watcher"
+    assert held - named == {"run", "watched", "at_end"}, "ordered, compared, and of no watcher"
 
 
 @pytest.mark.parametrize("what", ["v", "sources", "run", "attempt", "watched", "detectors"])

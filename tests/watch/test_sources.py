@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import gonogo
-from gonogo.watch import sources
+from gonogo.watch import packages
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ def test_the_digest_covers_what_judges(
     monkeypatch.setattr(gonogo, "__file__", str(tmp_path / "__init__.py"))
     (tmp_path / "watch").mkdir()
     (tmp_path / "watch" / "a.py").write_text("a = 1\n")
-    before = sources._digest()
+    before = packages._digest()
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("b = 2\n")
-    assert (sources._digest() != before) is counts
+    assert (packages._digest() != before) is counts
 
 
 def test_it_is_the_same_each_time() -> None:
-    assert sources._digest() == sources.made_by().sources
-    assert sources.made_by().gonogo == gonogo.__version__
+    assert packages._digest() == packages.made_by().sources
+    assert packages.made_by().gonogo == gonogo.__version__

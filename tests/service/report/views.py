@@ -14,7 +14,7 @@ from gonogo.contract.heartbeat import Identity, parse_heartbeat
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
-from gonogo.watch.sources import made_by
+from gonogo.watch.packages import made_by
 from service.report.beats import RankBeats, build_rank_beats
 from service.report.numbers import build_numbers
 from service.report.view import RankNumbers, ReportView, RunReport
