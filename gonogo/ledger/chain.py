@@ -1,16 +1,17 @@
 """Checking that the decisions of one experiment form one chain: numbers, links and signatures.
 
-Each decision is checked by itself (digests, hash, signature) and by its neighbours. `seq` counts
-1, 2, …; `prev_hash` is the hash of the decision before; `supersedes` names the last decision about
-the same phase; one key signs them all. A missing decision is reported as *not verified*. No chain
-can show that its end is missing: for that, alerts, events and the report carry the hash of its
-head.
+Each decision is checked by itself (digests, hash, signature) and by its neighbours: `seq` counts
+1, 2, …, and `prev_hash` is the hash of the decision before. A missing decision is reported as *not
+verified*. No chain can show that its end is missing. For that, alerts, events and the report carry
+the hash of its head.
+
+Not covered: two trusted keys in one chain, and a wrong `supersedes`. Only the owner of a trusted
+key can make them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gonogo.contract.decision import DecisionKind
 from gonogo.ledger.recorded import RecordedDecision, shortened
 from gonogo.ledger.sign import Trust
 
@@ -36,7 +37,7 @@ def check_chain(decisions: Iterable[RecordedDecision], trust: Trust | None = Non
     """
     rows = sorted(decisions, key=lambda row: (row.decision.seq, row.id))
     found = [wrong for row in rows for wrong in check_alone(row, trust)]
-    return [*found, *_links(rows), *_supersedes(rows), *_one_key(rows)]
+    return [*found, *_links(rows)]
 
 
 def check_alone(row: RecordedDecision, trust: Trust | None) -> list[Wrong]:
@@ -79,29 +80,3 @@ def _links(rows: Sequence[RecordedDecision]) -> Iterator[Wrong]:
 
 def _missing(first: int, last: int) -> str:
     return f"decision {first}" if first == last else f"each of the decisions {first} to {last}"
-
-
-def _supersedes(rows: Sequence[RecordedDecision]) -> Iterator[Wrong]:
-    """Check that each decision about a phase names the last one about the same phase."""
-    complete = [row.decision.seq for row in rows] == list(range(1, len(rows) + 1))
-    last: dict[str | None, str] = {}
-    for row in rows:
-        decision = row.decision
-        if decision.kind is DecisionKind.CONDITION:
-            continue
-        wanted = last.get(decision.phase)
-        if complete and decision.supersedes != wanted:
-            text = f"supersedes: recorded {decision.supersedes!r}, found {wanted!r}"
-            yield Wrong(decision=row.id, field="supersedes", text=text)
-        last[decision.phase] = row.id
-
-
-def _one_key(rows: Sequence[RecordedDecision]) -> Iterator[Wrong]:
-    """Check that one key signed the whole chain, whatever other keys are trusted."""
-    first: str | None = None
-    for row in rows:
-        key_id = row.decision.key_id
-        first = first or key_id
-        if key_id is not None and key_id != first:
-            text = f"signed by the key {key_id}, the first of {row.decision.experiment} by {first}"
-            yield Wrong(decision=row.id, field="key_id", text=text)

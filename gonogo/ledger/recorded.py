@@ -23,9 +23,6 @@ from gonogo.rundir import open_file
 
 Json = Mapping[str, Any]
 
-MAX_DEPTH = 200
-"""Nested objects and lists; far beyond any decision, and within Python's recursion limit."""
-
 MAX_BYTES = 256 * 2**20
 """Far beyond any decision."""
 
@@ -132,8 +129,6 @@ def record_of(document: Json) -> RecordedDecision:
     Raises:
         Corrupt: the document is not a decision, or has a version that this code does not read.
     """
-    if _is_deeper(document, MAX_DEPTH):
-        raise Corrupt(f"not a decision: it is nested deeper than {MAX_DEPTH}")
     version = document.get("v", 1)
     if type(version) is not int or version != DECISION_V:
         raise Corrupt(f"not a decision: v is {version!r}, expected {DECISION_V}; {READS_BEFORE}")
@@ -151,19 +146,6 @@ def first_error(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where}: {first['msg']}"
-
-
-def _is_deeper(value: Any, depth: int) -> bool:
-    """Say whether objects and lists are nested more than `depth` times."""
-    level = [value]
-    for _ in range(depth + 1):
-        nested = [row for row in level if isinstance(row, Mapping | list)]
-        if not nested:
-            return False
-        level = [
-            inner for row in nested for inner in (row.values() if isinstance(row, Mapping) else row)
-        ]
-    return True
 
 
 def parse_decision(raw: bytes | str) -> RecordedDecision:

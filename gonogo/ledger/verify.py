@@ -125,7 +125,6 @@ def verify_folder(folder: Path, trust: Trust, *, among_others: bool = False) -> 
     ]
     for experiment in sorted({row.decision.experiment for row in shelf.rows.values()}):
         problems += _told(check_chain(shelf.of(experiment).values(), trust), shelf)
-    problems += _named_rightly(shelf)
     return Verified(
         decisions=len(shelf.rows),
         problems=problems,
@@ -166,18 +165,6 @@ def _told(wrong: Iterable[Wrong], shelf: Shelf) -> list[Problem]:
         Problem(decision=row.decision, path=by_name.get(row.decision, ""), text=row.text)
         for row in wrong
     ]
-
-
-def _named_rightly(shelf: Shelf) -> list[Problem]:
-    """One id is one decision: the same id twice hides one of the two."""
-    seen: dict[str, Path] = {}
-    found = []
-    for path, row in shelf.rows.items():
-        if row.id in seen:
-            text = f"the id stands in {seen[row.id].name}, too"
-            found.append(Problem(decision=row.id, path=str(path), text=text))
-        seen.setdefault(row.id, path)
-    return found
 
 
 def check_anchors(verified: Verified, anchors: Sequence[str], where: Path) -> Verified:

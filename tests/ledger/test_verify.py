@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.ledger.recorded import record_of
-from gonogo.ledger.seal import Place, append, by_person
 from gonogo.ledger.sign import (
     PublicKey,
     Trust,
@@ -24,13 +22,11 @@ from gonogo.ledger.sign import (
     trusting,
 )
 from gonogo.ledger.verify import check_anchors, verify_file, verify_folder
-from gonogo.rundir import save_json
 from tests.ledger.chains import (
     KEY,
     OTHER_KEY,
     TRUST,
     chain,
-    place,
     resealed,
     save_chain,
 )
@@ -129,20 +125,6 @@ def test_decisions_of_another_home_are_not_trusted(tmp_path: Path) -> None:
     assert verify_folder(folder, trusting([KEY.public, OTHER_KEY.public])).ok
 
 
-def test_a_key_that_is_trusted_for_another_home_goes_on_with_no_chain_of_this_one(
-    tmp_path: Path,
-) -> None:
-    rows = chain()
-    last = rows[-1]
-    entry = by_person(Verdict.GO, actor="eve", reason="all is well")
-    at = place(rows, "production", None, supersedes=last.id, experiment=last.decision.experiment)
-    folder = save_chain(tmp_path, [*rows, append(entry, at, OTHER_KEY)])
-    found = verify_folder(folder, trusting([KEY.public, OTHER_KEY.public]))
-    assert [(row.decision, row.text.partition(",")[0]) for row in found.problems] == [
-        (at.id, f"signed by the key {OTHER_KEY.key_id}")
-    ]
-
-
 def test_without_any_key_nothing_is_called_right(tmp_path: Path) -> None:
     found = verify_folder(save_chain(tmp_path, chain()), Trust())
     assert not found.ok
@@ -177,30 +159,6 @@ def test_a_removed_end_shows_only_against_an_anchor_outside(tmp_path: Path) -> N
     for bad in ("", "abc", "g" * 64, "a" * 65):
         with pytest.raises(Rejected):
             check_anchors(found, [bad], folder)
-
-
-def test_a_signed_decision_replaces_the_last_one_about_its_phase_and_no_other(
-    tmp_path: Path,
-) -> None:
-    *rows, last = chain()
-    first = next(row for row in rows if row.decision.phase != last.decision.phase)
-    person = by_person(Verdict.NO_GO, actor="ana", reason="seen")
-    for supersedes in (None, first.id):
-        at = place(rows, last.decision.phase, last.decision.run, supersedes=supersedes)
-        folder = save_chain(tmp_path / str(supersedes), [*rows, append(person, at, KEY)])
-        (problem,) = verify_folder(folder, TRUST).problems
-        assert problem.text.startswith("supersedes: ")
-
-
-def test_one_id_of_two_experiments_decisions_is_a_problem(tmp_path: Path) -> None:
-    folder, row = save_chain(tmp_path, chain()), chain()[0]
-    entry = by_person(Verdict.NO_GO, actor="ana", reason="seen")
-    other = Place(
-        id=row.id, experiment="exp_01M7WY6TXP5J58NAZ77ZFKP9EA", phase=None, run=None, at=""
-    )
-    save_json(folder / "other.json", dict(append(entry, other, KEY).document))
-    (problem,) = verify_folder(folder, TRUST).problems
-    assert problem.text == f"the id stands in {row.id}.json, too"
 
 
 def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(

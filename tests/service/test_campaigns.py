@@ -321,7 +321,7 @@ def test_cancelled_it_begins_nothing_more(plane: Plane) -> None:
     assert len(view(plane, began["id"])["members"]) == 1
 
 
-@pytest.mark.parametrize("asked", ["halt", "cancel"])
+@pytest.mark.parametrize("asked", [pytest.param("halt", marks=pytest.mark.long), "cancel"])
 def test_cancelled_it_leaves_nobody_a_run_to_decide_about(plane: Plane, asked: str) -> None:
     """A run that was on its way to a halt waited for a person, in a campaign that had ended."""
     began = submit(plane)

@@ -13,9 +13,9 @@ PAGE = (Path(__file__).parents[3] / "docs" / "compare.md").read_text()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("ratio", "noise", "repeats"), [(1.02, 0.01, 3), (1.05, 0.01, 4)])
-def test_a_row_of_the_page_is_made_by_the_command(ratio: float, noise: float, repeats: int) -> None:
-    assert row_of(ratio, noise, repeats, COMPARISONS, 1) in PAGE
+@pytest.mark.parametrize("ratio", [1.02, 1.05])
+def test_a_row_of_the_page_is_made_by_the_command(ratio: float) -> None:
+    assert row_of(ratio, 0.01, COMPARISONS, 1) in PAGE
 
 
 @pytest.mark.long
@@ -36,10 +36,7 @@ def test_campaigns_that_look_several_times_err_no_more_often_than_asked_for() ->
 
 def test_wrong_winners_and_ties_are_as_rare_as_asked_for() -> None:
     """Two in a hundred and a half at the margin; four standard errors of 2000 draws are 1.4 %."""
-    rows = [
-        line for line in PAGE.splitlines() if line.startswith("| 1.02") and line.count("|") == 10
-    ]
-    assert len(rows) == 15
+    rows = [line.split("|")[3:6] for line in PAGE.splitlines() if line.startswith("| 1.02")]
+    assert len(rows) == 3
     for row in rows:
-        cells = [float(cell.strip(" %")) for cell in row.split("|")[4:10]]
-        assert max(cells) <= 2.5 + 1.4, row
+        assert max(float(cell.strip(" %")) for cell in row) <= 2.5 + 1.4, row
