@@ -46,15 +46,7 @@ from bench.mutations import ROOT, Mutant, mutants_of
 RESULTS = ROOT / ".mutants.jsonl"
 REASONS = ROOT / "bench" / "mutants.yaml"
 FOLDERS = ("gonogo/watch/detectors", "gonogo/timeline", "gonogo/judge/gate", "gonogo/judge/facts")
-RULES = (
-    "checkpoints",
-    "culprit",
-    "deadlines",
-    "device_rows",
-    "mean",
-    "processes",
-    "progress",
-)
+RULES = ("checkpoints", "culprit", "deadlines", "processes", "progress")
 """Modules of `gonogo/watch` in which parts of the detectors' rules stand."""
 WATCHED = ("recorded", "refold", "watch_record")
 """Those in which is measured whether the run was watched."""

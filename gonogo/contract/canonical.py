@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -162,3 +162,12 @@ def added(values: Iterable[float]) -> float:
     threshold could be judged differently on two machines.
     """
     return functools.reduce(operator.add, values, 0.0)
+
+
+def mean_of(values: Sequence[float]) -> float:
+    """Return the mean of finite numbers, exactly rounded where their sum is a double."""
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:
+        mean = 2.0 * math.fsum(value / len(values) / 2.0 for value in values)
+        return max(min(values), min(mean, max(values)))

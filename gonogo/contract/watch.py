@@ -388,8 +388,7 @@ class Hardware(CanHalt):
     """D24: the device or its driver reports a fault."""
 
     throttled_s: Seconds = 60.0
-    """Warns when a device has been throttled by heat or power for longer, in one go, or for that
-    much longer than not, on and off."""
+    """Warns when a device has been throttled by heat or power for longer."""
 
 
 class RestartStorm(CanHalt):

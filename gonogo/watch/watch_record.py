@@ -23,7 +23,7 @@ from gonogo.contract.tick import (
     Tick,
     WatchStart,
 )
-from gonogo.watch.device_rows import DeviceRows
+from gonogo.watch.detectors.hardware import DeviceRows
 
 HOLE_S = 15.0
 AWAY_S = 300.0

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gonogo.contract.canonical import rounded
+from gonogo.contract.canonical import mean_of, rounded
 from gonogo.contract.criterion import LEARNED, Metric
 from gonogo.contract.doubt import Effect
 from gonogo.contract.facts import Facts, Measure, MeasureRow
@@ -20,7 +20,6 @@ from gonogo.judge.compare.question import Question
 from gonogo.judge.facts.measure import PARTIAL_SHARE
 from gonogo.judge.facts.metrics import metric_row
 from gonogo.judge.words import sentence
-from gonogo.watch.mean import mean_of
 
 SMALLEST, LARGEST = 1e-100, 1e100
 """Bounds of a value that is compared; ratios of values between them stay finite."""

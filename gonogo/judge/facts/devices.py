@@ -9,12 +9,12 @@ stamps samples of another host when it receives them; there `own_mono` counts.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from gonogo.contract.canonical import mean_of
 from gonogo.contract.criterion import Metric
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.order import Order
 from gonogo.timeline.rank_steps import RankSteps
-from gonogo.watch.device_rows import DeviceRow
-from gonogo.watch.mean import mean_of
+from gonogo.watch.detectors.hardware import DeviceRow
 
 STALE_S = 15.0
 """A sample says nothing about a step that ended so long after it."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from gonogo.contract.canonical import rounded
+from gonogo.contract.canonical import mean_of, rounded
 from gonogo.contract.criterion import Aggregate, Criterion, Metric
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import Measure, MeasureRow
@@ -21,7 +21,6 @@ from gonogo.judge.facts.metrics import (
     slope,
 )
 from gonogo.timeline.rank_steps import RankSteps
-from gonogo.watch.mean import mean_of
 from gonogo.watch.packages import ERRORS, failure
 
 Pairs = Sequence[tuple[int, float]]

@@ -15,12 +15,12 @@ from enum import StrEnum
 from functools import cache
 from itertools import pairwise
 
+from gonogo.contract.canonical import mean_of
 from gonogo.contract.criterion import Metric
 from gonogo.contract.errors import Rejected
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.rules import Rules
 from gonogo.timeline.rank_steps import RankSteps
-from gonogo.watch.mean import mean_of
 from gonogo.watch.packages import load_points
 
 Samples = Mapping[int, float]

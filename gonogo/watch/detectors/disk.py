@@ -8,7 +8,7 @@ The cause is the host's (`disk_full`) when the finding's value is below its thre
 system is read-only for the watcher too. Any other refusal is a quota of the run.
 
 Room that is short while a rank saves or evaluates does not count. Too little room halts shortly
-before the next checkpoint is due; without an ordered cadence, after `PATIENCE_S`.
+before the next checkpoint is due; without an ordered cadence, after `PATIENCE_S`. A run warns once.
 """
 
 import math
@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass, replace
 
 from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.heartbeat import Heartbeat, Msg, Section
+from gonogo.contract.heartbeat import Msg, Section
 from gonogo.contract.near import Near
 from gonogo.contract.observation import DiskSeen, Kind, checkpoints_in, disk_in
 from gonogo.contract.outcome import Detector as Name
@@ -29,10 +29,6 @@ NEXT_S, NEXT_STEPS = 60.0, 2
 """A checkpoint that is due within so long, or so many steps, is the next write."""
 PATIENCE_S = 60.0
 """Room has to be short for so long when nobody knows when the next checkpoint is due."""
-PAGED_S = 90.0
-"""A write counts as refused for a minute after it was; so long, and others were, too."""
-CLEAR_RATIO = 1.25
-"""A warning is over when so many times its limit are free again: not at every checkpoint."""
 MB = 2**20
 FULL_MB = 64.0
 """With less than this a disk is full for everybody, whatever a checkpoint takes."""
@@ -52,9 +48,6 @@ class Room:
     """Size of the last verified checkpoint."""
     short_since: float | None = None
     """Watcher's clock of the first look that found less than one checkpoint's room."""
-    warned: bool = False
-    refused_since: float | None = None
-    """Watcher's clock since which the watcher's small writes are refused."""
 
 
 class Disk(Detector[Room]):
@@ -63,8 +56,9 @@ class Disk(Detector[Room]):
     name = Name.DISK
     sentence = (
         "Warns when less than `warn_checkpoints` checkpoints (or `warn_mb`) are free, or when the"
-        " watcher's own small write was refused. Halts when the trainer reports a refused write,"
-        " and when less than `halt_checkpoints` are free before the next checkpoint is due."
+        " watcher's own small write was refused, which pages a person. Halts when the trainer"
+        " reports a refused write, and when less than `halt_checkpoints` are free before the next"
+        " checkpoint is due."
     )
     State = Room
     lines = frozenset({Msg.ERROR})
@@ -73,9 +67,9 @@ class Disk(Detector[Room]):
 
     def observe_line(self, own: Room, beat: Beat, view: View) -> Seen[Room]:
         """Observe an error line: did the file system refuse a write?"""
-        if not is_refusal(beat.line):
-            return own, []
         text, seen = (beat.line.text or "").strip(), view.disk()
+        if not _REFUSED.search(text):
+            return own, []
         left, least, room = None, None, ""
         if seen is not None and re.search(_FULL, text):
             left, least, what = self._left(own, seen)
@@ -96,31 +90,7 @@ class Disk(Detector[Room]):
         writes = any(not row.done and row.completed < last for row in view.streams.values())
         if seen is None or not writes:
             return own, []
-        own, pages = self._refused(own, seen, tick, view)
-        own, findings = self._judged(own, seen, tick, view)
-        return own, [*findings, *pages]
-
-    def _refused(self, own: Room, seen: DiskSeen, tick: Tick, view: View) -> Seen[Room]:
-        """Page somebody when a disk has taken no small write for `PAGED_S`."""
-        if not seen.refused:
-            return replace(own, refused_since=None), []
-        since = tick.mono if own.refused_since is None else own.refused_since
-        own, lasted_s = replace(own, refused_since=since), tick.mono - since
-        if lasted_s < PAGED_S:
-            return own, []
-        why = "the file system is read-only" if seen.read_only else f"{seen.free_mb:.0f} MB free"
-        finding = self.finding(
-            tick,
-            view,
-            Severity.WARN,
-            f"refused_since{since:.0f}",
-            f"the run's disk takes no write for {lasted_s:.0f} s ({why}): what the run says and"
-            " saves meanwhile may be lost",
-            value=lasted_s,
-            threshold=PAGED_S,
-            act=Act.PAGE,
-        )
-        return own, [finding]
+        return self._judged(own, seen, tick, view)
 
     def _least_mb(self, own: Room) -> float:
         """Return the room that the next checkpoint needs."""
@@ -140,24 +110,19 @@ class Disk(Detector[Room]):
 
     def _judged(self, own: Room, seen: DiskSeen, tick: Tick, view: View) -> Seen[Room]:
         """Compare the room with what checkpoints need."""
-        settings, size_mb, room_mb = self.settings, own.checkpoint_mb, _room_mb(seen)
-        warn_mb = max(settings.warn_mb, settings.warn_checkpoints * (size_mb or 0.0))
-        if room_mb >= warn_mb and seen.free_mb >= settings.warn_mb and not seen.refused:
-            clear = room_mb >= CLEAR_RATIO * warn_mb
-            return replace(own, warned=own.warned and not clear, short_since=None), []
-        findings = []
-        if not own.warned:
+        settings, size_mb, room_mb = self.settings, own.checkpoint_mb or 0.0, _room_mb(seen)
+        warn_mb = max(settings.warn_mb, settings.warn_checkpoints * size_mb)
+        halt_mb, findings = settings.halt_checkpoints * size_mb, list[Finding]()
+        if room_mb < warn_mb or seen.free_mb < settings.warn_mb or seen.refused:
             findings.append(self._found(own, seen, tick, view, Severity.WARN, warn_mb))
-        own = replace(own, warned=True)
-        if size_mb is None or room_mb >= settings.halt_checkpoints * size_mb:
+        if room_mb >= halt_mb:
             return replace(own, short_since=None), findings
         pausing = (Section.CHECKPOINT, Section.EVAL)  # takes room, and may give it back
         if seen.saving or any(stream.section in pausing for stream in view.active()):
             return own, findings
         since = tick.mono if own.short_since is None else own.short_since
         if tick.mono - since >= _patience_s(view, tick):
-            least_mb = settings.halt_checkpoints * size_mb
-            findings.append(self._found(own, seen, tick, view, Severity.HALT, least_mb))
+            findings.append(self._found(own, seen, tick, view, Severity.HALT, halt_mb))
         return replace(own, short_since=since), findings
 
     def _found(
@@ -171,16 +136,14 @@ class Disk(Detector[Room]):
             limit_mb = self.settings.warn_mb
         size = "" if own.checkpoint_mb is None else f"; a checkpoint takes {own.checkpoint_mb:.0f}"
         text = f"{free_mb:.0f} MB{where} (limit {limit_mb:.0f} MB{size})"
+        page = seen.refused and not halts
+        if seen.refused:
+            text = f"{text}; a small write was refused, so what the run reports may be lost"
         return self.finding(
-            tick,
-            view,
-            severity,
-            "room" if halts else f"tick{tick.n}",
-            text + ("; a small write was refused" if seen.refused else ""),
-            setting="halt_checkpoints" if halts else "warn_mb",
-            value=free_mb,
-            threshold=limit_mb,
-        )
+            tick, view, severity, "refused_write" if page else "room", text,
+            setting="halt_checkpoints" if halts else "warn_mb", value=free_mb, threshold=limit_mb,
+            act=Act.PAGE if page else None,
+        )  # fmt: skip
 
     def near(self, own: Room, view: View, mono: float) -> Near:
         """Return how much room is left for checkpoints."""
@@ -188,11 +151,6 @@ class Disk(Detector[Room]):
         if seen is None:
             return Near(blind="the watcher has not read the file system")
         return Near(value=_room_mb(seen), limit=self._least_mb(own), unit="MB", below=True)
-
-
-def is_refusal(line: Heartbeat) -> bool:
-    """Whether an error line says that the file system is full, read-only or over its quota."""
-    return line.msg == Msg.ERROR and _REFUSED.search(line.text or "") is not None
 
 
 def _room_mb(seen: DiskSeen) -> float:

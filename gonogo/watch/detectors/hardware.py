@@ -7,9 +7,11 @@ a healthy device at full load runs into its power cap all day.
 Not covered: a device that is throttled on and off.
 """
 
-from collections.abc import Iterator
+import math
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gonogo.contract.device import DeviceSample, devices_in
 from gonogo.contract.finding import Finding, Severity
@@ -51,12 +53,12 @@ SILENT_S = 15.0
 class DeviceHealth:
     """What one device has reported so far."""
 
-    mono: float
+    mono: float = -math.inf
     """When its last sample was received, or taken where that was here."""
     ecc: int | None = None
     """Uncorrectable errors as last reported."""
     read_mono: float = 0.0
-    """Its last sample that said whether it is throttled, by the clock of its host."""
+    """Its last sample that reports whether it is throttled, by the clock of its host."""
     since_mono: float | None = None
     """Since when it has been throttled, by the same clock."""
 
@@ -88,24 +90,28 @@ class Hardware(Detector[Health]):
         """Observe the device samples that a tick brings."""
         findings: list[Finding] = []
         for sample in devices_in(tick):
-            known = own.devices.get(sample.uuid) or DeviceHealth(mono=float("-inf"))
+            known, taken_mono = own.devices.get(sample.uuid) or DeviceHealth(), sample.taken_mono
             if sample.rank is None or sample.mono <= known.mono:
                 continue
-            health = replace(_throttled(known, sample), mono=sample.mono)
+            health = replace(known, mono=sample.mono)
             if sample.ecc_uncorrected is not None:
                 health = replace(health, ecc=sample.ecc_uncorrected)
+            if sample.throttle is not None:
+                continues = 0.0 < taken_mono - known.read_mono <= SILENT_S
+                since_mono = known.since_mono if continues else None
+                if not SLOWDOWNS.intersection(sample.throttle):
+                    since_mono = None
+                elif since_mono is None:
+                    since_mono = taken_mono
+                health = replace(health, read_mono=taken_mono, since_mono=since_mono)
             own = replace(own, devices={**own.devices, sample.uuid: health})
             findings += self._looked(sample, known, health, tick, view)
         return own, findings
 
     def _looked(
-        self,
-        sample: DeviceSample,
-        known: DeviceHealth,
-        health: DeviceHealth,
-        tick: Tick,
+        self, sample: DeviceSample, known: DeviceHealth, health: DeviceHealth, tick: Tick,
         view: View,
-    ) -> Iterator[Finding]:
+    ) -> Iterator[Finding]:  # fmt: skip
         """Yield what a sample shows."""
         for xid in sample.xids or ():
             severity, meaning = Severity.INFO, "see the driver's list of Xid errors"
@@ -122,19 +128,15 @@ class Hardware(Detector[Health]):
         if sample.remap_pending:
             text = "a memory row waits to be remapped, which needs a reset"
             yield self._found(sample, Severity.WARN, "remap", text, tick, view)
-        since_mono, limit_s = health.since_mono, self.settings.throttled_s
-        if since_mono is None or sample.taken_mono - since_mono <= limit_s:
-            return
-        throttled_s = sample.taken_mono - since_mono
-        reasons = ", ".join(sorted(SLOWDOWNS.intersection(sample.throttle or ())))
-        text, episode = (
-            f"throttled for {throttled_s:.0f} s ({reasons})",
-            f"throttled{since_mono:.0f}",
-        )
-        yield self._found(
-            sample, Severity.WARN, episode, text, tick, view,
-            value=throttled_s, threshold=limit_s, setting="throttled_s",
-        )  # fmt: skip
+        since_mono = health.since_mono
+        throttled_s = 0.0 if since_mono is None else sample.taken_mono - since_mono
+        if throttled_s > self.settings.throttled_s:
+            reasons = ", ".join(sorted(SLOWDOWNS.intersection(sample.throttle or ())))
+            text = f"throttled for {throttled_s:.0f} s ({reasons})"
+            yield self._found(
+                sample, Severity.WARN, "throttled", text, tick, view,
+                value=throttled_s, setting="throttled_s",
+            )  # fmt: skip
 
     def _found(
         self, sample: DeviceSample, severity: Severity, episode: str, text: str, tick: Tick,
@@ -158,7 +160,7 @@ class Hardware(Detector[Health]):
     def measure(self, own: Health, view: View, mono: float) -> Near:
         """Return for how long the device that is throttled most has been throttled."""
         rows = own.devices.values()
-        times_s = (r.read_mono - r.since_mono for r in rows if r.since_mono is not None)
+        times_s = (row.read_mono - row.since_mono for row in rows if row.since_mono is not None)
         return Near(value=max(times_s, default=0.0), limit=self.settings.throttled_s, unit="s")
 
     def armed(self, own: Health, view: View) -> bool:
@@ -166,13 +168,51 @@ class Hardware(Detector[Health]):
         return bool(own.devices)
 
 
-def _throttled(known: DeviceHealth, sample: DeviceSample) -> DeviceHealth:
-    """Return since when a device has been throttled, as of a sample."""
-    taken_mono, since_mono = sample.taken_mono, known.since_mono
-    if sample.throttle is None:
-        return known
-    if not SLOWDOWNS.intersection(sample.throttle):
-        since_mono = None
-    elif since_mono is None or not 0.0 < taken_mono - known.read_mono <= SILENT_S:
-        since_mono = taken_mono
-    return replace(known, read_mono=taken_mono, since_mono=since_mono)
+class DeviceRow(NamedTuple):
+    """One sample of one rank's device."""
+
+    rank: int
+    mono: float
+    """Clock of the sample, seconds of the host's monotonic clock."""
+    ts: float
+    """Unix seconds of the device's own host."""
+    uuid: str
+    util: float | None
+    """Percent."""
+    mem_used_mb: float | None
+    """MB, whoever holds them."""
+    own_mono: float | None = None
+    """Clock of the device's own host, where `mono` is that of another's receipt."""
+
+
+@dataclass(slots=True)
+class DeviceRows:
+    """The samples of all ticks in one array, because long runs bring a million.
+
+    NaN stands for unknown. Ticks are chained and devices.jsonl is not, so what is judged comes from
+    the ticks. A sample that names no rank is left out. A reading that cannot be (102 % busy, less
+    than no memory) is unknown.
+    """
+
+    _numbers: "array[float]" = field(default_factory=lambda: array("d"))
+    _uuids: dict[str, int] = field(default_factory=dict)
+    """UUID → its number."""
+
+    def take(self, samples: Iterable[DeviceSample]) -> None:
+        """Take the samples of one tick."""
+        for row in samples:
+            util, memory_mb = row.util, row.mem_used_mb
+            util = util if util is not None and 0 <= util <= 100.0 else math.nan
+            memory_mb = memory_mb if memory_mb is not None and memory_mb >= 0 else math.nan
+            if row.rank is None or (math.isnan(util) and math.isnan(memory_mb)):
+                continue
+            uuid = self._uuids.setdefault(row.uuid, len(self._uuids))
+            own_mono = math.nan if row.own_mono is None else row.own_mono
+            self._numbers.extend((row.rank, row.mono, row.ts, uuid, util, memory_mb, own_mono))
+
+    def __iter__(self) -> Iterator[DeviceRow]:
+        uuids, width = list(self._uuids), len(DeviceRow._fields)
+        for at in range(0, len(self._numbers), width):
+            rank, mono, ts, uuid, *numbers = self._numbers[at : at + width]
+            known = (None if math.isnan(number) else number for number in numbers)
+            yield DeviceRow(int(rank), mono, ts, uuids[int(uuid)], *known)

@@ -70,19 +70,12 @@ class Hygiene(Detector[Skews]):
         own = replace(own, ticks={**own.ticks, name: (count, tick.n)})
         if count < OFF_TICKS:
             return own, []
-        return own, [
-            self.finding(
-                beat,
-                view,
-                Severity.WARN,
-                f"rank{name}/skew",
-                f"rank {line.rank}'s wall clock is off by {skew_s:.1f} s (limit {limit_s:g} s)",
-                setting="skew_s",
-                rank=line.rank,
-                value=skew_s,
-                threshold=limit_s,
-            )
-        ]
+        text = f"wall clock is off by {skew_s:.1f} s (limit {limit_s:g} s)"
+        warning = self._found(
+            tick, view, Severity.WARN, line.rank, f"{line.boot}/skew", text, skew_s, limit_s,
+            step=line.step, source=self.run.source("hygiene.skew_s"),
+        )  # fmt: skip
+        return own, [warning]
 
     def observe_tick(self, own: Skews, tick: Tick, view: View) -> Seen[Skews]:
         """Observe what was counted so far."""
@@ -96,56 +89,43 @@ class Hygiene(Detector[Skews]):
                 episode, halt = f"{stream.boot}/backwards", Severity.HALT
                 value, limit = float(stream.backwards), float(stream.step)
                 findings.append(
-                    self._found(halt, rank, episode, text, value, tick, view, limit, stream=stream)
+                    self._found(tick, view, halt, rank, episode, text, value, limit, stream=stream)
                 )
-        return own, findings + list(self._unreadable(tick, view))
+        for rank, row in view.unreadable.items():
+            many = row.count >= UNREADABLE_LINES or rank not in view.streams
+            warns = many and tick.mono - row.since_mono >= UNREADABLE_AFTER_S
+            text, severity = f"{row.count} line(s) unreadable", Severity.INFO
+            if warns:
+                text, severity = f"{text}; the first begins {row.first!r}", Severity.WARN
+            count, episode = float(row.count), "unreadable"
+            findings.append(self._found(tick, view, severity, rank, episode, text, count))
+        return own, findings
 
     def _of_lines(self, rank: int, record: LineRecord, tick: Tick, view: View) -> Iterator[Finding]:
         """Yield the findings about the lines of a rank."""
-        info, boot = Severity.INFO, record.boot
+        info, boot, lines = Severity.INFO, record.boot, record.now
         if record.conflicts:
             text = "two different lines have the same boot and seq: two processes write heartbeats"
-            count = float(record.conflicts)
-            yield self._found(Severity.HALT, rank, "two_writers", text, count, tick, view)
+            halt, count = Severity.HALT, float(record.conflicts)
+            yield self._found(tick, view, halt, rank, "two_writers", text, count)
         if record.stale:
-            text, episode = (
-                f"{record.stale} line(s) of an earlier boot",
-                f"{boot}/of_an_earlier_boot",
-            )
-            yield self._found(info, rank, episode, text, float(record.stale), tick, view)
-        stream, lines = view.streams.get(rank), record.now
+            text, count = f"{record.stale} line(s) of an earlier boot", float(record.stale)
+            yield self._found(tick, view, info, rank, f"{boot}/of_an_earlier_boot", text, count)
+        stream = view.streams.get(rank)
         below = None if stream is not None and stream.done else lines.top - HOLE_LINES
         lost = lines.gaps(below) if lines.missing else 0
         if lost:
             text, episode = f"{lost} line(s) lost", f"{boot}/lost"
-            yield self._found(info, rank, episode, text, float(lost), tick, view)
-
-    def _unreadable(self, tick: Tick, view: View) -> Iterator[Finding]:
-        """Yield the findings about lines that are no heartbeats."""
-        for rank, row in view.unreadable.items():
-            count, text = float(row.count), f"{row.count} line(s) unreadable"
-            yield self._found(Severity.INFO, rank, "unreadable", text, count, tick, view)
-            many = row.count >= UNREADABLE_LINES or rank not in view.streams
-            if many and tick.mono - row.since_mono >= UNREADABLE_AFTER_S:
-                text = f"{row.count} line(s) are no heartbeats of this rank; the first begins"
-                text = f"{text} {row.first!r}"
-                yield self._found(Severity.WARN, rank, "unreadable", text, count, tick, view)
+            yield self._found(tick, view, info, rank, episode, text, float(lost))
 
     def _found(
-        self, severity: Severity, rank: int, episode: str, text: str, value: float, tick: Tick,
-        view: View, limit: float = 0.0, **fields: Any,
+        self, tick: Tick, view: View, severity: Severity, rank: int, episode: str, text: str,
+        value: float, limit: float = 0.0, **fields: Any,
     ) -> Finding:  # fmt: skip
         return self.finding(
-            tick,
-            view,
-            severity,
-            f"rank{rank}/{episode}",
-            f"rank {rank}: {text}",
-            rank=rank,
-            value=value,
-            threshold=limit,
-            **fields,
-        )
+            tick, view, severity, f"rank{rank}/{episode}", f"rank {rank}: {text}",
+            rank=rank, value=value, threshold=limit, **fields,
+        )  # fmt: skip
 
     def armed(self, own: Skews, view: View) -> bool:
         """Whether any line has come."""

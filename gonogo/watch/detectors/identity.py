@@ -97,19 +97,13 @@ def _differences(own: Identities, view: View, rank: int) -> list[Mismatch]:
 
 
 def _against_peers(own: Identities, rank: int, told: Identity) -> list[Mismatch]:
-    """Return the differences to the lowest rank below that reports a field at all."""
-    rows: list[Mismatch] = []
-    if told == own.by_rank[min(own.by_rank)]:
-        return rows
-    for name in FIELDS:
-        said = getattr(told, name)
-        lower = ((peer, getattr(own.by_rank[peer], name)) for peer in sorted(own.by_rank))
-        peer, expected = next(
-            ((peer, value) for peer, value in lower if peer < rank and value is not None),
-            (rank, said),
-        )
-        if said is not None and said != expected:
-            by = f"rank {peer}"
+    """Return the differences to the lowest rank, in the fields that both report."""
+    lowest = min(own.by_rank)
+    rows, first = list[Mismatch](), own.by_rank[lowest]
+    for name in FIELDS if told != first else ():
+        said, expected = getattr(told, name), getattr(first, name)
+        if said is not None and expected is not None and said != expected:
+            by = f"rank {lowest}"
             rows.append(Mismatch(rank=rank, name=name, said=said, expected=expected, by=by))
     return rows
 
@@ -141,10 +135,8 @@ class IdentityEqual(Detector[Identities]):
         """Observe a boot line; ranks boot in any order, and may report their models later."""
         rank = beat.line.rank
         own = replace(own, by_rank={**own.by_rank, rank: beat.line.identity()})
-        later = [other for other in sorted(own.by_rank) if other > rank]
-        return own, [
-            row for other in (rank, *later) for row in self._findings(own, beat.tick, view, other)
-        ]
+        ranks = sorted(own.by_rank)
+        return own, [row for rank in ranks for row in self._findings(own, beat.tick, view, rank)]
 
     def observe_tick(self, own: Identities, tick: Tick, view: View) -> Seen[Identities]:
         """Observe a tick that brought a process's environment."""
@@ -153,7 +145,7 @@ class IdentityEqual(Detector[Identities]):
 
     def _findings(self, own: Identities, tick: Tick, view: View, rank: int) -> list[Finding]:
         """Return one finding for the differences that halt, one for each that is allowed."""
-        allowed, halting = set(view.run.order.allow_drift), []
+        allowed, halting = view.run.order.allow_drift, list[str]()
         warnings: list[tuple[str, str]] = []
         for row in _differences(own, view, rank):
             if row.name in allowed:
@@ -164,21 +156,15 @@ class IdentityEqual(Detector[Identities]):
         if told is not None and (names := untold(view.run, told)):
             text = f"rank {rank} does not report {', '.join(names)}; that is not observed"
             warnings.append(("untold", text))
-        step = None if stream is None else stream.step
-        findings = [
-            self.finding(
-                tick, view, Severity.WARN, f"rank{rank}/{episode}", text, rank=rank, step=step
-            )
+        step, warn, halt = None if stream is None else stream.step, Severity.WARN, Severity.HALT
+        found = [
+            self.finding(tick, view, warn, f"rank{rank}/{episode}", text, rank=rank, step=step)
             for episode, text in warnings
         ]
         if halting:
-            text = "; ".join(halting)
-            findings.append(
-                self.finding(
-                    tick, view, Severity.HALT, "differs", text, step=step, source=Source.PLAN
-                )
-            )
-        return findings
+            text, plan = "; ".join(halting), Source.PLAN
+            found.append(self.finding(tick, view, halt, "differs", text, step=step, source=plan))
+        return found
 
     def armed(self, own: Identities, view: View) -> bool:
         """Whether a rank has yet to be compared with an order that checks anything."""

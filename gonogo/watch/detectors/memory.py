@@ -2,48 +2,136 @@
 
 Limits of host memory: the plan's `limit_mb` (for one rank), and what the control group or host has
 left for all ranks. Limits of device memory: `memory_limit.reserved_mb`, and the device's memory.
+
+Does a number keep rising? Every sample, every 8th, 64th and 512th is kept, the last
+`window_samples` of each, so that a slow rise over a long run is seen as well as a fast one of the
+last minutes. A scale rises when the medians of its first and last eighth differ by more than
+`rise_ratio`, and when the Theil-Sen slopes of all samples and of the later half both have a lower
+95 % bound (Sen 1968, one-sided) above zero. The smaller slope counts.
+
+Not covered: a number that rises and falls over more steps than a scale keeps rises here.
 """
 
 import math
+import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from gonogo.contract.canonical import added
 from gonogo.contract.device import devices_in
 from gonogo.contract.finding import Act, Finding, Severity, Source
-from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.contract.heartbeat import Msg
 from gonogo.contract.near import Near
-from gonogo.contract.observation import HostMemory, Kind, host_memory_in, hosts_memory_in
+from gonogo.contract.observation import HostMemory, Kind, hosts_memory_in
+from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick, parse_rank
 from gonogo.timeline.step import Step
 from gonogo.watch.detector import Detector, Seen
-from gonogo.watch.detectors.series import Look, Series
 from gonogo.watch.state import replace
-from gonogo.watch.view import Beat, Run, View
+from gonogo.watch.view import Beat, View
 
 HOST, DEVICE = "host", "device"
 LABELS = {HOST: "host memory", DEVICE: "reserved device memory"}
-ALIKE_SHARE = 0.5
-"""A rank whose slope is this share of the worst one grows alike; then no rank is named."""
-USED_REPORTS = 3
-"""After so many reports the host's used memory has a course; one figure has none."""
+ALIKE_SHARE = 0.75
+"""A rank is named if no other has this share of its memory, or of its growth."""
 OWN_SHARE = 0.5
 """Share of the memory in use that the ranks hold, from which it is theirs."""
-APART = 1.33
-"""A rank that holds so much more than the next one is named."""
+SCALES = (1, 8, 64, 512)
+MOST_POINTS = 64
+"""Points that a slope is taken of."""
+Z_95 = 1.645
+Point = tuple[int, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
-    """Memory of one host, as it was reported last."""
+class Series:
+    """One number of one process of one rank."""
 
-    used_mb: float
-    limit_mb: float | None
-    used: Series
-    """Its used memory, step by step."""
-    reports: int = 1
+    boot: str = ""
+    taken: int = 0
+    scales: tuple[tuple[Point, ...], ...] = ((),) * len(SCALES)
+    """Step and value, oldest first."""
+    slopes: tuple[float, ...] = (0.0,) * len(SCALES)
+    """Rise per step on each scale as of its last look; 0 where it does not rise."""
+    looked: bool = False
+    """Whether the last sample was a reason to look."""
+
+    @property
+    def slope(self) -> float:
+        """Rise per step of the scale that rises fastest."""
+        return max(self.slopes)
+
+    @property
+    def last(self) -> float:
+        """The latest sample (0 before the first)."""
+        return self.scales[0][-1][1] if self.scales[0] else 0.0
+
+    @property
+    def risen(self) -> float:
+        """How far the latest sample lies above the lowest that is kept."""
+        return self.last - min(value for points in self.scales for _, value in points)
+
+    def after(self, point: Point, number: int, least: int, most: int, ratio: float) -> "Series":
+        """Return the series with one more sample, looked at where that is due.
+
+        Args:
+            point: step and value.
+            number: of the sample, from 1; below that it is left out.
+            least: samples of a scale that a look takes, at least 8.
+            most: samples of a scale that are kept.
+            ratio: least rise, as a share of the first samples.
+        """
+        scales, slopes, looked = list(self.scales), list(self.slopes), False
+        for at, stride in enumerate(SCALES):
+            if number <= 0 or number % stride:
+                break
+            scales[at] = points = (*scales[at], point)[-most:]
+            if len(points) >= least and number // stride % (least // 8) == 0:
+                looked, slopes[at] = True, slope_of(points, ratio)
+        return replace(
+            self, taken=self.taken + 1, scales=tuple(scales), slopes=tuple(slopes), looked=looked
+        )
+
+
+def slope_of(samples: Sequence[Point], rise_ratio: float) -> float:
+    """Return how fast at least eight samples rise per step; 0 when they do not, or no longer do."""
+    part, half = len(samples) // 8, len(samples) // 2
+    first = statistics.median(value for _, value in samples[:part])
+    last = statistics.median(value for _, value in samples[-part:])
+    if last - first <= rise_ratio * abs(first):
+        return 0.0
+    return min(slope_above_zero(samples), slope_above_zero(samples[half:]))
+
+
+def slope_above_zero(samples: Sequence[Point]) -> float:
+    """Return the Theil-Sen slope; 0 where its lower bound is not above zero."""
+    points = samples[:: -math.ceil(len(samples) / MOST_POINTS)]
+    count = len(points)
+    slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2))
+    spread = Z_95 * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    place = math.floor((len(slopes) - spread) / 2)
+    return statistics.median(slopes) if place >= 0 and slopes[place] > 0.0 else 0.0
+
+
+def stands_out(by_rank: Mapping[int, float]) -> int | None:
+    """Return the rank whose number is far above that of every other, if there is one."""
+    least = ALIKE_SHARE * max(by_rank.values(), default=0.0)
+    high = [rank for rank, number in by_rank.items() if number >= least]
+    return high[0] if len(high) == 1 else None
+
+
+def hosts_in(tick: Tick, order: Order) -> Iterator[tuple[str, HostMemory, dict[int, float]]]:
+    """Yield node, memory and the memory of each rank, of each host that a tick reports."""
+    for host in hosts_memory_in(tick):
+        named = ((parse_rank(name), mb) for name, mb in host.ranks.items())
+        ranks = {rank: mb for rank, mb in named if rank is not None}
+        if order.nodes == 1:
+            yield "0", host, ranks
+        elif ranks:
+            yield str(order.node_of(min(ranks))), host, ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +140,8 @@ class Growth:
 
     series: Mapping[str, Series] = field(default_factory=dict)
     """`host/0`, `device/1`, …"""
-    hosts: Mapping[str, Host] = field(default_factory=dict)
-    """Node → its host."""
+    host_mb: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Node → memory that is used, and its limit."""
     device_mb: Mapping[str, float] = field(default_factory=dict)
     """Rank → memory of its device."""
 
@@ -65,14 +153,9 @@ class Leak:
     kind: str
     rank: int | None
     series: Series
-    limit_mb: float
+    left_mb: float
     steps_left: float
     """Until the limit is reached."""
-
-    @property
-    def near(self) -> bool:
-        """Whether it hits its limit after no more steps than it has risen for."""
-        return self.steps_left * self.series.slope <= self.series.risen
 
 
 class MemoryLeak(Detector[Growth]):
@@ -81,8 +164,7 @@ class MemoryLeak(Detector[Growth]):
     Two numbers of each rank's progress lines count: host memory of the process, and memory that the
     device's allocator holds. Only host memory may halt, because an allocator gives memory back when
     the device needs it. Caches fill up as a leak does, so a halt waits until memory has risen by as
-    much as is left. No rank is projected to fill its host faster than the host's used memory rises,
-    because pages of mapped files are taken back.
+    much as is left.
     """
 
     name = Name.MEMORY_LEAK
@@ -98,52 +180,37 @@ class MemoryLeak(Detector[Growth]):
     observes = frozenset({"devices", Kind.HOST_MEMORY, Kind.HOSTS_MEMORY})
     blind = "too few samples, or no limit is known"
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self._look = Look(
-            after=run.watch.slow.warmup_steps,
-            least=min(self.settings.min_samples, self.settings.window_samples),
-            most=self.settings.window_samples,
-            rise_ratio=self.settings.rise_ratio,
-        )
-
     def observe_tick(self, own: Growth, tick: Tick, view: View) -> Seen[Growth]:
         """Observe the limits that probes report."""
-        hosts, device_mb = dict(own.hosts), dict(own.device_mb)
-        for row in hosts_memory_in(tick):
-            ranks = [rank for name in row.ranks if (rank := parse_rank(name)) is not None]
-            if self.run.order.nodes > 1 and not ranks:
-                continue
-            node = str(self.run.order.node_of(min(ranks))) if self.run.order.nodes > 1 else "0"
-            known = hosts.get(node) or Host(used_mb=0, limit_mb=0, used=Series(boot=""), reports=0)
-            numbers = {"used_mb": row.used_mb, "limit_mb": row.limit_mb}
-            hosts[node] = replace(known, **numbers, reports=min(USED_REPORTS, known.reports + 1))
+        host_mb, device_mb = dict(own.host_mb), dict(own.device_mb)
+        for node, host, _ in hosts_in(tick, self.run.order):
+            if host.limit_mb is not None:
+                host_mb[node] = (host.used_mb, host.limit_mb)
         for sample in devices_in(tick):
             total_mb = sample.mem_total_mb or 0.0
             if sample.rank is not None and 0 < total_mb <= sys.float_info.max:
                 device_mb[str(sample.rank)] = total_mb
-        return replace(own, hosts=hosts, device_mb=device_mb), []
+        return replace(own, host_mb=host_mb, device_mb=device_mb), []
 
     def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
         """Observe one step's memory, and project where it leads."""
-        series, looked = dict(own.series), False
-        for kind, read in ((HOST, _host_mb), (DEVICE, _reserved_mb)):
-            for rank, mb in step.values(read).items():
-                if not 0.0 < mb < math.inf:
+        settings, series, looked = self.settings, dict(own.series), False
+        most, warmup = settings.window_samples, self.run.watch.slow.warmup_steps
+        least = min(settings.min_samples, most)
+        for rank, row in step.ranks.items():
+            line = row.progress
+            if line is None:
+                continue
+            for kind, mb in ((HOST, line.host_rss_mb), (DEVICE, line.gpu_mem_reserved)):
+                if mb is None or not 0.0 < mb < math.inf:
                     continue
-                name, boot = f"{kind}/{rank}", step.ranks[rank].boot
-                before = series.get(name)
-                if before is None or before.boot != boot:
-                    before = Series(boot=boot)
-                series[name] = before.with_sample(step.step, mb, self._look)
-                looked = looked or series[name].looks > before.looks
-        any_rise, boot = replace(self._look, rise_ratio=0.0), step.ranks[min(step.ranks)].boot
-        hosts = {}
-        for node, host in own.hosts.items():
-            used = host.used if host.used.boot == boot else Series(boot=boot)
-            used = used.with_sample(step.step, host.used_mb, any_rise)
-            hosts[node] = replace(host, used=used)
-        own = replace(own, series=series, hosts=hosts)
+                before = series.get(f"{kind}/{rank}")
+                if before is None or before.boot != row.boot:
+                    before = Series(boot=row.boot)
+                number, ratio = before.taken + 1 - warmup, settings.rise_ratio
+                after = before.after((step.step, mb), number, least, most, ratio)
+                series[f"{kind}/{rank}"], looked = after, looked or after.looked
+        own = replace(own, series=series)
         return own, self._judged(own, step, view) if looked else []
 
     def _judged(self, own: Growth, step: Step, view: View) -> list[Finding]:
@@ -157,43 +224,33 @@ class MemoryLeak(Detector[Growth]):
             eta_s = None if step_s is None else leak.steps_left * step_s
             findings.append(self._found(view, step, leak, Severity.WARN, eta_s))
             soon = eta_s is not None and eta_s < self.settings.halt_eta_s
-            if kind == HOST and soon and leak.near and leak.series.steady:
+            if kind == HOST and soon and leak.steps_left * leak.series.slope <= leak.series.risen:
                 findings.append(self._found(view, step, leak, Severity.HALT, eta_s))
         return findings
 
     def _worst(self, own: Growth, kind: str) -> Leak | None:
         """Return the projection of the rank that hits its limit first, if any grows."""
+        names = (name for name, row in own.series.items() if row.slope > 0)
         rising = {
-            int(name.partition("/")[2]): series
-            for name, series in own.series.items()
-            if series.slope > 0 and name.startswith(f"{kind}/")
+            int(name.partition("/")[2]): own.series[name]
+            for name in sorted(names)
+            if name.startswith(f"{kind}/")
         }
-        leaks = []
-        for rank, series in sorted(rising.items()):
+        node_of, leaks = self.run.order.node_of, []
+        for rank, series in rising.items():
             left_mb, shared = self._left_mb(own, kind, rank, series.last)
-            slope = self._slope_of_host(own, rank, rising) if shared else series.slope
-            if left_mb is None or not slope:
+            if left_mb is None:
                 continue
-            steps, limit_mb = max(0.0, left_mb) / slope, series.last + left_mb
+            sharing = (rising[peer] for peer in rising if node_of(peer) == node_of(rank))
+            slope = added(peer.slope for peer in sharing) if shared else series.slope
+            steps = max(0.0, left_mb) / slope
             leaks.append(
-                Leak(kind=kind, rank=rank, series=series, limit_mb=limit_mb, steps_left=steps)
+                Leak(kind=kind, rank=rank, series=series, left_mb=left_mb, steps_left=steps)
             )
         worst = min(leaks, key=lambda leak: (leak.steps_left, -leak.series.slope), default=None)
         if worst is None:
             return None
-        alike = sum(leak.series.slope >= ALIKE_SHARE * worst.series.slope for leak in leaks)
-        return worst if alike == 1 else replace(worst, rank=None)
-
-    def _slope_of_host(self, own: Growth, rank: int, rising: Mapping[int, Series]) -> float:
-        """Return how fast a rank's host fills: as its ranks do, and no faster than it reports."""
-        node = self.run.order.node_of(rank)
-        together = added(
-            series.slope for row, series in rising.items() if self.run.order.node_of(row) == node
-        )
-        host = own.hosts.get(str(node))
-        if host is None or host.reports < USED_REPORTS:
-            return together
-        return min(together, host.used.slope)
+        return replace(worst, rank=stands_out({r: row.slope for r, row in rising.items()}))
 
     def _left_mb(
         self, own: Growth, kind: str, rank: int, now_mb: float
@@ -203,14 +260,10 @@ class MemoryLeak(Detector[Growth]):
             limits = (self.run.watch.memory_limit.reserved_mb, own.device_mb.get(str(rank)))
             known = [limit_mb for limit_mb in limits if limit_mb is not None]
             return (min(known) - now_mb if known else None), False
-        host, host_mb, planned_mb = own.hosts.get(str(self.run.order.node_of(rank))), None, None
-        if host is not None and host.limit_mb is not None:
-            host_mb = host.limit_mb - host.used_mb
-        if self.settings.limit_mb is not None:
-            planned_mb = self.settings.limit_mb - now_mb
-        if host_mb is None or (planned_mb is not None and planned_mb < host_mb):
-            return planned_mb, False
-        return host_mb, True
+        used_mb, limit_mb = own.host_mb.get(str(self.run.order.node_of(rank)), (0.0, math.inf))
+        planned_mb = math.inf if self.settings.limit_mb is None else self.settings.limit_mb - now_mb
+        left_mb = min(planned_mb, limit_mb - used_mb)
+        return (left_mb if left_mb < math.inf else None), limit_mb - used_mb <= planned_mb
 
     def _found(
         self, view: View, step: Step, leak: Leak, severity: Severity, eta_s: float | None
@@ -228,8 +281,8 @@ class MemoryLeak(Detector[Growth]):
             severity,
             f"{leak.kind}/{'all' if leak.rank is None else leak.rank}",
             f"{LABELS[leak.kind]}{whose} grows by {series.slope:.3g} MB a step, to"
-            f" {series.last:.0f} MB at step {step.step}: it hits {leak.limit_mb:.0f} MB{when},"
-            f" before the last of {self.run.order.last_step} steps",
+            f" {series.last:.0f} MB at step {step.step}: it hits {series.last + leak.left_mb:.0f}"
+            f" MB{when}, before the last of {self.run.order.last_step} steps",
             rank=leak.rank,
             value=eta_s,
             threshold=self.settings.halt_eta_s if halts else None,
@@ -239,9 +292,11 @@ class MemoryLeak(Detector[Growth]):
 
     def armed(self, own: Growth, view: View) -> bool:
         """Return whether a rank has reported enough of its memory, and a limit of it is known."""
+        least = min(self.settings.min_samples, self.settings.window_samples)
         for name, series in own.series.items():
             kind, _, rank = name.partition("/")
-            if series.looks and self._left_mb(own, kind, int(rank), series.last)[0] is not None:
+            known = self._left_mb(own, kind, int(rank), series.last)[0] is not None
+            if known and len(series.scales[0]) >= least:
                 return True
         return False
 
@@ -251,25 +306,16 @@ class MemoryLeak(Detector[Growth]):
         worst = min(leaks, key=lambda leak: leak.steps_left, default=None)
         if worst is None:
             return Near(unit="MB")
-        step_s = view.median_step_s()
+        step_s, value = view.median_step_s(), worst.series.last
         left_s = None if step_s is None else worst.steps_left * step_s
-        return Near(value=worst.series.last, limit=worst.limit_mb, unit="MB", time_left_s=left_s)
+        return Near(value=value, limit=value + worst.left_mb, unit="MB", time_left_s=left_s)
 
     def missing(self, own: Growth, view: View) -> str | None:
         """Return a sentence when host memory was reported and no limit of it."""
-        known = any(host.limit_mb is not None for host in own.hosts.values())
-        if known or self.settings.limit_mb is not None:
+        if own.host_mb or self.settings.limit_mb is not None:
             return None
         reported = any(name.startswith(HOST) for name in own.series)
         return "nothing says how much host memory there is" if reported else None
-
-
-def _host_mb(line: Heartbeat) -> float | None:
-    return line.host_rss_mb
-
-
-def _reserved_mb(line: Heartbeat) -> float | None:
-    return line.gpu_mem_reserved
 
 
 def _duration(seconds: float) -> str:
@@ -284,14 +330,9 @@ class Over:
     """How often running each limit has been exceeded."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
-    """`rank0` by its lines, `device0` by its device, `host` with its ranks → samples above."""
+    """`rank0` by its lines, `device0` by its device, `host0` by its node → samples above."""
     host_share: float | None = None
-    """Share of the host's memory that was used at the last look."""
-
-    def after(self, name: str, *, above: bool) -> "Over":
-        """Return the counts after one more sample."""
-        count = self.counts.get(name, 0) + 1 if above else 0
-        return replace(self, counts={**self.counts, name: count})
+    """Share of the fullest host's memory that was used at the last look."""
 
 
 class MemoryLimit(Detector[Over]):
@@ -311,100 +352,74 @@ class MemoryLimit(Detector[Over]):
     State = Over
     lines = frozenset({Msg.PROGRESS})
     ticks = True
-    observes = frozenset({"devices", Kind.HOST_MEMORY})
+    observes = frozenset({"devices", Kind.HOST_MEMORY, Kind.HOSTS_MEMORY})
     blind = "nothing reports memory"
 
     def observe_line(self, own: Over, beat: Beat, view: View) -> Seen[Over]:
         """Observe what a rank has reserved."""
-        reserved_mb, limit_mb, rank = beat.line.gpu_mem_reserved, self._limit_mb, beat.line.rank
-        name = f"rank{rank}"
-        if limit_mb is None or reserved_mb is None or not math.isfinite(reserved_mb):
+        reserved_mb, rank = beat.line.gpu_mem_reserved, beat.line.rank
+        if self.settings.reserved_mb is None or reserved_mb is None:
             return own, []
-        if reserved_mb == 0 and name not in own.counts:
+        if not math.isfinite(reserved_mb) or (not reserved_mb and f"rank{rank}" not in own.counts):
             return own, []  # a rank without a device of torch's says nothing about memory
-        own = own.after(name, above=reserved_mb > limit_mb)
-        if own.counts[name] < self.settings.samples:
-            return own, []
         text = f"rank {rank} has reserved {reserved_mb:.0f} MB on its device"
-        return own, [self._found(beat, view, rank, beat.line.step, reserved_mb, text)]
-
-    @property
-    def _limit_mb(self) -> float | None:
-        limit_mb: float | None = self.settings.reserved_mb
-        return limit_mb
+        return self._counted(
+            own, beat, view, f"rank{rank}", rank, beat.line.step, reserved_mb, text
+        )
 
     def observe_tick(self, own: Over, tick: Tick, view: View) -> Seen[Over]:
-        """Observe what devices and host say is in use."""
+        """Observe what devices and hosts say is in use."""
         step = max((stream.step for stream in view.streams.values()), default=None)
-        own, findings = self._look_at_devices(own, tick, view, step)
-        host = host_memory_in(tick)
-        if host is None or not host.limit_mb:
-            return own, findings
-        share = host.used_mb / host.limit_mb
-        name = ",".join((HOST, *sorted(host.ranks))) if view.run.order.nodes > 1 else HOST
-        own = replace(own, host_share=share).after(name, above=share > self.settings.host_ratio)
-        if own.counts[name] < self.settings.samples:
-            return own, findings
-        own_mb = added(host.ranks.values())
-        mine = own_mb >= OWN_SHARE * host.used_mb
-        finding = self.finding(
-            tick,
-            view,
-            Severity.HALT if mine else Severity.WARN,
-            "host",
-            f"{host.used_mb:.0f} of {host.limit_mb:.0f} MB of host memory are in use, {own_mb:.0f}"
-            " of them by the ranks",
-            setting="host_ratio",
-            rank=_largest(host) if mine else None,
-            step=step,
-            value=share,
-            threshold=self.settings.host_ratio,
-        )
-        return own, [*findings, finding]
-
-    def _look_at_devices(self, own: Over, tick: Tick, view: View, step: int | None) -> Seen[Over]:
-        """Use the device's figure for ranks that do not report their own."""
-        limit_mb, findings = self._limit_mb, list[Finding]()
-        for sample in devices_in(tick) if limit_mb is not None else ():
-            rank, used_mb, name = sample.rank, sample.mem_used_mb, f"device{sample.rank}"
+        findings, shares = list[Finding](), list[float]()
+        for sample in devices_in(tick) if self.settings.reserved_mb is not None else ():
+            rank, used_mb = sample.rank, sample.mem_used_mb
             if used_mb is None or rank is None or f"rank{rank}" in own.counts:
                 continue
-            own = own.after(name, above=used_mb > (limit_mb or 0.0))
-            if own.counts[name] >= self.settings.samples:
-                text = f"rank {rank}, device {sample.uuid}: {used_mb:.0f} MB are in use"
-                findings.append(self._found(tick, view, rank, step, used_mb, text))
-        return own, findings
+            text = f"rank {rank}, device {sample.uuid}: {used_mb:.0f} MB are in use"
+            own, found = self._counted(own, tick, view, f"device{rank}", rank, step, used_mb, text)
+            findings += found
+        for node, host, ranks in hosts_in(tick, self.run.order):
+            if not host.limit_mb:
+                continue
+            share, own_mb = host.used_mb / host.limit_mb, added(host.ranks.values())
+            shares.append(share)
+            count = own.counts.get(f"host{node}", 0) + 1 if share > self.settings.host_ratio else 0
+            own = replace(own, counts={**own.counts, f"host{node}": count})
+            if count < self.settings.samples:
+                continue
+            mine = own_mb >= OWN_SHARE * host.used_mb
+            text = f"{host.used_mb:.0f} of {host.limit_mb:.0f} MB of host memory are in use"
+            findings.append(
+                self.finding(
+                    tick, view, Severity.HALT if mine else Severity.WARN, "host",
+                    f"{text}, {own_mb:.0f} of them by the ranks", setting="host_ratio",
+                    rank=stands_out(ranks) if mine else None, step=step, value=share,
+                )
+            )  # fmt: skip
+        return replace(own, host_share=max(shares, default=own.host_share)), findings
 
-    def _found(
-        self, event: Beat | Tick, view: View, rank: int, step: int | None, mb: float, text: str
-    ) -> Finding:
-        limit_mb, episode = self._limit_mb, f"device/rank{rank}"
-        text = f"{text}; the limit is {limit_mb:.0f} MB"
-        return self.finding(
-            event,
-            view,
-            Severity.HALT,
-            episode,
-            text,
-            setting="reserved_mb",
-            rank=rank,
-            step=step,
-            value=mb,
-            threshold=limit_mb,
-        )
+    def _counted(
+        self, own: Over, event: Beat | Tick, view: View, name: str, rank: int, step: int | None,
+        mb: float, text: str,
+    ) -> Seen[Over]:  # fmt: skip
+        """Count a sample of device memory, and halt after enough of them above the limit."""
+        limit_mb = self.settings.reserved_mb
+        count = own.counts.get(name, 0) + 1 if mb > limit_mb else 0
+        own = replace(own, counts={**own.counts, name: count})
+        if count < self.settings.samples:
+            return own, []
+        halt = self.finding(
+            event, view, Severity.HALT, f"device/rank{rank}",
+            f"{text}; the limit is {limit_mb:.0f} MB", setting="reserved_mb",
+            rank=rank, step=step, value=mb,
+        )  # fmt: skip
+        return own, [halt]
 
     def armed(self, own: Over, view: View) -> bool:
         """Return whether there is a limit, and memory that is reported."""
-        return own.host_share is not None or (self._limit_mb is not None and bool(own.counts))
+        device = any(not name.startswith(HOST) for name in own.counts)
+        return own.host_share is not None or (self.settings.reserved_mb is not None and device)
 
     def measure(self, own: Over, view: View, mono: float) -> Near:
         """Return how much of the host's memory is used."""
         return Near(value=own.host_share, limit=self.settings.host_ratio)
-
-
-def _largest(host: HostMemory) -> int | None:
-    """Return the rank that holds far more than every other; None where nothing tells it apart."""
-    said = ((mb, parse_rank(name)) for name, mb in host.ranks.items())
-    rows = sorted(((mb, rank) for mb, rank in said if rank is not None), reverse=True)
-    apart = len(rows) == 1 or (len(rows) > 1 and rows[0][0] > APART * rows[1][0])
-    return rows[0][1] if apart else None

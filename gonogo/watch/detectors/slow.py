@@ -27,7 +27,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gonogo.contract.canonical import added
+from gonogo.contract.canonical import added, mean_of
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.near import Near
@@ -35,7 +35,6 @@ from gonogo.contract.observation import HostCpu, Kind, host_cpu_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen
-from gonogo.watch.mean import mean_of
 from gonogo.watch.state import replace
 from gonogo.watch.view import Beat, View
 

@@ -16,7 +16,7 @@ from gonogo.judge.facts.devices import (
     ratio_by_step,
     utilisation_by_step,
 )
-from gonogo.watch.device_rows import DeviceRows
+from gonogo.watch.detectors.hardware import DeviceRows
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import lines_of, record_of
 

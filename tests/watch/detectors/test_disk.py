@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.watch import armed
-from gonogo.watch.detectors.disk import PAGED_S
 from gonogo.watch.registry import cause_of
 from tests.watch.detectors.host import checkpoint, disk, host_order, tell
 from tests.watch.streams import Watched, World, watch
@@ -190,7 +189,6 @@ def test_a_disk_that_takes_nothing_from_the_watcher_either_is_its_hosts(
 def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
     free: float, checkpoints: float, expected: list[tuple[str, float]]
 ) -> None:
-    """Beside a large store the run's own directory may be small: a healthy run was halted."""
     world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
     tell(world, checkpoints=[checkpoint(2, mb=1_000.0)])
     for _ in range(4):
@@ -224,7 +222,6 @@ def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
 def test_a_run_directory_needs_no_room_for_checkpoints_that_lie_elsewhere(
     free: float, checkpoints: float, cause: OutcomeCode, left: str
 ) -> None:
-    """A quota beside a large store was its host's full disk, where the run's own was small."""
     world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
     tell(world, checkpoints=[checkpoint(2, mb=1_000.0)])
     world.steps(10)
@@ -235,12 +232,13 @@ def test_a_run_directory_needs_no_room_for_checkpoints_that_lie_elsewhere(
     assert left in halt.text
 
 
-def test_a_write_that_the_watcher_was_refused_warns_whatever_room_there_is() -> None:
+def test_a_write_that_the_watcher_was_refused_pages_whatever_room_there_is() -> None:
     """A quota, a read-only remount: the trainer may have another, and tells of its own writes."""
     refused = {"refused": True}
     seen = watch(with_looks(refused, refused, {}, refused))
-    assert of_disk(seen) == [("warn", 5_000.0), ("warn", 5_000.0)], "once each time"
-    assert all("a small write was refused" in row.text for row in seen.findings)
+    (page,) = [row for row in seen.findings if row.detector == "disk"]
+    assert (page.severity, page.act, page.threshold) == (Severity.WARN, Act.PAGE, 5_000.0)
+    assert "a small write was refused" in page.text
     assert seen.halts == []
 
 
@@ -301,11 +299,6 @@ def test_a_run_that_has_ended_its_last_step_is_left_alone() -> None:
     assert watch(world.finish()).findings == []
 
 
-def test_it_warns_again_after_the_room_was_really_back() -> None:
-    warnings = [f for f in of_disk(watch(steps_with_room(4_000, 5_100, 4_000, 9_000, 4_000))) if f]
-    assert warnings == [("warn", 5_000.0)] * 2
-
-
 def test_without_a_checkpoint_only_the_plans_megabytes_count() -> None:
     world = World(host_order({"disk": {"warn_mb": 0.25}})).boot().steps(2)
     tell(world, disk=disk(0.3))
@@ -345,13 +338,13 @@ def test_a_payload_that_cannot_be_read_is_no_observation(payload: object) -> Non
 
 
 @given(st.lists(st.floats(5_000, 90_000), max_size=30))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_room_enough_is_silent_however_it_moves(rooms: list[float]) -> None:
     assert watch(steps_with_room(*rooms), interval_s=1.0).findings == []
 
 
 @given(st.lists(st.floats(0, 990), min_size=2, max_size=10))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> None:
     found = of_disk(watch(steps_with_room(*rooms), interval_s=1.0))
     assert found == [("warn", 5_000.0), ("halt", 1_000.0)]
@@ -360,15 +353,13 @@ def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> N
 @pytest.mark.parametrize(
     ("cadence", "looks", "halts"),
     [
-        ({"every_steps": 4000}, 24, []),
-        ({"every_s": 3600.0}, 24, []),
         ({"every_s": 3600.0, "every_steps": 4000}, 24, []),
         ({}, 11, []),
         ({}, 15, [("halt", 1_000.0)]),
-        ({"every_steps": 600}, 45, []),
-        ({"every_steps": 600}, 52, [("halt", 1_000.0)]),
-        ({"every_s": 300.0}, 45, []),
-        ({"every_s": 300.0}, 52, [("halt", 1_000.0)]),
+        ({"every_steps": 300}, 15, []),
+        ({"every_steps": 300}, 28, [("halt", 1_000.0)]),
+        ({"every_s": 150.0}, 15, []),
+        ({"every_s": 150.0}, 28, [("halt", 1_000.0)]),
         ({"every_s": 300.0, "every_steps": 20}, 3, [("halt", 1_000.0)]),
     ],
     ids=str,
@@ -376,8 +367,6 @@ def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> N
 def test_room_that_is_back_before_the_next_checkpoint_is_due_was_never_needed(
     cadence: dict[str, Any], looks: int, halts: list[tuple[str, float]]
 ) -> None:
-    """Somebody's archive filled the disk for two minutes: a run that was to save in half an hour
-    was killed after five seconds, and lost all that it had trained since its last checkpoint."""
     world = steps_with_room(*[999] * looks, 9_000, 9_000, steps=10_000, cadence=cadence)
     seen = watch(world, interval_s=1.0)
     assert of_disk(seen) == [("warn", 5_000.0), *halts]
@@ -398,25 +387,3 @@ def test_the_last_step_is_saved_whatever_the_cadence() -> None:
     """Its checkpoint is due in half a minute."""
     world = steps_with_room(*[999] * 3, steps=100, cadence={"every_steps": 4000})
     assert of_disk(watch(world)) == [("warn", 5_000.0), ("halt", 1_000.0)]
-
-
-def refused_for(seconds: int, *, read_only: bool = False) -> World:
-    """A run whose watcher is refused its small write for so long, told every five seconds."""
-    world = World(host_order(steps=4000)).boot().steps(20)
-    for _ in range(seconds // 5):
-        seen = {**disk(90_000.0), "refused": True, "read_only": read_only}
-        tell(world, disk=seen)
-        world.steps(20, step_s=0.25)
-    tell(world, disk=disk(90_000.0))
-    return world.steps(20)
-
-
-@pytest.mark.parametrize(("read_only", "why"), [(True, "is read-only"), (False, "90000 MB free")])
-def test_a_disk_that_takes_no_write_for_long_is_told_to_a_person(read_only: bool, why: str) -> None:
-    seen = watch(refused_for(300, read_only=read_only))
-    (page,) = [row for row in seen.findings if row.act is Act.PAGE]
-    assert (page.detector, page.severity, page.threshold) == ("disk", Severity.WARN, PAGED_S)
-    assert page.value is not None
-    assert PAGED_S <= page.value < PAGED_S + 5.0
-    assert why in page.text
-    assert seen.halts == []

@@ -128,12 +128,6 @@ def test_a_reading_that_is_missed_once_does_not_end_the_time() -> None:
     assert [row.severity for row in fold.findings] == [Severity.WARN]
 
 
-@pytest.mark.parametrize(("rest", "found"), [(0, 1), (1, 2)])
-def test_throttled_again_after_a_recovery_is_found_again(rest: int, found: int) -> None:
-    fold = throttled([["hw_slowdown"]] * 200 + [[]] * rest + [["hw_slowdown"]] * 20)
-    assert len(fold.findings) == found
-
-
 def test_the_same_samples_twice_change_nothing() -> None:
     fold = Fold()
     rows = [sample(T0 + n, 1, ecc_uncorrected=n % 2, throttle=[]) for n in (0, 2, 4)]

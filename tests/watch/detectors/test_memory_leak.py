@@ -16,7 +16,13 @@ from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
 from gonogo.planning.source import bundled_plan
 from gonogo.watch import armed, not_observed
-from gonogo.watch.detectors.memory import Growth, MemoryLeak
+from gonogo.watch.detectors.memory import (
+    Growth,
+    MemoryLeak,
+    Series,
+    slope_above_zero,
+    slope_of,
+)
 from gonogo.watch.view import Run, View
 from tests.watch.detectors.host import host_order, memory, tell
 from tests.watch.standing import standing
@@ -103,30 +109,6 @@ def test_over_an_hour_it_only_warns() -> None:
     tell(world, host_memory=memory(4_000, 12_000))
     seen = watch(grow(world, 150, of_rank(0, 1.0), step_s=1.0), stop_at_halt=False)
     assert (len(leaks(seen)), seen.halts) == (1, [])
-
-
-@pytest.mark.parametrize("noise_mb", [0.0, 300.0])
-@pytest.mark.parametrize("rises", [True, False], ids=["leak", "mapped files"])
-def test_resident_memory_that_leaves_the_hosts_alone_hits_nothing(
-    rises: bool, noise_mb: float
-) -> None:
-    dice, world = random.Random(3), World(order(steps=4_000)).boot()
-    for step in range(600):
-        if step % 10 == 0:
-            used_mb = 20_000.0 + (20.0 * step if rises else 0.0) + dice.uniform(0.0, noise_mb)
-            tell(world, host_memory=memory(used_mb, 40_000.0))
-        grow(world, 1, lambda rank, step: 4_000.0 + 10.0 * step)
-    seen = watch(world, interval_s=1.0)
-    assert len(leaks(seen, Severity.HALT)) == len(leaks(seen)) == int(rises)
-    assert armed(seen.state)["memory_leak"]
-
-
-def test_a_limit_of_the_plan_holds_whatever_the_host_uses() -> None:
-    world = World(order({"memory_leak": {"limit_mb": 7_000}}, steps=4_000)).boot()
-    for _ in range(20):
-        tell(world, host_memory=memory(20_000.0, 50_000.0))
-        grow(world, 10, lambda rank, step: 4_000.0 + 10.0 * step)
-    assert len(leaks(watch(world), Severity.HALT)) == 1
 
 
 def test_without_a_limit_nothing_is_found_and_it_says_so() -> None:
@@ -236,7 +218,7 @@ def test_what_rises_halts_once_no_more_is_left_than_it_has_risen(fills: int, hal
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(["jitter", "saw", "jumps", "fills"]))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_healthy_memory_of_many_kinds_never_halts(rng: random.Random, kind: str) -> None:
     jump_at = rng.randint(5, 190)
 
@@ -256,7 +238,7 @@ def test_healthy_memory_of_many_kinds_never_halts(rng: random.Random, kind: str)
 
 
 @given(slope=st.floats(4.0, 40.0), sigma=st.floats(0.0, 30.0), seed=st.integers(0, 99))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_a_real_leak_is_found_through_noise(slope: float, sigma: float, seed: int) -> None:
     rng = random.Random(seed)
     world = World(order(steps=20_000)).boot()
@@ -346,19 +328,19 @@ class Grown:
         return [(step, row.severity.value) for step, row in self.found]
 
 
-def test_it_is_found_at_the_first_look_and_halts_when_two_agree() -> None:
-    grown = Grown({"limit_mb": 1_136}, step_s=0.5).rise(12, 8.0)
-    assert grown.said == [(8, "warn"), (9, "halt")]
+def test_it_warns_and_halts_at_the_first_look() -> None:
+    grown = Grown({"limit_mb": 1_100}, step_s=0.5).rise(12, 8.0)
+    assert grown.said == [(8, "warn"), (8, "halt")]
     (warning,), (halt,) = grown.of(Severity.WARN), grown.of(Severity.HALT)
-    assert (warning.value, warning.threshold, warning.act) == (4.5, None, None)
+    assert (warning.value, warning.threshold, warning.act) == (2.25, None, None)
     assert (halt.threshold, halt.act) == (3600.0, Act.AT_CHECKPOINT)
     assert [row.key for _, row in grown.found] == [
         "run_1/1/memory_leak/warn/host/0",
         "run_1/1/memory_leak/halt/host/0",
     ]
     assert warning.text == (
-        "host memory of rank 0 grows by 8 MB a step, to 1064 MB at step 8: it hits 1136 MB in about"
-        " 4 s, before the last of 1000 steps"
+        "host memory of rank 0 grows by 8 MB a step, to 1064 MB at step 8: it hits 1100 MB in about"
+        " 2 s, before the last of 1000 steps"
     )
 
 
@@ -370,13 +352,6 @@ def test_where_nobody_knows_how_long_a_step_takes_it_only_warns() -> None:
     grown = Grown({"limit_mb": 2_000}, step_s=None).rise(12, 8.0)
     assert grown.said == [(8, "warn")]
     assert "it hits 2000 MB, before" in grown.found[0][1].text
-
-
-@pytest.mark.parametrize(("eta_s", "halted"), [(480.0, 10), (480.25, 9)])
-def test_it_halts_below_the_time_and_not_at_it(eta_s: float, halted: int) -> None:
-    """At step 9 of 8 MB each, 64 MB are left: 480 seconds."""
-    grown = Grown({"limit_mb": 1_136, "halt_eta_s": eta_s}, step_s=60.0).rise(12, 8.0)
-    assert grown.said == [(8, "warn"), (halted, "halt")]
 
 
 @pytest.mark.parametrize("step_s", [20.0, 0.01])
@@ -391,29 +366,11 @@ def test_it_halts_once_no_more_is_left_than_it_has_risen_however_soon_that_is(
     assert grown.said == [(8, "warn"), (54, "halt")]
 
 
-@pytest.mark.parametrize(("rise", "rank"), [(4.0, None), (3.75, 1)])
-def test_ranks_that_rise_half_as_fast_leak_alike(rise: float, rank: int | None) -> None:
+@pytest.mark.parametrize(("rise", "rank"), [(6.0, None), (5.75, 1)])
+def test_ranks_that_rise_nearly_as_fast_leak_alike(rise: float, rank: int | None) -> None:
     grown = Grown({"limit_mb": 2_000, "rise_ratio": 1e-3}, ranks=2).rise(8, rise, 8.0)
     assert [row.rank for row in grown.of(Severity.WARN)] == [rank]
     assert grown.found[0][1].key.endswith("/all" if rank is None else "/1")
-
-
-def test_a_slow_rise_of_what_the_host_uses_is_one() -> None:
-    grown = Grown()
-    for _ in range(8):
-        grown.tell(host_memory=memory(4_000 + 8 * grown.ran.number, 5_000)).rise(1, 8.0)
-    assert [row.value for _, row in grown.found] == [(1_000 - 7 * 8) / 8]
-
-
-def test_the_hosts_course_begins_anew_where_a_run_goes_back_to_an_earlier_step() -> None:
-    """It stood still up to step 100; a leak after a restart from step 20 waits for no step 100."""
-    grown = Grown()
-    for _ in range(3):
-        grown.tell(host_memory=memory(4_000, 5_000))
-    grown.rise(100, 0.0).ran.back_to(20)
-    for number in range(16):
-        grown.tell(host_memory=memory(4_000 + 8 * number, 5_000)).rise(1, 8.0)
-    assert grown.found[0][0] == 29
 
 
 @pytest.mark.parametrize(("planned_mb", "left_steps"), [(1_799, 735 / 8), (1_800, 46.0)])
@@ -440,24 +397,38 @@ def test_memory_that_is_no_amount_is_no_sample() -> None:
     assert grown.own.series["host/0"].taken == 2
 
 
-def hosts(*used_mb: float, limit_mb: float = 5_000.0) -> list[dict[str, Any]]:
-    """What each of several hosts tells, of which each has one rank."""
-    return [memory(mb, limit_mb, {str(node): 1_000.0}) for node, mb in enumerate(used_mb)]
+@pytest.mark.parametrize(
+    ("values", "rises"),
+    [
+        ([100.0 + x for x in range(64)], True),
+        ([100.0 + 0.01 * x for x in range(64)], False),
+        ([164.0 - x for x in range(64)], False),
+        ([100.0 if x < 32 else 150.0 for x in range(64)], False),
+        ([100.0 + x + 20.0 * (x % 5 == 0) for x in range(64)], True),
+        ([100.0 + 40.0 * (x % 2) for x in range(64)], False),
+        ([100.0 + 8.0 * (x // 8) for x in range(64)], True),
+    ],
+    ids=["line", "one per cent", "falls", "one jump", "line with spikes", "saw", "many stairs"],
+)
+def test_only_a_rise_that_continues_is_one(values: list[float], rises: bool) -> None:
+    assert (slope_of([*enumerate(values)], 0.05) > 0) is rises
 
 
-def test_a_host_that_stands_still_hides_no_leak_of_another() -> None:
-    """The rank leaks on the host that has more left: of the fullest one alone it was none."""
-    grown = Grown(ranks=2, nodes=2)
-    for step in range(12):
-        said = hosts(4_500.0, 2_000.0 + 8 * step)
-        grown.tell(hosts_memory=said, host_memory=said[0]).rise(1, 0.0, 8.0)
-    (warning,) = grown.of(Severity.WARN)
-    assert (warning.rank, warning.value) == (1, (3_000.0 - 7 * 8) / 8)
+@pytest.mark.parametrize(("per_step", "found_by"), [(1.0, 200), (0.1, 1500), (0.01, 20_000)])
+def test_a_slow_rise_is_found_on_a_wider_scale(per_step: float, found_by: int) -> None:
+    series = Series()
+    for step in range(1, found_by):
+        series = series.after((step, 1000.0 + per_step * step), step, 16, 64, 0.05)
+    assert series.slope == pytest.approx(per_step, rel=0.01)
+    assert len(series.scales[0]) == 64
 
 
-def test_a_rank_does_not_fill_the_host_of_another() -> None:
-    """Rank 0 maps files, its host stands still; the host of rank 1 is filled by somebody else."""
-    grown = Grown(ranks=2, nodes=2)
-    for step in range(16):
-        grown.tell(hosts_memory=hosts(4_000.0, 4_000.0 + 8 * step)).rise(1, 8.0, 0.0)
-    assert grown.found == []
+def test_the_bound_is_above_zero_by_chance_as_seldom_as_it_says() -> None:
+    dice = random.Random(7)
+    runs = ([(x, dice.gauss(0, 5)) for x in range(24)] for _ in range(300))
+    assert 0.02 <= sum(slope_above_zero(points) > 0.0 for points in runs) / 300 <= 0.12
+
+
+def test_a_quarter_of_the_points_may_lie_anywhere() -> None:
+    points = [(x, 100.0 + 3.0 * x if x % 4 else 1e9) for x in range(40)]
+    assert slope_above_zero(points) == pytest.approx(3.0, abs=0.5)

@@ -215,12 +215,3 @@ def test_the_looks_at_one_host_say_nothing_of_another(
         fold.now += 5.0
         fold.tick(row)
     assert [found.severity.value for found in fold.findings] == ["halt"] * halts
-
-
-@pytest.mark.parametrize(("nodes", "halts"), [(1, 1), (2, 0)])
-def test_the_only_host_is_the_same_whichever_of_its_ranks_say(nodes: int, halts: int) -> None:
-    fold = Fold(device_order(world_size=2, nodes=nodes))
-    for row in (A, host(91.0, r0=80.0, r1=1.0), A):
-        fold.now += 5.0
-        fold.tick(row)
-    assert [found.severity.value for found in fold.findings] == ["halt"] * halts

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gonogo.contract.canonical import mean_of
 from gonogo.judge.facts.measure import block_means
 from gonogo.judge.facts.metrics import slope
-from gonogo.watch.mean import mean_of
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
