@@ -147,24 +147,28 @@ class Steps:
     made: int = 0
     """The last step that was made whole, whatever restarted since."""
 
-    def add(self, row: RankStep, needed: int, tick: Tick) -> Step | None:
-        """Add one rank's step; return it merged, if `needed` ranks have ended it."""
-        number = row.step
-        if number <= self.last:
-            return None
-        rows = self.waiting.setdefault(number, {})
-        rows[row.rank] = row
-        if len(rows) < needed:
-            if len(self.waiting) <= MOST_OPEN:
-                return None
-            number = min(self.waiting)
-            rows = self.waiting.pop(number)
-            if 0 not in rows:
-                return None
-        for step in [step for step in self.waiting if step <= number]:
-            del self.waiting[step]
-        self.last, again, self.made = number, number <= self.made, number
-        return Step(step=number, ranks=dict(sorted(rows.items())), tick=tick, again=again)
+    def add(self, ended: list[RankStep], needed: int, tick: Tick) -> list[Step]:
+        """Add steps of one rank; return those merged that `needed` ranks have ended now."""
+        made = []
+        for row in ended:
+            number = row.step
+            if number <= self.last:
+                continue
+            rows = self.waiting.setdefault(number, {})
+            rows[row.rank] = row
+            if len(rows) < needed:
+                if len(self.waiting) <= MOST_OPEN:
+                    continue
+                number = min(self.waiting)
+                rows = self.waiting.pop(number)
+                if 0 not in rows:
+                    continue
+            for step in [step for step in self.waiting if step <= number]:
+                del self.waiting[step]
+            self.last, again, self.made = number, number <= self.made, number
+            ranks = dict(sorted(rows.items()))
+            made.append(Step(step=number, ranks=ranks, tick=tick, again=again))
+        return made
 
     def forget(self, boot: Heartbeat) -> None:
         """Forget what a rank had ended before it restarted, and go back to its step."""

@@ -87,10 +87,8 @@ class Timeline:
         if len(lines) > 1:
             lines = by_seq(lines)
         record = self.lines.get(rank)
-        if record is None:
-            record = self.lines[rank] = LineRecord(run=order.run or None, attempt=order.attempt)
-        if record.boot is None:
-            record.refuse_in_front(lines)
+        if record is None or record.boot is None:
+            record = self._begin(order, rank, lines)
         for line in lines:
             beat, arrival = line.beat, record.admit(line)
             if arrival in _AGAIN:
@@ -107,14 +105,18 @@ class Timeline:
                 stream = self.streams[rank] = absorb(stream, active, tick.mono)
                 if beat.msg == _BOOT:
                     self.steps.forget(beat)
-            yield active, arrival, self._made(stream, order, tick) if stream.ready else []
+            steps: list[Step] = []
+            if stream.ready:
+                needed = order.world_size if stream.labelled else len(self.streams)
+                steps, stream.ready = self.steps.add(stream.ready, needed, tick), []
+            yield active, arrival, steps
 
-    def _made(self, stream: RankStream, order: Order, tick: Tick) -> list[Step]:
-        """Return the steps of the run that the ready steps of a rank make whole."""
-        rows, stream.ready = stream.ready, []
-        needed = order.world_size if stream.labelled else len(self.streams)
-        made = (self.steps.add(row, needed, tick) for row in rows)
-        return [step for step in made if step is not None]
+    def _begin(self, order: Order, rank: int, lines: list[Line]) -> LineRecord:
+        """Return the record of a rank that obeys no boot yet; boots in front are refused."""
+        new = LineRecord(run=order.run or None, attempt=order.attempt)
+        record = self.lines.setdefault(rank, new)
+        record.refuse_in_front(lines)
+        return record
 
     def lines_seen(self, rank: int) -> LinesSeen | None:
         """Return how far a rank's lines have been read; None before any line."""

@@ -70,7 +70,7 @@ def fold_by_clock(
     number = 0
     for number, group in _groups(_merged(run_dir)):
         if last is not None:
-            findings += _pass_between(state, last, group[-1], number)
+            findings += _pass_time(state, last.clock, group[-1], number)
         beats: dict[int, list[bytes]] = {}
         for line in group:
             beats.setdefault(line.rank, []).append(line.raw)
@@ -140,15 +140,6 @@ def _groups(lines: Iterator[_Moment]) -> Iterator[tuple[int, list[_Moment]]]:
     yield 1, [first]
     by_tick = groupby(lines, lambda row: int((row.clock - first.clock) / INTERVAL_S))
     yield from ((number + 2, list(group)) for number, group in by_tick)
-
-
-def _pass_between(state: WatchState, since: _Moment, until: _Moment, number: int) -> list[Finding]:
-    """Let time pass up to the next line: what was due before all fell silent is not unknown."""
-    silent = since.clock + state.run.watch.alive_lost.suspect_s - INTERVAL_S
-    if not since.clock < silent < until.clock:
-        return _pass_time(state, since.clock, until, number)
-    findings = _pass_time(state, since.clock, until.at(silent), number)
-    return findings + _pass_time(state, silent, until, number)
 
 
 def _pass_time(state: WatchState, since: float, until: _Moment, number: int) -> list[Finding]:

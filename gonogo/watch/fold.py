@@ -157,7 +157,8 @@ def fold_beats(
         brought: whether lines came that were no heartbeats.
     """
     view, findings = state.view, list[Finding]()
-    tick = view.clock.advance(tick)
+    if tick.late_s or view.clock.away_s:
+        tick = view.clock.advance(tick)
     lines = any(beats.values())
     if lines:
         tick = view.skip_silence(tick)

@@ -118,10 +118,6 @@ def _problem_of(kind: Kind, taken: Container[str]) -> str | None:
         return f"its `name` is {name!r}, which is no text"
     if name in taken:
         return f"there is a detector {name!r} already"
-    for what in ("lines", "observes"):
-        value: Any = getattr(kind, what)
-        if not isinstance(value, frozenset) and (what == "lines" or value is not None):
-            return f"its `{what}` is {value!r}; expected a frozenset of texts"
     return None
 
 

@@ -26,7 +26,7 @@ from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import RunRecord, build_run_record
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import Judgement, judge
-from gonogo.watch.recorded import WatchRecord
+from gonogo.watch.watch_record import WatchRecord
 from tests.data.make_runs import Rank, healthy_ranks, order_of
 
 PREFLIGHT = Preflight(

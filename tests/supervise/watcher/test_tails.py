@@ -8,7 +8,7 @@ from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import Tick
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.tails import Tails
-from gonogo.watch.recorded import BroughtLines
+from gonogo.watch.refold import BroughtLines
 
 LONG = b"x" * (MAX_LINE_BYTES + 1)
 WRITTEN = {

@@ -212,7 +212,7 @@ def test_an_alive_line_may_lag_by_one_step() -> None:
 def lines_up_to(top: int, **fields: Any) -> dict[int, LineRecord]:
     """Lines of rank 0 up to `top`, of which the tenth is missing."""
     held = BootLines(first=1, top=top, missing=[(10, 10)])
-    return {0: LineRecord(boot="boot", _obeyed=held, **fields)}
+    return {0: LineRecord(boot="boot", boots={"boot": held}, **fields)}
 
 
 @pytest.mark.parametrize(("top", "lost"), [(74, []), (75, [1.0])])
@@ -244,7 +244,7 @@ def test_what_is_counted_and_what_halts_is_held_against_none() -> None:
 
 
 def test_lines_that_are_there_say_nothing() -> None:
-    whole = {0: LineRecord(boot="boot", _obeyed=BootLines(first=1, top=80))}
+    whole = {0: LineRecord(boot="boot", boots={"boot": BootLines(first=1, top=80)})}
     assert look(Hygiene, [standing("forward", for_s=1.0)], lines=whole) == []
 
 
