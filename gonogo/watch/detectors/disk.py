@@ -72,8 +72,8 @@ class Disk(Detector[Room]):
             return own, []
         left, least, room = None, None, ""
         if seen is not None and re.search(_FULL, text):
-            left, least, what = self._left(own, seen)
-            room = f"; {left:.0f} {what}"
+            left, least, unit, where = self._scarcest(own, seen)
+            room = f"; {left:.0f} {unit} were free {where}"
         if seen is not None and re.search(_READ_ONLY, text) and (seen.read_only or seen.refused):
             left, least, room = 0.0, FULL_MB, "; nobody may write there, nor may the watcher"
         text = f"the file system refused a write at step {beat.line.step}: {text[:200]}{room}"
@@ -92,25 +92,23 @@ class Disk(Detector[Room]):
             return own, []
         return self._judged(own, seen, tick, view)
 
-    def _least_mb(self, own: Room) -> float:
-        """Return the room that the next checkpoint needs."""
-        checkpoints: float = self.settings.halt_checkpoints
-        return max(FULL_MB, checkpoints * (own.checkpoint_mb or 0.0))
-
-    def _left(self, own: Room, seen: DiskSeen) -> tuple[float, float, str]:
-        """Return how much is left of what is scarce, how much is needed, and of what."""
-        if seen.free_files is not None and seen.free_files < FULL_FILES:
-            return seen.free_files, FULL_FILES, "inodes were free where the run writes"
-        least_mb, elsewhere_mb = self._least_mb(own), seen.checkpoints_mb
-        if elsewhere_mb is None:
-            return seen.free_mb, least_mb, "MB were free where the run writes"
-        if seen.free_mb < FULL_MB and elsewhere_mb >= least_mb:
-            return seen.free_mb, FULL_MB, "MB were free where the run writes"
-        return elsewhere_mb, least_mb, "MB were free where its checkpoints lie"
+    def _scarcest(self, own: Room, seen: DiskSeen) -> tuple[float, float, str, str]:
+        """Return how much is left of what is scarcest, how much is needed, its unit, and where."""
+        least_mb = max(FULL_MB, self.settings.halt_checkpoints * (own.checkpoint_mb or 0.0))
+        here_mb, here = FULL_MB, "where the run writes"
+        rows: list[tuple[float, float, str, str]] = []
+        if seen.checkpoints_mb is None:
+            here_mb = least_mb
+        else:
+            rows.append((seen.checkpoints_mb, least_mb, "MB", "where its checkpoints lie"))
+        if seen.free_files is not None:
+            rows.append((seen.free_files, FULL_FILES, "inodes", here))
+        return min((seen.free_mb, here_mb, "MB", here), *rows, key=lambda row: row[0] / row[1])
 
     def _judged(self, own: Room, seen: DiskSeen, tick: Tick, view: View) -> Seen[Room]:
         """Compare the room with what checkpoints need."""
-        settings, size_mb, room_mb = self.settings, own.checkpoint_mb or 0.0, _room_mb(seen)
+        settings, size_mb = self.settings, own.checkpoint_mb or 0.0
+        room_mb = seen.free_mb if seen.checkpoints_mb is None else seen.checkpoints_mb
         warn_mb = max(settings.warn_mb, settings.warn_checkpoints * size_mb)
         halt_mb, findings = settings.halt_checkpoints * size_mb, list[Finding]()
         if room_mb < warn_mb or seen.free_mb < settings.warn_mb or seen.refused:
@@ -146,16 +144,12 @@ class Disk(Detector[Room]):
         )  # fmt: skip
 
     def near(self, own: Room, view: View, mono: float) -> Near:
-        """Return how much room is left for checkpoints."""
+        """Return how much is left of what is scarcest."""
         seen = view.disk()
         if seen is None:
             return Near(blind="the watcher has not read the file system")
-        return Near(value=_room_mb(seen), limit=self._least_mb(own), unit="MB", below=True)
-
-
-def _room_mb(seen: DiskSeen) -> float:
-    """Return the room in megabytes where checkpoints are written."""
-    return seen.free_mb if seen.checkpoints_mb is None else seen.checkpoints_mb
+        left, least, unit, _ = self._scarcest(own, seen)
+        return Near(value=left, limit=least, unit=unit, below=True)
 
 
 def _patience_s(view: View, tick: Tick) -> float:

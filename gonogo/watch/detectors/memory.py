@@ -21,7 +21,7 @@ from itertools import combinations
 
 from gonogo.contract.canonical import added
 from gonogo.contract.device import devices_in
-from gonogo.contract.finding import Act, Finding, Severity, Source
+from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.near import Near
 from gonogo.contract.observation import HostMemory, Kind, hosts_memory_in
@@ -270,11 +270,8 @@ class MemoryLeak(Detector[Growth]):
     ) -> Finding:
         halts, series = severity is Severity.HALT, leak.series
         whose = "" if leak.rank is None else f" of rank {leak.rank}"
-        when = "" if eta_s is None else f" in about {_duration(eta_s)}"
+        when = "" if eta_s is None else f" in about {eta_s:.0f} s"
         path = "memory_leak.limit_mb" if leak.kind == HOST else "memory_limit.reserved_mb"
-        source = self.run.source(path)
-        if source is Source.DEFAULT:
-            source = self.run.source("memory_leak.halt_eta_s")
         return self.finding(
             step,
             view,
@@ -286,7 +283,7 @@ class MemoryLeak(Detector[Growth]):
             rank=leak.rank,
             value=eta_s,
             threshold=self.settings.halt_eta_s if halts else None,
-            source=source,
+            source=self.run.source(path),
             act=Act.AT_CHECKPOINT if halts else None,
         )
 
@@ -316,13 +313,6 @@ class MemoryLeak(Detector[Growth]):
             return None
         reported = any(name.startswith(HOST) for name in own.series)
         return "nothing says how much host memory there is" if reported else None
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration for a person."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 @dataclass(frozen=True, kw_only=True)

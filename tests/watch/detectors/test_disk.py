@@ -113,8 +113,7 @@ def test_a_disk_without_inodes_is_as_full_as_one_without_room(
     world.steps(1).ranks[0].say("error", type="OSError", text=NO_SPACE)
     (halt,) = watch(world.steps(1)).halts
     assert cause_of(halt) is code
-    left = f"{free_files} inodes" if code is OutcomeCode.DISK_FULL else "50000 MB"
-    assert halt.text.endswith(f"{left} were free where the run writes")
+    assert halt.text.endswith(f"{free_files} inodes were free where the run writes")
 
 
 @pytest.mark.parametrize(("kind", "text"), OTHER_ERRORS)
@@ -203,8 +202,8 @@ def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
 @pytest.mark.parametrize(
     ("free", "checkpoints", "cause", "left"),
     [
-        (500.0, 90_000.0, OutcomeCode.RESOURCE_LIMIT, "90000 MB were free where its checkpoints"),
-        (64.0, 90_000.0, OutcomeCode.RESOURCE_LIMIT, "90000 MB were free where its checkpoints"),
+        (500.0, 90_000.0, OutcomeCode.RESOURCE_LIMIT, "500 MB were free where the run writes"),
+        (64.0, 90_000.0, OutcomeCode.RESOURCE_LIMIT, "64 MB were free where the run writes"),
         (0.5, 90_000.0, OutcomeCode.DISK_FULL, "0 MB were free where the run writes"),
         (0.5, 1_000.0, OutcomeCode.DISK_FULL, "0 MB were free where the run writes"),
         (6_000.0, 20.0, OutcomeCode.DISK_FULL, "20 MB were free where its checkpoints lie"),
