@@ -21,8 +21,8 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from gonogo.contract.plan import Plan
+from gonogo.judge.gate.added import ceiling_text
 from gonogo.judge.gate.diagnosis import DIAGNOSES
-from gonogo.judge.gate.weakened import CEILINGS
 
 _FRAME = Path(__file__).with_suffix(".md")
 _PLACE = "<!-- keys -->\n"
@@ -134,7 +134,7 @@ def _row(key: Key) -> str:
     is_a = _section_words(key) if key.section is not None else _words(schema)
     cells = [f"`{key.path}`", is_a, _default(key), ", ".join(_limits(schema)), key.meaning]
     if key.path.startswith(_WATCH):
-        cells.insert(4, _ceiling(key.path))
+        cells.insert(4, ceiling_text(key.path.removeprefix(_WATCH)))
     return _line(cells)
 
 
@@ -245,11 +245,6 @@ def _default(key: Key) -> str:
         return f"`{value:g}`"
     text = value if isinstance(value, str) else json.dumps(value)
     return f"`{text}`"
-
-
-def _ceiling(path: str) -> str:
-    ceiling = CEILINGS.get(path.removeprefix(_WATCH))
-    return "" if ceiling is None else ceiling.words()
 
 
 if __name__ == "__main__":

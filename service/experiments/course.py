@@ -27,7 +27,7 @@ from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import SHOWN_BY_LINES, Actor, Outcome, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
-from gonogo.judge.course.answers import laid_over, left_by
+from gonogo.judge.course.reruns import laid_over, left_by
 from gonogo.planning.resolve import ResolvedPlan
 from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.documents import Awaited, ServiceEnd, is_by_service

@@ -23,8 +23,8 @@ from gonogo.contract.near_miss import hint
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.plan import Plan
 from gonogo.contract.taint import TaintKind
-from gonogo.judge.course.answers import keeps_checkpoints
 from gonogo.judge.course.decide import asks_approval
+from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.judge.gate.conditions import experiment_verdict, is_approval, met_beyond
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow, RunRow

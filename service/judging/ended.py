@@ -39,7 +39,6 @@ from service.db.schema import (
     RunRow,
 )
 from service.evidence.promised import has_records, load_digests, promised_files, stored_bytes
-from service.experiments.checkpoints import wrote
 from service.experiments.consequences import act
 from service.experiments.course import active_phase, resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
@@ -80,7 +79,6 @@ class Case:
     started_at: float | None
     durable_step: int
     change: dict[str, Any] | None
-    began_with: str | None
     resume: dict[str, ResumePoint]
 
 
@@ -169,18 +167,8 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
         started_at=run.started_at,
         durable_step=point.step if point else 0,
         change=run.change,
-        began_with=_began_with(session, run),
         resume=resume,
     )
-
-
-def _began_with(session: Session, run: RunRow) -> str | None:
-    """Return the run of the phase whose checkpoint a run went on from, if it is of one."""
-    point = run.resume_from
-    if point is None or not point.step:
-        return None
-    others = runs_of(session, run.experiment, run.phase)
-    return next((row.id for row in others if wrote(row, point)), None)
 
 
 def assess(case: Case, facts: Facts) -> Assessment:
@@ -198,7 +186,6 @@ def assess(case: Case, facts: Facts) -> Assessment:
         started_at=case.started_at,
         durable_step=case.durable_step,
         change=case.change,
-        began_with=case.began_with,
     )
     return Assessment(
         run=case.run,

@@ -160,10 +160,7 @@ def diagnosis_text(decision: Decision | None, *, ours: bool) -> str | None:
     if row is None:
         return f"Diagnosis: {code(decision.diagnosis)}."
     patch = f" Patch: {code(json.dumps(row.patch))}." if row.patch and ours else ""
-    return (
-        f"Diagnosis: **{row.name}** ({row.requirement}): {inline(row.cause)}."
-        f" Remedy: {inline(row.remedy)}.{patch}"
-    )
+    return f"Diagnosis: **{row.name}**: {inline(row.cause)}. Remedy: {inline(row.remedy)}.{patch}"
 
 
 def decision_table(view: ReportView) -> str:

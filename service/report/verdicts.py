@@ -115,7 +115,7 @@ def _after_no_go(view: ReportView) -> str:
     row = diagnosis_named(decision.diagnosis) if decision and decision.diagnosis else None
     if row is not None:
         remedy = inline(f"{row.remedy[0].upper()}{row.remedy[1:]}")
-        return f"Do not go on. {remedy} ({row.name}, {row.requirement})."
+        return f"Do not go on. {remedy} ({row.name})."
     if decision is not None and decision.cause is not None and decision.cause.unknown:
         return "Do not go on. The failure is unknown; look at the evidence in the order below."
     return "Do not go on. Look at the evidence below."

@@ -219,8 +219,7 @@ def _of_patch(row: Condition) -> bool:
 
     Whoever accepted that has not changed the plan, which orders it as before.
     """
-    varied = row.criterion == REPRODUCED and row.evidence_from is None
-    return varied or row.criterion in (REMEDIED, CARRIED)
+    return row.criterion in (REPRODUCED, REMEDIED, CARRIED)
 
 
 def next_steps(place: Place) -> list[NextStep]:

@@ -13,7 +13,7 @@ from gonogo.judge.compare.compare import SHOWN_RATIO
 from gonogo.judge.compare.interval import LIKELY, ONE_RUN_RATIO
 from gonogo.judge.compare.question import MARGIN, WARMUP_STEPS
 from gonogo.judge.course.cause import MOST_CHARS
-from gonogo.judge.course.retries import IN_VAIN
+from gonogo.judge.course.reruns import IN_VAIN
 from gonogo.judge.facts.measure import MAX_BLOCKS
 from gonogo.supervise.end_request import HALT_LIMIT_S
 from gonogo.supervise.keeper.kill import UNKILLABLE_S

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gonogo.judge.course.answers import keeps_checkpoints  # noqa: E402 - torch may be missing
+from gonogo.judge.course.reruns import keeps_checkpoints  # noqa: E402 - torch may be missing
 from gonogo.planning.source import bundled_plan, parse_plan  # noqa: E402
 from nsa.resume import differences  # noqa: E402
 

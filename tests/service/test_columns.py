@@ -79,11 +79,10 @@ def test_a_null_in_json_is_none_as_a_null_of_the_database_is() -> None:
 def test_an_attempt_is_stored_and_read_field_by_field() -> None:
     attempt = Attempt(
         run="run_1", reason=RunReason.RERUN, outcome=OUTCOME, verdict=Verdict.NO_GO,
-        change={"train": {"lr": 0.5}}, step=7, failed=("spikes",), explained=("spikes",),
+        change={"train": {"lr": 0.5}}, step=7, failed=("spikes",),
     )  # fmt: skip
     before = {
         **asdict(attempt), "outcome": OUTCOME.model_dump(mode="json"), "failed": ["spikes"],
-        "explained": ["spikes"],
     }  # fmt: skip
     column = Held(Attempt)
     assert column.process_bind_param(attempt, SQLITE) == before

@@ -9,7 +9,6 @@ from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.facts import Facts, History
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
-from gonogo.judge.gate.diagnosis import logging_is_off
 from gonogo.judge.gate.verdict import Judgement
 
 SAY_NOTHING = (OutcomeClass.INFRA, OutcomeClass.OPERATOR)
@@ -41,9 +40,6 @@ class Attempt:
     diagnosis: str | None = None
     failed: tuple[str, ...] = ()
     """What the run has failed (`Judgement.failed`)."""
-    explained: tuple[str, ...] = ()
-    """What of that the failure makes worse (`Judgement.explained`)."""
-    logging_off: bool = False
     launched: bool = True
     """Whether ranks were started."""
     started_at: float | None = None
@@ -54,8 +50,6 @@ class Attempt:
     """`env` and `train` patch of a variant or a remedy; None when unchanged."""
     step: int | None = None
     """Step at which it ended: that of the halt, else the last one seen."""
-    began_with: str | None = None
-    """Run of the phase that wrote the checkpoint it resumed from; None: no such run."""
 
     @property
     def passed(self) -> bool:
@@ -104,7 +98,6 @@ def build_attempt(
     started_at: float | None = None,
     durable_step: int = 0,
     change: Mapping[str, Any] | None = None,
-    began_with: str | None = None,
 ) -> Attempt:
     """Return an ended run in the form that `decide` takes.
 
@@ -123,12 +116,9 @@ def build_attempt(
         detector=None if halt is None else halt.detector,
         diagnosis=judgement.diagnosis,
         failed=tuple(judgement.failed),
-        explained=tuple(judgement.explained),
-        logging_off=logging_is_off(facts),
         launched=launched and judgement.outcome.code is not OutcomeCode.PREFLIGHT_FAILED,
         started_at=started_at,
         durable_step=durable_step,
         change=change,
         step=last_step if halt is None or halt.step is None else halt.step,
-        began_with=began_with,
     )

@@ -1,8 +1,8 @@
 """What happens next: `verdict + history + plan → action`, as a pure function.
 
-Infrastructure failures are retried (`retries`). A NO_GO that the plan wants confirmed is rerun
-first, and a known failure is answered by the plan's remedy (`answers`). Everything else concludes
-the phase. The service does what the action says.
+Infrastructure failures are retried, a NO_GO that the plan wants confirmed is rerun first, and the
+plan's remedy answers a known failure (`reruns`). Everything else concludes the phase. The service
+does what the action says.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,13 @@ from gonogo.contract.order import CarriedRemedy, RunReason
 from gonogo.contract.outcome import TAKEN_OVER, OutcomeClass, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import SAY_NOTHING, Action, ActionKind, Attempt
-from gonogo.judge.course.answers import (
+from gonogo.judge.course.reruns import (
+    decide_retry,
     history_of,
-    left_by_run,
     next_confirmation,
     next_remedy,
     question_of,
 )
-from gonogo.judge.course.retries import decide_retry
 from gonogo.judge.gate.conditions import END, ON_MISS, has_expired, missed
 from gonogo.judge.gate.rules import OpenCondition
 
@@ -98,9 +97,6 @@ def _conclude(
         action = decide_promotion(plan, phase, conditions, by_hand)
         if action.kind is ActionKind.START_PHASE:
             action = _with_approval(plan, phase, verdict, action, by_variant=by_variant)
-        left = None if action.phase is None else left_by_run(plan, phase, judged)
-        if left is not None:
-            action = replace(action, text=f"{action.text}; {left.diagnosis}'s remedy is carried on")
     elif verdict is Verdict.NO_GO:
         action = Action(kind=ActionKind.FINISH, text=f"{phase} is NO_GO")
     else:

@@ -1,21 +1,33 @@
-"""Criteria that the judge adds to a gate, because of other runs or of what an order allows.
+"""Criteria that the judge adds to a gate: a weak order, a checkpoint with taints, other runs.
 
-Each of them is conditional or advisory: other runs make a verdict worse, never better.
+Each of them makes a condition, so the run is CONDITIONAL_GO at best. An order is weak that loosens
+a setting beyond its ceiling, leaves a detector or a check out, has a setting that no plan can make,
+or asks nothing in its gate: a run that nothing could halt proves little. A setting that is looser
+than its default, but within its ceiling, is listed in the decision (`weakened`) and changes no
+verdict.
+
+Not covered: settings of detectors that only warn by default, and settings of plug-ins.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+from pydantic import BaseModel, JsonValue
 
 from gonogo.contract.canonical import canonical_bytes, wire_value
-from gonogo.contract.criterion import Aggregate, Criterion, GateSeverity, Metric
+from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import PASSING, CriterionOutcome, CriterionResult, Verdict
-from gonogo.contract.facts import Confirmation, Facts, FailedBefore, History, Remedy
-from gonogo.contract.finding import Severity
-from gonogo.contract.order import CarriedRemedy, RunReason
-from gonogo.contract.outcome import Detector
+from gonogo.contract.facts import Confirmation, Facts, History
+from gonogo.contract.finding import Source
+from gonogo.contract.order import Order, RunReason
+from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.patience import SETTING
+from gonogo.contract.plan import DRIFTS
 from gonogo.contract.rules import Rules
-from gonogo.contract.taint import Taint
+from gonogo.contract.watch import Action, Watch
+from gonogo.watch.registry import BASIC
 
+WEAKENED = "watch_ceiling"
 REPRODUCED = "reproduced"
 REMEDIED = "remedied"
 CARRIED = "remedy_carried"
@@ -23,8 +35,61 @@ UNPASSED = "unpassed"
 FAILED_BEFORE = "failed_before"
 MADE_UP = "made_up"
 """Id of the note about faults and scripted devices that the order allows."""
-BEYOND_PEAK = "beyond_peak"
-"""Id of the note about a speed above what the devices can multiply."""
+
+CEILINGS: dict[str, float] = {
+    "process_death.settle_s": 10.0,
+    "no_first_heartbeat.exec_s": 1_800.0,
+    "no_first_heartbeat.boot_s": 3_600.0,
+    "no_first_heartbeat.first_step_s": 7_200.0,
+    "alive_lost.halt_s": 900.0,
+    "stall.halt_s": 1_800.0,
+    "stall.halt_x": 64.0,
+    "stall.corroborate_s": 600.0,
+    "stall.min_steps": 256.0,
+    "stall.early_s": 3_600.0,
+    "section_deadline.data.halt_s": 3_600.0,
+    "section_deadline.checkpoint.halt_s": 7_200.0,
+    "section_deadline.eval.halt_s": 14_400.0,
+    "section_deadline.log.halt_s": 1_800.0,
+    "section_deadline.out_of_section.halt_s": 1_800.0,
+    "slow.floor_ratio": 0.25,
+    "slow.floor_over_s": 3_600.0,
+    "slow.hard_floor_ratio": 0.1,
+    "slow.halt_ratio": 5.0,
+    "slow.over_s": 7_200.0,
+    "non_finite.fp16_running": 20.0,
+    "non_finite.fp16_skipped": 50.0,
+    "identity.params_tolerance_ratio": 0.1,
+    "first_loss.tolerance": 5.0,
+    "memory_limit.samples": 30.0,
+    "memory_limit.host_ratio": 0.98,
+    "disk.halt_checkpoints": 0.5,
+    "watcher.away_s": 300.0,
+    "watcher.silent_s": 600.0,
+    "watcher.keeper_s": 60.0,
+    "hardware.throttled_s": 3_600.0,
+    "restart_storm.attempts": 10.0,
+    "restart_storm.starts": 50.0,
+    "restart_storm.within_s": 300.0,
+}
+"""Dotted path of a setting → how far it may be loosened before it makes a condition. A ceiling
+below the default is a floor: there the lower value is looser."""
+LONGEST_S = 14_400.0
+"""The longest ceiling. A command without a plan may have this limit in every place."""
+SILENCES = 3.0
+"""Lines that a living rank must have time for before it is suspected to be silent."""
+
+REQUIRED = frozenset(
+    {
+        *(Name.PROCESS_DEATH, Name.NO_FIRST_HEARTBEAT, Name.ALIVE_LOST, Name.STALL),
+        *(Name.SECTION_DEADLINE, Name.NON_FINITE, Name.IDENTITY),
+    }
+)
+"""Detectors without which hardly anything would halt a run."""
+CHECKS = ("devices", "disk", "shm", "orphans", "code", "resume")
+"""Preflight checks of every order, with a service or without."""
+CHECKS_OF_RANKS = ("environment", "peak")
+"""Further checks where ranks are started one by one."""
 
 FAIL, INCONCLUSIVE = CriterionOutcome.FAIL, CriterionOutcome.INCONCLUSIVE
 
@@ -41,25 +106,67 @@ def with_history(facts: Facts, history: History | None) -> Facts:
 
 
 def added_criteria(facts: Facts, rules: Rules) -> Iterator[CriterionResult]:
-    """Yield what other runs add to the gate of a run."""
+    """Yield the conditions of an order, of its checkpoint and of other runs."""
     history = facts.history or History()
+    beyond = [row.text for row in _weaknesses(rules) if row.is_condition]
+    if beyond:
+        yield _condition(WEAKENED, None, f"the order was weakened: {'; '.join(beyond)}")
     if rules.carried:
-        yield _carried(rules.carried)
+        text = "; ".join(row.told() for row in rules.carried)
+        yield _condition(CARRIED, [row.diagnosis for row in rules.carried], f"carried on: {text}")
     if rules.taints:
-        yield _tainted(rules.taints)
-    if history.confirmations or rules.reason is RunReason.CONFIRM:
+        text = "; ".join(taint.words() for taint in rules.taints)
+        found = [taint.found for taint in rules.taints]
+        yield _condition(UNPASSED, found, f"it resumes from a checkpoint: {text}")
+    if history.confirmations:
         yield _reproduced(history.confirmations)
-    if history.remedy is not None or rules.reason is RunReason.REMEDY:
-        yield _remedied(history.remedy)
+    elif rules.reason is RunReason.CONFIRM:
+        text = "this run confirms a failure that order.json does not name"
+        yield _condition(REPRODUCED, None, text)
+    if history.remedy is not None:
+        text = f"made with the remedy of {history.remedy.diagnosis}: {history.remedy.patch}"
+        yield _condition(REMEDIED, history.remedy.patch, f"this run was {text}")
+    elif rules.reason is RunReason.REMEDY:
+        text = "this run was made with the remedy of a failure that order.json does not name"
+        yield _condition(REMEDIED, None, text)
     if history.failed_before:
-        yield _failed_before(history.failed_before)
+        rows = history.failed_before
+        told = "; ".join(f"{row.run} ({row.code}): {', '.join(row.criteria)}" for row in rows)
+        text = f"earlier runs of the phase failed criteria, and this run does not undo it ({told})"
+        yield _condition(FAILED_BEFORE, [row.run for row in rows], text)
+
+
+def notes(facts: Facts, rules: Rules) -> Iterator[CriterionResult]:
+    """Yield the note about what the order allows to be made up; it changes no verdict."""
+    if rules.allow_faults or rules.fault is not None:
+        text = "the order allows faults to be injected on purpose; it names none"
+        if rules.fault is not None:
+            text = f"fault {rules.fault} was injected on purpose"
+        if facts.devices is not None:
+            text += "; the device samples may come from a script, not from devices"
+        yield CriterionResult(
+            id=MADE_UP,
+            severity=GateSeverity.ADVISORY,
+            outcome=INCONCLUSIVE,
+            observed=rules.fault,
+            evidence=text,
+        )
+
+
+def _condition(
+    name: str, observed: Any, text: str, outcome: CriterionOutcome = FAIL
+) -> CriterionResult:
+    return CriterionResult(
+        id=name,
+        severity=GateSeverity.CONDITIONAL,
+        outcome=outcome,
+        observed=observed,
+        evidence=text,
+    )
 
 
 def _reproduced(rows: Sequence[Confirmation]) -> CriterionResult:
     """Return how often a failure came again: unchanged, and under each variant."""
-    if not rows:
-        text = "this run was made to confirm a failure that order.json does not name"
-        return _conditional(REPRODUCED, FAIL, None, text)
     unchanged = [row for row in rows if row.variant is None]
     failed = sum(row.verdict is Verdict.NO_GO for row in unchanged)
     passed = sum(row.verdict in PASSING for row in unchanged)
@@ -72,120 +179,90 @@ def _reproduced(rows: Sequence[Confirmation]) -> CriterionResult:
     told = [f"passed {sum(won)} of {len(won)} with {name}" for name, won in variants.items()]
     outcome = FAIL if passed or any(map(any, variants.values())) else INCONCLUSIVE
     observed = {"failed": failed, "runs": len(unchanged), "passed": passed}
-    return _conditional(REPRODUCED, outcome, observed, "; ".join([text, *told]))
+    return _condition(REPRODUCED, observed, "; ".join([text, *told]), outcome)
 
 
-def _remedied(remedy: Remedy | None) -> CriterionResult:
-    if remedy is None:
-        text = "this run was made with the remedy of a failure that order.json does not name"
-        return _conditional(REMEDIED, FAIL, None, text)
-    text = f"this run was made with the remedy of {remedy.diagnosis}: {remedy.patch}"
-    return _conditional(REMEDIED, FAIL, remedy.patch, text)
+# ---- what weakens an order ----------------------------------------------------------------------
 
 
-def _failed_before(rows: Sequence[FailedBefore]) -> CriterionResult:
-    told = "; ".join(f"{row.run} ({row.code}): {', '.join(row.criteria)}" for row in rows)
-    text = f"earlier runs of the phase failed criteria, and this run does not undo it ({told})"
-    return _conditional(FAILED_BEFORE, FAIL, [row.run for row in rows], text)
+class Weakness(NamedTuple):
+    """One thing that weakens the watch or the gate of an order."""
+
+    text: str
+    is_condition: bool
 
 
-def _carried(rows: Sequence[CarriedRemedy]) -> CriterionResult:
-    text = f"carried on: {'; '.join(row.told() for row in rows)}"
-    return _conditional(CARRIED, FAIL, [row.diagnosis for row in rows], text)
+def weakened(rules: Rules) -> list[str]:
+    """Return everything that weakens the watch or the gate, one sentence each."""
+    return [row.text for row in _weaknesses(rules)]
 
 
-def _tainted(taints: Sequence[Taint]) -> CriterionResult:
-    """Return the condition of the taints: the gate sees the steps after the checkpoint alone."""
-    text = f"it resumes from a checkpoint: {'; '.join(taint.words() for taint in taints)}"
-    return _conditional(UNPASSED, FAIL, [taint.found for taint in taints], text)
+def default_of(path: str) -> object:
+    """Return the default of a setting; None for a setting that this release does not know."""
+    node: object = Watch()
+    for part in path.split("."):
+        node = getattr(node, part, None) if isinstance(node, BaseModel) else None
+    return node
 
 
-def _conditional(
-    name: str, outcome: CriterionOutcome, observed: Any, evidence: str
-) -> CriterionResult:
-    return CriterionResult(
-        id=name,
-        severity=GateSeverity.CONDITIONAL,
-        outcome=outcome,
-        observed=observed,
-        evidence=evidence,
-    )
+def ceiling_text(path: str) -> str:
+    """Return the ceiling of a setting as the reference prints it; empty without one."""
+    limit, default = CEILINGS.get(path), default_of(path)
+    if limit is None:
+        return ""
+    return f"{'at least' if _is_number(default) and limit < default else 'at most'} {limit:g}"
 
 
-# ---- the one condition of these that a later run can meet ---------------------------------------
-
-ON_MISS: Literal["conditional_go"] = "conditional_go"
-"""A failure that did not come again is no NO_GO by itself."""
-
-
-def can_be_met(result: CriterionResult) -> bool:
-    """Say whether a later run can meet a condition of the judge's own.
-
-    That is a failure that did not come again in an unchanged run. All others are waived by a
-    person.
-    """
-    seen = result.observed if result.id == REPRODUCED else None
-    return isinstance(seen, dict) and bool(seen["passed"])
-
-
-def own_criterion(name: str, facts: Mapping[str, Any]) -> Criterion | None:
-    """Return what meets a condition of the judge's own: a run that goes beyond the failed step.
-
-    Args:
-        name: id of the criterion that made the condition.
-        facts: as recorded in the decision that made it.
-    """
-    rows = (facts.get("history") or {}).get("confirmations") or []
-    if name != REPRODUCED or not rows:
-        return None
-    return Criterion(
-        id=REPRODUCED,
-        metric=Metric.STEPS_COMPLETED,
-        aggregate=Aggregate.LAST,
-        pass_above=float((rows[0].get("step") or 0) + 1),
-        severity=GateSeverity.CONDITIONAL,
-        on_miss=ON_MISS,
-    )
+def find_disarmed(order: Order) -> Iterator[tuple[str, JsonValue]]:
+    """Yield the path and the value of each setting of an order that no plan can make."""
+    every_s = order.heartbeat.alive_every_s
+    if every_s > order.watch.alive_lost.suspect_s / SILENCES:
+        yield "heartbeat.alive_every_s", every_s
+    foreign: list[JsonValue] = [*sorted(set(order.allow_drift).difference(DRIFTS))]
+    if foreign:
+        yield "allow_drift", foreign
+    resolved = order.model_copy(update={"patience": {}}).limits_of_places()
+    for place, row in order.patience.items():
+        usual_s = resolved[place].seconds if place in resolved else None
+        ceiling_s = CEILINGS.get(SETTING.get(place, "")) if order.plan else None
+        most_s = LONGEST_S if ceiling_s is None else ceiling_s
+        if usual_s is not None and (row.seconds is None or row.seconds > max(usual_s, most_s)):
+            yield f"patience.{place}", row.seconds
 
 
-# ---- notes, which change no verdict -------------------------------------------------------------
+def _weaknesses(rules: Rules) -> Iterator[Weakness]:
+    yield from _loosened(rules)
+    watching = frozenset(rules.detectors or BASIC)
+    for name in Name:
+        said = rules.watch.get(f"{name}.action")
+        if name not in watching:
+            yield Weakness(f"{name} does not watch", name in REQUIRED)
+        elif said and said.value == Action.WARN and Watch().action_of(name) is Action.HALT:
+            yield Weakness(f"{name} only warns", name in REQUIRED)
+    if rules.preflight:  # an order that names no check makes the criterion `preflight` uncertain
+        expected = CHECKS if rules.programs is not None else (*CHECKS, *CHECKS_OF_RANKS)
+        absent = [name for name in expected if name not in rules.preflight]
+        if absent:
+            yield Weakness(f"the preflight does not check {', '.join(absent)}", True)
+    for path, value in rules.disarmed.items():
+        yield Weakness(f"{path} is {value}, which no plan may have", True)
+    if rules.plan and not rules.gate and rules.last_step > 1:  # one step shows that it starts
+        yield Weakness("the gate is empty: nothing but a whole run is asked", True)
 
 
-def notes(facts: Facts, rules: Rules) -> Iterator[CriterionResult]:
-    """Yield the notes beside a verdict, as advisory criteria."""
-    if rules.allow_faults or rules.fault is not None:
-        text = "the order allows faults to be injected on purpose; it names none"
-        if rules.fault is not None:
-            text = f"fault {rules.fault} was injected on purpose"
-        if facts.devices is not None:
-            text += "; the device samples may come from a script, not from devices"
-        yield _note(MADE_UP, rules.fault, None, text)
-    speeds = list(_beyond_peak(facts))
-    if speeds:
-        tok_s, limit = max(speeds)
-        text = (
-            f"{tok_s:.4g} tokens/s are more than the devices can multiply ({limit:.4g}) if each"
-            " token meets every parameter; the trainer alone knows whether each token does"
-        )
-        yield _note(BEYOND_PEAK, tok_s, limit, text)
+def _loosened(rules: Rules) -> Iterator[Weakness]:
+    """Yield the settings of the plan that are looser than the defaults."""
+    for path, limit in CEILINGS.items():
+        said, default = rules.watch.get(path), default_of(path)
+        if said is None or said.source is Source.DEFAULT or not _is_number(default):
+            continue
+        value = limit if said.value is None else said.value
+        sign = -1.0 if limit < default else 1.0
+        if _is_number(value) and sign * value > sign * default:
+            text = f"{path} is {value:g}, looser than the default {default:g}"
+            beyond = sign * value > sign * limit
+            yield Weakness(f"{text}, and than its limit {limit:g}" if beyond else text, beyond)
 
 
-def _beyond_peak(facts: Facts) -> Iterator[tuple[float, float]]:
-    for row in facts.findings:
-        warns = row.detector == Detector.IMPLAUSIBLE_SPEED and row.severity is Severity.WARN
-        value, limit = row.value, row.threshold
-        if warns and value is not None and limit is not None and value > limit:
-            yield value, limit
-
-
-def _note(
-    name: str, observed: str | float | None, threshold: float | None, text: str
-) -> CriterionResult:
-    return CriterionResult(
-        id=name,
-        severity=GateSeverity.ADVISORY,
-        outcome=INCONCLUSIVE,
-        observed=observed,
-        threshold=threshold,
-        evidence=text,
-    )
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

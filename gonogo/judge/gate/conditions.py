@@ -10,12 +10,7 @@ once nobody gave it within `approve_expires_s`: silence is no consent.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from gonogo.contract.criterion import (
-    ADDED_CRITERIA,
-    BUILT_IN_CRITERIA,
-    Criterion,
-    GateSeverity,
-)
+from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion, GateSeverity
 from gonogo.contract.decision import (
     PASSING,
     Condition,
@@ -28,7 +23,6 @@ from gonogo.contract.decision import (
 )
 from gonogo.contract.facts import Facts
 from gonogo.contract.rules import Rules
-from gonogo.judge.gate import added
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.evaluate import evaluate_built_in
 from gonogo.judge.gate.rules import OpenCondition
@@ -64,7 +58,7 @@ def build_conditions(
             text=row.evidence,
             criterion=row.id,
             state=_state_of(row, rules, unseen),
-            **_terms(row, gate.get(row.id), rules),
+            **_terms(gate.get(row.id), rules),
         )
         for row in results
         if row.severity is GateSeverity.CONDITIONAL and row.outcome is not CriterionOutcome.PASS
@@ -81,28 +75,19 @@ def _state_of(row: CriterionResult, rules: Rules, unseen: Collection[str]) -> Co
     return ConditionState.WAIVED if undecided and excused else ConditionState.OPEN
 
 
-def _terms(
-    row: CriterionResult, criterion: Criterion | None, rules: Rules
-) -> dict[str, str | None]:
+def _terms(criterion: Criterion | None, rules: Rules) -> dict[str, str | None]:
     """Return where a condition can be met, what it guards, and what missing it means."""
     later = [phase.name for phase in rules.phases_after]
-    if row.id in ADDED_CRITERIA and criterion is not None:
-        return {}  # a criterion of the plan under that name settles nothing of the judge's
-    on_miss: str
-    if criterion is not None:
-        asked, due, on_miss = criterion.evidence_from, criterion.due, criterion.on_miss
-    elif added.can_be_met(row):
-        asked, due, on_miss = None, None, added.ON_MISS
-    else:
-        return {}  # nothing to measure again: a person's to waive
+    if criterion is None:
+        return {}  # the judge's own: nothing to measure again, so only a person can waive it
     if not later:
-        return {"on_miss": on_miss}  # nothing left to measure it in
-    evidence_from = asked or later[0]
+        return {"on_miss": criterion.on_miss}  # nothing left to measure it in
+    evidence_from = criterion.evidence_from or later[0]
     after = later[later.index(evidence_from) + 1 :] if evidence_from in later else []
     return {
         "evidence_from": evidence_from,
-        "due": due or (after[0] if after else END),
-        "on_miss": on_miss,
+        "due": criterion.due or (after[0] if after else END),
+        "on_miss": criterion.on_miss,
     }
 
 
@@ -132,13 +117,8 @@ def conditions_of(decisions: Iterable[Decision]) -> list[OpenCondition]:
 def _criterion_of(condition: Condition, decision: Decision) -> Criterion | None:
     """Return what can settle a condition, by the decision that made it; None: only a person."""
     gate = {row["id"]: row for row in decision.rules.get("gate", [])}
-    if condition.criterion in gate and condition.criterion in ADDED_CRITERIA:
-        return None
-    if condition.criterion in gate:
-        return Criterion.model_validate(gate[condition.criterion])
-    if condition.evidence_from is None:
-        return None
-    return added.own_criterion(condition.criterion, decision.facts)
+    row = gate.get(condition.criterion)
+    return None if row is None else Criterion.model_validate(row)
 
 
 def open_for(rows: Iterable[OpenCondition], phase: str) -> list[OpenCondition]:

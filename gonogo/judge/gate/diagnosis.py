@@ -1,342 +1,272 @@
-"""Which known failure is this? A table: name, evidence, cause and remedy.
+"""Which known failure is this? A table: name, evidence, cause, remedy and patch.
 
-A new diagnosis is one row. The first row whose evidence fits the facts gives the name. Remedies are
-configuration patches that a plan may allow the service to apply (`remedies`, `max_remedies`).
+A new diagnosis is one row. The evidence of a row is a list of alternatives. An alternative is a
+line of signs that must all be present; `!` before a sign means that it must be absent. The first
+row with an alternative that fits the signs of a run names the failure. A patch is a change of the
+configuration that a plan may allow the service to apply (`remedies`, `max_remedies`).
+
+| sign | present when |
+|---|---|
+| `code:C` | the run ended as C |
+| `halt:D`, `section:S`, `step:N` | detector D halted the run, in section S (`none`), at step N |
+| `hang:S` | `stall` or `section_deadline` halted the run in section S; `compute` is any of three |
+| `stood:compute` | the rank that the halt names was computing |
+| `mute` | the rank that the halt names wrote no line |
+| `found:D` | detector D found something |
+| `log:X` | a log shows X (`gonogo.signs`) |
+| `dtype:D`, `env:NAME=VALUE`, `nsa` | the ranks reported a format, a setting, groups of attention |
+| `killed` | SIGKILL ended the first rank that failed |
+| `one_rank`, `storm`, `compute_bound` | of the order, of the history, of the time of the steps |
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.canonical import added
 from gonogo.contract.facts import Facts, FindingFacts
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS
-from gonogo.contract.outcome import Detector, OutcomeCode
+from gonogo.contract.outcome import Detector
 from gonogo.contract.rules import Rules
 
-LOGGING_OFF = {
-    "NSA_TB_DISABLE": "1",
-    "NSA_DISABLE_CSV_LOGS": "1",
-    "NSA_DISABLE_AUX_STATS": "1",
-}
-"""The environment that R15 means by TB, CSV and aux stats disabled."""
 HANGS = (Detector.STALL, Detector.SECTION_DEADLINE)
+COMPUTE_SHARE = 0.9
+"""Share of forward and backward in a step that waits for nothing else (R26)."""
+_QUIET = {"NSA_TB_DISABLE": "1", "NSA_DISABLE_CSV_LOGS": "1", "NSA_DISABLE_AUX_STATS": "1"}
+_BALANCED = {
+    "NSA_DDP_STATIC_GRAPH": "1",
+    "NSA_DDP_FIND_UNUSED": "0",
+    "NSA_DDP_BUCKET_MB": "100",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """What the evidence of a diagnosis can ask about a run."""
-
-    facts: Facts
-    rules: Rules
-
-    @property
-    def code(self) -> OutcomeCode | None:
-        """How the run ended."""
-        return None if self.facts.outcome is None else self.facts.outcome.code
-
-    @property
-    def halt(self) -> FindingFacts | None:
-        """The finding that ended it."""
-        return self.facts.latched()
-
-    @property
-    def env(self) -> dict[str, str]:
-        """The NSA_* environment that its ranks reported."""
-        return next((dict(row.nsa_env or {}) for row in self.facts.identity.values()), {})
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether nsa.train ran: it alone counts the groups of its attention."""
-        return any(row.groups is not None for row in self.facts.identity.values())
-
-    @property
-    def dtype(self) -> str | None:
-        """Number format that the ranks reported."""
-        return next((row.dtype for row in self.facts.identity.values()), None)
-
-    @property
-    def was_killed(self) -> bool:
-        """Whether SIGKILL ended the first rank that failed; a shell reports it as 137."""
-        ended = self.facts.exit
-        return ended is not None and (ended.signal == 9 or ended.code == 137)
-
-    def halted_by(self, detector: Detector) -> bool:
-        """Say whether a detector ended the run."""
-        return self.halt is not None and self.halt.detector == detector
-
-    def found(self, detector: Detector) -> bool:
-        """Say whether a detector found anything."""
-        return any(row.detector == detector for row in self.facts.findings)
-
-    def hung_in(self, *sections: str | None) -> bool:
-        """Say whether a rank hung in one of these sections."""
-        halt = self.halt
-        return halt is not None and halt.detector in HANGS and halt.section in sections
-
-    def shows(self, sign: str) -> bool:
-        """Say whether a log shows a sign."""
-        return sign in self.facts.signs
-
-    def died_saying(self, sign: str) -> bool:
-        """Say whether the program ended by itself and its log shows a sign."""
-        return self.code is OutcomeCode.NONZERO_EXIT and self.shows(sign)
-
-    @property
-    def hung_at_boundary(self) -> bool:
-        """Whether nsa.train hung between two steps, or while it logged."""
-        if self.facts.source == "predecessor" or not self.is_ours:
-            return False
-        return self.hung_in("log") or (
-            self.halted_by(Detector.SECTION_DEADLINE) and self.hung_in(None)
-        )
-
-    @property
-    def desynchronised(self) -> bool:
-        """Whether a rank stands alone in a collective: a stall inside a step without a section."""
-        halt = self.halt
-        if halt is None or halt.detector != Detector.STALL or halt.section is not None:
-            return self.shows("collective_mismatch")
-        rank = self.facts.ranks.get(str(halt.rank))
-        alone = rank is not None and rank.last_section in COMPUTE_SECTIONS
-        return alone or self.shows("collective_mismatch")
-
-    @property
-    def never_spoke(self) -> bool:
-        """Whether the run ended because a rank had written nothing."""
-        halt = self.halt
-        if halt is None or halt.detector != Detector.NO_FIRST_HEARTBEAT or halt.rank is None:
-            return False
-        rank = self.facts.ranks.get(str(halt.rank))
-        return rank is None or rank.count == 0
-
-    @property
-    def is_compute_bound(self) -> bool:
-        """Whether forward and backward take nine tenths of a step: not the loader (R26)."""
-        shares = []
-        for pace in self.facts.pace.values():
-            total = added([value for value in pace.sections_s.values() if value])
-            compute = sum(pace.sections_s.get(name) or 0.0 for name in ("forward", "backward"))
-            shares.append(compute >= 0.9 * total)
-        return bool(shares) and all(shares)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """A named known failure."""
 
     name: str
-    requirement: str
-    """The requirement (R) that names it, or the detector (D)."""
-    evidence: Callable[[Case], bool]
+    evidence: tuple[str, ...]
+    """Alternatives; each is the signs that must all be present."""
     cause: str
     remedy: str
     patch: dict[str, Any] = field(default_factory=dict)
     """`env` and `train` settings that answer it; empty when only a person can."""
 
+    def fits(self, signs: frozenset[str]) -> bool:
+        """Say whether the signs of a run are evidence for this failure."""
+        return any(all(_holds(word, signs) for word in line.split()) for line in self.evidence)
 
-def logging_is_off(facts: Facts) -> bool:
-    """Say whether the run itself reported TB, CSV and aux stats as disabled."""
-    env = Case(facts, Rules(built_in=[], gate=[], conditions=[])).env
-    return all(env.get(name) == value for name, value in LOGGING_OFF.items())
+
+def _holds(word: str, signs: frozenset[str]) -> bool:
+    return word[1:] not in signs if word.startswith("!") else word in signs
 
 
 DIAGNOSES: tuple[Diagnosis, ...] = (
     Diagnosis(
-        name=Detector.RESTART_STORM,
-        requirement="D25",
-        evidence=lambda case: case.facts.history is not None and case.facts.history.restart_storm,
-        cause="attempt after attempt failed without getting past the last durable checkpoint",
-        remedy="look at what ended them (host, device, checkpoint) before another start",
+        Detector.RESTART_STORM,
+        ("storm",),
+        "each attempt failed before it passed the last durable checkpoint",
+        "check what ended the attempts (host, device, checkpoint) before another start",
     ),
     Diagnosis(
-        name="wrong_config",
-        requirement="R23",
-        evidence=lambda case: case.code is OutcomeCode.CONFIG_MISMATCH,
-        cause="what ran is not what was ordered: its numbers say nothing about the order",
-        remedy="start what was ordered: the finding names the field that differs (ranks, model,"
-        " code); of nsa.train CONFIG and NSA_* must agree with the order",
+        "wrong_config",
+        ("code:config_mismatch",),
+        "the program that ran is not the ordered one, so its numbers are not about the order",
+        "start what was ordered; the finding names the field that differs. For nsa.train, CONFIG"
+        " and NSA_* must agree with the order",
     ),
     Diagnosis(
-        name="ddp_marked_ready_twice",
-        requirement="R22",
-        evidence=lambda case: case.shows("marked_ready_twice"),
-        cause="DDP together with reentrant gradient checkpointing marks a parameter ready twice",
-        remedy="FSDP, or no gradient checkpointing under DDP",
-        patch={"env": {"NSA_DDP_DISABLE_GC": "1"}},
+        "ddp_marked_ready_twice",
+        ("log:marked_ready_twice",),
+        "DDP with reentrant gradient checkpointing marks a parameter ready twice",
+        "use FSDP, or no gradient checkpointing under DDP",
+        {"env": {"NSA_DDP_DISABLE_GC": "1"}},
     ),
     Diagnosis(
-        name="host_out_of_memory",
-        requirement="D1",
-        evidence=lambda case: case.code is OutcomeCode.OOM and case.was_killed,
-        cause="the kernel killed it: the host's memory, or its control group's, was used up",
-        remedy="fewer or smaller loader workers and caches, or a larger limit for the worker",
+        "host_out_of_memory",
+        ("code:oom killed",),
+        "the kernel killed the process: the memory of the host or of its control group was used up",
+        "use fewer or smaller loader workers and caches, or give the worker a larger limit",
     ),
     Diagnosis(
-        name="out_of_memory",
-        requirement="R31",
-        evidence=lambda case: case.code is OutcomeCode.OOM or case.shows("out_of_memory"),
-        cause="the step does not fit into the memory of its device, or of its process",
-        remedy="shorter sequences, more accumulation, gradient checkpointing on",
-        patch={"train": {"model": {"gradient_checkpointing": True}}},
+        "out_of_memory",
+        ("code:oom", "log:out_of_memory"),
+        "the step does not fit into the memory of the device or of the process",
+        "use shorter sequences, more accumulation, or gradient checkpointing",
+        {"train": {"model": {"gradient_checkpointing": True}}},
     ),
     Diagnosis(
-        name="disk_full",
-        requirement="D19",
-        evidence=lambda case: case.halted_by(Detector.DISK) or case.died_saying("no_space"),
-        cause="a write was refused: no space or no inode is left on the disk, or in its quota",
-        remedy="room on the disk that was written to (`df`, `df -i`); fewer kept checkpoints",
-        patch={"train": {"engine": {"keep_checkpoints": 1}}},
+        "disk_full",
+        ("halt:disk", "code:nonzero_exit log:no_space"),
+        "a write was refused: the disk or its quota has no space or no inode left",
+        "free space on that disk (`df`, `df -i`); keep fewer checkpoints",
+        {"train": {"engine": {"keep_checkpoints": 1}}},
     ),
     Diagnosis(
-        name="fp16_overflow",
-        requirement="R28",
-        evidence=lambda case: case.code is OutcomeCode.NON_FINITE and case.dtype == "fp16",
-        cause="fp16 overflowed",
-        remedy="bf16; fp16 only with a gradient scaler",
-        patch={"train": {"dtype": "bf16"}},
+        "fp16_overflow",
+        ("code:non_finite dtype:fp16",),
+        "fp16 overflowed",
+        "use bf16; use fp16 only with a gradient scaler",
+        {"train": {"dtype": "bf16"}},
     ),
     Diagnosis(
-        name="non_finite_loss",
-        requirement="R32",
-        evidence=lambda case: case.code is OutcomeCode.NON_FINITE,
-        cause="loss or gradient became non-finite, and nothing says that fp16 overflowed",
-        remedy="look at the losses, gradients and batches just before, at the learning rate and its"
-        " warm-up; of nsa.train try the attention backends apart (NSA_SDPA_NO_FLASH,"
+        "non_finite_loss",
+        ("code:non_finite",),
+        "the loss or a gradient is not finite, and the format is not fp16",
+        "check the losses, gradients and batches before that step, the learning rate and its"
+        " warm-up. For nsa.train, try the attention backends (NSA_SDPA_NO_FLASH,"
         " NSA_SDPA_FLASH_ONLY)",
-        patch={"env": {"NSA_SDPA_NO_FLASH": "1"}},
+        {"env": {"NSA_SDPA_NO_FLASH": "1"}},
     ),
     Diagnosis(
-        name="collective_desync",
-        requirement="D6",
-        evidence=lambda case: case.desynchronised,
-        cause="a rank entered another collective than its peers",
-        remedy="a branch that not every rank takes (`if rank == 0`); the flight recorder's dumps"
-        " and TORCH_DISTRIBUTED_DEBUG=DETAIL name both collectives",
-        patch={"env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
+        "collective_desync",
+        ("log:collective_mismatch", "halt:stall section:none stood:compute"),
+        "a rank entered another collective than its peers",
+        "look for a branch that only some ranks take (`if rank == 0`). The dumps of the flight"
+        " recorder and TORCH_DISTRIBUTED_DEBUG=DETAIL name both collectives",
+        {"env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}},
     ),
     Diagnosis(
-        name="loader_stall",
-        requirement="R30",
-        evidence=lambda case: case.hung_in("data") or case.shows("loader_error"),
-        cause="the data loader stopped delivering",
-        remedy="run on synthetic data to isolate it; a local cache; look at the loader's timeout",
+        "loader_stall",
+        ("hang:data", "log:loader_error"),
+        "the data loader stopped delivering",
+        "run on synthetic data to isolate it; use a local cache; check the timeout of the loader",
     ),
     Diagnosis(
-        name="data_sharding",
-        requirement="R24",
-        evidence=lambda case: case.shows("index_error") and case.rules.world_size != 1,
-        cause="an index beyond its data: as when a rank slices its own batch a second time",
-        remedy="each rank takes whole batches of its own shard",
+        "data_sharding",
+        ("log:index_error !one_rank",),
+        "an index lies beyond the data, for example because a rank slices its own batch again",
+        "let each rank take whole batches of its own shard",
     ),
     Diagnosis(
-        name="killed",
-        requirement="D1",
-        evidence=lambda case: case.code is OutcomeCode.NONZERO_EXIT and case.was_killed,
-        cause="SIGKILL ended it from outside: no error of a program's own does, and nobody here"
-        " sent it",
-        remedy="the kernel's out-of-memory killer says so in dmesg (then less memory, or a larger"
-        " limit); else it was a scheduler's limit or somebody's kill",
+        "killed",
+        ("code:nonzero_exit killed",),
+        "something outside of the program sent SIGKILL, and gonogo did not",
+        "look for the kernel's out-of-memory killer in dmesg (then use less memory, or a larger"
+        " limit). Otherwise a scheduler's limit or a person killed the process",
     ),
     Diagnosis(
-        name="lost_peer",
-        requirement="D1",
-        evidence=lambda case: (
-            case.died_saying("peer_lost") or case.died_saying("collective_timeout")
+        "lost_peer",
+        ("code:nonzero_exit log:peer_lost", "code:nonzero_exit log:collective_timeout"),
+        "a rank ended or lost its host, and its peers waited for it in vain",
+        "read the log and the stack of the rank that the finding names, or that is missing. A"
+        " longer timeout of the process group lets the watchdog name the rank",
+    ),
+    Diagnosis(
+        "never_spoke",
+        ("halt:no_first_heartbeat mute",),
+        "a rank wrote no line: it hangs at its start, or the script never attaches",
+        "its stack shows where it stands. In your own script add gonogo.trainer.attach()"
+        " (docs/your-trainer.md), or run it as `command`, whose printed steps are read"
+        " (docs/run.md)",
+    ),
+    Diagnosis(
+        "aux_stats_hang",
+        (
+            "nsa step:1 hang:log !env:NSA_DISABLE_AUX_STATS=1",
+            "nsa step:1 halt:section_deadline section:none !env:NSA_DISABLE_AUX_STATS=1",
         ),
-        cause="a rank's process ended or its host is gone, and its peers waited for it in vain",
-        remedy="the log and the stack of the rank that the finding names, or that is missing;"
-        " a longer timeout of the process group leaves the hang to the watchdog, which names it",
+        "the auxiliary statistics hang at the end of step 1",
+        "set NSA_DISABLE_AUX_STATS=1",
+        {"env": {"NSA_DISABLE_AUX_STATS": "1"}},
     ),
     Diagnosis(
-        name="never_spoke",
-        requirement="D2",
-        evidence=lambda case: case.never_spoke,
-        cause="no line came from a rank: it hangs before it begins, or it is a script that never"
-        " attaches",
-        remedy="its stack tells where it stands; in a script of your own add"
-        " gonogo.trainer.attach() (docs/your-trainer.md), or run it as `command`, whose printed"
-        " steps are read (docs/run.md)",
+        "step_boundary_hang",
+        ("nsa hang:log", "nsa halt:section_deadline section:none"),
+        "a rank hung between two steps, where logging happens",
+        "switch TensorBoard, CSV and auxiliary statistics off; read the stack dump",
+        {"env": _QUIET},
     ),
     Diagnosis(
-        name="aux_stats_hang",
-        requirement="R21",
-        evidence=lambda case: (
-            case.hung_at_boundary
-            and case.halt is not None
-            and case.halt.step == 1
-            and case.env.get("NSA_DISABLE_AUX_STATS") != "1"
-        ),
-        cause="the auxiliary statistics hang at the end of step 1",
-        remedy="NSA_DISABLE_AUX_STATS=1",
-        patch={"env": {"NSA_DISABLE_AUX_STATS": "1"}},
+        "sequential_prefill",
+        ("hang:compute env:NSA_PREFILL_BATCHED=0", "hang:eval env:NSA_PREFILL_BATCHED=0"),
+        "the sequential prefill loops over every token",
+        "set NSA_PREFILL_BATCHED=1",
+        {"env": {"NSA_PREFILL_BATCHED": "1"}},
     ),
     Diagnosis(
-        name="step_boundary_hang",
-        requirement="R29",
-        evidence=lambda case: case.hung_at_boundary,
-        cause="hung between two steps, where logging happens",
-        remedy="TensorBoard, CSV and auxiliary statistics off; look at the stack dump",
-        patch={"env": LOGGING_OFF},
+        "hang_in_compute",
+        ("hang:compute",),
+        "a rank stopped inside the step, and its peers wait for it",
+        "read the stack dump of the rank that the finding names",
     ),
     Diagnosis(
-        name="sequential_prefill",
-        requirement="R20",
-        evidence=lambda case: (
-            case.hung_in(*COMPUTE_SECTIONS, "eval") and case.env.get("NSA_PREFILL_BATCHED") == "0"
-        ),
-        cause="the sequential prefill loops over every token",
-        remedy="NSA_PREFILL_BATCHED=1",
-        patch={"env": {"NSA_PREFILL_BATCHED": "1"}},
+        "slow_loader",
+        ("halt:loader",),
+        "the steps wait for data most of their time",
+        "measure the cost by a run on synthetic data; use more workers or a local cache",
     ),
     Diagnosis(
-        name="hang_in_compute",
-        requirement="R15",
-        evidence=lambda case: case.hung_in(*COMPUTE_SECTIONS),
-        cause="a rank stopped inside the step; where it has peers, they wait for it",
-        remedy="look at the stack dump of the rank that the finding names",
-    ),
-    Diagnosis(
-        name="slow_loader",
-        requirement="R27",
-        evidence=lambda case: case.halted_by(Detector.LOADER),
-        cause="the steps wait for data most of their time",
-        remedy="a run on synthetic data shows what it costs; more workers, a local cache",
-    ),
-    Diagnosis(
-        name="imbalance",
-        requirement="R25",
-        evidence=lambda case: (
-            case.code in (OutcomeCode.COMPLETED, OutcomeCode.TOO_SLOW)
-            and case.found(Detector.IMBALANCE)
-        ),
-        cause="a device idles while others compute",
-        remedy="static graph, no search for unused parameters, larger buckets; more batch or"
+        "imbalance",
+        ("code:completed found:imbalance", "code:too_slow found:imbalance"),
+        "a device is idle while others compute",
+        "use a static graph, no search for unused parameters, larger buckets, and more batch or"
         " accumulation",
-        patch={
-            "env": {
-                "NSA_DDP_STATIC_GRAPH": "1",
-                "NSA_DDP_FIND_UNUSED": "0",
-                "NSA_DDP_BUCKET_MB": "100",
-            }
-        },
+        {"env": _BALANCED},
     ),
     Diagnosis(
-        name="attention_bound",
-        requirement="R26",
-        evidence=lambda case: case.code is OutcomeCode.TOO_SLOW and case.is_compute_bound,
-        cause="the time goes into forward and backward, not into fetching data",
-        remedy="the attention path: batched prefill, fused kernels, shorter sequences",
+        "attention_bound",
+        ("code:too_slow compute_bound",),
+        "the steps spend their time in forward and backward, not in fetching data",
+        "speed the attention up: batched prefill, fused kernels, shorter sequences",
     ),
 )
 
 
 def diagnose(facts: Facts, rules: Rules) -> str | None:
     """Return the name of the first known failure that fits the facts, or None."""
-    case = Case(facts, rules)
-    return next((row.name for row in DIAGNOSES if row.evidence(case)), None)
+    signs = frozenset(_signs(facts, rules))
+    return next((row.name for row in DIAGNOSES if row.fits(signs)), None)
 
 
 def diagnosis_named(name: str) -> Diagnosis | None:
     """Return a row of the table."""
     return next((row for row in DIAGNOSES if row.name == name), None)
+
+
+def _signs(facts: Facts, rules: Rules) -> Iterator[str]:
+    """Yield the signs of a run; see the table at the top of the module."""
+    if facts.outcome is not None:
+        yield f"code:{facts.outcome.code}"
+    yield from (f"log:{name}" for name in facts.signs)
+    yield from (f"found:{row.detector}" for row in facts.findings)
+    ended = facts.exit
+    if ended is not None and (ended.signal == 9 or ended.code == 137):  # a shell reports 128 + 9
+        yield "killed"
+    for row in list(facts.identity.values())[:1]:
+        yield f"dtype:{row.dtype}"
+        yield from (f"env:{name}={value}" for name, value in (row.nsa_env or {}).items())
+    if any(row.groups is not None for row in facts.identity.values()):
+        yield "nsa"
+    if rules.world_size == 1:
+        yield "one_rank"
+    if facts.history is not None and facts.history.restart_storm:
+        yield "storm"
+    if _is_compute_bound(facts):
+        yield "compute_bound"
+    halt = facts.latched()
+    if halt is not None:
+        yield from _signs_of_halt(halt, facts)
+
+
+def _signs_of_halt(halt: FindingFacts, facts: Facts) -> Iterator[str]:
+    yield from (f"halt:{halt.detector}", f"step:{halt.step}")
+    section = halt.section or "none"
+    yield f"section:{section}"
+    if halt.detector in HANGS:
+        yield f"hang:{'compute' if section in COMPUTE_SECTIONS else section}"
+    rank = facts.ranks.get(str(halt.rank))
+    if rank is not None and rank.last_section in COMPUTE_SECTIONS:
+        yield "stood:compute"
+    if halt.rank is not None and (rank is None or rank.count == 0):
+        yield "mute"
+
+
+def _is_compute_bound(facts: Facts) -> bool:
+    """Say whether forward and backward take nearly the whole step on each rank that says so."""
+    shares = []
+    for pace in facts.pace.values():
+        total = added([value for value in pace.sections_s.values() if value])
+        compute = sum(pace.sections_s.get(name) or 0.0 for name in ("forward", "backward"))
+        shares.append(compute >= COMPUTE_SHARE * total)
+    return bool(shares) and all(shares)

@@ -1,6 +1,4 @@
-"""One place that turns criteria into outcomes: built-in ones, a plan's own, and added ones."""
-
-from collections.abc import Iterator
+"""Turn criteria into outcomes: the built-in ones, those of the plan, and those that are added."""
 
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
@@ -11,7 +9,6 @@ from gonogo.judge.gate.added import added_criteria, notes
 from gonogo.judge.gate.built_in import (
     UNTOLD,
     Check,
-    Said,
     Word,
     completed,
     coverage,
@@ -20,7 +17,6 @@ from gonogo.judge.gate.built_in import (
 )
 from gonogo.judge.gate.criteria import evaluate, is_unseen
 from gonogo.judge.gate.identity import COVERAGE, IDENTITY, evaluate_drift, identity
-from gonogo.judge.gate.weakened import evaluate_ceilings
 
 BUILT_IN: dict[str, Check] = {
     "completed": completed,
@@ -29,25 +25,28 @@ BUILT_IN: dict[str, Check] = {
     "preflight": preflight,
     "no_halt_finding": no_halt_finding,
 }
+_ORDER = list(Word)
 
 
 def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
-    """Return what every criterion says: built-in, added, then the plan's own in their order."""
-    results = [evaluate_built_in(name, facts, rules) for name in rules.built_in]
-    conditional = (evaluate_drift(facts, rules), evaluate_ceilings(rules))
-    results += [row for row in conditional if row is not None]
-    results += notes(facts, rules)
-    unseen = unseen_criteria(facts, rules)
-    for criterion in rules.gate:
-        measure = facts.measures.get(criterion.id)
-        result = evaluate(criterion, measure, rules.world_size or 0)
-        results.append(_waived(result) if result.id in unseen else result)
-    return [*results, *added_criteria(facts, rules)]
+    """Return what every criterion says: built-in, of the order, of the plan, of other runs."""
+    drift = evaluate_drift(facts, rules)
+    return [
+        *(evaluate_built_in(name, facts, rules) for name in rules.built_in),
+        *([] if drift is None else [drift]),
+        *notes(facts, rules),
+        *_of_the_plan(facts, rules),
+        *added_criteria(facts, rules),
+    ]
 
 
 def evaluate_built_in(name: str, facts: Facts, rules: Rules) -> CriterionResult:
-    """Return what one built-in criterion says, whatever order.json claims to waive."""
-    word, observed, evidence = _worst(BUILT_IN[name](facts, rules))
+    """Return the worst word of a built-in criterion, the first of equals.
+
+    A waiver excuses nothing but what a program did not report.
+    """
+    said = BUILT_IN[name](facts, rules)
+    word, observed, evidence = min(said, key=lambda row: _ORDER.index(row[0]))
     waived = word is UNTOLD and name in rules.waive and name not in NEVER_WAIVED
     return CriterionResult(
         id=name,
@@ -58,10 +57,16 @@ def evaluate_built_in(name: str, facts: Facts, rules: Rules) -> CriterionResult:
     )
 
 
-def _worst(said: Iterator[Said]) -> Said:
-    """Return the worst word, the first of equals."""
-    order = list(Word)
-    return min(said, key=lambda row: order.index(row[0]))
+def _of_the_plan(facts: Facts, rules: Rules) -> list[CriterionResult]:
+    unseen = unseen_criteria(facts, rules)
+    found = []
+    for criterion in rules.gate:
+        row = evaluate(criterion, facts.measures.get(criterion.id), rules.world_size or 0)
+        if row.id in unseen and row.outcome is not CriterionOutcome.FAIL:
+            text = f"waived by name: {row.evidence}"
+            row = row.model_copy(update={"severity": GateSeverity.CONDITIONAL, "evidence": text})
+        found.append(row)
+    return found
 
 
 def unseen_criteria(facts: Facts, rules: Rules) -> frozenset[str]:
@@ -70,17 +75,9 @@ def unseen_criteria(facts: Facts, rules: Rules) -> frozenset[str]:
     A waiver does not excuse what was seen: a value between the thresholds, or one that is not
     finite.
     """
+    size = rules.world_size or 0
     return frozenset(
         row.id
         for row in rules.gate
-        if row.id in rules.waive
-        and is_unseen(row, facts.measures.get(row.id), rules.world_size or 0)
+        if row.id in rules.waive and is_unseen(row, facts.measures.get(row.id), size)
     )
-
-
-def _waived(row: CriterionResult) -> CriterionResult:
-    """Return a criterion that may stay unobserved as a condition."""
-    if row.outcome in (CriterionOutcome.PASS, CriterionOutcome.FAIL):
-        return row
-    told = {"severity": GateSeverity.CONDITIONAL, "evidence": f"waived by name: {row.evidence}"}
-    return row.model_copy(update=told)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, JsonValue
 
-from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
+from gonogo.contract.criterion import ADDED_CRITERIA, BUILT_IN_CRITERIA, Criterion
 from gonogo.contract.decision import Condition
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import SaidIdentity
 from gonogo.contract.order import MOST_STEPS, Order
 from gonogo.contract.rules import RuleCondition, Rules, WatchValue
-from gonogo.judge.gate.weakened import find_disarmed
+from gonogo.judge.gate.added import find_disarmed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +44,16 @@ def _distinct(criteria: list[Criterion]) -> list[Criterion]:
     """Return criteria of an order.
 
     Raises:
-        Rejected: two have one id: one would be judged by what the other one measures.
+        Rejected: two have one id, so one would be judged by what the other one measures; or one has
+            the id of a criterion that the judge adds.
     """
     ids = [row.id for row in criteria]
     again = next((row for row in ids if ids.count(row) > 1), None)
     if again is not None:
         raise Rejected(f"order.json: gate.{again}: two criteria have the same id")
+    taken = next((row for row in ids if row in ADDED_CRITERIA), None)
+    if taken is not None:
+        raise Rejected(f"order.json: gate.{taken}: the judge adds a criterion of this id itself")
     return criteria
 
 

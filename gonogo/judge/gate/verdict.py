@@ -8,41 +8,23 @@ of its outcome alone. Its gate is evaluated and shown, and does not decide.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gonogo.contract.criterion import LEARNED, Criterion, GateSeverity, Metric
+from gonogo.contract.criterion import Criterion, GateSeverity
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.doubt import IN_WEIGHTS, DoubtKind
-from gonogo.contract.facts import Facts, Measure
+from gonogo.contract.facts import Facts
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
-from gonogo.judge.gate.added import REPRODUCED
+from gonogo.judge.gate.added import weakened
 from gonogo.judge.gate.conditions import build_conditions
 from gonogo.judge.gate.criteria import never_passes, was_seen_failing
 from gonogo.judge.gate.diagnosis import diagnose
 from gonogo.judge.gate.evaluate import evaluate_built_in, evaluate_gate, unseen_criteria
 from gonogo.judge.gate.identity import COVERAGE, DRIFT, IDENTITY, evaluate_drift
-from gonogo.judge.gate.weakened import weakened
 
 EDITED = "records"
 """What a run has failed whose end or lines are not those that its watcher saw."""
 UNJUDGED = "unjudged"
 """What a run has failed that could not be judged."""
-
-_LEARNED = LEARNED | {Metric.LOSS_FIRST}
-_EXPLAINS: dict[OutcomeCode, frozenset[Metric]] = {
-    OutcomeCode.TOO_SLOW: frozenset(
-        {
-            *(Metric.DT_STEP_S, Metric.TOKS_PER_S, Metric.STEP_CV, Metric.FETCH_SHARE),
-            *(Metric.EVAL_S, Metric.GPU_UTIL, Metric.GPU_UTIL_RATIO),
-            *(Metric.FORECAST_S, Metric.COST),
-        }
-    ),
-    OutcomeCode.DIVERGED: LEARNED,
-    OutcomeCode.NON_FINITE: _LEARNED,
-    OutcomeCode.RESOURCE_LIMIT: frozenset(
-        {Metric.HOST_RSS_MB, Metric.GPU_MEM_RESERVED_MB, Metric.GPU_MEM_SLOPE}
-    ),
-}
-"""Metrics that a failure makes worse: a rerun that begins before the failure answers for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +42,6 @@ class Judgement:
     """What the run has failed for good: criteria, open conditions, and what stays in its weights.
 
     It counts against a later run of the phase, whose gate sees its own steps alone."""
-    explained: list[str]
-    """What of that the failure which ended the run makes worse."""
     weakened: list[str]
     """What weakens the watch or the gate, one sentence each."""
 
@@ -76,8 +56,6 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
     verdict = class_verdict(outcome, gate_verdict(results), storm=storm)
     conditions = []
     failed = [] if outcome is None else list(_failed(facts, rules, outcome))
-    explains = frozenset[Metric]() if outcome is None else _EXPLAINS.get(outcome.code, frozenset())
-    worse = {name for name, row in _asked(rules) if row.metric in explains}
     if verdict is Verdict.CONDITIONAL_GO:
         conditions = build_conditions(results, rules, unseen_criteria(facts, rules))
     return Judgement(
@@ -87,7 +65,6 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
         conditions=conditions,
         diagnosis=None if verdict is Verdict.GO else diagnose(facts, rules),
         failed=failed,
-        explained=[name for name in failed if name in worse],
         weakened=weakened(rules),
     )
 
@@ -96,14 +73,12 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome) -> Iterator[str]:
     """Yield what a run has failed, whatever later runs of the phase measure.
 
     A completed run failed what was seen not to pass. A run that something else ended failed what no
-    further step could have made pass. Of a run that came to NaN, the numbers before it count.
+    further step could have made pass.
     """
     whole = outcome.klass is OutcomeClass.SUCCESS
     ranks = rules.world_size or 0
     for name, row in _asked(rules):
         measure = facts.measures.get(name)
-        if outcome.code is OutcomeCode.NON_FINITE and row.metric in _LEARNED:
-            measure = _numbers_of(measure)
         if was_seen_failing(row, measure, ranks) if whole else never_passes(row, measure, rules):
             yield name
     if not whole:
@@ -118,21 +93,10 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome) -> Iterator[str]:
         yield EDITED
 
 
-def _numbers_of(measure: Measure | None) -> Measure | None:
-    """Return a measure without the samples that are not finite."""
-    if measure is None:
-        return None
-    ranks = {name: row.model_copy(update={"non_finite": 0}) for name, row in measure.ranks.items()}
-    return measure.model_copy(update={"ranks": ranks})
-
-
 def _asked(rules: Rules) -> list[tuple[str, Criterion]]:
     """Return the criteria of the gate, and those of open conditions, by what they are called."""
-    return [(row.id, row) for row in rules.gate] + [
-        (row.condition.id, row.criterion)
-        for row in rules.conditions
-        if row.criterion.id != REPRODUCED
-    ]
+    waiting = [(row.condition.id, row.criterion) for row in rules.conditions]
+    return [*((row.id, row) for row in rules.gate), *waiting]
 
 
 def _learnt_nothing(facts: Facts, rules: Rules) -> bool:

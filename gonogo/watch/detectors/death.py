@@ -231,7 +231,7 @@ class Start:
 class RestartStorm(Detector[None]):
     """D25: do attempts fail one after the other without getting further?
 
-    Decided between attempts: `is_storm` is what `judge.course.retries` asks before it starts
+    Decided between attempts: `is_storm` is what `judge.course.reruns` asks before it starts
     another one. Within an attempt a launcher may restart its ranks again and again. That is halted
     once so many starts running have ended no higher step than those before them. Where these
     trained for long it takes twice as many, because a checkpoint may come seldom.

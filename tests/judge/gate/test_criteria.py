@@ -65,7 +65,7 @@ def test_one_sample_has_no_slope(bound: dict[str, float]) -> None:
     """Else a run with one evaluation would have learned, or one that went on for one step."""
     found = said({0: flat(5.0, 1)}, steps=1, aggregate="slope", **bound)
     assert (found.outcome, found.observed) == ("inconclusive", None)
-    assert found.evidence == "slope of loss: one sample says nothing of it"
+    assert found.evidence == "slope of loss: 1 sample, 2 are needed"
     falling = said({0: {1: 5.0, 2: 4.0}}, steps=2, aggregate="slope", **bound)
     expected = "pass" if "pass_below" in bound else "fail"
     assert (falling.outcome, falling.observed) == (expected, -1.0)
@@ -315,39 +315,6 @@ def test_a_mean_of_nearly_all_steps_can_be_saved_by_the_rest() -> None:
     measure = build_measure(criterion, ranks_with({0: nearly}), rules)
     assert evaluate(criterion, measure, 1).outcome == "fail"
     assert not never_passes(criterion, measure, rules)
-
-
-@pytest.mark.parametrize(
-    ("metric", "value", "bound", "failed"),
-    [
-        ("grad_norm", 10.0, {"pass_below": 5.0}, True),
-        ("grad_norm", 6.0, {"pass_below": 5.0}, False),  # 4.8 with zeros behind it
-        ("grad_norm", 6.0, {"pass_below": 4.5, "fail_above": 9.0}, True),  # grey at best
-        ("grad_norm", 1.0, {"pass_above": 5.0}, False),
-        ("gpu_util", 70.0, {"pass_above": 80.0}, True),  # 76 with 100 behind it
-        ("gpu_util", 76.0, {"pass_above": 80.0}, False),
-        ("gpu_util_ratio", 0.7, {"pass_above": 0.8}, True),
-        ("loss", 10.0, {"pass_below": 5.0}, False),  # it may fall below 0
-        ("step_cv", 10.0, {"pass_below": 5.0}, False),
-        ("grad_norm", math.inf, {"pass_below": 5.0}, False),
-    ],
-)
-def test_a_mean_has_failed_where_no_number_that_its_metric_can_be_saves_it(
-    metric: str, value: float, bound: dict[str, float], failed: bool
-) -> None:
-    """Who went on from the checkpoint of such a run had the mean of its last steps alone: GO."""
-    criterion = Criterion.model_validate(
-        {"id": "c", "metric": metric, "aggregate": "mean", **bound}
-    )
-    rules = Rules(
-        steps=100, world_size=1, built_in=[],
-        gate=[], conditions=[],
-    )  # fmt: skip
-    seen = MeasureRow(samples=80, owed=100, value=value, low=-math.inf, high=math.inf)
-    measure = Measure(window="1..100", ranks={"0": seen})
-    assert never_passes(criterion, measure, rules) is failed
-    few = measure.model_copy(update={"ranks": {"0": seen.model_copy(update={"owed": 1000})}})
-    assert not never_passes(criterion, few, rules)
 
 
 @pytest.mark.parametrize(
