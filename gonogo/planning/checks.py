@@ -83,6 +83,11 @@ def warnings_of(plan: Plan) -> list[str]:
     found = []
     if plan.remedies and not plan.max_remedies:
         found.append("remedies: max_remedies is 0, so none is ever tried")
+    found += [
+        f"phase {row.name} has no gate: its verdict is CONDITIONAL_GO at best"
+        for row in plan.phases
+        if not row.gate and row.steps > 1
+    ]
     last = plan.phases[-1]
     if last.approve == "always":
         where = f"phases.{last.name}.approve"

@@ -12,7 +12,7 @@ from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import ResumePoint
 from gonogo.judge.course.action import Action, ActionKind
 from gonogo.judge.course.decide import decide_override
-from gonogo.judge.gate.conditions import waived
+from gonogo.judge.gate.conditions import in_state
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import by_person
 from service.db.schema import ExperimentRow, PhaseRow
@@ -29,7 +29,6 @@ from service.experiments.lifecycle import Deed
 from service.experiments.verbs import last_outcome, require
 from service.queries.experiments import phases_of, runs_of
 from service.told.awaited import open_approval
-from service.told.decided import phases_by_hand
 
 _GOES_ON = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
@@ -56,7 +55,6 @@ def override(
         said.verdict,
         awaiting=awaiting,
         conditions=load_conditions(deed.session, experiment.id),
-        by_hand=phases_by_hand(deed.session, experiment.id),
     )
     if said.verdict in _GOES_ON:
         _refuse_to_end(experiment, action)
@@ -136,7 +134,7 @@ def _waive(deed: Deed, experiment: ExperimentRow, said: Override) -> RecordedDec
     decision = record_conditions(
         deed,
         experiment,
-        [waived(condition)],
+        [in_state(condition, ConditionState.WAIVED)],
         phase=condition.id.partition(":")[0],
         actor=deed.actor,
         reason=said.reason,

@@ -32,7 +32,6 @@ from service.experiments.decisions import load_conditions
 from service.experiments.lifecycle import Deed, move_experiment, record_event
 from service.queries.experiments import phases_of, runs_of
 from service.told.awaited import ANSWERS, verbs_of
-from service.told.decided import phases_by_hand
 
 _ENDS_AS = {StopKind.HALT: OutcomeCode.HALTED, StopKind.CANCEL: OutcomeCode.CANCELLED}
 Points = dict[str, ResumePoint]
@@ -195,8 +194,7 @@ def promote(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) 
     experiment.stop = None
     conditions = load_conditions(deed.session, experiment.id)
     plan = resolved_of(experiment).parsed()
-    by_hand = phases_by_hand(deed.session, experiment.id)
-    action = decide_promotion(plan, phase.name, conditions, by_hand)
+    action = decide_promotion(plan, phase.name, conditions)
     act(deed, experiment, phase.name, action, points, last_outcome(deed, experiment))
     return True
 

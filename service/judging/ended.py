@@ -55,7 +55,6 @@ from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import count_findings
 from service.queries.runs import load_attempts, load_run, load_unjudged
 from service.told.causes import load_cause
-from service.told.decided import phases_by_hand
 
 _EXIT = "exit.json"
 
@@ -269,7 +268,6 @@ def conclude(
     made: list[RecordedDecision] = []
     carried = run.carried or []
     conditions = load_conditions(deed.session, experiment.id)
-    by_hand = [name for name in phases_by_hand(deed.session, experiment.id) if name != run.phase]
 
     def follows(conditions: Sequence[OpenCondition]) -> Action:
         return decide(
@@ -279,7 +277,6 @@ def conclude(
             now=deed.now,
             conditions=conditions,
             carried=carried,
-            by_hand=by_hand,
         )
 
     action = follows(conditions)

@@ -14,7 +14,7 @@ from gonogo.contract.decision import Cause, Condition, Decision, DecisionKind
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.judge.course.cause import cause_of
-from gonogo.judge.course.standing import Said, overrides_of, said_of
+from gonogo.judge.course.standing import Said, overrides_of
 from gonogo.judge.gate.conditions import all_met
 from gonogo.ledger.recorded import parse_decision
 from service.db.schema import RunRow
@@ -49,7 +49,7 @@ def load_decided(session: Session, experiments: Sequence[str]) -> dict[str, Deci
     """Return what the decisions of each experiment come to."""
     rows = load_outlines(session, experiments)
     by_hand = load_documents(session, [row.id for row in rows if row.kind != DecisionKind.AUTO])
-    wholes = {name: said_of(parse_decision(text).decision) for name, text in by_hand.items()}
+    wholes = {name: parse_decision(text).decision for name, text in by_hand.items()}
     found: dict[str, Decided] = {name: Decided() for name in experiments}
     for name, together in groupby(rows, key=attrgetter("experiment")):
         one, own = found[name], list(together)
@@ -57,12 +57,6 @@ def load_decided(session: Session, experiments: Sequence[str]) -> dict[str, Deci
         one.judged = _judged(own)
         one.last = own[-1].id
     return found
-
-
-def phases_by_hand(session: Session, experiment: str) -> list[str]:
-    """Return the phases whose verdict is a person's, in the order of the decisions."""
-    overrides = load_decided(session, [experiment])[experiment].overrides
-    return list(dict.fromkeys(row.phase for row in overrides if row.condition is None))
 
 
 def last_judged(decisions: Sequence[Decision], run: str) -> Decision | None:

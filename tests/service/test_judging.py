@@ -437,9 +437,6 @@ def test_a_stall_is_confirmed_unchanged_and_then_under_variants_before_no_go(
     unchanged = plane.next_order(worker)
     assert (unchanged.reason, unchanged.env, unchanged.attempt) == ("confirm", first.env, 2)
     stalled(plane, worker, unchanged)
-    quiet = plane.next_order(worker)
-    assert quiet.env["NSA_TB_DISABLE"] == "1"
-    stalled(plane, worker, quiet)
     varied = plane.next_order(worker)
     assert varied.env["NSA_SDPA_NO_FLASH"] == "1"
     assert varied.train["seed"] == 7
@@ -451,13 +448,13 @@ def test_a_stall_is_confirmed_unchanged_and_then_under_variants_before_no_go(
     decisions = plane.get(f"/experiments/{experiment}/decisions")["items"]
     assert len(decisions) == 1
     assert decisions[0]["run"] == varied.run
-    assert len(decisions[0]["facts"]["history"]["confirmations"]) == 4
+    assert len(decisions[0]["facts"]["history"]["confirmations"]) == 3
 
 
 @pytest.mark.parametrize(
     ("sets", "failures"),
     [
-        ({"confirm": {"on": ["stall"], "variants": []}}, 2),
+        ({"confirm": {"on": ["stall"], "variants": [{"env": UNSORTED}]}}, 2),
         ({"remedies": {"hang_in_compute": {"env": UNSORTED, "train": {"optim": {"lr": 1.0}}}},
           "max_remedies": 1}, 1),
     ],
@@ -482,16 +479,6 @@ def test_what_a_patch_says_in_a_decision_replays(
     trust = trusting([load_public_key(plane.home / "signing.pub")])
     found = replay_decision(load_decision(path), Surroundings(trust=trust), facts_only=True)
     assert found.equal, found.text
-
-
-@pytest.mark.long
-def test_a_stall_with_logging_off_is_no_go_at_once(plane: Plane) -> None:
-    quiet = {"NSA_TB_DISABLE": "1", "NSA_DISABLE_CSV_LOGS": "1", "NSA_DISABLE_AUX_STATS": "1"}
-    confirm = {"on": ["stall"], "variants": []}
-    experiment = plane.submit(set={"confirm": confirm, "phases.sanity.env": quiet})
-    worker = plane.worker()
-    stalled(plane, worker, plane.next_order(worker))
-    assert plane.wait_state(experiment, "finished")["verdict"] == "NO_GO"
 
 
 @pytest.mark.parametrize("code", ["keeper_lost", "superseded"])
@@ -874,10 +861,7 @@ def test_a_run_that_was_slow_to_its_death_is_slow_though_it_dies_no_more(
     view = plane.wait_state(experiment, "finished")
     assert view["verdict"] == "CONDITIONAL_GO"
     states = {row["id"]: row["state"] for row in view["conditions"]}
-    assert states == {
-        f"{first['name']}:reproduced": "met",
-        f"{first['name']}:failed_before": "open",
-    }
+    assert states == {f"{first['name']}:reproduced": "open"}
 
 
 def test_a_value_between_its_thresholds_is_not_run_again_until_it_is_go(plane: Plane) -> None:

@@ -152,7 +152,7 @@ def test_it_can_come_to_go_and_says_what_it_took_over(plane: Plane, ended: Ended
     assert view["never_ran"] == []
     assert view["summary"] == (
         f"sanity and synthetic passed in {ended.id}; smoke goes on after step 20 of {ended.id}. "
-        "Every phase passed its gate."
+        "Every phase passed."
     )
 
 

@@ -217,12 +217,12 @@ def test_an_earned_go_says_so_in_the_report(plane: Plane) -> None:
         worker.run_through(plane.next_order(worker))
     view = plane.wait_state(experiment, "finished")
     assert (view["verdict"], view["overrides"], view["never_ran"]) == ("GO", [], [])
-    assert view["summary"] == "Every phase passed its gate."
+    assert view["summary"] == "Every phase passed."
     assert view["cause"] is None
     assert exit_of_experiment(ExperimentView.model_validate(view)) == 0
     text = plane.call("GET", f"/experiments/{experiment}/report").text
     assert text.startswith("# GO: fine")
-    assert "Go. Every phase passed its gate." in text
+    assert "Go. Every phase passed." in text
 
 
 @pytest.mark.long

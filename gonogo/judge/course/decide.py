@@ -33,7 +33,6 @@ def decide(
     now: float,
     conditions: Sequence[OpenCondition] = (),
     carried: Sequence[CarriedRemedy] = (),
-    by_hand: Sequence[str] = (),
 ) -> Action:
     """Return what follows the end of the last of a phase's runs.
 
@@ -46,7 +45,6 @@ def decide(
         conditions: every condition of the experiment in its present state, including those that the
             last run met and those that its decision makes.
         carried: remedies of earlier phases that lie over all these runs.
-        by_hand: phases that a person decided.
     """
     last = attempts[-1]
     counted = [row for row in attempts if row is last or row.outcome.code not in TAKEN_OVER]
@@ -64,7 +62,7 @@ def decide(
     if further is not None:
         return further
     history = history_of(attempts, question, judged)
-    return _conclude(plan, phase, judged, history, conditions, by_hand)
+    return _conclude(plan, phase, judged, history, conditions)
 
 
 def _after_operator(last: Attempt) -> Action:
@@ -86,7 +84,6 @@ def _conclude(
     judged: Attempt,
     history: History | None,
     conditions: Sequence[OpenCondition],
-    by_hand: Sequence[str],
 ) -> Action:
     """Return the action of a phase whose runs are over; a history makes GO conditional."""
     verdict = judged.verdict
@@ -94,7 +91,7 @@ def _conclude(
         verdict = Verdict.CONDITIONAL_GO
     if verdict in PASSING:
         by_variant = judged.reason is RunReason.CONFIRM and judged.change is not None
-        action = decide_promotion(plan, phase, conditions, by_hand)
+        action = decide_promotion(plan, phase, conditions)
         if action.kind is ActionKind.START_PHASE:
             action = _with_approval(plan, phase, verdict, action, by_variant=by_variant)
     elif verdict is Verdict.NO_GO:
@@ -104,12 +101,7 @@ def _conclude(
     return replace(action, record=True, about=judged.run, history=history, verdict=verdict)
 
 
-def decide_promotion(
-    plan: Plan,
-    phase: str,
-    conditions: Sequence[OpenCondition] = (),
-    by_hand: Sequence[str] = (),
-) -> Action:
+def decide_promotion(plan: Plan, phase: str, conditions: Sequence[OpenCondition] = ()) -> Action:
     """Return what follows a passed (or approved) phase: the next one, or the end.
 
     Conditions that guard what comes next and are still open are missed, and act as they say.
@@ -118,7 +110,6 @@ def decide_promotion(
         plan: the experiment's plan.
         phase: name of the phase.
         conditions: every condition of the experiment in its present state.
-        by_hand: phases that a person decided.
     """
     following = plan.next_phase(phase)
     late = tuple(missed(conditions, following.name if following is not None else END))
@@ -128,9 +119,7 @@ def decide_promotion(
     if stop is Verdict.INCONCLUSIVE:
         return Action(kind=ActionKind.AWAIT_DECISION, text=_told(late), missed=late)
     if following is None:
-        text = f"{phase} was the last phase; a person decided {', '.join(by_hand)}"
-        text = text if by_hand else "every phase passed"
-        return Action(kind=ActionKind.FINISH, text=text, missed=late)
+        return Action(kind=ActionKind.FINISH, text=f"{phase} was the last phase", missed=late)
     return Action(
         kind=ActionKind.START_PHASE,
         text=f"{phase} passed",
@@ -198,7 +187,6 @@ def decide_override(
     *,
     awaiting: bool,
     conditions: Sequence[OpenCondition] = (),
-    by_hand: Sequence[str] = (),
 ) -> Action:
     """Return what a person's verdict does: it acts while awaited, and only re-labels otherwise.
 
@@ -208,13 +196,11 @@ def decide_override(
         verdict: as the person said.
         awaiting: whether the experiment is awaiting a decision.
         conditions: as in `decide`.
-        by_hand: other phases that a person decided.
     """
     if not awaiting:
         return Action(kind=ActionKind.NOTHING, text="re-labelled", verdict=verdict)
     if verdict in PASSING:
-        named = list(dict.fromkeys([*by_hand, phase]))
-        return replace(decide_promotion(plan, phase, conditions, named), verdict=verdict)
+        return replace(decide_promotion(plan, phase, conditions), verdict=verdict)
     if verdict is Verdict.NO_GO:
         return Action(kind=ActionKind.FINISH, text=f"{phase} was called NO_GO", verdict=verdict)
     return Action(

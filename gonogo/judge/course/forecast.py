@@ -4,9 +4,8 @@
 
 What is left is a list of phases (`Ahead`), each with steps and, unless it is under way, a start-up:
 launch, imports, preflight, compilation. What was measured is a list of runs (`Measured`), each with
-the time of its steps, pauses for checkpoints and evaluations included. A run that goes on is
-believed the more the longer it is (`PRIOR_STEPS`), so that the figure does not jump where one phase
-hands over to the next.
+the time of its steps, pauses for checkpoints and evaluations included. The run that goes on gives
+the pace once it has taken `LEAST_STEPS`; until then the last run that ended gives it.
 """
 
 import math
@@ -18,8 +17,6 @@ from gonogo.contract.api import Forecast
 from gonogo.contract.canonical import rounded
 from gonogo.contract.facts import PaceFacts
 
-PRIOR_STEPS = 16
-"""A living run's pace weighs n steps against so many of the run before it."""
 BLOCK = 8
 """Steps of one block: as in the facts."""
 LEAST_STEPS = 5
@@ -120,9 +117,9 @@ def build_forecast(
         living: of the run that goes on.
         claimed_seconds: what somebody promised, shown beside it.
     """
-    paced = [run for run in runs if run.steps >= LEAST_STEPS]
-    going = living if living is not None and living.steps + 1 >= LEAST_STEPS else None
-    pace = _blended(paced[-1] if paced else None, going)
+    pace = next((run for run in reversed(runs) if run.steps >= LEAST_STEPS), None)
+    if living is not None and living.steps + 1 >= LEAST_STEPS:  # its first step is left out
+        pace = living
     if pace is None:
         if runs or living is not None:
             return Forecast(basis=UNKNOWN, claimed_seconds=claimed_seconds)
@@ -147,18 +144,6 @@ def build_forecast(
 
 def _counted(steps: int) -> str:
     return f"{steps} step{'' if steps == 1 else 's'}"
-
-
-def _blended(before: Measured | None, living: Measured | None) -> Measured | None:
-    """Return the pace to go by: the living run's, as far as it has steps, else the last one's."""
-    if before is None or living is None:
-        return living or before
-    share = living.steps / (living.steps + PRIOR_STEPS)
-    return Measured(
-        step_s=share * living.step_s + (1 - share) * before.step_s,
-        late_s=share * living.late_s + (1 - share) * before.late_s,
-        steps=living.steps if share > 0.5 else before.steps,
-    )
 
 
 def _starts_s(ahead: Sequence[Ahead], start_s: float) -> float:

@@ -109,7 +109,7 @@ def _finished(
     failed = [phase.name for phase in phases if phase.state is PhaseState.FAILED]
     here = [phase for phase in phases if phase.state is not PhaseState.INHERITED]
     if len(passed) == len(here) and not overrides:
-        return _passed(verdict, conditions)
+        return " ".join(["Every phase passed.", *_conditions(conditions)])
     parts = []
     if failed:
         parts.append(f"{joined(failed)} failed.")
@@ -120,14 +120,6 @@ def _finished(
     if passed:
         parts.append(f"Passed by evidence: {joined(passed)}.")
     return " ".join([*parts, *_conditions(conditions)])
-
-
-def _passed(verdict: Verdict | None, conditions: Sequence[Condition]) -> str:
-    if verdict is Verdict.GO and not conditions:
-        return "Every phase passed its gate."
-    if verdict is Verdict.GO:
-        return "Every phase passed, and every condition was met."
-    return " ".join(["Every phase passed.", *_conditions(conditions)])
 
 
 def _conditions(conditions: Sequence[Condition]) -> list[str]:
@@ -142,7 +134,7 @@ def _conditions(conditions: Sequence[Condition]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """A decision, as far as it matters here; who and why only where a person decided."""
+    """The parts of an automatic decision that matter here, as a list reads them."""
 
     id: str
     kind: DecisionKind
@@ -154,21 +146,7 @@ class Said:
     conditions: Sequence[Condition] = ()
 
 
-def said_of(decision: Decision) -> Said:
-    """Return a decision as `overrides_of` takes it."""
-    return Said(
-        id=decision.id,
-        kind=decision.kind,
-        phase=decision.phase,
-        verdict=decision.verdict,
-        actor=decision.actor,
-        reason=decision.reason or "",
-        at=decision.at,
-        conditions=decision.conditions,
-    )
-
-
-def overrides_of(decisions: Iterable[Said]) -> list[OverrideView]:
+def overrides_of(decisions: Iterable[Said | Decision]) -> list[OverrideView]:
     """Return what a person decided and still stands, oldest first.
 
     Args:
@@ -193,7 +171,7 @@ def overrides_of(decisions: Iterable[Said]) -> list[OverrideView]:
 
 
 def _take_conditions(
-    row: Said, missed: dict[str, Verdict], waivers: dict[str, OverrideView]
+    row: Said | Decision, missed: dict[str, Verdict], waivers: dict[str, OverrideView]
 ) -> None:
     for condition in row.conditions:
         if is_approval(condition):
@@ -208,7 +186,7 @@ def _take_conditions(
 
 
 def _view(
-    row: Said, phase: str, *, evidence: Verdict | None, condition: str | None = None
+    row: Said | Decision, phase: str, *, evidence: Verdict | None, condition: str | None = None
 ) -> OverrideView:
     return OverrideView(
         decision=row.id,
@@ -217,6 +195,6 @@ def _view(
         verdict=row.verdict,
         evidence=evidence,
         actor=row.actor,
-        reason=row.reason,
+        reason=row.reason or "",
         at=row.at,
     )

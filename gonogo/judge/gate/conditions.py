@@ -173,11 +173,6 @@ def missed(rows: Iterable[OpenCondition], due: str) -> list[Condition]:
     ]
 
 
-def waived(condition: Condition) -> Condition:
-    """Return an open or missed condition as waived by a person."""
-    return in_state(condition, ConditionState.WAIVED)
-
-
 def in_state(condition: Condition, state: ConditionState) -> Condition:
     """Return a condition in another state."""
     return condition.model_copy(update={"state": state})

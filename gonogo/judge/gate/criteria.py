@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gonogo.contract.canonical import added, rounded
-from gonogo.contract.criterion import Aggregate, Criterion, GateSeverity, Grey
+from gonogo.contract.criterion import Aggregate, Bound, Criterion, GateSeverity, Grey
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.rules import Rules
@@ -234,12 +234,12 @@ def _over_ranks(criterion: Criterion, values: list[float]) -> float:
 
 def _limit(criterion: Criterion) -> Limit | None:
     """Return the thresholds; one alone is both. `profile` was filled in when the order was made."""
-    above = [row for row in (criterion.pass_above, criterion.fail_below) if _is_number(row)]
-    below = [row for row in (criterion.pass_below, criterion.fail_above) if _is_number(row)]
+    above = _numbers(criterion.pass_above, criterion.fail_below)
+    below = _numbers(criterion.pass_below, criterion.fail_above)
     if above:
-        return Limit(float(above[0]), float(above[-1]), at_least=True)
-    return Limit(float(below[0]), float(below[-1]), at_least=False) if below else None
+        return Limit(above[0], above[-1], at_least=True)
+    return Limit(below[0], below[-1], at_least=False) if below else None
 
 
-def _is_number(bound: object) -> bool:
-    return isinstance(bound, int | float)
+def _numbers(*bounds: Bound) -> list[float]:
+    return [float(row) for row in bounds if isinstance(row, int | float)]

@@ -3,8 +3,7 @@
 A field that the plan lets differ (`allow_drift`) makes a condition instead of a failure.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,12 +38,10 @@ class Unequal:
 
     name: str
     rank: str | None
-    """None where the ranks differ and nothing tells which of them is right."""
+    """None where the ranks differ and the order does not say which of them is right."""
     wanted: Any
     found: Any
     """Of no rank: rank → what it says."""
-    by_peers: bool = False
-    """Whether most of the other ranks say what is wanted, and not the order."""
 
 
 def identity(facts: Facts, rules: Rules) -> Iterator[Said]:
@@ -94,54 +91,35 @@ def _unsaid_drift(facts: Facts, rules: Rules) -> Iterator[Unequal]:
 
 
 def _differences(facts: Facts, rules: Rules) -> Iterator[Unequal]:
-    """Yield what differs: of the last process of each rank, and of every one that ended a step."""
-    yield from differences(facts, rules)
-    rows = (
+    """Yield each field in which a process is not what was ordered, or the ranks differ.
+
+    The last process of each rank counts, and every other one that ended a step. What the order
+    leaves open must be the same on all ranks.
+    """
+    expected = rules.identity.said()
+    last = [(rank, row.said()) for rank, row in facts.identity.items()]
+    before = [
         (rank, boot.identity.said())
         for rank, boots in facts.boots.items()
         for boot in boots[:-1]
         if boot.ended_steps and boot.identity is not None
-    )
-    yield from unequal(rows, rules)
-
-
-def differences(facts: Facts, rules: Rules) -> Iterator[Unequal]:
-    """Yield every field in which a rank is not what was ordered, or not what most ranks are."""
-    identities = {rank: row.said() for rank, row in facts.identity.items()}
-    yield from unequal(identities.items(), rules)
+    ]
+    differing = set()
+    for rank, fields in (*last, *before):
+        for name, value in fields.items():
+            wanted = expected.get(name)
+            if wanted is not None and not _equal(name, wanted, value, rules.params_tolerance_ratio):
+                differing.add(name)
+                yield Unequal(name=name, rank=rank, wanted=wanted, found=value)
     tokens = rules.identity.tokens_per_step
     for rank, row in facts.ranks.items():
         for found in row.tokens:
             if tokens is not None and found != tokens:
                 yield Unequal(name="tokens", rank=rank, wanted=tokens, found=found)
-
-
-def unequal(said: Iterable[tuple[str, dict[str, Any]]], rules: Rules) -> Iterator[Unequal]:
-    """Yield every field in which a process is not what was ordered, or not what most others are."""
-    rows = list(said)
-    expected = rules.identity.said()
-    for rank, fields in rows:
-        for name, value in fields.items():
-            wanted = expected.get(name)
-            if wanted is not None and not _equal(name, wanted, value, rules.params_tolerance_ratio):
-                yield Unequal(name=name, rank=rank, wanted=wanted, found=value)
-    for name in dict.fromkeys(name for _, fields in rows for name in fields):
-        yield from _odd_ones(name, [(rank, row[name]) for rank, row in rows if name in row])
-
-
-def _odd_ones(name: str, said: Sequence[tuple[str, Any]]) -> Iterator[Unequal]:
-    """Yield the ranks that differ from most; one row without a rank where none are most."""
-    texts = [canonical_bytes(value) for _, value in said]
-    (most, count), *others = Counter(texts).most_common()
-    if not others:
-        return
-    if 2 * count <= len(said):
-        yield Unequal(name=name, rank=None, wanted=None, found=dict(said))
-        return
-    usual = said[texts.index(most)][1]
-    for (rank, value), text in zip(said, texts, strict=True):
-        if text != most:
-            yield Unequal(name=name, rank=rank, wanted=usual, found=value, by_peers=True)
+    for name in sorted({name for _, fields in last for name in fields} - differing):
+        said = {rank: fields[name] for rank, fields in last if name in fields}
+        if len(set(map(canonical_bytes, said.values()))) > 1:
+            yield Unequal(name=name, rank=None, wanted=None, found=said)
 
 
 def _equal(name: str, wanted: Any, found: Any, tolerance: float) -> bool:
@@ -158,8 +136,7 @@ def told(row: Unequal) -> str:
         return f"{row.name} differs between the ranks: {', '.join(values[:MOST_TOLD])}{more}"
     if row.found is None:
         return f"rank {row.rank} did not say {row.name}, {row.wanted!r} was ordered"
-    who = "is that of most ranks" if row.by_peers else "was ordered"
-    return f"{row.name} of rank {row.rank} is {row.found!r}, {row.wanted!r} {who}"
+    return f"{row.name} of rank {row.rank} is {row.found!r}, {row.wanted!r} was ordered"
 
 
 def _order_holds(facts: Facts, rules: Rules) -> Iterator[Said]:

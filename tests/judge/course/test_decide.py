@@ -590,20 +590,3 @@ def test_a_run_that_has_not_ended_is_no_attempt() -> None:
     judgement = judge(facts, rules)
     with pytest.raises(ValueError, match="has not ended"):
         build_attempt("run_1", RunReason.FIRST, facts, judgement)
-
-
-@pytest.mark.parametrize(
-    ("by_hand", "text"),
-    [
-        ([], "every phase passed"),
-        (["smoke"], "production was the last phase; a person decided smoke"),
-    ],
-)
-def test_the_end_of_a_plan_names_the_phases_that_a_person_decided(
-    by_hand: list[str], text: str
-) -> None:
-    last = PLAN.phases[-1].name
-    found = decide_promotion(PLAN, last, by_hand=by_hand)
-    assert found.text == text.replace("production", last)
-    word = decide_override(PLAN, last, Verdict.GO, awaiting=True, by_hand=by_hand)
-    assert word.text.endswith(", ".join([*by_hand, last]))

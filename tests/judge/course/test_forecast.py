@@ -103,17 +103,6 @@ def test_nothing_measured_forecasts_nothing() -> None:
     assert found.claimed_seconds == 5.0
 
 
-def test_a_run_that_begins_does_not_jump_away_from_the_one_before() -> None:
-    before, ahead = [measured(1.0)], [Ahead(steps=1000, begun_s=None)]
-    told = [
-        build_forecast(ahead, before, measured(2.0, steps=steps)).seconds_p50 or 0.0
-        for steps in (1, 16, 64, 1000)
-    ]
-    assert told == sorted(told)
-    assert told[0] == pytest.approx(1000, rel=0.06)
-    assert told[-1] == pytest.approx(2000, rel=0.01)
-
-
 def test_a_living_run_counts_its_rare_pauses_and_its_present_speed() -> None:
     steady = measure_living([1.0] * 64, 1.2, 1000)
     slower = measure_living([3.0] * 64, 1.2, 1000)

@@ -32,9 +32,9 @@ def condition(state: str, name: str = "smoke:fast") -> Condition:
 
 
 SUMMARIES = [
-    ("every gate passed", "GO", PASSED, [], [], "Every phase passed its gate."),
+    ("every gate passed", "GO", PASSED, [], [], "Every phase passed."),
     ("conditions met", "GO", PASSED, [condition("met")], [],
-     "Every phase passed, and every condition was met."),
+     "Every phase passed."),
     ("a condition open", "CONDITIONAL_GO", PASSED, [condition("open")], [],
      "Every phase passed. Conditions open: smoke:fast."),
     ("a condition waived", "CONDITIONAL_GO", PASSED, [condition("waived")], [],
@@ -102,7 +102,7 @@ def test_who_cancelled_what_was_judged_is_said_and_nobody_else_is() -> None:
     )
     assert said == "It was cancelled by ann: enough. extended never ran."
     ended = summarise(Verdict.GO, PASSED, [], [], finished=True, cancelled_by="ann: enough")
-    assert ended == "Every phase passed its gate."
+    assert ended == "Every phase passed."
 
 
 @pytest.mark.parametrize(

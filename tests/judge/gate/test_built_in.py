@@ -627,19 +627,10 @@ def unordered(values: dict[int, int]) -> CriterionResult:
     return evaluate_built_in("identity", facts, build_rules(order))
 
 
-def test_most_ranks_tell_which_one_differs_where_the_order_does_not() -> None:
-    found = unordered({0: 9, 1: 256, 2: 256})
-    assert (found.outcome, found.observed) == ("fail", {"vocab": 9})
-    assert found.evidence == "vocab of rank 0 is 9, 256 is that of most ranks"
-    found = unordered({0: 256, 1: 256, 2: 9})
-    assert found.evidence == "vocab of rank 2 is 9, 256 is that of most ranks"
-    assert unordered({0: 256, 1: 256, 2: 256}).outcome == "pass"
-
-
 @pytest.mark.parametrize(
-    "values", [{0: 9, 1: 256}, {0: 9, 1: 9, 2: 256, 3: 256}], ids=["of two", "half of them"]
+    "values", [{0: 9, 1: 256}, {0: 9, 1: 256, 2: 256}], ids=["of two", "one of three"]
 )
-def test_ranks_that_nothing_tells_apart_are_not_blamed(values: dict[int, int]) -> None:
+def test_ranks_must_be_equal_in_what_the_order_does_not_name(values: dict[int, int]) -> None:
     found = unordered(values)
     assert (found.outcome, found.observed) == (
         "fail",

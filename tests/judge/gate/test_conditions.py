@@ -26,10 +26,10 @@ from gonogo.judge.gate.added import (
 from gonogo.judge.gate.conditions import (
     conditions_of,
     experiment_verdict,
+    in_state,
     missed,
     open_for,
     settle,
-    waived,
 )
 from gonogo.judge.gate.identity import DRIFT
 from gonogo.judge.gate.rules import OpenCondition, build_rules
@@ -166,7 +166,8 @@ def test_the_present_state_of_conditions_is_the_fold_of_the_decisions() -> None:
     first = decision_of("smoke", FAST)
     (row,) = conditions_of([first])
     assert row.condition.state == "open"
-    change = sealed(settled([waived(row.condition)], Verdict.GO, actor="ana"), "smoke", 2)
+    waived = in_state(row.condition, ConditionState.WAIVED)
+    change = sealed(settled([waived], Verdict.GO, actor="ana"), "smoke", 2)
     (row,) = conditions_of([first, change])
     assert (row.condition.state, row.criterion is not None) == ("waived", True)
     assert open_for([row], "extended") == []

@@ -35,12 +35,13 @@ NAMES = detector_names()
 FACTS = facts_of(record_of())
 
 
-@pytest.mark.parametrize("path", CEILINGS)
-def test_a_default_is_not_its_ceiling_and_the_reference_shows_the_ceiling(path: str) -> None:
-    assert CEILINGS[path] != default_of(path)
-    assert path in build_rules(order_of()).watch
-    (row,) = (r for r in reference.page().splitlines() if r.startswith(f"| `watch.{path}` |"))
-    assert ceiling_text(path) in row
+def test_no_default_is_its_ceiling_and_the_reference_shows_each() -> None:
+    rows = [row for row in reference.page().splitlines() if row.startswith("| `watch.")]
+    assert CEILINGS.keys() <= build_rules(order_of()).watch.keys()
+    for path in CEILINGS:
+        assert CEILINGS[path] != default_of(path)
+        (row,) = (row for row in rows if row.startswith(f"| `watch.{path}` |"))
+        assert ceiling_text(path) in row
 
 
 def conditions(rules: Rules) -> list[str]:
