@@ -184,6 +184,7 @@ def test_what_comes_after_a_wrong_fault_is_not_asked() -> None:
         resolve_plan(DEMO, {"fault": "", "train.dtype": "fp13"})
 
 
+LEARNS = {"id": "learns", "metric": "loss", "aggregate": "last", "pass_below": 9.0}
 FOREIGN = {
     "v": 1,
     "name": "mine",
@@ -191,7 +192,7 @@ FOREIGN = {
     "workload": {"command": "python train.py", "cwd": "/src", "files": ["train.py"]},
     "train": {"lr": 1e-4, "anything": [1, {"x": None}]},
     "identity": {"params": 1000, "dtype": "fp32"},
-    "phases": [{"name": "try", "steps": 10, "env": {"NCCL_DEBUG": "INFO"}}],
+    "phases": [{"name": "try", "steps": 10, "env": {"NCCL_DEBUG": "INFO"}, "gate": [LEARNS]}],
 }
 
 
@@ -233,6 +234,10 @@ def test_what_comes_to_nothing_is_a_warning() -> None:
     asking = with_overrides(DEMO, {"phases.production.approve": "always"})
     (told,) = warnings_of(parse_plan(asking))
     assert told.startswith("phases.production.approve: no phase follows")
+    empty = with_overrides(DEMO, {"phases.sanity.gate": [], "phases.smoke.gate": []})
+    assert warnings_of(parse_plan(empty)) == [
+        "phase smoke has no gate: its verdict is CONDITIONAL_GO at best"
+    ], "the phase of one step needs none"
 
 
 def test_data_of_a_phase_that_a_script_of_ones_own_must_tell_is_a_warning() -> None:

@@ -268,7 +268,7 @@ def test_programs_that_are_not_ours_are_compared_by_their_commands(plane: Plane)
         "name": "mine",
         "profile": "cpu",
         "workload": {"command": "train"},
-        "phases": [{"name": "compared", "steps": STEPS}],
+        "phases": [{"name": "compared", "steps": STEPS, "gate": WHOLE_GATE}],
         "campaign": {
             "metric": "toks_per_s",
             "repeats": 3,

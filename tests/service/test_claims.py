@@ -16,6 +16,7 @@ from gonogo.planning.source import bundled_plan, parse_plan
 from service.agent.fitting import Offer
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
 from service.queries.experiments import load_experiment
+from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats, config_digest_holds, size_of
@@ -186,8 +187,9 @@ MINE = {
     "name": "mine",
     "profile": "cpu",
     "workload": {"command": "train --fast", "env": {"WANDB_MODE": "offline"}},
-    "phases": [{"name": "try", "steps": 10}],
+    "phases": [{"name": "try", "steps": 10, "gate": WHOLE_GATE}],
 }
+UNASKED = {**MINE, "phases": [{"name": "try", "steps": 10}]}
 
 
 def test_a_plan_that_a_worker_does_not_allow_waits_for_one_that_does(plane: Plane) -> None:
@@ -229,7 +231,7 @@ def test_a_program_of_which_no_step_was_read_is_not_just_to_be_run_again(
     plane: Plane, told: int
 ) -> None:
     """The same again would tell as little: first comes what it printed, and what is read of it."""
-    experiment = plane.call("POST", "/experiments", json={"plan": MINE}).json()["id"]
+    experiment = plane.call("POST", "/experiments", json={"plan": UNASKED}).json()["id"]
     worker = plane.worker()
     order = worker.claim(allow=["train"], allow_env=["WANDB_MODE"])
     assert order is not None

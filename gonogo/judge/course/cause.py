@@ -11,9 +11,9 @@ from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.facts import halt_behind
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.outcome import Detector, Outcome, OutcomeClass, OutcomeCode
+from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
-from gonogo.judge.facts.rounds import by_relevance, stack_rank
+from gonogo.judge.facts.rounds import by_relevance
 from gonogo.last_words import FATAL, is_rule, own_lines
 
 MOST_CHARS = 300
@@ -193,21 +193,14 @@ def _places(
     rank: int | None,
     log: str | None,
 ) -> Iterator[str]:
-    """Yield where to look: what halted and its files, the log, what else was found, the gate.
-
-    Of a rank that has ended by itself the log says more than any stack.
-    """
+    """Yield where to look: what halted, the log, the files, what else was found, the gate."""
     halt = _halt(findings, outcome)
-    files = by_relevance(halt.evidence, rank) if halt is not None else []
-    died = halt is not None and halt.detector == Detector.PROCESS_DEATH
-    stood = not died and any(stack_rank(path) == rank for path in files)
     if halt is not None:
         yield f"finding {halt.detector}{_where(halt)}: {printable(halt.text)}"
-    if log is not None and not stood:
+    if log is not None:
         yield log
-    yield from files[: MOST_PLACES // 2]
-    if log is not None and stood:
-        yield log
+    if halt is not None:
+        yield from by_relevance(halt.evidence, rank)[: MOST_PLACES // 2]
     for row in findings:
         if row is not halt and row.severity in (Severity.HALT, Severity.WARN, Severity.SUSPECT):
             yield f"finding {row.detector}{_where(row)}: {printable(row.text)}"

@@ -187,21 +187,15 @@ def test_an_unknown_failure_says_so_and_lists_the_evidence_in_order() -> None:
     assert found.told().startswith("unknown failure: stall (rank 1, backward)")
     assert found.look == [
         "finding stall (rank 1, backward, step 12): rank 1 stands in backward",
+        "rank1.log",
         "evidence/1/collectives.txt",
         "evidence/1/stacks_rank1.txt",
         "evidence/1/stacks_rank0.txt",
         "evidence/1/heartbeats_rank1.txt",
-        "rank1.log",
         "finding slow (step 12): rank 1 stands in backward",
         "criterion coverage inconclusive: because",
         "torchrun.log",
     ]
-
-
-def test_the_log_of_a_rank_that_left_no_stack_comes_before_the_stacks_of_others() -> None:
-    halt = finding(rank=0, evidence=["evidence/1/stacks_rank1.txt"])
-    found = described(halt, read_tail=lambda name: "boom" if name == "rank0.log" else "")
-    assert found.look[1:3] == ["rank0.log", "evidence/1/stacks_rank1.txt"]
 
 
 def test_what_is_listed_is_bounded() -> None:

@@ -66,7 +66,7 @@ def test_a_sick_run_shows_finding_diagnosis_stack_and_log_before_the_phases() ->
     for part in ("**halt** `stall`", "hang_in_compute", "spin (a.py:1)", "Traceback"):
         assert part in first_look
     assert "evidence/01_stall/stacks_rank1.txt" in rest
-    assert "look at the stack dump" in first_look.lower()
+    assert "read the stack dump" in first_look.lower()
 
 
 def test_a_remedy_is_told_as_it_is_typed_and_patches_only_of_our_own_program() -> None:
@@ -87,7 +87,7 @@ def recommended(entry: str) -> str:
         decision=decision("NO_GO", diagnosis="non_finite_loss"),
     )
     text = build_report(report_view(run, verdict=Verdict.NO_GO, decisions=(run.decision,)))
-    assert "**Recommendation.** Do not go on. Look at the losses" in text
+    assert "**Recommendation.** Do not go on. Check the losses" in text
     assert "nsa_sdpa" not in text
     return text
 
