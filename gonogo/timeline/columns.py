@@ -77,11 +77,8 @@ class StepTable:
     _ascend: bool = True
     """Whether the steps came in order, so that their rows are."""
 
-    def row_of(self, step: int) -> int:
-        """Return the row of a step, made when it is new."""
-        row = self.rows.get(step)
-        if row is not None:
-            return row
+    def new_row(self, step: int) -> int:
+        """Return a new row for a step."""
         row = self.rows[step] = len(self.rows)
         if row == len(self.told):
             self._grow()
@@ -137,7 +134,7 @@ class StepTable:
         they do not count.
         """
         for step, there in later.rows.items():
-            row = self.row_of(step)
+            row = self.rows[step] if step in self.rows else self.new_row(step)
             if later.start_seq[there] != NEVER:
                 self.start_seq[row] = later.start_seq[there]
                 self.start_mono[row] = later.start_mono[there]

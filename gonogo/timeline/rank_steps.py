@@ -81,7 +81,8 @@ class BootSteps:
         if beat.msg in _STEP_MESSAGES:
             if mono < self.stepped_mono:
                 self.stepped_mono = mono
-            self.steps.take(beat, self.steps.row_of(beat.step))
+            row = self.steps.rows.get(beat.step)
+            self.steps.take(beat, self.steps.new_row(beat.step) if row is None else row)
         else:
             self._take_other(beat)
 

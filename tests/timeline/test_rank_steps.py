@@ -195,8 +195,9 @@ def test_the_steps_that_a_process_ended_are_counted() -> None:
 
 def test_more_processes_than_a_small_number_holds_are_counted() -> None:
     table, later = StepTable(), StepTable()
-    later.take(beat(1, "step_start", 1.0), later.row_of(1))
-    later.take(beat(2, "step_end", 2.0), later.row_of(1))
+    row = later.new_row(1)
+    later.take(beat(1, "step_start", 1.0), row)
+    later.take(beat(2, "step_end", 2.0), row)
     table.lay(later, 70_000)
     assert (table.start_boot[0], table.end_boot[0]) == (70_000, 70_000)
     assert table.step_times() == {1: 1.0}
@@ -235,7 +236,7 @@ def test_the_wall_clock_orders_no_process() -> None:
 
 def test_a_step_without_a_progress_line_told_no_number() -> None:
     table = StepTable()
-    table.take(beat(1, "step_start", 1.0), table.row_of(1))
+    table.take(beat(1, "step_start", 1.0), table.new_row(1))
     assert {table.number(name, table.rows[1]) for name in NUMBERS} == {None}
 
 
