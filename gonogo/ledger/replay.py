@@ -9,6 +9,7 @@ Not covered: the decisions of persons and about conditions, of which only digest
 chain are checked; what the history says of other runs; which conditions were open.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,9 +52,6 @@ NO_KEY = "not verified: no public key is there to check it with"
 
 _FROM_LINES = ("ranks", "boots", "identity", "pace", "measures", "findings", "config_digest")
 """Facts that do not depend on who wrote down the end of a run."""
-
-_NAME_BYTES = 255
-"""Longest name that a file system takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +111,6 @@ def replay_decision(
     log = _Log()
     try:
         difference = _first_wrong(recorded, around, facts_only, log)
-        if difference is None and _no_key(recorded, around):
-            # else whoever removes the public key could edit a signed decision and keep it equal
-            difference = _unsigned(recorded, NO_KEY)
     except Corrupt as error:
         path = error.detail.partition(":")[0]
         difference = Difference(path=path, recorded=None, found=None, text=error.detail)
@@ -167,15 +162,13 @@ def _first_wrong(
     recorded: RecordedDecision, around: Surroundings, facts_only: bool, log: _Log
 ) -> Difference | None:
     log.checked += ["rule", "facts", "hash"]
-    difference = (
-        recorded.seals() or _signature(recorded, around, log) or _chain(recorded, around, log)
-    )
+    checks = (_signature, _chain) if around.trust else (_chain, _signature)
+    difference = recorded.seals()
+    for check in checks:
+        difference = difference or check(recorded, around, log)
     if difference is not None:
         return difference
     decision = recorded.decision
-    if decision.run is not None and not _names_a_directory(decision.run):
-        text = f"run: {shortened(decision.run)} is the name of no run directory"
-        return Difference(path="run", recorded=shortened(decision.run), found=None, text=text)
     if decision.kind is DecisionKind.HUMAN:
         log.not_verified.append("a person decided: nothing but their word shows why")
         return None
@@ -191,44 +184,28 @@ def _first_wrong(
     return difference
 
 
-def _names_a_directory(run: str) -> bool:
-    """Say whether a run's id can be the name of its directory: one part of a path, not too long."""
-    plain = run not in ("", ".", "..") and "/" not in run and "\0" not in run
-    return plain and len(run.encode()) <= _NAME_BYTES
-
-
 def _signature(recorded: RecordedDecision, around: Surroundings, log: _Log) -> Difference | None:
-    if _no_key(recorded, around):
-        log.not_verified.append("who recorded it: its signature: no public key is there")
-        return None
-    if around.trust is None:
+    """Check the signature; a signed decision without a public key is a difference, too.
+
+    Else a person who removes the public key could edit a signed decision and keep it equal.
+    """
+    if around.trust is None and not recorded.signed:
         log.not_verified.append("who recorded it: it is not signed")
         return None
     log.checked.append("signature")
-    text = doubt_about(recorded, around)
-    return None if text is None else _unsigned(recorded, text)
+    problem = doubt_about(recorded, around)
+    if problem is None:
+        return None
+    signature = recorded.document.get("signature")
+    text = f"signature: {problem}"
+    return Difference(path="signature", recorded=signature, found=None, text=text)
 
 
 def doubt_about(recorded: RecordedDecision, around: Surroundings) -> str | None:
-    """Return why no trusted key signed a decision; None where decisions are not signed.
-
-    Args:
-        recorded: its digests fit.
-        around: the files around it.
-    """
-    if _no_key(recorded, around):
+    """Return why no trusted key signed a decision; None if decisions are not signed there."""
+    if recorded.signed and not around.trust:
         return NO_KEY
     return None if around.trust is None else signature_problem(recorded, around.trust)
-
-
-def _no_key(recorded: RecordedDecision, around: Surroundings) -> bool:
-    """Say whether there is a signature, and no key to check it with."""
-    return recorded.signed and not around.trust
-
-
-def _unsigned(recorded: RecordedDecision, text: str) -> Difference:
-    signature = recorded.document.get("signature")
-    return Difference(path="signature", recorded=signature, found=None, text=f"signature: {text}")
 
 
 def _chain(recorded: RecordedDecision, around: Surroundings, log: _Log) -> Difference | None:
@@ -310,7 +287,7 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
     document, run_dir = recorded.document, around.run_dir
     facts, rules = document.get("facts", {}), document.get("rules", {})
     passed = document.get("verdict") in PASSING
-    if run_dir is None or not run_dir.is_dir():
+    if run_dir is None or not os.path.isdir(run_dir):
         if not facts.get("ranks") and not passed:
             log.not_verified.append("its run: it left no directory")
             return None

@@ -101,8 +101,6 @@ def settled(
     verdict: Verdict | None,
     *,
     criteria: Iterable[CriterionResult] = (),
-    rules: Json | None = None,
-    facts: Json | None = None,
     actor: str = SERVICE_ACTOR,
     reason: str | None = None,
 ) -> Entry:
@@ -111,10 +109,7 @@ def settled(
     Args:
         conditions: in their new state.
         verdict: of the experiment, with the conditions in their new state.
-        criteria: what their criteria said, where they were evaluated.
-        rules: `world_size` and `criteria` (condition → its criterion) of those that a run met or
-            did not meet.
-        facts: `measures` (condition → what its criterion saw) of those.
+        criteria: the results of their criteria, where a run was evaluated.
         actor, reason: who waived, and why.
     """
     return Entry(
@@ -122,26 +117,9 @@ def settled(
         verdict=verdict,
         criteria=list(criteria),
         conditions=list(conditions),
-        rules=rules or {},
-        facts=facts or {},
         actor=actor,
         reason=reason,
     )
-
-
-def rules_of(conditions: Iterable[Condition], rules: Rules) -> dict[str, Any]:
-    """Return the rules that a decision about conditions records: their criteria."""
-    rows = {row["condition"]["id"]: row["criterion"] for row in rules.document()["conditions"]}
-    return {
-        "world_size": rules.world_size,
-        "criteria": {row.id: rows[row.id] for row in conditions if row.id in rows},
-    }
-
-
-def facts_of(conditions: Iterable[Condition], facts: Facts) -> dict[str, Any]:
-    """Return the facts that a decision about conditions records: their measures."""
-    measures = facts.document()["measures"]
-    return {"measures": {row.id: measures[row.id] for row in conditions if row.id in measures}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,8 @@ any service) is written after the commit; the conductor writes those that are mi
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
@@ -30,8 +29,6 @@ from service.queries.decisions import load_chain, load_decisions, load_documents
 from service.queries.experiments import phases_of
 from service.told.alert_text import decision_text
 from service.told.decided import load_decided
-
-Json = Mapping[str, Any]
 
 SIGNING_KEY = "signing_key"
 """Where a session carries the home's key (`Store`)."""
@@ -157,8 +154,6 @@ def record_conditions(
     phase: str | None,
     run: str | None = None,
     criteria: Sequence[CriterionResult] = (),
-    rules: Json | None = None,
-    facts: Json | None = None,
     actor: str = SERVICE_ACTOR,
     reason: str | None = None,
 ) -> RecordedDecision:
@@ -169,7 +164,7 @@ def record_conditions(
         experiment: locked.
         conditions: in their new state.
         phase, run: what brought it about.
-        criteria, rules, facts, actor, reason: as `gonogo.ledger.seal.settled` takes them.
+        criteria, actor, reason: as `gonogo.ledger.seal.settled` takes them.
     """
     changed = {condition.id: condition for condition in conditions}
     known = {
@@ -180,8 +175,6 @@ def record_conditions(
         list(changed.values()),
         verdict,
         criteria=criteria,
-        rules=rules,
-        facts=facts,
         actor=actor,
         reason=reason,
     )

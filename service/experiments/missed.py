@@ -1,12 +1,10 @@
-"""How is it recorded that conditions were due and had not been met? With what measured them.
+"""Recording that conditions were due and had not been met.
 
-The last completed run of `evidence_from` that counts saw them; its criterion and measure go into
-the decision, so that it can be evaluated again. Where no such run was, the decision holds none, and
-says no more than that they were due.
+The decision holds the result of each criterion over the last completed run of `evidence_from`. If
+there is no such run, it says only that the conditions were due.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Facts
@@ -14,7 +12,6 @@ from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.rules import Rules
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.ledger.recorded import RecordedDecision
-from gonogo.ledger.seal import facts_of, rules_of
 from service.db.schema import AssessmentRow, ExperimentRow
 from service.experiments.decisions import record_conditions
 from service.experiments.lifecycle import Deed
@@ -32,28 +29,14 @@ def record_missed(
         conditions: in their new state.
         phase: the one that was judged when they were due.
     """
-    criteria: dict[str, Any] = {}
-    measures: dict[str, Any] = {}
-    results: list[CriterionResult] = []
-    world_size = None
-    for condition in conditions:
-        seen = _load_measured(deed, experiment, condition)
-        result = None if seen is None else _unmet(condition, *seen)
-        if seen is None or result is None:
-            continue
-        rules, facts = rules_of([condition], seen[0]), facts_of([condition], seen[1])
-        world_size = rules["world_size"]
-        criteria |= rules["criteria"]
-        measures |= facts["measures"]
-        results.append(result)
+    seen = [(condition, _load_measured(deed, experiment, condition)) for condition in conditions]
+    results = [_unmet(condition, *found) for condition, found in seen if found is not None]
     return record_conditions(
         deed,
         experiment,
         conditions,
         phase=phase,
-        criteria=results,
-        rules={"world_size": world_size, "criteria": criteria} if results else None,
-        facts={"measures": measures} if results else None,
+        criteria=[result for result in results if result is not None],
         reason="missed: " + ", ".join(condition.id for condition in conditions),
     )
 
@@ -76,7 +59,7 @@ def _load_measured(
 
 
 def _unmet(condition: Condition, rules: Rules, facts: Facts) -> CriterionResult | None:
-    """Return what the condition's criterion says of the run; None where it does not say unmet."""
+    """Return the result of the condition's criterion over the run; None if it passes."""
     rows = {row.condition.id: row.criterion for row in rules.conditions}
     if condition.id not in rows:
         return None

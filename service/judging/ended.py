@@ -31,7 +31,7 @@ from gonogo.judge.gate.identity import DRIFT
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import EDITED, UNJUDGED, judge
 from gonogo.ledger.recorded import RecordedDecision
-from gonogo.ledger.seal import facts_of, judged, rules_of
+from gonogo.ledger.seal import judged
 from service.db.documents import is_by_service
 from service.db.schema import (
     AssessmentRow,
@@ -415,8 +415,6 @@ def _record(
                 phase=run.phase,
                 run=run.id,
                 criteria=[result for _, result in met],
-                rules=rules_of(conditions, assessment.rules),
-                facts=facts_of(conditions, assessment.facts),
                 reason="met: " + ", ".join(condition.id for condition in conditions),
             )
         )

@@ -15,7 +15,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.ledger.chain import check_alone
 from gonogo.ledger.recorded import parse_decision
 from gonogo.ledger.replay import Surroundings, replay_decision
-from tests.ledger.chains import TRUST, edited, present, resealed
+from tests.ledger.chains import TRUST, edited, present, resealed, unsigned
 
 SIGNED = present("non_finite")
 """A NO_GO with findings."""
@@ -135,7 +135,7 @@ def test_facts_and_rules_that_were_resealed_never_crash_a_replay(
     inner = recorded.document[part]
     path = data.draw(st.sampled_from(sorted(paths(inner), key=str)))
     try:
-        forged = resealed(recorded, **{part: changed(inner, path, value, remove=remove)})
+        forged = unsigned(recorded, **{part: changed(inner, path, value, remove=remove)})
     except Corrupt:
         return
     result = replay_decision(forged, facts_only=True)
@@ -148,7 +148,7 @@ def test_facts_and_rules_that_were_resealed_never_crash_a_replay(
 @pytest.mark.parametrize("empty", [{}, [], None, "", 0])
 def test_an_emptied_part_is_named(part: str, empty: Any) -> None:
     try:
-        forged = resealed(SIGNED, **{part: empty})
+        forged = unsigned(SIGNED, **{part: empty})
     except (Corrupt, AttributeError):
         return
     if forged.document[part] != SIGNED.document[part]:
@@ -160,7 +160,7 @@ def test_samples_that_come_to_no_value_are_named_and_no_crash() -> None:
     facts = copy.deepcopy(dict(SIGNED.document["facts"]))
     for row in facts["measures"]["fetch_share"]["ranks"].values():
         row.update(samples=row["owed"] + 10, value=None)
-    forged = resealed(SIGNED, facts=facts)
+    forged = unsigned(SIGNED, facts=facts)
     result = replay_decision(forged, facts_only=True)
     assert (result.equal, result.path) == (False, "criteria.7.evidence")
     assert "and no value of them" in result.text
@@ -175,4 +175,4 @@ def test_deep_nesting_is_refused_or_replays_as_a_difference(depth: int, field: s
         found = parse_decision(raw)
     except Corrupt:
         return
-    assert not replay_decision(resealed(found), facts_only=True).equal
+    assert not replay_decision(unsigned(found), facts_only=True).equal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ def assert_again(plane: Plane, done: dict[str, Any]) -> None:
         path = plane.home / "decisions" / f"{row['decision']}.json"
         plane.wait(path.exists, "the decision's file")
         unit = unit_of_decision(row["decision"], load_decision(path), None, question)
-        units[row["variant"]].append(unit.as_repeat(row["repeat"]))
+        units[row["variant"]].append(replace(unit, repeat=row["repeat"]))
     again = compare(units, question)
     recorded = Comparison.model_validate(done["comparison"])
     assert again.variants == recorded.variants
@@ -355,6 +356,7 @@ def test_a_look_reads_no_decision_twice(plane: Plane, monkeypatch: pytest.Monkey
     assert looks == [looks[0]] * 5
 
 
+@pytest.mark.long
 def test_a_look_asks_for_the_decisions_of_all_its_runs_at_once(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:

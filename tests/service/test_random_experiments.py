@@ -176,6 +176,9 @@ class Walk:
             whole=order.steps == steps,
             began=self._writer(order) if goes_on else None,
         )
+        if made.began is not None:
+            carried = {row.run for row in self.runs[made.began].order.taints}
+            assert carried <= {row.run for row in order.taints}, "a taint was dropped"
         made.ended = chance.choice(("completed", *ENDS, "nan")) if faulty else "completed"
         last = order.steps or steps
         if made.ended != "completed":

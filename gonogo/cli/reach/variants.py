@@ -8,7 +8,7 @@ run or an experiment (its newest run).
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +212,7 @@ def units_of(
     alike = len({len(row.runs) for row in rows}) == 1
     return {
         row.name: [
-            unit(name).as_repeat(place if repeats and alike else None)
+            replace(unit(name), repeat=place if repeats and alike else None)
             for place, name in enumerate(row.runs, start=1)
         ]
         for row in rows

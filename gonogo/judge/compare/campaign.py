@@ -8,7 +8,7 @@ each uses the confidence at which all of them together hold.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Answer, Comparison, Result
@@ -81,7 +81,7 @@ class _Slots:
         """Return the runs of the variants, each with the number of its repeat."""
         return {
             name: [
-                row.as_repeat(repeat)
+                replace(row, repeat=repeat)
                 for repeat in range(1, repeats + 1)
                 for row in self.rows.get((name, repeat), ())
             ]

@@ -6,7 +6,7 @@ on every rank does not count. `build_unit` then returns the reason and never fil
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gonogo.contract.canonical import mean_of, rounded
 from gonogo.contract.criterion import LEARNED, Metric
@@ -47,10 +47,6 @@ class Unit:
     shown: Mapping[str, float] = field(default_factory=dict)
     """Means of the metrics of `shown_by` and `alike_in` that every rank reports."""
 
-    def as_repeat(self, repeat: int | None) -> "Unit":
-        """Return it with the number of its repeat."""
-        return replace(self, repeat=repeat)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoUnit:
@@ -60,10 +56,6 @@ class NoUnit:
     why: str
     """One sentence."""
     repeat: int | None = None
-
-    def as_repeat(self, repeat: int | None) -> "NoUnit":
-        """Return it with the number of its repeat."""
-        return replace(self, repeat=repeat)
 
 
 def build_unit(

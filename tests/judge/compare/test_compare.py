@@ -90,7 +90,7 @@ def test_only_repeats_that_match_are_paired() -> None:
     base, mine = runs("a", [100, 101, 99, 100]), runs("b", [110, 111, 109], batch=8)
     found = compare({"a": base, "b": mine}, QUESTION)
     assert found.variants[1].basis is Basis.PAIRED_RUNS
-    apart = [row.as_repeat(row.repeat + 10 if row.repeat else None) for row in mine]
+    apart = [replace(row, repeat=(row.repeat or 0) + 10) for row in mine]
     assert compare({"a": base, "b": apart}, QUESTION).variants[1].basis is Basis.RUNS
 
 
