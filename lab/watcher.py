@@ -252,16 +252,14 @@ class Watcher:
         known = [rank for rank in self._ranks if not self._cut.unknown(rank.rank, now)]
         standing = {rank.rank: rank.stands(now) for rank in known}
         if not any(standing.values()):
-            return [
-                StackProbe(rank=rank, digest="busy", cpu_s=now, owns_gil=False) for rank in standing
-            ]
+            return [StackProbe(rank=rank, digest="busy", cpu_s=now) for rank in standing]
         probes = []
         for rank, stand in standing.items():
             if stand is None:
-                fields = {"digest": "waits", "waiting": True, "cpu_s": now, "owns_gil": False}
+                fields = {"digest": "waits", "waiting": True, "cpu_s": now}
             else:
                 cpu_s, digest = now if stand.busy else 0.0, f"stands/{stand.since}"
-                fields = {"digest": digest, "waiting": False, "cpu_s": cpu_s, "owns_gil": True}
+                fields = {"digest": digest, "waiting": False, "cpu_s": cpu_s}
             probes.append(StackProbe(rank=rank, **fields))
         return probes
 

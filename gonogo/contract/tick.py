@@ -77,9 +77,6 @@ class StackProbe(Recorded):
     digest: str | None = None
     cpu_s: Finite | None = None
     """CPU seconds of the main thread so far."""
-    owns_gil: bool | None = None
-    """Whether the main thread held the interpreter, so that no other of its process could speak;
-    null when not known."""
 
 
 class NodeState(StrEnum):

@@ -210,10 +210,10 @@ class FirstLoss(Submitted):
 
 
 class Straggler(Submitted):
-    """D7: one rank computes slower than the best, and than its own best."""
+    """D7: one rank computes slower than the best."""
 
     ratio: Ratio = 1.33
-    """Multiple of the fastest rank's time, and of its own best, from which a rank is slow."""
+    """Multiple of the fastest rank's time from which a rank is slow."""
     window_steps: Annotated[int, Field(ge=4)] = 64
     """Steps of a window."""
     windows: Annotated[int, Field(ge=1)] = 3
@@ -400,8 +400,7 @@ class RestartStorm(CanHalt):
     """Failed starts within `within_s` that end it; starts in place, at any distance, that ended no
     higher step."""
     within_s: Seconds = 1800.0
-    """Seconds in which failed starts are counted; where starts in place trained for longer each,
-    on average, twice as many halt."""
+    """Seconds in which failed starts are counted."""
 
 
 class Watch(Submitted):

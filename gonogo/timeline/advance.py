@@ -23,8 +23,6 @@ from gonogo.timeline.step import RankStep
 STEP_COUNTS = 64
 """Steps whose sections and collectives are kept."""
 MOST_PLACES = 16
-MOST_LEFT = 256
-"""A run may evaluate on many data sets, one after the other, at one step."""
 MOST_LATE = 16
 """Steps that wait for their rank's numbers; later numbers belong to no step."""
 _MOVES_STEP = frozenset({Msg.STEP_START, Msg.STEP_END})
@@ -88,7 +86,6 @@ def _booted(before: RankStream, beat: Heartbeat, mono: float) -> RankStream:
         section_mono=mono,
         section_began=beat.mono,
         collective_seq=beat.collective_seq or 0,
-        tells_collectives=beat.collective_seq is not None,
         labelled=beat.section is not None or beat.section_seq > 0,
         places=() if beat.section is None else (beat.section,),
         advanced_mono=mono,
@@ -107,16 +104,14 @@ def _booted(before: RankStream, beat: Heartbeat, mono: float) -> RankStream:
 def _continue(stream: RankStream, before: RankStream, mono: float) -> None:
     """Let a boot take over what counts for all boots of its training."""
     stream.first_s, stream.evaluated_s = before.first_s, before.evaluated_s
-    stream.left_mono, stream.left_step = mono, before.step
+    stream.left_mono = mono
     stream.another = before.done and stream.step == 0 < before.completed
     if stream.another:
         return
     stream.top_step = max(before.top_step, before.completed)
     if before.completed <= before.top_step:
         only_evaluated = before.done and before.completed == 0
-        trained_s = before.pace.last_mono - before.first_began if before.completed_steps else 0.0
         stream.idle_boots = before.idle_boots + (not only_evaluated)
-        stream.idle_s = before.idle_s + max(0.0, trained_s)
 
 
 def _absorb_earlier(stream: RankStream, beat: Heartbeat, mono: float) -> None:
@@ -150,7 +145,6 @@ def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
         stream.advanced_mono, stream.advanced_ts = mono, beat.ts
         _end_step(stream, step, beat)
     elif beat.collective_seq is not None:
-        stream.tells_collectives = True
         stream.collective_seq = max(stream.collective_seq, beat.collective_seq)
 
 
@@ -199,7 +193,7 @@ def _keep(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     if beat.loss is not None:
         stream.loss = beat.loss
     if beat.tokens is not None:
-        stream.tokens, stream.tokens_step = beat.tokens, beat.step
+        stream.tokens = beat.tokens
     if msg == _PROGRESS:
         stream.progress = beat
     elif msg == _DONE:
@@ -241,10 +235,9 @@ def _end_step(stream: RankStream, step: int, beat: Heartbeat) -> None:
 def _count_step(stream: RankStream, beat: Heartbeat) -> None:
     """Keep the tokens, sections and collectives of a step that has ended."""
     if beat.tokens is not None:
-        stream.tokens, stream.tokens_step = beat.tokens, beat.step
+        stream.tokens = beat.tokens
     collectives = -1
     if beat.collective_seq is not None:
-        stream.tells_collectives = True
         stream.collective_seq = max(stream.collective_seq, beat.collective_seq)
         step, before = stream.ended_at
         if step == beat.step - 1 and before:
@@ -320,8 +313,6 @@ def _leave_pause(stream: RankStream, mono: float, own_mono: float) -> None:
     stream.section_times = (*stream.section_times[1 - SECTION_SAMPLES :], (section, took_s))
     if section == Section.EVAL:
         stream.evaluated_s += took_s
-    left = stream.left if stream.left_step == stream.step else ()
-    stream.left = (*left[1 - MOST_LEFT :], section)
-    stream.left_mono, stream.left_step = mono, stream.step
+    stream.left_mono = mono
     if not stream.completed_steps:
         stream.first_began = own_mono

@@ -32,8 +32,6 @@ class RankStream:
     """Whether the rank names its sections at all."""
     ends_steps: bool = False
     """Whether it has ever written `step_end`."""
-    tells_collectives: bool = False
-    """Whether a line has reported how many collectives it has entered, none included."""
 
     step: int = 0
     opened: int = 0
@@ -63,8 +61,6 @@ class RankStream:
     """The highest step that an earlier boot of this training ended."""
     idle_boots: int = 0
     """Consecutive earlier boots of this training that ended no higher step than those before."""
-    idle_s: float = 0.0
-    """Seconds in which those boots trained, on the rank's own clock."""
     another: bool = False
     """Whether the boot before was done and this one begins at step 0: it is another training, for
     example the next fold or seed."""
@@ -88,9 +84,6 @@ class RankStream:
     """Seconds of all evaluations that have ended; those of earlier boots, too."""
     saved_s: tuple[float, ...] = ()
     """Seconds of the last checkpoints as their lines report them; writing overlaps later steps."""
-    left: tuple[str, ...] = ()
-    """Checkpoints and evaluations that it left at `left_step`; of `MOST_LEFT` the last."""
-    left_step: int = 0
     left_mono: float = 0.0
     """When it last left a checkpoint or an evaluation, or restarted."""
 
@@ -105,8 +98,6 @@ class RankStream:
     halt_seen: bool = False
     loss: float | None = None
     tokens: int | None = None
-    tokens_step: int = 0
-    """Step of the line that reported the tokens."""
     progress: Heartbeat | None = None
     """The last progress line, for the step that it belongs to."""
     ending: dict[int, RankStep] = field(default_factory=dict)

@@ -11,8 +11,9 @@ The evidence, in this order:
 
 If nothing distinguishes the ranks, no rank is named. An innocent rank is never named.
 
-Not covered: ranks that count collectives differently from step to step; more than one rank that
-saves or evaluates for all.
+Not covered: a debugger that stops a rank which waits for another one; ranks that count collectives
+differently from step to step, or before they have ended a step; more than one rank that saves or
+evaluates for all.
 """
 
 import statistics
@@ -25,15 +26,12 @@ from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.detector import Detector
-from gonogo.watch.processes import STOPPED_AFTER_S
 from gonogo.watch.view import View
 
 COLLECTIVES = "collectives"
 """Kind of the observation: `gonogo.contract.collectives.Standing`."""
 MOST_TIED = 8
 """Ranks that a finding lists if one of them is the culprit."""
-STOOD_X = 1.5
-"""A rank behind that stood for so many median steps before another one was held is the culprit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     cut = tuple(sorted({view.run.order.node_of(rank) for rank in gone}))
     if len(among) < 2:
         return Culprit(among[0], named=not cut, unheard=cut) if among else None
-    held = _held(view, among, mono)
+    held = [stream for stream in among if view.held(stream.rank, mono)]
     strayed = None if held else stray(view, among)
     if strayed is not None:
         return Culprit(strayed, named=True)
@@ -92,25 +90,6 @@ def _time_left(stream: RankStream) -> tuple[bool, bool, float, int]:
     return pauses, fetches, stream.section_mono, -stream.rank
 
 
-def _held(view: View, among: Sequence[RankStream], mono: float) -> list[RankStream]:
-    """Return the ranks that are held and may be the cause.
-
-    A debugger may stop a rank that waits in a collective. So a held rank is no cause if the rank
-    behind it stood for long before.
-    """
-    held = [stream for stream in among if view.held(stream.rank, mono)]
-    m = view.median_step_s() if held else None
-    if m is None:
-        return held
-    behind = _behind(among)
-    if any(_is_among(stream, held) for stream in behind):
-        return held
-    since_mono = max(max(stream.section_mono, stream.advanced_mono) for stream in behind)
-    least_s = min(STOPPED_AFTER_S, view.run.watch.stall.suspect_s)
-    stood_mono = since_mono + max(least_s, STOOD_X * m)
-    return [s for s in held if (view.processes.of(s.rank).held_mono or 0.0) <= stood_mono]
-
-
 def _behind(among: Sequence[RankStream]) -> list[RankStream]:
     """Return the ranks that are furthest behind: by step, then collectives, then sections.
 
@@ -119,12 +98,9 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
     """
     lowest = min(stream.step for stream in among)
     tied = [stream for stream in among if stream.step == lowest]
-    if all(_counts_collectives(stream, tied) for stream in tied):
-        ended = {stream.ended_at[0] for stream in tied}
-        since_end = len(ended) == 1 and 0 not in ended
-        if since_end or len({stream.from_step for stream in tied}) == 1:
-            of = RankStream.collectives if since_end else _all_collectives
-            tied = _lowest(among, tied, [of(stream) for stream in tied], 2)
+    ended = {stream.ended_at[0] for stream in tied}
+    if len(ended) == 1 and 0 not in ended and all(stream.collective_seq for stream in tied):
+        tied = _lowest(among, tied, [stream.collectives() for stream in tied], 2)
     sections = [stream.section_seq - stream.step_section_seq for stream in tied]
     behind = _lowest(among, tied, sections, 1)
     ahead = [stream for stream in tied if not _is_among(stream, behind)]
@@ -147,18 +123,6 @@ def _comes_to(stream: RankStream, ahead: RankStream) -> bool:
     usual = [row[1] for row in stream.step_counts]
     count = ahead.section_seq - ahead.step_section_seq
     return bool(usual) and statistics.median(usual) >= count
-
-
-def _counts_collectives(stream: RankStream, among: Sequence[RankStream]) -> bool:
-    """Whether a rank counts its collectives: it counted one, or no rank has one in each step."""
-    if stream.tells_collectives and not stream.completed_steps:
-        return True
-    most = max(row.collective_seq for row in among)
-    return stream.collective_seq > 0 or most <= (stream.completed_steps if stream.step else 1)
-
-
-def _all_collectives(stream: RankStream) -> int:
-    return stream.collective_seq
 
 
 def _lowest(
@@ -190,24 +154,11 @@ def _with_pausing(
     One rank may save for all, and the others wait. They are behind by their sections, and innocent.
     """
     pausing = [row for row in among if row.section in NON_TRAINING_SECTIONS]
-    others = [row for row in behind if row.section not in NON_TRAINING_SECTIONS]
-    if others and pausing and all(_is_back(row, ahead) for row in others for ahead in pausing):
-        return pausing
-    if not pausing or len(others) < len(behind):
+    if not pausing or any(row.section in NON_TRAINING_SECTIONS for row in behind):
         return behind
-    if all(row.collective_seq > ahead.collective_seq for row in behind for ahead in pausing):
-        return pausing
-    expected = any(_has_been(row, ahead.section) for row in behind for ahead in pausing)
-    if expected:
-        return behind
-    waiting = [view.processes.waits(row.rank, row.section_mono) for row in pausing]
-    return [*pausing, *behind] if True in waiting or len(pausing) > 1 else pausing
-
-
-def _is_back(stream: RankStream, pausing: RankStream) -> bool:
-    """Whether a rank has come back from where another one still saves or evaluates."""
-    left = pausing.left.count(pausing.section) if pausing.left_step == pausing.step else 0
-    return stream.left_step == pausing.step and stream.left.count(pausing.section) > left
+    if any(_has_been(row, ahead.section) for row in behind for ahead in pausing):
+        return behind  # all ranks save or evaluate, and those behind have not come
+    return pausing if len(pausing) == 1 else [*pausing, *behind]
 
 
 def _has_been(stream: RankStream, section: str | None) -> bool:

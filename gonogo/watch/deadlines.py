@@ -80,39 +80,34 @@ class NoFirstHeartbeat(Deadline):
 
 
 def _unheard(view: View, tick: Tick) -> list[Finding]:
-    """Return the findings about the first rank without a line."""
+    """Return the finding about the first rank without a line."""
     row, missing = view.run.patience[Place.START], without_line(view)
     if not missing or not view.watched or row.seconds is None:
         return []
-    since_s = tick.mono - view.started_mono if view.started_mono is not None else None
-    elapsed_s = tick.n * tick.interval_s if since_s is None else since_s
-    if elapsed_s > row.seconds:
-        return [_never_spoke(view, tick, missing[0], elapsed_s, Severity.HALT, row.seconds)]
-    if row.suspect_s is not None and elapsed_s > row.suspect_s:
-        return [_never_spoke(view, tick, missing[0], elapsed_s, Severity.WARN, row.suspect_s)]
+    started_mono, order = view.started_mono, view.run.order
+    elapsed_s = tick.n * tick.interval_s if started_mono is None else tick.mono - started_mono
+    stages = ((Severity.HALT, row.seconds), (Severity.WARN, row.suspect_s))
+    for severity, limit_s in stages:
+        if limit_s is None or elapsed_s <= limit_s:
+            continue
+        text = f"rank {missing[0]} has not sent a line {elapsed_s:.0f} s after its start"
+        text = f"{text} (limit {limit_s:g} s)"
+        if not is_ours(order.entry, order.command):
+            text = f"{text}: unless it hangs, it never attached: add gonogo.trainer.attach()"
+        finding = found(
+            view,
+            Name.NO_FIRST_HEARTBEAT,
+            severity,
+            episode=f"rank{missing[0]}/exec",
+            at=tick.ts,
+            rank=missing[0],
+            value=elapsed_s,
+            threshold=limit_s,
+            source=row.source,
+            text=text,
+        )
+        return [finding]
     return []
-
-
-def _never_spoke(
-    view: View, tick: Tick, rank: int, elapsed_s: float, severity: Severity, limit_s: float
-) -> Finding:
-    run = view.run
-    advice = ""
-    if not is_ours(run.order.entry, run.order.command):
-        advice = ": unless it hangs, it never attached: add gonogo.trainer.attach()"
-    return found(
-        view,
-        Name.NO_FIRST_HEARTBEAT,
-        severity,
-        episode=f"rank{rank}/exec",
-        at=tick.ts,
-        rank=rank,
-        value=elapsed_s,
-        threshold=limit_s,
-        source=run.patience[Place.START].source,
-        text=f"rank {rank} has not sent a line {elapsed_s:.0f} s after its start"
-        f" (limit {limit_s:g} s){advice}",
-    )
 
 
 class Stall(Deadline):
@@ -137,8 +132,8 @@ class SectionDeadline(Deadline):
     sentence = (
         "Halts when the run stands and the culprit is in data, checkpoint, eval, log or in no"
         " section. Halts a rank that goes from section to section without ending a step after twice"
-        " the sum of the limits (eight times after the last step). Warns, and later halts, when all"
-        " ranks are done and a process does not exit." + _TABLE
+        " the sum of the limits, until its last step. Warns, and later halts, when all ranks are"
+        " done and a process does not exit." + _TABLE
     )
 
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:

@@ -62,8 +62,6 @@ class Stack:
 
     mono: float
     probe: StackProbe
-    moved_mono: float = -math.inf
-    """When it was last read in another place, or as leaving the interpreter to others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,19 +101,6 @@ class Processes:
             and first.probe.digest == last.probe.digest
         )
 
-    def is_mute(self, rank: int, since_mono: float, mono: float) -> bool:
-        """Whether a rank that was heard last at `since_mono` is seen to stand, and cannot speak.
-
-        Most of a step may be one line of a program (`loss.backward()`), and each reading falls on
-        it while all is well. But who leaves the interpreter to others, busy or idle, has a thread
-        that speaks: what is not heard then are lines that were lost. Nor can it have begun to stand
-        after it was heard no more, as one does that saves while its lines are held up.
-        """
-        if not self.stands(rank, since_mono, mono):
-            return False
-        last = self.stacks[rank][-1]
-        return last.moved_mono < since_mono and last.probe.owns_gil is not False
-
     def idles(self, rank: int) -> bool:
         """Whether a rank's main thread used next to no CPU between its last two readings."""
         readings = self.stacks.get(rank, ())
@@ -147,15 +132,8 @@ def seen_by(processes: Processes, tick: Tick) -> Processes:
     stacks = dict(processes.stacks)
     for stack in tick.stacks:
         before = stacks.get(stack.rank, ())[-1:]
-        moved_mono = max((_moved_mono(row, stack) for row in before), default=-math.inf)
-        stacks[stack.rank] = (*before, Stack(mono=tick.mono, probe=stack, moved_mono=moved_mono))
+        stacks[stack.rank] = (*before, Stack(mono=tick.mono, probe=stack))
     return Processes(ranks=ranks, agent=agent, stacks=stacks)
-
-
-def _moved_mono(before: Stack, now: StackProbe) -> float:
-    """Return when a rank was last read as it is not now, or as one that can speak."""
-    is_same = before.probe.digest is not None and before.probe.digest == now.digest
-    return before.moved_mono if is_same and before.probe.owns_gil is not False else before.mono
 
 
 def _probed(known: Process, probe: RankProbe | AgentProbe, mono: float) -> Process:

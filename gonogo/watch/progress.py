@@ -9,13 +9,15 @@ The limits are those of the table of patience (`gonogo.contract.patience`) in th
 of the culprit decides which detector reports. Only an advancing step is progress: a rank that goes
 from section to section without ending a step is halted after twice the sum of all limits.
 
-Not covered: a step that a rank computes again and again in short sections is found by that sum
-alone; a rank without sections may stand as long as its table row says, whatever it does.
+Not covered: ranks that hold their interpreters all at once are halted after ALL_SILENT_S; a rank
+that goes from section to section after its last step (the deadline of the run
+ends it); a rank without sections may stand as long as its table row says, whatever it does.
 """
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity, Source
@@ -33,8 +35,8 @@ from gonogo.watch.culprit import (
 )
 from gonogo.watch.view import ALL_SILENT_S, View, found
 
-CYCLE_X, CYCLE_AFTER_LAST_X = 2.0, 8.0
-"""Times the sum of all limits within which a step must end; the second after the last step."""
+CYCLE_X = 2.0
+"""Times the sum of all limits within which a step must end."""
 _CYCLE = (Place.DATA, Place.CHECKPOINT, Place.EVAL, Place.LOG, Place.NO_SECTION, Place.EARLY_STEPS)
 STARTS = frozenset({Place.START, Place.BOOT, Place.FIRST_STEP, Place.PRINTED_RESTART})
 MAY_BE_SILENT = STARTS | {
@@ -48,6 +50,13 @@ _MEET = _COMPUTES | {Place.LOG, Place.NO_SECTION}
 """Places in which a rank may wait for one that has left."""
 _LOCKSTEP = frozenset({Place.COMPUTE, Place.LOG, Place.NO_SECTION})
 _ENDED = frozenset({Place.AFTER_LAST, Place.PRINTED_AFTER_LAST})
+
+
+class Limit(NamedTuple):
+    """How long a place may last, and where the number came from."""
+
+    seconds: float
+    source: Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,38 +194,36 @@ def followed(view: View, mono: float) -> list[RankStream]:
     return [row for row in streams if row.rank in ranks or row.heard_mono >= moved_mono]
 
 
-def cycle_limit_s(view: View, stream: RankStream) -> float:
+def _cycle_limit_s(view: View, stream: RankStream) -> float:
     """Return how long a rank may go from section to section without ending a step."""
     m = view.median_step_s()
     places = _CYCLE if stream.completed_steps else (*_CYCLE, Place.BOOT, Place.FIRST_STEP)
     limits = (view.run.patience[row].limit(_basis_s(view, stream, row, m)) for row in places)
-    ended = stream.completed >= view.run.order.last_step
-    times = CYCLE_AFTER_LAST_X if ended else CYCLE_X
-    return times * added([limit[0] for limit in limits if limit is not None])
+    return CYCLE_X * added([limit[0] for limit in limits if limit is not None])
 
 
-def _corroborated_s(view: View, group: Standstill, mono: float) -> float | None:
-    """Return the earlier limit of a stall that more than the clock shows; None if nothing does."""
-    places = {stay.place for stay in group.stays}
-    if Place.COMPUTE not in places or not places <= _LOCKSTEP:
-        return None
-    limit = view.run.patience[Place.CORROBORATED].limit(view.median_step_s())
-    if limit is None or group.stood_s <= limit[0]:
-        return None
-    return limit[0] if corroborated(view, group.streams, mono) else None
+def _halts_after(view: View, group: Standstill, mono: float) -> Limit:
+    """Return the limit of a standstill: an earlier one if more than the clock shows a stall."""
+    usual = Limit(group.limit.limit_s, group.limit.source)
+    places, row = {stay.place for stay in group.stays}, view.run.patience[Place.CORROBORATED]
+    limit = row.limit(view.median_step_s())
+    if limit is None or Place.COMPUTE not in places or not places <= _LOCKSTEP:
+        return usual
+    is_due = limit[0] < usual.seconds and group.stood_s > limit[0]
+    return Limit(limit[0], row.source) if is_due and corroborated(view, group, mono) else usual
 
 
-def corroborated(view: View, streams: Sequence[RankStream], mono: float) -> bool:
+def corroborated(view: View, group: Standstill, mono: float) -> bool:
     """Whether something besides the clock shows that the run stands.
 
     A process is held; or a rank is silent while others send lines; or two dumps of every rank are
     the same, a minority stands outside the collective, and its main threads use no CPU.
     """
+    streams, processes = group.streams, view.processes
     if any(view.held(stream.rank, mono) for stream in streams):
         return True
     if view.speak_on(streams, view.fresh(streams, mono)):
         return True
-    processes = view.processes
     if not all(processes.stands(stream.rank, stream.advanced_mono, mono) for stream in streams):
         return False
     waits = {s.rank: processes.waits(s.rank, s.advanced_mono) for s in streams}
@@ -230,8 +237,8 @@ def witnessed(view: View, streams: Sequence[RankStream], culprit: RankStream, mo
     """Whether a missed deadline is the ranks' own, and not the loss of their lines.
 
     All ranks silent at once may be the transport. That is unknown until a probe shows the culprit
-    held, or all stacks unchanged; or until the silence has lasted ALL_SILENT_S with living
-    processes. A disk that refuses lines explains any silence.
+    held, or until the silence has lasted ALL_SILENT_S with living processes. A disk that refuses
+    lines explains any silence.
     """
     if view.held(culprit.rank, mono):
         return True
@@ -240,8 +247,6 @@ def witnessed(view: View, streams: Sequence[RankStream], culprit: RankStream, mo
     if view.lines_are_refused():
         return bool(view.fresh([culprit], mono))
     if view.fresh(streams, mono):
-        return True
-    if all(view.processes.is_mute(row.rank, row.heard_mono, mono) for row in streams):
         return True
     if any(view.processes.of(row.rank).state is ProcessState.UNKNOWN for row in streams):
         return False
@@ -253,31 +258,28 @@ def overdue(view: View, tick: Tick) -> list[Finding]:
     group = standstill(view, tick.mono)
     if group is None:
         return []
-    suspect_s = group.limit.suspect_s
-    limit_s, source = group.limit.limit_s, group.limit.source
-    early_s = _corroborated_s(view, group, tick.mono)
-    if early_s is not None and early_s < limit_s:
-        limit_s, source = early_s, view.run.patience[Place.CORROBORATED].source
-    suspected = suspect_s is not None and group.stood_s > suspect_s
-    stood_s, what = group.stood_s, "stood"
-    if stood_s <= limit_s:
+    stages, stood_s, suspect_s = [], group.stood_s, group.limit.suspect_s
+    if suspect_s is not None and stood_s > suspect_s:
+        limit = Limit(suspect_s, group.limit.source)
+        stages.append((Severity.SUSPECT, limit, stood_s, "stood"))
+    limit = _halts_after(view, group, tick.mono)
+    if stood_s > limit.seconds:
+        stages.append((Severity.HALT, limit, stood_s, "stood"))
+    else:
         lowest = min(group.streams, key=lambda stream: stream.step)
         step_s = tick.mono - max(stream.advanced_mono for stream in group.streams)
-        if lowest.labelled and step_s > (cycle_s := cycle_limit_s(view, lowest)):
-            stood_s, limit_s, source, what = step_s, cycle_s, Source.ADAPTIVE, "ended no step"
-    if not suspected and stood_s <= limit_s:
-        return []
-    culprit = name_culprit(view, group.streams, tick.mono)
+        goes_on = lowest.labelled and lowest.completed < view.run.order.last_step
+        if goes_on and step_s > (cycle_s := _cycle_limit_s(view, lowest)):
+            limit = Limit(cycle_s, Source.ADAPTIVE)
+            stages.append((Severity.HALT, limit, step_s, "ended no step"))
+    culprit = name_culprit(view, group.streams, tick.mono) if stages else None
     if culprit is None:
         return []
-    findings = []
-    if suspected and suspect_s is not None:
-        limit = (suspect_s, group.limit.source)
-        findings.append(_finding(view, tick, group, culprit, Severity.SUSPECT, limit))
-    if stood_s > limit_s and witnessed(view, group.streams, culprit.stream, tick.mono):
-        row = _finding(view, tick, group, culprit, Severity.HALT, (limit_s, source), stood_s, what)
-        findings.append(row)
-    return findings
+    return [
+        _finding(view, tick, group, culprit, *stage)
+        for stage in stages
+        if stage[0] is Severity.SUSPECT or witnessed(view, group.streams, culprit.stream, tick.mono)
+    ]
 
 
 def _finding(
@@ -286,35 +288,36 @@ def _finding(
     group: Standstill,
     culprit: Culprit,
     severity: Severity,
-    limit: tuple[float, Source],
-    stood_s: float | None = None,
-    what: str = "stood",
+    limit: Limit,
+    stood_s: float,
+    what: str,
 ) -> Finding:
     """Return one finding; the culprit's place says which detector reports it."""
     stream = culprit.stream
     place = next(stay.place for stay in group.stays if stay.stream is stream)
-    stood_s = group.stood_s if stood_s is None else stood_s
     where = place if place in _COMPUTES | STARTS else f"{place}{stream.section_seq}"
+    cycle = "" if what == "stood" else "/cycle"
     missing = without_line(view) if place is Place.BOOT else []
     blamed = missing[0] if len(missing) == 1 else None
+    text = f"step {stream.step} has {what} for {stood_s:.1f} s (limit {limit.seconds:.1f} s):"
+    text = f"{text} {culprit} is in {stream.section or 'no section'}"
+    text += collectives_text(view, group.streams, stream)
+    if missing:
+        text += f"; no line ever came from rank {', '.join(map(str, missing[:8]))}"
     finding = found(
         view,
         detector_of(place, what),
         severity,
-        episode=f"rank{stream.rank}/{stream.boot}/{where}/step{stream.step}"
-        + ("" if what == "stood" else "/cycle"),
+        episode=f"rank{stream.rank}/{stream.boot}/{where}/step{stream.step}{cycle}",
         at=tick.ts,
         stream=None if blamed is not None else stream,
         rank=blamed,
         named=culprit.named and not missing,
         value=stood_s,
-        threshold=limit[0],
-        source=limit[1],
+        threshold=limit.seconds,
+        source=limit.source,
         since=stream.advanced_ts,
-        text=f"step {stream.step} has {what} for {stood_s:.1f} s (limit {limit[0]:.1f} s):"
-        f" {culprit} is in {stream.section or 'no section'}"
-        + collectives_text(view, group.streams, stream)
-        + _missing_text(missing),
+        text=text,
     )
     if stray(view, group.streams) is stream:
         return finding.model_copy(update={"section": None})
@@ -335,8 +338,3 @@ def without_line(view: View) -> list[int]:
         for rank in range(view.run.order.world_size)
         if rank not in view.streams and not view.processes.of(rank).dead
     ]
-
-
-def _missing_text(missing: Sequence[int]) -> str:
-    ranks = ", ".join(map(str, missing[:8]))
-    return f"; no line ever came from rank {ranks}" if missing else ""

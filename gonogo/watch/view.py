@@ -202,17 +202,6 @@ class View(Timeline):
             return False
         return not any(stream.labelled for stream in self.streams.values())
 
-    def tokens_of(self, rank: int) -> tuple[int | None, int]:
-        """Return the last tokens that a rank reported, and their step; else the most of its peers.
-
-        In a pipeline only the last rank may know them.
-        """
-        stream = self.streams.get(rank)
-        if stream is not None and stream.tokens:
-            return stream.tokens, stream.tokens_step
-        told = [(row.tokens, row.tokens_step) for row in self.streams.values() if row.tokens]
-        return max(told, default=(None, 0))
-
     def median_step_s(self) -> float | None:
         """Return m: the largest of the ranks' median step times."""
         medians = (row.pace.median_s for row in self.streams.values())

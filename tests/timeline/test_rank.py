@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.timeline.advance import MOST_LEFT, absorb, absorb_late
+from gonogo.timeline.advance import absorb, absorb_late
 from gonogo.timeline.lines import Arrival, LineRecord
 from gonogo.timeline.rank import RankStream
 from tests.timeline.test_lines import line_of
@@ -103,41 +103,3 @@ def test_a_late_line_changes_no_step_time(late: Heartbeat) -> None:
     stream, _ = told(*FIRST, beat(5, 3, "step_start", 4.0, "data"), late, beat(6, 3, "step_end", 5))
     assert list(stream.pace.times_s) == [2.0]
     assert stream.pace.stride == 2
-
-
-def test_the_pauses_are_kept_that_it_has_left_at_the_step_at_which_it_left_one_last() -> None:
-    lines = [
-        beat(4, 2, "section", 2.0, "eval"),
-        beat(5, 2, "section", 3.0, "checkpoint"),
-        beat(6, 2, "step_start", 4.0, "data"),
-        beat(7, 2, "section", 5.0, "eval"),
-        beat(8, 2, "step_start", 6.0, "data"),
-        beat(9, 2, "step_end", 7.0),
-        beat(10, 3, "step_start", 7.0, "data"),
-        beat(11, 3, "section", 8.0, "checkpoint"),
-        beat(12, 3, "step_start", 9.0, "data"),
-    ]
-    left = [
-        (stream.left, stream.left_step)
-        for stream in (after([*FIRST, *lines[:n]]) for n in range(1, 10))
-    ]
-    evaluated, saved = ("eval",), ("eval", "checkpoint")
-    all_of_two = (*saved, "eval")
-    assert left[:3] == [((), 0), (evaluated, 2), (saved, 2)]
-    assert left[3:8] == [(saved, 2), *[(all_of_two, 2)] * 4]
-    assert left[8] == (("checkpoint",), 3)
-
-
-def test_who_is_started_anew_has_left_no_pause() -> None:
-    anew = beat(1, 2, "boot", 9.0, "boot").model_copy(update={"boot": "another"})
-    lines = [beat(4, 2, "section", 2.0, "eval"), beat(5, 2, "step_start", 3.0, "data")]
-    assert after([*FIRST, *lines]).left == ("eval",)
-    booted = after([*FIRST, *lines, anew])
-    assert (booted.left, booted.left_step) == ((), 2)
-
-
-def test_no_more_pauses_are_kept_than_a_step_may_need() -> None:
-    names = ("eval", "data") * (MOST_LEFT + 9)
-    lines = [beat(4, 2, "section", 2.0, "checkpoint")]
-    lines += [beat(5 + n, 2, "section", 3.0 + n, name) for n, name in enumerate(names)]
-    assert after([*FIRST, *lines]).left == ("eval",) * MOST_LEFT

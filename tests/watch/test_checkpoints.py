@@ -80,7 +80,6 @@ def test_a_checkpoint_that_does_not_hold_is_reported_at_once() -> None:
     (finding,) = [f for f in seen.findings if f.detector == "checkpoint_overdue"]
     assert (finding.severity, finding.step) == (Severity.WARN, 20)
     assert "digest differs" in finding.text
-    assert "digest differs" in watch(train(world, 800.0), interval_s=2.0).findings[-1].text
 
 
 def test_a_restart_below_the_last_checkpoint_starts_the_cadence_again() -> None:

@@ -38,9 +38,8 @@ def stack(
     digest: str | None = "a",
     cpu_s: float | None = None,
     waiting: bool | None = None,
-    owns_gil: bool | None = None,
 ) -> StackProbe:
-    return StackProbe(rank=0, digest=digest, cpu_s=cpu_s, waiting=waiting, owns_gil=owns_gil)
+    return StackProbe(rank=0, digest=digest, cpu_s=cpu_s, waiting=waiting)
 
 
 def test_a_process_is_dead_since_it_was_first_seen_dead() -> None:
@@ -126,30 +125,6 @@ def test_the_last_two_readings_count() -> None:
     found = read((T0, stack("a")), (T0 + 1.0, stack("b")), (T0 + 7.0, stack("b")))
     assert found.stands(0, T0, T0 + 7.0)
     assert [row.mono for row in found.stacks[0]] == [T0 + 1.0, T0 + 7.0]
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "mute"),
-    [
-        (True, True, True),
-        (None, None, True),
-        (True, False, False),
-        (False, True, False),  # it left the interpreter to others since it was heard
-    ],
-)
-def test_who_stands_is_mute_while_it_holds_the_interpreter(
-    first: bool | None, last: bool | None, mute: bool
-) -> None:
-    found = read((T0, stack(owns_gil=first)), (T0 + 9.0, stack(owns_gil=last)))
-    assert found.stands(0, T0, T0 + 9.0)
-    assert found.is_mute(0, T0, T0 + 9.0) is mute
-
-
-@pytest.mark.parametrize(("heard_s", "mute"), [(0.0, False), (0.5, True)])
-def test_who_was_elsewhere_since_it_was_heard_is_not_mute(heard_s: float, mute: bool) -> None:
-    found = read((T0, stack("b")), (T0 + 1.0, stack()), (T0 + 9.0, stack()))
-    assert found.stands(0, T0 + heard_s, T0 + 9.0)
-    assert found.is_mute(0, T0 + heard_s, T0 + 9.0) is mute
 
 
 @pytest.mark.parametrize(

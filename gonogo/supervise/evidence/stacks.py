@@ -166,7 +166,6 @@ def build_probe(
         waiting=_is_waiting(frames) or (False if native else None),
         digest=_digest(frames),
         cpu_s=stat.cpu_ticks / TICKS_PER_S if stat else None,
-        owns_gil=main[0].get("owns_gil"),
     )
 
 

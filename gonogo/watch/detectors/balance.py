@@ -1,55 +1,43 @@
 """One rank or device differs from the others: D7 straggler, D14 imbalance. Both only warn.
 
-Not covered: a rank that is slow within its first window has no better window of its own, and is
-compared with the others alone. A device that reports no utilisation is left out.
+Each warns once in a run of each rank or limit.
+
+Not covered: a rank that computes longer only because its peers have become faster. It straggles. A
+device that reports no utilisation is left out.
 """
 
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gonogo.contract.device import DeviceSample, devices_in
+from gonogo.contract.device import devices_in
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.near import Near
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
-from gonogo.timeline.step import RankStep, Step
+from gonogo.timeline.step import Step
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen
 from gonogo.watch.state import replace
 from gonogo.watch.view import View
 
 HOLDS_S = 15.0
-"""A sample of utilisation says nothing about the time after this."""
-COVERED = 0.8
-"""Share of the time for which a device must have reported its utilisation."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Behind:
-    """A rank that has been slower than the best for some windows running."""
-
-    windows: int
-    since_step: int
-    since_ts: float
+"""Samples that are further apart say nothing about the time between them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """What the ranks computed in the present window, and how the windows before it ended."""
+    """What the ranks computed in the present window, and who has been slow until then."""
 
     last_step: int = 0
-    boots: dict[int, str] = field(default_factory=dict)
-    rows: tuple[dict[int, float], ...] = ()
-    """Rank → own compute seconds, of each step of the window."""
-    began_step: int = 0
-    began_ts: float = 0.0
+    ranks: tuple[int, ...] = ()
+    rows: tuple[tuple[float, ...], ...] = ()
+    """Own compute seconds of each step of the window, in order of rank."""
     waited: bool = False
     """Whether any rank has reported that it waited."""
-    best: dict[int, float] = field(default_factory=dict)
-    """Rank → its best window among those in which it kept up with the fastest rank."""
-    behind: dict[int, Behind] = field(default_factory=dict)
+    behind: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Rank → for how many windows it has been slow, and since when."""
+    began_ts: float = 0.0
 
 
 class Straggler(Detector[Shares]):
@@ -62,74 +50,60 @@ class Straggler(Detector[Shares]):
     name = Name.STRAGGLER
     sentence = (
         "A rank's own compute time (its step less what it waited in collectives; median of"
-        " `window_steps`) is more than `ratio` times the fastest rank's and more than `ratio` times"
-        " its own best window, in `windows` windows running: warn, naming the rank. Where more than"
-        " half of the ranks are behind, nobody straggles."
+        " `window_steps`) is more than `ratio` times the fastest rank's, in `windows` windows"
+        " running: warn, naming the rank. Where more than half of the ranks are behind, nobody"
+        " straggles."
     )
     State = Shares
     steps = True
 
     def observe_step(self, own: Shares, step: Step, view: View) -> Seen[Shares]:
         """Observe the compute time of every rank in a step."""
-        boots = {rank: row.boot for rank, row in sorted(step.ranks.items())}
-        if step.lacks(own.boots, own.last_step):
+        ranks, row, waited = tuple(step.ranks), [], own.waited
+        if step.step <= own.last_step or ranks != own.ranks:
+            own = Shares(ranks=ranks, waited=waited)
+        for said in step.ranks.values():
+            wait_s = None if said.sections is None else said.sections.wait
+            if wait_s is None or said.dt_s is None or wait_s >= said.dt_s:
+                return replace(own, last_step=step.step), []
+            row.append(said.dt_s - max(0.0, wait_s))
+            waited = waited or wait_s > 0.0
+        if len(row) < 2:
             return own, []
-        if step.step <= own.last_step or boots != own.boots:
-            own = Shares(boots=boots)
-        own = replace(own, last_step=step.step)
-        times = {rank: own_time_s(row) for rank, row in sorted(step.ranks.items())}
-        row = {rank: time_s for rank, time_s in times.items() if time_s is not None}
-        if len(row) < 2 or len(row) < len(times):
+        began_ts = own.began_ts if own.rows else step.tick.ts
+        rows = (*own.rows, tuple(row))
+        own = replace(own, last_step=step.step, rows=rows, waited=waited, began_ts=began_ts)
+        if len(rows) < self.settings.window_steps:
             return own, []
-        if not own.rows:
-            own = replace(own, began_step=step.step, began_ts=step.tick.ts)
-        waits = any(said.sections and said.sections.wait > 0.0 for said in step.ranks.values())
-        own = replace(own, rows=(*own.rows, row), waited=own.waited or waits)
-        if len(own.rows) < self.settings.window_steps:
-            return own, []
-        own, findings = self._compared(own, step, view)
-        return replace(own, rows=()), findings
+        return self._compared(own, step, view)
 
     def _compared(self, own: Shares, step: Step, view: View) -> Seen[Shares]:
         """Compare the ranks' medians at the end of a window."""
         ratio, medians = self.settings.ratio, _medians(own)
         best_s = min(medians.values())
-        slow = [rank for rank, median in medians.items() if median > ratio * best_s]
-        kept_up = {r: min(s, own.best.get(r, s)) for r, s in medians.items() if r not in slow}
-        best = {**own.best, **kept_up}
-        if 2 * len(slow) > len(medians):
-            slow = []
-        behind, findings = {}, []
-        for rank in slow:
-            if rank in best and medians[rank] <= ratio * best[rank]:
+        slow = [rank for rank, median_s in medians.items() if median_s > ratio * best_s]
+        behind, findings = dict[int, tuple[int, float]](), []
+        for rank in slow if 2 * len(slow) <= len(medians) else ():
+            windows, since_ts = own.behind.get(rank, (0, own.began_ts))
+            behind[rank] = (windows + 1, since_ts)
+            if windows + 1 < self.settings.windows:
                 continue
-            before = own.behind.get(rank)
-            if before is None:
-                before = Behind(windows=0, since_step=own.began_step, since_ts=own.began_ts)
-            behind[rank] = now = replace(before, windows=before.windows + 1)
-            if now.windows == self.settings.windows:
-                findings.append(self._found(now, rank, medians[rank], best_s, step, view))
-        return replace(own, best=best, behind=behind), findings
-
-    def _found(
-        self, behind: Behind, rank: int, median_s: float, best_s: float, step: Step, view: View
-    ) -> Finding:
-        ratio, times = self.settings.ratio, median_s / best_s
-        text = f"rank {rank} computes {median_s:.4g} s a step, {times:.2f} times as long as the"
-        text = f"{text} fastest rank, since step {behind.since_step} (limit {ratio:g})"
-        episode = f"rank{rank}/step{behind.since_step}"
-        return self.finding(
-            step,
-            view,
-            Severity.WARN,
-            episode,
-            text,
-            setting="ratio",
-            rank=rank,
-            value=times,
-            threshold=ratio,
-            since=behind.since_ts,
-        )
+            median_s, times = medians[rank], medians[rank] / best_s
+            text = f"rank {rank} computes {median_s:.4g} s a step, {times:.2f} times as long as"
+            finding = self.finding(
+                step,
+                view,
+                Severity.WARN,
+                f"rank{rank}",
+                f"{text} the fastest rank, for {windows + 1} windows (limit {ratio:g})",
+                setting="ratio",
+                rank=rank,
+                value=times,
+                threshold=ratio,
+                since=since_ts,
+            )
+            findings.append(finding)
+        return replace(own, behind=behind, rows=()), findings
 
     def armed(self, own: Shares, view: View) -> bool:
         """Whether several ranks report how long they waited."""
@@ -144,67 +118,36 @@ class Straggler(Detector[Shares]):
 
     def missing(self, own: Shares, view: View) -> str | None:
         """Return a sentence where several ranks ended steps and none reported a wait."""
-        if len(own.boots) > 1 and not own.waited:
+        if len(own.ranks) > 1 and not own.waited:
             return "No rank told how long it waited in collectives: stragglers were not observed."
         return None
 
 
-def own_time_s(row: RankStep) -> float | None:
-    """Return a rank's own compute seconds in a step, or None where it did not report them."""
-    if row.dt_s is None or row.sections is None or row.sections.wait >= row.dt_s:
-        return None
-    return row.dt_s - max(0.0, row.sections.wait)
-
-
 def _medians(own: Shares) -> dict[int, float]:
     """Return rank → median of its compute seconds in the present window."""
-    return {rank: statistics.median(row[rank] for row in own.rows) for rank in own.boots}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Usage:
-    """How busy one device has been since the averaging began."""
-
-    rank: int
-    taken_mono: float
-    """When its last sample was taken, by the clock of its host."""
-    util: float | None
-    """Percent."""
-    busy: float = 0.0
-    """Percent × seconds."""
-    known_s: float = 0.0
-
-    def after(self, sample: DeviceSample, *, counts: bool) -> "Usage":
-        """Return the usage after one more sample; the time before it counts only in training."""
-        held_s = sample.taken_mono - self.taken_mono
-        known_s = held_s if counts and self.util is not None and 0.0 < held_s <= HOLDS_S else 0.0
-        return replace(
-            self,
-            taken_mono=sample.taken_mono,
-            util=sample.util,
-            busy=self.busy + (self.util or 0.0) * known_s,
-            known_s=self.known_s + known_s,
-        )
+    times = zip(*own.rows, strict=True)
+    return {rank: statistics.median(row) for rank, row in zip(own.ranks, times, strict=True)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usages:
-    """All devices of the run."""
+    """How busy the devices of the run have been since the averaging began."""
 
-    devices: Mapping[str, Usage] = field(default_factory=dict)
-    """UUID → how busy it is."""
-    trained: bool = False
-    """Whether the run trained at the samples before."""
-    broken: str | None = None
-    """Rule that the last average broke."""
-    episodes: int = 0
+    looked_mono: float | None = None
+    """Watcher's clock of the last samples, if the run trained then."""
+    trained_s: float = 0.0
+    ranks: dict[str, int] = field(default_factory=dict)
+    """UUID of a device → its rank."""
+    readings: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """UUID → its utilisation in percent, by sample."""
+    told: bool = False
+    """Whether any device has said how busy it is."""
 
 
 class Imbalance(Detector[Usages]):
-    """D14: the devices of the run are used unequally, or too little.
+    """D14: the samples of `over_s` seconds of training are averaged.
 
-    Utilisation is averaged over `over_s` seconds of training; each sample stands until the next one
-    of its device. It is no sign of progress: a rank that waits for its peers shows 100 %.
+    Utilisation is no sign of progress: a rank that waits for its peers shows 100 %.
     """
 
     name = Name.IMBALANCE
@@ -219,92 +162,88 @@ class Imbalance(Detector[Usages]):
 
     def observe_tick(self, own: Usages, tick: Tick, view: View) -> Seen[Usages]:
         """Observe the device samples that a tick brings."""
-        samples, trains, devices = devices_in(tick), _trains(view), dict(own.devices)
+        samples, ranks, readings = devices_in(tick), dict(own.ranks), dict(own.readings)
         if not samples:
             return own, []
+        told = own.told or any(sample.util is not None for sample in samples)
+        if not _trains(view):
+            return replace(own, looked_mono=None, told=told), []
         for sample in samples:
-            before = devices.get(sample.uuid)
-            if before is not None:
-                devices[sample.uuid] = before.after(sample, counts=trains and own.trained)
-            elif sample.rank is not None:
-                devices[sample.uuid] = Usage(
-                    rank=sample.rank, taken_mono=sample.taken_mono, util=sample.util
-                )
-        own = replace(own, devices=devices, trained=trains)
-        if max((row.known_s for row in devices.values()), default=0.0) < self.settings.over_s:
+            if sample.rank is not None:
+                ranks[sample.uuid] = sample.rank
+            if sample.util is not None and sample.uuid in ranks:
+                readings[sample.uuid] = (*readings.get(sample.uuid, ()), sample.util)
+        since_s = 0.0 if own.looked_mono is None else tick.mono - own.looked_mono
+        own = Usages(
+            looked_mono=tick.mono,
+            trained_s=own.trained_s + (since_s if since_s <= HOLDS_S else 0.0),
+            ranks=ranks,
+            readings=readings,
+            told=told,
+        )
+        if own.trained_s < self.settings.over_s or not readings:
             return own, []
-        return self._judged(own, tick, view)
+        return replace(own, trained_s=0.0, readings={}), self._judged(own, tick, view)
 
-    def _judged(self, own: Usages, tick: Tick, view: View) -> Seen[Usages]:
-        """Look at the averages and begin anew."""
-        least_s = COVERED * self.settings.over_s
-        means = {u: _mean(row) for u, row in own.devices.items() if row.known_s > least_s}
-        fresh = {uuid: replace(row, busy=0.0, known_s=0.0) for uuid, row in own.devices.items()}
-        low, high, broken = min(means.values()), max(means.values()), None
-        if low < self.settings.ratio * high:
-            broken = "ratio"
-        elif low < self.settings.least_util:
-            broken = "least_util"
-        before, own = own.broken, replace(own, devices=fresh, broken=broken)
-        if broken is None or broken == before:
-            return own, []
-        own = replace(own, episodes=own.episodes + 1)
-        return own, [self._found(broken, own, means, tick, view)]
-
-    def _found(
-        self, broken: str, own: Usages, means: Mapping[str, float], tick: Tick, view: View
-    ) -> Finding:
-        """Name the device that is used least, unless all are used little."""
-        uuid = min(means, key=lambda name: (means[name], own.devices[name].rank))
+    def _judged(self, own: Usages, tick: Tick, view: View) -> list[Finding]:
+        """Look at the averages; name a device that differs from the others."""
+        settings, means = self.settings, _means(own)
+        uuid = min(means, key=lambda name: (means[name], own.ranks[name]))
         low, high = means[uuid], max(means.values())
-        rank: int | None = own.devices[uuid].rank
-        text, value = f"rank {rank}, device {uuid}: used only {low:.0f} %", low
-        if broken == "ratio":
-            value, text = low / high, f"{text}, the busiest {high:.0f} %"
-        elif len(means) > 1 and high < self.settings.least_util:
+        if low < settings.ratio * high:
+            broken, value, limit = "ratio", low / high, settings.ratio
+        elif low < settings.least_util:
+            broken, value, limit = "least_util", low, settings.least_util
+        else:
+            return []
+        rank: int | None = own.ranks[uuid]
+        text = f"rank {rank}, device {uuid}: used only {low:.0f} %, the busiest {high:.0f} %"
+        if len(means) > 1 and high < settings.least_util and broken == "least_util":
             rank, text = None, f"the devices are used only {low:.0f} to {high:.0f} %"
-        return self.finding(
+        steps = [stream.step for stream in view.streams.values()]
+        finding = self.finding(
             tick,
             view,
             Severity.WARN,
-            f"{own.episodes}",
-            f"{text}, averaged over {self.settings.over_s:g} s",
+            broken,
+            f"{text}, averaged over {settings.over_s:g} s",
             setting=broken,
             rank=rank,
-            step=max((stream.step for stream in view.streams.values()), default=None),
+            step=max(steps, default=None),
             value=value,
-            threshold=getattr(self.settings, broken),
+            threshold=limit,
         )
+        return [finding]
 
     def armed(self, own: Usages, view: View) -> bool:
-        """Whether any device says how busy it is."""
-        return any(row.util is not None for row in own.devices.values())
+        """Whether any device has said how busy it is."""
+        return own.told
 
     def measure(self, own: Usages, view: View, mono: float) -> Near:
         """Return the utilisation of the least used device."""
-        means = [_mean(row) for row in own.devices.values() if row.known_s > 0.0]
-        if not means:
+        if not own.readings:
             return Near(blind=NOTHING_YET)
-        return Near(value=min(means), limit=self.settings.least_util, unit="%", below=True)
+        low = min(_means(own).values())
+        return Near(value=low, limit=self.settings.least_util, unit="%", below=True)
 
     def missing(self, own: Usages, view: View) -> str | None:
         """Say when a run on devices never learnt how busy they were."""
         profile = hardware_profiles().get(view.run.order.profile)
-        if profile is None or not profile.has_devices or self.armed(own, view):
+        if profile is None or not profile.has_devices or own.told:
             return None
         return "no device said how busy it was"
 
 
-def _mean(row: Usage) -> float:
-    return row.busy / row.known_s
+def _means(own: Usages) -> dict[str, float]:
+    """Return UUID → mean utilisation in percent."""
+    return {uuid: statistics.fmean(row) for uuid, row in own.readings.items()}
 
 
 def _trains(view: View) -> bool:
     """Whether every rank has ended a step and is neither done nor in checkpoint or evaluation."""
-    streams = [view.streams.get(rank) for rank in range(view.run.order.world_size)]
-    return all(
-        stream is not None
-        and stream.completed_steps > 0
+    streams = view.streams.values()
+    return len(streams) == view.run.order.world_size and all(
+        stream.completed_steps > 0
         and not stream.done
         and stream.section not in NON_TRAINING_SECTIONS
         for stream in streams

@@ -233,16 +233,14 @@ class RestartStorm(Detector[None]):
 
     Decided between attempts: `is_storm` is what `judge.course.reruns` asks before it starts
     another one. Within an attempt a launcher may restart its ranks again and again. That is halted
-    once so many starts running have ended no higher step than those before them. Where these
-    trained for long it takes twice as many, because a checkpoint may come seldom.
+    once so many starts running have ended no higher step than those before them.
     """
 
     name = Name.RESTART_STORM
     sentence = (
         "Stops retrying, NO_GO, after three attempts without a higher durable step, or at the fifth"
         " start within half an hour; decided between attempts. Halts a run that is restarted in"
-        " place, where `starts` starts running have ended no higher step than those before them;"
-        " twice as many where these trained for longer than `within_s` each, on average."
+        " place, where `starts` starts running have ended no higher step than those before them."
     )
     lines = frozenset({Msg.BOOT})
 
@@ -250,8 +248,6 @@ class RestartStorm(Detector[None]):
         """Observe a rank that starts anew."""
         stream = view.streams[beat.line.rank]
         limit, count, step = self.settings.starts, stream.idle_boots, stream.top_step
-        if stream.idle_s > count * self.settings.within_s:
-            limit *= 2
         if count < limit:
             return own, []
         finding = self.finding(

@@ -1,17 +1,15 @@
 """D8 slow: the run makes fewer tokens a second than its floor, or than it did before.
 
 Step times are differences of one rank's own clock, without checkpoint, evaluation and warm-up. The
-baseline is frozen: a moving baseline would follow a run that slows down bit by bit. Only a restart
-with another training replaces it. Steps that report more tokens than the first ones may take longer
-in proportion.
+baseline is frozen: a moving baseline would follow a run that slows down bit by bit. A restart in
+place keeps it. Steps that report more tokens than the first ones may take longer in proportion.
 
-Four conditions are held against a time:
+Four conditions compare the last steps with a limit:
 
 - below the floor: the median of a window;
 - far below the floor: each of the last few steps, which together fill half a minute;
-- above `warn_ratio` × baseline: the median of a window; warns;
-- above `halt_ratio` × baseline: the same, and the mean without the few longest steps. Where short
-  and long steps alternate, the median jumps between the two and the mean does not.
+- above `warn_ratio` × baseline and above `halt_ratio` × baseline: the median of a window, and its
+  mean without the few longest steps. Where short and long steps alternate, the median jumps.
 
 A program of which only the printed lines are known, and no tokens, is warned of: a printed step
 may be an episode of any length.
@@ -20,23 +18,26 @@ A busy host excuses a slow run (`gonogo.contract.observation.HostCpu`): a condit
 halting when the ranks' wait for a processor explains most of the slowness. Then it must last anew.
 
 Not covered: a run that slows down within its baseline; a program that reports the tokens of the
-whole run; a run that is suspended again and again; a run that restarts before a condition lasts.
+whole run, or the tokens of a step by another rank than the timed one; a run that is suspended again
+and again; a run that restarts before a condition lasts.
 """
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from gonogo.contract.canonical import added, mean_of
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.near import Near
 from gonogo.contract.observation import HostCpu, Kind, host_cpu_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
+from gonogo.timeline.rank import RankStream
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen
 from gonogo.watch.state import replace
-from gonogo.watch.view import Beat, View
+from gonogo.watch.view import Beat, Run, View
 
 LEAST_LINES = 4
 """Lines that a window has at least, where a line ends many steps."""
@@ -50,39 +51,9 @@ EXPLAINS_SHARE = 0.5
 """Share of the lost time that waiting for a processor must explain to excuse a slow run."""
 FIRST_TOKENS = 16
 """Lines whose median says how many tokens a step has at first."""
-SAME_UNIT_X = 2.0
-"""Reported tokens of more times what was ordered are in another unit."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenGrowth:
-    """Tokens of a step, compared with those of the first steps."""
-
-    first: tuple[int, ...] = ()
-    usual: float = 1.0
-    """Median of the first ones."""
-    ratio: float = 1.0
-    """Of the last step that reported its tokens, to the usual ones."""
-
-    def after(self, tokens: int | None, ordered: int | None) -> "TokenGrowth":
-        """Return the growth after one more step; an unknown number changes nothing.
-
-        Sequences of any length may begin with long ones, so no more than `ordered` is usual, unless
-        the reports are in another unit.
-        """
-        if not tokens or tokens < 0:
-            return self
-        if len(self.first) == FIRST_TOKENS:
-            return replace(self, ratio=tokens / self.usual)
-        first = (*self.first, tokens)
-        usual = statistics.median(first)
-        if ordered is not None and usual <= SAME_UNIT_X * ordered:
-            usual = min(usual, ordered)
-        return TokenGrowth(first=first, usual=usual, ratio=tokens / usual)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
+class Sample(NamedTuple):
     """The steps that one line ended."""
 
     step_s: float
@@ -94,14 +65,20 @@ class Sample:
     """Seconds in which the ranks had waited for a processor until then."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Began:
-    """When a condition began to hold."""
+class Condition(NamedTuple):
+    """One comparison of the last steps with a limit."""
 
-    trained_s: float
-    step: int
-    mono: float
-    waited_s: float
+    name: str
+    setting: str
+    severity: Severity
+    slowness: float
+    """How many times longer than usual, or than at the floor, a step takes."""
+    limit_x: float
+    """It holds when the slowness is larger."""
+    over_s: float
+    """Seconds of training for which it has to hold."""
+    part: Sequence[Sample]
+    """The steps that were compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,58 +90,23 @@ class Speed:
     counted_step: int = 0
     block: tuple[int, int, float] | None = None
     """Tick, step and clock of the last printed line that was timed."""
-    tokens: TokenGrowth = field(default_factory=TokenGrowth)
+    tokens: tuple[int, ...] = ()
+    """Of the first steps."""
     window: tuple[Sample, ...] = ()
-    """Of this boot."""
-    baseline: tuple[Sample, ...] = ()
-    """Collected until there are enough."""
+    """The last samples of this boot; all of them until there is a baseline."""
     baseline_s: float | None = None
     """Median of the baseline."""
     baseline_mean_s: float = 0.0
     """Mean of the baseline without its longest steps."""
     trained_s: float = 0.0
-    since: dict[str, Began] = field(default_factory=dict)
-    """Condition that holds → when it began to."""
+    since: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Name and setting of each condition that holds → `trained_s` and step when it began to."""
     waited_s: float = 0.0
     """Seconds in which every rank waited for a processor that other processes used."""
     crowd: str = ""
     """What kept the host busy when it was busy last."""
     excused: str = ""
     """What was excused, for the decision."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Condition:
-    """One comparison of the present speed with a limit."""
-
-    name: str
-    setting: str
-    severity: Severity
-    holds: bool
-    over_s: float
-    """Seconds of training for which it has to hold."""
-    slowness: float
-    """How many times longer than usual, or than at the floor, a step takes."""
-    value: float
-    limit: float
-    text: str
-    part: Sequence[Sample]
-    """The steps that were compared."""
-
-    @property
-    def key(self) -> str:
-        """What distinguishes the condition from the others."""
-        return f"{self.name}/{self.setting}"
-
-    @property
-    def below(self) -> bool:
-        """Whether the condition holds when the value falls below the limit."""
-        return self.name != "baseline"
-
-    @property
-    def share(self) -> float:
-        """How much of the way to the limit is gone."""
-        return self.limit / self.value if self.below else self.value / self.limit
 
 
 class Slow(Detector[Speed]):
@@ -185,6 +127,13 @@ class Slow(Detector[Speed]):
     ticks = True
     observes = frozenset({Kind.HOST_CPU})
 
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        slow = self.settings
+        self._keep = max(slow.window_steps, slow.over_steps or 0, slow.hard_floor_over_steps)
+        self._tokens = run.order.identity.tokens_per_step
+        self._reads = bool(run.order.patterns)
+
     def observe_tick(self, own: Speed, tick: Tick, view: View) -> Seen[Speed]:
         """Count the time in which other processes took the processors from every rank."""
         seen = host_cpu_in(tick)
@@ -195,158 +144,138 @@ class Slow(Detector[Speed]):
 
     def observe_line(self, own: Speed, event: Beat, view: View) -> Seen[Speed]:
         """Observe a line that ends a step of the timed rank, or the one before it."""
-        line = event.line
-        if own.rank is not None and own.rank != line.rank:
+        rank = event.line.rank
+        if own.rank is not None and own.rank != rank:
             return own, []
-        stream = view.streams[line.rank]
+        stream = view.streams[rank]
         ended = stream.pace.last_step  # of a trainer that sends no `step_end`, the step before
         if ended is None or not stream.pace.times_s:
             return own, []
         if own.boot != stream.boot:
-            own = _begun(own, line.rank, stream.boot, another=stream.another)
+            own = _begun(own, stream)
         if ended <= own.counted_step:
             return own, []
-        ordered = view.run.order.identity.tokens_per_step
-        tokens = own.tokens.after(view.tokens_of(stream.rank)[0], ordered)
-        own = replace(own, counted_step=ended, tokens=tokens)
         step_s, steps = stream.pace.times_s[-1], stream.pace.stride
-        if view.reads_output():
+        own = replace(own, counted_step=ended)
+        if self._reads and not stream.labelled:
             own, step_s, steps = _read_block(own, event)
-        if ended - stream.from_step <= view.run.watch.slow.warmup_steps or not steps:
+        if ended - stream.from_step <= self.settings.warmup_steps or not steps:
             return own, []
-        own, findings = self._timed(own, step_s, steps, event), []
-        for condition in self._conditions(own, view):
+        own = self._timed(own, step_s, steps, stream.tokens, event)
+        if self._is_fast(own, stream):
+            return own, []
+        findings = []
+        for condition in self._conditions(own, stream):
             own, found = self._judged(own, condition, event, view)
             findings += found
         return own, findings
 
-    def _timed(self, own: Speed, step_s: float, steps: int, event: Beat) -> Speed:
+    def _timed(
+        self, own: Speed, step_s: float, steps: int, tokens: int | None, event: Beat
+    ) -> Speed:
         """Return the speed with the mean time of `steps` steps."""
-        slow = self.settings
-        sample = Sample(
-            step_s=step_s / max(1.0, own.tokens.ratio),
-            steps=steps,
-            mono=event.tick.mono,
-            waited_s=own.waited_s,
-        )
-        keep = max(slow.window_steps, slow.over_steps or 0, slow.hard_floor_over_steps)
-        window, trained_s = (*own.window, sample)[-keep:], own.trained_s + step_s * steps
-        own = replace(own, window=window, trained_s=trained_s)
+        if tokens and tokens > 0:
+            if len(own.tokens) < FIRST_TOKENS:
+                own = replace(own, tokens=(*own.tokens, tokens))
+            longer_x = max(1.0, tokens / statistics.median(own.tokens))
+        else:
+            longer_x = 1.0
+        sample = Sample(step_s / longer_x, steps, event.tick.mono, own.waited_s)
+        window, trained_s = (*own.window, sample), own.trained_s + step_s * steps
+        if own.baseline_s is None and (first := _last(window, self.settings.baseline_steps)):
+            own = replace(own, baseline_s=_median_s(first), baseline_mean_s=_mean_s(first))
         if own.baseline_s is not None:
-            return own
-        baseline = (*own.baseline, sample)
-        if not _last(baseline, slow.baseline_steps):
-            return replace(own, baseline=baseline)
-        return replace(
-            own,
-            baseline=(),
-            baseline_s=_median_s(baseline),
-            baseline_mean_s=_mean_s(baseline),
-        )
+            window = window[-self._keep :]
+        return replace(own, window=window, trained_s=trained_s)
 
-    def _conditions(self, own: Speed, view: View) -> Iterator[Condition]:
-        """Yield every comparison that can be made now."""
-        slow, window = self.settings, _window(own.window, self.settings.window_steps)
-        tokens = view.run.order.identity.tokens_per_step or view.tokens_of(own.rank or 0)[0]
+    def _is_fast(self, own: Speed, stream: RankStream) -> bool:
+        """Whether no condition holds, and the last step is so short that none can begin to."""
+        slow, tokens = self.settings, self._tokens or stream.tokens
+        limits = []
         if own.baseline_s is not None:
-            worst = Severity.HALT if tokens or not view.reads_output() else Severity.WARN
-            yield from self._relative(own, window, own.baseline_s, "warn_ratio", Severity.WARN)
-            yield from self._relative(own, window, own.baseline_s, "halt_ratio", worst)
+            limits.append(own.baseline_s * min(slow.warn_ratio, slow.halt_ratio))
         if slow.floor_tok_s is not None and tokens:
-            yield from self._absolute(own, window, tokens)
+            highest = max(slow.floor_ratio, slow.hard_floor_ratio)
+            limits.append(tokens / (highest * slow.floor_tok_s))
+        return not own.since and all(own.window[-1].step_s <= limit for limit in limits)
 
-    def _relative(
-        self, own: Speed, part: Sequence[Sample], usual_s: float, setting: str, severity: Severity
-    ) -> Iterator[Condition]:
-        """Yield the comparison with one multiple of the run's own baseline."""
-        slow, limit, warns = self.settings, getattr(self.settings, setting), setting == "warn_ratio"
-        over_s, what = (slow.warn_over_s if warns else slow.over_s), "steps have taken"
-        few = None if warns else slow.over_steps
-        if few is not None:
-            part, over_s, what = _last(own.window, few), 0.0, f"the last {few} steps took"
-        if not part:
+    def _conditions(self, own: Speed, stream: RankStream) -> Iterator[Condition]:
+        """Yield every comparison that can be made now."""
+        slow, tokens = self.settings, self._tokens or stream.tokens
+        window = _window(own.window, slow.window_steps)
+        if own.baseline_s is not None:
+            part, over_s = window, slow.over_s
+            if slow.over_steps is not None:
+                part, over_s = _last(own.window, slow.over_steps), 0.0
+            printed = self._reads and not stream.labelled and not tokens
+            for setting, severity, steps, seconds in (
+                ("warn_ratio", Severity.WARN, window, slow.warn_over_s),
+                ("halt_ratio", Severity.WARN if printed else Severity.HALT, part, over_s),
+            ):
+                if steps:
+                    mean_x = _mean_s(steps) / own.baseline_mean_s
+                    times = min(_median_s(steps) / own.baseline_s, mean_x)
+                    limit_x = getattr(slow, setting)
+                    yield Condition("baseline", setting, severity, times, limit_x, seconds, steps)
+        if slow.floor_tok_s is None or not tokens:
             return
-        ratio, least_x = _median_s(part) / usual_s, min(slow.warn_ratio, slow.halt_ratio)
-        mean_rose = few is not None or warns or _mean_s(part) > least_x * own.baseline_mean_s
-        yield Condition(
-            name="baseline",
-            setting=setting,
-            severity=severity,
-            holds=ratio > limit and mean_rose,
-            over_s=over_s,
-            slowness=ratio,
-            value=ratio,
-            limit=limit,
-            text=f"{what} {ratio:.2f} times the baseline",
-            part=part,
-        )
-
-    def _absolute(self, own: Speed, window: Sequence[Sample], tokens: int) -> Iterator[Condition]:
-        """Yield the comparisons with the floor of profile or plan."""
-        slow, few = self.settings, self.settings.hard_floor_over_steps
-        hard = own.window[-few:] if 0 < few <= len(own.window) else ()
-        hard_s = HARD_LEAST_S - added(sample.step_s for sample in hard)
-        shortest_s = min((sample.step_s for sample in hard), default=0.0)
-        rules: list[tuple[str, float, float, Sequence[Sample], float, str]] = []
-        if hard:
-            text = f"tokens/s or less in each of {few} steps"
-            rules.append(("hard_floor", slow.hard_floor_ratio, hard_s, hard, shortest_s, text))
-        if window:
-            median_s, over_s = _median_s(window), slow.floor_over_s
-            rules.append(("floor", slow.floor_ratio, over_s, window, median_s, "tokens/s"))
-        for name, ratio, over_s, part, step_s, what in rules:
-            tok_s, limit = tokens / step_s, ratio * slow.floor_tok_s
-            yield Condition(
-                name=name,
-                setting="floor_tok_s",
-                severity=Severity.HALT,
-                holds=tok_s < limit,
-                over_s=over_s,
-                slowness=slow.floor_tok_s / tok_s,
-                value=tok_s,
-                limit=limit,
-                text=f"{tok_s:.4g} {what}",
-                part=part,
+        floor_s, few = tokens / slow.floor_tok_s, own.window[-slow.hard_floor_over_steps :]
+        name, halt = "floor_tok_s", Severity.HALT
+        if 0 < slow.hard_floor_over_steps == len(few):
+            times = min(sample.step_s for sample in few) / floor_s
+            over_s, limit_x = (
+                HARD_LEAST_S - math.fsum(row.step_s for row in few),
+                1.0 / slow.hard_floor_ratio,
             )
+            yield Condition("hard_floor", name, halt, times, limit_x, over_s, few)
+        if window:
+            times, over_s, limit_x = (
+                _median_s(window) / floor_s,
+                slow.floor_over_s,
+                1.0 / slow.floor_ratio,
+            )
+            yield Condition("floor", name, halt, times, limit_x, over_s, window)
 
     def _judged(self, own: Speed, condition: Condition, event: Beat, view: View) -> Seen[Speed]:
         """Return what a condition finds, once it has held for long enough."""
-        key, step = condition.key, event.line.step
-        if not condition.holds:
+        key = f"{condition.name}/{condition.setting}"
+        if condition.slowness <= condition.limit_x:
             since = {name: row for name, row in own.since.items() if name != key}
             return (replace(own, since=since) if key in own.since else own), []
-        if key not in own.since:
-            own = replace(own, since={**own.since, key: _began(own, condition, step)})
-        began = own.since[key]
-        held_s = own.trained_s - began.trained_s
+        began_s, began_step = own.since.get(key, (own.trained_s, event.line.step))
+        own = replace(own, since={**own.since, key: (began_s, began_step)})
+        held_s = own.trained_s - began_s
         if held_s < condition.over_s:
             return own, []
-        severity, episode = condition.severity, f"{condition.name}/step{began.step}"
+        severity, episode = condition.severity, f"{condition.name}/step{began_step}"
         lasts = f" for {held_s:.0f} s" if condition.over_s > 0.0 else ""
-        text = f"{condition.text}{lasts} (limit {condition.limit:.4g})"
-        waited_share = (own.waited_s - began.waited_s) / max(event.tick.mono - began.mono, 1e-9)
+        value, limit = self._reported(condition)
+        what = f"{len(condition.part)} steps took {value:.2f} times the baseline"
+        if condition.name != "baseline":
+            what = f"{value:.4g} tokens/s over {len(condition.part)} steps"
+        text = f"{what}{lasts} (limit {limit:.4g})"
+        took_s = event.tick.mono - condition.part[0].mono
+        waited_share = (own.waited_s - condition.part[0].waited_s) / max(took_s, 1e-9)
         lost_share = 1.0 - 1.0 / condition.slowness
         if severity is Severity.HALT and waited_share > max(0.0, EXPLAINS_SHARE * lost_share):
             severity, episode = Severity.WARN, f"busy/{episode}"
-            busy = (
-                f"the host is busy: {own.crowd}, {min(1.0, waited_share):.0%} of the time waiting"
-            )
-            since = {**own.since, key: _began(own, condition, began.step)}
+            share = min(1.0, waited_share)
+            busy = f"the host is busy: {own.crowd}, {share:.0%} of the time waiting"
+            since = {**own.since, key: (own.trained_s, began_step)}
             own = replace(own, since=since, excused=f"Slow steps were not judged: {busy}.")
             text = f"{text}; {busy}"
         setting = condition.setting
-        return own, [
-            self.finding(
-                event,
-                view,
-                severity,
-                episode,
-                text,
-                setting=setting,
-                value=condition.value,
-                threshold=condition.limit,
-            )
-        ]
+        finding = self.finding(
+            event, view, severity, episode, text, setting=setting, value=value, threshold=limit
+        )
+        return own, [finding]
+
+    def _reported(self, condition: Condition) -> tuple[float, float]:
+        """Return value and limit as people read them: times the baseline, or tokens a second."""
+        if condition.name == "baseline":
+            return condition.slowness, condition.limit_x
+        floor: float = self.settings.floor_tok_s
+        return floor / condition.slowness, floor / condition.limit_x
 
     def armed(self, own: Speed, view: View) -> bool:
         """Whether there is a baseline or a floor to compare with."""
@@ -355,21 +284,19 @@ class Slow(Detector[Speed]):
 
     def measure(self, own: Speed, view: View, mono: float) -> Near:
         """Return the condition that is nearest to a halt, or to a warning where none may halt."""
-        found = list(self._conditions(own, view))
+        stream = view.streams.get(own.rank or 0)
+        found = [] if stream is None else list(self._conditions(own, stream))
         found = [row for row in found if row.severity is Severity.HALT] or found
         if not found:
             return Near(blind=NOTHING_YET)
-        worst = max(found, key=lambda row: row.share)
-        began, left_s = own.since.get(worst.key), None
+        worst = max(found, key=lambda row: row.slowness / row.limit_x)
+        began, left_s = own.since.get(f"{worst.name}/{worst.setting}"), None
         if began is not None:
-            left_s = max(0.0, worst.over_s - (own.trained_s - began.trained_s))
-        return Near(
-            value=worst.value,
-            limit=worst.limit,
-            unit="tokens/s" if worst.below else "",
-            below=worst.below,
-            time_left_s=left_s,
-        )
+            left_s = max(0.0, worst.over_s - (own.trained_s - began[0]))
+        value, limit = self._reported(worst)
+        floor = worst.name != "baseline"
+        unit = "tokens/s" if floor else ""
+        return Near(value=value, limit=limit, unit=unit, below=floor, time_left_s=left_s)
 
     def missing(self, own: Speed, view: View) -> str | None:
         """Return what was excused because the host was busy."""
@@ -389,13 +316,13 @@ def starved_s(seen: HostCpu) -> float:
     return min(shares) * seen.over_s
 
 
-def _begun(own: Speed, rank: int, boot: str | None, *, another: bool) -> Speed:
+def _begun(own: Speed, stream: RankStream) -> Speed:
     """Return the speed at the start of a process; a restart in place keeps the baseline."""
-    fresh = Speed(rank=rank, boot=boot, waited_s=own.waited_s, crowd=own.crowd, excused=own.excused)
-    if own.rank is None or another:
-        return fresh
-    kept = ("tokens", "baseline", "baseline_s", "baseline_mean_s", "trained_s")
-    return replace(fresh, **{name: getattr(own, name) for name in kept})
+    rank, boot = stream.rank, stream.boot
+    if own.rank is None or stream.another:
+        waited_s, crowd, excused = own.waited_s, own.crowd, own.excused
+        return Speed(rank=rank, boot=boot, waited_s=waited_s, crowd=crowd, excused=excused)
+    return replace(own, boot=boot, counted_step=0, block=None, window=(), since={})
 
 
 def _read_block(own: Speed, event: Beat) -> tuple[Speed, float, int]:
@@ -438,10 +365,4 @@ def _median_s(samples: Sequence[Sample]) -> float:
 def _mean_s(samples: Sequence[Sample]) -> float:
     """Return the mean seconds of a step, without the few longest."""
     times_s = sorted(sample.step_s for sample in samples)
-    return mean_of(times_s[: round(KEPT_SHARE * len(times_s))])
-
-
-def _began(own: Speed, condition: Condition, step: int) -> Began:
-    """Return the begin of a condition that holds now: the slow half of its steps caused it."""
-    first = condition.part[max(0, len(condition.part) // 2 - 1)]
-    return Began(trained_s=own.trained_s, step=step, mono=first.mono, waited_s=first.waited_s)
+    return statistics.fmean(times_s[: round(KEPT_SHARE * len(times_s))])

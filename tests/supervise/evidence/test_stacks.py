@@ -64,28 +64,6 @@ def test_two_readings_of_a_standing_process_are_identical(
     assert first.digest == second.digest
 
 
-@pytest.mark.parametrize(
-    ("call", "owns_gil"),
-    [("time.sleep(60)", False), ("re.match('(a+)+$', 'a' * 64 + 'b')", True)],
-    ids=["sleeps", "a native call that holds the interpreter"],
-)
-def test_who_holds_the_interpreter_is_told(call: str, owns_gil: bool) -> None:
-    text = f"import re, time; print(flush=True); {call}"
-    command = [sys.executable, "-c", text]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            wait_until(lambda: _owns_gil(process.pid) is owns_gil, "the call")
-        finally:
-            process.kill()
-
-
-def _owns_gil(pid: int) -> bool | None:
-    probe = read(pid, find_py_spy()).probe
-    return None if probe is None else probe.owns_gil
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_stopped_process_is_read_as_it_stands(
     sleeper: subprocess.Popen[bytes], known: bool

@@ -83,11 +83,11 @@ def test_single_low_readings_are_averaged_away() -> None:
     assert used([[96.0, 96.0], [96.0, 97.0], [96.0, 50.0]] * 30).findings == []
 
 
-def test_a_recovery_clears_the_warning_and_the_next_time_is_told_again() -> None:
+def test_a_second_imbalance_is_not_warned_of() -> None:
     sick, well = [[96.0, 30.0]] * 25, [[96.0, 95.0]] * 50
     assert len(used(sick + sick + sick).findings) == 1
     told = used(sick + well + sick + sick).findings
-    assert [row.key for row in told] == ["run_1/1/imbalance/warn/1", "run_1/1/imbalance/warn/2"]
+    assert [row.key for row in told] == ["run_1/1/imbalance/warn/ratio"]
 
 
 @pytest.mark.parametrize("section", ["checkpoint", "eval"])
@@ -106,7 +106,7 @@ def test_nothing_is_judged_before_every_rank_has_ended_a_step() -> None:
     assert fold.findings == []
 
 
-@settings(max_examples=8)
+@settings(max_examples=3)
 @given(rows=st.lists(st.tuples(st.none(), st.one_of(st.none(), st.floats(80, 100))), max_size=60))
 def test_a_device_that_does_not_say_is_neither_idle_nor_well(
     rows: list[tuple[None, float | None]],

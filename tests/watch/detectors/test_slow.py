@@ -27,7 +27,7 @@ from tests.watch.streams import (
 
 
 def run_of(watch_settings: dict[str, Any] | None = None, **fields: Any) -> World:
-    order = order_of(watch_settings, steps=5000, **fields)
+    order = order_of(watch_settings, steps=5000, world_size=1, **fields)
     return World(order, alive_every_s=5).boot()
 
 
@@ -37,7 +37,7 @@ def test_the_injected_slowness_is_found_within_six_slowed_steps() -> None:
     assert halt.step is not None
     assert 20 <= halt.step <= 25
     assert (halt.threshold, halt.source) == (3.5, Source.PLAN)
-    assert halt.value == pytest.approx(5.0, rel=0.05)
+    assert 3.5 < (halt.value or 0.0) <= 5.0
 
 
 def test_single_slow_steps_are_silent() -> None:
@@ -129,9 +129,9 @@ def in_blocks(blocks: Sequence[tuple[int, float]]) -> World:
 
 def test_lines_that_come_in_blocks_are_timed_by_the_block() -> None:
     block = (60, 600.0)
-    seen = watch(in_blocks([block] * 20), interval_s=1.0)
+    seen = watch(in_blocks([block] * 20), interval_s=10.0)
     assert (seen.halts, seen.named(Severity.WARN)) == ([], set())
-    slower = watch(in_blocks([block] * 12 + [(60, 1_500.0)] * 6), interval_s=1.0)
+    slower = watch(in_blocks([block] * 12 + [(60, 1_500.0)] * 6), interval_s=10.0)
     assert slower.named(Severity.HALT) == {"slow"}
 
 
@@ -370,23 +370,23 @@ WARN, HALT = Severity.WARN, Severity.HALT
 
 @pytest.mark.parametrize(
     ("step_s", "found"),
-    [(1.5, []), (1.625, [(WARN, 8, "step7")]), (3.0, [(WARN, 7, "step6")])],
+    [(1.5, []), (1.625, [(WARN, 9, "step8")]), (3.0, [(WARN, 7, "step6")])],
     ids=["at the limit of a warning", "beyond it", "at the limit of a halt"],
 )
 def test_the_relative_limits_have_to_be_passed(
     step_s: float, found: list[tuple[Severity, int, str]]
 ) -> None:
-    timed = Timed().ends([1.0] * 4).ends([step_s] * 4)
+    timed = Timed().ends([1.0] * 4).ends([step_s] * 5)
     assert timed.found == found
 
 
 def test_the_relative_limit_of_a_halt_has_to_be_passed() -> None:
-    assert (HALT, 8, "step7") in Timed().ends([1.0] * 4).ends([3.25] * 4).found
+    assert (HALT, 9, "step8") in Timed().ends([1.0] * 4).ends([3.25] * 5).found
 
 
-@pytest.mark.parametrize(("short_s", "halts"), [(0.375, 0), (0.5, 1)])
-def test_a_halt_asks_that_the_mean_has_risen_by_more_than_warns(short_s: float, halts: int) -> None:
-    """Of five steps three take 2.25 times what is usual; the mean is at 1.5 times, or above."""
+@pytest.mark.parametrize(("short_s", "halts"), [(1.625, 0), (1.75, 1)])
+def test_a_halt_asks_that_the_mean_has_risen_as_well(short_s: float, halts: int) -> None:
+    """Of five steps three take 2.25 times what is usual; the mean is at twice, or above."""
     timed = Timed(window_steps=5, halt_ratio=2.0, over_s=9.0).ends([1.0] * 4)
     timed.ends([2.25, short_s, 2.25, short_s, 2.25] * 6)
     assert len([row for row in timed.found if row[0] is HALT]) == halts
@@ -412,7 +412,7 @@ def test_a_plan_that_asks_for_steps_does_not_ask_for_seconds() -> None:
     assert (HALT, 100, "step100") in timed.ends([4.0]).found
 
 
-@pytest.mark.parametrize(("step_s", "halts"), [(3.0, []), (3.25, [7])])
+@pytest.mark.parametrize(("step_s", "halts"), [(3.0, []), (3.25, [9])])
 def test_the_last_steps_have_to_pass_the_limit(step_s: float, halts: list[int]) -> None:
     timed = Timed(over_steps=5).ends([1.0] * 4).ends([step_s] * 6)
     assert [step for severity, step, _ in timed.found if severity is HALT] == halts
