@@ -133,6 +133,8 @@ class Slow(Detector[Speed]):
         self._keep = max(slow.window_steps, slow.over_steps or 0, slow.hard_floor_over_steps)
         self._tokens = run.order.identity.tokens_per_step
         self._reads = bool(run.order.patterns)
+        self._least_x = min(slow.warn_ratio, slow.halt_ratio)
+        self._floor = max(slow.floor_ratio, slow.hard_floor_ratio) * (slow.floor_tok_s or 0.0)
 
     def observe_tick(self, own: Speed, tick: Tick, view: View) -> Seen[Speed]:
         """Count the time in which other processes took the processors from every rank."""
@@ -162,8 +164,11 @@ class Slow(Detector[Speed]):
         if ended - stream.from_step <= self.settings.warmup_steps or not steps:
             return own, []
         own = self._timed(own, step_s, steps, stream.tokens, event)
-        if self._is_fast(own, stream):
-            return own, []
+        fast_s = self._least_x * (own.baseline_s or math.inf)
+        if self._floor and (tokens := self._tokens or stream.tokens):
+            fast_s = min(fast_s, tokens / self._floor)
+        if not own.since and own.window[-1].step_s <= fast_s:
+            return own, []  # such a step lets no condition begin to hold
         findings = []
         for condition in self._conditions(own, stream):
             own, found = self._judged(own, condition, event, view)
@@ -187,17 +192,6 @@ class Slow(Detector[Speed]):
         if own.baseline_s is not None:
             window = window[-self._keep :]
         return replace(own, window=window, trained_s=trained_s)
-
-    def _is_fast(self, own: Speed, stream: RankStream) -> bool:
-        """Whether no condition holds, and the last step is so short that none can begin to."""
-        slow, tokens = self.settings, self._tokens or stream.tokens
-        limits = []
-        if own.baseline_s is not None:
-            limits.append(own.baseline_s * min(slow.warn_ratio, slow.halt_ratio))
-        if slow.floor_tok_s is not None and tokens:
-            highest = max(slow.floor_ratio, slow.hard_floor_ratio)
-            limits.append(tokens / (highest * slow.floor_tok_s))
-        return not own.since and all(own.window[-1].step_s <= limit for limit in limits)
 
     def _conditions(self, own: Speed, stream: RankStream) -> Iterator[Condition]:
         """Yield every comparison that can be made now."""
