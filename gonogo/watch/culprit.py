@@ -12,7 +12,7 @@ The evidence, in this order:
 If nothing distinguishes the ranks, no rank is named. An innocent rank is never named.
 
 Not covered: a debugger that stops a rank which waits for another one; ranks that count collectives
-differently from step to step, or before they have ended a step; more than one rank that saves or
+differently from step to step, or of which one has entered none; more than one rank that saves or
 evaluates for all.
 """
 
@@ -99,8 +99,11 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
     lowest = min(stream.step for stream in among)
     tied = [stream for stream in among if stream.step == lowest]
     ended = {stream.ended_at[0] for stream in tied}
-    if len(ended) == 1 and 0 not in ended and all(stream.collective_seq for stream in tied):
-        tied = _lowest(among, tied, [stream.collectives() for stream in tied], 2)
+    since_end = len(ended) == 1 and 0 not in ended
+    comparable = since_end or len({stream.from_step for stream in tied}) == 1
+    if comparable and all(stream.collective_seq for stream in tied):
+        counts = [row.collectives() if since_end else row.collective_seq for row in tied]
+        tied = _lowest(among, tied, counts, 2)
     sections = [stream.section_seq - stream.step_section_seq for stream in tied]
     behind = _lowest(among, tied, sections, 1)
     ahead = [stream for stream in tied if not _is_among(stream, behind)]
