@@ -95,15 +95,14 @@ class Disk(Detector[Room]):
     def _scarcest(self, own: Room, seen: DiskSeen) -> tuple[float, float, str, str]:
         """Return how much is left of what is scarcest, how much is needed, its unit, and where."""
         least_mb = max(FULL_MB, self.settings.halt_checkpoints * (own.checkpoint_mb or 0.0))
-        here_mb, here = FULL_MB, "where the run writes"
-        rows: list[tuple[float, float, str, str]] = []
-        if seen.checkpoints_mb is None:
-            here_mb = least_mb
-        else:
-            rows.append((seen.checkpoints_mb, least_mb, "MB", "where its checkpoints lie"))
+        here, elsewhere_mb = "where the run writes", seen.checkpoints_mb
+        here_mb = least_mb if elsewhere_mb is None else FULL_MB
+        rows = [(seen.free_mb, here_mb, "MB", here)]
+        if elsewhere_mb is not None:
+            rows.append((elsewhere_mb, least_mb, "MB", "where its checkpoints lie"))
         if seen.free_files is not None:
             rows.append((seen.free_files, FULL_FILES, "inodes", here))
-        return min((seen.free_mb, here_mb, "MB", here), *rows, key=lambda row: row[0] / row[1])
+        return min(rows, key=lambda row: row[0] / row[1])
 
     def _judged(self, own: Room, seen: DiskSeen, tick: Tick, view: View) -> Seen[Room]:
         """Compare the room with what checkpoints need."""
