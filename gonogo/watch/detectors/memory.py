@@ -28,6 +28,7 @@ from gonogo.contract.observation import HostMemory, Kind, hosts_memory_in
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick, parse_rank
+from gonogo.contract.watch import MemoryLeak as LeakSettings
 from gonogo.timeline.step import Step
 from gonogo.watch.detector import Detector, Seen
 from gonogo.watch.state import replace
@@ -74,23 +75,17 @@ class Series:
         """How far the latest sample lies above the lowest that is kept."""
         return self.last - min(value for points in self.scales for _, value in points)
 
-    def after(self, point: Point, number: int, least: int, most: int, ratio: float) -> "Series":
-        """Return the series with one more sample, looked at where that is due.
-
-        Args:
-            point: step and value.
-            number: of the sample, from 1; below that it is left out.
-            least: samples of a scale that a look takes, at least 8.
-            most: samples of a scale that are kept.
-            ratio: least rise, as a share of the first samples.
-        """
+    def after(self, point: Point, number: int, settings: LeakSettings) -> "Series":
+        """Return the series with its `number`th sample (below 1 left out), looked at when due."""
+        most = settings.window_samples
+        least = min(settings.min_samples, most)
         scales, slopes, looked = list(self.scales), list(self.slopes), False
         for at, stride in enumerate(SCALES):
             if number <= 0 or number % stride:
                 break
             scales[at] = points = (*scales[at], point)[-most:]
             if len(points) >= least and number // stride % (least // 8) == 0:
-                looked, slopes[at] = True, slope_of(points, ratio)
+                looked, slopes[at] = True, slope_of(points, settings.rise_ratio)
         return replace(
             self, taken=self.taken + 1, scales=tuple(scales), slopes=tuple(slopes), looked=looked
         )
@@ -195,8 +190,7 @@ class MemoryLeak(Detector[Growth]):
     def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
         """Observe one step's memory, and project where it leads."""
         settings, series, looked = self.settings, dict(own.series), False
-        most, warmup = settings.window_samples, self.run.watch.slow.warmup_steps
-        least = min(settings.min_samples, most)
+        warmup = self.run.watch.slow.warmup_steps
         for rank, row in step.ranks.items():
             line = row.progress
             if line is None:
@@ -207,8 +201,8 @@ class MemoryLeak(Detector[Growth]):
                 before = series.get(f"{kind}/{rank}")
                 if before is None or before.boot != row.boot:
                     before = Series(boot=row.boot)
-                number, ratio = before.taken + 1 - warmup, settings.rise_ratio
-                after = before.after((step.step, mb), number, least, most, ratio)
+                number = before.taken + 1 - warmup
+                after = before.after((step.step, mb), number, settings)
                 series[f"{kind}/{rank}"], looked = after, looked or after.looked
         own = replace(own, series=series)
         return own, self._judged(own, step, view) if looked else []
@@ -272,20 +266,17 @@ class MemoryLeak(Detector[Growth]):
         whose = "" if leak.rank is None else f" of rank {leak.rank}"
         when = "" if eta_s is None else f" in about {eta_s:.0f} s"
         path = "memory_leak.limit_mb" if leak.kind == HOST else "memory_limit.reserved_mb"
-        return self.finding(
-            step,
-            view,
-            severity,
-            f"{leak.kind}/{'all' if leak.rank is None else leak.rank}",
+        text = (
             f"{LABELS[leak.kind]}{whose} grows by {series.slope:.3g} MB a step, to"
             f" {series.last:.0f} MB at step {step.step}: it hits {series.last + leak.left_mb:.0f}"
-            f" MB{when}, before the last of {self.run.order.last_step} steps",
-            rank=leak.rank,
-            value=eta_s,
-            threshold=self.settings.halt_eta_s if halts else None,
-            source=self.run.source(path),
-            act=Act.AT_CHECKPOINT if halts else None,
+            f" MB{when}, before the last of {self.run.order.last_step} steps"
         )
+        return self.finding(
+            step, view, severity, f"{leak.kind}/{'all' if leak.rank is None else leak.rank}", text,
+            rank=leak.rank, value=eta_s, source=self.run.source(path),
+            threshold=self.settings.halt_eta_s if halts else None,
+            act=Act.AT_CHECKPOINT if halts else None,
+        )  # fmt: skip
 
     def armed(self, own: Growth, view: View) -> bool:
         """Return whether a rank has reported enough of its memory, and a limit of it is known."""

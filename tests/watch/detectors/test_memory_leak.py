@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
+from gonogo.contract.watch import MemoryLeak as LeakSettings
 from gonogo.planning.source import bundled_plan
 from gonogo.watch import armed, not_observed
 from gonogo.watch.detectors.memory import (
@@ -416,9 +417,9 @@ def test_only_a_rise_that_continues_is_one(values: list[float], rises: bool) -> 
 
 @pytest.mark.parametrize(("per_step", "found_by"), [(1.0, 200), (0.1, 1500), (0.01, 20_000)])
 def test_a_slow_rise_is_found_on_a_wider_scale(per_step: float, found_by: int) -> None:
-    series = Series()
+    series, settings = Series(), LeakSettings(min_samples=16, window_samples=64)
     for step in range(1, found_by):
-        series = series.after((step, 1000.0 + per_step * step), step, 16, 64, 0.05)
+        series = series.after((step, 1000.0 + per_step * step), step, settings)
     assert series.slope == pytest.approx(per_step, rel=0.01)
     assert len(series.scales[0]) == 64
 
