@@ -142,7 +142,7 @@ def test_what_is_waived_by_name_is_shown_and_makes_it_conditional(folder: Path) 
     assert ran.code == Exit.CONDITIONAL_GO, ran.err
     decision = ran.decision()
     told = {row["id"]: row["evidence"] for row in decision["criteria"]}
-    assert told["identity"].startswith("waived by name: rank 0 did not say")
+    assert told["identity"].startswith("waived by name: rank 0 did not report")
     assert {row["criterion"]: row["state"] for row in decision["conditions"]} == {
         "identity": "waived",
         "coverage": "waived",
@@ -193,7 +193,7 @@ def test_a_program_that_ends_early_is_no_go_and_without_steps_none_is_complete(
     ran = Ran(folder, "--waive", "identity", "--waive", "coverage", "--json", *mute(30))
     assert ran.code == Exit.INCONCLUSIVE, ran.err
     told = {row["id"]: row["evidence"] for row in ran.decision()["criteria"]}
-    assert told["completed"] == "nobody said how many steps a whole run has"
+    assert told["completed"] == "the order names no number of steps"
 
 
 def test_a_program_that_hangs_is_halted_and_its_line_is_named(folder: Path) -> None:
@@ -245,7 +245,7 @@ def test_who_never_leaves_its_block_hears_how_it_says_that_it_is_done(folder: Pa
     (folder / "never.py").write_text(never.replace("\n    ", "\n"))
     ran = Ran(folder, "--steps", "30", "--", sys.executable, "never.py")
     assert ran.code == Exit.INCONCLUSIVE, ran.out
-    assert "rank 0 never said that it was done" in ran.out
+    assert "rank 0 did not report its end" in ran.out
     assert "with gonogo.trainer.attach() as beat" in ran.err
 
 
@@ -699,7 +699,7 @@ def test_a_program_that_tells_too_little_is_inconclusive_and_hears_what_to_type(
     assert "pass         no_halt_finding" in silent.out
     alone = Ran(folder, "--steps", "30", "--world-size", "2", *mute(30))
     assert alone.code == Exit.INCONCLUSIVE
-    assert "rank 1 was never heard" in alone.out
+    assert "rank 1 wrote no line" in alone.out
     assert "leave --world-size out" in alone.err
 
 

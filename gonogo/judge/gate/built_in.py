@@ -1,9 +1,9 @@
 """The built-in criteria: did the run complete, was all of it seen, and did nothing halt it?
 
-They stand before a plan's own criteria in every gate, and are required (`identity` is in its own
-module). Each criterion is a list of checks. The worst word of its checks is its outcome. Missing
-evidence never passes: a check names what it would have needed. A waiver excuses what a program did
-not report (`UNTOLD`), and neither a failure nor a contradiction.
+They come before the criteria of the plan in every gate, and are required. Each criterion is a list
+of checks, and the worst of them is its outcome. Missing evidence never passes: a check names what
+is missing. A waiver excuses what a program did not report (`UNREPORTED`). It excuses neither a
+failure nor a contradiction. The criterion `identity` is in its own module.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,8 +24,8 @@ class Word(Enum):
     """What a check says, the worst first."""
 
     FAIL = CriterionOutcome.FAIL
-    INCONCLUSIVE = "what was seen does not fit together, or is not enough"
-    UNTOLD = "what a program may be unable to report; the only thing that a waiver excuses"
+    INCONCLUSIVE = "the records contradict each other, or are not enough"
+    UNREPORTED = "a program may be unable to report it; all that a waiver excuses"
     PASS = CriterionOutcome.PASS
 
     @property
@@ -39,9 +39,9 @@ Said = tuple[Word, Any, str]
 """Word, what was observed, and one sentence."""
 Check = Callable[[Facts, Rules], Iterator[Said]]
 
-PASS, FAIL, INCONCLUSIVE, UNTOLD = Word.PASS, Word.FAIL, Word.INCONCLUSIVE, Word.UNTOLD
+PASS, FAIL, INCONCLUSIVE, UNREPORTED = Word.PASS, Word.FAIL, Word.INCONCLUSIVE, Word.UNREPORTED
 
-UNKNOWN_ORDER = "nobody recorded what was ordered"
+UNKNOWN_ORDER = "no order is recorded"
 ORDER = "order.json"
 
 
@@ -61,7 +61,7 @@ def completed(facts: Facts, rules: Rules) -> Iterator[Said]:
         yield INCONCLUSIVE, None, UNKNOWN_ORDER
         return
     if rules.steps is None:
-        yield INCONCLUSIVE, None, "nobody said how many steps a whole run has"
+        yield INCONCLUSIVE, None, "the order names no number of steps"
     else:
         yield ranks_completed(facts, rules, rules.steps)
     if ended is not None:
@@ -70,26 +70,26 @@ def completed(facts: Facts, rules: Rules) -> Iterator[Said]:
 
 
 def ranks_completed(facts: Facts, rules: Rules, steps: int) -> Said:
-    """Every rank said that it was done, and reached the last ordered step."""
+    """Return whether every rank reported its end, at the last ordered step."""
     rows = [(rank, facts.ranks.get(str(rank))) for rank in rules.ranks()]
     for rank, row in rows:
         if row is not None and row.done_step is not None and row.done_step < steps:
-            return FAIL, row.done_step, f"rank {rank} was done at step {row.done_step}"
+            return FAIL, row.done_step, f"rank {rank} ended at step {row.done_step}"
     for rank, row in rows:
         if row is None:
-            return INCONCLUSIVE, None, f"rank {rank} was never heard"
+            return INCONCLUSIVE, None, f"rank {rank} wrote no line"
         if row.done_step is None:
-            text = f"rank {rank} never said that it was done; step {row.last_step} was its last"
+            text = f"rank {rank} did not report its end; its last step is {row.last_step}"
             return INCONCLUSIVE, None, text
         if row.last_step < steps and steps >= rules.first_step:
-            return INCONCLUSIVE, row.last_step, f"rank {rank}: step {steps} was never seen"
+            return INCONCLUSIVE, row.last_step, f"rank {rank}: step {steps} is missing"
     if facts.exit is None:
-        return INCONCLUSIVE, steps, "every rank was done, but no exit is recorded"
+        return INCONCLUSIVE, steps, "every rank reported its end, but no exit is recorded"
     return PASS, steps, f"all {len(rows)} ranks reached step {steps} and exited 0"
 
 
 def _exit_belongs(facts: Facts, rules: Rules) -> Iterator[Said]:
-    """exit.json is this run's, of this attempt, under this very order."""
+    """Check that exit.json is of this run, this attempt and this order."""
     ended, order = facts.exit, facts.files.get(ORDER)
     assert ended is not None  # the caller asked
     if (ended.run, ended.attempt) != (rules.run, rules.attempt):
@@ -100,15 +100,15 @@ def _exit_belongs(facts: Facts, rules: Rules) -> Iterator[Said]:
 
 
 def _rank_exits(facts: Facts, rules: Rules) -> Iterator[Said]:
-    """Every rank's own exit record is there and says 0, and exit.json says the same.
+    """Check that each rank has an exit record with code 0, and that exit.json agrees.
 
-    What a command started owes none, but where it is there it counts.
+    The ranks that a command starts need no record, but an existing one counts.
     """
     said = facts.exit.ranks if facts.exit is not None else {}
-    owed = [str(rank) for rank in rules.exits()]
-    others = (facts.rank_exits.keys() | said.keys()) - set(owed)
-    owed += sorted(others & set(map(str, rules.ranks())))
-    for rank in owed:
+    required = [str(rank) for rank in rules.exits()]
+    others = (facts.rank_exits.keys() | said.keys()) - set(required)
+    required += sorted(others & set(map(str, rules.ranks())))
+    for rank in required:
         for row, where in (
             (facts.rank_exits.get(rank), "its record"),
             (said.get(rank), "exit.json"),
@@ -116,7 +116,7 @@ def _rank_exits(facts: Facts, rules: Rules) -> Iterator[Said]:
             if row is None:
                 yield INCONCLUSIVE, None, f"rank {rank}: its exit is not in {where}"
             elif not row.known:
-                yield INCONCLUSIVE, None, f"nobody saw how rank {rank} ended ({where})"
+                yield INCONCLUSIVE, None, f"the end of rank {rank} was not observed ({where})"
             elif not row.clean:
                 seen = {"code": row.code, "signal": row.signal}
                 yield FAIL, seen, f"rank {rank} did not exit with 0 ({where})"
@@ -132,9 +132,9 @@ def coverage(facts: Facts, rules: Rules) -> Iterator[Said]:
         yield INCONCLUSIVE, None, "the lines have no seq, so a lost one leaves no trace"
         return
     if rules.steps is None:
-        yield UNTOLD, None, "nobody said how many steps are owed"
+        yield UNREPORTED, None, "the order names no number of steps"
     elif not rules.owed_steps():
-        yield INCONCLUSIVE, None, "no step was owed, so none could be seen"
+        yield INCONCLUSIVE, None, "no step was required, so none was seen"
     for rank in rules.ranks():
         yield from _rank_coverage(facts, rank)
     yield from _doubtful(facts, Effect.COVERAGE)
@@ -155,26 +155,26 @@ def _rank_coverage(facts: Facts, rank: int) -> Iterator[Said]:
         return
     if row.gaps:
         yield INCONCLUSIVE, row.gaps, f"rank {rank}: {row.gaps} lines are missing"
-    yield from _absent(row.missing, rank, UNTOLD)
-    yield from _absent(row.without_loss, rank, INCONCLUSIVE if row.with_loss else UNTOLD)
+    yield from _absent(row.missing, rank, UNREPORTED)
+    yield from _absent(row.without_loss, rank, INCONCLUSIVE if row.with_loss else UNREPORTED)
 
 
 def _absent(missing: Missing | None, rank: int, word: Word) -> Iterator[Said]:
     if missing is None:
-        yield INCONCLUSIVE, None, f"rank {rank}: nobody counted its lines"
+        yield INCONCLUSIVE, None, f"rank {rank}: its lines were not counted"
     elif missing.count:
         named = ", ".join(missing.first)
-        yield word, missing.count, f"rank {rank} never said {named}"
+        yield word, missing.count, f"rank {rank} did not report {named}"
 
 
 def preflight(facts: Facts, rules: Rules) -> Iterator[Said]:
     """Every check that the order names was made on every node before the launch, and passed."""
     found = facts.preflight
     if found is None:
-        yield UNTOLD, None, "no preflight is recorded"
+        yield UNREPORTED, None, "no preflight is recorded"
         return
     if not rules.preflight:
-        yield UNTOLD, None, "the order does not say which checks are required"
+        yield UNREPORTED, None, "the order does not say which checks are required"
     nodes = {} if 0 in found.unchecked else {"": (found.passed, found.outcomes)}
     nodes |= {f"node {name}: ": (row.passed, row.outcomes) for name, row in found.nodes.items()}
     for where, (passed, outcomes) in nodes.items():
@@ -183,9 +183,9 @@ def preflight(facts: Facts, rules: Rules) -> Iterator[Said]:
             yield FAIL, failed, f"{where}failed: {', '.join(failed) or 'not said which'}"
         absent = [name for name in rules.preflight if name not in outcomes]
         if absent:
-            yield UNTOLD, absent, f"{where}never checked: {', '.join(absent)}"
+            yield UNREPORTED, absent, f"{where}never checked: {', '.join(absent)}"
     for node in found.unchecked:
-        yield UNTOLD, node, f"node {node}: no preflight is recorded"
+        yield UNREPORTED, node, f"node {node}: no preflight is recorded"
     yield PASS, None, f"{found.checks} checks passed"
 
 
@@ -212,10 +212,10 @@ def halts(facts: Facts) -> Said | None:
 def _watched(facts: Facts) -> Iterator[Said]:
     watch = facts.watch
     if watch is None:
-        yield INCONCLUSIVE, None, "nobody watched this run"
+        yield INCONCLUSIVE, None, "no watcher recorded this run"
         return
     if not watch.starts:
-        yield INCONCLUSIVE, None, "no tick says which run was watched"
+        yield INCONCLUSIVE, None, "no tick names the run that was watched"
     yield from _doubtful(facts, Effect.WATCH)
     if not watch.chained:
         yield INCONCLUSIVE, None, "the ticks are not one chain"

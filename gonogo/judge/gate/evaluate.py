@@ -7,7 +7,7 @@ from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.rules import Rules
 from gonogo.judge.gate.added import added_criteria, notes
 from gonogo.judge.gate.built_in import (
-    UNTOLD,
+    UNREPORTED,
     Check,
     Word,
     completed,
@@ -47,7 +47,7 @@ def evaluate_built_in(name: str, facts: Facts, rules: Rules) -> CriterionResult:
     """
     said = BUILT_IN[name](facts, rules)
     word, observed, evidence = min(said, key=lambda row: _ORDER.index(row[0]))
-    waived = word is UNTOLD and name in rules.waive and name not in NEVER_WAIVED
+    waived = word is UNREPORTED and name in rules.waive and name not in NEVER_WAIVED
     return CriterionResult(
         id=name,
         severity=GateSeverity.CONDITIONAL if waived else GateSeverity.REQUIRED,

@@ -18,7 +18,7 @@ from gonogo.judge.gate.built_in import (
     ORDER,
     PASS,
     UNKNOWN_ORDER,
-    UNTOLD,
+    UNREPORTED,
     Said,
 )
 
@@ -59,7 +59,7 @@ def identity(facts: Facts, rules: Rules) -> Iterator[Said]:
     yield from _watched_order(facts, rules)
     count = len(rules.identity.said())
     if not count:
-        yield UNTOLD, None, "the order does not say what must run"
+        yield UNREPORTED, None, "the order does not name what must run"
     yield PASS, None, f"{count} fields are equal on every rank and to the order"
 
 
@@ -80,7 +80,7 @@ def evaluate_drift(facts: Facts, rules: Rules) -> CriterionResult | None:
 
 
 def _unsaid_drift(facts: Facts, rules: Rules) -> Iterator[Unequal]:
-    """Yield what may drift, was ordered, and was not said: that it is the same, nobody knows."""
+    """Yield the ordered fields that may drift and were not reported: they may differ."""
     expected = rules.identity.said()
     for rank in rules.ranks():
         for boot in _counted(facts, rank):
@@ -135,15 +135,15 @@ def told(row: Unequal) -> str:
         more = f" and {len(values) - MOST_TOLD} more" if len(values) > MOST_TOLD else ""
         return f"{row.name} differs between the ranks: {', '.join(values[:MOST_TOLD])}{more}"
     if row.found is None:
-        return f"rank {row.rank} did not say {row.name}, {row.wanted!r} was ordered"
+        return f"rank {row.rank} did not report {row.name}, {row.wanted!r} was ordered"
     return f"{row.name} of rank {row.rank} is {row.found!r}, {row.wanted!r} was ordered"
 
 
 def _order_holds(facts: Facts, rules: Rules) -> Iterator[Said]:
-    """The order agrees with itself: its configuration has its digest, and its ranks its number."""
+    """Check that the order agrees with itself in its configuration and its number of ranks."""
     wanted = rules.identity.config_digest
     if wanted is not None and facts.config_digest != wanted:
-        text = "the order's configuration is not the one whose digest it tells"
+        text = "the configuration of the order does not have the digest that the order names"
         yield FAIL, facts.config_digest, text
     size = rules.identity.world_size
     if size is not None and size != rules.world_size:
@@ -153,7 +153,7 @@ def _order_holds(facts: Facts, rules: Rules) -> Iterator[Said]:
 def _rank_identity(facts: Facts, rules: Rules, rank: int) -> Iterator[Said]:
     counted = _counted(facts, rank)
     if not counted:
-        yield UNTOLD, None, f"rank {rank} never said what it is"
+        yield UNREPORTED, None, f"rank {rank} did not report its identity"
     for boot in counted:
         yield from _boot_identity(boot, rules, rank)
 
@@ -165,25 +165,25 @@ def _counted(facts: Facts, rank: int) -> list[BootFacts]:
 
 
 def _boot_identity(boot: BootFacts, rules: Rules, rank: int) -> Iterator[Said]:
-    """One process said what it is, and for which run it was started."""
+    """Check that one process reported its identity, and was started for this run."""
     if boot.identity is None:
-        yield UNTOLD, None, f"rank {rank} never said what it is"
+        yield UNREPORTED, None, f"rank {rank} did not report its identity"
         return
     expected = rules.identity.said()
     unsaid = sorted(expected.keys() - boot.identity.said().keys() - set(rules.allow_drift))
     if unsaid:
-        yield UNTOLD, None, f"rank {rank} did not say {', '.join(unsaid)}"
+        yield UNREPORTED, None, f"rank {rank} did not report {', '.join(unsaid)}"
     for name, mine, its in (("run", rules.run, boot.run), ("attempt", rules.attempt, boot.attempt)):
         if not rules.run:
-            yield INCONCLUSIVE, its, "nobody recorded for which run this was ordered"
+            yield INCONCLUSIVE, its, "the order names no run"
         elif its is None:
-            yield UNTOLD, None, f"rank {rank} did not say for which {name} it was started"
+            yield UNREPORTED, None, f"rank {rank} did not report for which {name} it was started"
         elif its != mine:
             yield FAIL, its, f"rank {rank} was started for {name} {its}, not for {mine}"
 
 
 def _watched_order(facts: Facts, rules: Rules) -> Iterator[Said]:
-    """Every watcher says that it watches this run, under this very order."""
+    """Check that every watcher watched this run, under this order."""
     order = facts.files.get(ORDER)
     for start in facts.watch.starts if facts.watch is not None else []:
         if (start.run, start.attempt) != (rules.run, rules.attempt):

@@ -80,7 +80,7 @@ def say(rank: int, msg: str, **fields: Any) -> Change:
     ("found", "text"),
     [
         (64, "dim of rank 1 is 64, 128 was ordered"),
-        (None, "rank 1 did not say dim, 128 was ordered"),
+        (None, "rank 1 did not report dim, 128 was ordered"),
     ],
 )
 def test_a_difference_is_told_in_words(found: int | None, text: str) -> None:
@@ -306,7 +306,7 @@ def test_an_attempt_that_owed_its_last_step_alone_has_to_show_it() -> None:
     [
         (None, "rank 0 wrote no line"),
         (0, "rank 0 wrote no line"),
-        (1, "rank 0: nobody counted its lines"),
+        (1, "rank 0: its lines were not counted"),
     ],
 )
 def test_a_rank_that_wrote_nothing_is_not_covered(count: int | None, text: str) -> None:
@@ -575,7 +575,7 @@ def test_where_nobody_said_how_many_steps_there_are_none_are_all() -> None:
     order = waiving(steps=None)
     found = {row.id: row for row in judged(record_of(order, healthy_ranks(order_of()))).criteria}
     assert found["completed"].outcome == found["coverage"].outcome == "inconclusive"
-    assert found["completed"].evidence == "nobody said how many steps a whole run has"
+    assert found["completed"].evidence == "the order names no number of steps"
 
 
 def test_an_order_that_says_nothing_of_what_must_run_proves_no_identity() -> None:
@@ -583,7 +583,7 @@ def test_an_order_that_says_nothing_of_what_must_run_proves_no_identity() -> Non
     found = {row.id: row for row in judged(record_of(order)).criteria}
     assert (found["identity"].outcome, found["identity"].evidence) == (
         "inconclusive",
-        "the order does not say what must run",
+        "the order does not name what must run",
     )
 
 
