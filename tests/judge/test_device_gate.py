@@ -18,7 +18,7 @@ from gonogo.judge.facts.contradictions import find_contradictions
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.resolve import build_order, resolve_plan
-from gonogo.planning.source import bundled_plan
+from gonogo.planning.source import bundled_plan, with_overrides
 from tests.data import make_runs
 from tests.data.make_runs import EXPERIMENT, Rank, exit_of, save_run
 from tests.judge.runs import watch_of
@@ -28,8 +28,9 @@ RUN = "run_01K00000000000000000000001"
 
 @pytest.fixture(scope="module")
 def order() -> Order:
-    """The smoke phase of the bundled plan, as it is."""
-    resolved = resolve_plan(bundled_plan("m7c-125m"))
+    """The smoke phase of the bundled plan, with fewer steps."""
+    shorter = with_overrides(bundled_plan("m7c-125m"), {"phases.smoke.steps": 150})
+    resolved = resolve_plan(shorter)
     return build_order(resolved, "smoke", experiment=EXPERIMENT, run=RUN, token=1)
 
 

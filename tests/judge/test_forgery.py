@@ -72,7 +72,7 @@ SHAPES: dict[str, Callable[[], Order]] = {
     "a rerun": lambda: because(order_of(), RunReason.RERUN),
     "two nodes": lambda: order_of().model_copy(update={"nodes": 2}),
 }
-LONG = ("several boots", "pruned", "of a campaign", "a rerun", "two nodes")
+LONG = ("talkative", "several boots", "pruned", "of a campaign", "a rerun", "two nodes")
 """Shapes that every commit need not try: they are variants of those before."""
 EVERY_SHAPE = [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in SHAPES]
 RESTARTS = {"restarted in place": (6,), "several boots": (3, 6, 9)}
