@@ -86,8 +86,8 @@ format: install ## Let ruff format the code and mend what it can
 made: install ## Write anew what is made from the code: schemas, references, dashboards
 	$(BIN)/python -m gonogo.contract.schemas gonogo/contract/schemas
 	$(BIN)/python -m gonogo.planning.reference > docs/plan-reference.md
-	$(BIN)/python -m gonogo.judge.catalogue > docs/detectors.md
-	$(BIN)/python -m gonogo.judge.metric_catalogue > docs/metric-reference.md
+	$(BIN)/python -m bench.references detectors > docs/detectors.md
+	$(BIN)/python -m bench.references metrics > docs/metric-reference.md
 	$(BIN)/python -m gonogo.judge.words > docs/doubts.md
 	$(BIN)/python -m nsa.flags --markdown > docs/flags.md
 	$(BIN)/python -m nsa.describe --schema > gonogo/planning/workloads/nsa.train.json

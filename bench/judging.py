@@ -156,7 +156,7 @@ def restart(folder: Path) -> None:
     if order is None or load_snapshot(run_dir, order) is None:
         raise SystemExit("there is no snapshot to go on from")
     pace = Pace()
-    Journal(run_dir).recover(order, pace.observe, pace.resume)
+    Journal(run_dir).recover(order, pace.take, pace.resume)
 
 
 PARTS = {"parse": parse_all, "judge": judge_all, "restart": restart}

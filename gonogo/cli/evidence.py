@@ -10,7 +10,7 @@ from typing import Any
 
 from gonogo.cli.client import Client
 from gonogo.contract.errors import GonogoError
-from gonogo.judge.facts.rounds import is_told, summarise_round
+from gonogo.evidence_round import is_told, summarise_round
 from gonogo.rundir import RunDir
 
 MAX_FILES = 130

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from gonogo.cli.output import duration, say
 from gonogo.contract.order import Order
-from gonogo.judge.facts.findings import load_findings
+from gonogo.judge.facts.files import load_findings
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.metrics_file import load_metrics
 

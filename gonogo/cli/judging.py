@@ -29,9 +29,9 @@ from gonogo.contract.decision import PASSING, Cause, Verdict
 from gonogo.contract.errors import GonogoError, NotFound, Rejected
 from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import OutcomeCode
+from gonogo.evidence_round import where_it_stood
 from gonogo.judge.course.forecast import seconds_at_speed
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.facts.rounds import where_it_stood
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 

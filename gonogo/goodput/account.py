@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gonogo.contract.goodput import Part
-from gonogo.goodput.lines import Mode, Told, part_of
+from gonogo.goodput.lines import STEP, Told
 
 Seconds = dict[Part, float]
 SLACK_S = 0.001
@@ -106,26 +106,23 @@ def _time_of(told: Told, step: int) -> tuple[float, float]:
 
 
 def _tail(times: RunTimes, told: Told, start: Part, after_s: float) -> Seconds:
-    """Split what no line closed: the mode that was pending, and the time after the last line."""
+    """Split what no line closed: the part that was open, and the time after the last line."""
     all_s = told.pending_s + after_s
+    prepares = told.part in (Part.START, Part.RESTART)
     if times.ended_at is None:
-        if told.mode is Mode.PREPARING:
+        if prepares:
             return {start: all_s}
-        pending = Part.UNKNOWN if told.mode is Mode.STEP else part_of(told)
-        return {Part.UNKNOWN: after_s, pending: told.pending_s + _both(pending, after_s)}
+        if told.part is STEP:
+            return {Part.UNKNOWN: all_s}
+        return {told.part: told.pending_s, Part.UNKNOWN: after_s}
     if times.found_at is not None:
         stall_s = _within(times.found_at - told.moved_ts, all_s)
         return {Part.STALL: stall_s, Part.HALT: all_s - stall_s}
     if times.unseen_end:
         return {Part.UNKNOWN: all_s}
-    if told.mode is Mode.PREPARING:
+    if prepares:
         return {start: told.pending_s, Part.HALT: after_s}
     return {Part.HALT: all_s}
-
-
-def _both(pending: Part, after_s: float) -> float:
-    """Return what a single key has to hold besides, where both parts are the same."""
-    return after_s if pending is Part.UNKNOWN else 0.0
 
 
 def account_experiment(

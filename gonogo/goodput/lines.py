@@ -1,39 +1,33 @@
-"""What did a rank spend its time on? A fold over its heartbeats that can be put down and taken up.
+"""What a rank spent its time on, by the timeline of its lines. It can be stored and continued.
 
-Time is the rank's monotonic clock, so a stepped wall clock moves nothing. Guarantees: what has been
-told sums to the time from the first line to the last one; nothing is negative; a step that was done
-before is repeated, once. Lines that are missing (`seq` jumps) leave unknown time. One rank stands
-for all: steps of a synchronous run end together.
+The timeline says where the rank is; each second since the line before belongs to that place. Time
+is the rank's monotonic clock. All seconds sum to the time from the first line to the last one. A
+step that was made before is repeated. Missing lines (`seq` jumps) leave unknown time. One rank
+stands for all: steps of a synchronous run end together.
 
-A checkpoint whose line comes steps later was written beside them: it takes the time of its section,
+A checkpoint whose line comes steps later was written beside them. It takes the time of its section,
 and holds the steps up to the one that its path names.
 """
 
 import re
-from enum import StrEnum
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from gonogo.contract.goodput import Part
-from gonogo.contract.heartbeat import Heartbeat, Msg, Section
+from gonogo.contract.heartbeat import Heartbeat, Section
+from gonogo.timeline.advance import absorb
+from gonogo.timeline.rank import RankStream
 
-MAX_RECENT = 32
-"""Steps that a checkpoint's line may be late."""
 _STEP = re.compile(r"step_([0-9]{1,16})/?$")
 MAX_MARKS = 64
-"""Checkpoints that are remembered; a run goes on from one of the newest."""
-
-
-class Mode(StrEnum):
-    """What the rank does since the line that said so."""
-
-    PREPARING = "preparing"
-    STEP = "step"
-    BETWEEN = "between"
-    EVALUATION = "evaluation"
-    CHECKPOINT = "checkpoint"
-    ENDING = "ending"
-    UNTOLD = "untold"
+"""Checkpoints that are remembered; a run resumes from one of the newest."""
+STEP = Part.PRODUCTIVE
+"""The part of a step that is not over; its end, or the run's, decides what it was worth."""
+_PAUSES: dict[str, Part] = {
+    Section.EVAL.value: Part.EVALUATION,
+    Section.CHECKPOINT.value: Part.CHECKPOINT,
+}
+"""Sections, and the messages of the same names, in which a rank does not train."""
 
 
 class Mark(BaseModel):
@@ -43,32 +37,41 @@ class Mark(BaseModel):
     step_s: float
 
 
-class Told(BaseModel):
-    """What a rank has told so far; `tell` takes it further."""
+class End(BaseModel):
+    """The end of a step, in seconds since the first line."""
 
-    boot: str = ""
-    seq: int = 0
+    step: int
+    at_s: float
+
+
+class Told(BaseModel):
+    """What a rank has spent so far; `tell` continues it."""
+
+    stream: RankStream = Field(default_factory=lambda: RankStream(rank=0))
+    """Where the rank is."""
     mono: float = 0.0
+    """The rank's clock on its last line."""
     first_ts: float | None = None
     """Unix seconds of the first line; None: no line yet."""
     moved_ts: float = 0.0
-    """Unix seconds of the last line that said that something went on or had ended."""
-    mode: Mode = Mode.PREPARING
+    """Unix seconds of the last line by which something began or ended."""
+    part: Part = Part.START
+    """What the rank does since then."""
     pending_s: float = 0.0
-    """Seconds of the present mode, which is not over."""
+    """Seconds of it so far."""
     boots: int = 0
     base_step: int | None = None
-    """The step after which the first step of this run was done."""
+    """The step after which this run began; None: no step has ended."""
     step: int = 0
     """The last step that has ended."""
+    first: End | None = None
+    last: End | None = None
+    """The first step that ended, and the newest."""
     step_s: float = 0.0
     """Seconds of steps, each step once."""
     seconds: dict[Part, float] = {}
-    """Seconds of everything else that is over; `start` stands for any preparation at first."""
+    """Seconds of everything else that is over."""
     marks: list[Mark] = []
-    recent: list[Mark] = []
-    """The newest steps that have ended, each with the time of those up to it."""
-    halting: bool = False
 
     @property
     def total_s(self) -> float:
@@ -76,136 +79,103 @@ class Told(BaseModel):
         return self.step_s + sum(self.seconds.values()) + self.pending_s
 
 
-_PART = {
-    Mode.BETWEEN: Part.BETWEEN_STEPS,
-    Mode.EVALUATION: Part.EVALUATION,
-    Mode.CHECKPOINT: Part.CHECKPOINT,
-    Mode.ENDING: Part.HALT,
-    Mode.UNTOLD: Part.UNKNOWN,
-    Mode.STEP: Part.REPEATED,  # one that was broken off
-}
-_PAUSES = {
-    Msg.EVAL.value: Part.EVALUATION,
-    Msg.CHECKPOINT.value: Part.CHECKPOINT,
-}
-_SECTIONS = {
-    Section.EVAL.value: Mode.EVALUATION,
-    Section.CHECKPOINT.value: Mode.CHECKPOINT,
-}
-
-
-def part_of(told: Told) -> Part:
-    """Return what the pending seconds are, should the mode end now."""
-    if told.mode is Mode.PREPARING:
-        return Part.START if told.boots <= 1 else Part.RESTART
-    if told.mode is Mode.BETWEEN and told.halting:
-        return Part.HALT
-    return _PART[told.mode]
-
-
 def tell(told: Told, beat: Heartbeat) -> None:
-    """Take one distinct line of the rank, in the order in which it was written."""
-    if beat.boot == told.boot and beat.seq <= told.seq:
+    """Take one line of the rank, in the order in which lines were written."""
+    before = told.stream
+    restarts, steps = beat.boot != before.boot, before.completed_steps
+    if not restarts and beat.seq <= before.heard_seq:
         return
     if told.first_ts is None:
-        told.first_ts = told.moved_ts = beat.ts
-    else:
-        _pass_time(told, beat)
-    if beat.boot != told.boot:
-        told.boots += 1
-        told.mode = Mode.PREPARING
-    told.boot, told.seq, told.mono = beat.boot, beat.seq, beat.mono
-    _hear(told, beat)
+        told.first_ts, told.moved_ts, told.mono = beat.ts, beat.ts, beat.mono
+    _pass_time(told, beat, restarts=restarts)
+    stream = told.stream = absorb(before, beat, beat.mono)
+    stream.ready = []  # the numbers of the steps
+    told.boots += restarts
+    ends = stream.completed_steps > (0 if restarts else steps)
+    if ends:
+        _end_step(told)
+    if beat.msg in _PAUSES:
+        _take_pause(told, beat)
+    part = _part_of(told)
+    if ends or part is not told.part:
+        _close(told, beat.ts)
+        told.part = part
 
 
-def _pass_time(told: Told, beat: Heartbeat) -> None:
-    passed_s = max(0.0, beat.mono - told.mono)
-    again = beat.boot != told.boot
-    if again:
+def _pass_time(told: Told, beat: Heartbeat, *, restarts: bool) -> None:
+    """Count the time since the line before."""
+    passed_s, told.mono = max(0.0, beat.mono - told.mono), beat.mono
+    if restarts:
         _close(told, beat.ts)
         _add(told, Part.RESTART, passed_s)
-    elif beat.seq > told.seq + 1:
-        if told.mode is Mode.STEP:  # it may have ended well among the lines that are missing
-            told.mode = Mode.UNTOLD
+    elif beat.seq > told.stream.heard_seq + 1:
+        if told.part is STEP:  # it may have ended well among the lines that are missing
+            told.part = Part.UNKNOWN
         _close(told, beat.ts)
         _add(told, Part.UNKNOWN, passed_s)
-        told.mode = Mode.UNTOLD
     else:
         told.pending_s += passed_s
 
 
-def _hear(told: Told, beat: Heartbeat) -> None:
-    """Let the line say what begins or has ended."""
-    msg = beat.msg
-    if msg == Msg.STEP_START:
-        if told.mode is not Mode.STEP:
-            _close(told, beat.ts)
-            told.mode = Mode.STEP
-        if told.base_step is None:
-            told.base_step = beat.step - 1
-    elif msg == Msg.STEP_END or (msg == Msg.PROGRESS and _is_nameless(beat)):
-        _end_step(told, beat)
-    elif msg in _PAUSES:
-        _end_pause(told, beat, _PAUSES[msg])
-    elif msg == Msg.SECTION and told.mode not in (Mode.STEP, Mode.PREPARING):
-        _close(told, beat.ts)
-        told.mode = _SECTIONS.get(beat.section or "", Mode.BETWEEN)
-    elif msg == Msg.HALT_SEEN:
-        told.halting = True
-    elif msg == Msg.DONE:
-        _close(told, beat.ts)
-        told.mode = Mode.ENDING
+def _part_of(told: Told) -> Part:
+    """Return what the rank does from now on."""
+    stream = told.stream
+    pause = _PAUSES.get(stream.section or "")
+    steps_alone = stream.completed_steps > 0 and not stream.opened  # no `step_start` is written
+    if stream.done:
+        return Part.HALT
+    if pause is not None:
+        return pause
+    if stream.step > stream.completed or steps_alone:
+        return STEP
+    if not stream.completed_steps:
+        return Part.START if told.boots <= 1 else Part.RESTART
+    return Part.HALT if stream.halt_seen else Part.BETWEEN_STEPS
 
 
-def _is_nameless(beat: Heartbeat) -> bool:
-    """Say whether the trainer names no sections; then its progress ends the step."""
-    return beat.section is None and beat.section_seq == 0
-
-
-def _end_step(told: Told, beat: Heartbeat) -> None:
-    """Count the time since the step began, or since the last thing that ended."""
+def _end_step(told: Told) -> None:
+    """Count a step that has ended: once, or as repeated."""
+    stream = told.stream
+    told.last = End(step=stream.completed, at_s=told.total_s)
+    told.first = told.first or told.last
     if told.base_step is None:
-        told.base_step = beat.step - 1
-    if told.mode is Mode.BETWEEN and beat.step == told.step:
-        return  # step_end after a progress that had ended it
-    if told.mode is Mode.PREPARING or told.mode is Mode.UNTOLD:
-        _close(told, beat.ts)
-    elif beat.step <= max(told.step, told.base_step):
-        _add(told, Part.REPEATED, told.pending_s)
-    else:
-        told.step_s += told.pending_s
-    told.step = max(told.step, beat.step)
-    told.recent = [*told.recent, Mark(step=told.step, step_s=told.step_s)][-MAX_RECENT:]
-    told.pending_s, told.moved_ts, told.mode = 0.0, beat.ts, Mode.BETWEEN
+        told.base_step = stream.from_step
+    if told.part is STEP:
+        if stream.completed > max(told.step, told.base_step):
+            told.step_s += told.pending_s
+        else:
+            _add(told, Part.REPEATED, told.pending_s)
+        told.pending_s = 0.0
+    told.step = max(told.step, stream.completed)
 
 
-def _end_pause(told: Told, beat: Heartbeat, part: Part) -> None:
-    """Count what a pause says that it took, or the time since its section began."""
-    if part is Part.CHECKPOINT and _keep_mark(told, beat) < told.step:
+def _take_pause(told: Told, beat: Heartbeat) -> None:
+    """Count the seconds (`dt`) that an evaluation or a checkpoint reports, if it has no section."""
+    pause = _PAUSES[beat.msg]
+    if pause is Part.CHECKPOINT and _keep_mark(told, beat) < told.step:
         return  # written beside later steps
-    inside = told.mode in (Mode.EVALUATION, Mode.CHECKPOINT)
-    dt = beat.dt if beat.dt is not None and beat.dt >= 0 else 0.0
-    took_s = told.pending_s if inside else min(dt, told.pending_s)
-    _add(told, part, took_s)
-    told.pending_s -= took_s
-    if told.mode is not Mode.STEP:
-        _close(told, beat.ts)
-        told.mode = Mode.BETWEEN
     told.moved_ts = beat.ts
+    if told.part is not pause:
+        dt = beat.dt if beat.dt is not None and beat.dt >= 0 else 0.0
+        took_s = min(dt, told.pending_s)
+        _add(told, pause, took_s)
+        told.pending_s -= took_s
 
 
 def _keep_mark(told: Told, beat: Heartbeat) -> int:
-    """Remember what a checkpoint holds; return the step that it is of."""
+    """Remember what a checkpoint holds; return its step."""
     named = _STEP.search(beat.path or "")
     step = min(int(named.group(1)), told.step) if named else told.step
-    ended = next((mark for mark in reversed(told.recent) if mark.step == step), None)
-    if ended is not None:
-        told.marks = [*told.marks, ended][-MAX_MARKS:]
+    base = told.step if told.base_step is None else told.base_step
+    if step > base:
+        step_s = told.step_s * (step - base) / (told.step - base)
+        told.marks = [*told.marks, Mark(step=step, step_s=step_s)][-MAX_MARKS:]
     return step
 
 
 def _close(told: Told, ts: float) -> None:
-    _add(told, part_of(told), told.pending_s)
+    """End the present part; a step that has not ended has to be made again."""
+    _add(told, Part.REPEATED if told.part is STEP else told.part, told.pending_s)
     told.pending_s, told.moved_ts = 0.0, ts
 
 

@@ -10,18 +10,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gonogo.contract.doubt import Doubt, DoubtKind, Effect
+from gonogo.contract.doubt import DoubtKind, Effect
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding
-from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.cause import describe_cause
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.facts.findings import load_findings
+from gonogo.judge.facts.files import load_findings
 from gonogo.judge.facts.record import RunRecord, load_order, load_run
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
@@ -35,8 +34,6 @@ from gonogo.rundir import RunDir, read_tail
 ACTOR = "gonogo judge"
 SILENCED = ".silenced"
 """Mark of a process that said nothing; as `gonogo.trainer` leaves it, which knows no judge."""
-BETWEEN_RATIO = 1.25
-"""How far apart steps may end, of how long they last, before it is said."""
 
 
 def judge_directory(
@@ -99,15 +96,7 @@ def judge_directory(
     entry = judged(judgement, rules, facts, actor=ACTOR, cause=cause)
     more = {
         "findings": [finding.wire() for finding in findings],
-        "not_observed": [
-            *_elsewhere(path, order),
-            *sentences(_listed(facts)),
-            *_not_compared(order),
-            *_between_steps(facts),
-            *_unread(record),
-            *_silenced(path),
-            *_gone(path),
-        ],
+        "not_observed": list(_not_shown(path, record, facts)),
     }
     return dict(append(entry, place, key, more=more).document)
 
@@ -139,74 +128,25 @@ def _recorded_order(run_dir: RunDir) -> Order | None:
         raise Rejected(f"order.json: {str(error).removeprefix('order.json: ')}") from error
 
 
-def _elsewhere(path: Path, order: Order | None) -> Iterator[str]:
-    """Yield that a directory which is named as a run holds another one's."""
-    name = path.resolve().name
+def _not_shown(path: Path, record: RunRecord, facts: Facts) -> Iterator[str]:
+    """Yield what the files do not show, and no criterion says."""
+    order, name = record.order, path.resolve().name
     if order is not None and is_id(name, Kind.RUN) and order.run != name:
         held = order.run or "a run without a name"
         yield f"{name}: what lies in its directory is of {held}; nothing here is known of {name}"
-
-
-def _not_compared(order: Order | None) -> Iterator[str]:
-    """Yield what an order by hand leaves open of what must run; one of ours names all of it."""
-    if order is None:
-        return
-    said = order.identity.model_dump(exclude_none=True)
-    if order.identity.config_digest is None:
-        named = ", ".join(said) or "nothing"
+    unreadable = (DoubtKind.UNREADABLE, DoubtKind.SEAL_BROKEN)
+    listed = [row for row in facts.doubts if row.effect is Effect.NONE or row.kind in unreadable]
+    yield from sentences(listed)
+    if order is not None and order.identity.config_digest is None:  # it was written by hand
+        named = ", ".join(order.identity.model_dump(exclude_none=True)) or "nothing"
         yield f"identity: the order names {named}; what else ran was compared with nothing"
-    model = order.train.get("model")
-    known = {**order.train, **(model if isinstance(model, Mapping) else {})}
-    known["nsa_env"] = any(name.startswith("NSA_") for name in order.env)
-    left_open = [name for name in Identity.model_fields if known.get(name) and name not in said]
-    if left_open:
-        yield f"identity: {', '.join(left_open)}: configured, and not among what the order compares"
-
-
-def _between_steps(facts: Facts) -> Iterator[str]:
-    """Yield how far apart steps end, where that is clearly more than they last.
-
-    Of the rank where it is most; evaluations and checkpoints may lie between two steps by right.
-    """
-    apart = [
-        (pace.block_p50_s / pace.median_step_s, pace.block_p50_s, pace.median_step_s, rank)
-        for rank, pace in facts.pace.items()
-        if pace.block_p50_s and pace.median_step_s
-    ]
-    ratio, every_s, step_s, rank = max(apart, default=(0.0, 0.0, 0.0, ""))
-    if ratio > BETWEEN_RATIO:
-        yield (
-            f"speed: the steps of rank {rank} last {step_s:.3g} s and end {every_s:.3g} s apart;"
-            " what lies between two steps is in its speed and in no step time"
-        )
-
-
-def _listed(facts: Facts) -> list[Doubt]:
-    """Return the doubts that the criteria do not show: the listed ones, and unreadable records."""
-    kinds = (DoubtKind.UNREADABLE, DoubtKind.SEAL_BROKEN)
-    return [row for row in facts.doubts if row.effect is Effect.NONE or row.kind in kinds]
-
-
-def _unread(record: RunRecord) -> Iterator[str]:
-    """Yield how many lines of heartbeat files cannot be read; they are no facts."""
     for rank, count in sorted(record.unreadable_lines.items()):
         yield f"rank {rank}: {count} lines cannot be read"
-
-
-def _silenced(path: Path) -> Iterator[str]:
-    """Yield that a process said nothing because another one had its rank: nobody saw what it did.
-
-    A mark is no record: who takes it away hides this sentence, and changes no verdict.
-    """
     if (path / SILENCED).exists():
         yield (
             "ranks: a further process attached as a rank that another one had, and said nothing;"
             " what it did nobody saw (each rank needs its own RANK, or attach(rank=…))"
         )
-
-
-def _gone(path: Path) -> Iterator[str]:
-    """Yield what was pruned of it, checkpoints, which no verdict rests on."""
     text = pruned_text(path)
     if text is not None:
         yield text

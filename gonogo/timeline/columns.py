@@ -28,6 +28,8 @@ NUMBERS = (
     "comm_mb",
     "flash_share",
     "lr",
+    "gate_max",
+    "gate_collapse_frac",
 )
 """Numbers of a progress line that are kept."""
 

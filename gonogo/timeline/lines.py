@@ -21,7 +21,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import PlainSerializer, PlainValidator
 
-from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
 from gonogo.contract.tick import LinesSeen
 
 DIGEST_BYTES = 16
@@ -50,6 +51,15 @@ class Line(NamedTuple):
 def digest_of(raw: bytes) -> bytes:
     """Return the digest by which a line is known; white space around it does not count."""
     return sha256(raw.strip()).digest()[:DIGEST_BYTES]
+
+
+def beat_of(raw: bytes, rank: int) -> Heartbeat | None:
+    """Return the heartbeat of a rank on a line; None for any other line."""
+    try:
+        beat = parse_heartbeat(raw)
+    except Corrupt:
+        return None
+    return beat if beat.rank == rank else None
 
 
 class Arrival(StrEnum):

@@ -6,22 +6,20 @@ Within a process the line with the highest `seq` counts. Of a step that two proc
 later process counts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
 
-from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import (
     NON_TRAINING_SECTIONS,
     Heartbeat,
     Identity,
     Msg,
-    parse_heartbeat,
 )
 from gonogo.signs import OF_VICTIMS, signs_in
 from gonogo.timeline.columns import STEP_MESSAGES, StepTable
-from gonogo.timeline.lines import Arrival, Line, LineRecord, digest_of
+from gonogo.timeline.lines import Arrival, Line, LineRecord, beat_of, digest_of
 
 MAX_PIDS = 4
 MOST_BOOT_LINES = 8
@@ -63,6 +61,8 @@ class BootSteps:
     pids: list[int] = field(default_factory=list)
     signs: set[str] = field(default_factory=set)
     """Names of the known words in its error lines."""
+    loader_s: float | None = None
+    """Seconds until the first batch was there."""
 
     def take(self, beat: Heartbeat) -> None:
         """Take one line of this process."""
@@ -99,6 +99,8 @@ class BootSteps:
                 del self.boot_lines[sorted(self.boot_lines)[-2]]
         elif msg == Msg.DONE and (self.done is None or beat.seq >= self.done.seq):
             self.done = beat
+        elif msg == Msg.LOADER_READY and self.loader_s is None:
+            self.loader_s = beat.dt
         elif msg in (Msg.ERROR, Msg.LOADER_ERROR):
             self._take_error(beat)
 
@@ -359,20 +361,13 @@ class RankLines:
 def read_lines(rank: int, lines: Iterable[bytes | str]) -> RankLines:
     """Return what one rank's lines report, in whatever order they come."""
     steps, record, unreadable = RankSteps(), LineRecord(), 0
-    for line in _parsed(lines):
-        if line is None or line.beat.rank != rank:
-            unreadable += 1
-        elif record.admit(line) not in _AGAIN:
-            steps.take(line.beat)
-    return RankLines(steps=steps, record=record, unreadable=unreadable)
-
-
-def _parsed(lines: Iterable[bytes | str]) -> Iterator[Line | None]:
-    """Yield the heartbeat on each line, or None; a blank line reports nothing."""
     for line in lines:
         raw = line.encode(errors="replace") if isinstance(line, str) else line
-        if raw.strip():
-            try:
-                yield Line(parse_heartbeat(raw), digest_of(raw))
-            except Corrupt:
-                yield None
+        if not raw.strip():
+            continue
+        beat = beat_of(raw, rank)
+        if beat is None:
+            unreadable += 1
+        elif record.admit(Line(beat, digest_of(raw))) not in _AGAIN:
+            steps.take(beat)
+    return RankLines(steps=steps, record=record, unreadable=unreadable)

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from gonogo.contract.canonical import wire_value
 from gonogo.contract.lifecycle import RunState
 from service.context import Context
 from service.db.schema import AccountRow, RunRow
@@ -82,7 +83,7 @@ def _row(found: RunAccount, now: float) -> dict[str, Any]:
         "run": run.id,
         "rank": fold.rank,
         "bytes": fold.bytes,
-        "told": fold.told.model_dump(mode="json") if fold.told is not None else {},
+        "told": wire_value(fold.told.model_dump(mode="json")) if fold.told is not None else {},
         "at": now,
         "closed": run.state == RunState.ENDED and run.judged,
         "devices": max(1, run.gpus or 1),

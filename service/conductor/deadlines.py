@@ -44,7 +44,7 @@ def _has_deadline(run: RunRow) -> bool:
 def _told(session: Session, experiment: ExperimentRow, run: RunRow) -> str | None:
     """Return what there is to tell of a run that will be late; None of one that will not."""
     phases, runs = phases_of(session, experiment.id), runs_of(session, experiment.id)
-    found = load_forecast(session, experiment, phases, runs, whole=False)
+    found = load_forecast(session, experiment, phases, runs)
     if not found.late or found.deadline_s is None or found.step_s is None:
         return None
     return (

@@ -1,8 +1,8 @@
-"""What did the ranks of a run say, for those who look on? Their lines, read from the files' pieces.
+"""What the ranks of a run reported, for pages, REST, report and forecast.
 
-The judge reads the files themselves (`service.judging.materialise`); REST, pages, report and
-forecast read here. A line that is no heartbeat is passed over, and so is one that a file holds
-twice: within a boot `seq` only grows.
+Lines are read from the pieces of the files and parsed by the timeline. The judge reads the files
+themselves (`service.judging.materialise`). A line that is no heartbeat is passed over, and so is
+one that a file holds twice: within a boot `seq` only grows.
 """
 
 import re
@@ -12,8 +12,9 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.errors import Corrupt
-from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
+from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.timeline.lines import beat_of
+from gonogo.timeline.rank_steps import RankSteps
 from service.db.schema import PieceRow
 from service.evidence.files import heartbeat_name, load_names, rank_of, unpack
 
@@ -21,6 +22,10 @@ MAX_BOOT_CHARS = 256
 _MSG = re.compile(r'"msg"\s*:\s*"(\w+)"')
 _STEP = re.compile(r'"step"\s*:\s*(\d{1,19})')
 _AT_ONCE = 64
+STEP_LINES = frozenset(
+    {Msg.BOOT, Msg.LOADER_READY, Msg.STEP_START, Msg.PROGRESS, Msg.STEP_END, Msg.EVAL, Msg.DONE}
+)
+"""Lines that say what a rank did in its steps."""
 
 
 def msg_on(text: str) -> str:
@@ -37,12 +42,10 @@ def _step_on(text: str) -> int:
 
 def beat_on(text: str, rank: int) -> Heartbeat | None:
     """Return the heartbeat of this rank on a line, or None."""
-    try:
-        beat = parse_heartbeat(text.encode("utf-8", "replace"))
-    except Corrupt:
+    beat = beat_of(text.encode("utf-8", "replace"), rank)
+    if beat is None or not 0 < len(beat.boot) <= MAX_BOOT_CHARS or "\x00" in beat.boot:
         return None
-    fits = beat.rank == rank and 0 < len(beat.boot) <= MAX_BOOT_CHARS and "\x00" not in beat.boot
-    return beat if fits else None
+    return beat
 
 
 def load_ranks(session: Session, run: str) -> list[int]:
@@ -68,26 +71,32 @@ def load_lines(
             yield from reversed(lines) if newest_first else lines
 
 
-def load_beats(session: Session, run: str, rank: int, msgs: Collection[Msg]) -> Iterator[Heartbeat]:
-    """Yield a rank's distinct heartbeats of these messages, oldest first."""
-    last: dict[str, int] = {}
-    for beat in _beats(load_lines(session, run, rank), rank, msgs):
-        if beat.seq > last.get(beat.boot, -1):
-            last[beat.boot] = beat.seq
-            yield beat
+def load_steps(
+    session: Session, run: str, rank: int, msgs: Collection[Msg] = STEP_LINES, every: int = 1
+) -> RankSteps:
+    """Return a rank's steps from its lines of these messages; no line is kept.
 
-
-def load_beats_of_steps(
-    session: Session, run: str, rank: int, msgs: Collection[Msg], every: int
-) -> Iterator[Heartbeat]:
-    """Yield a rank's heartbeats of these messages at every so many steps, oldest first.
-
-    The other lines are not read further than to their step; one told twice comes twice.
+    Args:
+        session: a reading transaction.
+        run: which run.
+        rank: whose.
+        msgs: lines of other messages are not parsed.
+        every: only progress lines of every so many steps are parsed.
     """
-    lines = load_lines(session, run, rank)
-    for beat in _beats((text for text in lines if _step_on(text) % every == 0), rank, msgs):
-        if beat.step % every == 0:
-            yield beat
+    found = RankSteps()
+    for text in load_lines(session, run, rank):
+        msg = msg_on(text)
+        if msg in msgs and (every == 1 or msg != Msg.PROGRESS or _step_on(text) % every == 0):
+            beat = beat_on(text, rank)
+            if beat is not None and beat.msg in msgs:
+                found.take(beat)
+    return found
+
+
+def load_run_steps(session: Session, run: str) -> dict[int, RankSteps]:
+    """Return rank → its steps, of every rank of which anything is here."""
+    ranks = {rank: load_steps(session, run, rank) for rank in load_ranks(session, run)}
+    return {rank: steps for rank, steps in ranks.items() if steps.boots}
 
 
 def load_beats_after(
@@ -115,15 +124,10 @@ def load_newest_beats(
     session: Session, run: str, rank: int, msgs: Collection[Msg]
 ) -> Iterator[Heartbeat]:
     """Yield a rank's heartbeats of these messages, newest first."""
-    return _beats(load_lines(session, run, rank, newest_first=True), rank, msgs)
-
-
-def _beats(lines: Iterator[str], rank: int, msgs: Collection[Msg]) -> Iterator[Heartbeat]:
-    for text in lines:
-        if msg_on(text) in msgs:
-            beat = beat_on(text, rank)
-            if beat is not None and beat.msg in msgs:
-                yield beat
+    for text in load_lines(session, run, rank, newest_first=True):
+        beat = beat_on(text, rank) if msg_on(text) in msgs else None
+        if beat is not None and beat.msg in msgs:
+            yield beat
 
 
 def load_heartbeats(

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from gonogo.contract.heartbeat import Msg
-from service.evidence.heartbeats import load_beats, load_ranks
+from gonogo.timeline.rank_steps import RankSteps
+from service.evidence.heartbeats import load_ranks, load_steps
 
 Point = tuple[int, float]
 
@@ -34,11 +35,12 @@ class SeriesMetric(StrEnum):
     VAL_LOSS = "val_loss"
 
 
-SOURCE = {
-    SeriesMetric.DT_STEP_S: Msg.STEP_END,
-    SeriesMetric.VAL_LOSS: Msg.EVAL,
+MSGS = {
+    **dict.fromkeys(SeriesMetric, (Msg.PROGRESS,)),
+    SeriesMetric.DT_STEP_S: (Msg.STEP_START, Msg.STEP_END),
+    SeriesMetric.VAL_LOSS: (Msg.EVAL,),
 }
-"""Metric → message that carries it; the others come with `progress`."""
+"""Metric → messages that it is made of."""
 
 UNITS = {
     SeriesMetric.TOKS_PER_S: "tokens/s",
@@ -75,18 +77,21 @@ def load_series(
     session: Session, run: str, metric: SeriesMetric, points: int, rank: int | None = None
 ) -> SeriesView:
     """Return one metric of a run, at most about `points` points a rank."""
-    values: dict[int, dict[int, float]] = {}
-    for one in load_ranks(session, run) if rank is None else [rank]:
-        for beat in load_beats(session, run, one, (SOURCE.get(metric, Msg.PROGRESS),)):
-            found = getattr(beat, metric.value)
-            if found is not None:
-                values.setdefault(one, {})[beat.step] = found
+    ranks = load_ranks(session, run) if rank is None else [rank]
+    values = {one: _values(load_steps(session, run, one, MSGS[metric]), metric) for one in ranks}
     return SeriesView(
         run=run,
         metric=metric,
         unit=UNITS.get(metric),
-        series=[_rank_series(rank, by_step, points) for rank, by_step in sorted(values.items())],
+        series=[_rank_series(one, by_step, points) for one, by_step in values.items() if by_step],
     )
+
+
+def _values(steps: RankSteps, metric: SeriesMetric) -> dict[int, float]:
+    """Return step → one number of a rank."""
+    if metric is SeriesMetric.DT_STEP_S:
+        return steps.mean_step_times()
+    return steps.evals if metric is SeriesMetric.VAL_LOSS else steps.samples(metric.value)
 
 
 def _rank_series(rank: int, by_step: dict[int, float], points: int) -> RankSeries:

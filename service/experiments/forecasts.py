@@ -1,7 +1,7 @@
 """How long does the rest of an experiment take, what does it cost, and can its deadline be met?
 
-What was measured comes from the database: the ends of the living run's steps, the facts of those
-that ended. The arithmetic is `gonogo.judge.course.forecast`. Two labels of an experiment belong to
+What was measured comes from the database: the timeline of the living run, the facts of those that
+ended. The arithmetic is `gonogo.judge.course.forecast`. Two labels of an experiment belong to
 it: `claimed_seconds`, what somebody promised, and `price_per_device_hour`.
 """
 
@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
 
 from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
@@ -18,9 +17,9 @@ from gonogo.contract.api import Forecast
 from gonogo.contract.criterion import Metric
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import PaceFacts
-from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import Order
+from gonogo.goodput.lines import Told
 from gonogo.judge.course.forecast import (
     Ahead,
     Measured,
@@ -31,11 +30,12 @@ from gonogo.judge.course.forecast import (
     next_checkpoint_s,
 )
 from service.db.schema import (
+    AccountRow,
     ExperimentRow,
     ProgressRow,
     RunRow,
 )
-from service.evidence.heartbeats import load_beats, load_newest_beats
+from service.evidence.accounts import load_fold
 from service.queries.experiments import AnyPhase
 from service.queries.runs import load_facts_text
 
@@ -50,19 +50,7 @@ CLAIMED_LABEL = "claimed_seconds"
 PRICE_LABEL = "price_per_device_hour"
 """Label that says what a device costs an hour."""
 _PACE = TypeAdapter(dict[str, PaceFacts])
-_ENDS = (Msg.STEP_END, Msg.PROGRESS)
-"""Lines that may end a step."""
 _TO_COME = (PhaseState.PENDING, PhaseState.ACTIVE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _End:
-    """The end of a step, on rank 0."""
-
-    boot: str
-    step: int
-    mono: float
-    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +62,8 @@ class _Living:
     step: int
     heard_at: float | None
     """Time of its newest line, in Unix seconds of its host."""
-    first: _End | None
-    last: _End | None
+    told: Told | None
+    """What rank 0 has spent; None: nothing was heard."""
     measured: Measured | None
 
 
@@ -100,8 +88,6 @@ def load_forecast(
     experiment: ExperimentRow,
     phases: Sequence[AnyPhase],
     runs: Sequence[RunRow],
-    *,
-    whole: bool = True,
 ) -> Forecast:
     """Return how long the phases that are not over take.
 
@@ -110,7 +96,6 @@ def load_forecast(
         experiment: whose rest it is.
         phases: its phases, in their order.
         runs: its runs, oldest first.
-        whole: with the time to the next checkpoint, for which all lines may have to be looked at.
     """
     claimed = claimed_s(experiment)
     if experiment.state == ExperimentState.STOPPING:  # its ranks leave: nobody makes these steps
@@ -129,8 +114,7 @@ def load_forecast(
         "cost_p90": cost_of(found.seconds_p90, devices=devices, per_hour=price),
     }
     if living is not None:
-        if whole:
-            more |= {"next_checkpoint_s": _next_checkpoint_s(session, living, found.step_s)}
+        more |= {"next_checkpoint_s": _next_checkpoint_s(living, found.step_s)}
         more |= _deadline(living)
     return found.model_copy(update=more)
 
@@ -143,18 +127,29 @@ def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
         return None
     queued = row.state == RunState.QUEUED  # then nothing was heard of it
     progress = None if queued else session.get(ProgressRow, row.id)
-    first, last, gaps_s = (None, None, []) if queued else _load_ends(session, row.id)
-    mean_s, steps = _mean_of(first, last)
+    told = None if queued else _load_told(session, row.id)
     resumed = row.resume_from.step if row.resume_from else 0  # made already, whoever says so
     return _Living(
         row=row,
         order=Order.model_validate(row.order) if row.order else None,
         step=max(resumed, progress.step if progress else 0),
         heard_at=progress.heartbeat_at if progress else None,
-        first=first,
-        last=last,
-        measured=measure_living(gaps_s, mean_s, max(steps, len(gaps_s)), _start_s(row, first)),
+        told=told,
+        measured=_measure_living(row, told),
     )
+
+
+def _load_told(session: Session, run: str) -> Told | None:
+    """Return what a run has spent its time on, by the timeline of one rank."""
+    return load_fold(session, run, session.get(AccountRow, run)).told
+
+
+def _measure_living(row: RunRow, told: Told | None) -> Measured | None:
+    if told is None:
+        return None
+    times_s = list(told.stream.pace.times_s)[-_WINDOW:]
+    mean_s, steps = _mean_of(told)
+    return measure_living(times_s, mean_s, max(steps, len(times_s)), _start_s(row, told))
 
 
 def _load_ended(session: Session, runs: Sequence[RunRow]) -> list[Measured]:
@@ -177,59 +172,31 @@ def _load_ended(session: Session, runs: Sequence[RunRow]) -> list[Measured]:
 
 def load_measured(session: Session, run: RunRow, pace: dict[str, PaceFacts]) -> Measured | None:
     """Return how fast a run was that has ended, with its start-up and its rare pauses."""
-    first = _load_first(session, run.id)
-    return measure_pace(pace, _start_s(run, first), _mean_since(session, run.id, first))
+    told = _load_told(session, run.id)
+    mean_s, steps = (0.0, 0) if told is None else _mean_of(told)
+    return measure_pace(pace, _start_s(run, told), mean_s if steps else None)
 
 
-def _mean_since(session: Session, run: str, first: _End | None) -> float | None:
-    newest = list(islice(load_newest_beats(session, run, 0, _ENDS), 2))
-    mean_s, steps = _mean_of(first, next(reversed(_ends(newest[::-1])), None))
-    return mean_s if steps else None
-
-
-def _mean_of(first: _End | None, last: _End | None) -> tuple[float, int]:
+def _mean_of(told: Told) -> tuple[float, int]:
     """Return the mean seconds from step end to step end, and how many it rests on; 0, 0 = none."""
-    if first is None or last is None or first.boot != last.boot or last.step <= first.step:
+    first, last = told.first, told.last
+    if first is None or last is None or told.boots != 1 or last.step <= first.step:
         return 0.0, 0
     steps = last.step - first.step
-    return (last.mono - first.mono) / steps, steps
+    return (last.at_s - first.at_s) / steps, steps
 
 
-def _load_first(session: Session, run: str) -> _End | None:
-    """Return the end of a run's first step."""
-    beats = islice(load_beats(session, run, 0, _ENDS), 2)
-    return next(iter(_ends(list(beats))), None)
-
-
-def _load_ends(session: Session, run: str) -> tuple[_End | None, _End | None, list[float]]:
-    """Return the ends of a run's first and last step, and the seconds between the last ones."""
-    newest = list(islice(load_newest_beats(session, run, 0, _ENDS), 2 * (_WINDOW + 1)))
-    ends = _ends(newest[::-1])[-_WINDOW - 1 :]
-    pairs = [(early, late) for early, late in pairwise(ends) if early.boot == late.boot]
-    gaps_s = [
-        (late.mono - early.mono) / (late.step - early.step)
-        for early, late in pairs
-        if late.step > early.step and late.mono > early.mono
-    ]
-    return (_load_first(session, run) if ends else None), (ends[-1] if ends else None), gaps_s
-
-
-def _ends(beats: Sequence[Heartbeat]) -> list[_End]:
-    """Return the ends of steps: `step_end`, or the progress of a program that says no such line."""
-    if any(beat.msg == Msg.STEP_END for beat in beats):
-        beats = [beat for beat in beats if beat.msg == Msg.STEP_END]
-    return [_End(boot=beat.boot, step=beat.step, mono=beat.mono, at=beat.ts) for beat in beats]
-
-
-def _start_s(run: RunRow, first: _End | None) -> float | None:
+def _start_s(run: RunRow, told: Told | None) -> float | None:
     """Return the seconds from a run's claim to the end of its first step.
 
     The claim was seen by the service's clock, the step by its host's; a figure that only clocks
     which disagree can explain is none.
     """
-    if first is None or run.claimed_at is None or run.resume_from:
+    if told is None or told.first is None or told.first_ts is None:
         return None
-    start_s = first.at - run.claimed_at
+    if run.claimed_at is None or run.resume_from:
+        return None
+    start_s = told.first_ts + told.first.at_s - run.claimed_at
     return start_s if 0 < start_s < _LONGEST_START_S else None
 
 
@@ -238,26 +205,25 @@ def _ahead(phase: AnyPhase, living: _Living | None) -> Ahead:
     if living is None or living.row.phase != phase.name:
         return Ahead(steps=phase.steps)
     left = max(0, phase.steps - living.step)
-    if living.first is not None:
+    if living.told is not None and living.told.first is not None:
         return Ahead(steps=left, begun_s=None)
     claimed, heard = living.row.claimed_at, living.heard_at
     begun_s = 0.0 if claimed is None or heard is None else max(0.0, heard - claimed)
     return Ahead(steps=left, begun_s=begun_s)
 
 
-def _next_checkpoint_s(session: Session, living: _Living, step_s: float) -> float | None:
+def _next_checkpoint_s(living: _Living, step_s: float) -> float | None:
     """Return the seconds until the living run's next checkpoint; None before its first step."""
-    order, last, first = living.order, living.last, living.first
-    if order is None or order.steps is None or last is None or first is None:
+    order, told = living.order, living.told
+    if order is None or order.steps is None or living.row.state == RunState.ENDED:
         return None
-    if living.row.state == RunState.ENDED:
+    if told is None or told.first is None or told.last is None:
         return None
-    saved = next(load_newest_beats(session, living.row.id, 0, (Msg.CHECKPOINT,)), None)
-    since = saved.ts if saved else first.at
+    saved = told.marks[-1].step if told.marks else told.first.step
     return next_checkpoint_s(
         step=living.step,
         step_s=step_s,
-        since_s=max(0.0, last.at - since),
+        since_s=max(0, told.last.step - saved) * step_s,
         every_steps=order.checkpoint.every_steps,
         every_s=order.checkpoint.every_s,
         steps_left=max(0, order.steps - living.step),

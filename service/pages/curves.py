@@ -7,14 +7,14 @@ however many look, a run's curves cost a twentieth of a core.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil, isfinite
 from threading import Lock
 
-from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.contract.heartbeat import Msg
 from service.db.store import Session
-from service.evidence.heartbeats import load_beats_of_steps, load_newest_beats, load_ranks
+from service.evidence.heartbeats import load_newest_beats, load_ranks, load_steps
 from service.evidence.series import downsample
 from service.pages.charts import Line, Point
 
@@ -113,28 +113,17 @@ def load_curves(session: Session, run: str, last_step: int) -> Curves:
         return Curves(loss=[Line(name="loss", points=[])], speed=[Line(name="tokens/s", points=[])])
     newest = next(load_newest_beats(session, run, first, (Msg.PROGRESS,)), None)
     every = max(1, ceil(max(last_step, newest.step if newest else 0) / POINTS))
-    told: dict[str, dict[int, float]] = {"loss": {}, "toks_per_s": {}}
-    for beat in load_beats_of_steps(session, run, first, (Msg.PROGRESS,), every):
-        for name, values in told.items():
-            values.update(_value(beat, name))
-    evals: dict[int, float] = {}
-    for beat in load_beats_of_steps(session, run, first, (Msg.EVAL,), 1):
-        evals.update(_value(beat, "val_loss"))
-    loss = [Line(name="loss", points=_points(told["loss"]), kind="a")]
-    if evals:
-        loss.append(Line(name="validation loss", points=_points(evals), kind="b"))
-    speed = Line(name="tokens/s", points=_points(told["toks_per_s"]), kind="c")
+    steps = load_steps(session, run, first, (Msg.PROGRESS, Msg.EVAL), every)
+    loss = [Line(name="loss", points=_points(steps.samples("loss")), kind="a")]
+    if steps.evals:
+        loss.append(Line(name="validation loss", points=_points(steps.evals), kind="b"))
+    speed = Line(name="tokens/s", points=_points(steps.samples("toks_per_s")), kind="c")
     return Curves(loss=loss, speed=[speed])
 
 
-def _value(beat: Heartbeat, name: str) -> Iterator[tuple[int, float]]:
-    value = getattr(beat, name)
-    if value is not None and isfinite(value):
-        yield beat.step, value
-
-
 def _points(values: dict[int, float]) -> list[Point]:
-    return [(float(step), value) for step, value in downsample(sorted(values.items()), POINTS)]
+    finite = [(step, value) for step, value in sorted(values.items()) if isfinite(value)]
+    return [(float(step), value) for step, value in downsample(finite, POINTS)]
 
 
 SHELF = CurveShelf(load_curves)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Finding, Severity
-from gonogo.judge.facts.rounds import by_relevance, is_told, stack_rank, tell_round
+from gonogo.evidence_round import by_relevance, is_told, stack_rank, tell_round
 from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.artifacts import load_artifact

@@ -20,6 +20,7 @@ from service.context import Context
 from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.artifacts import list_artifacts, load_artifact, reachable_dir
+from service.evidence.heartbeats import load_run_steps
 from service.evidence.logs import load_log
 from service.experiments.course import resolved_of
 from service.experiments.forecasts import load_measured
@@ -29,7 +30,6 @@ from service.queries.events import load_events
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import load_findings
 from service.queries.runs import load_facts_text
-from service.report.beats import load_run_beats
 from service.report.devices import build_devices, load_samples
 from service.report.evidence import Excerpt, load_stack
 from service.report.files import load_files
@@ -87,10 +87,10 @@ def load_run_report(session: Session, run: RunRow, decisions: Sequence[Decision]
     """Return one run of an experiment."""
     order = Order.model_validate(run.order) if run.order else None
     findings = load_findings(session, run.id)
-    beats = load_run_beats(session, run.id)
+    steps = load_run_steps(session, run.id)
     samples = load_samples(session, run.id)
-    ranks = build_numbers(order, beats, samples)
-    said = {rank: row.steps.identity() for rank, row in beats.items()}
+    ranks = build_numbers(order, steps, samples)
+    said = {rank: row.identity() for rank, row in steps.items()}
     artifacts = list_artifacts(session, run)
     files, more_files = load_files(session, run, artifacts)
     return RunReport(
@@ -105,7 +105,7 @@ def load_run_report(session: Session, run: RunRow, decisions: Sequence[Decision]
         artifacts=artifacts,
         forecast_after=_forecast_after(session, run, order, ranks),
         stack=load_stack(session, run, findings),
-        log=_load_tail(session, run, list(beats), findings),
+        log=_load_tail(session, run, list(steps), findings),
         environment=_load_environment(run),
         change=run.change,
         devices=build_devices(samples),

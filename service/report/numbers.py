@@ -17,7 +17,6 @@ from gonogo.judge.facts.metrics import METRICS
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps
 from service.evidence.series import downsample
-from service.report.beats import RankBeats
 from service.report.view import SECTIONS, RankNumbers, Series, StepTimes
 
 POINTS = 1_000
@@ -25,22 +24,21 @@ POINTS = 1_000
 
 
 def build_numbers(
-    order: Order | None, ranks: Mapping[int, RankBeats], samples: Sequence[DeviceSample] = ()
+    order: Order | None, ranks: Mapping[int, RankSteps], samples: Sequence[DeviceSample] = ()
 ) -> tuple[RankNumbers, ...]:
     """Return the numbers of every rank of a run, by rank.
 
     Args:
         order: what was ordered; None leaves out what depends on it.
-        ranks: rank → what it said.
+        ranks: rank → its steps.
         samples: what the devices said.
     """
     rules = build_rules(order)
-    lay_over({rank: said.steps for rank, said in ranks.items()}, samples, order)
+    lay_over(ranks, samples, order)
     return tuple(_numbers(rank, ranks[rank], rules) for rank in sorted(ranks))
 
 
-def _numbers(rank: int, said: RankBeats, rules: Rules) -> RankNumbers:
-    steps = said.steps
+def _numbers(rank: int, steps: RankSteps, rules: Rules) -> RankNumbers:
     times = sorted(steps.step_times().items())
     seconds = [value for _, value in times]
     losses = list(steps.samples("loss").items())
@@ -49,6 +47,7 @@ def _numbers(rank: int, said: RankBeats, rules: Rules) -> RankNumbers:
     evals = sorted(steps.evals.items())
     util = METRICS[Metric.GPU_UTIL].samples(steps, rules)
     used = steps.told_by_devices.get(Metric.GPU_MEM_RESERVED_MB.value, {})
+    loader_s = [boot.loader_s for boot in steps.boots if boot.loader_s is not None]
     memory = METRICS[Metric.GPU_MEM_RESERVED_MB].samples(steps, rules)
     return RankNumbers(
         rank=rank,
@@ -60,7 +59,7 @@ def _numbers(rank: int, said: RankBeats, rules: Rules) -> RankNumbers:
         median_step_s=_median(seconds),
         p95_step_s=rounded(quantile(seconds, 0.95)) if seconds else None,
         median_fetch_s=_median(steps.samples("dt_fetch_s").values()),
-        loader_ready_s=said.ready_s,
+        loader_ready_s=loader_s[0] if loader_s else None,
         peak_reserved_mb=_peak(steps.samples("gpu_mem_reserved").values()),
         peak_alloc_mb=_peak(steps.samples("gpu_mem_alloc").values()),
         peak_rss_mb=_peak(steps.samples("host_rss_mb").values()),
@@ -70,12 +69,12 @@ def _numbers(rank: int, said: RankBeats, rules: Rules) -> RankNumbers:
         loss=_curve(losses),
         val_loss=_curve(evals),
         tok_s=_curve(tok_s),
-        host_mb=_curve(sorted(steps.samples("host_rss_mb").items())),
+        host_mb=_curve(steps.samples("host_rss_mb").items()),
         device_mb=_curve(sorted(memory.items())),
         util=_curve(sorted(util.items())),
-        gate_entropy=_curve(sorted(steps.samples("gate_entropy").items())),
-        gate_max=_curve(sorted(said.gates["gate_max"].items())),
-        gate_collapse_frac=_curve(sorted(said.gates["gate_collapse_frac"].items())),
+        gate_entropy=_curve(steps.samples("gate_entropy").items()),
+        gate_max=_curve(steps.samples("gate_max").items()),
+        gate_collapse_frac=_curve(steps.samples("gate_collapse_frac").items()),
         sections={name: _curve(rows) for name, rows in sections.items()},
         step_times=StepTimes(array("q", (step for step, _ in times)), array("d", seconds)),
     )

@@ -6,8 +6,8 @@ from itertools import chain
 from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, PhaseView
 from gonogo.contract.decision import Cause, Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.evidence_round import where_it_stood
 from gonogo.judge.course.standing import phases_never_ran, summarise
-from gonogo.judge.facts.rounds import where_it_stood
 from gonogo.planning.programs import worker_settings
 from service.db.documents import StopKind
 from service.db.schema import ConditionRow, ExperimentRow, RunRow
@@ -220,7 +220,7 @@ def _forecast(
     goes_on = any(run.state not in (RunState.QUEUED, RunState.ENDED) for run in runs)
     if not (whole or goes_on):
         return _UNASKED
-    return load_forecast(session, row, phases, runs, whole=whole)
+    return load_forecast(session, row, phases, runs)
 
 
 def _where(row: ExperimentRow, queued: RunRow, runs: list[RunRow]) -> str:

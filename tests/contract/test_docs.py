@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from bench import references
 from gonogo.cli.app import app
 from gonogo.cli.screen.exit_words import EXIT_WORDS
 from gonogo.contract import lifecycle
@@ -18,7 +19,6 @@ from gonogo.contract.fault import KINDS
 from gonogo.contract.goodput import WORDS
 from gonogo.contract.output import OUTPUTS
 from gonogo.contract.patterns import GUESSED, PATTERNS
-from gonogo.judge import catalogue
 from gonogo.settings import TABLE, Setting
 from gonogo.watch.registry import REGISTRY
 from lab.command import app as simulator
@@ -232,7 +232,7 @@ def test_every_decision_record_has_the_same_parts() -> None:
 
 def test_the_page_of_detectors_is_made_from_the_code() -> None:
     made = "`make made` makes it"
-    assert (ROOT / "docs" / "detectors.md").read_text() == catalogue.page(), made
+    assert (ROOT / "docs" / "detectors.md").read_text() == references.detectors(), made
     assert len(REGISTRY) == 26
 
 

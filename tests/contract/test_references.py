@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from bench import references
 from gonogo.contract.criterion import Aggregate, Metric
 from gonogo.contract.doubt import EFFECTS, Doubt, DoubtKind
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.plan import Plan
 from gonogo.contract.yaml_text import parse_yaml
-from gonogo.judge import metric_catalogue, words
+from gonogo.judge import words
 from gonogo.judge.facts.measure import AGGREGATES
 from gonogo.judge.facts.metrics import METRICS, Owed
 from gonogo.planning import reference
@@ -86,7 +87,7 @@ def test_a_field_takes_the_docstring_under_it_also_from_the_class_above() -> Non
 
 def test_the_reference_of_metrics_is_made_from_the_code() -> None:
     made = "`make made` makes it"
-    assert (ROOT / "docs/metric-reference.md").read_text() == metric_catalogue.page(), made
+    assert (ROOT / "docs/metric-reference.md").read_text() == references.metrics(), made
 
 
 def test_the_page_of_doubts_is_made_from_the_code_and_names_every_kind() -> None:
@@ -107,8 +108,8 @@ def test_every_metric_is_measured_and_says_what_it_is() -> None:
 
 
 def test_every_aggregate_is_computed_and_says_what_it_is() -> None:
-    assert set(metric_catalogue.AGGREGATES) == set(AGGREGATES) == set(Aggregate)
-    assert set(metric_catalogue.OWED) == set(Owed)
+    assert set(references.AGGREGATES) == set(AGGREGATES) == set(Aggregate)
+    assert set(references.OWED) == set(Owed)
 
 
 @pytest.mark.parametrize("name", METRICS)

@@ -23,11 +23,12 @@ from gonogo.contract.records import (
 )
 from gonogo.contract.tick import FileSeal, WatchStart
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.facts.record import RunRecord, build_run_record
+from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import Judgement, judge
 from gonogo.watch.watch_record import WatchRecord
 from tests.data.make_runs import Rank, healthy_ranks, order_of
+from tests.judge.records import build_run_record
 
 PREFLIGHT = Preflight(
     passed=True,

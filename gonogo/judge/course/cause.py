@@ -13,7 +13,7 @@ from gonogo.contract.facts import halt_behind
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
-from gonogo.judge.facts.rounds import by_relevance
+from gonogo.evidence_round import by_relevance
 from gonogo.last_words import FATAL, is_rule, own_lines
 
 MOST_CHARS = 300

@@ -39,46 +39,28 @@ def lay_over(
     rows = list(samples)
     elsewhere = () if order is None else {rank for rank in ranks if order.node_of(rank) > 0}
     windows = {rank: steps.steps.windows() for rank, steps in ranks.items()}
-    util = utilisation_by_step(rows, windows, elsewhere)
+    util = by_step(rows, windows, elsewhere, lambda row: row.util, min, mean_of)
+    memory = by_step(rows, windows, elsewhere, lambda row: row.mem_used_mb, max, max)
     ratio = ratio_by_step(util)
-    memory = memory_by_step(rows, windows, elsewhere)
     for rank, steps in ranks.items():
         steps.told_by_devices = {
             Metric.GPU_UTIL.value: util[rank],
-            Metric.GPU_UTIL_RATIO.value: ratio[rank],
+            Metric.GPU_UTIL_RATIO.value: ratio,
             Metric.GPU_MEM_RESERVED_MB.value: memory[rank],
         }
 
 
-def utilisation_by_step(
-    samples: Iterable[Sample], windows: Windows, elsewhere: Collection[int] = ()
-) -> ByStep:
-    """Return `gpu_util`: rank → step → percent, for the steps that have a sample."""
-    return _by_step(samples, windows, elsewhere, lambda row: row.util, min, mean_of)
-
-
-def memory_by_step(
-    samples: Iterable[Sample], windows: Windows, elsewhere: Collection[int] = ()
-) -> ByStep:
-    """Return the memory in use: rank → step → MB, the most of each step that has a sample."""
-    return _by_step(samples, windows, elsewhere, lambda row: row.mem_used_mb, max, max)
-
-
-def ratio_by_step(util: Mapping[int, Mapping[int, float]]) -> ByStep:
-    """Return `gpu_util_ratio`: lowest to highest utilisation of a step, the same on every rank.
+def ratio_by_step(util: Mapping[int, Mapping[int, float]]) -> dict[int, float]:
+    """Return `gpu_util_ratio`: step → lowest to highest utilisation over the ranks.
 
     A step that any rank lacks has none, nor has a step in which every device was idle.
     """
     shared = set.intersection(*map(set, util.values())) if util else set()
-    found: dict[int, float] = {}
-    for step in sorted(shared):
-        values = [steps[step] for steps in util.values()]
-        if max(values) > 0:
-            found[step] = min(values) / max(values)
-    return {rank: dict(found) for rank in util}
+    steps = {step: [row[step] for row in util.values()] for step in sorted(shared)}
+    return {step: min(row) / max(row) for step, row in steps.items() if max(row) > 0}
 
 
-def _by_step(
+def by_step(
     samples: Iterable[Sample],
     windows: Windows,
     elsewhere: Collection[int],
@@ -86,7 +68,7 @@ def _by_step(
     worse: Callable[[float, float], float],
     of_step: Callable[[Sequence[float]], float],
 ) -> ByStep:
-    """Return rank → step → what `of_step` makes of its readings; see `utilisation_by_step`.
+    """Return rank → step → what `of_step` makes of its readings.
 
     Args:
         samples: in any order; what is repeated counts once.

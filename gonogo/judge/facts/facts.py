@@ -4,9 +4,12 @@ Facts say what was seen and never what it means: that is the gate's part. The sa
 give the same facts, byte for byte, on any machine and in whatever order lines came.
 """
 
-from collections.abc import Iterator, Mapping
+import hashlib
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 
-from gonogo.contract.canonical import digest, rounded
+from gonogo.contract.canonical import canonical_bytes, digest, rounded
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import (
     BootFacts,
@@ -14,28 +17,38 @@ from gonogo.contract.facts import (
     Facts,
     FindingFacts,
     Measure,
+    Missing,
     NodeChecks,
     OutcomeFacts,
+    PaceFacts,
     PreflightFacts,
     ProcessExit,
+    RankFacts,
     SaidIdentity,
     WatchFacts,
 )
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import Actor, OutcomeClass, OutcomeCode
 from gonogo.contract.records import CheckOutcome, Preflight
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.contradictions import find_contradictions
 from gonogo.judge.facts.files import UNWATCHED
-from gonogo.judge.facts.measure import build_measure
-from gonogo.judge.facts.rank_facts import build_pace, build_rank_facts
+from gonogo.judge.facts.measure import build_measure, quantile
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.facts.unobserved import find_unobserved
 from gonogo.rundir import preflight_name
 from gonogo.signs import SIGNS
+from gonogo.timeline.columns import NEVER, SECTIONS, STEP_MESSAGES
+from gonogo.timeline.lines import LineRecord
 from gonogo.timeline.rank_steps import BootSteps, RankSteps
 from gonogo.watch.registry import cause_of, shown_by_lines
 
+EXAMPLES = 3
+"""How many missing lines are named per rank."""
+
+BLOCK_STEPS = 8
+"""Number of consecutive steps in one block of the pace."""
 _BY_PERSON = (OutcomeCode.HALTED, OutcomeCode.SUPERSEDED)
 """Ends by a person's word after which the phase goes on; one that is cancelled has no verdict."""
 
@@ -72,11 +85,11 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
         preflight=_preflight_facts(record),
         findings=[_finding_facts(finding) for finding in record.findings],
         ranks={
-            str(rank): build_rank_facts(ranks[rank], record.lines.get(rank), rules)
+            str(rank): _rank_facts(ranks[rank], record.lines.get(rank), rules)
             for rank in sorted(ranks)
         },
         identity=_identities(ranks),
-        pace={str(rank): build_pace(ranks[rank]) for rank in sorted(ranks)},
+        pace={str(rank): _pace(ranks[rank]) for rank in sorted(ranks)},
         signs=_signs(record),
         measures=measures,
         boots={
@@ -143,42 +156,26 @@ def _exit_facts(record: RunRecord) -> ExitFacts | None:
 
 
 def _preflight_facts(record: RunRecord) -> PreflightFacts | None:
-    if record.preflight is None:
-        return _preflight_behind(record)
-    checks = record.preflight.checks
+    """Return what was checked before the launch; of other nodes, where the first disagrees."""
+    first, others = record.preflight, record.preflights
+    if first is None and not others:
+        return None
+    checks = [] if first is None else first.checks
+    usual = None if first is None else _node_checks(first)
+    nodes = {str(node): _node_checks(row) for node, row in sorted(others.items())}
     return PreflightFacts(
-        passed=record.preflight.passed,
+        passed=all(row.passed for row in (others.values() if first is None else [first])),
         failed=sorted(check.id for check in checks if check.outcome is CheckOutcome.FAIL),
         warned=sorted(check.id for check in checks if check.outcome is CheckOutcome.WARN),
         checks=len(checks),
-        outcomes=_outcomes(record.preflight),
-        unchecked=_unchecked_nodes(record),
-        nodes=dict(_other_checks(record, record.preflight)),
+        outcomes={} if usual is None else usual.outcomes,
+        unchecked=[*([0] if first is None else []), *_unchecked_nodes(record)],
+        nodes={node: row for node, row in nodes.items() if row != usual},
     )
 
 
-def _preflight_behind(record: RunRecord) -> PreflightFacts | None:
-    """Return what the other nodes say where the first left no record; None where none did."""
-    rows = record.preflights.values()
-    if not rows:
-        return None
-    return PreflightFacts(
-        passed=all(row.passed for row in rows),
-        failed=[],
-        warned=[],
-        checks=0,
-        unchecked=[0, *_unchecked_nodes(record)],
-        nodes=dict(_other_checks(record, None)),
-    )
-
-
-def _other_checks(record: RunRecord, first: Preflight | None) -> Iterator[tuple[str, NodeChecks]]:
-    """Yield the nodes behind the first whose preflight did not say what the first one's did."""
-    usual = None if first is None else NodeChecks(passed=first.passed, outcomes=_outcomes(first))
-    for node, row in sorted(record.preflights.items()):
-        checks = NodeChecks(passed=row.passed, outcomes=_outcomes(row))
-        if checks != usual:
-            yield str(node), checks
+def _node_checks(record: Preflight) -> NodeChecks:
+    return NodeChecks(passed=record.passed, outcomes=_outcomes(record))
 
 
 def _outcomes(record: Preflight) -> dict[str, CheckOutcome]:
@@ -277,3 +274,107 @@ def _measures(
     wanted = {row.id: row for row in rules.gate}
     wanted |= {row.condition.id: row.criterion for row in rules.conditions}
     return {name: build_measure(row, ranks, rules, failures) for name, row in wanted.items()}
+
+
+def _rank_facts(steps: RankSteps, lines: LineRecord | None, rules: Rules) -> RankFacts:
+    """Return what one rank's lines come to."""
+    boots = {} if lines is None else lines.boots
+    digests = [
+        (boot, boots[boot].count, boots[boot].digest())
+        for boot in sorted(row.boot for row in steps.boots)
+        if boot in boots
+    ]
+    table, boot = steps.steps, steps.last_boot
+    last = None if boot is None else boot.last
+    tokens = {table.tokens[row] for _, row in table.steps_of(Msg.STEP_END)} - {NEVER}
+    return RankFacts(
+        count=steps.count,
+        digest=hashlib.sha256(canonical_bytes(digests)).hexdigest(),
+        blocks=[digest[:16] for _, _, digest in digests],
+        boots=len(steps.boots),
+        gaps=steps.gaps,
+        last_step=steps.last_step,
+        last_msg=None if last is None else last.msg,
+        last_section=None if last is None else last.section,
+        done_step=steps.done_step,
+        tokens=sorted(tokens)[:EXAMPLES],
+        missing=_missing(steps, rules) if rules.known else None,
+        without_loss=_without_loss(steps, rules) if rules.known else None,
+        with_loss=sum(map(math.isfinite, steps.samples("loss").values())) if rules.known else None,
+    )
+
+
+def _missing(steps: RankSteps, rules: Rules) -> Missing:
+    """Return how many of the owed lines are not there, and the first of them."""
+    owed, table = rules.owed_steps(), steps.steps
+    there = sum(1 for msg in STEP_MESSAGES for step, _ in table.steps_of(msg) if step in owed)
+    count = len(STEP_MESSAGES) * len(owed) - there
+    return Missing(count=count, first=_first_missing(steps, owed) if count else [])
+
+
+def _first_missing(steps: RankSteps, owed: range) -> list[str]:
+    found: list[str] = []
+    for step in owed:
+        found += [f"{msg.value} {step}" for msg in STEP_MESSAGES if not steps.steps.said(msg, step)]
+        if len(found) >= EXAMPLES:
+            break
+    return found[:EXAMPLES]
+
+
+def _without_loss(steps: RankSteps, rules: Rules) -> Missing:
+    """Return the owed steps whose progress line tells no finite loss; fp16 may skip a step."""
+    table, owed = steps.steps, rules.owed_steps()
+    excused = steps.skipped() if rules.identity.dtype == "fp16" else frozenset[int]()
+    absent = [
+        step
+        for step, row in table.steps_of(Msg.PROGRESS)
+        if step in owed and step not in excused and not _is_finite(table.number("loss", row))
+    ]
+    return Missing(count=len(absent), first=[f"loss {step}" for step in absent[:EXAMPLES]])
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _pace(steps: RankSteps) -> PaceFacts:
+    """Return step times, the share of each section, and the pace with its pauses, in seconds.
+
+    `block_s` are means per step over blocks of eight steps, pauses between steps (checkpoint,
+    eval) included: their median and 90th percentile are what a forecast rests on.
+    """
+    times = list(steps.step_times().values())
+    blocks = _block_means(steps)
+    return PaceFacts(
+        steps=len(times),
+        median_step_s=_median(times),
+        p95_step_s=rounded(quantile(times, 0.95)) if times else None,
+        block_p50_s=_median(blocks),
+        block_p90_s=rounded(quantile(blocks, 0.9)) if blocks else None,
+        sections_s=_sections(steps),
+    )
+
+
+def _block_means(steps: RankSteps) -> list[float]:
+    table = steps.steps
+    ends = list(table.steps_of(Msg.STEP_END))
+    blocks = []
+    size = max(1, min(BLOCK_STEPS, len(ends) - 1))
+    for (first, begin), (last, end) in zip(ends[:-size:size], ends[size::size], strict=True):
+        if table.end_boot[begin] == table.end_boot[end]:
+            blocks.append((table.end_mono[end] - table.end_mono[begin]) / (last - first))
+    return blocks
+
+
+def _sections(steps: RankSteps) -> dict[str, float | None]:
+    table = steps.steps
+    rows = [
+        row for _, row in table.steps_of(Msg.STEP_END) if not math.isnan(table.sections[0][row])
+    ]
+    named = zip(SECTIONS, table.sections, strict=True)
+    return {name: _median([column[row] for row in rows]) for name, column in named if rows}
+
+
+def _median(values: Sequence[float]) -> float | None:
+    finite = [value for value in values if math.isfinite(value)]
+    return rounded(statistics.median(finite)) if finite else None

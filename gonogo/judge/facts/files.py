@@ -1,12 +1,15 @@
-"""The bytes that a verdict rests on: small files by size and SHA-256, device lines by digest.
+"""The files that a verdict rests on: small ones by size and SHA-256, device lines by digest.
 
-Small files stay as they are, so their bytes are sealed. Lines are held by the digest of what they
-say (parsed, each once, sorted), so how they are written, and in which order, changes nothing.
+Small files stay as they are, so their bytes are sealed. Device lines are held by the digest of what
+they say (parsed, each once, sorted), so their order changes nothing.
+
+Findings are folded again at every judging. The fold is the witness, not findings.jsonl: a finding
+of the fold counts whether the file has it or not. A halt that only the file has counts too, since
+the run was ended for it. Every difference is named.
 """
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from os.path import lexists
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Corrupt
+from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.node import NodeExit
 from gonogo.contract.records import ExitRecord, Preflight
 from gonogo.contract.tick import FileSeal, parse_rank
@@ -23,6 +27,7 @@ from gonogo.rundir import (
     RunDir,
     check_whole,
     iter_lines,
+    load_all_lines,
     load_raw,
     open_file,
     parse_record,
@@ -193,21 +198,11 @@ def load_preflights(
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceLines:
-    """What devices.jsonl holds."""
+def read_devices(run_dir: RunDir, told: bytes, unreadable: list[Doubt]) -> tuple[str | None, int]:
+    """Return the digest of the samples in devices.jsonl, and how many of the ticks' are not there.
 
-    digest: str | None
-    """Of its samples: parsed, each once, sorted; None where there are none."""
-    gone: int
-    """Samples that ticks carry and the file does not hold."""
-
-
-def read_devices(run_dir: RunDir, told: bytes, unreadable: list[Doubt]) -> DeviceLines:
-    """Return what devices.jsonl holds, and what of it is gone.
-
-    A line that is no sample is counted and named. Lines that no tick carries are none that are
-    missing there: the sampler outlives the last tick.
+    The digest is of samples as parsed, each once, sorted; None without any. A line that is no
+    sample is counted and named. The sampler outlives the last tick, so the file may hold more.
 
     Args:
         run_dir: the run's directory.
@@ -233,7 +228,78 @@ def read_devices(run_dir: RunDir, told: bytes, unreadable: list[Doubt]) -> Devic
         unreadable.append(Doubt(kind=_UNREADABLE, name=DEVICES, found="it is no file"))
     held = {digest[:TOLD_BYTES] for digest in seen} if told else set()
     carried = {told[at : at + TOLD_BYTES] for at in range(0, len(told), TOLD_BYTES)}
-    return DeviceLines(
-        digest=hashlib.sha256(b"".join(sorted(seen))).hexdigest() if seen else None,
-        gone=len(carried - held),
+    sealed = hashlib.sha256(b"".join(sorted(seen))).hexdigest() if seen else None
+    return sealed, len(carried - held)
+
+
+def compare_findings(
+    run_dir: RunDir, folded: Iterable[Finding], unreadable: list[Doubt]
+) -> tuple[tuple[Finding, ...], tuple[Doubt, ...]]:
+    """Return the findings that count, and how findings.jsonl differs from the fold.
+
+    Those of the fold count, and the halts that only the file has.
+
+    Args:
+        run_dir: the run directory.
+        folded: what the fold found.
+        unreadable: is told what of findings.jsonl cannot be read.
+    """
+    found = {row.key: row for row in folded}
+    counted = dict(found)
+    recorded = load_findings(run_dir, unreadable) or []
+    known = {row.key for row in recorded}
+    differences = [_difference(None, row) for key, row in found.items() if key not in known]
+    for row in recorded:
+        key, mine = row.key, found.get(row.key)
+        if mine is None:
+            differences.append(_difference(row, None))
+            if row.severity is Severity.HALT:
+                counted[key] = row
+        elif _essence(mine) != _essence(row):
+            differences.append(_difference(row, mine))
+            if row.severity is Severity.HALT and mine.severity is not Severity.HALT:
+                counted[f"{key} as recorded"] = row
+    more = [row for key, row in counted.items() if key not in found]
+    return (*found.values(), *more), tuple(differences)
+
+
+def load_findings(run_dir: RunDir, unreadable: list[Doubt] | None = None) -> list[Finding] | None:
+    """Return the recorded findings, or None when there is no findings.jsonl.
+
+    Args:
+        run_dir: the run directory.
+        unreadable: receives what cannot be read.
+    """
+    problems = [] if unreadable is None else unreadable
+    if not lexists(run_dir.findings):
+        return None
+    found, bad = list[Finding](), 0
+    try:
+        for line in filter(bytes.strip, load_all_lines(run_dir.findings)):
+            try:
+                found.append(Finding.model_validate_json(line))
+            except ValidationError:
+                bad += 1
+    except OSError as error:
+        problems.append(unreadable_doubt("findings.jsonl", error))
+    if bad:
+        what = f"{bad} lines"
+        problems.append(Doubt(kind=_UNREADABLE, name="findings.jsonl", found=what))
+    return found
+
+
+def _essence(row: Finding) -> tuple[object, ...]:
+    return row.detector, row.severity, row.rank, row.section, row.step
+
+
+def _difference(recorded: Finding | None, folded: Finding | None) -> Doubt:
+    row = recorded or folded
+    assert row is not None
+    return Doubt(
+        kind=DoubtKind.FINDING_DIFFERS,
+        rank=row.rank,
+        step=row.step,
+        name=row.detector,
+        expected=None if folded is None else folded.severity.value,
+        found=None if recorded is None else recorded.severity.value,
     )

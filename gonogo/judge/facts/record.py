@@ -16,7 +16,6 @@ from gonogo.contract.doubt import Doubt
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.facts import ProcessExit
 from gonogo.contract.finding import Finding
-from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.node import NodeExit
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight, RankExit
@@ -25,16 +24,16 @@ from gonogo.judge.facts.devices import lay_over
 from gonogo.judge.facts.files import (
     SmallFiles,
     check_findings_seal,
+    compare_findings,
     load_parts,
     load_preflights,
     read_devices,
     unreadable_doubt,
     watch_seal_holds,
 )
-from gonogo.judge.facts.findings import compare_findings
 from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir, check_whole, iter_lines, preflight_name
-from gonogo.timeline.lines import Arrival, LineRecord
+from gonogo.timeline.lines import LineRecord
 from gonogo.timeline.predecessor import convert_directory, is_predecessor
 from gonogo.timeline.rank_steps import RankSteps, read_lines, share_pauses
 from gonogo.watch import has_arrived, refold, watch_on
@@ -84,16 +83,6 @@ class RunRecord:
     """What these files cannot show."""
 
 
-class _Steps:
-    """Takes the lines of one pass."""
-
-    def __init__(self, ranks: Iterable[int]) -> None:
-        self.ranks = {rank: RankSteps() for rank in ranks}
-
-    def __call__(self, rank: int, beat: Heartbeat, arrival: Arrival) -> None:
-        self.ranks[rank].take(beat)
-
-
 def load_run(path: Path, *, now: float | None = None, order: Order | None = None) -> RunRecord:
     """Return the record of a run directory, ours or the predecessor's.
 
@@ -138,27 +127,27 @@ def _load_run(path: Path, now: float | None, order: Order | None) -> RunRecord:
     folded: list[Finding] = []
     if order is None:
         lines = {rank: iter_lines(run_dir.heartbeat(rank)) for rank in ranks}
-        record = _with_lines(record, lines)
+        record = with_lines(record, lines)
     else:
         _is_file(run_dir.watch, unreadable)
         record, folded = _fold_run(run_dir, ranks, order, record, now)
-    compared = compare_findings(run_dir, folded, unreadable)
+    findings, differences = compare_findings(run_dir, folded, unreadable)
     check_findings_seal(run_dir, record.exit, unreadable)
     watched = record.watch.files if record.watch is not None else {}
     others = range(1, order.nodes) if order is not None else ()
     checked = [node for node in others if preflight_name(node) in watched]
     told = bytes(record.watch.devices) if record.watch is not None else b""
-    devices = read_devices(run_dir, told, unreadable)
+    devices, gone = read_devices(run_dir, told, unreadable)
     return replace(
         record,
-        findings=compared.findings,
-        unrecorded=compared.differences,
+        findings=findings,
+        unrecorded=differences,
         preflights=load_preflights(run_dir, files, checked, unreadable),
         parts=load_parts(run_dir, files, record.exit, unreadable),
         watch_sealed=watch_seal_holds(run_dir, record.exit),
         files=files.seals(ending, unreadable, more=map(preflight_name, checked)),
-        devices=devices.digest,
-        devices_gone=devices.gone,
+        devices=devices,
+        devices_gone=gone,
         marks=tuple(name for name in MARKS if lexists(path / name)),
         strays=tuple(rank for rank in run_dir.ended_ranks() if rank not in ranks),
         unreadable=tuple({row.model_dump_json(): row for row in unreadable}.values()),
@@ -212,15 +201,18 @@ def _fold_run(
     run_dir: RunDir, ranks: Iterable[int], order: Order, record: RunRecord, now: float | None
 ) -> tuple[RunRecord, list[Finding]]:
     """Return the record with what one pass over ticks and lines shows, and the findings."""
-    sink = _Steps(ranks)
+    steps = {rank: RankSteps() for rank in ranks}
     open_end = None if record.exit is not None else now
     folded = refold(
-        run_dir.path, order=order, now=open_end, sink=sink, read_exit=lambda: record.exit
+        run_dir.path,
+        order=order,
+        now=open_end,
+        sink=lambda rank, beat, arrival: steps[rank].take(beat),
+        read_exit=lambda: record.exit,
     )
     state, findings, watch = folded.state, list(folded.findings), folded.watch
     if open_end is not None and watch is not None and not has_arrived(state):
         findings += watch_on(state, now=open_end)
-    steps = sink.ranks
     named = watch.boots if watch is not None else {}
     for rank, row in steps.items():
         row.order_by(named.get(rank, ()))
@@ -231,61 +223,30 @@ def _fold_run(
         unreadable_lines={rank: row.count for rank, row in state.view.unreadable.items()},
         not_observed=tuple(folded.not_observed),
     )
-    return _with_steps(record, steps, watch), findings
+    return with_steps(record, steps, watch), findings
 
 
-def _with_lines(record: RunRecord, lines: Mapping[int, Iterable[bytes | str]]) -> RunRecord:
-    """Return the record with lines that are read without a fold."""
+def with_lines(record: RunRecord, lines: Mapping[int, Iterable[bytes | str]]) -> RunRecord:
+    """Return the record with lines that are read without a fold.
+
+    Args:
+        record: without lines.
+        lines: rank → its heartbeat lines (raw, or their canonical JSON), in any order.
+    """
     read = {rank: read_lines(rank, lines[rank]) for rank in sorted(lines)}
     record = replace(
         record,
         lines={rank: row.record for rank, row in read.items()},
         unreadable_lines={rank: row.unreadable for rank, row in read.items() if row.unreadable},
     )
-    return _with_steps(record, {rank: row.steps for rank, row in read.items()}, None)
+    return with_steps(record, {rank: row.steps for rank, row in read.items()}, None)
 
 
-def _with_steps(
+def with_steps(
     record: RunRecord, steps: Mapping[int, RankSteps], watch: WatchRecord | None
 ) -> RunRecord:
+    """Return the record with the steps of each rank, and what the ticks amount to."""
     share_pauses(steps)
     if watch is not None:
         lay_over(steps, watch.device_rows, record.order)
     return replace(record, ranks=steps, watch=watch)
-
-
-def build_run_record(
-    order: Order | None,
-    lines: Mapping[int, Iterable[bytes | str]],
-    exit: ExitRecord | None = None,
-    rank_exits: Mapping[int, RankExit] | None = None,
-    preflight: Preflight | None = None,
-    model: ModelRecord | None = None,
-    findings: Iterable[Finding] = (),
-    watch: WatchRecord | None = None,
-) -> RunRecord:
-    """Return the record of a run from lines and small records in memory; nothing is folded.
-
-    Args:
-        order: what was ordered.
-        lines: rank → its heartbeat lines (raw, or their canonical JSON), in any order.
-        exit: how the run ended; None while it has not, or when nobody wrote it down.
-        rank_exits: rank → its own exit record; those of `exit` when None.
-        preflight: what was checked before the launch.
-        model: identity as counted on the live model.
-        findings: every finding of the run.
-        watch: what the recorded ticks amount to; None without a watcher.
-    """
-    if rank_exits is None and exit is not None:
-        rank_exits = {int(rank): row for rank, row in exit.ranks.items()}
-    record = RunRecord(
-        order=order,
-        ranks={},
-        exit=exit,
-        rank_exits=rank_exits or {},
-        preflight=preflight,
-        model=model,
-        findings=tuple(sorted(findings, key=lambda row: (row.at, row.key))),
-    )
-    record = _with_lines(record, lines)
-    return _with_steps(record, record.ranks, watch)

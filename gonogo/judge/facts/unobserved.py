@@ -10,7 +10,6 @@ from gonogo.contract.order import Order
 from gonogo.contract.rules import Rules
 from gonogo.contract.workload import is_ours
 from gonogo.judge.facts.learning import find_unclear_learning
-from gonogo.judge.facts.measure import PARTIAL_SHARE
 from gonogo.judge.facts.metrics import METRICS, may_be_sums
 from gonogo.judge.facts.record import RunRecord
 
@@ -95,24 +94,15 @@ def _identity(record: RunRecord, order: Order) -> Iterator[Doubt]:
 
 def _metrics(record: RunRecord, rules: Rules, measures: Mapping[str, Measure]) -> Iterator[Doubt]:
     """Yield the metrics that nothing records: utilisation, and those of the gate."""
-    ranks = sorted(record.ranks.items())
-    told = {rank: len(METRICS[Metric.GPU_UTIL].samples(row, rules)) for rank, row in ranks}
-    if not any(told.values()):
-        yield _unrecorded(Metric.GPU_UTIL, "no device sample records it")
-    else:
-        owed = len(rules.owed_steps())
-        for rank, count in told.items():
-            if count < PARTIAL_SHARE * owed:
-                found = f"{count} of {owed} steps have a sample"
-                yield Doubt(kind=Kind.METRIC_MISSING, rank=rank, name="gpu_util", found=found)
-    for row in rules.gate:
-        seen = measures[row.id].ranks.values() if row.id in measures else ()
-        told_above = row.metric in (Metric.GPU_UTIL, Metric.GPU_UTIL_RATIO)
-        if not told_above and not any(rank.samples for rank in seen):
-            speed = row.metric == Metric.TOKS_PER_S
-            sums = speed and any(may_be_sums(steps, rules) for steps in record.ranks.values())
-            yield _unrecorded(row.metric, _SUMS if sums else "nothing records it")
-
-
-def _unrecorded(metric: str, why: str) -> Doubt:
-    return Doubt(kind=Kind.METRIC_MISSING, name=str(metric), found=why)
+    ranks = record.ranks.values()
+    recorded = {
+        row.metric: any(rank.samples for rank in measures[row.id].ranks.values())
+        for row in rules.gate
+        if row.id in measures
+    }
+    gpu_util = METRICS[Metric.GPU_UTIL].samples
+    recorded[Metric.GPU_UTIL] = any(gpu_util(steps, rules) for steps in ranks)
+    for metric in sorted(name for name, is_there in recorded.items() if not is_there):
+        sums = metric == Metric.TOKS_PER_S and any(may_be_sums(steps, rules) for steps in ranks)
+        found = _SUMS if sums else "nothing records it"
+        yield Doubt(kind=Kind.METRIC_MISSING, name=str(metric), found=found)

@@ -34,7 +34,7 @@ from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
 from gonogo.supervise.devices.protocol import Device, DeviceUnreadable, read_device
 from gonogo.supervise.devices.relay import Relay, build_relay
-from gonogo.supervise.devices.steps import reached_step
+from gonogo.supervise.devices.scripted import reached_step
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.launch.place import NoPlace, Place
 from gonogo.supervise.processes import die_with_parent

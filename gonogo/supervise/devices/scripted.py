@@ -13,7 +13,12 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from gonogo.contract.device import DevicesScript, ScriptedSample
+from gonogo.rundir import RunDir, read_tail
 from gonogo.supervise.devices.protocol import Device, DeviceUnreadable
+from gonogo.timeline.lines import beat_of
+
+TAIL_BYTES = 16_384
+"""Of each heartbeat file, for the step that a run has reached."""
 
 BEFORE_THE_RUN = float("-inf")
 """`elapsed_s` of a look that is made before the run began."""
@@ -176,3 +181,17 @@ def _has_begun(row: ScriptedSample, elapsed_s: float, step: int) -> bool:
     """Say whether a sample's moment has come; with two moments, both."""
     timely = row.at_s is None or row.at_s <= elapsed_s
     return timely and (row.at_step is None or row.at_step <= step)
+
+
+def reached_step(run_dir: RunDir) -> int:
+    """Return the highest step in the last lines of any rank; 0 before the first."""
+    try:
+        return max((_newest_step(run_dir, rank) for rank in run_dir.ranks()), default=0)
+    except OSError:
+        return 0
+
+
+def _newest_step(run_dir: RunDir, rank: int) -> int:
+    whole = read_tail(run_dir.heartbeat(rank), TAIL_BYTES).rpartition("\n")[0]
+    beats = (beat_of(line.encode(errors="replace"), rank) for line in whole.splitlines())
+    return max((beat.step for beat in beats if beat is not None), default=0)

@@ -11,8 +11,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from gonogo.contract.collectives import Dump, Standing, parse_dump
-from gonogo.judge.facts.collectives import analyse
 from gonogo.plain_file import create_plain, read_plain
+from gonogo.supervise.evidence.standing import analyse
 
 REQUEST_NAME = ".dump_collectives"
 LIMIT_S = 3.0

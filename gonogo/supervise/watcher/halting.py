@@ -20,7 +20,7 @@ from gonogo.contract.agent import Command
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector
-from gonogo.judge.facts.rounds import by_relevance
+from gonogo.evidence_round import by_relevance
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import KILL_NAME, ask_halt, ask_kill, is_asked, load_request
 from gonogo.supervise.evidence.of_rank import Target

@@ -32,6 +32,7 @@ from gonogo.plain_file import append_plain, is_there
 from gonogo.rundir import RunDir, complete_bytes, load_all_lines, seen_lines
 from gonogo.supervise.watcher.snapshots import load_snapshot
 from gonogo.supervise.watcher.tails import Tails
+from gonogo.timeline.timeline import Sink
 from gonogo.watch import WatchState, fold, start, tick_digest
 
 KEPT_BYTES = 4 * 2**20
@@ -86,14 +87,14 @@ class Journal:
     def recover(
         self,
         order: Order,
-        on_lines: Callable[[list[bytes]], None] = lambda _: None,
+        sink: Sink | None = None,
         on_pace: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> Memory:
         """Cut torn lines off and return the fold of what is recorded.
 
         Args:
             order: the run's order.
-            on_lines: given every heartbeat line that is read again.
+            sink: receives every heartbeat line that is read again.
             on_pace: given the pace of a snapshot, before any line after it.
         """
         self._look_at_folder()
@@ -106,7 +107,7 @@ class Journal:
         while (part := seen_lines(self._dir.watch, self.bytes)).offset != self.bytes:
             self.bytes = part.offset
             for line in filter(bytes.strip, part.lines):  # a blank line tells nothing
-                for finding in _fold_line(memory, line, on_lines):
+                for finding in _fold_line(memory, line, sink):
                     folded.setdefault(finding.key, finding)
         known = {finding.key: finding for finding in self._load_findings()}
         memory.findings = [known.get(key, finding) for key, finding in folded.items()]
@@ -221,9 +222,7 @@ class Journal:
         return found
 
 
-def _fold_line(
-    memory: Memory, line: bytes, on_lines: Callable[[list[bytes]], None]
-) -> list[Finding]:
+def _fold_line(memory: Memory, line: bytes, sink: Sink | None) -> list[Finding]:
     """Fold one recorded tick into what is remembered; return what it found."""
     tick = _parse_tick(line)
     if tick is None:
@@ -231,9 +230,7 @@ def _fold_line(
         return []
     upto = {int(rank): end for rank, end in tick.upto.items() if rank.isdecimal()}
     beats = memory.tails.read_up_to(upto)
-    for lines in beats.values():
-        on_lines(lines)
-    memory.state, found = fold(memory.state, tick, beats)
+    memory.state, found = fold(memory.state, tick, beats, sink)
     memory.ticks, memory.mono, memory.last = tick.n + 1, tick.mono, tick_digest(tick)
     memory.files.update(tick.files)
     return found

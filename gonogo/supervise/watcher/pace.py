@@ -1,21 +1,21 @@
-"""How long may a run take to leave by itself? Told by the pace it had.
+"""How long may a run take to leave by itself? Its last steps and its checkpoints say so.
 
-Two times the longest of its last five steps, and its longest checkpoint so far; a run that has
-not stepped yet gets the time to start up. Fed with raw lines; only those that matter are parsed.
+Two times the longest of its last five steps, and its longest checkpoint so far. A run without a
+step gets the time to start up.
 """
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gonogo.contract.errors import Corrupt
-from gonogo.contract.heartbeat import parse_object
+from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.supervise.watcher.step_times import StepTimes
+from gonogo.timeline.lines import Arrival
 
 UNKNOWN_CHECKPOINT_S = 30.0
 UNKNOWN_STEP_S = 30.0
 LAST_STEPS = 5
+MOST_S = 1e9
 
 
 @dataclass(slots=True)
@@ -27,15 +27,17 @@ class Pace:
     times: StepTimes = field(default_factory=StepTimes)
     """Of all steps, for Prometheus."""
 
-    def observe(self, lines: Iterable[bytes]) -> None:
-        """Take note of a rank's new lines."""
-        for line in lines:
-            if b'"step_end"' in line:
-                self._add_step(_number_in(line, "dt_step_s"))
-            elif b'"checkpoint"' in line:
-                seconds = _number_in(line, "dt")
-                if seconds is not None:
-                    self.checkpoint_s = max(seconds, self.checkpoint_s or 0.0)
+    def take(self, rank: int, beat: Heartbeat, arrival: Arrival) -> None:
+        """Take a line as the timeline gives it."""
+        if beat.msg == Msg.STEP_END:
+            seconds = _usable(beat.dt_step_s)
+            if seconds is not None:
+                self.steps_s.append(seconds)
+                self.times.add(seconds)
+        elif beat.msg == Msg.CHECKPOINT:
+            seconds = _usable(beat.dt)
+            if seconds is not None:
+                self.checkpoint_s = max(seconds, self.checkpoint_s or 0.0)
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form, for a snapshot."""
@@ -58,19 +60,7 @@ class Pace:
         step_s = max(self.steps_s, default=UNKNOWN_STEP_S)
         return 2.0 * step_s + max(2.0, 2.0 * checkpoint_s)
 
-    def _add_step(self, seconds: float | None) -> None:
-        if seconds is None:
-            return
-        self.steps_s.append(seconds)
-        self.times.add(seconds)
 
-
-def _number_in(line: bytes, name: str) -> float | None:
-    """Return a positive number on a heartbeat line."""
-    try:
-        found = parse_object(line).get(name)
-    except Corrupt:
-        return None
-    if isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found < 1e9:
-        return float(found)
-    return None
+def _usable(seconds: float | None) -> float | None:
+    """Return seconds that can be a duration."""
+    return seconds if seconds is not None and 0 <= seconds < MOST_S else None

@@ -50,7 +50,7 @@ class Recording:
 
     def recover(self, order: Order) -> Memory:
         """Return what is recorded, after recording the findings that nobody had recorded yet."""
-        memory = self._journal.recover(order, self._pace.observe, self._pace.resume)
+        memory = self._journal.recover(order, self._pace.take, self._pace.resume)
         self._unreadable = memory.unreadable
         self.found.update({finding.key: finding for finding in memory.findings})
         for finding in memory.unrecorded:

@@ -164,9 +164,7 @@ class Watcher:
         if look is None:
             return False
         tick, beats = look.tick, look.beats
-        for lines in beats.values():
-            self._pace.observe(lines)
-        self._state, findings = fold(self._state, tick, beats)
+        self._state, findings = fold(self._state, tick, beats, self._pace.take)
         if any(seen.verified for seen in checkpoints_in(tick) or ()):
             self._halting.saved(tick.ts)
         if findings or self._recording.owes(tick):

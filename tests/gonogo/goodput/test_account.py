@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from gonogo.contract.goodput import Part, goodput_of, seconds_of
 from gonogo.goodput.account import RunTimes, account_experiment, account_run, add_up
-from gonogo.goodput.lines import Mark, Mode, Told
+from gonogo.goodput.lines import STEP, Mark, Told
 
 TIMES = RunTimes(opened_at=1000.0, placed_at=1010.0, ended_at=1200.0)
 #: First line 5 s after the claim; 20 steps of 5 s from step 1 on, checkpoints after 8 and 16.
 TOLD = Told(
-    boot="a", seq=60, mono=120.0, first_ts=1015.0, moved_ts=1135.0, mode=Mode.BETWEEN, boots=1,
+    mono=120.0, first_ts=1015.0, moved_ts=1135.0, part=Part.BETWEEN_STEPS, boots=1,
     base_step=0, step=20, step_s=100.0,
     seconds={Part.START: 6.0, Part.CHECKPOINT: 10.0, Part.BETWEEN_STEPS: 4.0},
     marks=[Mark(step=8, step_s=40.0), Mark(step=16, step_s=80.0)],
@@ -67,7 +67,7 @@ def test_a_step_counts_once_as_lost_over_the_attempts_of_a_phase() -> None:
 def test_a_run_that_goes_on_is_unknown_since_its_last_line() -> None:
     going = replace(TIMES, ended_at=None)
     assert spent(going)["unknown"] == 65.0
-    in_a_step = TOLD.model_copy(update={"mode": Mode.STEP, "pending_s": 7.0})
+    in_a_step = TOLD.model_copy(update={"part": STEP, "pending_s": 7.0})
     assert spent(going, in_a_step)["unknown"] == 65.0
     assert spent(going, in_a_step)["productive"] == 100.0
 
@@ -92,16 +92,17 @@ MOMENT = st.floats(0.0, 500.0)
 @given(
     opened=MOMENT, claimed=st.none() | MOMENT, ended=st.none() | MOMENT, found=st.none() | MOMENT,
     first=MOMENT, moved=MOMENT, step_s=st.floats(0, 50), pending=st.floats(0, 50),
-    mode=st.sampled_from(Mode), flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    part=st.sampled_from([STEP, Part.START, Part.BETWEEN_STEPS, Part.HALT]),
+    flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
     resumed=st.lists(st.integers(0, 30), max_size=2), step=st.integers(0, 30),
     parts=st.dictionaries(st.sampled_from([Part.START, Part.UNKNOWN, Part.CHECKPOINT]),
                           st.floats(0, 20)),
 )  # fmt: skip
 def test_whatever_the_clocks_say_the_parts_sum_to_the_wall_time(
-    opened, claimed, ended, found, first, moved, step_s, pending, mode, flags, resumed, step, parts
+    opened, claimed, ended, found, first, moved, step_s, pending, part, flags, resumed, step, parts
 ) -> None:  # type: ignore[no-untyped-def]
     told = Told(
-        boot="a", first_ts=first, moved_ts=moved, mode=mode, boots=1, pending_s=pending,
+        first_ts=first, moved_ts=moved, part=part, boots=1, pending_s=pending,
         base_step=0, step=step, step_s=step_s, seconds=parts,
         marks=[Mark(step=step // 2, step_s=step_s / 2)],
     )  # fmt: skip

@@ -17,13 +17,13 @@ from gonogo.judge.course.action import Action, Attempt, build_attempt
 from gonogo.judge.course.decide import decide, decide_override, decide_promotion
 from gonogo.judge.course.reruns import IN_VAIN
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.facts.record import build_run_record
 from gonogo.judge.gate.added import added_criteria, with_history
 from gonogo.judge.gate.identity import DRIFT
 from gonogo.judge.gate.rules import OpenCondition, build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.planning.source import bundled_plan, parse_plan, with_overrides
 from tests.data.make_runs import order_of
+from tests.judge.records import build_run_record
 from tests.judge.runs import facts_of, judged, record_of, with_gate
 
 VARIANTS = [{"env": {"NSA_SDPA_NO_FLASH": "1"}}, {"env": {"NSA_SDPA_FLASH_ONLY": "1"}}]

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gonogo.contract.canonical import mean_of
 from gonogo.contract.device import DeviceSample
-from gonogo.judge.facts.devices import (
-    STALE_S,
-    lay_over,
-    memory_by_step,
-    ratio_by_step,
-    utilisation_by_step,
-)
+from gonogo.judge.facts.devices import STALE_S, Sample, Windows, by_step, lay_over, ratio_by_step
 from gonogo.watch.detectors.hardware import DeviceRows
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import lines_of, record_of
@@ -33,9 +29,17 @@ def said(
     )
 
 
+def utilisation(samples: Iterable[Sample], windows: Windows) -> dict[int, dict[int, float]]:
+    return by_step(samples, windows, (), lambda row: row.util, min, mean_of)
+
+
+def memory(samples: Iterable[Sample], windows: Windows) -> dict[int, dict[int, float]]:
+    return by_step(samples, windows, (), lambda row: row.mem_used_mb, max, max)
+
+
 def of_one(samples: list[DeviceSample], *steps: tuple[float, float]) -> dict[int, float]:
     windows = {0: dict(enumerate(steps, start=1))}
-    return utilisation_by_step(samples, windows)[0]
+    return utilisation(samples, windows)[0]
 
 
 def test_a_step_has_the_mean_of_the_samples_that_fall_in_it() -> None:
@@ -65,7 +69,7 @@ def test_what_is_unknown_or_nobodys_is_no_sample() -> None:
 def test_each_rank_has_its_own_samples() -> None:
     samples = [said(1.0, 96.0, 0), said(1.1, 30.0, 1, "GPU-b")]
     windows = {0: {7: (0.0, 2.0)}, 1: {7: (0.0, 2.0)}, 2: {7: (0.0, 2.0)}}
-    assert utilisation_by_step(samples, windows) == {0: {7: 96.0}, 1: {7: 30.0}, 2: {}}
+    assert utilisation(samples, windows) == {0: {7: 96.0}, 1: {7: 30.0}, 2: {}}
 
 
 def test_the_memory_of_a_step_is_the_most_that_was_in_use_and_of_two_readings_the_higher() -> None:
@@ -76,19 +80,15 @@ def test_the_memory_of_a_step_is_the_most_that_was_in_use_and_of_two_readings_th
         said(3.0, 90.0),
     ]
     windows = {0: {1: (0.0, 2.5), 2: (2.6, 4.0), 3: (2.6, 3 + STALE_S)}, 1: {1: (0.0, 2.5)}}
-    assert memory_by_step(samples, windows) == {0: {1: 70.0, 2: 70.0}, 1: {}}
-    assert memory_by_step(reversed(samples), windows) == memory_by_step(samples, windows)
+    assert memory(samples, windows) == {0: {1: 70.0, 2: 70.0}, 1: {}}
+    assert memory(reversed(samples), windows) == memory(samples, windows)
 
 
-def test_the_ratio_is_lowest_to_highest_and_the_same_on_every_rank() -> None:
+def test_the_ratio_is_lowest_to_highest_of_the_steps_that_every_rank_has() -> None:
     util = {0: {1: 100.0, 2: 50.0, 3: 0.0}, 1: {1: 80.0, 2: 100.0, 3: 0.0, 4: 9.0}}
-    assert ratio_by_step(util) == {0: {1: 0.8, 2: 0.5}, 1: {1: 0.8, 2: 0.5}}
-    assert ratio_by_step({0: {1: 0.5}, 1: {1: 1.0}}) == {0: {1: 0.5}, 1: {1: 0.5}}
-
-
-def test_a_rank_without_samples_leaves_no_ratio() -> None:
-    assert ratio_by_step({0: {1: 100.0}, 1: {}}) == {0: {}, 1: {}}
-    assert ratio_by_step({}) == {}
+    assert ratio_by_step(util) == {1: 0.8, 2: 0.5}
+    assert ratio_by_step({0: {1: 0.5}, 1: {1: 1.0}}) == {1: 0.5}
+    assert ratio_by_step({0: {1: 100.0}, 1: {}}) == ratio_by_step({}) == {}
 
 
 MOMENTS = st.integers(0, 400).map(lambda tenths: tenths / 10)
@@ -111,22 +111,20 @@ def test_order_and_repetition_change_nothing(
 ) -> None:
     shuffled = [*samples, *(dice.choices(samples, k=5) if samples else ())]
     dice.shuffle(shuffled)
-    assert utilisation_by_step(samples, WINDOWS) == utilisation_by_step(shuffled, WINDOWS)
+    assert utilisation(samples, WINDOWS) == utilisation(shuffled, WINDOWS)
 
 
 @given(SAMPLES)
 def test_every_value_comes_from_samples_of_that_rank_and_fewer_samples_never_give_more_steps(
     samples: list[DeviceSample],
 ) -> None:
-    found = utilisation_by_step(samples, WINDOWS)
+    found = utilisation(samples, WINDOWS)
     for rank, steps in found.items():
         own = [row.util for row in samples if row.rank == rank and row.util is not None]
         assert all(min(own) <= value <= max(own) for value in steps.values())
-    fewer = utilisation_by_step(samples[1:], WINDOWS)
+    fewer = utilisation(samples[1:], WINDOWS)
     assert all(set(fewer[rank]) <= set(found[rank]) for rank in found)
-    assert all(
-        0 <= value <= 1 for steps in ratio_by_step(found).values() for value in steps.values()
-    )
+    assert all(0 <= value <= 1 for value in ratio_by_step(found).values())
 
 
 @pytest.mark.parametrize("by_s", [-3600.0, -12.0, 12.0, 3600.0])

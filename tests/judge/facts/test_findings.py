@@ -9,7 +9,7 @@ import pytest
 from gonogo.contract.doubt import Doubt
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector
-from gonogo.judge.facts.findings import compare_findings, load_findings
+from gonogo.judge.facts.files import compare_findings, load_findings
 from gonogo.rundir import RunDir
 from tests.judge.runs import finding
 
@@ -68,15 +68,15 @@ def test_what_counts_and_what_differs(
     tmp_path: Path,
 ) -> None:
     unreadable: list[Doubt] = []
-    found = compare_findings(recorded(tmp_path, *file), fold, unreadable)
-    assert sorted(found.findings, key=str) == sorted(counted, key=str)
-    assert [(row.expected, row.found) for row in found.differences] == differences
+    findings, found = compare_findings(recorded(tmp_path, *file), fold, unreadable)
+    assert sorted(findings, key=str) == sorted(counted, key=str)
+    assert [(row.expected, row.found) for row in found] == differences
     assert unreadable == []
 
 
 def test_without_the_file_there_are_those_of_the_fold(tmp_path: Path) -> None:
     assert load_findings(RunDir(tmp_path)) is None
-    assert compare_findings(RunDir(tmp_path), [HALT], []).findings == (HALT,)
+    assert compare_findings(RunDir(tmp_path), [HALT], [])[0] == (HALT,)
 
 
 def test_lines_that_are_no_findings_are_counted(tmp_path: Path) -> None:

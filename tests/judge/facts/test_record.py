@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.records import RankExit
-from gonogo.judge.facts.record import build_run_record, load_run
+from gonogo.judge.facts.record import load_run
 from gonogo.timeline.rank_steps import read_lines
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.conftest import CopyRun
+from tests.judge.records import build_run_record
 from tests.judge.runs import exit_record, facts_of, lines_of
 
 ORDER = order_of()

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.criterion import Metric
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.order import Order
 from gonogo.contract.records import PartSeals
@@ -66,17 +65,6 @@ def test_a_node_whose_processes_nobody_observed(
     watch = replace(whole.watch, looked=frozenset(looked), silent_s=silent_s)
     rows = listed(replace(whole, watch=watch), Kind.NODE_UNOBSERVED)
     assert [row.found for row in rows] == found
-
-
-@pytest.mark.parametrize(("told", "found"), [(20, 0), (19, 0), (18, 1), (0, 1)])
-def test_a_device_with_samples_of_too_few_steps(told: int, found: int) -> None:
-    order = order_of(sets={"phases.smoke.steps": 20})
-    record = of_lines(order, [beat(1)], [beat(1, rank=1)])
-    for rank, count in ((0, 20), (1, told)):
-        steps = dict.fromkeys(range(1, count + 1), 90.0)
-        record.ranks[rank].told_by_devices = {Metric.GPU_UTIL: steps}
-    rows = [row for row in listed(record, Kind.METRIC_MISSING) if row.name == "gpu_util"]
-    assert [row.rank for row in rows] == [1] * found
 
 
 def test_a_metric_of_the_gate_that_nothing_records() -> None:

@@ -19,7 +19,6 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight, RankExit
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.facts.record import build_run_record
 from gonogo.judge.gate.evaluate import evaluate_built_in
 from gonogo.judge.gate.identity import Unequal, told
 from gonogo.judge.gate.rules import build_rules
@@ -28,6 +27,7 @@ from gonogo.judge.words import sentence
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from tests.data.make_runs import STEPS, Rank, healthy_ranks, order_of
+from tests.judge.records import build_run_record
 from tests.judge.runs import (
     PREFLIGHT,
     exit_record,

@@ -11,10 +11,10 @@ import pytest
 
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.facts.record import build_run_record
 from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.source import bundled_plan
 from tests.data.make_runs import WHOLE_GATE
+from tests.judge.records import build_run_record
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
 from tests.service.report.views import numbers_of, order_of

@@ -14,8 +14,8 @@ from gonogo.contract.heartbeat import Identity, parse_heartbeat
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
+from gonogo.timeline.rank_steps import RankSteps
 from gonogo.watch.packages import made_by
-from service.report.beats import RankBeats, build_rank_beats
 from service.report.numbers import build_numbers
 from service.report.view import RankNumbers, ReportView, RunReport
 from tests.service.fake_worker import beats
@@ -51,8 +51,8 @@ def decision(verdict: str = "GO", **more: Any) -> Decision:
     )  # fmt: skip
 
 
-def rank_beats(lines: Iterable[str]) -> RankBeats:
-    return build_rank_beats(parse_heartbeat(line.encode()) for line in lines)
+def rank_beats(lines: Iterable[str]) -> RankSteps:
+    return RankSteps(parse_heartbeat(line.encode()) for line in lines)
 
 
 def numbers_of(order: Order, lines: Mapping[int, list[str]]) -> tuple[RankNumbers, ...]:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import pytest
 
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, RankProbe, Tick
 from gonogo.rundir import RunDir, load_all_lines
@@ -62,8 +63,8 @@ def test_nothing_recorded_is_a_fresh_start(tmp_path: Path, order: Order) -> None
 
 def test_fold_goes_on_where_the_last_recorded_tick_ended(tmp_path: Path, order: Order) -> None:
     tails = write_a_sick_run(RunDir(tmp_path), order)
-    lines: list[bytes] = []
-    memory = Journal(RunDir(tmp_path)).recover(order, lines.extend)
+    lines: list[Heartbeat] = []
+    memory = Journal(RunDir(tmp_path)).recover(order, lambda _, beat, arrival: lines.append(beat))
     assert (memory.ticks, memory.mono) == (3, 0.4)
     assert memory.tails.offsets == tails.offsets
     assert len(lines) == 2

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.journal import Journal, Memory
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.snapshots import EVERY_LINES, EVERY_S, FOLD_NAME, Bookmark, Snapshots
+from gonogo.timeline.lines import Arrival
 from gonogo.watch import dump_state, fold, lines_seen
 from tests.supervise.runs import build_test_order, no_threads
 from tests.supervise.watcher.test_journal import beat
@@ -45,7 +47,7 @@ class Run:
     def __init__(self, folder: Path, order: Order = ORDER) -> None:
         self.dir, self.order = RunDir(folder), order
         self.journal, self.pace = Journal(self.dir), Pace()
-        self.memory = self.journal.recover(order, self.pace.observe, self.pace.resume)
+        self.memory = self.journal.recover(order, self.pace.take, self.pace.resume)
         self.mono = 0.0 if self.memory.mono is None else self.memory.mono
 
     def tick(self, lines: list[bytes]) -> None:
@@ -53,8 +55,6 @@ class Run:
         with self.dir.heartbeat(0).open("ab") as stream:
             stream.write(b"".join(lines))
         beats = memory.tails.read()
-        for part in beats.values():
-            self.pace.observe(part)
         self.mono += 0.2
         offsets = memory.tails.offsets
         files = {"model.json": FileSeal(bytes=1, sha256="0" * 64)} if memory.ticks == 1 else {}
@@ -67,7 +67,7 @@ class Run:
         )
         memory.ticks += 1
         memory.files.update(files)
-        memory.state, found = fold(memory.state, tick, beats)
+        memory.state, found = fold(memory.state, tick, beats, self.pace.take)
         memory.findings += found
         self.journal.add_tick(tick.model_copy(update={"lines": lines_seen(memory.state, beats)}))
         for finding in found:
@@ -112,14 +112,14 @@ def recovered(folder: Path, *, whole: bool = False) -> tuple[dict[str, Any], int
     """What a new watcher knows, and how many lines it read for that."""
     pace, read = Pace(), [0]
 
-    def on_lines(lines: list[bytes]) -> None:
-        read[0] += len(lines)
-        pace.observe(lines)
+    def sink(rank: int, beat: Heartbeat, arrival: Arrival) -> None:
+        read[0] += 1
+        pace.take(rank, beat, arrival)
 
     kept = (folder / FOLD_NAME).read_bytes() if whole else b""
     if whole:
         (folder / FOLD_NAME).unlink()
-    memory = Journal(RunDir(folder)).recover(ORDER, on_lines, pace.resume)
+    memory = Journal(RunDir(folder)).recover(ORDER, sink, pace.resume)
     if whole:
         (folder / FOLD_NAME).write_bytes(kept)
     return known(memory, pace), read[0]
@@ -206,11 +206,11 @@ def test_snapshot_that_does_not_fit_costs_the_whole_fold_and_nothing_else(
     run = put_down(tmp_path)
     harm(run)
     pace = Pace()
-    memory = Journal(run.dir).recover(ORDER, pace.observe, pace.resume)
+    memory = Journal(run.dir).recover(ORDER, pace.take, pace.resume)
     path = tmp_path / FOLD_NAME
     path.rmdir() if path.is_dir() else path.unlink()
     again = Pace()
-    whole = Journal(run.dir).recover(ORDER, again.observe, again.resume)
+    whole = Journal(run.dir).recover(ORDER, again.take, again.resume)
     assert memory.pace is None
     assert known(memory, pace) == known(whole, again)
 

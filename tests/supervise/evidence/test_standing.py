@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.collectives import Dump, Entry, Standing, parse_dump
-from gonogo.judge.facts.collectives import analyse
+from gonogo.supervise.evidence.standing import analyse
 
 DATA = Path(__file__).parents[2] / "data" / "collectives"
 

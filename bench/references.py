@@ -1,31 +1,52 @@
-"""The page docs/detectors.md: tables of the detectors and of patience, from the code.
+"""The pages docs/detectors.md and docs/metric-reference.md, made from the code.
 
-    python -m gonogo.judge.catalogue > docs/detectors.md
+    python -m bench.references detectors > docs/detectors.md
+    python -m bench.references metrics > docs/metric-reference.md
 
-What stands around them is `catalogue.md` beside this file. A test compares the page with the code.
+The text around the tables is in `pages/` beside this file. A test compares pages and code.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from gonogo import contract
+from gonogo.contract.criterion import DEVICE_METRICS, Aggregate
 from gonogo.contract.patience import MEANING, TABLE, Cell, ProgramKind
 from gonogo.contract.watch import Action, CanHalt, IdentityCheck, Watch
 from gonogo.contract.yaml_text import parse_yaml
+from gonogo.judge.facts.measure import FULL_COVERAGE, PARTIAL_SHARE
+from gonogo.judge.facts.metrics import METRICS, MetricRow, Owed
 from gonogo.watch.registry import REGISTRY, Kind
 
-_FRAME = Path(__file__).with_suffix(".md")
+_FRAMES = Path(__file__).parent / "pages"
 _PLANS = Path(contract.__file__).parent / "plans"
-_PLACE = "<!-- detectors -->\n"
-_PATIENCE = "<!-- patience -->\n"
+OWED = {
+    Owed.EVERY_STEP: "every step",
+    Owed.EVERY_EVAL: "every evaluation",
+    Owed.ONCE: "once",
+}
+AGGREGATES = {
+    Aggregate.MIN: "The smallest sample.",
+    Aggregate.MAX: "The largest sample.",
+    Aggregate.MEAN: "The mean of the samples.",
+    Aggregate.MEDIAN: "The median; the default.",
+    Aggregate.P95: "The value that 95 % of the samples do not exceed, interpolated.",
+    Aggregate.LAST: "The sample of the last step.",
+    Aggregate.COUNT: "How many samples there are.",
+    Aggregate.SLOPE: "Least-squares slope over the steps: by how much it rises a step; two samples"
+    " at least.",
+    Aggregate.ALL_FINITE: "Passes when no sample is NaN or infinite; takes no threshold.",
+}
 
 
-def page() -> str:
+def detectors() -> str:
     """Return docs/detectors.md."""
-    return _FRAME.read_text().replace(_PATIENCE, _patience()).replace(_PLACE, _table())
+    frame = (_FRAMES / "detectors.md").read_text()
+    frame = frame.replace("<!-- patience -->\n", _patience())
+    return frame.replace("<!-- detectors -->\n", _detectors())
 
 
 def _patience() -> str:
@@ -44,7 +65,7 @@ def _cell(cell: Cell) -> str:
     return seconds if cell.multiple is None else f"{seconds}, {cell.multiple:g} × {cell.of}"
 
 
-def _table() -> str:
+def _detectors() -> str:
     """Return the table of detectors."""
     head = "| | detector | what it sees | limits (defaults) | action | halts in |\n"
     rows = (_row(number, row) for number, row in enumerate(REGISTRY, start=1))
@@ -83,5 +104,37 @@ def _asked(detector: str) -> str:
     return "all bundled plans" if len(asked) == len(plans) else ", ".join(asked)
 
 
+def metrics() -> str:
+    """Return docs/metric-reference.md."""
+    rows = _table(
+        ("metric", "unit", "what it is", "owed", "aggregate", "only with devices"),
+        (_cells(name, row) for name, row in METRICS.items()),
+    )
+    aggregates = _table(
+        ("aggregate", "what it is", "needed"),
+        ((f"`{name}`", text, _needed(name)) for name, text in AGGREGATES.items()),
+    )
+    text = (_FRAMES / "metrics.md").read_text().replace("<!-- metrics -->\n", rows)
+    return text.replace("<!-- aggregates -->\n", aggregates)
+
+
+def _cells(name: str, row: MetricRow) -> tuple[str, ...]:
+    own = "its own" if row.statistic is not None else ""
+    devices = "yes" if name in DEVICE_METRICS else ""
+    return f"`{name}`", row.unit, row.meaning, OWED[row.owed], own, devices
+
+
+def _needed(aggregate: Aggregate) -> str:
+    return f"{1.0 if aggregate in FULL_COVERAGE else PARTIAL_SHARE:.0%}"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    columns = list(head)
+    lines = [columns, ["---"] * len(columns), *map(list, rows)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+PAGES = {"detectors": detectors, "metrics": metrics}
+
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    sys.stdout.write(PAGES[sys.argv[1]]())

@@ -6,7 +6,7 @@ import pytest
 
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.outcome import Detector, OutcomeCode
-from gonogo.judge.facts.rounds import (
+from gonogo.evidence_round import (
     by_relevance,
     is_told,
     stack_rank,
