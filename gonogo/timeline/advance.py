@@ -205,7 +205,7 @@ def _keep(stream: RankStream, beat: Heartbeat, mono: float) -> None:
 
 
 def _end_step(stream: RankStream, step: int, beat: Heartbeat) -> None:
-    """Let a line end a step: its own, or the one before."""
+    """Let a line end a step, its own or the one before; keep the counts of its own."""
     if not stream.completed_steps:
         stream.first_s = max(stream.first_s, beat.mono - stream.first_began)
     stream.completed = step
@@ -228,23 +228,19 @@ def _end_step(stream: RankStream, step: int, beat: Heartbeat) -> None:
         stream.ready += stream.ending.values()
         stream.ending.clear()
         stream.ready.append(row)
-    if own:
-        _count_step(stream, beat)
-
-
-def _count_step(stream: RankStream, beat: Heartbeat) -> None:
-    """Keep the tokens, sections and collectives of a step that has ended."""
+    if not own:
+        return
     if beat.tokens is not None:
         stream.tokens = beat.tokens
     collectives = -1
     if beat.collective_seq is not None:
         stream.collective_seq = max(stream.collective_seq, beat.collective_seq)
-        step, before = stream.ended_at
-        if step == beat.step - 1 and before:
+        last, before = stream.ended_at
+        if last == step - 1 and before:
             collectives = stream.collective_seq - before
-        stream.ended_at = (beat.step, stream.collective_seq)
-    if stream.opened == beat.step:
-        counts = (beat.step, beat.section_seq - stream.step_section_seq, collectives)
+        stream.ended_at = (step, stream.collective_seq)
+    if stream.opened == step:
+        counts = (step, beat.section_seq - stream.step_section_seq, collectives)
         stream.step_counts = (*stream.step_counts[1 - STEP_COUNTS :], counts)
 
 
@@ -278,8 +274,14 @@ def _place(stream: RankStream, beat: Heartbeat, mono: float, *, resets: bool) ->
     if before not in NAMED_SECTIONS and (moved or resets):
         apart_s = beat.mono - tail_s - max(stream.section_began, stream.pace.last_mono)
         stream.longest_apart_s = max(stream.longest_apart_s, apart_s)
-    if moved:
-        _move(stream, beat, mono - tail_s, beat.mono - tail_s)
+    if not moved:
+        return
+    if before in NON_TRAINING_SECTIONS:
+        _leave_pause(stream, mono - tail_s, beat.mono - tail_s)
+    if section is not None and section not in stream.places:
+        stream.places = (*stream.places[1 - MOST_PLACES :], section)
+    stream.section, stream.section_seq = section, beat.section_seq
+    stream.section_mono, stream.section_began = mono - tail_s, beat.mono - tail_s
 
 
 def _exclude(stream: RankStream, beat: Heartbeat, before_s: float, tail_s: float) -> None:
@@ -294,17 +296,6 @@ def _exclude(stream: RankStream, beat: Heartbeat, before_s: float, tail_s: float
     elif beat.msg in _PAUSES and all(name != beat.msg for name, _ in stream.section_times):
         dt = beat.dt or 0.0
         stream.pace.excluded_s += dt if 0.0 < dt < math.inf else 0.0
-
-
-def _move(stream: RankStream, beat: Heartbeat, mono: float, own_mono: float) -> None:
-    """Let the rank enter the section of a line, at `mono` or `own_mono`."""
-    section = beat.section
-    if stream.section in NON_TRAINING_SECTIONS:
-        _leave_pause(stream, mono, own_mono)
-    if section is not None and section not in stream.places:
-        stream.places = (*stream.places[1 - MOST_PLACES :], section)
-    stream.section, stream.section_seq = section, beat.section_seq
-    stream.section_mono, stream.section_began = mono, own_mono
 
 
 def _leave_pause(stream: RankStream, mono: float, own_mono: float) -> None:
