@@ -91,7 +91,7 @@ def test_the_reference_of_metrics_is_made_from_the_code() -> None:
 
 
 def test_the_page_of_doubts_is_made_from_the_code_and_names_every_kind() -> None:
-    assert (ROOT / "docs/doubts.md").read_text() == words.page(), "`make made` makes it"
+    assert (ROOT / "docs/doubts.md").read_text() == references.doubts(), "`make made` makes it"
     assert [*words.WORDS] == [*EFFECTS] == [*DoubtKind]
 
 

@@ -379,18 +379,18 @@ def _provided() -> tuple[Mapping[str, MetricRow], tuple[str, ...]]:
     """
     found: dict[str, MetricRow] = {}
     wrong: list[str] = []
-    several: set[str] = set()
+    taken = set(METRICS)
     for name, value, row, failed in load_points(PLUGINS):
         if failed is not None:
             wrong.append(f"{value} {failed}")
         elif not isinstance(row, MetricRow):
             wrong.append(f"{value} is no MetricRow")
-        elif name in found or name in METRICS:
+        elif name in taken:
             wrong.append(f"there is a metric {name!r} already")
-            several.add(name)
+            found.pop(name, None)  # nobody knows which one is meant
         else:
+            taken.add(name)
             found[name] = row
-    found = {name: row for name, row in found.items() if name not in several}
     return found, tuple(f"entry point {PLUGINS}: {text}" for text in wrong)
 
 
