@@ -29,7 +29,7 @@ _Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """One experiment, the decision that is compared, and what that brings."""
+    """One experiment, the decision that is compared, and what it contributes."""
 
     experiment: ExperimentRow
     decision: str | None = None
@@ -38,7 +38,7 @@ class Brought:
     """None: it is active, or a person stopped it and may resume it."""
 
     def member(self) -> Member:
-        """Return it as the campaign's next step wants it."""
+        """Return it as a member, for the next step of the campaign."""
         row = self.experiment
         return Member(
             variant=row.variant or "",
@@ -47,7 +47,7 @@ class Brought:
         )
 
     def view(self) -> CampaignMember:
-        """Return how it is shown."""
+        """Return it as the API shows it."""
         row, unit = self.experiment, self.unit
         return CampaignMember(
             experiment=row.id,
@@ -62,7 +62,7 @@ class Brought:
 
 
 def is_done(state: ExperimentState, stop: Stop | None) -> bool:
-    """Say whether an experiment brings all that it will by itself; one that was halted may not."""
+    """Say whether an experiment is complete; one that was halted may be resumed."""
     if state == ExperimentState.AWAITING_DECISION:
         return stop is None
     return state == ExperimentState.FINISHED
@@ -71,7 +71,7 @@ def is_done(state: ExperimentState, stop: Stop | None) -> bool:
 def load_brought(
     session: Session, experiments: Sequence[ExperimentRow], question: Question
 ) -> list[Brought]:
-    """Return what each experiment brings, in the order in which they were begun."""
+    """Return what each experiment contributes, in the order of their begin."""
     done = [row.id for row in experiments if is_done(row.state, row.stop)]
     judged = load_last_automatic(session, done)
     return [_brought(session, row, judged.get(row.id), question) for row in experiments]
@@ -95,7 +95,7 @@ def _brought(
 
 
 def _unit_of(session: Session, decision: str, question: Question) -> Unit | NoUnit:
-    """Return what a decision that is there brings; it is read whole."""
+    """Return what a recorded decision contributes."""
     row = session.get_one(DecisionRow, decision)
     run = session.get(RunRow, row.run) if row.run else None
     order = None if run is None or run.order is None else Order.model_validate(run.order)
@@ -107,9 +107,9 @@ def _unit_of(session: Session, decision: str, question: Question) -> Unit | NoUn
 
 
 class Kept:
-    """What the last decisions brought: a look at a campaign reads each of them once.
+    """A cache of what the last decisions contribute, so a look reads each of them once.
 
-    Nothing of a decision, or of the order of the run that it is about, changes after it was made.
+    Neither a decision nor the order of its run ever changes.
     """
 
     def __init__(self, most: int = 2000) -> None:
@@ -118,7 +118,7 @@ class Kept:
         self._lock = Lock()
 
     def get(self, key: _Key) -> Unit | NoUnit | None:
-        """Return what is kept, None where nothing is."""
+        """Return what is kept, if anything."""
         with self._lock:
             return self._rows.get(key)
 

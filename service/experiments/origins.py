@@ -1,11 +1,10 @@
-"""From where does an experiment go on that another began? Its phase, its checkpoint, its word.
+"""What a new experiment takes over from another one: phases, a checkpoint, the frozen identity.
 
-`origin: EXPERIMENT:PHASE` takes over what the other experiment has shown: the phases before are not
-run again, and PHASE goes on from the last durable checkpoint that was left of it (`@STEP`: from
-that one; `@0`: from its start). Nothing is taken over that was not shown: every earlier phase must
-have passed there by its evidence, with no condition left open, or met by a run that is not taken
-over with it, and be ordered here word by word as it was there; and code, torch and devices must be
-those that the other experiment froze.
+`origin: EXPERIMENT:PHASE` does not run the earlier phases again. PHASE resumes from the last
+durable checkpoint that it has there (`@STEP`: from that one; `@0`: from its start). Only what was
+shown is taken over. Every earlier phase must have passed there by its evidence, must have settled
+its conditions, and must be ordered exactly as there. Code, torch and devices must be the frozen
+ones.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,36 +45,36 @@ from service.told.decided import load_decided
 
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
 _AHEAD = ("phases_after",)
-"""What an order says of the phases after its own."""
+"""Fields of an order about later phases."""
 _PLACE = ("nodes", "cluster")
-"""What an order says of the hosts: what was shown on one of them holds on two."""
+"""Fields of an order about hosts: what was shown on one host holds on two."""
 _OF_MODEL = frozenset({"params", "dim", "layers", "heads", "groups", "vocab"})
 _OF_DATA = frozenset({"dataset", "seq_len", "tokens_per_step"})
-"""What trains a model, besides its size; of our trainer the configuration says more of it."""
+"""Fields that name the data of a program; our trainer's configuration says more."""
 _TOLD_ELSEWHERE = frozenset({"params", "loader"})
-"""Counted in the identity; and a section that says what it always did where it is left out."""
+"""Sections that are compared as part of the identity, or that never change a checkpoint."""
 _DERIVED = "identity"
-"""What an order says of a patch besides what that changes."""
+"""The field of an order that a patch changes indirectly."""
 _FORM = "expected EXPERIMENT:PHASE, EXPERIMENT:PHASE@STEP or EXPERIMENT:PHASE@0 (from its start)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What is taken over, and from whom."""
+    """What is taken over, and from which experiment."""
 
     experiment: str
     phase: str
     point: ResumePoint | None
-    """Checkpoint from which the phase goes on; None: it begins."""
+    """Checkpoint from which the phase resumes; None: it starts from the beginning."""
     verdicts: Mapping[str, Verdict | None]
-    """Phase that is not run again → the verdict that it has come to there."""
+    """Phase that is not run again → its verdict there."""
     frozen: Mapping[str, Any]
     """Code identity that the other experiment froze."""
     host: str | None = None
     """Host that wrote the checkpoint."""
 
     def view(self) -> OriginView:
-        """Return what the new experiment says of it."""
+        """Return the origin as the new experiment shows it."""
         step = self.point.step if self.point is not None else 0
         return OriginView(experiment=self.experiment, phase=self.phase, step=step, host=self.host)
 
@@ -83,7 +82,7 @@ class Origin:
 def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
     """Return what a submission takes over.
 
-    Checkpoints are read whole to verify them, which takes long: not in a transaction that writes.
+    Checkpoints are read to their end, which takes long: do not hold a writing transaction.
 
     Args:
         session: for reading.
@@ -91,7 +90,7 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         resolved: the plan that is submitted.
 
     Raises:
-        Rejected: no such form or phase, or something that would be taken over was not shown.
+        Rejected: a wrong form, an unknown phase, or something to take over that was not shown.
         NotFound: there is no such experiment.
         Conflict: it has not finished.
     """
@@ -185,12 +184,12 @@ def _not_shown(
     before: Sequence[str],
     there: Mapping[str, PhaseRow],
 ) -> Iterator[str]:
-    """Yield what the other experiment has not shown of the phases that would be taken over.
+    """Yield what the other experiment has not shown about the phases to take over.
 
     Args:
         session: for reading.
         source: the other experiment.
-        before: the phases that would be taken over.
+        before: the phases to take over.
         there: its phases by name.
     """
     overrides = load_decided(session, [source.id])[source.id].overrides
@@ -218,12 +217,12 @@ def _not_shown(
 def _not_settled(
     conditions: Sequence[Condition], where: str, before: Sequence[str]
 ) -> Iterator[str]:
-    """Yield which of a phase's conditions what is taken over has not settled, and why.
+    """Yield the conditions of a phase that the phases to take over have not settled, and why.
 
     Args:
         conditions: the phase's own.
         where: id of the other experiment.
-        before: the phases that would be taken over.
+        before: the phases to take over.
     """
     beyond = met_beyond(conditions, before)
     for row in conditions:
@@ -235,7 +234,7 @@ def _not_settled(
 
 
 def _again(session: Session, source: ExperimentRow, phase: str) -> str:
-    """Return the origin that runs a phase again: from its start, where it went to its end."""
+    """Return the origin that runs a phase again; from its start if it reached its end."""
     anew = begins_anew(runs_of(session, source.id, phase))
     return f"{source.id}:{phase}" + ("@0" if anew else "")
 
@@ -243,13 +242,13 @@ def _again(session: Session, source: ExperimentRow, phase: str) -> str:
 def _not_approved(
     session: Session, source: ExperimentRow, plan: Plan, phase: str, there: Mapping[str, PhaseRow]
 ) -> Iterator[str]:
-    """Yield which phases, up to the one gone on with, wait for an approval that nobody gave there.
+    """Yield the phases up to the resumed one whose approval nobody gave there.
 
     Args:
         session: for reading.
         source: the other experiment.
         plan: the new one, which asks.
-        phase: the phase that is gone on with.
+        phase: the phase to resume.
         there: the phases of the other experiment by name.
     """
     names = [row.name for row in plan.phases]
@@ -266,9 +265,9 @@ def _not_approved(
 
 
 def _verdict_at_its_end(session: Session, source: ExperimentRow, phase: PhaseRow) -> Verdict | None:
-    """Return the verdict after which an approval of what follows a phase was asked for, or not.
+    """Return a phase's verdict in the experiment that ran it.
 
-    That is of the experiment which ran it: who takes it over counts the conditions that were met.
+    Only that verdict decided whether an approval was asked for.
     """
     if phase.state != PhaseState.INHERITED or source.origin is None:
         return phase.verdict
@@ -278,10 +277,10 @@ def _verdict_at_its_end(session: Session, source: ExperimentRow, phase: PhaseRow
 
 
 def _is_approved(session: Session, source: ExperimentRow, name: str, following: str) -> bool:
-    """Say whether what follows a phase had its approval, there or where that took both over.
+    """Say whether the phase that follows was approved, there or in an experiment before.
 
-    One that began there had it, where the plan there asked for one, as the new one does. To waive
-    one that expired is to give it to nobody.
+    A following phase that started there had its approval, if the plan there asked for one. A waived
+    approval that had expired is no approval.
     """
     rows = {row.name: row for row in phases_of(session, source.id)}
     last, after = rows.get(name), rows.get(following)
@@ -305,10 +304,10 @@ def _is_approved(session: Session, source: ExperimentRow, name: str, following: 
 def _ordered_otherwise(
     session: Session, source: ExperimentRow, new: ResolvedPlan, before: Iterable[str]
 ) -> Iterator[str]:
-    """Yield which of the phases that would be taken over the new plan orders in another way.
+    """Yield the phases to take over that the new plan orders differently.
 
-    A phase that passed under a patch (a remedy, one carried on, a variant) was ordered with it.
-    What was shown where less might drift is shown where more may.
+    A phase that passed under a patch (a remedy, a variant) was ordered with it. A new plan may
+    allow more drift.
     """
     old = resolved_of(source).parsed()
     known = {row.name for row in old.phases}
@@ -324,14 +323,14 @@ def _ordered_otherwise(
 
 
 def _passing_run(session: Session, source: ExperimentRow, phase: str) -> RunRow | None:
-    """Return the run by which a phase passed; None of one that was itself taken over."""
+    """Return the run with which a phase passed; None if the phase was itself taken over."""
     runs = load_attempts(session, source.id, phase)
     whole = [row.run for row in runs if row.passed]
     return session.get_one(RunRow, whole[-1]) if whole else None
 
 
 def _order(resolved: ResolvedPlan, phase: str, run: RunRow | None = None) -> dict[str, Any]:
-    """Return what is ordered of a phase; of a `run`, under the patches that it was made with."""
+    """Return the order of a phase; with a `run`, under its patches."""
     change = None if run is None else patch_of(run.change, run.carried)
     order = build_order(
         resolved, phase, experiment="exp", run="run", token=0, change=change
@@ -354,9 +353,9 @@ def _differing(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def _made_as_ordered(old: ResolvedPlan, new: ResolvedPlan, phase: str) -> Callable[[RunRow], bool]:
-    """Return what says of a run of a phase whether it was made as the new plan has it.
+    """Return a function that says whether a run was made as the new plan orders it.
 
-    One made under a patch (a remedy, a variant) was not, unless that plan says the same: there the
+    A run under a patch (a remedy, a variant) was not, unless the new plan says the same. Else the
     phase would pass as if it had never been changed.
     """
 
@@ -381,16 +380,16 @@ def _overlap(one: str, other: str) -> bool:
 def _other_work(
     one: Mapping[str, Any], told: Mapping[str, Any], new: ResolvedPlan, phase: str
 ) -> list[str]:
-    """Return in what a phase's work differs, as far as a checkpoint holds it.
+    """Return the paths in which a phase's work differs, as far as a checkpoint holds it.
 
-    That is whose weights it began with, the model's size, and for our trainer whatever it refuses
-    to go on with otherwise; of another program, by what data and how many tokens a step.
+    These are the first weights and the size of the model. For our trainer, all that it refuses to
+    resume with; for another program, its data and tokens a step.
 
     Args:
-        one: what the run was ordered that wrote the checkpoint.
-        told: identity that the run has told; it counts where nothing was ordered.
+        one: order of the run that wrote the checkpoint.
+        told: identity that the run reported; it counts where nothing was ordered.
         new: the plan that is submitted.
-        phase: which goes on.
+        phase: the phase to resume.
     """
     other = _order(new, phase)
     sizes = [row for row in _differing(one["identity"], other["identity"]) if row in _OF_MODEL]
@@ -410,7 +409,7 @@ def _other_work(
 
 
 def _patch(path: str) -> dict[str, Any]:
-    """Return a patch that changes what stands at a path."""
+    """Return a patch that changes the value at a path."""
     section, dot, key = path.partition(".")
     return {section: {key: None} if dot else None}
 
@@ -422,10 +421,10 @@ def _point(
     step: int | None,
     resolved: ResolvedPlan,
 ) -> ResumePoint | None:
-    """Return the checkpoint from which a phase goes on.
+    """Return the checkpoint from which a phase resumes.
 
     Raises:
-        Rejected: there is no durable one of the step that is asked for, or nothing comes after it.
+        Rejected: no durable checkpoint of the asked step, or no step after it.
     """
     found: ResumePoint | None
     wanted = resolved.parsed().phase(phase)
@@ -461,9 +460,9 @@ def _point(
 def _end_it_never_came_to(
     session: Session, source: ExperimentRow, phase: str, steps: int
 ) -> int | None:
-    """Return the last step of a phase whose last run died with it done; else None.
+    """Return the last step of a phase whose last run died with this step done; else None.
 
-    Of such a one it is gone on from the checkpoint before: after its last step nothing is to do.
+    Such a phase resumes from the checkpoint before, since nothing comes after its last step.
     """
     last = last_tried(runs_of(session, source.id, phase))
     as_there = _steps_of(source, phase) == steps
@@ -473,7 +472,7 @@ def _end_it_never_came_to(
 def _durable_at(
     session: Session, source: ExperimentRow, runs: Sequence[RunRow], step: int
 ) -> ResumePoint | None:
-    """Return the durable checkpoint of a step; others, which may be large, are not read for it."""
+    """Return the durable checkpoint of a step, without reading others, which may be large."""
     for run in reversed(runs):
         found = next(durable_checkpoints(session, run, step + 1, since=step), None)
         if found is not None:
@@ -490,9 +489,9 @@ def _durable(session: Session, source: ExperimentRow, runs: Sequence[RunRow]) ->
 def _begun_from(
     session: Session, source: ExperimentRow, runs: Sequence[RunRow], step: int | None = None
 ) -> dict[int, ResumePoint]:
-    """Return step → durable checkpoint (of one step, or of all) that a run went on from.
+    """Return step → durable checkpoint from which a run resumed; of one step, or of all.
 
-    It may have been taken over from an experiment before.
+    The checkpoint may come from an experiment before.
     """
     attempts, taken_over = runs_of(session, source.id), host_of_origin(source)
     began = [run.resume_from for run in runs if run.resume_from and run.resume_from.step]

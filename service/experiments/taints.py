@@ -1,9 +1,8 @@
 """What counts against a run because of the checkpoint that it resumes from.
 
-Taints are written into the order of each run, and travel with its checkpoints: whoever resumes from
-a checkpoint copies the taints of the run that wrote it. Only the last step is looked up in the
-database: what the runs of the experiment that left the checkpoint had come to. What the runs of one
-phase in one experiment tell of each other is for `decide`.
+Taints are written into the order of each run, and travel with its checkpoints. A run that resumes
+from a checkpoint copies the taints of the run that wrote it. The database adds only the results of
+the experiment that left the checkpoint. `decide` compares the runs of one phase in one experiment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -95,9 +94,9 @@ def _own(
     holder: RunRow | None,
     behind: Sequence[RunRow],
 ) -> Iterator[Taint]:
-    """Yield what the runs of a phase had come to, the newest first.
+    """Yield the taints of the runs of a phase, the newest first.
 
-    A phase that a person did not call GO, once the experiment was over, has not passed either.
+    A finished phase that a person did not call GO has not passed either.
     """
     if holder is not None and has_not_passed(holder):
         yield _taint(session, holder)
@@ -120,7 +119,7 @@ def _has_failed(session: Session, run: RunRow) -> bool:
 
 
 def called(session: Session, experiment: ExperimentRow, phase: str) -> Verdict | None:
-    """Return what a person called a phase of a finished experiment; None if nobody did."""
+    """Return a person's verdict about a phase of a finished experiment, if there is one."""
     if experiment.state != ExperimentState.FINISHED:
         return None
     said = load_decided(session, [experiment.id])[experiment.id].overrides
@@ -137,9 +136,9 @@ def _behind(point: ResumePoint, runs: Sequence[RunRow]) -> Iterator[RunRow]:
 
 
 def _failed_by_lines(session: Session, run: RunRow) -> OutcomeCode | None:
-    """Return what its own lines had shown a run to fail by; None if it is well, or passed.
+    """Return the failure that a run's own lines show; None if there is none, or it passed.
 
-    Its host may have been lost, or an operator may have halted it, before its watcher did.
+    The run may have lost its host, or an operator may have halted it, before its watcher did.
     """
     if run.outcome is None or run.verdict in PASSING:
         return None
@@ -150,14 +149,14 @@ def _failed_by_lines(session: Session, run: RunRow) -> OutcomeCode | None:
 
 
 def had_failed(session: Session, run: RunRow) -> OutcomeCode | None:
-    """Return by what a run had failed, by its lines or in its gate, before something else ended it.
+    """Return how a run had failed, by its lines or in its gate, before something else ended it.
 
-    A failed gate has no code of its own: the code is how the run ended. A run that could not be
-    judged counts as failed.
+    A failed gate has no code: the code is how the run ended. A run that could not be judged counts
+    as failed.
     """
     shown = _failed_by_lines(session, run)
     if shown is not None or run.outcome is None or went_to_its_end(run):
-        return shown  # the verdict tells of a run that went to its end
+        return shown  # a run that reached its end has a verdict
     failed = not run.judged or _failed_of(session, run) - IN_WEIGHTS
     return run.outcome.code if failed else None
 

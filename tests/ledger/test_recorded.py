@@ -163,7 +163,6 @@ def test_samples_that_come_to_no_value_are_named_and_no_crash() -> None:
     forged = unsigned(SIGNED, facts=facts)
     result = replay_decision(forged, facts_only=True)
     assert (result.equal, result.path) == (False, "criteria.7.evidence")
-    assert "and no value of them" in result.text
 
 
 @pytest.mark.parametrize("field", ["facts", "rules"])
