@@ -22,8 +22,8 @@ from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.files import SmallFiles
 from gonogo.judge.facts.measure import build_measure
 from gonogo.judge.facts.record import load_order, load_run
-from gonogo.judge.gate.evaluate import evaluate_built_in
 from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import evaluate_built_in
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir

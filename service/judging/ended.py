@@ -26,10 +26,10 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.course.action import Action, Attempt, build_attempt
 from gonogo.judge.course.decide import decide
 from gonogo.judge.gate.added import with_history
-from gonogo.judge.gate.conditions import open_for, settle
+from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.identity import DRIFT
 from gonogo.judge.gate.rules import OpenCondition, build_rules
-from gonogo.judge.gate.verdict import EDITED, UNJUDGED, judge
+from gonogo.judge.gate.verdict import EDITED, UNJUDGED, judge, settle
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import judged
 from service.db.documents import is_by_service

@@ -140,24 +140,6 @@ def open_ended(aggregate: Aggregate, row: MeasureRow) -> MeasureRow:
     return row.model_copy(update={"low": low, "high": high})
 
 
-def narrowed(criterion: Criterion, row: MeasureRow) -> MeasureRow:
-    """Return what a rank's samples bound where no more come than are owed: of a mean, too.
-
-    The others lie in the metric's own range: of 900 steps of 1000 that took twice too long, the
-    mean is too long whatever the last hundred take.
-    """
-    metric = metric_row(criterion.metric)
-    every = max(row.owed, criterion.min_samples)
-    is_mean = criterion.aggregate is Aggregate.MEAN
-    if metric is None or metric.statistic is not None or not is_mean or row.samples >= every:
-        return row
-    if row.value is None or not math.isfinite(row.value):
-        return row
-    seen = row.samples / every
-    low, high = (row.value * seen + end * (1 - seen) for end in (metric.least, metric.most))
-    return row.model_copy(update={"low": max(row.low, low), "high": min(row.high, high)})
-
-
 def build_measure(
     criterion: Criterion,
     ranks: Mapping[int, RankSteps],

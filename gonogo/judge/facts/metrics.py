@@ -64,10 +64,6 @@ class MetricRow:
     """Steps that rightly have no sample."""
     averaged: bool = False
     """Whether each sample holds a mean over the whole run."""
-    least: float = -math.inf
-    """No sample is below it: it bounds a mean, whatever the missing steps are."""
-    most: float = math.inf
-    """No sample is above it."""
     unit: str = ""
     """Of its samples; empty: a plain number."""
     meaning: str = ""
@@ -247,14 +243,12 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.EVAL_S: MetricRow(
         samples=_eval_s,
-        least=0.0,
         owed=Owed.EVERY_EVAL,
         unit="s",
         meaning="`dt` of the `eval` lines: how long the evaluation took.",
     ),
     Metric.TOKS_PER_S: MetricRow(
         samples=_toks_per_s,
-        least=0.0,
         averaged=True,
         unit="tokens/s",
         meaning="The ordered tokens of a step, over all ranks, over the seconds of the step and"
@@ -265,7 +259,6 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.DT_STEP_S: MetricRow(
         samples=lambda steps, rules: steps.step_times(),
-        least=0.0,
         unit="s",
         meaning="From the last `step_start` of a step to its `step_end`, by `mono` of the rank; a"
         " step begins anew after an evaluation or a checkpoint in it.",
@@ -277,12 +270,10 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.FETCH_SHARE: MetricRow(
         samples=_fetch_share,
-        least=0.0,
         meaning="`dt_fetch_s` of the `progress` line over the seconds of the step.",
     ),
     Metric.GPU_MEM_RESERVED_MB: MetricRow(
         samples=_device_memory,
-        least=0.0,
         unit="MB",
         meaning="`gpu_mem_reserved` of the `progress` lines; where they never say, what the"
         " device line says is in use.",
@@ -295,26 +286,20 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.HOST_RSS_MB: MetricRow(
         samples=_of_lines("host_rss_mb"),
-        least=0.0,
         unit="MB",
         meaning="`host_rss_mb` of the `progress` lines.",
     ),
     Metric.GPU_UTIL: MetricRow(
         samples=_of_devices(Metric.GPU_UTIL),
-        least=0.0,
-        most=100.0,
         unit="%",
         meaning="Utilisation of the rank's device during the step, from the device lines.",
     ),
     Metric.GPU_UTIL_RATIO: MetricRow(
         samples=_of_devices(Metric.GPU_UTIL_RATIO),
-        least=0.0,
-        most=1.0,
         meaning="Lowest utilisation of the step over the highest, of all ranks: 1 is balanced.",
     ),
     Metric.GRAD_NORM: MetricRow(
         samples=_grad_norms,
-        least=0.0,
         excused=_skipped,
         meaning="`grad_norm` of the `progress` lines; steps that fp16 skipped owe none.",
     ),
@@ -342,20 +327,16 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.GATE_ENTROPY: MetricRow(
         samples=_of_lines("gate_entropy"),
-        least=0.0,
         meaning="`gate_entropy` of the `progress` lines.",
     ),
     Metric.COMM_MB: MetricRow(
         samples=_of_lines("comm_mb"),
-        least=0.0,
         unit="MB",
         meaning="`comm_mb` of the `progress` lines: gradients that the rank gave to its"
         " collectives in the step, as they go on the wire.",
     ),
     Metric.FLASH_SHARE: MetricRow(
         samples=_of_lines("flash_share"),
-        least=0.0,
-        most=1.0,
         meaning="`flash_share` of the `progress` lines: dense attention calls that a flash"
         " kernel served.",
     ),

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping
 
 from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion, GateSeverity
 from gonogo.contract.decision import (
-    PASSING,
     Condition,
     ConditionState,
     CriterionOutcome,
@@ -21,10 +20,7 @@ from gonogo.contract.decision import (
     Verdict,
     worst,
 )
-from gonogo.contract.facts import Facts
 from gonogo.contract.rules import Rules
-from gonogo.judge.gate.criteria import evaluate
-from gonogo.judge.gate.evaluate import evaluate_built_in
 from gonogo.judge.gate.rules import OpenCondition
 
 END = "end"
@@ -130,38 +126,6 @@ def open_for(rows: Iterable[OpenCondition], phase: str) -> list[OpenCondition]:
         and row.condition.evidence_from == phase
         and row.criterion is not None
     ]
-
-
-def settle(
-    rows: Iterable[OpenCondition], facts: Facts, rules: Rules, verdict: Verdict | None
-) -> list[tuple[Condition, CriterionResult]]:
-    """Return the conditions that this run met, each with what its criterion said.
-
-    Only a run by which its phase passes meets a condition, and only if every built-in criterion
-    passes: otherwise its records prove nothing.
-
-    Args:
-        rows: open conditions, as they are in the run's rules.
-        facts: of a completed run of `evidence_from`.
-        rules: the run's rules.
-        verdict: of the phase, by this run and the runs before it.
-    """
-    built_in = [evaluate_built_in(name, facts, rules) for name in rules.built_in]
-    if verdict not in PASSING or any(_stands_against(row) for row in built_in):
-        return []
-    met = []
-    for row in rows:
-        measure = facts.measures.get(row.condition.id)
-        if row.criterion is None or measure is None or row.condition.state != ConditionState.OPEN:
-            continue
-        result = evaluate(row.criterion, measure, rules.world_size or 0)
-        if result.outcome is CriterionOutcome.PASS:
-            met.append((in_state(row.condition, ConditionState.MET), result))
-    return met
-
-
-def _stands_against(row: CriterionResult) -> bool:
-    return row.severity is GateSeverity.REQUIRED and row.outcome is not CriterionOutcome.PASS
 
 
 def missed(rows: Iterable[OpenCondition], due: str) -> list[Condition]:

@@ -1,4 +1,4 @@
-"""One verdict: the algebra of criteria, and what a run has failed.
+"""One verdict: what the criteria say together, what a run has failed, which conditions it met.
 
 Missing evidence never passes, and ending early never passes. Outcomes of criteria have one order
 everywhere: fail > error > inconclusive > pass. A run that did not complete is judged by the class
@@ -9,17 +9,34 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gonogo.contract.criterion import Criterion, GateSeverity
-from gonogo.contract.decision import Condition, CriterionOutcome, CriterionResult, Verdict
+from gonogo.contract.decision import (
+    PASSING,
+    Condition,
+    ConditionState,
+    CriterionOutcome,
+    CriterionResult,
+    Verdict,
+)
 from gonogo.contract.doubt import IN_WEIGHTS, DoubtKind
 from gonogo.contract.facts import Facts
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
+from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.rules import Rules
-from gonogo.judge.gate.added import weakened
-from gonogo.judge.gate.conditions import build_conditions
-from gonogo.judge.gate.criteria import never_passes, was_seen_failing
+from gonogo.judge.gate.added import added_criteria, notes, weakened
+from gonogo.judge.gate.built_in import (
+    UNREPORTED,
+    Check,
+    Word,
+    completed,
+    coverage,
+    no_halt_finding,
+    preflight,
+)
+from gonogo.judge.gate.conditions import build_conditions, in_state
+from gonogo.judge.gate.criteria import evaluate, is_unseen, never_passes, was_seen_failing
 from gonogo.judge.gate.diagnosis import diagnose
-from gonogo.judge.gate.evaluate import evaluate_built_in, evaluate_gate, unseen_criteria
-from gonogo.judge.gate.identity import COVERAGE, DRIFT, IDENTITY, evaluate_drift
+from gonogo.judge.gate.identity import COVERAGE, DRIFT, IDENTITY, evaluate_drift, identity
+from gonogo.judge.gate.rules import OpenCondition
 
 EDITED = "records"
 """What a run has failed whose end or lines are not those that its watcher saw."""
@@ -154,3 +171,105 @@ def class_verdict(
     if outcome.klass is OutcomeClass.INFRA:
         return Verdict.NO_GO if storm else Verdict.INCONCLUSIVE
     return Verdict.INCONCLUSIVE if outcome.code is OutcomeCode.HALTED else None
+
+
+# ---- criteria -----------------------------------------------------------------------------------
+
+BUILT_IN: dict[str, Check] = {
+    "completed": completed,
+    IDENTITY: identity,
+    COVERAGE: coverage,
+    "preflight": preflight,
+    "no_halt_finding": no_halt_finding,
+}
+_ORDER = list(Word)
+
+
+def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
+    """Return what every criterion says: built-in, of the order, of the plan, of other runs."""
+    drift = evaluate_drift(facts, rules)
+    return [
+        *(evaluate_built_in(name, facts, rules) for name in rules.built_in),
+        *([] if drift is None else [drift]),
+        *notes(facts, rules),
+        *_of_the_plan(facts, rules),
+        *added_criteria(facts, rules),
+    ]
+
+
+def evaluate_built_in(name: str, facts: Facts, rules: Rules) -> CriterionResult:
+    """Return the worst word of a built-in criterion, the first of equals.
+
+    A waiver excuses nothing but what a program did not report.
+    """
+    said = BUILT_IN[name](facts, rules)
+    word, observed, evidence = min(said, key=lambda row: _ORDER.index(row[0]))
+    waived = word is UNREPORTED and name in rules.waive and name not in NEVER_WAIVED
+    return CriterionResult(
+        id=name,
+        severity=GateSeverity.CONDITIONAL if waived else GateSeverity.REQUIRED,
+        outcome=word.outcome,
+        observed=observed,
+        evidence=f"waived by name: {evidence}" if waived else evidence,
+    )
+
+
+def _of_the_plan(facts: Facts, rules: Rules) -> list[CriterionResult]:
+    unseen = unseen_criteria(facts, rules)
+    found = []
+    for criterion in rules.gate:
+        row = evaluate(criterion, facts.measures.get(criterion.id), rules.world_size or 0)
+        if row.id in unseen and row.outcome is not CriterionOutcome.FAIL:
+            text = f"waived by name: {row.evidence}"
+            row = row.model_copy(update={"severity": GateSeverity.CONDITIONAL, "evidence": text})
+        found.append(row)
+    return found
+
+
+def unseen_criteria(facts: Facts, rules: Rules) -> frozenset[str]:
+    """Return the plan's criteria that may stay unobserved, and did.
+
+    A waiver does not excuse what was seen: a value between the thresholds, or one that is not
+    finite.
+    """
+    size = rules.world_size or 0
+    return frozenset(
+        row.id
+        for row in rules.gate
+        if row.id in rules.waive and is_unseen(row, facts.measures.get(row.id), size)
+    )
+
+
+# ---- conditions ---------------------------------------------------------------------------------
+
+
+def settle(
+    rows: Iterable[OpenCondition], facts: Facts, rules: Rules, verdict: Verdict | None
+) -> list[tuple[Condition, CriterionResult]]:
+    """Return the conditions that this run met, each with what its criterion said.
+
+    Only a run by which its phase passes meets a condition, and only if every built-in criterion
+    passes: otherwise its records prove nothing.
+
+    Args:
+        rows: open conditions, as they are in the run's rules.
+        facts: of a completed run of `evidence_from`.
+        rules: the run's rules.
+        verdict: of the phase, by this run and the runs before it.
+    """
+    built_in = [evaluate_built_in(name, facts, rules) for name in rules.built_in]
+    if verdict not in PASSING or any(_stands_against(row) for row in built_in):
+        return []
+    met = []
+    for row in rows:
+        measure = facts.measures.get(row.condition.id)
+        if row.criterion is None or measure is None or row.condition.state != ConditionState.OPEN:
+            continue
+        result = evaluate(row.criterion, measure, rules.world_size or 0)
+        if result.outcome is CriterionOutcome.PASS:
+            met.append((in_state(row.condition, ConditionState.MET), result))
+    return met
+
+
+def _stands_against(row: CriterionResult) -> bool:
+    return row.severity is GateSeverity.REQUIRED and row.outcome is not CriterionOutcome.PASS

@@ -26,9 +26,9 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.course.action import Action, ActionKind, Attempt, build_attempt
 from gonogo.judge.course.decide import decide
 from gonogo.judge.gate.added import with_history
-from gonogo.judge.gate.conditions import conditions_of, experiment_verdict, open_for, settle
+from gonogo.judge.gate.conditions import conditions_of, experiment_verdict, open_for
 from gonogo.judge.gate.rules import OpenCondition, build_rules
-from gonogo.judge.gate.verdict import judge
+from gonogo.judge.gate.verdict import judge, settle
 from tests.data.make_runs import order_of
 from tests.judge.course.test_decide import NO_FLASH, VARIANTS, plan_with
 from tests.judge.runs import facts_of, record_of, with_gate

@@ -15,9 +15,8 @@ from gonogo.judge.gate.added import (
     added_criteria,
     with_history,
 )
-from gonogo.judge.gate.evaluate import evaluate_gate
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.gate.verdict import judge
+from gonogo.judge.gate.verdict import evaluate_gate, judge
 from tests.data.make_runs import order_of
 from tests.judge.runs import facts_of, record_of
 

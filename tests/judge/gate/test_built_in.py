@@ -19,10 +19,9 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight, RankExit
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.gate.evaluate import evaluate_built_in
 from gonogo.judge.gate.identity import Unequal, told
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.gate.verdict import judge
+from gonogo.judge.gate.verdict import evaluate_built_in, judge
 from gonogo.judge.words import sentence
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan

@@ -29,11 +29,10 @@ from gonogo.judge.gate.conditions import (
     in_state,
     missed,
     open_for,
-    settle,
 )
 from gonogo.judge.gate.identity import DRIFT
 from gonogo.judge.gate.rules import OpenCondition, build_rules
-from gonogo.judge.gate.verdict import judge
+from gonogo.judge.gate.verdict import judge, settle
 from gonogo.ledger.seal import Entry, Place, append, by_person, judged, settled
 from tests.data.make_runs import order_of
 from tests.judge.runs import record_of, with_gate

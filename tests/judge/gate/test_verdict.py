@@ -18,9 +18,8 @@ from gonogo.contract.facts import History, Measure, MeasureRow
 from gonogo.contract.outcome import CLASS_OF, Actor, Outcome, OutcomeCode
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.added import with_history
-from gonogo.judge.gate.evaluate import evaluate_gate
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.gate.verdict import class_verdict, gate_verdict, judge
+from gonogo.judge.gate.verdict import class_verdict, evaluate_gate, gate_verdict, judge
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import (
     PREFLIGHT,
