@@ -204,7 +204,7 @@ def test_a_program_that_hangs_is_halted_and_its_line_is_named(folder: Path) -> N
     (run_dir,) = (folder / "home" / "runs").iterdir()
     (stack,) = run_dir.glob("evidence/*/stacks_rank0.txt")
     assert f"next     cat {stack}  # where it stood" in ran.out
-    assert f"2. {stack.relative_to(run_dir)}" in ran.out, "of an unknown failure it is listed"
+    assert f". {stack.relative_to(run_dir)}" in ran.out, "of an unknown failure it is listed"
 
 
 def test_a_program_that_fails_keeps_its_exit_code_and_last_line(folder: Path) -> None:

@@ -386,7 +386,7 @@ def test_nobody_watching_is_not_the_same_as_no_finding() -> None:
 @pytest.mark.parametrize(
     ("part", "changes", "text"),
     [
-        ("watch", {"starts": []}, "no tick says which run was watched"),
+        ("watch", {"starts": []}, "no tick names the run that was watched"),
         ("watch", {"chained": False}, "the ticks are not one chain"),
         ("watch", {"reaches": False}, "the ticks do not reach every line"),
         ("watch", {"sealed": False}, "watch.jsonl is not the one that exit.json seals"),
