@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import math
 import pkgutil
 
 import pytest
@@ -12,10 +13,10 @@ from gonogo.watch.registry import REGISTRY, Kind
 
 MODULES = [found.name for found in pkgutil.iter_modules(detectors.__path__)]
 NOT_NOTHING = {
-    "learning.EqualValues.longest": 1,
-    "memory.Host.reports": 1,
+    "hardware.DeviceHealth.mono": -math.inf,
+    "loss.Overflows.searching": True,
 }
-"""A run of equal values has one value, a reading counts once."""
+"""Every sample is later than none, and a loss scale is searched for at first."""
 
 
 def is_nothing(value: object) -> bool:

@@ -338,15 +338,6 @@ def test_a_death_with_a_stamp_is_a_fact_on_a_late_tick_too() -> None:
     assert found.halted() == [("process_death", 1, "data")]
 
 
-@pytest.mark.parametrize("probe", [{}, {"code": 0}, {"signal": 15}])
-def test_a_death_that_must_settle_does_not_do_so_on_late_ticks(probe: dict[str, int]) -> None:
-    world = running()
-    world.probe(1, "dead", **probe)
-    world.ranks[0].spend(3.0)
-    found = watch(world, ticking=lambda end: [(mono, 2.0) for mono, _ in every(0.25)(end)])
-    assert found.halts == []
-
-
 def test_it_is_armed_by_the_first_probe() -> None:
     assert not armed(start(order_of()))[Detector.PROCESS_DEATH]
     assert armed(watch(running()).state)[Detector.PROCESS_DEATH]
