@@ -40,24 +40,12 @@ class Owed(StrEnum):
     ONCE = "once"
 
 
-class Early(StrEnum):
-    """What a metric that is required once says of a whole run before the run has ended."""
-
-    NOTHING = "nothing"
-    AT_LEAST = "at_least"
-    """The metric only grows."""
-    ALL = "all"
-    """The metric does not change any more."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:
     """How one metric is measured."""
 
     samples: Source
     owed: Owed = Owed.EVERY_STEP
-    early: Early = Early.NOTHING
-    """For a metric that is required once."""
     statistic: Statistic | None = None
     """When set, the metric is one number over the window, and the aggregate is ignored."""
     excused: Callable[[RankSteps, Rules], frozenset[int]] = lambda steps, rules: frozenset()
@@ -231,7 +219,6 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.LOSS_FIRST: MetricRow(
         samples=_first_loss,
         owed=Owed.ONCE,
-        early=Early.ALL,
         meaning="`loss` of step 1; an attempt that resumes has none.",
     ),
     Metric.VAL_LOSS: MetricRow(
@@ -306,7 +293,6 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.HEARTBEAT_GAPS: MetricRow(
         samples=lambda steps, rules: _once(rules, steps.gaps) if steps.boots else {},
         owed=Owed.ONCE,
-        early=Early.AT_LEAST,
         unit="lines",
         meaning="Numbers that `seq` leaves out.",
     ),
@@ -320,7 +306,6 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.COST: MetricRow(
         samples=_device_hours,
         owed=Owed.ONCE,
-        early=Early.AT_LEAST,
         unit="device-hours",
         meaning="From the first `step_start` to the last `step_end`, times the ranks; an attempt"
         " that resumes has none.",

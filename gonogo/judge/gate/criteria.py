@@ -14,7 +14,7 @@ from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.measure import is_of_several, needed_share, open_ended
-from gonogo.judge.facts.metrics import Early, Owed, absent_text, metric_row
+from gonogo.judge.facts.metrics import Owed, absent_text, metric_row
 
 PASS, FAIL = CriterionOutcome.PASS, CriterionOutcome.FAIL
 INCONCLUSIVE, ERROR = CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR
@@ -110,11 +110,9 @@ def never_passes(criterion: Criterion, measure: Measure | None, rules: Rules) ->
     metric = metric_row(criterion.metric)
     if measure is None or metric is None or criterion.severity is GateSeverity.ADVISORY:
         return False
-    if metric.owed is Owed.ONCE and metric.early is Early.NOTHING:
-        return False
+    if metric.owed is Owed.ONCE:
+        return False  # it is known at the end of the run
     rows = _rank_rows(criterion, measure, rules.world_size or 0)
-    if metric.early is Early.AT_LEAST:
-        rows = [row.model_copy(update={"high": math.inf}) for row in rows]
     if metric.averaged and any(2 * row.samples < row.owed for row in rows):
         return False
     if metric.owed is Owed.EVERY_EVAL and not rules.evals(rules.window(criterion)):

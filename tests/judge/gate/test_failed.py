@@ -21,7 +21,6 @@ from tests.judge.runs import exit_record, record_of, with_gate
 SLOW: dict[str, Any] = {"id": "row", "metric": "toks_per_s", "pass_above": 1e9}
 GREY = {**SLOW, "fail_below": 1.0}
 LEARNS = {"id": "row", "metric": "loss", "pass_below": -1.0}
-FIRST: dict[str, Any] = {"id": "row", "metric": "loss_first", "pass_below": -1.0}
 DEAR: dict[str, Any] = {"id": "row", "metric": "cost", "pass_below": 0.0}
 COMPLETED, LOST, NAN = OutcomeCode.COMPLETED, OutcomeCode.KEEPER_LOST, OutcomeCode.NON_FINITE
 
@@ -55,13 +54,7 @@ def judged_as(code: OutcomeCode | None, *rows: dict[str, Any], **rules: Any) -> 
         (SLOW, NAN, ["row"]),
         (LEARNS, LOST, ["row"]),
         (LEARNS, NAN, ["row"]),  # by its numbers; the one that is none is the failure itself
-        (FIRST, LOST, ["row"]),
-        (FIRST, NAN, ["row"]),
-        ({**FIRST, "pass_below": 50.0}, LOST, []),
-        (DEAR, LOST, ["row"]),
-        ({**DEAR, "pass_below": 1e9}, LOST, []),
-        ({**DEAR, "pass_below": None, "pass_above": 1e9}, LOST, []),  # it only grows
-        ({**DEAR, "metric": "heartbeat_gaps", "pass_below": 0.0}, LOST, []),
+        (DEAR, LOST, []),  # it is known at the end of a run
         (SLOW, None, []),
     ],
 )
