@@ -48,8 +48,6 @@ Json = Mapping[str, Any]
 
 _M = TypeVar("_M", bound=BaseModel)
 
-NO_KEY = "not verified: no public key is there to check it with"
-
 _FROM_LINES = ("ranks", "boots", "identity", "pace", "measures", "findings", "config_digest")
 """Facts that do not depend on who wrote down the end of a run."""
 
@@ -203,9 +201,9 @@ def _signature(recorded: RecordedDecision, around: Surroundings, log: _Log) -> D
 
 def doubt_about(recorded: RecordedDecision, around: Surroundings) -> str | None:
     """Return why no trusted key signed a decision; None if decisions are not signed there."""
-    if recorded.signed and not around.trust:
-        return NO_KEY
-    return None if around.trust is None else signature_problem(recorded, around.trust)
+    if around.trust is None and not recorded.signed:
+        return None
+    return signature_problem(recorded, around.trust or Trust())
 
 
 def _chain(recorded: RecordedDecision, around: Surroundings, log: _Log) -> Difference | None:
