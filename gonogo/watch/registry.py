@@ -24,7 +24,7 @@ from gonogo.watch.detectors.balance import Imbalance, Straggler
 from gonogo.watch.detectors.death import ProcessDeath, RestartStorm
 from gonogo.watch.detectors.disk import Disk
 from gonogo.watch.detectors.hardware import Hardware
-from gonogo.watch.detectors.hygiene import Hygiene
+from gonogo.watch.detectors.hygiene import Hygiene, WatcherAway
 from gonogo.watch.detectors.identity import IdentityEqual
 from gonogo.watch.detectors.loss import (
     Divergence,
@@ -37,7 +37,6 @@ from gonogo.watch.detectors.loss import (
 from gonogo.watch.detectors.memory import MemoryLeak, MemoryLimit
 from gonogo.watch.detectors.slow import Slow
 from gonogo.watch.detectors.speed import ImplausibleSpeed, Loader
-from gonogo.watch.detectors.watcher import WatcherAway
 from gonogo.watch.packages import failure, load_points
 from gonogo.watch.view import Run
 

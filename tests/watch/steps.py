@@ -26,7 +26,7 @@ from gonogo.contract.tick import Tick
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import RankStep, Step
 from gonogo.watch.detector import Detector
-from gonogo.watch.view import Observed, Run, View
+from gonogo.watch.view import Run, View
 from tests.watch.streams import EPOCH, T0, order_of
 
 Told = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -152,15 +152,10 @@ class Ran:
     def view(self) -> View:
         """What the detectors may look at besides the step."""
         count = self.ranks or self.order.world_size
-        observed = {}
-        if self.peak_flops is not None:
-            payload = {"flops": self.peak_flops, "of": self.peak_of}
-            observed["preflight_peak"] = Observed(mono=T0, ts=EPOCH, payload=payload)
         return View(
             run=Run(order=self.order),
             streams={r: RankStream(rank=r, labelled=self.labelled) for r in range(count)},
             watched=self.watched,
-            observed=observed,
         )
 
 
@@ -213,6 +208,9 @@ def feed(
     view = ran.view()
     detector = kind(view.run)
     own, said, findings = detector.begin(), set(), []
+    if ran.peak_flops is not None:
+        peak = {"preflight_peak": {"flops": ran.peak_flops, "of": ran.peak_of}}
+        own, _ = detector.observe_tick(own, Tick(n=0, mono=T0, ts=EPOCH, observations=peak), view)
     for place, step in enumerate(ran.steps, start=1):
         if another and step.again:
             view.streams[0].another = True

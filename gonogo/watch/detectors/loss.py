@@ -31,6 +31,7 @@ SEARCH_STEPS = 40
 repeats."""
 HOLDS_SHARE = 0.95
 """A rise holds if the later half of its losses keeps this share of the height of the first half."""
+NO_GATES = (None, None, None)
 ALL_LAYERS, MANY_LAYERS = 1.0, 100
 """Without a number of layers in the order, one layer is a small share."""
 
@@ -195,43 +196,48 @@ class Divergence(Detector[Trend]):
             best = smooth if best is None else min(best, smooth)
         window = (*own.window, loss)[-max(settings.window_steps, settings.over_steps) :]
         own = replace(own, losses=losses, smooth=smooth, best=best, window=window)
-        return own, self._judged(own, step, view)
+        findings = list[Finding]()
+        if len(window) > settings.window_steps // 2 and loss > min(window) + settings.spike_least:
+            findings += self._spikes(own, step, view)
+        if best is not None and losses > settings.after_step and loss - best > settings.above:
+            findings += self._rise(own, best, step, view)
+        return own, findings
 
-    def _judged(self, own: Trend, step: Step, view: View) -> list[Finding]:
-        """Return what the last losses show."""
-        settings, values, loss, findings = self.settings, own.window, own.window[-1], []
-        if len(values) > settings.window_steps // 2 and loss > min(values) + settings.spike_least:
-            middle = statistics.median(values)
-            sigma = SIGMA_OF_MAD * statistics.median(abs(value - middle) for value in values)
-            limit = middle + max(settings.spike_least, settings.spike_mad_x * sigma)
-            spikes = sum(value > limit for value in values[-settings.spike_of :])
-            if spikes >= settings.spike_count:
-                text = f"{spikes} of the last {settings.spike_of} losses are far above their median"
-                findings.append(
-                    self.finding(
-                        step, view, Severity.WARN, "spikes", f"{text}; the last loss is {loss:.4g}",
-                        setting="spike_least", value=loss, threshold=limit,
-                    )
-                )  # fmt: skip
-        best, last = own.best, values[-settings.over_steps :]
-        if own.losses <= settings.after_step or best is None or len(last) < settings.over_steps:
-            return findings
+    def _spikes(self, own: Trend, step: Step, view: View) -> list[Finding]:
+        """Return a warning if many of the last losses are spikes."""
+        settings, values, loss = self.settings, own.window, own.window[-1]
+        middle = statistics.median(values)
+        sigma = SIGMA_OF_MAD * statistics.median(abs(value - middle) for value in values)
+        limit = middle + max(settings.spike_least, settings.spike_mad_x * sigma)
+        spikes = sum(value > limit for value in values[-settings.spike_of :])
+        if spikes < settings.spike_count:
+            return []
+        text = f"{spikes} of the last {settings.spike_of} losses are far above their median"
+        warning = self.finding(
+            step, view, Severity.WARN, "spikes", f"{text}; the last loss is {loss:.4g}",
+            setting="spike_least", value=loss, threshold=limit,
+        )  # fmt: skip
+        return [warning]
+
+    def _rise(self, own: Trend, best: float, step: Step, view: View) -> list[Finding]:
+        """Return a halt if the last losses have risen and do not come down."""
+        settings, last = self.settings, own.window[-self.settings.over_steps :]
         limit = max(settings.above, settings.above_ratio * abs(best))
-        if min(own.smooth, *last) - best <= limit:
-            return findings
+        if len(last) < settings.over_steps or min(own.smooth, *last) - best <= limit:
+            return []
         half = len(last) // 2
         earlier, later = statistics.median(last[: half + 1]), statistics.median(last[half:])
         if later - best < HOLDS_SHARE * (earlier - best):
-            return findings
+            return []
         text = (
             f"the smoothed loss is {own.smooth:.4g}; its best was {best:.4g}. Each of the last"
             f" {len(last)} losses is more than {limit:.3g} above its best"
         )
-        rise = self.finding(
+        halt = self.finding(
             step, view, Severity.HALT, "rise", text,
             setting="above", value=own.smooth - best, threshold=limit,
         )  # fmt: skip
-        return [*findings, rise]
+        return [halt]
 
     def armed(self, own: Trend, view: View) -> bool:
         """Return whether there were enough losses."""
@@ -376,7 +382,10 @@ class Gradients(Detector[Norms]):
             counted=1 if begins else own.counted + 1,
             clipped=(0 if begins else own.clipped) + (norm > self._clip),
         )
-        return own, self._judged(own, step, view)
+        spike = norm > self.settings.spike_x * min(own.window)
+        if spike or own.zeros or own.counted == self.settings.clip_steps:
+            return own, self._judged(own, step, view)
+        return own, []
 
     def _judged(self, own: Norms, step: Step, view: View) -> list[Finding]:
         """Return what the last norms show."""
@@ -454,9 +463,13 @@ class GateCollapse(Detector[Gates]):
     def observe_step(self, own: Gates, step: Step, view: View) -> Seen[Gates]:
         """Observe the gate statistics of a step; the soundest rank counts."""
         settings, seen = self.settings, () if step.again else own.seen
-        lines = [row.progress for row in step.ranks.values() if row.progress is not None]
-        shares = [self._share_of(line) for line in lines]
-        share = min((found for found in shares if found is not None), default=None)
+        share: float | None = None
+        for line in [row.progress for row in step.ranks.values() if row.progress is not None]:
+            if (line.gate_collapse_frac, line.gate_entropy, line.gate_max) == NO_GATES:
+                continue
+            of_rank = self._share_of(line)
+            if of_rank is not None and (share is None or of_rank < share):
+                share = of_rank
         if share is None:
             return replace(own, seen=seen), []
         if not share:

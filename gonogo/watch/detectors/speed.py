@@ -19,6 +19,7 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.near import Near
 from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import Tick
 from gonogo.timeline.step import RankStep, Step
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen
 from gonogo.watch.state import replace
@@ -199,6 +200,8 @@ class Speeds:
     rows: tuple[Tempo, ...] = ()
     fastest: float = 0.0
     """Upper quartile of the fastest window so far, in the trainer's favour."""
+    most_tok_s: float | None = None
+    """Tokens per second that the measured peak allows."""
 
 
 class ImplausibleSpeed(Detector[Speeds]):
@@ -221,15 +224,23 @@ class ImplausibleSpeed(Detector[Speeds]):
     )
     State = Speeds
     steps = True
+    ticks = True
+    observes = frozenset({PEAK})
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._reads = bool(run.order.patterns)
+        self._most_tok_s = limit_tok_s(run, self.settings.mfu, None)
+
+    def observe_tick(self, own: Speeds, tick: Tick, view: View) -> Seen[Speeds]:
+        """Observe the peak that preflight measured."""
+        most_tok_s = limit_tok_s(self.run, self.settings.mfu, tick.observations[PEAK])
+        return replace(own, most_tok_s=most_tok_s), []
 
     def observe_step(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Observe what the trainer says of its speed, and what its step ends say."""
         if step.step <= own.last_step:  # a restart in place; what was fastest stays
-            own = Speeds(fastest=own.fastest)
+            own = replace(own, rows=())
         own = replace(own, last_step=step.step)
         row, reported = next(iter(step.ranks.values())), None
         for said in step.ranks.values():
@@ -258,11 +269,11 @@ class ImplausibleSpeed(Detector[Speeds]):
                 value=value,
                 threshold=limit,
             )
-            for setting, value, limit, text in self._rules(own, view)
+            for setting, value, limit, text in self._rules(own)
             if (value < limit if setting == "best_ratio" else value > limit)
         ]
 
-    def _rules(self, own: Speeds, view: View) -> Iterator[tuple[str, float, float, str]]:
+    def _rules(self, own: Speeds) -> Iterator[tuple[str, float, float, str]]:
         """Yield setting, value, limit and text of each comparison that can be made."""
         tok_s, count = statistics.median([row.plain for row in own.rows]), len(own.rows)
         told = [row.reported for row in own.rows if row.reported is not None]
@@ -271,7 +282,7 @@ class ImplausibleSpeed(Detector[Speeds]):
             text = f"the trainer reports {reported:.4g} tokens/s over {count} steps; the fastest"
             text = f"{text} that its step ends allow is {own.fastest:.4g}"
             yield "differ_ratio", reported, (1.0 + self.settings.differ_ratio) * own.fastest, text
-        most = limit_tok_s(self.run, self.settings.mfu, view)
+        most = own.most_tok_s or self._most_tok_s
         if most is not None:
             text = f"{tok_s:.4g} tokens/s over {count} steps are more than the devices can multiply"
             yield "mfu", tok_s, most, f"{text}: their peak allows {most:.4g}"
@@ -288,7 +299,7 @@ class ImplausibleSpeed(Detector[Speeds]):
 
     def measure(self, own: Speeds, view: View, mono: float) -> Near:
         """Return the reported speed beside the largest that can be true."""
-        for setting, value, limit, _ in self._rules(own, view):
+        for setting, value, limit, _ in self._rules(own):
             if setting == "differ_ratio":
                 return Near(value=value, limit=limit, unit="tokens/s")
         return Near(blind=NOTHING_YET)
@@ -304,12 +315,12 @@ class ImplausibleSpeed(Detector[Speeds]):
             unknown.append("no step of all ranks could be timed")
         if all(row.reported is None for row in own.rows):
             unknown.append("the trainer reports tokens/s of no step that could be timed")
-        if limit_tok_s(self.run, self.settings.mfu, view) is None:
+        if (own.most_tok_s or self._most_tok_s) is None:
             unknown.append("the matrix-product peak or the number of parameters is not known")
         return f"Speed was not wholly checked: {'; '.join(unknown)}." if unknown else None
 
 
-def limit_tok_s(run: Run, mfu: float, view: View) -> float | None:
+def limit_tok_s(run: Run, mfu: float, peak: object) -> float | None:
     """Return the tokens per second that the devices' peak allows, or None where it is not known.
 
     A measured peak was reached beside whatever else ran, so it never lowers the hardware table's.
@@ -319,8 +330,7 @@ def limit_tok_s(run: Run, mfu: float, view: View) -> float | None:
     multiplied = (identity.params or 0) - (identity.vocab or 0) * (identity.dim or 0)
     profile = profile or HardwareProfile()
     flops = (profile.peak_flops or 0.0) * run.order.world_size
-    payload = view.observed[PEAK].payload if PEAK in view.observed else None
-    told = payload if isinstance(payload, dict) else {}
+    told = peak if isinstance(peak, dict) else {}
     measured = told.get("flops")
     if isinstance(measured, int | float) and math.isfinite(measured):
         of_cpu = (told.get("of") or run.order.profile) == CPU
