@@ -87,33 +87,6 @@ def test_a_device_that_nobody_heard_is_inconclusive_never_well(
     assert [text for text in found["not_observed"] if "gpu_util" in text]
 
 
-def test_a_device_that_falls_silent_or_is_never_heard_is_listed_whatever_the_gate_asks(
-    tmp_path: Path, order: Order, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor did anybody see a fault of it meanwhile."""
-    gate = [row for row in order.gate if not row.metric.startswith("gpu_util")]
-    order = order.model_copy(update={"gate": gate})
-
-    def listed(name: str, util: Mapping[int, float]) -> list[str]:
-        found = judged(tmp_path / name, order, util)
-        assert found["verdict"] == "GO"
-        return [text for text in found["not_observed"] if "gpu_util" in text]
-
-    assert listed("both", {0: 95.0, 1: 93.0}) == []
-    never = f"rank 1: gpu_util: 0 of {order.steps} steps have a sample"
-    assert listed("one", {0: 95.0}) == [never]
-    told = make_runs.device_row
-
-    def silent(rank: int, util: float, mono: float) -> dict[str, Any]:
-        mute = rank == 1 and mono > make_runs.BOOT_MONO + 50.0
-        return {**told(rank, util, mono), **({"util": None} if mute else {})}
-
-    monkeypatch.setattr(make_runs, "device_row", silent)
-    (text,) = listed("later", {0: 95.0, 1: 93.0})
-    assert text.startswith("rank 1: gpu_util: ")
-    assert text not in (never, never.replace(" 0 ", f" {order.steps} "))
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_device_that_begins_with_errors_which_its_preflight_did_not_see_is_never_well(
