@@ -18,7 +18,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gonogo.contract.canonical import wire_line
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick, WatchStart
@@ -26,7 +25,7 @@ from gonogo.rundir import RunDir, file_seal, iter_lines, load_record, save_json
 from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.snapshots import EVERY_LINES, Bookmark, Snapshots, load_snapshot
-from gonogo.watch import WatchState, fold, lines_seen, start, tick_digest
+from gonogo.watch import WatchState, fold, lines_seen, start, tick_digest, tick_line
 from gonogo.watch.registry import detector_names
 
 STEP_S = 1.0
@@ -73,8 +72,9 @@ def write_run(folder: Path, *, steps: int, ranks: int) -> int:
             tick = tick.model_copy(
                 update={"lines": lines_seen(state, beats), "prev": previous, "start": begins}
             )
-            previous = tick_digest(tick)
-            ticks.write(wire_line(tick.model_dump(mode="json", exclude_defaults=True)))
+            line = tick_line(tick)
+            previous = tick_digest(line)
+            ticks.write(line)
             if step == max(0, steps - EVERY_LINES // (3 * ranks)):
                 offsets = {rank: files[rank].tell() for rank in beats}
                 _put_down(run_dir, state, tick, ticks.tell(), offsets)
@@ -89,7 +89,7 @@ def _put_down(
     """Write the snapshot of a fold that has come so far."""
     place = Bookmark(
         watch_bytes=watch_bytes,
-        last=tick_digest(tick),
+        last=tick_digest(tick_line(tick)),
         number=tick.n + 1,
         mono=tick.mono,
         offsets=offsets,

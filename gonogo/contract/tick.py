@@ -163,4 +163,4 @@ class Tick(Recorded):
     nodes: list[NodeProbe] = Field(default_factory=list)
     """What changed with the nodes of a run that has several."""
     prev: str | None = None
-    """Digest of the recorded tick before this one; null on the first."""
+    """SHA-256 of the line of the recorded tick before this one; null on the first."""

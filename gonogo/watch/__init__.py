@@ -19,7 +19,7 @@ from gonogo.watch.fold import (
 )
 from gonogo.watch.refold import Refold, not_observed, refold, replay_watch
 from gonogo.watch.saved import dump_state, load_state
-from gonogo.watch.watch_record import WatchRecord, tick_digest
+from gonogo.watch.watch_record import WatchRecord, tick_digest, tick_line
 
 __all__ = [
     "Refold",
@@ -41,5 +41,6 @@ __all__ = [
     "replay_watch",
     "start",
     "tick_digest",
+    "tick_line",
     "watch_on",
 ]

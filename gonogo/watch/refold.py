@@ -223,7 +223,7 @@ def fold_recorded(
             reading.record.miss(number)
             continue
         beyond = sealed is not None and size > sealed.bytes
-        reading.record.take(tick, number, beyond=beyond)
+        reading.record.take(tick, raw, number, beyond=beyond)
         reading.fold(tick, lines.lines_of(tick))
         reading.compare(tick, number)
     last = reading.record.last

@@ -7,10 +7,10 @@ end, but they change nothing that was recorded before.
 """
 
 import hashlib
-import json
 import re
 from dataclasses import dataclass, field
 
+from gonogo.contract.canonical import wire_line
 from gonogo.contract.device import devices_in
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import ProcessExit
@@ -35,15 +35,18 @@ _WRITTEN_AGAIN = re.compile(r"exit_rank\d+\.json")
 """A rank that restarts in place writes this again, until the run ends."""
 
 
-def tick_digest(tick: Tick) -> str:
-    """Return the digest of a recorded tick, which the next one names.
+def tick_line(tick: Tick) -> bytes:
+    """Return the line of watch.jsonl that records a tick, with its newline."""
+    return wire_line({"v": tick.v, **tick.model_dump(mode="json", exclude_defaults=True)})
 
-    SHA-256 of the tick as compact JSON with sorted keys, defaults left out and floats as Python
-    writes them. This takes a tenth of the time of RFC 8785, and ticks are many.
+
+def tick_digest(line: bytes) -> str:
+    """Return the digest of a recorded tick, which the next one names: SHA-256 of its line.
+
+    Args:
+        line: as it was recorded, with or without its newline.
     """
-    document = tick.model_dump(mode="json", exclude_defaults=True)
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(line.rstrip(b"\n")).hexdigest()
 
 
 @dataclass(slots=True)
@@ -114,12 +117,13 @@ class WatchRecord:
         self.chained = False
         self._broken("it is no tick", number)
 
-    def take(self, tick: Tick, number: int, *, beyond: bool) -> None:
+    def take(self, tick: Tick, line: bytes, number: int, *, beyond: bool) -> None:
         """Check a tick against the one before it, and keep what it records.
 
         Args:
             tick: the next one.
-            number: its line.
+            line: that records it.
+            number: of the line.
             beyond: whether it follows those that exit.json seals.
         """
         if tick.prev != (self.digest if self.last is not None else None):
@@ -139,7 +143,7 @@ class WatchRecord:
         if agent is not None and (agent.code is not None or agent.signal is not None):
             self.agent = ProcessExit(code=agent.code, signal=agent.signal)
         self.ticks += 1
-        self.digest, self.last = tick_digest(tick), tick
+        self.digest, self.last = tick_digest(line), tick
 
     def _take_time(self, last: Tick, tick: Tick, number: int) -> None:
         """Check the time between two ticks."""

@@ -32,7 +32,7 @@ from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.ledger.seal import Place, append
 from gonogo.ledger.seal import judged as judged_by
-from gonogo.watch import fold, lines_seen, replay_watch, start, tick_digest
+from gonogo.watch import fold, lines_seen, replay_watch, start, tick_digest, tick_line
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import preflight_name, save_json
@@ -263,13 +263,8 @@ def ticks_of(
                 "files": {} if previous else seals,
             }
         )  # fmt: skip
-        previous = tick_digest(tick)
+        previous = tick_digest(tick_line(tick))
         yield tick
-
-
-def tick_line(tick: Tick) -> bytes:
-    """A tick as the watcher records it."""
-    return wire_line(tick.model_dump(mode="json", exclude_defaults=True))
 
 
 def seal_of(path: Path) -> FileSeal:
@@ -327,7 +322,7 @@ def save_run(
     last = ticks[-1]
     seen = Tick(
         n=last.n + 2, mono=last.mono + 0.5, ts=last.ts + 0.5, interval_s=0.25, go=True,
-        upto=last.upto, prev=tick_digest(last),
+        upto=last.upto, prev=tick_digest(tick_line(last)),
         ranks=[
             RankProbe(
                 rank=int(rank), pid=1000 + int(rank), state=ProcessState.DEAD, code=row["code"],

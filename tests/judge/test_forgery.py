@@ -42,7 +42,7 @@ from gonogo.pruned import PRUNED_NAME
 from gonogo.rundir import file_seal, iter_lines, save_json
 from gonogo.supervise.exit_record import count_heartbeats
 from gonogo.supervise.prune.decide import What
-from gonogo.watch import lines_seen, refold, replay_watch, tick_digest
+from gonogo.watch import lines_seen, refold, replay_watch, tick_digest, tick_line
 from tests.data.make_runs import (
     BOOT_MONO,
     EPOCH,
@@ -53,7 +53,6 @@ from tests.data.make_runs import (
     order_of,
     preflight_of,
     save_run,
-    tick_line,
 )
 from tests.judge.runs import facts_of
 
@@ -525,6 +524,7 @@ HARMLESS = {
     "*.jsonl with a blank line after it": "a blank line tells nothing",
     "heartbeat_rank0.jsonl with garbage after it": "what is no heartbeat says nothing",
     "heartbeat_rank7.jsonl added, empty": "an empty file says nothing",
+    "watch.jsonl: last tick's v *": "what a tick says is the same in every version",
     "watch.jsonl: last tick's n changed": "no tick follows that one",
     "watch.jsonl: last tick's mono changed": "the end was seen then, or a second later",
     "watch.jsonl: last tick's ts changed": "no deadline runs by the wall clock",
@@ -995,7 +995,7 @@ def add_tick(folder: Path, **fields: Any) -> None:
     last = ticks_in(folder)[-1]
     tick = Tick(
         n=last.n + 2, mono=last.mono + 0.5, ts=last.ts + 0.5, go=True, upto=last.upto,
-        prev=tick_digest(last), **fields,
+        prev=tick_digest(tick_line(last)), **fields,
     )  # fmt: skip
     with (folder / "watch.jsonl").open("ab") as stream:
         stream.write(tick_line(tick))
@@ -1352,7 +1352,7 @@ def sealed_anew(folder: Path, ticks: Iterable[Tick]) -> None:
     *before, last = ticks
     for tick in before:
         whole = tick.model_copy(update={"prev": previous})
-        previous = tick_digest(whole)
+        previous = tick_digest(tick_line(whole))
         lines.append(tick_line(whole))
     raw = b"".join(lines)
     seal = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}

@@ -16,7 +16,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
 from gonogo.rundir import RunDir, save_json
-from gonogo.watch import fold, lines_seen, start, tick_digest
+from gonogo.watch import fold, lines_seen, start, tick_digest, tick_line
 from gonogo.watch.fold import WatchState
 
 BOOT_TS = 1_700_000_000.0
@@ -117,7 +117,7 @@ def ticks_of(
         )
         raised += fold(state, tick, beats)[1]
         tick = tick.model_copy(update={"lines": lines_seen(state, beats)})
-        previous, number = tick_digest(tick), number + 1
+        previous, number = tick_digest(tick_line(tick)), number + 1
         yield tick
 
 
@@ -136,13 +136,9 @@ def last_tick(run_dir: RunDir, before: Tick, exit_record: dict[str, Any]) -> Tic
         ts=before.ts + TICK_S,
         ranks=ranks if exit_record["reason"] == "completed" else [],
         go=True,
-        prev=tick_digest(before),
+        prev=tick_digest(tick_line(before)),
         files=seals(run_dir, run_dir.exit, *map(run_dir.rank_exit, run_dir.ended_ranks())),
     )
-
-
-def tick_line(tick: Tick) -> bytes:
-    return wire_line({"v": tick.v, **tick.model_dump(mode="json", exclude_defaults=True)})
 
 
 def seals(run_dir: RunDir, *paths: Path) -> dict[str, FileSeal]:

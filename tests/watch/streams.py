@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gonogo.contract.canonical import wire_line, wire_value
+from gonogo.contract.canonical import wire_value
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.tick import Tick, WatchStart
 from gonogo.contract.watch import Watch, halts_asked
 from gonogo.rundir import save_json
-from gonogo.watch import WatchState, dump_state, fold, lines_seen, start, tick_digest
+from gonogo.watch import WatchState, dump_state, fold, lines_seen, start, tick_digest, tick_line
 
 EPOCH = 1_760_000_000.0
 T0 = 5_000.0
@@ -328,8 +328,7 @@ class Watched:
         """Write the run directory that a watcher would have left."""
         folder.mkdir(parents=True, exist_ok=True)
         save_json(folder / "order.json", self.state.run.order.document())
-        rows = (tick.model_dump(mode="json", exclude_defaults=True) for tick in self.ticks)
-        (folder / "watch.jsonl").write_bytes(b"".join(wire_line(row) for row in rows))
+        (folder / "watch.jsonl").write_bytes(b"".join(map(tick_line, self.ticks)))
         for rank, data in self.files.items():
             (folder / f"heartbeat_rank{rank}.jsonl").write_bytes(data)
         return folder
@@ -341,7 +340,7 @@ def _linked(seen: Watched, tick: Tick, beats: Mapping[int, object]) -> Tick:
     return tick.model_copy(
         update={
             "lines": lines_seen(seen.state, beats),
-            "prev": tick_digest(last) if last else None,
+            "prev": tick_digest(tick_line(last)) if last else None,
             "start": None if last else _first(seen.state.run.order),
         }
     )

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.canonical import wire_line
 from gonogo.contract.tick import FileSeal, LinesSeen, Tick
 from gonogo.rundir import PIECE_BYTES, save_json
-from gonogo.watch import WatchRecord, refold, tick_digest
+from gonogo.watch import WatchRecord, refold, tick_digest, tick_line
 from gonogo.watch.watch_record import Heard
 from tests.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch
 from tests.watch.test_fold import faulty
@@ -50,8 +49,8 @@ def test_what_exit_json_seals_reaches_to_the_last_byte_of_its_last_tick(
     """Up to there model.json may be written again, and no further."""
     first = Tick(n=0, mono=1.0, ts=1.0, files={"model.json": ONE})
     files = {"model.json": OTHER}
-    ticks = [first, Tick(n=1, mono=2.0, ts=2.0, files=files, prev=tick_digest(first))]
-    lines = [wire_line(row.model_dump(mode="json", exclude_defaults=True)) for row in ticks]
+    ticks = [first, Tick(n=1, mono=2.0, ts=2.0, files=files, prev=tick_digest(tick_line(first)))]
+    lines = [tick_line(row) for row in ticks]
     save_json(tmp_path / "order.json", order_of().document())
     (tmp_path / "watch.jsonl").write_bytes(b"".join(lines))
     end(tmp_path, watch={"bytes": len(b"".join(lines[:before])), "sha256": "0" * 64})
@@ -159,8 +158,10 @@ def test_a_tick_that_tells_of_thousands_of_ranks_is_read_as_whole(tmp_path: Path
     """Of 2048 ranks it has 365 kB, more than a heartbeat's line may have."""
     seen = {str(rank): LinesSeen(boot="b" * 32, seq=9, digest="d" * 64) for rank in range(2048)}
     first = Tick(n=0, mono=1.0, ts=1.0, lines=seen, files={"model.json": ONE})
-    tick = Tick(n=1, mono=2.0, ts=2.0, files={"model.json": OTHER}, prev=tick_digest(first))
-    lines = [wire_line(row.model_dump(mode="json", exclude_defaults=True)) for row in (first, tick)]
+    tick = Tick(
+        n=1, mono=2.0, ts=2.0, files={"model.json": OTHER}, prev=tick_digest(tick_line(first))
+    )
+    lines = [tick_line(row) for row in (first, tick)]
     assert len(lines[0]) > PIECE_BYTES
     save_json(tmp_path / "order.json", order_of().document())
     (tmp_path / "watch.jsonl").write_bytes(b"".join(lines))

@@ -33,7 +33,7 @@ from gonogo.rundir import RunDir, complete_bytes, load_all_lines, seen_lines
 from gonogo.supervise.watcher.snapshots import load_snapshot
 from gonogo.supervise.watcher.tails import Tails
 from gonogo.timeline.timeline import Sink
-from gonogo.watch import WatchState, fold, start, tick_digest
+from gonogo.watch import WatchState, fold, start, tick_digest, tick_line
 
 KEPT_BYTES = 4 * 2**20
 """Of lines that no disk takes: some hours of a run whose ranks cannot write either."""
@@ -139,10 +139,10 @@ class Journal:
     def add_tick(self, tick: Tick) -> None:
         """Record a tick behind the one before."""
         tick = tick.model_copy(update={"prev": self.last})
-        line = wire_line({"v": tick.v, **tick.model_dump(mode="json", exclude_defaults=True)})
+        line = tick_line(tick)
         self._add(self._dir.watch, line)
         self.bytes += len(line)
-        self.last = tick_digest(Tick.model_validate_json(line))  # as every reader will have it
+        self.last = tick_digest(line)
 
     def add_finding(self, finding: Finding) -> None:
         """Record a finding."""
@@ -231,7 +231,7 @@ def _fold_line(memory: Memory, line: bytes, sink: Sink | None) -> list[Finding]:
     upto = {int(rank): end for rank, end in tick.upto.items() if rank.isdecimal()}
     beats = memory.tails.read_up_to(upto)
     memory.state, found = fold(memory.state, tick, beats, sink)
-    memory.ticks, memory.mono, memory.last = tick.n + 1, tick.mono, tick_digest(tick)
+    memory.ticks, memory.mono, memory.last = tick.n + 1, tick.mono, tick_digest(line)
     memory.files.update(tick.files)
     return found
 

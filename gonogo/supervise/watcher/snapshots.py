@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
-from gonogo.contract.tick import FileSeal, Tick
+from gonogo.contract.tick import FileSeal
 from gonogo.first_file import sync_folder
 from gonogo.plain_file import create_plain, read_plain
 from gonogo.rundir import TICK_BYTES, RunDir
@@ -159,10 +159,7 @@ def _last_tick(path: Path, end: int) -> str | None:
         data = stream.read(min(end, TICK_BYTES))
     if not data.endswith(b"\n"):
         return None
-    try:
-        return tick_digest(Tick.model_validate_json(data[data.rfind(b"\n", 0, -1) + 1 :]))
-    except ValidationError:
-        return None
+    return tick_digest(data[data.rfind(b"\n", 0, -1) + 1 :])
 
 
 def _save(path: Path, document: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from gonogo.contract.tick import ProcessState, RankProbe, Tick
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.watcher.tails import Tails
-from gonogo.watch import tick_digest
+from gonogo.watch import tick_digest, tick_line
 from tests.supervise.runs import build_test_order
 
 
@@ -124,7 +124,10 @@ def test_ticks_form_one_chain_over_a_restart(tmp_path: Path, order: Order) -> No
     journal.recover(order)
     journal.add_tick(Tick(n=3, mono=0.8, ts=3.0, go=True))
     ticks = [Tick.model_validate_json(line) for line in load_all_lines(run_dir.watch)]
-    assert [tick.prev for tick in ticks] == [None, *(tick_digest(tick) for tick in ticks[:-1])]
+    assert [tick.prev for tick in ticks] == [
+        None,
+        *(tick_digest(tick_line(tick)) for tick in ticks[:-1]),
+    ]
 
 
 @pytest.mark.parametrize("become", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
@@ -204,7 +207,9 @@ def test_what_the_disk_refuses_is_written_in_its_order_when_it_takes_it(
     assert run_dir.watch.stat().st_size == journal.bytes
     ticks = [Tick.model_validate_json(line) for line in load_all_lines(run_dir.watch)]
     assert [tick.n for tick in ticks] == [0, 1, 2, 3, 4, 5]
-    assert [tick.prev for tick in ticks[1:]] == [tick_digest(tick) for tick in ticks[:-1]]
+    assert [tick.prev for tick in ticks[1:]] == [
+        tick_digest(tick_line(tick)) for tick in ticks[:-1]
+    ]
     assert len(load_all_lines(run_dir.findings)) == 1
 
 
@@ -227,7 +232,9 @@ def test_what_an_unmounted_disk_lacks_is_written_to_no_folder_of_its_name(
     journal.add_tick(Tick(n=5, mono=1.0, ts=3.2, go=True))
     ticks = [Tick.model_validate_json(line) for line in load_all_lines(run_dir.watch)]
     assert [tick.n for tick in ticks] == [0, 1, 2, 3, 4, 5]
-    assert [tick.prev for tick in ticks[1:]] == [tick_digest(tick) for tick in ticks[:-1]]
+    assert [tick.prev for tick in ticks[1:]] == [
+        tick_digest(tick_line(tick)) for tick in ticks[:-1]
+    ]
 
 
 def test_a_disk_that_comes_back_by_another_device_number_is_written_to(
