@@ -17,8 +17,7 @@ from gonogo.contract.observation import CheckpointSeen, checkpoints_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.patience import Place
 from gonogo.contract.tick import Tick
-from gonogo.watch.detector import Detector, Seen
-from gonogo.watch.state import replace
+from gonogo.watch.detector import Detector, Seen, replace
 from gonogo.watch.view import Run, View
 
 

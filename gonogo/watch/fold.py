@@ -3,7 +3,7 @@
 The fold has no clock and no file, so the same lines and ticks give the same findings anywhere. A
 finding is returned once for each key. A tick that brings nothing, is not late and finds nothing
 leaves the state equal, so it need not be recorded. A late tick raises no deadline. Ticks and lines
-enter with active time (`gonogo.timeline.clock`).
+enter with active time (`gonogo.timeline.timeline`).
 
 A state moves on in place: what `fold` was given is used up. `look` returns what a tick without
 lines would find, and changes nothing.

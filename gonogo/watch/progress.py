@@ -52,7 +52,7 @@ _LOCKSTEP = frozenset({Place.COMPUTE, Place.LOG, Place.NO_SECTION})
 _ENDED = frozenset({Place.AFTER_LAST, Place.PRINTED_AFTER_LAST})
 
 
-class Limit(NamedTuple):
+class PlaceLimit(NamedTuple):
     """How long a place may last, and where the number came from."""
 
     seconds: float
@@ -202,15 +202,15 @@ def _cycle_limit_s(view: View, stream: RankStream) -> float:
     return CYCLE_X * added([limit[0] for limit in limits if limit is not None])
 
 
-def _halts_after(view: View, group: Standstill, mono: float) -> Limit:
+def _halts_after(view: View, group: Standstill, mono: float) -> PlaceLimit:
     """Return the limit of a standstill: an earlier one if more than the clock shows a stall."""
-    usual = Limit(group.limit.limit_s, group.limit.source)
+    usual = PlaceLimit(group.limit.limit_s, group.limit.source)
     places, row = {stay.place for stay in group.stays}, view.run.patience[Place.CORROBORATED]
     limit = row.limit(view.median_step_s())
     if limit is None or Place.COMPUTE not in places or not places <= _LOCKSTEP:
         return usual
     is_due = limit[0] < usual.seconds and group.stood_s > limit[0]
-    return Limit(limit[0], row.source) if is_due and corroborated(view, group, mono) else usual
+    return PlaceLimit(limit[0], row.source) if is_due and corroborated(view, group, mono) else usual
 
 
 def corroborated(view: View, group: Standstill, mono: float) -> bool:
@@ -260,7 +260,7 @@ def overdue(view: View, tick: Tick) -> list[Finding]:
         return []
     stages, stood_s, suspect_s = [], group.stood_s, group.limit.suspect_s
     if suspect_s is not None and stood_s > suspect_s:
-        limit = Limit(suspect_s, group.limit.source)
+        limit = PlaceLimit(suspect_s, group.limit.source)
         stages.append((Severity.SUSPECT, limit, stood_s, "stood"))
     limit = _halts_after(view, group, tick.mono)
     if stood_s > limit.seconds:
@@ -270,7 +270,7 @@ def overdue(view: View, tick: Tick) -> list[Finding]:
         step_s = tick.mono - max(stream.advanced_mono for stream in group.streams)
         goes_on = lowest.labelled and lowest.completed < view.run.order.last_step
         if goes_on and step_s > (cycle_s := _cycle_limit_s(view, lowest)):
-            limit = Limit(cycle_s, Source.ADAPTIVE)
+            limit = PlaceLimit(cycle_s, Source.ADAPTIVE)
             stages.append((Severity.HALT, limit, step_s, "ended no step"))
     culprit = name_culprit(view, group.streams, tick.mono) if stages else None
     if culprit is None:
@@ -288,7 +288,7 @@ def _finding(
     group: Standstill,
     culprit: Culprit,
     severity: Severity,
-    limit: Limit,
+    limit: PlaceLimit,
     stood_s: float,
     what: str,
 ) -> Finding:

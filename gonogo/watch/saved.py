@@ -14,11 +14,10 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
-from gonogo.timeline.clock import ActiveClock
 from gonogo.timeline.lines import LineRecord
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import Steps
-from gonogo.timeline.timeline import Unreadable
+from gonogo.timeline.timeline import ActiveClock, Unreadable
 from gonogo.watch.fold import WatchState, start
 from gonogo.watch.packages import ERRORS, made_by
 from gonogo.watch.processes import Processes

@@ -17,10 +17,9 @@ from gonogo.contract.order import Order
 from gonogo.contract.patience import Patience, Place
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Watch
-from gonogo.timeline.clock import SLEPT_S
 from gonogo.timeline.lines import Arrival
 from gonogo.timeline.rank import RankStream
-from gonogo.timeline.timeline import Timeline
+from gonogo.timeline.timeline import SLEPT_S, Timeline
 from gonogo.watch.processes import HELD, STOPPED_AFTER_S, Processes
 
 

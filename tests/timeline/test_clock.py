@@ -4,7 +4,7 @@ import pytest
 
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.tick import Tick
-from gonogo.timeline.clock import ActiveClock, RankClock
+from gonogo.timeline.timeline import ActiveClock, RankClock
 
 Absences = tuple[tuple[float, float], ...]
 

@@ -18,8 +18,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.near import Near
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
-from gonogo.watch.detector import Detector, Seen
-from gonogo.watch.state import replace
+from gonogo.watch.detector import Detector, Seen, replace
 from gonogo.watch.view import View
 
 XIDS = {

@@ -9,8 +9,7 @@ from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import NodeState, Tick
 from gonogo.timeline.lines import Arrival, LineRecord
-from gonogo.watch.detector import Detector, Seen
-from gonogo.watch.state import replace
+from gonogo.watch.detector import Detector, Seen, replace
 from gonogo.watch.view import Beat, View
 
 HOLE_LINES = 64

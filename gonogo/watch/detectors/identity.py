@@ -14,8 +14,7 @@ from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import Identity, Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
-from gonogo.watch.detector import RANKS, Detector, Seen
-from gonogo.watch.state import replace
+from gonogo.watch.detector import RANKS, Detector, Seen, replace
 from gonogo.watch.view import Beat, Run, View
 
 FIELDS = tuple(sorted(Identity.model_fields, key=lambda name: name == "config_digest"))

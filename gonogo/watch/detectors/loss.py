@@ -19,8 +19,7 @@ from gonogo.contract.near import Near
 from gonogo.contract.order import MOST_STEPS
 from gonogo.contract.outcome import Detector as Name
 from gonogo.timeline.step import Step
-from gonogo.watch.detector import Detector, Seen
-from gonogo.watch.state import replace
+from gonogo.watch.detector import Detector, Seen, replace
 from gonogo.watch.view import Beat, Run, View
 
 SIGMA_OF_MAD = 1.4826

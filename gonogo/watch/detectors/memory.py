@@ -30,8 +30,7 @@ from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick, parse_rank
 from gonogo.contract.watch import MemoryLeak as LeakSettings
 from gonogo.timeline.step import Step
-from gonogo.watch.detector import Detector, Seen
-from gonogo.watch.state import replace
+from gonogo.watch.detector import Detector, Seen, replace
 from gonogo.watch.view import Beat, View
 
 HOST, DEVICE = "host", "device"

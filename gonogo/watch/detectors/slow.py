@@ -35,8 +35,7 @@ from gonogo.contract.observation import HostCpu, Kind, host_cpu_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.timeline.rank import RankStream
-from gonogo.watch.detector import NOTHING_YET, Detector, Seen
-from gonogo.watch.state import replace
+from gonogo.watch.detector import NOTHING_YET, Detector, Seen, replace
 from gonogo.watch.view import Beat, Run, View
 
 LEAST_LINES = 4

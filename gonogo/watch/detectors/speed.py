@@ -21,8 +21,7 @@ from gonogo.contract.near import Near
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.timeline.step import RankStep, Step
-from gonogo.watch.detector import NOTHING_YET, Detector, Seen
-from gonogo.watch.state import replace
+from gonogo.watch.detector import NOTHING_YET, Detector, Seen, replace
 from gonogo.watch.view import Run, View
 
 STALLS_OF = 16

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from gonogo.watch.state import replace
+from gonogo.watch.detector import replace
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
