@@ -35,7 +35,7 @@ class Following:
     def look(self) -> None:
         """Show what is new."""
         self._pass_on()
-        rows = load_findings(self._dir) or []
+        rows = load_findings(self._dir)
         for found in rows[self._findings :]:
             self._findings += 1
             say(f"{found.severity}: {found.detector}: {found.text}")

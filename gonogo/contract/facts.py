@@ -97,7 +97,6 @@ class PreflightFacts(Recorded):
 
     passed: bool
     failed: list[str]
-    warned: list[str]
     checks: int
     """How many checks there are."""
     outcomes: dict[str, CheckOutcome] = Field(default_factory=dict)
@@ -146,7 +145,6 @@ class RankFacts(Recorded):
     boots: int
     gaps: int
     last_step: int
-    last_msg: str | None
     last_section: str | None
     done_step: int | None
     tokens: list[int]
@@ -257,7 +255,6 @@ class WatchFacts(Recorded):
     """Whether each tick names the digest of the one before."""
     reaches: bool
     """Whether the ticks' own digests cover every line of every process."""
-    longest_gap_s: float
     sealed: bool | None = None
     """Whether watch.jsonl begins with the bytes that exit.json seals; null where it seals none."""
 

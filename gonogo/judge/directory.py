@@ -106,7 +106,7 @@ def _with_files(findings: Sequence[Finding], run_dir: RunDir) -> list[Finding]:
 
     The fold that finds them again gathers no evidence. Which files there are decides nothing.
     """
-    named = {row.key: row.evidence for row in load_findings(run_dir) or []}
+    named = {row.key: row.evidence for row in load_findings(run_dir)}
     kept = {path.relative_to(run_dir.path).as_posix() for path in run_dir.evidence.glob("*/*")}
     found = {key: [name for name in names if name in kept] for key, names in named.items()}
     return [row.model_copy(update={"evidence": found.get(row.key, [])}) for row in findings]

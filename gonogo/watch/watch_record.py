@@ -71,8 +71,6 @@ class WatchRecord:
     """Whether every tick names the digest of the one before."""
     digest: str = hashlib.sha256(b"").hexdigest()
     """Digest of the last tick, and through the chain of all ticks."""
-    longest_gap_s: float = 0.0
-    """Between recorded ticks, by the watcher's clock, without the time that it was away."""
     agrees: bool = True
     """Whether the digests of lines in every tick are those of the files."""
     reaches: bool = True
@@ -149,7 +147,6 @@ class WatchRecord:
         """Check the time between two ticks."""
         passed_s = tick.mono - last.mono
         gap_s = passed_s - tick.late_s
-        self.longest_gap_s = max(self.longest_gap_s, gap_s)
         if passed_s > AWAY_S or gap_s > HOLE_S:
             absent_s = round(passed_s if passed_s > AWAY_S else gap_s)
             self.add_problem(DoubtKind.WATCH_GAP, name=str(number), found=absent_s)
@@ -201,7 +198,7 @@ class WatchRecord:
 
     def close(self, read: FileSeal) -> None:
         """End the record: a node that is silent now was so up to the last tick."""
-        self.read, self.longest_gap_s = read, round(self.longest_gap_s, 3)
+        self.read = read
         if self.last is None:
             self.add_problem(DoubtKind.WATCH_BROKEN, name="the file holds no tick")
             return

@@ -66,7 +66,6 @@ def watch_of(order: Order) -> WatchRecord:
         starts=[start],
         chained=True,
         digest="7" * 64,
-        longest_gap_s=1.0,
         agrees=True,
         reaches=True,
         files={"order.json": SEAL, "exit.json": SEAL},

@@ -499,7 +499,6 @@ HARMLESS = {
     "empty findings.jsonl emptied": "it was empty",
     "empty findings.jsonl cut": "it was empty",
     "empty findings.jsonl another run's": "it was empty, and so is the other",
-    "empty findings.jsonl a link": "a link to nothing is a file that is not there",
     "findings.jsonl: source gone": "default is what it is where a finding does not say it",
     "findings.jsonl: rank gone": "it was null",
     "findings.jsonl: section gone": "it was null",

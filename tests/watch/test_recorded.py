@@ -131,11 +131,6 @@ def test_lines_that_exit_json_has_not_counted_were_added_after_the_end(
     assert [row.found for row in record_of(tmp_path).problems] == expected
 
 
-def test_gaps_between_ticks_are_told_in_milliseconds(tmp_path: Path) -> None:
-    record = record_of(looked(alone(), 1.0, 2.0, 5.1239).save(tmp_path))
-    assert record.longest_gap_s == 3.124
-
-
 def test_a_process_was_heard_from_the_first_tick_that_told_its_lines_to_the_last(
     tmp_path: Path,
 ) -> None:

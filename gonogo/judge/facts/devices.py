@@ -37,6 +37,8 @@ def lay_over(
         order: says which ranks are on other hosts than the watcher, which is on node 0.
     """
     rows = list(samples)
+    if not rows:
+        return
     elsewhere = () if order is None else {rank for rank in ranks if order.node_of(rank) > 0}
     windows = {rank: steps.steps.windows() for rank, steps in ranks.items()}
     util = by_step(rows, windows, elsewhere, lambda row: row.util, min, mean_of)

@@ -7,7 +7,8 @@ give the same facts, byte for byte, on any machine and in whatever order lines c
 import hashlib
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 
 from gonogo.contract.canonical import canonical_bytes, digest, rounded
 from gonogo.contract.doubt import Doubt, DoubtKind
@@ -166,7 +167,6 @@ def _preflight_facts(record: RunRecord) -> PreflightFacts | None:
     return PreflightFacts(
         passed=all(row.passed for row in (others.values() if first is None else [first])),
         failed=sorted(check.id for check in checks if check.outcome is CheckOutcome.FAIL),
-        warned=sorted(check.id for check in checks if check.outcome is CheckOutcome.WARN),
         checks=len(checks),
         outcomes={} if usual is None else usual.outcomes,
         unchecked=[*([0] if first is None else []), *_unchecked_nodes(record)],
@@ -175,15 +175,11 @@ def _preflight_facts(record: RunRecord) -> PreflightFacts | None:
 
 
 def _node_checks(record: Preflight) -> NodeChecks:
-    return NodeChecks(passed=record.passed, outcomes=_outcomes(record))
-
-
-def _outcomes(record: Preflight) -> dict[str, CheckOutcome]:
-    """Return what each check said; of one that stands there twice, the worse."""
+    """Return the outcome of each check; of a check that is recorded twice, the worse one."""
     found: dict[str, CheckOutcome] = {}
     for check in record.checks:
         found[check.id] = max(found.get(check.id, check.outcome), check.outcome, key=_BADNESS.index)
-    return found
+    return NodeChecks(passed=record.passed, outcomes=found)
 
 
 _BADNESS = (CheckOutcome.PASS, CheckOutcome.WARN, CheckOutcome.FAIL)
@@ -244,7 +240,6 @@ def _watch_facts(record: RunRecord) -> WatchFacts | None:
         starts=list(watch.starts),
         chained=watch.chained,
         reaches=watch.reaches and watch.agrees,
-        longest_gap_s=rounded(watch.longest_gap_s),
         sealed=record.watch_sealed,
     )
 
@@ -285,7 +280,7 @@ def _rank_facts(steps: RankSteps, lines: LineRecord | None, rules: Rules) -> Ran
         if boot in boots
     ]
     table, boot = steps.steps, steps.last_boot
-    last = None if boot is None else boot.last
+    finite = {step for step, loss in table.samples("loss").items() if math.isfinite(loss)}
     tokens = {table.tokens[row] for _, row in table.steps_of(Msg.STEP_END)} - {NEVER}
     return RankFacts(
         count=steps.count,
@@ -294,13 +289,12 @@ def _rank_facts(steps: RankSteps, lines: LineRecord | None, rules: Rules) -> Ran
         boots=len(steps.boots),
         gaps=steps.gaps,
         last_step=steps.last_step,
-        last_msg=None if last is None else last.msg,
-        last_section=None if last is None else last.section,
+        last_section=None if boot is None or boot.last is None else boot.last.section,
         done_step=steps.done_step,
         tokens=sorted(tokens)[:EXAMPLES],
         missing=_missing(steps, rules) if rules.known else None,
-        without_loss=_without_loss(steps, rules) if rules.known else None,
-        with_loss=sum(map(math.isfinite, steps.samples("loss").values())) if rules.known else None,
+        without_loss=_without_loss(steps, rules, finite) if rules.known else None,
+        with_loss=len(finite) if rules.known else None,
     )
 
 
@@ -309,32 +303,19 @@ def _missing(steps: RankSteps, rules: Rules) -> Missing:
     owed, table = rules.owed_steps(), steps.steps
     there = sum(1 for msg in STEP_MESSAGES for step, _ in table.steps_of(msg) if step in owed)
     count = len(STEP_MESSAGES) * len(owed) - there
-    return Missing(count=count, first=_first_missing(steps, owed) if count else [])
+    absent = (
+        f"{msg.value} {step}" for step in owed for msg in STEP_MESSAGES if not table.said(msg, step)
+    )
+    return Missing(count=count, first=list(islice(absent, min(count, EXAMPLES))))
 
 
-def _first_missing(steps: RankSteps, owed: range) -> list[str]:
-    found: list[str] = []
-    for step in owed:
-        found += [f"{msg.value} {step}" for msg in STEP_MESSAGES if not steps.steps.said(msg, step)]
-        if len(found) >= EXAMPLES:
-            break
-    return found[:EXAMPLES]
-
-
-def _without_loss(steps: RankSteps, rules: Rules) -> Missing:
-    """Return the owed steps whose progress line tells no finite loss; fp16 may skip a step."""
-    table, owed = steps.steps, rules.owed_steps()
+def _without_loss(steps: RankSteps, rules: Rules, finite: Collection[int]) -> Missing:
+    """Return the owed steps whose progress line has no finite loss; fp16 may skip a step."""
+    owed = rules.owed_steps()
     excused = steps.skipped() if rules.identity.dtype == "fp16" else frozenset[int]()
-    absent = [
-        step
-        for step, row in table.steps_of(Msg.PROGRESS)
-        if step in owed and step not in excused and not _is_finite(table.number("loss", row))
-    ]
+    told = (step for step, _ in steps.steps.steps_of(Msg.PROGRESS) if step in owed)
+    absent = [step for step in told if step not in excused and step not in finite]
     return Missing(count=len(absent), first=[f"loss {step}" for step in absent[:EXAMPLES]])
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
 
 
 def _pace(steps: RankSteps) -> PaceFacts:

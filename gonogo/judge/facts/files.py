@@ -9,7 +9,7 @@ the run was ended for it. Every difference is named.
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from os.path import lexists
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +27,6 @@ from gonogo.rundir import (
     RunDir,
     check_whole,
     iter_lines,
-    load_all_lines,
     load_raw,
     open_file,
     parse_record,
@@ -44,9 +43,10 @@ UNWATCHED = frozenset({"env.json", "exit.json"})
 """Of those, what no tick need have sealed: env.json is for people, and whether the watcher saw
 exit.json is a fact of its own. Any other record that is there and that no tick sealed was added."""
 
-DEVICES = "devices.jsonl"
 _CHUNK = 2**20
 _UNREADABLE = DoubtKind.UNREADABLE
+_ESSENCE = ("detector", "severity", "rank", "section", "step")
+"""Fields of a finding in which findings.jsonl and the fold must agree."""
 
 
 class SmallFiles:
@@ -209,23 +209,7 @@ def read_devices(run_dir: RunDir, told: bytes, unreadable: list[Doubt]) -> tuple
         told: digests of the samples that ticks carry, `TOLD_BYTES` of each.
         unreadable: is told what cannot be read.
     """
-    seen: set[bytes] = set()
-    path = run_dir.path / DEVICES
-    if path.is_file():
-        try:
-            check_whole(path)
-        except OSError as error:
-            unreadable.append(unreadable_doubt(DEVICES, error))
-        bad = 0
-        for raw in filter(bytes.strip, iter_lines(path)):  # a blank line tells nothing
-            try:
-                seen.add(DeviceSample.model_validate_json(raw).digest())
-            except ValidationError:
-                bad += 1
-        if bad:
-            unreadable.append(Doubt(kind=_UNREADABLE, name=DEVICES, found=f"{bad} lines"))
-    elif lexists(path):
-        unreadable.append(Doubt(kind=_UNREADABLE, name=DEVICES, found="it is no file"))
+    seen = {row.digest() for row in _load_rows(run_dir.devices, DeviceSample, unreadable)}
     held = {digest[:TOLD_BYTES] for digest in seen} if told else set()
     carried = {told[at : at + TOLD_BYTES] for at in range(0, len(told), TOLD_BYTES)}
     sealed = hashlib.sha256(b"".join(sorted(seen))).hexdigest() if seen else None
@@ -246,7 +230,7 @@ def compare_findings(
     """
     found = {row.key: row for row in folded}
     counted = dict(found)
-    recorded = load_findings(run_dir, unreadable) or []
+    recorded = load_findings(run_dir, unreadable)
     known = {row.key for row in recorded}
     differences = [_difference(None, row) for key, row in found.items() if key not in known]
     for row in recorded:
@@ -255,7 +239,7 @@ def compare_findings(
             differences.append(_difference(row, None))
             if row.severity is Severity.HALT:
                 counted[key] = row
-        elif _essence(mine) != _essence(row):
+        elif any(getattr(mine, name) != getattr(row, name) for name in _ESSENCE):
             differences.append(_difference(row, mine))
             if row.severity is Severity.HALT and mine.severity is not Severity.HALT:
                 counted[f"{key} as recorded"] = row
@@ -263,33 +247,35 @@ def compare_findings(
     return (*found.values(), *more), tuple(differences)
 
 
-def load_findings(run_dir: RunDir, unreadable: list[Doubt] | None = None) -> list[Finding] | None:
-    """Return the recorded findings, or None when there is no findings.jsonl.
+def load_findings(run_dir: RunDir, unreadable: list[Doubt] | None = None) -> list[Finding]:
+    """Return the findings of findings.jsonl; `unreadable` receives what cannot be read."""
+    return list(_load_rows(run_dir.findings, Finding, [] if unreadable is None else unreadable))
 
-    Args:
-        run_dir: the run directory.
-        unreadable: receives what cannot be read.
-    """
-    problems = [] if unreadable is None else unreadable
-    if not lexists(run_dir.findings):
-        return None
-    found, bad = list[Finding](), 0
-    try:
-        for line in filter(bytes.strip, load_all_lines(run_dir.findings)):
-            try:
-                found.append(Finding.model_validate_json(line))
-            except ValidationError:
-                bad += 1
-    except OSError as error:
-        problems.append(unreadable_doubt("findings.jsonl", error))
+
+def _load_rows(path: Path, model: type[_M], unreadable: list[Doubt]) -> Iterator[_M]:
+    """Yield the records of a file with one JSON record a line; blank lines do not count."""
+    bad = 0
+    for raw in filter(bytes.strip, iter_lines(path)) if is_readable(path, unreadable) else ():
+        try:
+            row = model.model_validate_json(raw)
+        except ValidationError:
+            bad += 1
+        else:
+            yield row
     if bad:
-        what = f"{bad} lines"
-        problems.append(Doubt(kind=_UNREADABLE, name="findings.jsonl", found=what))
-    return found
+        unreadable.append(Doubt(kind=_UNREADABLE, name=path.name, found=f"{bad} lines"))
 
 
-def _essence(row: Finding) -> tuple[object, ...]:
-    return row.detector, row.severity, row.rank, row.section, row.step
+def is_readable(path: Path, unreadable: list[Doubt]) -> bool:
+    """Say whether a growing file can be read to its end; name a file that cannot be read."""
+    if not lexists(path):
+        return False
+    try:
+        check_whole(path)
+    except OSError as error:
+        unreadable.append(unreadable_doubt(path.name, error))
+        return False
+    return True
 
 
 def _difference(recorded: Finding | None, folded: Finding | None) -> Doubt:

@@ -25,14 +25,14 @@ from gonogo.judge.facts.files import (
     SmallFiles,
     check_findings_seal,
     compare_findings,
+    is_readable,
     load_parts,
     load_preflights,
     read_devices,
-    unreadable_doubt,
     watch_seal_holds,
 )
 from gonogo.pruned import check_not_pruned
-from gonogo.rundir import RunDir, check_whole, iter_lines, preflight_name
+from gonogo.rundir import RunDir, iter_lines, preflight_name
 from gonogo.timeline.lines import LineRecord
 from gonogo.timeline.predecessor import convert_directory, is_predecessor
 from gonogo.timeline.rank_steps import RankSteps, read_lines, share_pauses
@@ -108,7 +108,7 @@ def _load_run(path: Path, now: float | None, order: Order | None) -> RunRecord:
     files = SmallFiles(run_dir)
     order = load_order(run_dir, files) or order
     unreadable: list[Doubt] = []
-    ranks = [rank for rank in run_dir.ranks() if _is_file(run_dir.heartbeat(rank), unreadable)]
+    ranks = [rank for rank in run_dir.ranks() if is_readable(run_dir.heartbeat(rank), unreadable)]
     if is_predecessor(iter_lines(run_dir.heartbeat(rank)) for rank in ranks):
         return _load_predecessor(run_dir, ranks, order, now)
     owed = range(order.world_size) if order is not None else ()
@@ -129,7 +129,7 @@ def _load_run(path: Path, now: float | None, order: Order | None) -> RunRecord:
         lines = {rank: iter_lines(run_dir.heartbeat(rank)) for rank in ranks}
         record = with_lines(record, lines)
     else:
-        _is_file(run_dir.watch, unreadable)
+        is_readable(run_dir.watch, unreadable)
         record, folded = _fold_run(run_dir, ranks, order, record, now)
     findings, differences = compare_findings(run_dir, folded, unreadable)
     check_findings_seal(run_dir, record.exit, unreadable)
@@ -183,18 +183,6 @@ def load_order(run_dir: RunDir, files: SmallFiles | None = None) -> Order | None
     except OSError as error:
         raise Corrupt(f"order.json cannot be read: {error.strerror}") from error
     return order
-
-
-def _is_file(path: Path, unreadable: list[Doubt]) -> bool:
-    """Say whether a growing file can be opened; one that cannot be read to its end is named."""
-    if not lexists(path):
-        return False
-    try:
-        check_whole(path)
-    except OSError as error:
-        unreadable.append(unreadable_doubt(path.name, error))
-        return False
-    return True
 
 
 def _fold_run(

@@ -86,7 +86,7 @@ def test_facts_stay_small_however_long_the_run_was() -> None:
             for name in {"loss", "val_loss"} & line.keys():
                 line[name] = 1.0 + abs(line[name])  # the generator's fall below 0 in so many steps
         sizes.append(len(canonical_bytes(facts_of(record_of(order, ranks)).document())))
-    assert sizes[1] < 1.5 * sizes[0]
+    assert sizes[1] < 1.6 * sizes[0]
 
 
 def test_facts_survive_their_own_file() -> None:
@@ -187,7 +187,7 @@ def test_a_preflight_is_counted_by_how_its_checks_ended() -> None:
     checks = [Check(id=row.value, outcome=row, text="") for row in CheckOutcome]
     found = facts_of(record_of(preflight=Preflight(passed=False, checks=checks))).preflight
     assert found is not None
-    assert (found.failed, found.warned, found.checks) == (["fail"], ["warn"], 3)
+    assert (found.failed, found.checks) == (["fail"], 3)
 
 
 TWO_NODES = order_of().model_copy(update={"nodes": 2})

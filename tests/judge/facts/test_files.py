@@ -111,7 +111,7 @@ def test_without_devices_jsonl_all_that_ticks_carry_is_gone(tmp_path: Path) -> N
     (tmp_path / "devices.jsonl").mkdir()
     found = read_devices(RunDir(tmp_path), b"", unreadable)
     assert found == (None, 0)
-    assert [row.found for row in unreadable] == ["it is no file"]
+    assert [row.found for row in unreadable] == ["Is a directory"]
 
 
 def test_small_files_that_are_there_are_sealed_and_one_that_cannot_be_read_is_named_once(

@@ -75,7 +75,7 @@ def test_what_counts_and_what_differs(
 
 
 def test_without_the_file_there_are_those_of_the_fold(tmp_path: Path) -> None:
-    assert load_findings(RunDir(tmp_path)) is None
+    assert load_findings(RunDir(tmp_path)) == []
     assert compare_findings(RunDir(tmp_path), [HALT], [])[0] == (HALT,)
 
 

@@ -36,7 +36,7 @@ def facts_with(
     halt = {"detector": detector, "severity": "halt", "rank": 1, "section": section, "step": step}
     warn = {"detector": warned, "severity": "warn", "rank": 1, "section": None, "step": step}
     there = {"count": 9, "digest": "", "boots": 1, "gaps": 0, "last_step": step - 1}
-    last = {"last_msg": "alive", "last_section": stood_in, "done_step": None, "tokens": []}
+    last = {"last_section": stood_in, "done_step": None, "tokens": []}
     untold = {"missing": None, "without_loss": None, "with_loss": None, "blocks": []}
     pace = {"steps": 0, "median_step_s": None, "p95_step_s": None}
     return Facts.model_validate(
