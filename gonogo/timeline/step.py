@@ -110,8 +110,12 @@ class Step:
         lines = [row.progress for row in self.ranks.values() if row.progress is not None]
         times = [row.dt_s for row in self.ranks.values() if row.dt_s is not None]
         self.applied = all(beat.skipped is not True for beat in lines)
-        self.loss = _any([beat.loss for beat in lines])
-        self.grad_norm = _any([beat.grad_norm for beat in lines]) if self.applied else None
+        losses = [beat.loss for beat in lines if beat.loss is not None]
+        norms = [beat.grad_norm for beat in lines if beat.grad_norm is not None]
+        # the first number that is not finite, or else the first
+        self.loss = min(losses, key=math.isfinite, default=None)
+        norm = min(norms, key=math.isfinite, default=None)
+        self.grad_norm = norm if self.applied else None
         self.slowest_s = max(times, default=None)
         self.median_s = statistics.median(times) if times else None
 
@@ -128,13 +132,6 @@ class Step:
             if value is not None:
                 found[rank] = value
         return found
-
-
-def _any(values: list[float | None]) -> float | None:
-    """Return the first number, or the first that is not finite if there is one."""
-    found = [value for value in values if value is not None]
-    bad = (value for value in found if not math.isfinite(value))
-    return next(bad, found[0] if found else None)
 
 
 @dataclass(slots=True)

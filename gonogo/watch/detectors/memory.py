@@ -31,7 +31,7 @@ from gonogo.contract.tick import Tick, parse_rank
 from gonogo.contract.watch import MemoryLeak as LeakSettings
 from gonogo.timeline.step import Step
 from gonogo.watch.detector import Detector, Seen, replace
-from gonogo.watch.view import Beat, View
+from gonogo.watch.view import Beat, Run, View
 
 HOST, DEVICE = "host", "device"
 LABELS = {HOST: "host memory", DEVICE: "reserved device memory"}
@@ -52,12 +52,14 @@ class Series:
 
     boot: str = ""
     taken: int = 0
+    last: float = 0.0
+    """The latest sample."""
+    recent: tuple[Point, ...] = ()
+    """Samples since the last look, which no scale holds yet."""
     scales: tuple[tuple[Point, ...], ...] = ((),) * len(SCALES)
     """Step and value, oldest first."""
     slopes: tuple[float, ...] = (0.0,) * len(SCALES)
     """Rise per step on each scale as of its last look; 0 where it does not rise."""
-    looked: bool = False
-    """Whether the last sample was a reason to look."""
 
     @property
     def slope(self) -> float:
@@ -65,29 +67,22 @@ class Series:
         return max(self.slopes)
 
     @property
-    def last(self) -> float:
-        """The latest sample (0 before the first)."""
-        return self.scales[0][-1][1] if self.scales[0] else 0.0
-
-    @property
     def risen(self) -> float:
         """How far the latest sample lies above the lowest that is kept."""
         return self.last - min(value for points in self.scales for _, value in points)
 
-    def after(self, point: Point, number: int, settings: LeakSettings) -> "Series":
-        """Return the series with its `number`th sample (below 1 left out), looked at when due."""
-        most = settings.window_samples
+    def looked_at(self, number: int, settings: LeakSettings) -> "Series":
+        """Return the series after a look at its `number`th sample, the last of the recent ones."""
+        most, every = settings.window_samples, len(self.recent)
         least = min(settings.min_samples, most)
-        scales, slopes, looked = list(self.scales), list(self.slopes), False
+        recent = tuple(enumerate(self.recent, start=number - every + 1))
+        scales, slopes = list(self.scales), list(self.slopes)
         for at, stride in enumerate(SCALES):
-            if number <= 0 or number % stride:
-                break
-            scales[at] = points = (*scales[at], point)[-most:]
-            if len(points) >= least and number // stride % (least // 8) == 0:
-                looked, slopes[at] = True, slope_of(points, settings.rise_ratio)
-        return replace(
-            self, taken=self.taken + 1, scales=tuple(scales), slopes=tuple(slopes), looked=looked
-        )
+            more = tuple(point for place, point in recent if place % stride == 0)
+            scales[at] = points = (scales[at] + more)[-most:]
+            if len(points) >= least and number % (stride * every) == 0:
+                slopes[at] = slope_of(points, settings.rise_ratio)
+        return replace(self, recent=(), scales=tuple(scales), slopes=tuple(slopes))
 
 
 def slope_of(samples: Sequence[Point], rise_ratio: float) -> float:
@@ -174,6 +169,11 @@ class MemoryLeak(Detector[Growth]):
     observes = frozenset({"devices", Kind.HOST_MEMORY, Kind.HOSTS_MEMORY})
     blind = "too few samples, or no limit is known"
 
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._least = min(self.settings.min_samples, self.settings.window_samples)
+        self._every = self._least // 8
+
     def observe_tick(self, own: Growth, tick: Tick, view: View) -> Seen[Growth]:
         """Observe the limits that probes report."""
         host_mb, device_mb = dict(own.host_mb), dict(own.device_mb)
@@ -188,8 +188,7 @@ class MemoryLeak(Detector[Growth]):
 
     def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
         """Observe one step's memory, and project where it leads."""
-        settings, series, looked = self.settings, dict(own.series), False
-        warmup = self.run.watch.slow.warmup_steps
+        series, looked, warmup = dict(own.series), False, self.run.watch.slow.warmup_steps
         for rank, row in step.ranks.items():
             line = row.progress
             if line is None:
@@ -197,12 +196,16 @@ class MemoryLeak(Detector[Growth]):
             for kind, mb in ((HOST, line.host_rss_mb), (DEVICE, line.gpu_mem_reserved)):
                 if mb is None or not 0.0 < mb < math.inf:
                     continue
-                before = series.get(f"{kind}/{rank}")
-                if before is None or before.boot != row.boot:
-                    before = Series(boot=row.boot)
-                number = before.taken + 1 - warmup
-                after = before.after((step.step, mb), number, settings)
-                series[f"{kind}/{rank}"], looked = after, looked or after.looked
+                one = series.get(f"{kind}/{rank}")
+                if one is None or one.boot != row.boot:
+                    one = Series(boot=row.boot)
+                taken = one.taken + 1
+                recent = (*one.recent, (step.step, mb)) if taken > warmup else ()
+                one = replace(one, taken=taken, last=mb, recent=recent)
+                if len(recent) == self._every:
+                    one = one.looked_at(taken - warmup, self.settings)
+                    looked = looked or len(one.scales[0]) >= self._least
+                series[f"{kind}/{rank}"] = one
         own = replace(own, series=series)
         return own, self._judged(own, step, view) if looked else []
 
@@ -279,11 +282,10 @@ class MemoryLeak(Detector[Growth]):
 
     def armed(self, own: Growth, view: View) -> bool:
         """Return whether a rank has reported enough of its memory, and a limit of it is known."""
-        least = min(self.settings.min_samples, self.settings.window_samples)
         for name, series in own.series.items():
             kind, _, rank = name.partition("/")
             known = self._left_mb(own, kind, int(rank), series.last)[0] is not None
-            if known and len(series.scales[0]) >= least:
+            if known and len(series.scales[0]) >= self._least:
                 return True
         return False
 

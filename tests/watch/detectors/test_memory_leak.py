@@ -17,6 +17,7 @@ from gonogo.contract.tick import Tick
 from gonogo.contract.watch import MemoryLeak as LeakSettings
 from gonogo.planning.source import bundled_plan
 from gonogo.watch import armed, not_observed
+from gonogo.watch.detector import replace
 from gonogo.watch.detectors.memory import (
     Growth,
     MemoryLeak,
@@ -419,7 +420,10 @@ def test_only_a_rise_that_continues_is_one(values: list[float], rises: bool) -> 
 def test_a_slow_rise_is_found_on_a_wider_scale(per_step: float, found_by: int) -> None:
     series, settings = Series(), LeakSettings(min_samples=16, window_samples=64)
     for step in range(1, found_by):
-        series = series.after((step, 1000.0 + per_step * step), step, settings)
+        recent = (*series.recent, (step, 1000.0 + per_step * step))
+        series = replace(series, recent=recent)
+        if len(recent) == 2:
+            series = series.looked_at(step, settings)
     assert series.slope == pytest.approx(per_step, rel=0.01)
     assert len(series.scales[0]) == 64
 
