@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.errors import NotFound
-from gonogo.rundir import load_bytes
+from gonogo.plain_file import read_small
 
 PRUNED_NAME = "pruned.json"
 
@@ -17,7 +17,7 @@ PRUNED_NAME = "pruned.json"
 def load_pruned(path: Path) -> dict[str, Any] | None:
     """Return what was pruned of a run directory, None where nothing was; a torn record is `{}`."""
     try:
-        found = json.loads(load_bytes(path / PRUNED_NAME))
+        found = json.loads(read_small(path / PRUNED_NAME))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError):

@@ -197,20 +197,11 @@ def is_text(name: str | Path) -> bool:
     return True
 
 
-def open_file(path: Path) -> IO[bytes]:
-    """Open a regular file for reading; nothing else is waited for or read.
-
-    Raises:
-        OSError: it cannot be opened, or it is no regular file (a pipe, a device, a folder).
-    """
-    return read_plain(path)
-
-
 def open_lines(path: Path) -> IO[bytes]:
     """Open a file of lines for reading; it ends at a hole, or where it cannot be read any more.
 
     Raises:
-        OSError: as `open_file`.
+        OSError: as `read_plain`.
     """
     return io.BufferedReader(_UpToAnError(open_plain(path)))
 
@@ -221,7 +212,7 @@ def check_whole(path: Path) -> None:
     Raises:
         OSError: it cannot be opened, is no regular file, or some of it cannot be read.
     """
-    with open_file(path) as stream:
+    with read_plain(path) as stream:
         left = first_hole(stream.fileno())
         while part := stream.read(min(_CHUNK_BYTES, left)):
             left -= len(part)
@@ -243,15 +234,6 @@ class _UpToAnError(io.FileIO):
             return 0
 
 
-def load_bytes(path: Path) -> bytes:
-    """Return the bytes of a small record.
-
-    Raises:
-        OSError: it cannot be read, is no regular file, or is larger than `MAX_RECORD_BYTES`.
-    """
-    return read_small(path)
-
-
 def load_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
     """Return the complete lines of a file from `offset` on (up to `end` or 8 MiB).
 
@@ -260,7 +242,7 @@ def load_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
     """
     limit = _CHUNK_BYTES if end is None else max(0, end - offset)
     try:
-        with open_file(path) as stream:
+        with read_plain(path) as stream:
             left = max(0, first_hole(stream.fileno()) - offset)
             stream.seek(offset)
             data = stream.read(min(limit, left))
@@ -311,7 +293,7 @@ def complete_bytes(path: Path) -> int:
         OSError: it cannot be read, or is no regular file.
     """
     try:
-        with open_file(path) as stream:
+        with read_plain(path) as stream:
             whole = os.fstat(stream.fileno()).st_size
             end = min(whole, first_hole(stream.fileno()))
             while end > 0:
@@ -361,7 +343,7 @@ def read_tail(path: Path, most: int = TAIL_BYTES) -> str:
     if path.is_symlink():
         return ""
     try:
-        with open_file(path) as stream:
+        with read_plain(path) as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - most))
             return stream.read(most).decode(errors="replace")
     except OSError:
@@ -398,7 +380,7 @@ def load_raw(path: Path) -> bytes | None:
         OSError: the disk refuses it; it may be read later.
     """
     try:
-        return load_bytes(path)
+        return read_small(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -429,7 +411,7 @@ def file_seal(path: Path) -> FileSeal:
         OSError: it cannot be read.
     """
     found, size = hashlib.sha256(), 0
-    with open_file(path) as stream:
+    with read_plain(path) as stream:
         while part := stream.read(_CHUNK_BYTES):
             found.update(part)
             size += len(part)

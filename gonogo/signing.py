@@ -12,7 +12,7 @@ from pathlib import Path
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.first_file import place_first
 from gonogo.ledger.sign import PublicKey, SigningKey, parse_public, parse_signing
-from gonogo.rundir import load_bytes, open_file
+from gonogo.plain_file import read_plain, read_small
 
 KEY_FILE = "signing.key"
 PUBLIC_FILE = "signing.pub"
@@ -32,7 +32,7 @@ def load_signing_key(home: Path) -> SigningKey | None:
     """
     path, public = home / KEY_FILE, home / PUBLIC_FILE
     try:
-        with open_file(path) as stream:
+        with read_plain(path) as stream:
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
             pem = stream.read()
     except FileNotFoundError:
@@ -129,7 +129,7 @@ def load_public_key(path: Path) -> PublicKey:
         Rejected: it is no public key.
     """
     try:
-        return parse_public(load_bytes(path))
+        return parse_public(read_small(path))
     except FileNotFoundError as error:
         raise NotFound(f"{path}: no such key") from error
     except OSError as error:
@@ -150,7 +150,7 @@ def shown_key(home: Path) -> PublicKey | None:
         return None
     key = load_public_key(path)
     try:
-        fits = parse_signing(load_bytes(home / KEY_FILE)).public == key
+        fits = parse_signing(read_small(home / KEY_FILE)).public == key
     except OSError:
         return key  # it is not there, or not ours to read
     except Rejected:

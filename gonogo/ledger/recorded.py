@@ -19,7 +19,7 @@ from gonogo.contract.decision import DECISION_V, Decision, Verdict
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.made_by import READS_BEFORE
-from gonogo.rundir import open_file
+from gonogo.plain_file import read_plain
 
 Json = Mapping[str, Any]
 
@@ -177,7 +177,7 @@ def load_decision(path: Path) -> RecordedDecision:
     if path.is_symlink():
         raise Corrupt(f"{path}: it is a symbolic link; a decision is a file of its own")
     try:
-        with open_file(path) as stream:
+        with read_plain(path) as stream:
             raw = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise NotFound(f"{path}: no such decision") from error

@@ -15,7 +15,7 @@ from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.ledger.chain import Wrong, check_chain
 from gonogo.ledger.recorded import MAX_BYTES, RecordedDecision, load_decision
 from gonogo.ledger.sign import Trust
-from gonogo.rundir import open_file
+from gonogo.plain_file import read_plain
 
 DECISIONS_FOLDER = "decisions"
 _ANCHOR = re.compile(r"[0-9a-f]{16,64}")
@@ -95,7 +95,7 @@ def load_shelf(folder: Path, *, containing: str = "") -> Shelf:
 
 def _has(path: Path, text: str) -> bool:
     try:
-        with open_file(path) as stream:
+        with read_plain(path) as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError:
         return True  # reading it will say why

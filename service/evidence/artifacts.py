@@ -24,8 +24,9 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import ArtifactsView, ArtifactView
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected, Unavailable
 from gonogo.contract.order import Order
+from gonogo.plain_file import read_plain
 from gonogo.pruned import pruned_text
-from gonogo.rundir import RunDir, is_text, load_record, open_file
+from gonogo.rundir import RunDir, is_text, load_record
 from service.db.schema import EvidenceRow, RunRow
 
 MAX_LISTED = 5_000
@@ -193,7 +194,7 @@ def _open_inside(run_dir: RunDir, run: str, path: str) -> IO[bytes] | None:
     if not _is_of(RunDir(root), run):
         return None
     try:
-        stream = open_file(RunDir(root).inside(path))
+        stream = read_plain(RunDir(root).inside(path))
     except (OSError, RuntimeError):  # links that lead to each other are a RuntimeError
         return None
     try:

@@ -27,7 +27,8 @@ from gonogo.contract.errors import Corrupt, GonogoError
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Manifest, Preflight
-from gonogo.rundir import RunDir, is_text, load_sealed, open_file
+from gonogo.plain_file import read_plain
+from gonogo.rundir import RunDir, is_text, load_sealed
 from service.db.schema import ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.experiments.hosts import Host, host_of_run
@@ -222,7 +223,7 @@ def _refuse(folder: Path, error: Exception) -> None:
 
 def _sha256(path: Path) -> str:
     found = hashlib.sha256()
-    with open_file(path) as stream:
+    with read_plain(path) as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             found.update(chunk)
     return found.hexdigest()

@@ -15,7 +15,8 @@ from pathlib import Path, PurePosixPath
 from gonogo.contract.api import ArtifactsView, ArtifactView
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.records import Manifest
-from gonogo.rundir import RunDir, load_record, open_file
+from gonogo.plain_file import read_plain
+from gonogo.rundir import RunDir, load_record
 from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.artifacts import load_copies, reachable_dir
@@ -88,7 +89,7 @@ def _seal(path: Path, row: ArtifactView, told: Mapping[str, str], most: int) -> 
 def _digest(path: Path, inode: int, size: int, mtime_ns: int) -> str:
     """Return the digest of the first `size` bytes; a file that has changed is another key."""
     digest, left = hashlib.sha256(), size
-    with open_file(path) as stream:
+    with read_plain(path) as stream:
         while left and (chunk := stream.read(min(left, _CHUNK))):
             digest.update(chunk)
             left -= len(chunk)

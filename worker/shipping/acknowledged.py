@@ -10,7 +10,8 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from gonogo.contract.lifecycle import RunEvent
-from gonogo.rundir import load_bytes, save_json
+from gonogo.plain_file import read_small
+from gonogo.rundir import save_json
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Reported:
 def load_reported(run_dir: Path) -> Reported:
     """Return what is recorded as acknowledged; nothing when the record is missing or torn."""
     try:
-        stored = _Stored.model_validate_json(load_bytes(run_dir / ".reported.json"))
+        stored = _Stored.model_validate_json(read_small(run_dir / ".reported.json"))
     except (OSError, ValidationError):
         return Reported()
     return Reported(

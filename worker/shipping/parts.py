@@ -16,8 +16,8 @@ from gonogo.contract.agent import (
     StreamTelemetry,
 )
 from gonogo.contract.records import ExitRecord
-from gonogo.plain_file import NoPlainFile, is_for_good
-from gonogo.rundir import Lines, RunDir, complete_bytes, load_lines, open_file
+from gonogo.plain_file import NoPlainFile, is_for_good, read_plain
+from gonogo.rundir import Lines, RunDir, complete_bytes, load_lines
 
 _STREAM = re.compile(STREAM_NAME)
 LOG_LAG_BYTES = 1_048_576
@@ -81,7 +81,7 @@ def stream_names(run_dir: RunDir) -> list[str]:
 
 
 def _load_between(path: Path, start: int, end: int) -> bytes:
-    with open_file(path) as stream:
+    with read_plain(path) as stream:
         stream.seek(start)
         return stream.read(end - start)
 
@@ -121,7 +121,7 @@ def replaced_files(run_dir: RunDir, exit_record: ExitRecord) -> frozenset[str]:
 
 def _is_replaced(path: Path) -> bool:
     try:
-        open_file(path).close()
+        read_plain(path).close()
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -167,7 +167,7 @@ def load_log_bytes(path: Path, offset: int, most: int, lag: int) -> tuple[int, b
     A reader further than `lag` bytes behind jumps to the last `most` bytes.
     """
     try:
-        with open_file(path) as stream:
+        with read_plain(path) as stream:
             size = stream.seek(0, 2)
             start = size - most if size - offset > lag else min(offset, size)
             stream.seek(start)

@@ -23,15 +23,8 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.node import NodeExit
 from gonogo.contract.records import ExitRecord, Preflight
 from gonogo.contract.tick import FileSeal, parse_rank
-from gonogo.rundir import (
-    RunDir,
-    check_whole,
-    iter_lines,
-    load_raw,
-    open_file,
-    parse_record,
-    preflight_name,
-)
+from gonogo.plain_file import read_plain
+from gonogo.rundir import RunDir, check_whole, iter_lines, load_raw, parse_record, preflight_name
 from gonogo.watch.watch_record import TOLD_BYTES
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -151,7 +144,7 @@ def begins_with(path: Path, seal: FileSeal) -> bool:
     """Say whether a file's first bytes are the sealed ones."""
     sealed, left = hashlib.sha256(), seal.bytes
     try:
-        with open_file(path) as stream:
+        with read_plain(path) as stream:
             while left and (chunk := stream.read(min(left, _CHUNK))):
                 sealed.update(chunk)
                 left -= len(chunk)

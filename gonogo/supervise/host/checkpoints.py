@@ -31,7 +31,8 @@ from typing import Any
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.observation import CheckpointSeen
 from gonogo.contract.records import Manifest
-from gonogo.rundir import RunDir, is_text, load_sealed, open_file
+from gonogo.plain_file import read_plain
+from gonogo.rundir import RunDir, is_text, load_sealed
 from gonogo.supervise.threads import start_thread
 
 MANIFEST = "manifest.json"
@@ -367,7 +368,7 @@ def _missing(folder: Path, error: FileNotFoundError) -> str:
 def _sha256(path: Path, bytes_per_s: float) -> str:
     """Return the digest of a file, read no faster than that."""
     digest, pause = hashlib.sha256(), threading.Event()
-    with open_file(path) as stream:
+    with read_plain(path) as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             digest.update(chunk)
             pause.wait(len(chunk) / bytes_per_s)

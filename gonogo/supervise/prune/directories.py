@@ -16,8 +16,9 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
+from gonogo.plain_file import read_small
 from gonogo.pruned import PRUNED_NAME, load_pruned
-from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_bytes, load_record, save_json
+from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_record, save_json
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.locks import holding, keeper_lock
 from gonogo.supervise.prune.decide import RunFacts, What
@@ -166,7 +167,7 @@ def _sizes(path: Path) -> Iterator[int]:
 def _load_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; an empty one where there is none that can be read."""
     try:
-        found = json.loads(load_bytes(path))
+        found = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError):  # a trainer may write here, too
         return {}
     return found if isinstance(found, dict) else {}
@@ -174,6 +175,6 @@ def _load_json(path: Path) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        return load_bytes(path).decode(errors="replace")
+        return read_small(path).decode(errors="replace")
     except OSError:
         return ""

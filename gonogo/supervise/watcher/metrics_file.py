@@ -25,8 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.near import Near
-from gonogo.plain_file import create_plain
-from gonogo.rundir import load_bytes
+from gonogo.plain_file import create_plain, read_small
 from gonogo.supervise.watcher.step_times import StepTimes
 
 METRICS_NAME = ".metrics.json"
@@ -73,6 +72,6 @@ def save_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
 def load_metrics(run_dir: Path) -> Snapshot | None:
     """Return what the watcher last said; None when there is nothing readable."""
     try:
-        return Snapshot.model_validate_json(load_bytes(run_dir / METRICS_NAME))
+        return Snapshot.model_validate_json(read_small(run_dir / METRICS_NAME))
     except (OSError, ValidationError):
         return None

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gonogo.contract.tick import FileSeal
-from gonogo.plain_file import MAX_RECORD_BYTES
-from gonogo.rundir import RunDir, file_seal, load_bytes
+from gonogo.plain_file import MAX_RECORD_BYTES, read_small
+from gonogo.rundir import RunDir, file_seal
 
 EXIT = "exit.json"
 
@@ -92,7 +92,7 @@ class Seals:
             signature = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             if signature == self._looked.get(name):
                 return None
-            content = load_bytes(path)
+            content = read_small(path)
             json.loads(content)
         except (OSError, ValueError, RecursionError):
             return None
