@@ -48,7 +48,7 @@ REASONS = ROOT / "bench" / "mutants.yaml"
 FOLDERS = ("gonogo/watch/detectors", "gonogo/timeline", "gonogo/judge/gate", "gonogo/judge/facts")
 RULES = ("checkpoints", "culprit", "deadlines", "processes", "progress")
 """Modules of `gonogo/watch` in which parts of the detectors' rules stand."""
-WATCHED = ("recorded", "refold", "watch_record")
+WATCHED = ("refold", "watch_record")
 """Those in which is measured whether the run was watched."""
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 
