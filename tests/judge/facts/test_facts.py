@@ -86,7 +86,7 @@ def test_facts_stay_small_however_long_the_run_was() -> None:
             for name in {"loss", "val_loss"} & line.keys():
                 line[name] = 1.0 + abs(line[name])  # the generator's fall below 0 in so many steps
         sizes.append(len(canonical_bytes(facts_of(record_of(order, ranks)).document())))
-    assert sizes[1] < 1.6 * sizes[0]
+    assert sizes[1] - sizes[0] < 2_640  # bytes for 588 further steps, whatever else facts hold
 
 
 def test_facts_survive_their_own_file() -> None:

@@ -337,13 +337,13 @@ def test_a_payload_that_cannot_be_read_is_no_observation(payload: object) -> Non
 
 
 @given(st.lists(st.floats(5_000, 90_000), max_size=30))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_room_enough_is_silent_however_it_moves(rooms: list[float]) -> None:
     assert watch(steps_with_room(*rooms), interval_s=1.0).findings == []
 
 
 @given(st.lists(st.floats(0, 990), min_size=2, max_size=10))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> None:
     found = of_disk(watch(steps_with_room(*rooms), interval_s=1.0))
     assert found == [("warn", 5_000.0), ("halt", 1_000.0)]

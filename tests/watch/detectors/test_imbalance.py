@@ -106,7 +106,7 @@ def test_nothing_is_judged_before_every_rank_has_ended_a_step() -> None:
     assert fold.findings == []
 
 
-@settings(max_examples=3)
+@settings(max_examples=8)
 @given(rows=st.lists(st.tuples(st.none(), st.one_of(st.none(), st.floats(80, 100))), max_size=60))
 def test_a_device_that_does_not_say_is_neither_idle_nor_well(
     rows: list[tuple[None, float | None]],

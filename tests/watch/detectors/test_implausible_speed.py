@@ -75,7 +75,7 @@ def honest(kind: str, seed: int, steps: int = 400, ranks: int = 1) -> Ran:
 
 
 @pytest.mark.long
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.sampled_from(
         ["every step", "without data", "smoothed", "since the start", "last 50", "best of windows"]
@@ -86,7 +86,7 @@ def test_no_honest_report_halts(kind: str, seed: int) -> None:
     assert feed(ImplausibleSpeed, honest(kind, seed)).halts == []
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**9), st.floats(2.5, 100.0), st.sampled_from([0.05, 0.25]))
 def test_every_gross_lie_is_found(seed: int, factor: float, sigma: float) -> None:
     dice, ran = random.Random(seed), Ran(ranks=1)

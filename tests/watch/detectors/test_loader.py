@@ -175,7 +175,7 @@ def test_a_saved_state_goes_on_as_the_whole() -> None:
     assert feed(Loader, ran, saved_every=17).findings == whole
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from([0.05, 1.0, 2.4, 25.0]), st.integers(1, 4))
 def test_heavy_tails_never_halt(seed: int, step_s: float, ranks: int) -> None:
     dice, ran = random.Random(seed), Ran(ranks=ranks)
@@ -188,7 +188,7 @@ def test_heavy_tails_never_halt(seed: int, step_s: float, ranks: int) -> None:
     assert feed(Loader, ran).halts == []
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**9), st.floats(0.68, 0.99), st.sampled_from([0.5, 2.4, 25.0]))
 def test_every_starved_run_is_halted(seed: int, share: float, step_s: float) -> None:
     dice, ran = random.Random(seed), Ran(ranks=1)

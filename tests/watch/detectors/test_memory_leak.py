@@ -240,7 +240,7 @@ def test_healthy_memory_of_many_kinds_never_halts(kind: str) -> None:
 
 
 @given(slope=st.floats(4.0, 40.0), sigma=st.floats(0.0, 30.0), seed=st.integers(0, 99))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_a_real_leak_is_found_through_noise(slope: float, sigma: float, seed: int) -> None:
     rng = random.Random(seed)
     world = World(order(steps=20_000)).boot()

@@ -125,7 +125,7 @@ def test_a_saved_state_goes_on_as_the_whole() -> None:
     assert feed(Straggler, ran, saved_every=50).findings == feed(Straggler, ran).findings != []
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from([2, 8]), st.floats(0.05, 0.25))
 def test_noise_and_pauses_name_nobody(seed: int, ranks: int, sigma: float) -> None:
     dice, ran = random.Random(seed), Ran(ranks=ranks)
@@ -137,7 +137,7 @@ def test_noise_and_pauses_name_nobody(seed: int, ranks: int, sigma: float) -> No
     assert feed(Straggler, ran).findings == []
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from([2, 8]), st.floats(1.6, 5.0))
 def test_every_straggler_is_named_and_nobody_else(seed: int, ranks: int, factor: float) -> None:
     dice, ran = random.Random(seed), Ran(ranks=ranks)
