@@ -188,9 +188,6 @@ class MeasureRow(Recorded):
     owed: int = 1
     non_finite: int = 0
     value: Number | None = None
-    low: Number = float("-inf")
-    """The least that the aggregate could be, whatever the missing samples were."""
-    high: Number = float("inf")
     blocks: list[Number] = Field(default_factory=list)
     """Means of up to 64 blocks of consecutive samples; none of several trainings in a row.
    """

@@ -1,41 +1,20 @@
-"""What does a criterion see on each rank? One number, and how far missing samples could move it.
-
-`low` and `high` bound the aggregate whatever the missing samples were; a bound beyond the fail
-threshold is the only way in which incomplete evidence may fail a criterion (design, Verdicts).
-"""
+"""What does a criterion see on each rank? One number, and how many of its samples are there."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from functools import partial
 
 from gonogo.contract.canonical import mean_of, rounded
-from gonogo.contract.criterion import Aggregate, Criterion, Metric
+from gonogo.contract.criterion import Aggregate, Criterion
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.rules import Rules
-from gonogo.judge.facts.metrics import (
-    METRICS,
-    MetricRow,
-    Owed,
-    metric_row,
-    slope,
-)
+from gonogo.judge.facts.metrics import METRICS, MetricRow, Owed, metric_row, slope
 from gonogo.timeline.rank_steps import RankSteps
 from gonogo.watch.packages import ERRORS, failure
 
 Pairs = Sequence[tuple[int, float]]
-
-
-class Bounds(NamedTuple):
-    """An aggregate over what is there, and its bounds whatever the missing samples were."""
-
-    value: float
-    low: float
-    high: float
-
-
-Bound = Callable[[Pairs, int, int], Bounds]
-"""(finite samples by step, number missing, last step) → bounds."""
+"""Finite samples by step, ascending."""
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -48,60 +27,20 @@ def quantile(values: Sequence[float], q: float) -> float:
     return low if low == high else low + (high - low) * (place - below)
 
 
-def _quantile_bounds(q: float) -> Bound:
-    def bounds(pairs: Pairs, missing: int, last_step: int) -> Bounds:
-        values = sorted(value for _, value in pairs)
-        value = quantile(values, q)
-        if not missing:
-            return Bounds(value, value, value)
-        # the missing samples may lie below all others, or above them
-        place = q * (len(values) + missing - 1)
-        below, above = math.floor(place) - missing, math.ceil(place)
-        low = values[below] if below >= 0 else -math.inf
-        return Bounds(value, low, values[above] if above < len(values) else math.inf)
-
-    return bounds
+def _over(aggregate: Callable[[list[float]], float], pairs: Pairs) -> float:
+    return aggregate([value for _, value in pairs])
 
 
-def _min(pairs: Pairs, missing: int, last_step: int) -> Bounds:
-    value = min(value for _, value in pairs)
-    return Bounds(value, -math.inf if missing else value, value)
-
-
-def _max(pairs: Pairs, missing: int, last_step: int) -> Bounds:
-    value = max(value for _, value in pairs)
-    return Bounds(value, value, math.inf if missing else value)
-
-
-def _count(pairs: Pairs, missing: int, last_step: int) -> Bounds:
-    return Bounds(len(pairs), len(pairs), len(pairs) + missing)
-
-
-def _free(aggregate: Callable[[Pairs], float]) -> Bound:
-    """Return bounds of an aggregate that one missing sample can move anywhere."""
-
-    def bounds(pairs: Pairs, missing: int, last_step: int) -> Bounds:
-        value = aggregate(pairs)
-        return Bounds(value, -math.inf, math.inf) if missing else Bounds(value, value, value)
-
-    return bounds
-
-
-def _last(pairs: Pairs, missing: int, last_step: int) -> Bounds:
-    step, value = pairs[-1]
-    return _free(lambda pairs: value)(pairs, missing if step != last_step else 0, last_step)
-
-
-AGGREGATES: dict[Aggregate, Bound] = {
-    Aggregate.MIN: _min,
-    Aggregate.MAX: _max,
-    Aggregate.MEAN: _free(lambda pairs: mean_of([value for _, value in pairs])),
-    Aggregate.MEDIAN: _quantile_bounds(0.5),
-    Aggregate.P95: _quantile_bounds(0.95),
-    Aggregate.LAST: _last,
-    Aggregate.COUNT: _count,
-    Aggregate.SLOPE: _free(slope),
-    Aggregate.ALL_FINITE: _free(lambda pairs: 1.0),
+AGGREGATES: dict[Aggregate, Callable[[Pairs], float]] = {
+    Aggregate.MIN: partial(_over, min),
+    Aggregate.MAX: partial(_over, max),
+    Aggregate.MEAN: partial(_over, mean_of),
+    Aggregate.MEDIAN: partial(_over, partial(quantile, q=0.5)),
+    Aggregate.P95: partial(_over, partial(quantile, q=0.95)),
+    Aggregate.LAST: lambda pairs: pairs[-1][1],
+    Aggregate.COUNT: len,
+    Aggregate.SLOPE: slope,
+    Aggregate.ALL_FINITE: lambda pairs: 1.0,
 }
 """Samples that are not finite are counted separately; `all_finite` needs only that count."""
 
@@ -112,32 +51,23 @@ FULL_COVERAGE = frozenset(
 
 PARTIAL_SHARE = 0.95
 
-
 MAX_BLOCKS = 64
 """Block means kept per measure and rank."""
 
 
 def needed_share(criterion: Criterion) -> float:
-    """Return the share of the owed samples below which a criterion is inconclusive."""
+    """Return the share of the required samples below which a criterion is inconclusive."""
+    row = metric_row(criterion.metric)
+    whole = row is None or row.statistic is None
+    return 1.0 if whole and criterion.aggregate in FULL_COVERAGE else PARTIAL_SHARE
+
+
+def fewest_samples(criterion: Criterion) -> int:
+    """Return how many samples say anything: a slope and a spread need two."""
     row = metric_row(criterion.metric)
     if row is not None and row.statistic is not None:
-        return PARTIAL_SHARE
-    return 1.0 if criterion.aggregate in FULL_COVERAGE else PARTIAL_SHARE
-
-
-def is_of_several(criterion: Criterion) -> bool:
-    """Say whether it asks how samples differ: one alone has no slope and no spread."""
-    row = metric_row(criterion.metric)
-    if row is not None and row.statistic is not None:
-        return criterion.metric in (Metric.STEP_CV, Metric.GPU_MEM_SLOPE)
-    return criterion.aggregate is Aggregate.SLOPE
-
-
-def open_ended(aggregate: Aggregate, row: MeasureRow) -> MeasureRow:
-    """Return what a rank's samples bound where nobody knows how many more there would have been."""
-    low = row.low if aggregate in (Aggregate.MAX, Aggregate.COUNT) else -math.inf
-    high = row.high if aggregate is Aggregate.MIN else math.inf
-    return row.model_copy(update={"low": low, "high": high})
+        return row.fewest
+    return 2 if criterion.aggregate is Aggregate.SLOPE else 1
 
 
 def build_measure(
@@ -184,22 +114,14 @@ def _measure_rank(
     pairs = sorted((step, value) for step, value in samples.items() if step in owed)
     finite = [(step, value) for step, value in pairs if math.isfinite(value)]
     counted = MeasureRow(samples=len(pairs), owed=len(owed), non_finite=len(pairs) - len(finite))
-    if not finite:
+    if len(finite) < fewest_samples(criterion):
         return counted
-    missing = max(len(owed), criterion.min_samples) - len(finite)
-    last = max(owed) if isinstance(owed, frozenset) else owed[-1]
-    bound, statistic = AGGREGATES[criterion.aggregate], row.statistic
-    if statistic is not None:
-        bound = _free(lambda pairs: statistic(pairs, rules))
-    bounds = bound(finite, missing, last)
-    return counted.model_copy(
-        update={
-            "value": rounded(float(bounds.value)),
-            "low": rounded(float(bounds.low)),
-            "high": rounded(float(bounds.high)),
-            "blocks": block_means([value for _, value in finite]),
-        }
-    )
+    if row.statistic is None:
+        value = AGGREGATES[criterion.aggregate](finite)
+    else:
+        value = row.statistic(finite, rules)
+    blocks = block_means([sample for _, sample in finite])
+    return counted.model_copy(update={"value": rounded(float(value)), "blocks": blocks})
 
 
 def block_means(values: Sequence[float]) -> list[float]:

@@ -48,10 +48,10 @@ class MetricRow:
     owed: Owed = Owed.EVERY_STEP
     statistic: Statistic | None = None
     """When set, the metric is one number over the window, and the aggregate is ignored."""
+    fewest: int = 1
+    """Samples that the statistic needs."""
     excused: Callable[[RankSteps, Rules], frozenset[int]] = lambda steps, rules: frozenset()
     """Steps that rightly have no sample."""
-    averaged: bool = False
-    """Whether each sample holds a mean over the whole run."""
     unit: str = ""
     """Of its samples; empty: a plain number."""
     meaning: str = ""
@@ -236,7 +236,6 @@ METRICS: Mapping[str, MetricRow] = {
     ),
     Metric.TOKS_PER_S: MetricRow(
         samples=_toks_per_s,
-        averaged=True,
         unit="tokens/s",
         meaning="The ordered tokens of a step, over all ranks, over the seconds of the step and"
         " the usual time between two steps. Without ordered tokens, `tokens` of the `step_end`"
@@ -253,6 +252,7 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.STEP_CV: MetricRow(
         samples=lambda steps, rules: steps.step_times(),
         statistic=_variation,
+        fewest=2,
         meaning="Standard deviation of the step times over their mean; of two steps at least.",
     ),
     Metric.FETCH_SHARE: MetricRow(
@@ -268,6 +268,7 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.GPU_MEM_SLOPE: MetricRow(
         samples=_device_memory,
         statistic=lambda pairs, rules: slope(pairs),
+        fewest=2,
         unit="MB/step",
         meaning="Least-squares slope of the same; of two steps at least.",
     ),

@@ -13,7 +13,7 @@ from gonogo.contract.criterion import Aggregate, Bound, Criterion, GateSeverity,
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.rules import Rules
-from gonogo.judge.facts.measure import is_of_several, needed_share, open_ended
+from gonogo.judge.facts.measure import fewest_samples, needed_share
 from gonogo.judge.facts.metrics import Owed, absent_text, metric_row
 
 PASS, FAIL = CriterionOutcome.PASS, CriterionOutcome.FAIL
@@ -113,23 +113,16 @@ def never_passes(criterion: Criterion, measure: Measure | None, rules: Rules) ->
     if metric.owed is Owed.ONCE:
         return False  # it is known at the end of the run
     rows = _rank_rows(criterion, measure, rules.world_size or 0)
-    if metric.averaged and any(2 * row.samples < row.owed for row in rows):
-        return False
-    if metric.owed is Owed.EVERY_EVAL and not rules.evals(rules.window(criterion)):
-        rows = [open_ended(criterion.aggregate, row) for row in rows]
+    counted = metric.owed is not Owed.EVERY_EVAL or bool(rules.evals(rules.window(criterion)))
     at_best = criterion.model_copy(update={"fail_above": None, "fail_below": None})
     if criterion.pass_above is None and criterion.pass_below is None:
         at_best = criterion
-    return _certain(at_best, rows) is not None
+    return _certain(at_best, rows, counted=counted) is not None
 
 
 def _rank_rows(criterion: Criterion, measure: Measure | None, world_size: int) -> list[MeasureRow]:
-    """Return what was measured of each rank; one sample says nothing of a slope or a spread."""
     ranks = measure.ranks if measure else {}
-    rows = [ranks.get(str(rank), MeasureRow()) for rank in range(world_size)]
-    unknown = {"value": None, "low": -math.inf, "high": math.inf}
-    several = is_of_several(criterion)
-    return [row.model_copy(update=unknown) if several and row.samples == 1 else row for row in rows]
+    return [ranks.get(str(rank), MeasureRow()) for rank in range(world_size)]
 
 
 def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
@@ -163,8 +156,16 @@ def _what(criterion: Criterion) -> str:
     return f"{criterion.aggregate.value} of {criterion.metric}"
 
 
-def _certain(criterion: Criterion, rows: list[MeasureRow]) -> Reading | None:
-    """Return the failure that no missing sample could undo; None without one."""
+def _certain(
+    criterion: Criterion, rows: list[MeasureRow], *, counted: bool = True
+) -> Reading | None:
+    """Return the failure that no missing sample could undo; None without one.
+
+    Args:
+        criterion: what is asked.
+        rows: what was measured of each rank.
+        counted: whether it is known how many samples are missing.
+    """
     bad = sum(row.non_finite for row in rows)
     if bad:
         fails = criterion.aggregate is Aggregate.ALL_FINITE or criterion.on_nan == "fail"
@@ -173,17 +174,30 @@ def _certain(criterion: Criterion, rows: list[MeasureRow]) -> Reading | None:
     limit = _limit(criterion)
     if limit is None or not rows:
         return None
-    low = _over_ranks(criterion, [row.low for row in rows])
-    high = _over_ranks(criterion, [row.high for row in rows])
-    best = high if limit.at_least else low
+    whole = [counted and row.samples >= max(row.owed, criterion.min_samples) for row in rows]
+    unknown = math.inf if limit.at_least else -math.inf
+    stays = _stays(criterion, limit)
+    ends = [
+        row.value if (stays or ended) and row.value is not None else unknown
+        for row, ended in zip(rows, whole, strict=True)
+    ]
+    best = _over_ranks(criterion, ends)
     if not limit.fails(best):
         return None
-    text = f"{_what(criterion)} is {best:g}; {limit} was asked"
-    if low != high:
-        end = "at most" if limit.at_least else "at least"
-        text = f"{_what(criterion)} is {end} {best:g} whatever is missing; {limit} was asked"
-    shown = next((rounded(end) for end in (low, high) if not math.isinf(end)), None)
-    return Reading(FAIL, text, shown)
+    end = "" if all(whole) else "at most " if limit.at_least else "at least "
+    left = "" if all(whole) else " whatever is missing"
+    text = f"{_what(criterion)} is {end}{best:g}{left}; {limit} was asked"
+    return Reading(FAIL, text, rounded(best))
+
+
+def _stays(criterion: Criterion, limit: Limit) -> bool:
+    """Say whether further samples cannot make the value better: of a minimum, maximum or count."""
+    metric = metric_row(criterion.metric)
+    if metric is None or metric.statistic is not None:
+        return False
+    if limit.at_least:
+        return criterion.aggregate is Aggregate.MIN
+    return criterion.aggregate in (Aggregate.MAX, Aggregate.COUNT)
 
 
 def _shortfall(criterion: Criterion, rows: list[MeasureRow]) -> tuple[CriterionOutcome, str] | None:
@@ -193,7 +207,7 @@ def _shortfall(criterion: Criterion, rows: list[MeasureRow]) -> tuple[CriterionO
         where = f"rank {', '.join(empty)}" if empty else "any rank"
         return CriterionOutcome(criterion.on_missing), f"no samples of {where}"
     fewest = min(row.samples for row in rows)
-    least = max(criterion.min_samples, 2 if is_of_several(criterion) else 1)
+    least = max(criterion.min_samples, fewest_samples(criterion))
     if fewest < least:
         return INCONCLUSIVE, f"{fewest} sample{'s' * (fewest > 1)}, {least} are needed"
     share = min(row.samples / max(1, row.owed) for row in rows)

@@ -79,8 +79,8 @@ def test_what_fails_for_certain_fails_beside_a_rank_of_one_sample(
     """Else it would be what nobody saw, which a plan may waive."""
     row = {"id": "c", "metric": "val_loss", "aggregate": "slope", "over_ranks": over_ranks}
     criterion = Criterion.model_validate({**row, "pass_below": 0.0})
-    rises = MeasureRow(samples=5, owed=5, value=1.0, low=1.0, high=1.0)
-    alone = MeasureRow(samples=1, owed=1, value=0.0, low=0.0, high=0.0)
+    rises = MeasureRow(samples=5, owed=5, value=1.0)
+    alone = MeasureRow(samples=1, owed=1)
     measure = Measure(window="1..9", ranks={"0": rises, "1": alone})
     assert evaluate(criterion, measure, 2).outcome == outcome
     assert is_unseen(criterion, measure, 2) == (outcome == "inconclusive")
@@ -89,19 +89,10 @@ def test_what_fails_for_certain_fails_beside_a_rank_of_one_sample(
 def test_a_rank_that_told_nothing_fails_beside_one_of_one_sample_where_the_plan_says_so() -> None:
     row = {"id": "c", "metric": "val_loss", "aggregate": "slope", "pass_below": 0.0}
     criterion = Criterion.model_validate({**row, "on_missing": "fail"})
-    alone = MeasureRow(samples=1, owed=1, value=0.0, low=0.0, high=0.0)
+    alone = MeasureRow(samples=1, owed=1)
     found = evaluate(criterion, Measure(window="1..9", ranks={"0": alone}), 2)
     assert (found.outcome, found.observed) == ("fail", None)
     assert found.evidence == "slope of val_loss: no samples of rank 1"
-
-
-@pytest.mark.parametrize("metric", ["step_cv", "gpu_mem_slope_mb_per_step"])
-@pytest.mark.parametrize(("samples", "outcome"), [(1, "inconclusive"), (2, "pass")])
-def test_one_step_has_no_spread(metric: str, samples: int, outcome: str) -> None:
-    criterion = Criterion.model_validate({"id": "c", "metric": metric, "pass_below": 0.1})
-    row = MeasureRow(samples=samples, owed=samples, value=0.0, low=0.0, high=0.0)
-    measure = Measure(window="1..1", ranks={"0": row})
-    assert evaluate(criterion, measure, 1).outcome == outcome
 
 
 THRESHOLDS = [
@@ -213,7 +204,7 @@ CERTAIN = [
     ("a maximum already too high", "max", {"pass_below": 4.0}, "fail"),
     ("a minimum already too low", "min", {"pass_above": 6.0}, "fail"),
     ("a count already too high", "count", {"fail_above": 3.0}, "fail"),
-    ("a median that nothing missing can save", "median", {"pass_below": 4.0}, "fail"),
+    ("a median can always be saved", "median", {"pass_below": 4.0}, "inconclusive"),
     ("a mean can always be saved", "mean", {"pass_below": 4.0}, "inconclusive"),
     ("a grey bound is no failure", "max", {"pass_below": 4.0, "fail_above": 6.0}, "inconclusive"),
 ]
@@ -316,43 +307,6 @@ def test_a_mean_of_nearly_all_steps_can_be_saved_by_the_rest() -> None:
     assert not never_passes(criterion, measure, rules)
 
 
-@pytest.mark.parametrize(
-    ("steps", "gap_s", "failed", "whole"),
-    [
-        (10, 0.0, False, "pass"),
-        (40, 0.1, False, "fail"),
-        (50, 0.1, True, "fail"),
-        (60, 0.1, True, "fail"),
-    ],
-)
-def test_what_a_run_spends_between_steps_is_not_known_from_its_first(
-    steps: int, gap_s: float, failed: bool, whole: str
-) -> None:
-    """A healthy run that was preempted early had failed by its first two batches."""
-    criterion = Criterion.model_validate(
-        {"id": "c", "metric": "toks_per_s", "aggregate": "min", "pass_above": 800.0}
-    )
-    rules = Rules(
-        steps=100, world_size=1,
-        tokens_per_step=100, built_in=[], gate=[], conditions=[],
-    )  # fmt: skip
-
-    def measured(steps: int) -> Measure:
-        lines, mono = [], 0.0
-        for step in range(1, steps + 1):
-            mono += 1.0 if step in (2, 3) else gap_s
-            for seq, msg in ((2 * step, "step_start"), (2 * step + 1, "step_end")):
-                mono += 0.1 * (msg == "step_end")
-                lines.append(
-                    progress(step).model_copy(update={"msg": msg, "mono": mono, "seq": seq})
-                )
-        return build_measure(criterion, {0: RankSteps(lines)}, rules)
-
-    assert evaluate(criterion, measured(steps), 1).outcome in ("fail", "inconclusive")
-    assert never_passes(criterion, measured(steps), rules) is failed
-    assert evaluate(criterion, measured(100), 1).outcome == whole
-
-
 RISING, FALLING = {2: 1.0, 4: 2.0, 6: 3.0}, {2: 3.0, 4: 2.0, 6: 1.0}
 
 
@@ -387,15 +341,12 @@ def test_a_median_that_missing_samples_could_save_does_not_fail() -> None:
     assert said({0: losses}, aggregate="median", pass_below=4.0).outcome == "inconclusive"
 
 
-def test_too_few_samples_to_judge_do_not_fail_either_unless_none_could_save_them() -> None:
+def test_too_few_samples_to_judge_do_not_fail_either() -> None:
     few = {0: flat(5.0, 3)}
-    assert said(few, steps=3, min_samples=10, pass_below=4.0).outcome == "inconclusive"
-    assert said(few, steps=3, min_samples=5, pass_below=4.0).outcome == "fail"
+    assert said(few, steps=3, min_samples=5, pass_below=4.0).outcome == "inconclusive"
 
 
-def test_the_last_value_fails_for_certain_once_it_is_there() -> None:
-    losses = {step: 5.0 for step in range(2, 11)}
-    assert said({0: losses}, aggregate="last", pass_below=4.0).outcome == "fail"
+def test_the_last_value_is_not_known_before_its_step_is_there() -> None:
     losses = {step: 5.0 for step in range(1, 10)}
     assert said({0: losses}, aggregate="last", pass_below=4.0).outcome == "inconclusive"
 
@@ -432,7 +383,7 @@ def test_the_one_sample_of_one_step_is_all_there_is() -> None:
 )
 def test_a_number_that_none_is_passes_nothing(made: float, bound: dict[str, Any]) -> None:
     """Another package's statistic may divide by zero: its samples are well, and it is not."""
-    row = MeasureRow(samples=10, owed=10, value=made, low=made, high=made)
+    row = MeasureRow(samples=10, owed=10, value=made)
     criterion = Criterion.model_validate({"id": "c", "metric": "step_cv", **bound})
     found = evaluate(criterion, Measure(window="1..10", ranks={"0": row}), 1)
     assert (found.outcome, found.observed) == ("inconclusive", None)

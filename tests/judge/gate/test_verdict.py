@@ -188,7 +188,7 @@ def test_what_one_sample_says_of_a_slope_is_waived() -> None:
     row = {"id": "speed", "metric": "loss", "aggregate": "slope"}
     order = with_gate(order_of(), {**row, "pass_below": -1.0, "fail_above": 1.0})
     rules = build_rules(order).model_copy(update={"waive": ["speed"]})
-    alone = MeasureRow(samples=1, owed=1, value=0.0, low=0.0, high=0.0)
+    alone = MeasureRow(samples=1, owed=1)
     ranks = {str(rank): alone for rank in range(order.world_size)}
     measures = {"speed": Measure(window="1..1", ranks=ranks)}
     facts = build_facts(record_of(order), rules).model_copy(update={"measures": measures})
