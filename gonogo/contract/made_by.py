@@ -14,7 +14,7 @@ class MadeBy(Recorded):
     gonogo: str
     """Version of gonogo."""
     sources: str
-    """SHA-256 over the sources that judge (`gonogo.watch.packages`)."""
+    """SHA-256 over the sources that judge (`gonogo.watch.registry`)."""
     packages: dict[str, str] = Field(default_factory=dict)
     """Installed package that provides detectors or metrics → its version."""
 

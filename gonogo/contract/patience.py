@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from gonogo.contract.finding import Source
+from gonogo.contract.finding import Severity, Source
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Recorded
 
@@ -90,6 +90,13 @@ class ProgramKind(StrEnum):
     """By its output lines alone."""
 
 
+class Limit(NamedTuple):
+    """How long a place may last, and where the number came from."""
+
+    seconds: float
+    source: Source
+
+
 class Patience(Recorded):
     """How long a rank may stay in one place."""
 
@@ -105,20 +112,29 @@ class Patience(Recorded):
     suspect_multiple: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The same as a multiple of `of`; the larger counts."""
 
-    def limit(self, basis_s: float | None) -> tuple[float, Source] | None:
-        """Return the limit in seconds and its source; None where there is no limit."""
+    def limit(self, basis_s: float | None = None) -> Limit | None:
+        """Return the limit; None where there is none."""
         if self.seconds is None:
             return None
         adaptive_s = (self.multiple or 0.0) * (basis_s or 0.0)
         if adaptive_s > self.seconds:
-            return adaptive_s, Source.ADAPTIVE
-        return self.seconds, self.source
+            return Limit(adaptive_s, Source.ADAPTIVE)
+        return Limit(self.seconds, self.source)
 
-    def suspect(self, basis_s: float | None) -> float | None:
+    def suspect(self, basis_s: float | None = None) -> float | None:
         """Return after how many seconds evidence is collected; None: never."""
         if self.suspect_s is None:
             return None
         return max(self.suspect_s, (self.suspect_multiple or 0.0) * (basis_s or 0.0))
+
+    def passed(self, seconds: float, basis_s: float | None = None) -> tuple[Severity, Limit] | None:
+        """Return whether so many seconds halt or only warn, and the limit; None: neither."""
+        limit, suspect_s = self.limit(basis_s), self.suspect(basis_s)
+        if limit is not None and seconds > limit.seconds:
+            return Severity.HALT, limit
+        if suspect_s is not None and seconds > suspect_s:
+            return Severity.WARN, Limit(suspect_s, self.source)
+        return None
 
 
 class Cell(NamedTuple):

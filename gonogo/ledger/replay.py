@@ -42,7 +42,7 @@ from gonogo.ledger.recorded import (
 from gonogo.ledger.sign import Trust
 from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir
-from gonogo.watch.packages import made_by
+from gonogo.watch.registry import made_by
 
 Json = Mapping[str, Any]
 

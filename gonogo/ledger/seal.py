@@ -24,7 +24,7 @@ from gonogo.contract.rules import Rules
 from gonogo.judge.gate.verdict import Judgement
 from gonogo.ledger.recorded import RecordedDecision, record_of, rule_digest
 from gonogo.ledger.sign import SigningKey
-from gonogo.watch.packages import made_by
+from gonogo.watch.registry import made_by
 
 SERVICE_ACTOR = "gonogo"
 

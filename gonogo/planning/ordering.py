@@ -31,8 +31,7 @@ from gonogo.planning.frozen import ResolvedPlan
 from gonogo.planning.gates import gate_of
 from gonogo.planning.layers import Laid, lay
 from gonogo.planning.workloads.known import workload_schema
-from gonogo.watch.packages import made_by
-from gonogo.watch.registry import detector_names
+from gonogo.watch.registry import detector_names, made_by
 
 FROZEN = ("git_sha", "torch", "device", "driver")
 """Identity that no plan can know beforehand: an experiment's first run says it, all others keep it.

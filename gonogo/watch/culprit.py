@@ -16,13 +16,12 @@ differently from step to step, or of which one has entered none; more than one r
 evaluates for all.
 """
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gonogo.contract.finding import Finding
-from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Section
+from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.outcome import Detector as Name
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.detector import Detector
@@ -41,19 +40,10 @@ class Culprit:
     stream: RankStream
     named: bool
     """Whether a finding may name the rank."""
-    unheard: tuple[int, ...] = ()
-    """Nodes without a connection: the culprit may be there."""
-    tied: tuple[int, ...] = ()
-    """The ranks that nothing distinguishes, if others are known to be innocent."""
-
-    def __str__(self) -> str:
-        if self.named:
-            return f"rank {self.stream.rank}"
-        who = "a rank that nothing tells apart"
-        if 0 < len(self.tied) <= MOST_TIED:
-            who = f"one of ranks {', '.join(map(str, self.tied))}"
-        nodes = ", ".join(map(str, self.unheard))
-        return f"{who} (nothing is heard of node {nodes})" if nodes else who
+    who: str
+    """The rank, or the ranks, in words."""
+    why: str = ""
+    """What the flight recorders say of it."""
 
 
 def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culprit | None:
@@ -61,130 +51,94 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
 
     Args:
         view: what is known.
-        among: the ranks that stand.
+        among: the ranks that stand; if nothing distinguishes them, the first one is returned.
         mono: the watcher's clock.
     """
-    gone = [stream.rank for stream in view.active() if view.cut_off(stream, mono)]
-    cut = tuple(sorted({view.run.order.node_of(rank) for rank in gone}))
-    if len(among) < 2:
-        return Culprit(among[0], named=not cut, unheard=cut) if among else None
+    if not among:
+        return None
     held = [stream for stream in among if view.held(stream.rank, mono)]
-    strayed = None if held else stray(view, among)
-    if strayed is not None:
-        return Culprit(strayed, named=True)
-    suspects = _behind(held or among)
-    if not held:
-        suspects = _with_pausing(view, among, suspects)
-        suspects = _distinguished(view, suspects, mono)
-    if held or (len(suspects) == 1 and not cut):
-        return Culprit(min(suspects, key=lambda stream: stream.rank), named=True)
-    last = max(suspects, key=_time_left)
-    fewer = sorted(row.rank for row in suspects) if len(suspects) < len(among) else []
-    return Culprit(last, named=False, unheard=cut, tied=tuple(fewer))
+    recorded = _recorded(view, among)
+    alone = [] if held else [stream for stream in among if stream.rank == recorded.get("only")]
+    suspects, behind = alone or _behind(held or among), recorded.get("behind")
+    if not held and not alone:
+        suspects = _distinguished(view, suspects, behind, mono)
+    gone = [stream.rank for stream in view.active() if view.cut_off(stream, mono)]
+    by_recorder = alone or (len(suspects) == 1 and behind == [suspects[0].rank])
+    why = f": {recorded.get('text', '')}" if by_recorder else ""
+    if held or alone or (len(suspects) == 1 and not gone):
+        stream = min(suspects, key=lambda stream: stream.rank)
+        return Culprit(stream, True, f"rank {stream.rank}", why)
+    who = "a rank that nothing tells apart"
+    if len(suspects) < len(among) and len(suspects) <= MOST_TIED:
+        who = f"one of ranks {', '.join(str(rank) for rank in sorted(_ranks(suspects)))}"
+    if gone:
+        nodes = sorted({view.run.order.node_of(rank) for rank in gone})
+        who += f" (nothing is heard of node {', '.join(map(str, nodes))})"
+    return Culprit(suspects[0], False, who)
 
 
-def _time_left(stream: RankStream) -> tuple[bool, bool, float, int]:
-    """Return a sort key: the rank whose place may last longest comes last."""
-    section = stream.section
-    pauses, fetches = section in NON_TRAINING_SECTIONS, section == Section.DATA
-    return pauses, fetches, stream.section_mono, -stream.rank
+def _ranks(streams: Iterable[RankStream]) -> set[int]:
+    return {stream.rank for stream in streams}
 
 
 def _behind(among: Sequence[RankStream]) -> list[RankStream]:
     """Return the ranks that are furthest behind: by step, then collectives, then sections.
 
     A count distinguishes ranks only by more than it differed in steps that all ranks ended. Ranks
-    of a pipeline enter different collectives, and one rank may log for all.
+    of a pipeline enter different collectives, and one rank may log for all. Ranks in no section may
+    wait for a rank ahead in a section in which they have never been: it may save for all.
     """
     lowest = min(stream.step for stream in among)
-    tied = [stream for stream in among if stream.step == lowest]
+    behind = tied = [stream for stream in among if stream.step == lowest]
     ended = {stream.ended_at[0] for stream in tied}
     since_end = len(ended) == 1 and 0 not in ended
     comparable = since_end or len({stream.from_step for stream in tied}) == 1
     if comparable and all(stream.collective_seq for stream in tied):
         counts = [row.collectives() if since_end else row.collective_seq for row in tied]
-        tied = _lowest(among, tied, counts, 2)
-    sections = [stream.section_seq - stream.step_section_seq for stream in tied]
-    behind = _lowest(among, tied, sections, 1)
-    ahead = [stream for stream in tied if not _is_among(stream, behind)]
-    return behind + [row for row in ahead if not all(_comes_to(other, row) for other in behind)]
-
-
-def _is_among(stream: RankStream, streams: Iterable[RankStream]) -> bool:
-    return any(row is stream for row in streams)
-
-
-def _comes_to(stream: RankStream, ahead: RankStream) -> bool:
-    """Whether a rank that counts fewer sections would enter the section of another rank.
-
-    A rank in no section may wait for one that logs or reads alone. So it must have been in such a
-    section before, or usually enter as many sections in a step.
-    """
-    section = ahead.section
-    if stream.section is not None or section in NON_TRAINING_SECTIONS or section in stream.places:
-        return True
-    usual = [row[1] for row in stream.step_counts]
-    count = ahead.section_seq - ahead.step_section_seq
-    return bool(usual) and statistics.median(usual) >= count
+        behind = _lowest(among, tied, counts, 2)
+    sections = [stream.section_seq - stream.step_section_seq for stream in behind]
+    behind = _lowest(among, behind, sections, 1)
+    alone = []
+    if all(row.section is None for row in behind):
+        been, known = {name for row in behind for name in row.places}, _ranks(behind)
+        alone = [row for row in tied if row.rank not in known and row.section not in been]
+    saves = [row for row in alone if row.section in NON_TRAINING_SECTIONS]
+    return saves if len(saves) == 1 else [*alone, *behind]
 
 
 def _lowest(
     among: Sequence[RankStream], tied: list[RankStream], counts: list[int], column: int
 ) -> list[RankStream]:
-    """Return the ranks whose count is the lowest, or no more than a usual difference above it."""
-    least = min(counts)
-    if least == max(counts):
-        return tied
-    upto = least + _spread(among, column)
-    return [row for row, count in zip(tied, counts, strict=True) if count <= upto]
+    """Return the ranks whose count is the lowest, or no more than a usual difference above it.
 
-
-def _spread(among: Sequence[RankStream], column: int) -> int:
-    """Return the largest difference of a count between ranks in a step that all of them ended."""
+    A usual difference is the largest one in a step that all ranks ended.
+    """
     by_step: dict[int, list[int]] = {}
     for stream in among:
         for row in stream.step_counts:
             by_step.setdefault(row[0], []).append(row[column])
     whole = [row for row in by_step.values() if len(row) == len(among) and min(row) >= 0]
-    return max((max(row) - min(row) for row in whole), default=0)
+    upto = min(counts) + max((max(row) - min(row) for row in whole), default=0)
+    return [row for row, count in zip(tied, counts, strict=True) if count <= upto]
 
 
-def _with_pausing(
-    view: View, among: Sequence[RankStream], behind: list[RankStream]
-) -> list[RankStream]:
-    """Return the suspects if a rank saves or evaluates while those behind it do not.
+def _distinguished(view: View, tied: list[RankStream], late: Any, mono: float) -> list[RankStream]:
+    """Return the ranks that are silent, or that alone do not wait; else all of them.
 
-    One rank may save for all, and the others wait. They are behind by their sections, and innocent.
+    Args:
+        view: what is known.
+        tied: the suspects.
+        late: ranks for which all others wait in collectives, by the flight recorders.
+        mono: the watcher's clock.
     """
-    pausing = [row for row in among if row.section in NON_TRAINING_SECTIONS]
-    if not pausing or any(row.section in NON_TRAINING_SECTIONS for row in behind):
-        return behind
-    if any(_has_been(row, ahead.section) for row in behind for ahead in pausing):
-        return behind  # all ranks save or evaluate, and those behind have not come
-    return pausing if len(pausing) == 1 else [*pausing, *behind]
-
-
-def _has_been(stream: RankStream, section: str | None) -> bool:
-    """Whether a rank has been in such a section."""
-    return any(name == section for name, _ in stream.section_times)
-
-
-def _distinguished(view: View, tied: list[RankStream], mono: float) -> list[RankStream]:
-    """Return the ranks that are silent, or that alone do not wait; else all of them."""
     fresh = view.fresh(tied, mono)
     if view.speak_on(tied, fresh):
-        return [stream for stream in tied if not _is_among(stream, fresh)]
-    late = _not_come(view, tied)
-    if late:
-        wait = any(view.processes.waits(row.rank, row.section_mono) for row in late)
-        return tied if wait else late  # stack and recorder contradict each other
-    return [s for s in tied if view.processes.waits(s.rank, s.section_mono) is False] or tied
-
-
-def stray(view: View, among: Sequence[RankStream]) -> RankStream | None:
-    """Return the rank that alone entered a collective and still stands in it, if there is one."""
-    only = _recorded(view, among).get("only")
-    return next((stream for stream in among if stream.rank == only), None)
+        return [stream for stream in tied if stream.rank not in _ranks(fresh)]
+    waits = {row.rank: view.processes.waits(row.rank, row.section_mono) for row in tied}
+    if isinstance(late, list) and late and waits.keys() >= set(late):
+        contradicted = any(waits[rank] for rank in late)
+        return tied if contradicted else [row for row in tied if row.rank in late]
+    return [row for row in tied if waits[row.rank] is False] or tied
 
 
 def _recorded(view: View, among: Iterable[RankStream]) -> Mapping[str, Any]:
@@ -195,27 +149,6 @@ def _recorded(view: View, among: Iterable[RankStream]) -> Mapping[str, Any]:
     if not isinstance(payload, Mapping) or not isinstance(asked_mono, int | float):
         return {}
     return {} if any(row.advanced_mono > asked_mono for row in among) else payload
-
-
-def _not_come(view: View, among: Sequence[RankStream]) -> list[RankStream]:
-    """Return the ranks for which all others wait in collectives, by the dumps of all ranks.
-
-    Empty if the dumps name a rank that is not among the suspects.
-    """
-    ranks = _recorded(view, view.streams.values()).get("behind")
-    if not isinstance(ranks, list):
-        return []
-    late = [stream for stream in among if stream.rank in ranks]
-    return late if len(late) == len(ranks) else []
-
-
-def collectives_text(view: View, among: Sequence[RankStream], stream: RankStream) -> str:
-    """Return the sentence of the flight recorders about a rank; "" if they do not name it."""
-    late = _not_come(view, list(view.streams.values()))
-    if stray(view, among) is not stream and not any(row is stream for row in late):
-        return ""
-    payload = view.observed[COLLECTIVES].payload
-    return f": {payload.get('text', '')}"
 
 
 def blame_who_left(view: View, finding: Finding) -> Finding:

@@ -4,25 +4,22 @@ D2, D4 and D5 report what `progress` finds, each for its own places. D2 also cou
 rank's first line, and D5 the time until a finished run exits. D3 halts on silence.
 """
 
-from gonogo.contract.finding import Finding, Severity, Source
+from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.near import Near
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.patience import Place
+from gonogo.contract.patience import Limit, Place
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.workload import is_ours
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.culprit import name_culprit
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen
-from gonogo.watch.progress import (
-    MAY_BE_SILENT,
-    detector_of,
-    overdue,
-    standstill,
-    stay_of,
-    without_line,
-)
+from gonogo.watch.progress import STARTS, detector_of, overdue, standstill, stay_of, without_line
 from gonogo.watch.view import Run, View, found
 
+MAY_BE_SILENT = STARTS | {
+    Place.DATA, Place.CHECKPOINT, Place.EVAL, Place.NO_SECTION, Place.AFTER_LAST,
+}  # fmt: skip
+"""Places in which a rank may hold its interpreter, so that no thread sends lines."""
 _GONE_OR_UNKNOWN = frozenset({ProcessState.DEAD, ProcessState.UNKNOWN})
 _TABLE = " The limits are in the [table of patience](#table-of-patience)."
 
@@ -36,22 +33,27 @@ class Deadline(Detector[None]):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         rows = run.patience.values()
-        limits = [row.seconds for row in rows if row.seconds is not None]
-        suspicions = [row.suspect_s for row in rows if row.suspect_s is not None]
-        self.quiet_s = min(limits + suspicions)
+        seconds = [row.seconds for row in rows] + [row.suspect_s for row in rows]
+        self.quiet_s = min(limit_s for limit_s in seconds if limit_s is not None)
 
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
-        """Observe a tick: how long the run has stood."""
-        return own, [row for row in overdue(view, tick) if row.detector == self.name]
+        """Observe a tick: how long the run has stood, has not begun, or has not exited."""
+        findings = [*_unheard(view, tick), *_lingering(view, tick), *overdue(view, tick)]
+        return own, [row for row in findings if row.detector == self.name]
+
+    def armed(self, own: None, view: View) -> bool:
+        """Whether a rank runs, or its first line is awaited."""
+        return bool(view.active()) or (view.watched and bool(without_line(view)))
 
     def near(self, own: None, view: View, mono: float) -> Near:
         """Return how long the run has stood in a place of this detector."""
-        group = standstill(view, mono) if self.armed(own, view) else None
+        group = standstill(view, mono)
         if group is None:
             return Near(blind=NOTHING_YET)
-        if detector_of(group.limit.place) != self.name:
+        longest = group.stays[0]
+        if detector_of(longest.place) != self.name:
             return Near()
-        limit_s, stood_s = group.limit.limit_s, max(0.0, group.stood_s)
+        limit_s, stood_s = longest.limit.seconds, max(0.0, group.stood_s)
         left_s = max(0.0, limit_s - stood_s)
         return Near(value=stood_s, limit=limit_s, unit="s", time_left_s=left_s)
 
@@ -66,49 +68,6 @@ class NoFirstHeartbeat(Deadline):
         " program without sections must end a step in time." + _TABLE
     )
 
-    def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
-        """Observe a tick: which ranks have not begun."""
-        unheard = _unheard(view, tick)
-        if any(finding.severity is Severity.HALT for finding in unheard):
-            return own, unheard
-        return own, unheard + super().observe_tick(own, tick, view)[1]
-
-    def armed(self, own: None, view: View) -> bool:
-        """Whether a rank has yet to end its first step."""
-        behind = any(stream.completed_steps == 0 for stream in view.active())
-        return behind or (view.watched and bool(without_line(view)))
-
-
-def _unheard(view: View, tick: Tick) -> list[Finding]:
-    """Return the finding about the first rank without a line."""
-    row, missing = view.run.patience[Place.START], without_line(view)
-    if not missing or not view.watched or row.seconds is None:
-        return []
-    started_mono, order = view.started_mono, view.run.order
-    elapsed_s = tick.n * tick.interval_s if started_mono is None else tick.mono - started_mono
-    stages = ((Severity.HALT, row.seconds), (Severity.WARN, row.suspect_s))
-    for severity, limit_s in stages:
-        if limit_s is None or elapsed_s <= limit_s:
-            continue
-        text = f"rank {missing[0]} has not sent a line {elapsed_s:.0f} s after its start"
-        text = f"{text} (limit {limit_s:g} s)"
-        if not is_ours(order.entry, order.command):
-            text = f"{text}: unless it hangs, it never attached: add gonogo.trainer.attach()"
-        finding = found(
-            view,
-            Name.NO_FIRST_HEARTBEAT,
-            severity,
-            episode=f"rank{missing[0]}/exec",
-            at=tick.ts,
-            rank=missing[0],
-            value=elapsed_s,
-            threshold=limit_s,
-            source=row.source,
-            text=text,
-        )
-        return [finding]
-    return []
-
 
 class Stall(Deadline):
     """D4: does a rank compute without ending its step?"""
@@ -119,10 +78,6 @@ class Stall(Deadline):
         " no sections. Halts earlier if a held process, a silent rank or unchanged stacks confirm"
         " that the run stands." + _TABLE
     )
-
-    def armed(self, own: None, view: View) -> bool:
-        """Whether a step has ended, so that the next one has a deadline."""
-        return any(stream.completed_steps > 0 for stream in view.active())
 
 
 class SectionDeadline(Deadline):
@@ -136,49 +91,66 @@ class SectionDeadline(Deadline):
         " done and a process does not exit." + _TABLE
     )
 
-    def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
-        """Observe a tick: how long the run has stood, or has not exited."""
-        if view.streams and not view.active():
-            return own, _lingering(view, tick)
-        return super().observe_tick(own, tick, view)
 
-    def armed(self, own: None, view: View) -> bool:
-        """Whether a rank that names its sections is running."""
-        return any(stream.labelled for stream in view.active())
+def _unheard(view: View, tick: Tick) -> list[Finding]:
+    """Return the finding about the first rank without a line."""
+    missing, order = without_line(view) if view.watched else [], view.run.order
+    since = view.started_mono
+    elapsed_s = tick.n * tick.interval_s if since is None else tick.mono - since
+    passed = view.run.patience[Place.START].passed(elapsed_s) if missing else None
+    if passed is None:
+        return []
+    severity, limit = passed
+    text = f"rank {missing[0]} has not sent a line {elapsed_s:.0f} s after its start"
+    text = f"{text} (limit {limit.seconds:g} s)"
+    if not is_ours(order.entry, order.command):
+        text = f"{text}: unless it hangs, it never attached: add gonogo.trainer.attach()"
+    finding = found(
+        view,
+        Name.NO_FIRST_HEARTBEAT,
+        severity,
+        episode=f"rank{missing[0]}/exec",
+        at=tick.ts,
+        rank=missing[0],
+        value=elapsed_s,
+        threshold=limit.seconds,
+        source=limit.source,
+        text=text,
+    )
+    return [finding]
 
 
 def _lingering(view: View, tick: Tick) -> list[Finding]:
-    """Return the findings about a run whose ranks are done, and that does not exit."""
+    """Return the finding about a run whose ranks are done, and that does not exit."""
     streams, processes = list(view.streams.values()), view.processes
     done = [stream for stream in streams if stream.done]
-    if not done or not view.watched or len(streams) < view.run.order.world_size:
+    if not done or view.active() or not view.watched or len(streams) < view.run.order.world_size:
         return []
     left = [s for s in done if processes.of(s.rank).state not in _GONE_OR_UNKNOWN]
     if not left and processes.agent.state in _GONE_OR_UNKNOWN:
         return []
-    row = view.run.patience[Place.EXIT]
-    stages = ((Severity.WARN, row.suspect_s), (Severity.HALT, row.seconds))
     elapsed_s = tick.mono - max(stream.done_mono for stream in done)
+    passed = view.run.patience[Place.EXIT].passed(elapsed_s)
+    if passed is None:
+        return []
+    severity, limit = passed
     last = left[0] if left else done[0]
     who = f"rank {last.rank}" if len(left) == 1 else "the ranks" if left else "the launcher"
-    return [
-        found(
-            view,
-            Name.SECTION_DEADLINE,
-            severity,
-            episode=f"{last.boot}/done",
-            at=tick.ts,
-            stream=last,
-            named=len(left) == 1,
-            value=elapsed_s,
-            threshold=limit_s,
-            source=row.source,
-            text=f"every rank was done {elapsed_s:.0f} s ago (limit {limit_s:g} s), and {who} did"
-            " not exit",
-        )
-        for severity, limit_s in stages
-        if limit_s is not None and elapsed_s > limit_s
-    ]
+    finding = found(
+        view,
+        Name.SECTION_DEADLINE,
+        severity,
+        episode=f"{last.boot}/done",
+        at=tick.ts,
+        stream=last,
+        named=len(left) == 1,
+        value=elapsed_s,
+        threshold=limit.seconds,
+        source=limit.source,
+        text=f"every rank was done {elapsed_s:.0f} s ago (limit {limit.seconds:g} s), and {who} did"
+        " not exit",
+    )
+    return [finding]
 
 
 class AliveLost(Detector[None]):
@@ -199,38 +171,52 @@ class AliveLost(Detector[None]):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self.quiet_s = run.patience[Place.SILENCE].suspect_s or 0.0
+        self.usual = run.patience[Place.SILENCE]
+        self.quiet_s = self.usual.suspect_s or 0.0
 
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: the silence of each rank on the watcher's clock."""
-        mono, row = tick.mono, view.run.patience[Place.SILENCE]
-        suspect_s = row.suspect_s or 0.0
+        mono, suspect_s = tick.mono, self.usual.suspect_s or 0.0
         streams = [
-            stream
-            for stream in view.active()
-            if (stream.labelled or _is_stopped(view, stream, mono)) and not stream.halt_seen
+            row for row in view.active() if not row.halt_seen and self._owes(row, view, mono)
         ]
-        silent = [s for s in streams if mono - s.heard_mono > suspect_s]
+        silent = [row for row in streams if mono - row.heard_mono > suspect_s]
         peers_live = len(silent) < len(streams) and not view.lines_are_refused()
-        findings = [_silent(view, tick, s, Severity.SUSPECT, suspect_s, row.source) for s in silent]
-        lost = []
-        for stream in silent:
-            held = view.held(stream.rank, mono)
-            limit_s = silence_limit_s(view, stream, mono)
-            over = limit_s is not None and mono - stream.heard_mono > limit_s
-            if over and (peers_live or held) and not view.cut_off(stream, mono):
-                lost.append(stream)
-        culprit = name_culprit(view, lost, mono)
+        suspicion = Limit(suspect_s, self.usual.source)
+        findings = [_silent(view, tick, row, Severity.SUSPECT, suspicion) for row in silent]
+        lost = {
+            row.rank: limit
+            for row in silent
+            if (peers_live or view.held(row.rank, mono)) and not view.cut_off(row, mono)
+            if (limit := self._limit(row, view, mono)) is not None
+            if mono - row.heard_mono > limit.seconds
+        }
+        culprit = name_culprit(view, [row for row in silent if row.rank in lost], mono)
         if culprit is not None:
-            limit_s = silence_limit_s(view, culprit.stream, mono) or 0.0
-            row_of = (Severity.HALT, limit_s, row.source)
-            findings.append(_silent(view, tick, culprit.stream, *row_of))
+            limit = lost[culprit.stream.rank]
+            findings.append(_silent(view, tick, culprit.stream, Severity.HALT, limit))
         return own, findings
+
+    def _owes(self, stream: RankStream, view: View, mono: float) -> bool:
+        """Whether a rank owes lines; without sections only one that has long been stopped."""
+        process, limit_s = view.processes.of(stream.rank), self.usual.seconds
+        stopped = process.state is ProcessState.STOPPED and limit_s is not None
+        return stream.labelled or (stopped and process.held_s(mono) > (limit_s or 0.0))
+
+    def _limit(self, stream: RankStream, view: View, mono: float) -> Limit | None:
+        """Return how long a silent rank may be silent in its place; None: as long as it likes."""
+        usual = self.usual.limit()
+        if usual is None or view.held(stream.rank, mono):
+            return usual
+        stay = stay_of(view, stream, view.median_step_s(), mono)
+        if stay is None or stay.place not in MAY_BE_SILENT:
+            return usual
+        return max(usual, stay.limit)
 
     def near(self, own: None, view: View, mono: float) -> Near:
         """Return the longest silence of a rank that names its sections."""
         ranks = [stream for stream in view.active() if stream.labelled]
-        limit_s = view.run.patience[Place.SILENCE].seconds
+        limit_s = self.usual.seconds
         if not ranks or not view.watched:
             return Near(blind=NOTHING_YET)
         silent_s = max(0.0, mono - min(stream.heard_mono for stream in ranks))
@@ -242,33 +228,8 @@ class AliveLost(Detector[None]):
         return view.watched and any(stream.labelled for stream in view.active())
 
 
-def silence_limit_s(view: View, stream: RankStream, mono: float) -> float | None:
-    """Return how long a rank may be silent in its place; None: as long as it likes."""
-    usual_s = view.run.patience[Place.SILENCE].seconds
-    stopped = view.processes.of(stream.rank).state is not ProcessState.UNINTERRUPTIBLE
-    if usual_s is None or (view.held(stream.rank, mono) and stopped):
-        return usual_s
-    stay = stay_of(view, stream, view.median_step_s(), mono)
-    if stay is None or stay.place not in MAY_BE_SILENT:
-        return usual_s
-    return max(usual_s, stay.limit_s)
-
-
-def _is_stopped(view: View, stream: RankStream, mono: float) -> bool:
-    """Whether a rank's process has been stopped for longer than silence may last."""
-    process = view.processes.of(stream.rank)
-    limit_s = view.run.patience[Place.SILENCE].seconds
-    stopped = process.state is ProcessState.STOPPED
-    return stopped and limit_s is not None and process.held_s(mono) > limit_s
-
-
 def _silent(
-    view: View,
-    tick: Tick,
-    stream: RankStream,
-    severity: Severity,
-    limit_s: float,
-    source: Source,
+    view: View, tick: Tick, stream: RankStream, severity: Severity, limit: Limit
 ) -> Finding:
     silent_s = tick.mono - stream.heard_mono
     state = view.processes.of(stream.rank).state
@@ -283,8 +244,8 @@ def _silent(
         at=tick.ts,
         stream=stream,
         value=silent_s,
-        threshold=limit_s,
-        source=source,
-        text=f"rank {stream.rank} has been silent for {silent_s:.1f} s (limit {limit_s:g} s)"
+        threshold=limit.seconds,
+        source=limit.source,
+        text=f"rank {stream.rank} has been silent for {silent_s:.1f} s (limit {limit.seconds:g} s)"
         f" at step {stream.step}, and {why}",
     )

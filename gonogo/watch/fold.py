@@ -26,9 +26,8 @@ from gonogo.timeline.step import Step
 from gonogo.timeline.timeline import Sink
 from gonogo.watch.detector import EVERY_LINE, RANKS, Detector, Seen
 from gonogo.watch.detectors import identity
-from gonogo.watch.packages import ERRORS
 from gonogo.watch.processes import seen_by
-from gonogo.watch.registry import failure_of, ordered_detectors
+from gonogo.watch.registry import ERRORS, failure_of, ordered_detectors
 from gonogo.watch.view import Beat, Observed, Run, View, found
 
 _HOST = re.compile(r"[\w.-]{1,64}", re.ASCII)

@@ -10,8 +10,9 @@ of the culprit decides which detector reports. Only an advancing step is progres
 from section to section without ending a step is halted after twice the sum of all limits.
 
 Not covered: ranks that hold their interpreters all at once are halted after ALL_SILENT_S; a rank
-that goes from section to section after its last step (the deadline of the run
-ends it); a rank without sections may stand as long as its table row says, whatever it does.
+that goes from section to section after its last step (the deadline of the run ends it); a rank
+without sections may stand as long as its table row says, whatever it does; what ranks of a node
+without a connection do, while their peers go on.
 """
 
 import statistics
@@ -23,40 +24,27 @@ from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, NON_TRAINING_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.patience import Place, Typical
+from gonogo.contract.patience import Limit, Place, Typical
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.timeline.rank import NAMED_SECTIONS, RankStream
-from gonogo.watch.culprit import (
-    Culprit,
-    blame_who_left,
-    collectives_text,
-    name_culprit,
-    stray,
-)
+from gonogo.watch.culprit import Culprit, blame_who_left, name_culprit
 from gonogo.watch.view import ALL_SILENT_S, View, found
 
 CYCLE_X = 2.0
 """Times the sum of all limits within which a step must end."""
 _CYCLE = (Place.DATA, Place.CHECKPOINT, Place.EVAL, Place.LOG, Place.NO_SECTION, Place.EARLY_STEPS)
 STARTS = frozenset({Place.START, Place.BOOT, Place.FIRST_STEP, Place.PRINTED_RESTART})
-MAY_BE_SILENT = STARTS | {
-    Place.DATA, Place.CHECKPOINT, Place.EVAL, Place.NO_SECTION, Place.AFTER_LAST,
-}  # fmt: skip
-"""Places in which a rank may hold its interpreter, so that no thread sends lines."""
+_ENDED = frozenset({Place.AFTER_LAST, Place.PRINTED_AFTER_LAST})
 _COMPUTES = frozenset(
     {Place.EARLY_STEPS, Place.COMPUTE, Place.PRINTED_STEP, Place.PRINTED_AFTER_LAST}
 )
-_MEET = _COMPUTES | {Place.LOG, Place.NO_SECTION}
-"""Places in which a rank may wait for one that has left."""
 _LOCKSTEP = frozenset({Place.COMPUTE, Place.LOG, Place.NO_SECTION})
-_ENDED = frozenset({Place.AFTER_LAST, Place.PRINTED_AFTER_LAST})
+"""Places in which unchanged stacks show a stall early."""
+_PAUSES = frozenset({Place.DATA, Place.CHECKPOINT, Place.EVAL})
+"""Places in which no rank waits for one that has left."""
 
 
-class PlaceLimit(NamedTuple):
-    """How long a place may last, and where the number came from."""
-
-    seconds: float
-    source: Source
+STOOD = "stood"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +54,7 @@ class Stay:
     stream: RankStream
     place: Place
     since_mono: float
-    limit_s: float
-    source: Source
+    limit: Limit
     suspect_s: float | None
 
 
@@ -76,14 +63,23 @@ class Standstill:
     """Ranks that wait for each other, and how long none of them has moved."""
 
     stays: list[Stay]
+    """The one with the longest limit comes first."""
     stood_s: float
-    limit: Stay
-    """The stay with the longest limit."""
 
     @property
     def streams(self) -> list[RankStream]:
         """The ranks."""
         return [row.stream for row in self.stays]
+
+
+class Due(NamedTuple):
+    """A limit that has passed."""
+
+    severity: Severity
+    stood_s: float
+    limit: Limit
+    what: str = STOOD
+    """What the ranks have done for `stood_s`."""
 
 
 def place_of(view: View, stream: RankStream) -> Place:
@@ -131,28 +127,17 @@ def _since_mono(view: View, stream: RankStream, place: Place, mono: float) -> fl
 
 def _basis_s(view: View, stream: RankStream, place: Place, m: float | None) -> float | None:
     """Return the seconds that a place's multiple multiplies."""
-    of = view.run.patience[place].of
-    stride = stream.pace.stride
+    of, stride = view.run.patience[place].of, stream.pace.stride
     if of is Typical.MEDIAN:
         return (m or stream.first_s) * stride
     if of is Typical.LONGEST:
         if stream.labelled:
             return stream.longest_apart_s
         return max(stream.pace.times_s, default=0.0) * stride
-    if of is Typical.USUAL:
-        section = Section.CHECKPOINT if place is Place.AFTER_LAST else Section(place)
-        return usual_s(view, stream, section)
-    return None
-
-
-def usual_s(view: View, stream: RankStream, section: Section) -> float | None:
-    """Return the median of what a section took; of a checkpoint also as its lines report it."""
+    section = str(Section.CHECKPOINT if place is Place.AFTER_LAST else place)
     times_s = [took_s for name, took_s in stream.section_times if name == section]
-    usual = statistics.median(times_s) if times_s else None
-    saved_s = [took_s for row in view.streams.values() for took_s in row.saved_s]
-    if section is Section.CHECKPOINT and saved_s:
-        return max(usual or 0.0, statistics.median(saved_s))
-    return usual
+    saved_s = stream.saved_s if section == Section.CHECKPOINT else ()
+    return max((statistics.median(row) for row in (times_s, saved_s) if row), default=None)
 
 
 def stay_of(view: View, stream: RankStream, m: float | None, mono: float) -> Stay | None:
@@ -163,12 +148,16 @@ def stay_of(view: View, stream: RankStream, m: float | None, mono: float) -> Sta
     if limit is None:
         return None
     since_mono = _since_mono(view, stream, place, mono)
-    return Stay(stream, place, since_mono, *limit, row.suspect(basis_s))
+    return Stay(stream, place, since_mono, limit, row.suspect(basis_s))
 
 
 def standstill(view: View, mono: float) -> Standstill | None:
-    """Return the ranks that wait for each other; None if no rank has a limit."""
-    streams = followed(view, mono)
+    """Return the ranks that wait for each other; None if no rank has a limit.
+
+    Of a node that nobody hears, only its connection may be gone. So the others are judged.
+    """
+    streams = [stream for stream in view.active() if not stream.halt_seen]
+    streams = [row for row in streams if not view.cut_off(row, mono)] or streams
     m = view.median_step_s()
     stays = [stay for stream in streams if (stay := stay_of(view, stream, m, mono)) is not None]
     if not stays:
@@ -179,47 +168,36 @@ def standstill(view: View, mono: float) -> Standstill | None:
     group = [stay for stay in group if stay.place not in _ENDED] or group
     done = [stream.done_mono for stream in view.streams.values() if stream.done]
     moved_mono = max([*(stay.since_mono for stay in group), *done])
-    longest = max(group, key=lambda stay: stay.limit_s)
-    return Standstill(group, mono - moved_mono, longest)
+    group.sort(key=lambda stay: -stay.limit.seconds)
+    return Standstill(group, mono - moved_mono)
 
 
-def followed(view: View, mono: float) -> list[RankStream]:
-    """Return the running ranks without those on a silent node that their peers have passed."""
-    streams = [stream for stream in view.active() if not stream.halt_seen]
-    heard = [stream for stream in streams if not view.cut_off(stream, mono)]
-    if len(heard) == len(streams) or not heard:
-        return streams
-    moved_mono = max(stream.advanced_mono for stream in heard)
-    ranks = {stream.rank for stream in heard}
-    return [row for row in streams if row.rank in ranks or row.heard_mono >= moved_mono]
-
-
-def _cycle_limit_s(view: View, stream: RankStream) -> float:
+def _cycle_limit(view: View, stream: RankStream) -> Limit:
     """Return how long a rank may go from section to section without ending a step."""
     m = view.median_step_s()
     places = _CYCLE if stream.completed_steps else (*_CYCLE, Place.BOOT, Place.FIRST_STEP)
     limits = (view.run.patience[row].limit(_basis_s(view, stream, row, m)) for row in places)
-    return CYCLE_X * added([limit[0] for limit in limits if limit is not None])
+    seconds = CYCLE_X * added([limit.seconds for limit in limits if limit is not None])
+    return Limit(seconds, Source.ADAPTIVE)
 
 
-def _halts_after(view: View, group: Standstill, mono: float) -> PlaceLimit:
+def _halts_after(view: View, group: Standstill, mono: float) -> Limit:
     """Return the limit of a standstill: an earlier one if more than the clock shows a stall."""
-    usual = PlaceLimit(group.limit.limit_s, group.limit.source)
-    places, row = {stay.place for stay in group.stays}, view.run.patience[Place.CORROBORATED]
-    limit = row.limit(view.median_step_s())
-    if limit is None or Place.COMPUTE not in places or not places <= _LOCKSTEP:
+    usual, places = group.stays[0].limit, {stay.place for stay in group.stays}
+    early = view.run.patience[Place.CORROBORATED].limit(view.median_step_s())
+    if early is None or Place.COMPUTE not in places or not places <= _LOCKSTEP:
         return usual
-    is_due = limit[0] < usual.seconds and group.stood_s > limit[0]
-    return PlaceLimit(limit[0], row.source) if is_due and corroborated(view, group, mono) else usual
+    is_due = early.seconds < usual.seconds and group.stood_s > early.seconds
+    return early if is_due and corroborated(view, group.streams, mono) else usual
 
 
-def corroborated(view: View, group: Standstill, mono: float) -> bool:
-    """Whether something besides the clock shows that the run stands.
+def corroborated(view: View, streams: Sequence[RankStream], mono: float) -> bool:
+    """Whether something besides the clock shows that ranks stand.
 
     A process is held; or a rank is silent while others send lines; or two dumps of every rank are
     the same, a minority stands outside the collective, and its main threads use no CPU.
     """
-    streams, processes = group.streams, view.processes
+    processes = view.processes
     if any(view.held(stream.rank, mono) for stream in streams):
         return True
     if view.speak_on(streams, view.fresh(streams, mono)):
@@ -227,10 +205,10 @@ def corroborated(view: View, group: Standstill, mono: float) -> bool:
     if not all(processes.stands(stream.rank, stream.advanced_mono, mono) for stream in streams):
         return False
     waits = {s.rank: processes.waits(s.rank, s.advanced_mono) for s in streams}
-    apart = [stream for stream in streams if waits[stream.rank] is False]
+    apart = [rank for rank, waiting in waits.items() if waiting is False]
     if None in waits.values() or not apart or 2 * len(apart) > len(streams):
         return False
-    return all(processes.idles(stream.rank) for stream in apart)
+    return all(processes.idles(rank) for rank in apart)
 
 
 def witnessed(view: View, streams: Sequence[RankStream], culprit: RankStream, mono: float) -> bool:
@@ -254,81 +232,67 @@ def witnessed(view: View, streams: Sequence[RankStream], culprit: RankStream, mo
 
 
 def overdue(view: View, tick: Tick) -> list[Finding]:
-    """Return the findings about the ranks that stand longest, of all deadlines."""
+    """Return the finding about the ranks that stand longest, of all deadlines."""
     group = standstill(view, tick.mono)
     if group is None:
         return []
-    stages, stood_s, suspect_s = [], group.stood_s, group.limit.suspect_s
-    if suspect_s is not None and stood_s > suspect_s:
-        limit = PlaceLimit(suspect_s, group.limit.source)
-        stages.append((Severity.SUSPECT, limit, stood_s, "stood"))
-    limit = _halts_after(view, group, tick.mono)
-    if stood_s > limit.seconds:
-        stages.append((Severity.HALT, limit, stood_s, "stood"))
-    else:
-        lowest = min(group.streams, key=lambda stream: stream.step)
-        step_s = tick.mono - max(stream.advanced_mono for stream in group.streams)
-        goes_on = lowest.labelled and lowest.completed < view.run.order.last_step
-        if goes_on and step_s > (cycle_s := _cycle_limit_s(view, lowest)):
-            limit = PlaceLimit(cycle_s, Source.ADAPTIVE)
-            stages.append((Severity.HALT, limit, step_s, "ended no step"))
-    culprit = name_culprit(view, group.streams, tick.mono) if stages else None
+    halt, suspect = _halt_due(view, group, tick.mono), _suspect_due(group)
+    culprit = name_culprit(view, group.streams, tick.mono) if halt or suspect else None
     if culprit is None:
         return []
-    return [
-        _finding(view, tick, group, culprit, *stage)
-        for stage in stages
-        if stage[0] is Severity.SUSPECT or witnessed(view, group.streams, culprit.stream, tick.mono)
-    ]
+    if halt is not None and witnessed(view, group.streams, culprit.stream, tick.mono):
+        return [_finding(view, tick, group, culprit, halt)]
+    return [] if suspect is None else [_finding(view, tick, group, culprit, suspect)]
 
 
-def _finding(
-    view: View,
-    tick: Tick,
-    group: Standstill,
-    culprit: Culprit,
-    severity: Severity,
-    limit: PlaceLimit,
-    stood_s: float,
-    what: str,
-) -> Finding:
-    """Return one finding; the culprit's place says which detector reports it."""
-    stream = culprit.stream
+def _suspect_due(group: Standstill) -> Due | None:
+    longest = group.stays[0]
+    if longest.suspect_s is None or group.stood_s <= longest.suspect_s:
+        return None
+    return Due(Severity.SUSPECT, group.stood_s, Limit(longest.suspect_s, longest.limit.source))
+
+
+def _halt_due(view: View, group: Standstill, mono: float) -> Due | None:
+    limit = _halts_after(view, group, mono)
+    if group.stood_s > limit.seconds:
+        return Due(Severity.HALT, group.stood_s, limit)
+    lowest = min(group.streams, key=lambda stream: stream.step)
+    if not lowest.labelled or lowest.completed >= view.run.order.last_step:
+        return None
+    step_s = mono - max(stream.advanced_mono for stream in group.streams)
+    cycle = _cycle_limit(view, lowest)
+    return Due(Severity.HALT, step_s, cycle, "ended no step") if step_s > cycle.seconds else None
+
+
+def _finding(view: View, tick: Tick, group: Standstill, culprit: Culprit, due: Due) -> Finding:
+    """Return the finding; the culprit's place says which detector reports it."""
+    stream, what = culprit.stream, due.what
     place = next(stay.place for stay in group.stays if stay.stream is stream)
     where = place if place in _COMPUTES | STARTS else f"{place}{stream.section_seq}"
-    cycle = "" if what == "stood" else "/cycle"
-    missing = without_line(view) if place is Place.BOOT else []
-    blamed = missing[0] if len(missing) == 1 else None
-    text = f"step {stream.step} has {what} for {stood_s:.1f} s (limit {limit.seconds:.1f} s):"
-    text = f"{text} {culprit} is in {stream.section or 'no section'}"
-    text += collectives_text(view, group.streams, stream)
-    if missing:
-        text += f"; no line ever came from rank {', '.join(map(str, missing[:8]))}"
+    cycle = "" if what == STOOD else "/cycle"
     finding = found(
         view,
         detector_of(place, what),
-        severity,
+        due.severity,
         episode=f"rank{stream.rank}/{stream.boot}/{where}/step{stream.step}{cycle}",
         at=tick.ts,
-        stream=None if blamed is not None else stream,
-        rank=blamed,
-        named=culprit.named and not missing,
-        value=stood_s,
-        threshold=limit.seconds,
-        source=limit.source,
-        since=stream.advanced_ts,
-        text=text,
+        stream=stream,
+        named=culprit.named,
+        value=due.stood_s,
+        threshold=due.limit.seconds,
+        source=due.limit.source,
+        text=f"step {stream.step} has {what} for {due.stood_s:.1f} s"
+        f" (limit {due.limit.seconds:.1f} s): {culprit.who} is in"
+        f" {stream.section or 'no section'}{culprit.why}",
     )
-    if stray(view, group.streams) is stream:
-        return finding.model_copy(update={"section": None})
-    return blame_who_left(view, finding) if place in _MEET else finding
+    return finding if place in _PAUSES or culprit.why else blame_who_left(view, finding)
 
 
-def detector_of(place: Place, what: str = "stood") -> Name:
+def detector_of(place: Place, what: str = STOOD) -> Name:
     """Return the detector that reports a place."""
     if place in STARTS:
         return Name.NO_FIRST_HEARTBEAT
-    return Name.STALL if place in _COMPUTES and what == "stood" else Name.SECTION_DEADLINE
+    return Name.STALL if place in _COMPUTES and what == STOOD else Name.SECTION_DEADLINE
 
 
 def without_line(view: View) -> list[int]:

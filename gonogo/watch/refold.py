@@ -35,8 +35,7 @@ from gonogo.timeline.lines import LineRecord
 from gonogo.timeline.timeline import Sink
 from gonogo.watch.byclock import fold_by_clock
 from gonogo.watch.fold import WatchState, armed, fold, fold_beats, start
-from gonogo.watch.packages import ERRORS
-from gonogo.watch.registry import failure_of, missing_detectors
+from gonogo.watch.registry import ERRORS, failure_of, missing_detectors
 from gonogo.watch.watch_record import Heard, WatchRecord
 
 _PART = 2**20

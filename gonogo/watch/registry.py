@@ -1,19 +1,26 @@
-"""The detectors: D1 to D26 in order, and the plug-ins of other packages.
+"""The detectors: D1 to D26 in order, the plug-ins of other packages, and which code judges here.
 
 A new detector is one module in `detectors/` and one row here. A plug-in is an entry point
-`gonogo.detectors` whose value is a subclass of `Detector`. One that cannot be loaded refuses every
-new order here. It harms no run that is watched or judged: it counts as not installed. A plug-in
-that raises an error ends no run. It is left out from there on, a warning reports it, and what it
-was ordered to watch was not watched, so nothing passes.
+`gonogo.detectors` with the name of its detector, and a subclass of `Detector` as its value. One
+that cannot be loaded refuses every new order here. It harms no run that is watched or judged: it
+counts as not installed. A plug-in that raises an error (or exits, or panics) ends no run. It is
+left out from there on, a warning reports it, and what it was ordered to watch was not watched, so
+nothing passes.
 """
 
-from collections.abc import Container, Iterable
+import hashlib
+import re
+from collections.abc import Callable, Iterable
 from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
+import gonogo
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.made_by import MadeBy
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode, code_of
 from gonogo.contract.outcome import Detector as Name
 from gonogo.watch.checkpoints import CheckpointOverdue
@@ -37,7 +44,6 @@ from gonogo.watch.detectors.loss import (
 from gonogo.watch.detectors.memory import MemoryLeak, MemoryLimit
 from gonogo.watch.detectors.slow import Slow
 from gonogo.watch.detectors.speed import ImplausibleSpeed, Loader
-from gonogo.watch.packages import failure, load_points
 from gonogo.watch.view import Run
 
 Kind = type[Detector[Any]]
@@ -87,37 +93,97 @@ BASIC = (
 )
 """The detectors of an order that names none, as an order by hand may."""
 
-PLUGINS = "gonogo.detectors"
+JUDGING = ("contract", "timeline", "watch", "judge", "ledger")
+"""Folders of gonogo on which a verdict depends."""
+PLUGINS = ("gonogo.detectors", "gonogo.criteria")
+"""Groups of entry points."""
+ERRORS = BaseException
+"""What foreign code may raise, and a watcher survives; `failure` raises an interrupt again."""
+_ADDRESS = re.compile("0x[0-9a-f]+")
+_MOST = 200
+"""Characters of an error that are kept."""
+
+
+@cache
+def made_by() -> MadeBy:
+    """Return which code judges here; computed once in a process."""
+    points = (point for group in PLUGINS for point in entry_points(group=group))
+    packages = {point.dist.name: point.dist.version for point in points if point.dist is not None}
+    return MadeBy(
+        gonogo=gonogo.__version__, sources=_digest(), packages=dict(sorted(packages.items()))
+    )
+
+
+def _digest() -> str:
+    root = Path(gonogo.__file__).parent
+    paths = (path for name in JUDGING for path in (root / name).rglob("*"))
+    files = {path.relative_to(root).as_posix(): path for path in paths}
+    found = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        if path.suffix in (".py", ".yaml"):
+            found.update(f"{name}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+def load_plugins(
+    group: str, taken: Iterable[str], problem_of: Callable[[str, Any], str | None]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return what installed packages bring, by name, and what is wrong with the rest.
+
+    A name that several packages bring belongs to none of them.
+
+    Args:
+        group: of entry points.
+        taken: names that are ours.
+        problem_of: returns what is wrong with an object of this name, or None.
+    """
+    found, wrong, names = dict[str, Any](), list[str](), set(taken)
+    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+        name = point.name
+        try:
+            loaded = point.load()
+            problem = problem_of(name, loaded)
+        except ERRORS as error:
+            loaded, problem = None, f"cannot be loaded: {failure(error)}"
+        if problem is None and name in names:
+            problem = f"brings {name!r}, a name that is taken"
+            found.pop(name, None)  # nobody knows which one is meant
+        if problem is not None:
+            wrong.append(f"entry point {group}: {point.value} {problem}")
+            continue
+        names.add(name)
+        found[name] = loaded
+    return found, tuple(wrong)
+
+
+def failure(error: BaseException) -> str:
+    """Return an error in words that are the same on every host: one line, without an address.
+
+    Raises:
+        KeyboardInterrupt: it is one: a person's, not the package's.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    try:
+        said = str(error)
+    except ERRORS:  # it is foreign, too
+        said = ""
+    words = _ADDRESS.sub("0x", said.partition("\n")[0])[:_MOST]
+    return f"{type(error).__name__}: {words}"
 
 
 @cache
 def _installed() -> tuple[tuple[Kind, ...], tuple[str, ...]]:
     """Return the detectors of installed packages, and what is wrong with the others."""
-    found: dict[str, Kind] = {}
-    wrong: list[str] = []
-    taken = {str(row.name) for row in REGISTRY}
-    for _, value, kind, failed in load_points(PLUGINS):
-        if failed is not None:
-            wrong.append(f"{value} {failed}")
-        elif not (isinstance(kind, type) and issubclass(kind, Detector)):
-            wrong.append(f"{value} is no Detector")
-        elif (problem := _problem_of(kind, taken)) is not None:
-            wrong.append(f"{value}: {problem}")
-            found.pop(str(getattr(kind, "name", "")), None)  # nobody knows which one is meant
-        else:
-            taken.add(kind.name)
-            found[kind.name] = kind
-    return tuple(found.values()), tuple(f"entry point {PLUGINS}: {text}" for text in wrong)
 
+    def problem_of(name: str, kind: Any) -> str | None:
+        if not (isinstance(kind, type) and issubclass(kind, Detector)):
+            return "is no Detector"
+        its = getattr(kind, "name", None)
+        return None if its == name else f"has the name {its!r}, not that of its entry point"
 
-def _problem_of(kind: Kind, taken: Container[str]) -> str | None:
-    """Return what is wrong with the class of a plug-in; an error there would be the watch's own."""
-    name: Any = getattr(kind, "name", None)
-    if not isinstance(name, str) or not name:
-        return f"its `name` is {name!r}, which is no text"
-    if name in taken:
-        return f"there is a detector {name!r} already"
-    return None
+    found, wrong = load_plugins(PLUGINS[0], [row.name for row in REGISTRY], problem_of)
+    return tuple(found.values()), wrong
 
 
 def plugins() -> tuple[Kind, ...]:
@@ -170,16 +236,8 @@ def cause_of(halt: Finding) -> OutcomeCode:
     name, value, threshold = halt.detector, halt.value, halt.threshold
     if name == Name.DISK and value is not None and threshold is not None and value < threshold:
         return OutcomeCode.DISK_FULL
-    return cause_of_any(name)
-
-
-def cause_of_any(name: str) -> OutcomeCode:
-    """Return the cause that any halt of a detector names."""
-    if not is_ours(name):
-        brought = next((row.code for row in _installed()[0] if row.name == name), None)
-        if brought is not None:
-            return brought
-    return code_of(name)
+    brought = next((row.code for row in _installed()[0] if row.name == name), None)
+    return code_of(name) if brought is None else brought
 
 
 def detector_names() -> list[str]:

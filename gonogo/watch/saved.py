@@ -19,9 +19,8 @@ from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import Steps
 from gonogo.timeline.timeline import ActiveClock, Unreadable
 from gonogo.watch.fold import WatchState, start
-from gonogo.watch.packages import ERRORS, made_by
 from gonogo.watch.processes import Processes
-from gonogo.watch.registry import failure_of
+from gonogo.watch.registry import ERRORS, failure_of, made_by
 from gonogo.watch.view import Observed
 
 SAVED_V = 55

@@ -28,7 +28,7 @@ from gonogo.contract.decision import (
     Verdict,
 )
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
-from gonogo.watch.packages import made_by
+from gonogo.watch.registry import made_by
 
 WORD = OverrideView(
     decision="dec_1", phase="smoke", verdict=Verdict.GO, evidence=Verdict.NO_GO, actor="ann",

@@ -92,7 +92,7 @@ def test_a_name_that_is_taken_is_refused(installed: Path) -> None:
         "from gonogo.watch.registry import plugins\n"
         "try:\n    plugins()\nexcept Rejected as error:\n    print(error)",
     )
-    assert "there is a detector 'stall' already" in found
+    assert "TakesAName brings 'stall', a name that is taken" in found
 
 
 LOSS_FALL: dict[str, Any] = {
@@ -225,7 +225,7 @@ def test_a_detector_that_is_ordered_and_missing_lets_nothing_pass(
 @pytest.mark.parametrize(
     ("point", "said"),
     [
-        ("loss = gonogo_example:LOSS_FALL", "there is a metric 'loss' already"),
+        ("loss = gonogo_example:LOSS_FALL", "brings 'loss', a name that is taken"),
         ("other = gonogo_example:LowLoss", "is no MetricRow"),
     ],
 )
@@ -501,7 +501,7 @@ def test_a_class_without_a_name_refuses_orders_and_harms_no_run(tmp_path: Path) 
     )
     verdict, refused = in_python(tmp_path, code, str(ended_under(tmp_path / "run"))).splitlines()
     assert verdict == "GO"
-    assert refused.startswith("entry point gonogo.detectors: missaid:It: its `name` is ")
+    assert refused.startswith("entry point gonogo.detectors: missaid:It has the name None")
 
 
 def test_a_halt_of_another_package_ends_the_run_by_its_own_cause(

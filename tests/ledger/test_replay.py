@@ -19,7 +19,7 @@ from gonogo.ledger.replay import Surroundings, replay_decision
 from gonogo.ledger.seal import append, settled
 from gonogo.ledger.sign import Trust
 from gonogo.rundir import save_json
-from gonogo.watch.packages import made_by
+from gonogo.watch.registry import made_by
 from tests.data.make_runs import GOLDEN, HERE, STEPS
 from tests.judge.conftest import CopyRun
 from tests.ledger.chains import (

@@ -53,7 +53,7 @@ def stacks(**waiting: bool) -> Processes:
         (
             [
                 rank(0, "checkpoint", section_seq=3),
-                rank(1, None, section_seq=2, section_times=(("checkpoint", 3.0),)),
+                rank(1, None, section_seq=2, places=("checkpoint",)),
             ],
             1,
         ),
@@ -124,12 +124,12 @@ def test_no_rank_is_named_while_a_node_is_silent() -> None:
     far = rank(1, heard_mono=NOW - 60.0)
     culprit = name(rank(0), far, nodes=2)
     assert not culprit.named
-    assert str(culprit).endswith("(nothing is heard of node 1)")
+    assert culprit.who.endswith("(nothing is heard of node 1)")
 
 
 def test_some_ranks_may_be_known_to_be_innocent() -> None:
     culprit = name(rank(0, step=42), rank(1), rank(2))
-    assert str(culprit) == "one of ranks 1, 2"
+    assert culprit.who == "one of ranks 1, 2"
 
 
 @given(st.permutations([0, 1, 2, 3]), st.integers(0, 3))

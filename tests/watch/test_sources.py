@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import gonogo
-from gonogo.watch import packages
+from gonogo.watch import registry
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ def test_the_digest_covers_what_judges(
     monkeypatch.setattr(gonogo, "__file__", str(tmp_path / "__init__.py"))
     (tmp_path / "watch").mkdir()
     (tmp_path / "watch" / "a.py").write_text("a = 1\n")
-    before = packages._digest()
+    before = registry._digest()
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("b = 2\n")
-    assert (packages._digest() != before) is counts
+    assert (registry._digest() != before) is counts
 
 
 def test_it_is_the_same_each_time() -> None:
-    assert packages._digest() == packages.made_by().sources
-    assert packages.made_by().gonogo == gonogo.__version__
+    assert registry._digest() == registry.made_by().sources
+    assert registry.made_by().gonogo == gonogo.__version__

@@ -11,7 +11,7 @@ from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.metrics import METRICS, MetricRow, Owed, metric_row, slope
 from gonogo.timeline.rank_steps import RankSteps
-from gonogo.watch.packages import ERRORS, failure
+from gonogo.watch.registry import ERRORS, failure
 
 Pairs = Sequence[tuple[int, float]]
 """Finite samples by step, ascending."""

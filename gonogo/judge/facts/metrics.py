@@ -21,7 +21,7 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.rules import Rules
 from gonogo.timeline.rank_steps import RankSteps
-from gonogo.watch.packages import load_points
+from gonogo.watch.registry import PLUGINS, load_plugins
 
 Samples = Mapping[int, float]
 Source = Callable[[RankSteps, Rules], Samples]
@@ -335,30 +335,15 @@ METRICS: Mapping[str, MetricRow] = {
     ),
 }
 
-PLUGINS = "gonogo.criteria"
-
 
 @cache
 def _provided() -> tuple[Mapping[str, MetricRow], tuple[str, ...]]:
-    """Return the metrics that installed packages provide, and what is wrong with the others.
+    """Return the metrics that installed packages provide, and what is wrong with the others."""
 
-    A metric that several packages provide counts for none of them.
-    """
-    found: dict[str, MetricRow] = {}
-    wrong: list[str] = []
-    taken = set(METRICS)
-    for name, value, row, failed in load_points(PLUGINS):
-        if failed is not None:
-            wrong.append(f"{value} {failed}")
-        elif not isinstance(row, MetricRow):
-            wrong.append(f"{value} is no MetricRow")
-        elif name in taken:
-            wrong.append(f"there is a metric {name!r} already")
-            found.pop(name, None)  # nobody knows which one is meant
-        else:
-            taken.add(name)
-            found[name] = row
-    return found, tuple(f"entry point {PLUGINS}: {text}" for text in wrong)
+    def problem_of(name: str, row: object) -> str | None:
+        return None if isinstance(row, MetricRow) else "is no MetricRow"
+
+    return load_plugins(PLUGINS[1], map(str, METRICS), problem_of)
 
 
 def plugins() -> Mapping[str, MetricRow]:

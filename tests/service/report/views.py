@@ -15,7 +15,7 @@ from gonogo.contract.order import Order, ResumePoint
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from gonogo.timeline.rank_steps import RankSteps
-from gonogo.watch.packages import made_by
+from gonogo.watch.registry import made_by
 from service.report.numbers import build_numbers
 from service.report.view import RankNumbers, ReportView, RunReport
 from tests.service.fake_worker import beats
