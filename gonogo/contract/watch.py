@@ -308,9 +308,9 @@ class MemoryLeak(HaltsOnRequest):
     """D15: memory grows so that it hits its limit before the last step."""
 
     min_samples: Annotated[int, Field(ge=8)] = 64
-    """Samples that a look takes at least."""
+    """Steps that a rise is measured over at least; a few of them are sampled."""
     window_samples: Annotated[int, Field(ge=16)] = 256
-    """Samples that are kept of each scale."""
+    """Steps whose samples the shortest scale keeps."""
     rise_ratio: Ratio = 0.05
     """Least rise over them, as a share of the first."""
     halt_eta_s: Seconds = 3600.0

@@ -23,10 +23,11 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
+from gonogo.timeline.lines import Arrival
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import RankStep, Step
 from gonogo.watch.detector import Detector
-from gonogo.watch.view import Run, View
+from gonogo.watch.view import Beat, Run, View
 from tests.watch.streams import EPOCH, T0, order_of
 
 Told = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -204,7 +205,7 @@ def feed(
         saved_every: steps after which the state goes through JSON, as in a restarted watcher.
         another: whether what begins at a lower step is another training.
     """
-    assert kind.steps, "the fold would show it none"
+    assert kind.steps or kind.lines, "the fold would show it none"
     view = ran.view()
     detector = kind(view.run)
     own, said, findings = detector.begin(), set(), []
@@ -215,7 +216,14 @@ def feed(
         if another and step.again:
             view.streams[0].another = True
         view.steps.made = step.step
-        own, found = detector.observe_step(own, step, view)
+        found = list[Finding]()
+        for row in step.ranks.values() if kind.lines else ():
+            if row.progress is not None:
+                beat = Beat(row.progress, Arrival.NEW, step.tick)
+                own, seen = detector.observe_line(own, beat, view)
+                found += seen
+        if kind.steps:
+            own, found = detector.observe_step(own, step, view)
         for finding in found:
             if finding.key not in said:
                 said.add(finding.key)

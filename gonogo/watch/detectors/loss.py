@@ -11,12 +11,13 @@ exactly zero and a gradient norm that has never moved are no evidence of frozen 
 
 import math
 import statistics
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.near import Near
-from gonogo.contract.order import MOST_STEPS
 from gonogo.contract.outcome import Detector as Name
 from gonogo.timeline.step import Step
 from gonogo.watch.detector import Detector, Seen, replace
@@ -37,8 +38,11 @@ ALL_LAYERS, MANY_LAYERS = 1.0, 100
 
 @dataclass(frozen=True, kw_only=True)
 class Overflows:
-    """The last steps under a loss scaler."""
+    """The last steps of one process under a loss scaler."""
 
+    rank: int | None = None
+    """The first rank that reported a number; all ranks skip the same steps."""
+    boot: str = ""
     running: int = 0
     """Steps in a row that were skipped."""
     searching: bool = True
@@ -67,7 +71,6 @@ class NonFinite(Detector[Overflows]):
     )
     State = Overflows
     lines = frozenset({Msg.PROGRESS, Msg.EVAL})
-    steps = True
     blind = "no loss was reported"
 
     def __init__(self, run: Run) -> None:
@@ -82,12 +85,20 @@ class NonFinite(Detector[Overflows]):
             name, value, severity = "validation loss", line.val_loss, Severity.WARN
         elif value is None or math.isfinite(value):
             name, value = "gradient norm", line.grad_norm
-        if value is None or math.isfinite(value):
+        is_finite = value is None or math.isfinite(value)
+        halts = severity is Severity.HALT
+        if not is_finite and not (halts and self._may_be_overflow(line, name)):
+            text, episode = f"the {name} is {value} at step {line.step}", name.replace(" ", "_")
+            return own, [self.finding(event, view, severity, episode, text, value=value)]
+        skipped, told = line.skipped is True or not is_finite, (line.loss, line.grad_norm)
+        if not halts or own.rank not in (None, line.rank) or not (skipped or told != (None, None)):
             return own, []
-        if severity is Severity.HALT and self._may_be_overflow(line, name):
-            return own, []
-        text = f"the {name} is {value} at step {line.step}"
-        return own, [self.finding(event, view, severity, name.replace(" ", "_"), text, value=value)]
+        if line.boot != own.boot:
+            own = Overflows(rank=line.rank, boot=line.boot)
+        if skipped:
+            return self._count(own, event, view)
+        waits = own.searching or own.running
+        return (replace(own, running=0, searching=False) if waits else own), []
 
     def _may_be_overflow(self, line: Heartbeat, name: str) -> bool:
         """Return whether a loss scaler may have skipped the step of a number that is not finite."""
@@ -97,43 +108,23 @@ class NonFinite(Detector[Overflows]):
             return line.skipped is True
         return self._dtype is None or line.loss_scale is not None
 
-    def observe_step(self, own: Overflows, step: Step, view: View) -> Seen[Overflows]:
-        """Count skipped steps; a number that is not finite and no overflow has halted before."""
-        if step.again:
-            own = Overflows()
-        numbers = [number for number in (step.loss, step.grad_norm) if number is not None]
-        if step.applied and not numbers:
-            return own, []
-        if step.applied and all(map(math.isfinite, numbers)):
-            waits = own.searching or own.running
-            return (replace(own, running=0, searching=False) if waits else own), []
-        own = self._after_skip(own, step)
-        text = ""
-        if own.running >= self._limit(own):
-            text = f"{own.running} steps in a row were skipped or not finite"
-        elif self._dtype not in _BF16 and len(own.recent) >= self.settings.fp16_skipped:
-            most = self.settings.fp16_window_steps
-            text = f"{len(own.recent)} of the last {most} steps were skipped or not finite"
-        if not text:
-            return own, []
-        value = float(max(own.running, len(own.recent)))
-        return own, [self.finding(step, view, Severity.HALT, "skipped", text, value=value)]
-
-    def _after_skip(self, own: Overflows, step: Step) -> Overflows:
-        """Return the state after one more skipped step."""
-        lines = (row.progress for row in step.ranks.values())
-        scales = [line.loss_scale for line in lines if line and line.loss_scale is not None]
-        scale = min(scales, default=None)
+    def _count(self, own: Overflows, event: Beat, view: View) -> Seen[Overflows]:
+        """Count a skipped step, and halt if there are too many."""
+        step, scale, most = event.line.step, event.line.loss_scale, self.settings.fp16_window_steps
         first = own.scale if own.running else scale
         searching = own.searching or (scale is not None and first is not None and scale < first)
-        oldest = step.step - self.settings.fp16_window_steps
-        recent = tuple(number for number in own.recent if number > oldest)
-        return Overflows(
-            running=own.running + 1,
-            searching=searching,
-            scale=first,
-            recent=recent if searching else (*recent, step.step),
-        )
+        recent = tuple(number for number in own.recent if number > step - most)
+        if not searching:
+            recent = (*recent, step)
+        own = replace(own, running=own.running + 1, searching=searching, scale=first, recent=recent)
+        if own.running >= self._limit(own):
+            text = f"{own.running} steps in a row were skipped or not finite"
+        elif self._dtype not in _BF16 and len(recent) >= self.settings.fp16_skipped:
+            text = f"{len(recent)} of the last {most} steps were skipped or not finite"
+        else:
+            return own, []
+        value = float(max(own.running, len(recent)))
+        return own, [self.finding(event, view, Severity.HALT, "skipped", text, value=value)]
 
     def _limit(self, own: Overflows) -> int:
         """Return how many steps in a row may be skipped."""
@@ -148,6 +139,24 @@ class NonFinite(Detector[Overflows]):
     def measure(self, own: Overflows, view: View, mono: float) -> Near:
         """Return how many steps in a row were skipped."""
         return Near(value=float(own.running), limit=float(self._limit(own)), unit="steps")
+
+
+def warn_of_spikes(
+    detector: Detector[Any], step: Step, view: View, values: Sequence[float], limit: float,
+    what: str,
+) -> list[Finding]:  # fmt: skip
+    """Return a warning if `spike_count` of the last `spike_of` values are above a limit."""
+    settings = detector.settings
+    spikes = sum(value > limit for value in values[-settings.spike_of :])
+    if spikes < settings.spike_count:
+        return []
+    text = f"{spikes} of the last {settings.spike_of} {what} are above {limit:.4g}"
+    return [
+        detector.finding(
+            step, view, Severity.WARN, "spikes", f"{text}; the last is {values[-1]:.4g}",
+            setting="spike_count", value=values[-1], threshold=limit,
+        )
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,26 +206,13 @@ class Divergence(Detector[Trend]):
         own = replace(own, losses=losses, smooth=smooth, best=best, window=window)
         findings = list[Finding]()
         if len(window) > settings.window_steps // 2 and loss > min(window) + settings.spike_least:
-            findings += self._spikes(own, step, view)
+            middle = statistics.median(window)
+            sigma = SIGMA_OF_MAD * statistics.median(abs(value - middle) for value in window)
+            limit = middle + max(settings.spike_least, settings.spike_mad_x * sigma)
+            findings += warn_of_spikes(self, step, view, window, limit, "losses")
         if best is not None and losses > settings.after_step and loss - best > settings.above:
             findings += self._rise(own, best, step, view)
         return own, findings
-
-    def _spikes(self, own: Trend, step: Step, view: View) -> list[Finding]:
-        """Return a warning if many of the last losses are spikes."""
-        settings, values, loss = self.settings, own.window, own.window[-1]
-        middle = statistics.median(values)
-        sigma = SIGMA_OF_MAD * statistics.median(abs(value - middle) for value in values)
-        limit = middle + max(settings.spike_least, settings.spike_mad_x * sigma)
-        spikes = sum(value > limit for value in values[-settings.spike_of :])
-        if spikes < settings.spike_count:
-            return []
-        text = f"{spikes} of the last {settings.spike_of} losses are far above their median"
-        warning = self.finding(
-            step, view, Severity.WARN, "spikes", f"{text}; the last loss is {loss:.4g}",
-            setting="spike_least", value=loss, threshold=limit,
-        )  # fmt: skip
-        return [warning]
 
     def _rise(self, own: Trend, best: float, step: Step, view: View) -> list[Finding]:
         """Return a halt if the last losses have risen and do not come down."""
@@ -249,32 +245,22 @@ class Divergence(Detector[Trend]):
         return Near(value=own.smooth - best, limit=limit)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EqualValues:
+class EqualValues(NamedTuple):
     """Equal values of one number in a row; steps without the number do not count."""
 
-    value: float | None = None
-    count: int = 0
-    since_step: int = 0
-    moved: bool = False
+    value: float
+    steps: int
+    since_step: int
+    moved: bool
     """Whether the number was another before."""
-
-    def after(self, value: float | None, step: int) -> "EqualValues":
-        """Return the values after one more step."""
-        if value is None or not math.isfinite(value):
-            return self
-        if value == self.value:
-            return replace(self, count=self.count + 1)
-        moved = self.value is not None
-        return EqualValues(value=value, count=1, since_step=step, moved=moved)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Still:
     """How long the loss and the gradient norm have been equal."""
 
-    loss: EqualValues = EqualValues()
-    grad_norm: EqualValues = EqualValues()
+    equal: Mapping[str, EqualValues] = field(default_factory=dict)
+    """`loss` or `grad_norm` → its last values."""
 
 
 class Frozen(Detector[Still]):
@@ -289,42 +275,42 @@ class Frozen(Detector[Still]):
     steps = True
     unobserved = "Neither loss nor gradient norm was reported: frozen values were not observed."
 
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        steps = (self.settings.loss_steps, self.settings.grad_norm_steps)
-        least = (min(count * self.settings.halt_x, MOST_STEPS) for count in steps)
-        self._loss_limit, self._norm_limit = map(math.ceil, least)
-
     def observe_step(self, own: Still, step: Step, view: View) -> Seen[Still]:
         """Observe loss and gradient norm of an applied step."""
         if step.again:
             own = Still()
         if not step.applied:
             return own, []
-        loss = own.loss.after(step.loss, step.step)
-        norm = own.grad_norm.after(step.grad_norm, step.step)
-        own, text = Still(loss=loss, grad_norm=norm), ""
-        if loss.value and loss.count >= self._loss_limit:
-            name, text, run, setting = "loss", "loss", loss, "loss_steps"
-        elif norm.value and norm.moved and norm.count >= self._norm_limit:
-            name, text, run, setting = "grad_norm", "gradient norm", norm, "grad_norm_steps"
-        if not text:
-            return own, []
-        count, since = float(run.count), run.since_step
-        text = f"the {text} has been {run.value:.9g} on {count:.0f} steps in a row"
-        halt = self.finding(
-            step, view, Severity.HALT, f"{name}/step{since}", f"{text}, since step {since}",
-            setting=setting, value=count, threshold=count,
-        )  # fmt: skip
-        return own, [halt]
+        equal, findings = dict(own.equal), list[Finding]()
+        for name, value in (("loss", step.loss), ("grad_norm", step.grad_norm)):
+            if value is None or not math.isfinite(value):
+                continue
+            run = equal.get(name)
+            if run is None or run.value != value:
+                equal[name] = EqualValues(value, 1, step.step, run is not None)
+                continue
+            equal[name] = run = run._replace(steps=run.steps + 1)
+            limit = self.settings.halt_x * getattr(self.settings, f"{name}_steps")
+            if not value or run.steps < limit or not (run.moved or name == "loss"):
+                continue
+            text = f"the {name} has been {value:.9g} on {run.steps} steps in a row"
+            halt = self.finding(
+                step, view, Severity.HALT, f"{name}/step{run.since_step}",
+                f"{text}, since step {run.since_step}", setting=f"{name}_steps",
+                value=float(run.steps), threshold=limit,
+            )  # fmt: skip
+            findings.append(halt)
+        return Still(equal=equal), findings
 
     def armed(self, own: Still, view: View) -> bool:
         """Return whether a number was reported."""
-        return own.loss.value is not None or own.grad_norm.value is not None
+        return bool(own.equal)
 
     def measure(self, own: Still, view: View, mono: float) -> Near:
         """Return for how many steps the loss has been equal."""
-        return Near(value=float(own.loss.count), limit=float(self._loss_limit), unit="steps")
+        count = own.equal["loss"].steps if "loss" in own.equal else 0
+        limit = self.settings.halt_x * self.settings.loss_steps
+        return Near(value=float(count), limit=limit, unit="steps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,18 +384,9 @@ class Gradients(Detector[Norms]):
                 )
             )  # fmt: skip
         if len(values) > settings.window_steps // 2 and norm > settings.spike_x * min(values):
-            middle = statistics.median(values)
-            limit = settings.spike_x * middle
-            spikes = sum(value > limit for value in values[-settings.spike_of :])
-            if middle and spikes >= settings.spike_count:
-                text = f"{spikes} of the last {settings.spike_of} gradient norms are above"
-                findings.append(
-                    self.finding(
-                        step, view, Severity.WARN, "spike_x",
-                        f"{text} {settings.spike_x:g} times their median",
-                        setting="spike_x", value=norm / middle,
-                    )
-                )  # fmt: skip
+            limit = settings.spike_x * statistics.median(values)
+            if limit:
+                findings += warn_of_spikes(self, step, view, values, limit, "gradient norms")
         share = own.clipped / own.counted
         if own.counted == settings.clip_steps and share > settings.clip_share:
             text = f"{share:.0%} of the last {own.counted} gradient norms were clipped"
@@ -462,13 +439,13 @@ class GateCollapse(Detector[Gates]):
     def observe_step(self, own: Gates, step: Step, view: View) -> Seen[Gates]:
         """Observe the gate statistics of a step; the soundest rank counts."""
         settings, seen = self.settings, () if step.again else own.seen
-        share: float | None = None
-        for line in [row.progress for row in step.ranks.values() if row.progress is not None]:
-            if (line.gate_collapse_frac, line.gate_entropy, line.gate_max) == NO_GATES:
-                continue
-            of_rank = self._share_of(line)
-            if of_rank is not None and (share is None or of_rank < share):
-                share = of_rank
+        lines = [row.progress for row in step.ranks.values() if row.progress is not None]
+        reported = [
+            self._share_of(line)
+            for line in lines
+            if (line.gate_collapse_frac, line.gate_entropy, line.gate_max) != NO_GATES
+        ]
+        share = min((share for share in reported if share is not None), default=None)
         if share is None:
             return replace(own, seen=seen), []
         if not share:

@@ -3,11 +3,11 @@
 Limits of host memory: the plan's `limit_mb` (for one rank), and what the control group or host has
 left for all ranks. Limits of device memory: `memory_limit.reserved_mb`, and the device's memory.
 
-Does a number keep rising? Every sample, every 8th, 64th and 512th is kept, the last
-`window_samples` of each, so that a slow rise over a long run is seen as well as a fast one of the
-last minutes. A scale rises when the medians of its first and last eighth differ by more than
-`rise_ratio`, and when the Theil-Sen slopes of all samples and of the later half both have a lower
-95 % bound (Sen 1968, one-sided) above zero. The smaller slope counts.
+Does a number keep rising? Every sample, every 8th, 64th and 512th is kept, the last of each, so
+that a slow rise over a long run is seen as well as a fast one of the last minutes. A scale rises
+when the medians of its first and last eighth differ by more than `rise_ratio`, and when the
+Theil-Sen slopes of all samples and of the later half both have a lower 95 % bound (Sen 1968,
+one-sided) above zero. The smaller slope counts.
 
 Not covered: a number that rises and falls over more steps than a scale keeps rises here.
 """
@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Any
 
 from gonogo.contract.canonical import added
 from gonogo.contract.device import devices_in
@@ -28,7 +29,6 @@ from gonogo.contract.observation import HostMemory, Kind, hosts_memory_in
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick, parse_rank
-from gonogo.contract.watch import MemoryLeak as LeakSettings
 from gonogo.timeline.step import Step
 from gonogo.watch.detector import Detector, Seen, replace
 from gonogo.watch.view import Beat, Run, View
@@ -40,8 +40,8 @@ ALIKE_SHARE = 0.75
 OWN_SHARE = 0.5
 """Share of the memory in use that the ranks hold, from which it is theirs."""
 SCALES = (1, 8, 64, 512)
-MOST_POINTS = 64
-"""Points that a slope is taken of."""
+LEAST_SAMPLES = 16
+"""Of `min_samples` steps so many are sampled: a slope needs no more points."""
 Z_95 = 1.645
 Point = tuple[int, float]
 
@@ -51,38 +51,45 @@ class Series:
     """One number of one process of one rank."""
 
     boot: str = ""
-    taken: int = 0
-    last: float = 0.0
+    began_step: int = 0
+    """The first step at which the process reported it."""
+    number: int = 0
+    """Of samples after warm-up."""
+    last_mb: float = 0.0
     """The latest sample."""
-    recent: tuple[Point, ...] = ()
-    """Samples since the last look, which no scale holds yet."""
     scales: tuple[tuple[Point, ...], ...] = ((),) * len(SCALES)
     """Step and value, oldest first."""
     slopes: tuple[float, ...] = (0.0,) * len(SCALES)
-    """Rise per step on each scale as of its last look; 0 where it does not rise."""
+    """Rise per step on each scale; 0 where it does not rise."""
+    slope: float = 0.0
+    """Rise per step of the scale that rises fastest."""
 
     @property
-    def slope(self) -> float:
-        """Rise per step of the scale that rises fastest."""
-        return max(self.slopes)
-
-    @property
-    def risen(self) -> float:
+    def risen_mb(self) -> float:
         """How far the latest sample lies above the lowest that is kept."""
-        return self.last - min(value for points in self.scales for _, value in points)
+        return self.last_mb - min(value for points in self.scales for _, value in points)
 
-    def looked_at(self, number: int, settings: LeakSettings) -> "Series":
-        """Return the series after a look at its `number`th sample, the last of the recent ones."""
-        most, every = settings.window_samples, len(self.recent)
-        least = min(settings.min_samples, most)
-        recent = tuple(enumerate(self.recent, start=number - every + 1))
-        scales, slopes = list(self.scales), list(self.slopes)
+    def take(self, step: int, mb: float, *, least: int, most: int, rise_ratio: float) -> "Series":
+        """Return the series after one more sample.
+
+        Args:
+            step: of the sample.
+            mb: its value.
+            least: samples that a slope needs.
+            most: samples that a scale keeps.
+            rise_ratio: least rise, as a share of the first samples.
+        """
+        number, scales, slopes = self.number + 1, list(self.scales), list(self.slopes)
         for at, stride in enumerate(SCALES):
-            more = tuple(point for place, point in recent if place % stride == 0)
-            scales[at] = points = (scales[at] + more)[-most:]
-            if len(points) >= least and number % (stride * every) == 0:
-                slopes[at] = slope_of(points, settings.rise_ratio)
-        return replace(self, recent=(), scales=tuple(scales), slopes=tuple(slopes))
+            if number % stride:
+                break
+            scales[at] = points = (*scales[at], (step, mb))[-most:]
+            if len(points) >= least:
+                slopes[at] = slope_of(points, rise_ratio)
+        return replace(
+            self, number=number, last_mb=mb, scales=tuple(scales), slopes=tuple(slopes),
+            slope=max(slopes),
+        )  # fmt: skip
 
 
 def slope_of(samples: Sequence[Point], rise_ratio: float) -> float:
@@ -97,9 +104,8 @@ def slope_of(samples: Sequence[Point], rise_ratio: float) -> float:
 
 def slope_above_zero(samples: Sequence[Point]) -> float:
     """Return the Theil-Sen slope; 0 where its lower bound is not above zero."""
-    points = samples[:: -math.ceil(len(samples) / MOST_POINTS)]
-    count = len(points)
-    slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2))
+    count = len(samples)
+    slopes = sorted((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(samples, 2))
     spread = Z_95 * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     place = math.floor((len(slopes) - spread) / 2)
     return statistics.median(slopes) if place >= 0 and slopes[place] > 0.0 else 0.0
@@ -112,26 +118,26 @@ def stands_out(by_rank: Mapping[int, float]) -> int | None:
     return high[0] if len(high) == 1 else None
 
 
-def hosts_in(tick: Tick, order: Order) -> Iterator[tuple[str, HostMemory, dict[int, float]]]:
+def hosts_in(tick: Tick, order: Order) -> Iterator[tuple[int, HostMemory, dict[int, float]]]:
     """Yield node, memory and the memory of each rank, of each host that a tick reports."""
     for host in hosts_memory_in(tick):
         named = ((parse_rank(name), mb) for name, mb in host.ranks.items())
         ranks = {rank: mb for rank, mb in named if rank is not None}
         if order.nodes == 1:
-            yield "0", host, ranks
+            yield 0, host, ranks
         elif ranks:
-            yield str(order.node_of(min(ranks))), host, ranks
+            yield order.node_of(min(ranks)), host, ranks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
     """Memory by kind and rank, and its limits."""
 
-    series: Mapping[str, Series] = field(default_factory=dict)
-    """`host/0`, `device/1`, …"""
-    host_mb: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    series: Mapping[str, Mapping[int, Series]] = field(default_factory=dict)
+    """`host` or `device` → rank → its samples."""
+    host_mb: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """Node → memory that is used, and its limit."""
-    device_mb: Mapping[str, float] = field(default_factory=dict)
+    device_mb: Mapping[int, float] = field(default_factory=dict)
     """Rank → memory of its device."""
 
 
@@ -142,9 +148,13 @@ class Leak:
     kind: str
     rank: int | None
     series: Series
-    left_mb: float
     steps_left: float
     """Until the limit is reached."""
+
+    @property
+    def limit_mb(self) -> float:
+        """Memory of the rank when the limit is reached."""
+        return self.series.last_mb + self.steps_left * self.series.slope
 
 
 class MemoryLeak(Detector[Growth]):
@@ -171,8 +181,9 @@ class MemoryLeak(Detector[Growth]):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self._least = min(self.settings.min_samples, self.settings.window_samples)
-        self._every = self._least // 8
+        least, most = self.settings.min_samples, self.settings.window_samples
+        self._every = max(1, min(least, most) // LEAST_SAMPLES)
+        self._least, self._most = min(least, most) // self._every, most // self._every
 
     def observe_tick(self, own: Growth, tick: Tick, view: View) -> Seen[Growth]:
         """Observe the limits that probes report."""
@@ -183,12 +194,14 @@ class MemoryLeak(Detector[Growth]):
         for sample in devices_in(tick):
             total_mb = sample.mem_total_mb or 0.0
             if sample.rank is not None and 0 < total_mb <= sys.float_info.max:
-                device_mb[str(sample.rank)] = total_mb
+                device_mb[sample.rank] = total_mb
         return replace(own, host_mb=host_mb, device_mb=device_mb), []
 
     def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
-        """Observe one step's memory, and project where it leads."""
-        series, looked, warmup = dict(own.series), False, self.run.watch.slow.warmup_steps
+        """Observe the memory of every few steps, and project where it leads."""
+        if step.step % self._every:
+            return own, []
+        series, rises = {kind: dict(own.series.get(kind, {})) for kind in LABELS}, False
         for rank, row in step.ranks.items():
             line = row.progress
             if line is None:
@@ -196,70 +209,61 @@ class MemoryLeak(Detector[Growth]):
             for kind, mb in ((HOST, line.host_rss_mb), (DEVICE, line.gpu_mem_reserved)):
                 if mb is None or not 0.0 < mb < math.inf:
                     continue
-                one = series.get(f"{kind}/{rank}")
+                one = series[kind].get(rank)
                 if one is None or one.boot != row.boot:
-                    one = Series(boot=row.boot)
-                taken = one.taken + 1
-                recent = (*one.recent, (step.step, mb)) if taken > warmup else ()
-                one = replace(one, taken=taken, last=mb, recent=recent)
-                if len(recent) == self._every:
-                    one = one.looked_at(taken - warmup, self.settings)
-                    looked = looked or len(one.scales[0]) >= self._least
-                series[f"{kind}/{rank}"] = one
+                    one = Series(boot=row.boot, began_step=step.step, last_mb=mb)
+                if step.step - one.began_step >= self.run.watch.slow.warmup_steps:
+                    one = one.take(
+                        step.step, mb, least=self._least, most=self._most,
+                        rise_ratio=self.settings.rise_ratio,
+                    )  # fmt: skip
+                series[kind][rank] = one
+                rises = rises or one.slope > 0.0
         own = replace(own, series=series)
-        return own, self._judged(own, step, view) if looked else []
+        return own, self._judged(own, step, view) if rises else []
 
     def _judged(self, own: Growth, step: Step, view: View) -> list[Finding]:
-        """Return the findings of a step after which a series was looked at."""
-        findings: list[Finding] = []
-        step_s = view.median_step_s()
-        for kind in LABELS:
-            leak = self._worst(own, kind)
-            if leak is None or leak.steps_left >= self.run.order.last_step - step.step:
+        """Return what the projections of a step show."""
+        findings, step_s = list[Finding](), view.median_step_s()
+        for leak in self._leaks(own):
+            if leak.steps_left >= self.run.order.last_step - step.step:
                 continue
             eta_s = None if step_s is None else leak.steps_left * step_s
             findings.append(self._found(view, step, leak, Severity.WARN, eta_s))
             soon = eta_s is not None and eta_s < self.settings.halt_eta_s
-            if kind == HOST and soon and leak.steps_left * leak.series.slope <= leak.series.risen:
+            left_mb = leak.steps_left * leak.series.slope
+            if leak.kind == HOST and soon and left_mb <= leak.series.risen_mb:
                 findings.append(self._found(view, step, leak, Severity.HALT, eta_s))
         return findings
 
-    def _worst(self, own: Growth, kind: str) -> Leak | None:
-        """Return the projection of the rank that hits its limit first, if any grows."""
-        names = (name for name, row in own.series.items() if row.slope > 0)
-        rising = {
-            int(name.partition("/")[2]): own.series[name]
-            for name in sorted(names)
-            if name.startswith(f"{kind}/")
-        }
-        node_of, leaks = self.run.order.node_of, []
-        for rank, series in rising.items():
-            left_mb, shared = self._left_mb(own, kind, rank, series.last)
-            if left_mb is None:
-                continue
-            sharing = (rising[peer] for peer in rising if node_of(peer) == node_of(rank))
-            slope = added(peer.slope for peer in sharing) if shared else series.slope
-            steps = max(0.0, left_mb) / slope
-            leaks.append(
-                Leak(kind=kind, rank=rank, series=series, left_mb=left_mb, steps_left=steps)
-            )
-        worst = min(leaks, key=lambda leak: (leak.steps_left, -leak.series.slope), default=None)
-        if worst is None:
-            return None
-        return replace(worst, rank=stands_out({r: row.slope for r, row in rising.items()}))
+    def _leaks(self, own: Growth) -> Iterator[Leak]:
+        """Yield the projection of the rank that hits its limit first, of each kind that grows."""
+        node_of = self.run.order.node_of
+        for kind, rows in own.series.items():
+            slopes = {rank: row.slope for rank, row in sorted(rows.items()) if row.slope > 0.0}
+            left = dict[int, float]()
+            for rank, slope in slopes.items():
+                together = added(slopes[peer] for peer in slopes if node_of(peer) == node_of(rank))
+                rooms = self._rooms(own, kind, rank)
+                steps = [mb / (together if is_shared else slope) for mb, is_shared in rooms]
+                if steps:
+                    left[rank] = max(0.0, min(steps))
+            if left:
+                first = min(left, key=lambda rank: (left[rank], -slopes[rank]))
+                named = stands_out(slopes)
+                yield Leak(kind=kind, rank=named, series=rows[first], steps_left=left[first])
 
-    def _left_mb(
-        self, own: Growth, kind: str, rank: int, now_mb: float
-    ) -> tuple[float | None, bool]:
-        """Return how much more a rank may take (None: unknown), and whether all ranks share it."""
+    def _rooms(self, own: Growth, kind: str, rank: int) -> list[tuple[float, bool]]:
+        """Return what each limit leaves to a rank, and whether the ranks of a host share it."""
+        now_mb, node = own.series[kind][rank].last_mb, self.run.order.node_of(rank)
+        limits = [self.settings.limit_mb]
         if kind == DEVICE:
-            limits = (self.run.watch.memory_limit.reserved_mb, own.device_mb.get(str(rank)))
-            known = [limit_mb for limit_mb in limits if limit_mb is not None]
-            return (min(known) - now_mb if known else None), False
-        used_mb, limit_mb = own.host_mb.get(str(self.run.order.node_of(rank)), (0.0, math.inf))
-        planned_mb = math.inf if self.settings.limit_mb is None else self.settings.limit_mb - now_mb
-        left_mb = min(planned_mb, limit_mb - used_mb)
-        return (left_mb if left_mb < math.inf else None), limit_mb - used_mb <= planned_mb
+            limits = [self.run.watch.memory_limit.reserved_mb, own.device_mb.get(rank)]
+        rooms = [(limit_mb - now_mb, False) for limit_mb in limits if limit_mb is not None]
+        if kind == HOST and node in own.host_mb:
+            used_mb, limit_mb = own.host_mb[node]
+            rooms.append((limit_mb - used_mb, True))
+        return rooms
 
     def _found(
         self, view: View, step: Step, leak: Leak, severity: Severity, eta_s: float | None
@@ -270,7 +274,7 @@ class MemoryLeak(Detector[Growth]):
         path = "memory_leak.limit_mb" if leak.kind == HOST else "memory_limit.reserved_mb"
         text = (
             f"{LABELS[leak.kind]}{whose} grows by {series.slope:.3g} MB a step, to"
-            f" {series.last:.0f} MB at step {step.step}: it hits {series.last + leak.left_mb:.0f}"
+            f" {series.last_mb:.0f} MB at step {step.step}: it hits {leak.limit_mb:.0f}"
             f" MB{when}, before the last of {self.run.order.last_step} steps"
         )
         return self.finding(
@@ -282,29 +286,26 @@ class MemoryLeak(Detector[Growth]):
 
     def armed(self, own: Growth, view: View) -> bool:
         """Return whether a rank has reported enough of its memory, and a limit of it is known."""
-        for name, series in own.series.items():
-            kind, _, rank = name.partition("/")
-            known = self._left_mb(own, kind, int(rank), series.last)[0] is not None
-            if known and len(series.scales[0]) >= self._least:
-                return True
-        return False
+        return any(
+            row.number >= self._least and self._rooms(own, kind, rank)
+            for kind, rows in own.series.items()
+            for rank, row in rows.items()
+        )
 
     def measure(self, own: Growth, view: View, mono: float) -> Near:
         """Return how near the memory that grows fastest towards its limit is to that limit."""
-        leaks = [leak for leak in (self._worst(own, kind) for kind in LABELS) if leak is not None]
-        worst = min(leaks, key=lambda leak: leak.steps_left, default=None)
+        worst = min(self._leaks(own), key=lambda leak: leak.steps_left, default=None)
         if worst is None:
             return Near(unit="MB")
-        step_s, value = view.median_step_s(), worst.series.last
+        step_s, value = view.median_step_s(), worst.series.last_mb
         left_s = None if step_s is None else worst.steps_left * step_s
-        return Near(value=value, limit=value + worst.left_mb, unit="MB", time_left_s=left_s)
+        return Near(value=value, limit=worst.limit_mb, unit="MB", time_left_s=left_s)
 
     def missing(self, own: Growth, view: View) -> str | None:
         """Return a sentence when host memory was reported and no limit of it."""
         if own.host_mb or self.settings.limit_mb is not None:
             return None
-        reported = any(name.startswith(HOST) for name in own.series)
-        return "nothing says how much host memory there is" if reported else None
+        return "nothing says how much host memory there is" if own.series.get(HOST) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,63 +340,56 @@ class MemoryLimit(Detector[Over]):
 
     def observe_line(self, own: Over, beat: Beat, view: View) -> Seen[Over]:
         """Observe what a rank has reserved."""
-        reserved_mb, rank = beat.line.gpu_mem_reserved, beat.line.rank
-        if self.settings.reserved_mb is None or reserved_mb is None:
+        line, name = beat.line, f"rank{beat.line.rank}"
+        mb = line.gpu_mem_reserved
+        if self.settings.reserved_mb is None or mb is None or not math.isfinite(mb):
             return own, []
-        if not math.isfinite(reserved_mb) or (not reserved_mb and f"rank{rank}" not in own.counts):
+        if not mb and name not in own.counts:
             return own, []  # a rank without a device of torch's says nothing about memory
-        text = f"rank {rank} has reserved {reserved_mb:.0f} MB on its device"
-        return self._counted(
-            own, beat, view, f"rank{rank}", rank, beat.line.step, reserved_mb, text
-        )
+        text = f"rank {line.rank} has reserved {mb:.0f} MB on its device"
+        return self._sampled(own, beat, view, name, mb, "reserved_mb", text, rank=line.rank)
 
     def observe_tick(self, own: Over, tick: Tick, view: View) -> Seen[Over]:
         """Observe what devices and hosts say is in use."""
         step = max((stream.step for stream in view.streams.values()), default=None)
         findings, shares = list[Finding](), list[float]()
         for sample in devices_in(tick) if self.settings.reserved_mb is not None else ():
-            rank, used_mb = sample.rank, sample.mem_used_mb
-            if used_mb is None or rank is None or f"rank{rank}" in own.counts:
+            rank, mb = sample.rank, sample.mem_used_mb
+            if mb is None or rank is None or f"rank{rank}" in own.counts:
                 continue
-            text = f"rank {rank}, device {sample.uuid}: {used_mb:.0f} MB are in use"
-            own, found = self._counted(own, tick, view, f"device{rank}", rank, step, used_mb, text)
+            text, name = f"rank {rank}, device {sample.uuid}: {mb:.0f} MB are in use", "reserved_mb"
+            own, found = self._sampled(
+                own, tick, view, f"device{rank}", mb, name, text, rank=rank, step=step
+            )
             findings += found
         for node, host, ranks in hosts_in(tick, self.run.order):
             if not host.limit_mb:
                 continue
             share, own_mb = host.used_mb / host.limit_mb, added(host.ranks.values())
             shares.append(share)
-            count = own.counts.get(f"host{node}", 0) + 1 if share > self.settings.host_ratio else 0
-            own = replace(own, counts={**own.counts, f"host{node}": count})
-            if count < self.settings.samples:
-                continue
             mine = own_mb >= OWN_SHARE * host.used_mb
             text = f"{host.used_mb:.0f} of {host.limit_mb:.0f} MB of host memory are in use"
-            findings.append(
-                self.finding(
-                    tick, view, Severity.HALT if mine else Severity.WARN, "host",
-                    f"{text}, {own_mb:.0f} of them by the ranks", setting="host_ratio",
-                    rank=stands_out(ranks) if mine else None, step=step, value=share,
-                )
+            own, found = self._sampled(
+                own, tick, view, f"host{node}", share, "host_ratio",
+                f"{text}, {own_mb:.0f} of them by the ranks", step=step,
+                rank=stands_out(ranks) if mine else None,
+                severity=Severity.HALT if mine else Severity.WARN,
             )  # fmt: skip
+            findings += found
         return replace(own, host_share=max(shares, default=own.host_share)), findings
 
-    def _counted(
-        self, own: Over, event: Beat | Tick, view: View, name: str, rank: int, step: int | None,
-        mb: float, text: str,
+    def _sampled(
+        self, own: Over, event: Beat | Tick, view: View, name: str, value: float, setting: str,
+        text: str, *, severity: Severity = Severity.HALT, **fields: Any,
     ) -> Seen[Over]:  # fmt: skip
-        """Count a sample of device memory, and halt after enough of them above the limit."""
-        limit_mb = self.settings.reserved_mb
-        count = own.counts.get(name, 0) + 1 if mb > limit_mb else 0
+        """Count a sample, and return a finding after enough samples above the limit."""
+        count = own.counts.get(name, 0) + 1 if value > getattr(self.settings, setting) else 0
         own = replace(own, counts={**own.counts, name: count})
         if count < self.settings.samples:
             return own, []
-        halt = self.finding(
-            event, view, Severity.HALT, f"device/rank{rank}",
-            f"{text}; the limit is {limit_mb:.0f} MB", setting="reserved_mb",
-            rank=rank, step=step, value=mb,
-        )  # fmt: skip
-        return own, [halt]
+        return own, [
+            self.finding(event, view, severity, name, text, setting=setting, value=value, **fields)
+        ]
 
     def armed(self, own: Over, view: View) -> bool:
         """Return whether there is a limit, and memory that is reported."""
