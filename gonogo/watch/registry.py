@@ -27,10 +27,9 @@ from gonogo.watch.checkpoints import CheckpointOverdue
 from gonogo.watch.culprit import RankDivergence
 from gonogo.watch.deadlines import AliveLost, NoFirstHeartbeat, SectionDeadline, Stall
 from gonogo.watch.detector import Detector
-from gonogo.watch.detectors.balance import Imbalance, Straggler
 from gonogo.watch.detectors.death import ProcessDeath, RestartStorm
 from gonogo.watch.detectors.disk import Disk
-from gonogo.watch.detectors.hardware import Hardware
+from gonogo.watch.detectors.hardware import Hardware, Imbalance
 from gonogo.watch.detectors.hygiene import Hygiene, WatcherAway
 from gonogo.watch.detectors.identity import IdentityEqual
 from gonogo.watch.detectors.loss import (
@@ -43,7 +42,7 @@ from gonogo.watch.detectors.loss import (
 )
 from gonogo.watch.detectors.memory import MemoryLeak, MemoryLimit
 from gonogo.watch.detectors.slow import Slow
-from gonogo.watch.detectors.speed import ImplausibleSpeed, Loader
+from gonogo.watch.detectors.speed import ImplausibleSpeed, Loader, Straggler
 from gonogo.watch.view import Run
 
 Kind = type[Detector[Any]]

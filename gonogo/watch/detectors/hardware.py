@@ -1,24 +1,26 @@
-"""D24: a device or its driver reports a fault.
+"""What devices report: D24 hardware (faults of a device or its driver), D14 imbalance (their use).
 
 A fault of the device halts, because what it computes afterwards is worth nothing. An Xid that a
 program's own error causes names the rank and ends nothing. Only throttling by heat or power counts:
 a healthy device at full load runs into its power cap all day.
 
-Not covered: a device that is throttled on and off.
+Not covered: a device that is throttled on and off, or that reports no utilisation.
 """
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gonogo.contract.device import DeviceSample, devices_in
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.near import Near
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
-from gonogo.watch.detector import Detector, Seen, replace
+from gonogo.watch.detector import NOTHING_YET, Detector, Seen, replace
 from gonogo.watch.view import View
 
 XIDS = {
@@ -165,6 +167,122 @@ class Hardware(Detector[Health]):
     def armed(self, own: Health, view: View) -> bool:
         """Return whether any device reports samples."""
         return bool(own.devices)
+
+
+class Usage(NamedTuple):
+    """How busy one device was."""
+
+    rank: int
+    total: float
+    """Sum of its readings in percent."""
+    samples: int
+
+    @property
+    def mean(self) -> float:
+        """Mean utilisation in percent."""
+        return self.total / self.samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usages:
+    """How busy the devices of the run have been since the averaging began."""
+
+    looked_mono: float | None = None
+    """Watcher's clock of the last samples, if the run trained then."""
+    trained_s: float = 0.0
+    devices: Mapping[str, Usage] = field(default_factory=dict)
+    """By UUID."""
+    told: bool = False
+    """Whether any device has said how busy it is."""
+
+
+class Imbalance(Detector[Usages]):
+    """D14: the samples of `over_s` seconds of training are averaged.
+
+    Utilisation is no sign of progress: a rank that waits for its peers shows 100 %.
+    """
+
+    name = Name.IMBALANCE
+    sentence = (
+        "Warns when the devices' utilisation, averaged over two minutes of training, is unequal "
+        "(lowest to highest below 0.8) or low (below 80 %)."
+    )
+    State = Usages
+    ticks = True
+    observes = frozenset({"devices"})
+    probes = True
+
+    def observe_tick(self, own: Usages, tick: Tick, view: View) -> Seen[Usages]:
+        """Observe the device samples that a tick brings."""
+        samples, devices = devices_in(tick), dict(own.devices)
+        if not samples:
+            return own, []
+        told = own.told or any(sample.util is not None for sample in samples)
+        if not _trains(view):
+            return replace(own, looked_mono=None, told=told), []
+        for sample in samples:
+            if sample.rank is not None and sample.util is not None:
+                _, total, count = devices.get(sample.uuid, (0, 0.0, 0))
+                devices[sample.uuid] = Usage(sample.rank, total + sample.util, count + 1)
+        since_s = 0.0 if own.looked_mono is None else tick.mono - own.looked_mono
+        trained_s = own.trained_s + (since_s if since_s <= SILENT_S else 0.0)
+        own = Usages(looked_mono=tick.mono, trained_s=trained_s, devices=devices, told=told)
+        if trained_s < self.settings.over_s or not devices:
+            return own, []
+        return replace(own, trained_s=0.0, devices={}), self._judged(own, tick, view)
+
+    def _judged(self, own: Usages, tick: Tick, view: View) -> list[Finding]:
+        """Look at the averages; name a device that differs from the others."""
+        settings, devices = self.settings, own.devices
+        uuid = min(devices, key=lambda name: (devices[name].mean, devices[name].rank))
+        low, high = devices[uuid].mean, max(row.mean for row in devices.values())
+        if low < settings.ratio * high:
+            broken, value = "ratio", low / high
+        elif low < settings.least_util:
+            broken, value = "least_util", low
+        else:
+            return []
+        rank: int | None = devices[uuid].rank
+        text = f"rank {rank}, device {uuid}: used only {low:.0f} %, the busiest {high:.0f} %"
+        if len(devices) > 1 and high < settings.least_util and broken == "least_util":
+            rank, text = None, f"the devices are used only {low:.0f} to {high:.0f} %"
+        step = max((stream.step for stream in view.streams.values()), default=None)
+        text = f"{text}, averaged over {settings.over_s:g} s"
+        return [
+            self.finding(
+                tick, view, Severity.WARN, broken, text,
+                setting=broken, rank=rank, step=step, value=value,
+            )
+        ]  # fmt: skip
+
+    def armed(self, own: Usages, view: View) -> bool:
+        """Whether any device has said how busy it is."""
+        return own.told
+
+    def measure(self, own: Usages, view: View, mono: float) -> Near:
+        """Return the utilisation of the least used device."""
+        if not own.devices:
+            return Near(blind=NOTHING_YET)
+        low = min(row.mean for row in own.devices.values())
+        return Near(value=low, limit=self.settings.least_util, unit="%", below=True)
+
+    def missing(self, own: Usages, view: View) -> str | None:
+        """Say when a run on devices never learnt how busy they were."""
+        profile = hardware_profiles().get(view.run.order.profile)
+        if profile is None or not profile.has_devices or own.told:
+            return None
+        return "no device said how busy it was"
+
+
+def _trains(view: View) -> bool:
+    """Whether every rank has ended a step and is neither done nor in checkpoint or evaluation."""
+    streams = view.streams.values()
+    return len(streams) == view.run.order.world_size and all(
+        stream.completed_steps > 0
+        and not stream.done
+        and stream.section not in NON_TRAINING_SECTIONS
+        for stream in streams
+    )
 
 
 class DeviceRow(NamedTuple):

@@ -24,11 +24,11 @@ and again; a run that restarts before a condition lasts.
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gonogo.contract.finding import Severity
+from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.near import Near
 from gonogo.contract.observation import HostCpu, Kind, host_cpu_in
@@ -48,15 +48,13 @@ HARD_LEAST_S = 30.0
 """Seconds that the steps far below the floor fill: a neighbour that wakes slows five of 0.05 s."""
 EXPLAINS_SHARE = 0.5
 """Share of the lost time that waiting for a processor must explain to excuse a slow run."""
-FIRST_TOKENS = 16
-"""Lines whose median says how many tokens a step has at first."""
 
 
 class Sample(NamedTuple):
     """The steps that one line ended."""
 
     step_s: float
-    """Mean seconds of a step, as if it carried the tokens of the first steps."""
+    """Mean seconds of a step, as if it carried the tokens of the first step."""
     steps: int
     mono: float
     """Watcher's clock when the line came."""
@@ -68,7 +66,6 @@ class Condition(NamedTuple):
     """One comparison of the last steps with a limit."""
 
     name: str
-    setting: str
     severity: Severity
     slowness: float
     """How many times longer than usual, or than at the floor, a step takes."""
@@ -78,6 +75,11 @@ class Condition(NamedTuple):
     """Seconds of training for which it has to hold."""
     part: Sequence[Sample]
     """The steps that were compared."""
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether it compares with the baseline, and not with the floor."""
+        return self.name in ("warn_ratio", "halt_ratio")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,17 +91,15 @@ class Speed:
     counted_step: int = 0
     block: tuple[int, int, float] | None = None
     """Tick, step and clock of the last printed line that was timed."""
-    tokens: tuple[int, ...] = ()
-    """Of the first steps."""
+    tokens: int | None = None
+    """Of the first step."""
     window: tuple[Sample, ...] = ()
     """The last samples of this boot; all of them until there is a baseline."""
-    baseline_s: float | None = None
-    """Median of the baseline."""
-    baseline_mean_s: float = 0.0
-    """Mean of the baseline without its longest steps."""
+    baseline_s: tuple[float, float] | None = None
+    """Median and mean of the first steps."""
     trained_s: float = 0.0
-    since: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """Name and setting of each condition that holds → `trained_s` and step when it began to."""
+    since: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """Each condition that holds → `trained_s` and step when it began to."""
     waited_s: float = 0.0
     """Seconds in which every rank waited for a processor that other processes used."""
     crowd: str = ""
@@ -162,13 +162,13 @@ class Slow(Detector[Speed]):
             own, step_s, steps = _read_block(own, event)
         if ended - stream.from_step <= self.settings.warmup_steps or not steps:
             return own, []
-        own = self._timed(own, step_s, steps, stream.tokens, event)
-        fast_s = self._least_x * (own.baseline_s or math.inf)
+        own = self._timed(own, step_s, steps, stream.tokens or None, event)
+        fast_s = self._least_x * (own.baseline_s[0] if own.baseline_s else math.inf)
         if self._floor and (tokens := self._tokens or stream.tokens):
             fast_s = min(fast_s, tokens / self._floor)
         if not own.since and own.window[-1].step_s <= fast_s:
             return own, []  # such a step lets no condition begin to hold
-        findings = []
+        findings = list[Finding]()
         for condition in self._conditions(own, stream):
             own, found = self._judged(own, condition, event, view)
             findings += found
@@ -178,86 +178,71 @@ class Slow(Detector[Speed]):
         self, own: Speed, step_s: float, steps: int, tokens: int | None, event: Beat
     ) -> Speed:
         """Return the speed with the mean time of `steps` steps."""
-        if tokens and tokens > 0:
-            if len(own.tokens) < FIRST_TOKENS:
-                own = replace(own, tokens=(*own.tokens, tokens))
-            longer_x = max(1.0, tokens / statistics.median(own.tokens))
-        else:
-            longer_x = 1.0
+        first = own.tokens or tokens
+        longer_x = max(1.0, tokens / first) if tokens and first else 1.0
         sample = Sample(step_s / longer_x, steps, event.tick.mono, own.waited_s)
-        window, trained_s = (*own.window, sample), own.trained_s + step_s * steps
-        if own.baseline_s is None and (first := _last(window, self.settings.baseline_steps)):
-            own = replace(own, baseline_s=_median_s(first), baseline_mean_s=_mean_s(first))
-        if own.baseline_s is not None:
+        window, baseline_s = (*own.window, sample), own.baseline_s
+        if baseline_s is None and (part := _window(window, self.settings.baseline_steps)):
+            baseline_s = _typical_s(part)
+        if baseline_s is not None:
             window = window[-self._keep :]
-        return replace(own, window=window, trained_s=trained_s)
+        trained_s = own.trained_s + step_s * steps
+        return replace(own, tokens=first, window=window, baseline_s=baseline_s, trained_s=trained_s)
 
     def _conditions(self, own: Speed, stream: RankStream) -> Iterator[Condition]:
         """Yield every comparison that can be made now."""
-        slow, tokens = self.settings, self._tokens or stream.tokens
-        window = _window(own.window, slow.window_steps)
-        if own.baseline_s is not None:
-            part, over_s = window, slow.over_s
-            if slow.over_steps is not None:
-                part, over_s = _last(own.window, slow.over_steps), 0.0
-            printed = self._reads and not stream.labelled and not tokens
-            for setting, severity, steps, seconds in (
-                ("warn_ratio", Severity.WARN, window, slow.warn_over_s),
-                ("halt_ratio", Severity.WARN if printed else Severity.HALT, part, over_s),
-            ):
-                if steps:
-                    mean_x = _mean_s(steps) / own.baseline_mean_s
-                    times = min(_median_s(steps) / own.baseline_s, mean_x)
-                    limit_x = getattr(slow, setting)
-                    yield Condition("baseline", setting, severity, times, limit_x, seconds, steps)
+        slow, tokens, halt = self.settings, self._tokens or stream.tokens, Severity.HALT
+        window = _window(own.window, slow.window_steps, few=FEW_STEPS)
+        rows = [("warn_ratio", Severity.WARN, window, slow.warn_over_s)]
+        printed = self._reads and not stream.labelled and not tokens
+        severity = Severity.WARN if printed else halt
+        if slow.over_steps is None:
+            rows.append(("halt_ratio", severity, window, slow.over_s))
+        else:
+            rows.append(("halt_ratio", severity, _window(own.window, slow.over_steps), 0.0))
+        for name, severity, part, over_s in rows if own.baseline_s else ():
+            if part and own.baseline_s:
+                pairs = zip(_typical_s(part), own.baseline_s, strict=True)
+                times = min(now_s / usual_s for now_s, usual_s in pairs)
+                yield Condition(name, severity, times, getattr(slow, name), over_s, part)
         if slow.floor_tok_s is None or not tokens:
             return
         floor_s, few = tokens / slow.floor_tok_s, own.window[-slow.hard_floor_over_steps :]
-        name, halt = "floor_tok_s", Severity.HALT
         if 0 < slow.hard_floor_over_steps == len(few):
             times = min(sample.step_s for sample in few) / floor_s
-            over_s, limit_x = (
-                HARD_LEAST_S - math.fsum(row.step_s for row in few),
-                1.0 / slow.hard_floor_ratio,
-            )
-            yield Condition("hard_floor", name, halt, times, limit_x, over_s, few)
+            over_s = HARD_LEAST_S - math.fsum(row.step_s for row in few)
+            yield Condition("hard_floor", halt, times, 1.0 / slow.hard_floor_ratio, over_s, few)
         if window:
-            times, over_s, limit_x = (
-                _median_s(window) / floor_s,
-                slow.floor_over_s,
-                1.0 / slow.floor_ratio,
-            )
-            yield Condition("floor", name, halt, times, limit_x, over_s, window)
+            times, over_s = _typical_s(window)[0] / floor_s, slow.floor_over_s
+            yield Condition("floor", halt, times, 1.0 / slow.floor_ratio, over_s, window)
 
     def _judged(self, own: Speed, condition: Condition, event: Beat, view: View) -> Seen[Speed]:
         """Return what a condition finds, once it has held for long enough."""
-        key = f"{condition.name}/{condition.setting}"
+        name, part = condition.name, condition.part
+        since = {key: row for key, row in own.since.items() if key != name}
         if condition.slowness <= condition.limit_x:
-            since = {name: row for name, row in own.since.items() if name != key}
-            return (replace(own, since=since) if key in own.since else own), []
-        began_s, began_step = own.since.get(key, (own.trained_s, event.line.step))
-        own = replace(own, since={**own.since, key: (began_s, began_step)})
+            return replace(own, since=since), []
+        began_s, began_step = own.since.get(name, (own.trained_s, event.line.step))
+        own = replace(own, since={**since, name: (began_s, began_step)})
         held_s = own.trained_s - began_s
         if held_s < condition.over_s:
             return own, []
-        severity, episode = condition.severity, f"{condition.name}/step{began_step}"
-        lasts = f" for {held_s:.0f} s" if condition.over_s > 0.0 else ""
+        severity, episode = condition.severity, f"{name}/step{began_step}"
         value, limit = self._reported(condition)
-        what = f"{len(condition.part)} steps took {value:.2f} times the baseline"
-        if condition.name != "baseline":
-            what = f"{value:.4g} tokens/s over {len(condition.part)} steps"
-        text = f"{what}{lasts} (limit {limit:.4g})"
-        took_s = event.tick.mono - condition.part[0].mono
-        waited_share = (own.waited_s - condition.part[0].waited_s) / max(took_s, 1e-9)
+        text = f"{len(part)} steps took {value:.2f} times the baseline"
+        if not condition.is_relative:
+            text = f"{value:.4g} tokens/s over {len(part)} steps"
+        text = f"{text}{f' for {held_s:.0f} s' if held_s else ''} (limit {limit:.4g})"
+        waited_share = (own.waited_s - part[0].waited_s) / max(event.tick.mono - part[0].mono, 1e-9)
         lost_share = 1.0 - 1.0 / condition.slowness
         if severity is Severity.HALT and waited_share > max(0.0, EXPLAINS_SHARE * lost_share):
             severity, episode = Severity.WARN, f"busy/{episode}"
-            share = min(1.0, waited_share)
-            busy = f"the host is busy: {own.crowd}, {share:.0%} of the time waiting"
-            since = {**own.since, key: (own.trained_s, began_step)}
+            busy = (
+                f"the host is busy: {own.crowd}, {min(1.0, waited_share):.0%} of the time waiting"
+            )
+            since, text = {**since, name: (own.trained_s, began_step)}, f"{text}; {busy}"
             own = replace(own, since=since, excused=f"Slow steps were not judged: {busy}.")
-            text = f"{text}; {busy}"
-        setting = condition.setting
+        setting = name if condition.is_relative else "floor_tok_s"
         finding = self.finding(
             event, view, severity, episode, text, setting=setting, value=value, threshold=limit
         )
@@ -265,7 +250,7 @@ class Slow(Detector[Speed]):
 
     def _reported(self, condition: Condition) -> tuple[float, float]:
         """Return value and limit as people read them: times the baseline, or tokens a second."""
-        if condition.name == "baseline":
+        if condition.is_relative:
             return condition.slowness, condition.limit_x
         floor: float = self.settings.floor_tok_s
         return floor / condition.slowness, floor / condition.limit_x
@@ -283,13 +268,12 @@ class Slow(Detector[Speed]):
         if not found:
             return Near(blind=NOTHING_YET)
         worst = max(found, key=lambda row: row.slowness / row.limit_x)
-        began, left_s = own.since.get(f"{worst.name}/{worst.setting}"), None
+        began, left_s = own.since.get(worst.name), None
         if began is not None:
             left_s = max(0.0, worst.over_s - (own.trained_s - began[0]))
         value, limit = self._reported(worst)
-        floor = worst.name != "baseline"
-        unit = "tokens/s" if floor else ""
-        return Near(value=value, limit=limit, unit=unit, below=floor, time_left_s=left_s)
+        unit = "" if worst.is_relative else "tokens/s"
+        return Near(value=value, limit=limit, unit=unit, below=bool(unit), time_left_s=left_s)
 
     def missing(self, own: Speed, view: View) -> str | None:
         """Return what was excused because the host was busy."""
@@ -333,29 +317,21 @@ def _read_block(own: Speed, event: Beat) -> tuple[Speed, float, int]:
     return own, (line.mono - before[2]) / steps, steps
 
 
-def _last(samples: Sequence[Sample], steps: int) -> Sequence[Sample]:
-    """Return the last samples that cover so many steps; none where they are too few."""
+def _window(samples: Sequence[Sample], steps: int, *, few: int = 0) -> Sequence[Sample]:
+    """Return the last samples that cover so many steps, or all if steps are long and a few do.
+
+    None where they are too few.
+    """
     covered = 0
     for count, sample in enumerate(reversed(samples), start=1):
         covered += sample.steps
         if covered >= steps and count >= min(LEAST_LINES, steps):
             return samples[-count:]
-    return ()
+    enough = few and len(samples) >= min(few, steps)
+    return samples if enough and _typical_s(samples)[0] > LONG_STEP_S else ()
 
 
-def _window(samples: Sequence[Sample], steps: int) -> Sequence[Sample]:
-    """Return the last samples that cover so many steps, or a few if steps are long."""
-    part = _last(samples, steps)
-    few = not part and len(samples) >= min(FEW_STEPS, steps)
-    return samples if few and _median_s(samples) > LONG_STEP_S else part
-
-
-def _median_s(samples: Sequence[Sample]) -> float:
-    """Return the median seconds of a step."""
-    return statistics.median(sample.step_s for sample in samples)
-
-
-def _mean_s(samples: Sequence[Sample]) -> float:
-    """Return the mean seconds of a step, without the few longest."""
+def _typical_s(samples: Sequence[Sample]) -> tuple[float, float]:
+    """Return the median seconds of a step, and the mean without the few longest."""
     times_s = sorted(sample.step_s for sample in samples)
-    return statistics.fmean(times_s[: round(KEPT_SHARE * len(times_s))])
+    return statistics.median(times_s), statistics.fmean(times_s[: round(KEPT_SHARE * len(times_s))])

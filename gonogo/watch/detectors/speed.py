@@ -1,21 +1,22 @@
-"""Where the time of a step goes: D17 loader, D21 implausible_speed.
+"""Where the time of a step goes: D7 straggler, D17 loader, D21 implausible_speed.
 
-Each looks at a window of whole steps, and makes one finding of each limit in a run.
+Each looks at a window of whole steps, and makes one finding of each limit, or of each rank, in a
+run. A restart in place (`Step.again`) or another set of ranks begins a new window.
 
 Not covered: a loader that stalls again and again for less than a sixteenth of the steps. A report
 of speed that is too low. Steps whose number of tokens changes, or a mean that a resumed run
 continues: they may look too fast. Programs of which only the printed lines are known: nobody knows
 when their steps ended. Models that use a part of their parameters for a token, whose peak is too
-low here.
+low here. A rank that computes longer only because its peers have become faster: it straggles.
 """
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gonogo.contract.finding import Severity
+from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.near import Near
 from gonogo.contract.outcome import Detector as Name
@@ -29,7 +30,7 @@ STALLS_OF = 16
 FEW_STEPS = 16
 """Steps that a window needs where they fill `over_s`."""
 LOOKS = 8
-"""Looks per window of short steps: a share over a window moves slowly."""
+"""Looks at the loader per window: a share over a window moves slowly."""
 ALIKE_SHARE = 0.5
 """No rank is named where another one waits at least this part of the longest share."""
 BETWEEN_S = 0.02
@@ -50,6 +51,106 @@ def fetched_s(row: RankStep) -> float | None:
     return None if row.sections is None else row.sections.data
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """What the ranks computed in the present window, and who has been slow until then."""
+
+    ranks: tuple[int, ...] = ()
+    rows: tuple[tuple[float, ...], ...] = ()
+    """Own compute seconds of each step of the window, in order of rank."""
+    waited: bool = False
+    """Whether any rank has reported that it waited."""
+    behind: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Rank → for how many windows it has been slow, and since when."""
+    began_ts: float = 0.0
+
+    def medians_s(self) -> dict[int, float]:
+        """Return rank → median of its compute seconds in the present window."""
+        times = zip(*self.rows, strict=True)
+        return {rank: statistics.median(row) for rank, row in zip(self.ranks, times, strict=True)}
+
+
+class Straggler(Detector[Shares]):
+    """D7: one rank computes slower than the others. It only warns.
+
+    A rank's own compute time is its step less what it waited in collectives. In lockstep all steps
+    take as long as the slowest rank's, so only this difference names the rank.
+    """
+
+    name = Name.STRAGGLER
+    sentence = (
+        "A rank's own compute time (its step less what it waited in collectives; median of"
+        " `window_steps`) is more than `ratio` times the fastest rank's, in `windows` windows"
+        " running: warn, naming the rank. Where more than half of the ranks are behind, nobody"
+        " straggles."
+    )
+    State = Shares
+    steps = True
+
+    def observe_step(self, own: Shares, step: Step, view: View) -> Seen[Shares]:
+        """Observe the compute time of every rank in a step."""
+        ranks, row, waited = tuple(step.ranks), [], own.waited
+        if step.again or ranks != own.ranks:
+            own = Shares(ranks=ranks, waited=waited)
+        for said in step.ranks.values():
+            wait_s = None if said.sections is None else said.sections.wait
+            if wait_s is None or said.dt_s is None or wait_s >= said.dt_s:
+                return own, []
+            row.append(said.dt_s - max(0.0, wait_s))
+            waited = waited or wait_s > 0.0
+        if len(row) < 2:
+            return own, []
+        began_ts = own.began_ts if own.rows else step.tick.ts
+        rows = (*own.rows, tuple(row))
+        own = replace(own, rows=rows, waited=waited, began_ts=began_ts)
+        return (
+            self._compared(own, step, view)
+            if len(rows) >= self.settings.window_steps
+            else (own, [])
+        )
+
+    def _compared(self, own: Shares, step: Step, view: View) -> Seen[Shares]:
+        """Compare the ranks' medians at the end of a window."""
+        ratio, medians = self.settings.ratio, own.medians_s()
+        best_s = min(medians.values())
+        slow = [rank for rank, median_s in medians.items() if median_s > ratio * best_s]
+        behind, findings = dict[int, tuple[int, float]](), list[Finding]()
+        for rank in slow if 2 * len(slow) <= len(medians) else ():
+            windows, since_ts = own.behind.get(rank, (0, own.began_ts))
+            behind[rank] = (windows + 1, since_ts)
+            if windows + 1 < self.settings.windows:
+                continue
+            times = medians[rank] / best_s
+            text = (
+                f"rank {rank} computes {medians[rank]:.4g} s a step, {times:.2f} times as long as"
+                f" the fastest rank, for {windows + 1} windows (limit {ratio:g})"
+            )
+            findings.append(
+                self.finding(
+                    step, view, Severity.WARN, f"rank{rank}", text,
+                    setting="ratio", rank=rank, value=times, since=since_ts,
+                )
+            )  # fmt: skip
+        return replace(own, behind=behind, rows=()), findings
+
+    def armed(self, own: Shares, view: View) -> bool:
+        """Whether several ranks report how long they waited."""
+        return own.waited
+
+    def measure(self, own: Shares, view: View, mono: float) -> Near:
+        """Return how much longer than the fastest rank the slowest one computes."""
+        if not own.rows:
+            return Near(blind=NOTHING_YET)
+        medians = own.medians_s().values()
+        return Near(value=max(medians) / min(medians), limit=self.settings.ratio)
+
+    def missing(self, own: Shares, view: View) -> str | None:
+        """Return a sentence where several ranks ended steps and none reported a wait."""
+        if len(own.ranks) > 1 and not own.waited:
+            return "No rank told how long it waited in collectives: stragglers were not observed."
+        return None
+
+
 class Fetch(NamedTuple):
     """One rank's part of a step, in seconds."""
 
@@ -61,14 +162,12 @@ class Fetch(NamedTuple):
 class Waits:
     """The last steps, and how long they have starved."""
 
-    last_step: int = 0
     ranks: tuple[int, ...] = ()
     rows: tuple[tuple[Fetch, ...], ...] = ()
     """Of each step of the window, in order of rank."""
     trained_s: float = 0.0
-    since_s: float | None = None
-    """`trained_s` when the run began to starve."""
-    since_ts: float = 0.0
+    since: tuple[float, float] | None = None
+    """`trained_s` and wall clock when the run began to starve."""
 
 
 class Loader(Detector[Waits]):
@@ -91,58 +190,47 @@ class Loader(Detector[Waits]):
 
     def observe_step(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
         """Observe how long each rank fetched, and how long its step took."""
-        ranks, row = tuple(step.ranks), []
-        if step.step <= own.last_step or ranks != own.ranks:
+        ranks, row = tuple(step.ranks), list[Fetch]()
+        if step.again or ranks != own.ranks:
             own = Waits(ranks=ranks)
         for said in step.ranks.values():
             fetch_s, step_s = fetched_s(said), said.dt_s
             if fetch_s is None or not step_s:
-                return replace(own, last_step=step.step), []
+                return own, []
             row.append(Fetch(min(max(0.0, fetch_s), step_s), step_s))
-        own = replace(
-            own,
-            last_step=step.step,
-            rows=(*own.rows, tuple(row))[-self.settings.window_steps :],
-            trained_s=own.trained_s + row[0].step_s,
-        )
+        rows = (*own.rows, tuple(row))[-self.settings.window_steps :]
+        own = replace(own, rows=rows, trained_s=own.trained_s + row[0].step_s)
         every = max(1, self.settings.window_steps // LOOKS)
-        short = row[0].step_s < self.settings.over_s / LOOKS
-        if (short and step.step % every) or not self.armed(own, view):
+        if step.step % every or not self.armed(own, view):
             return own, []
         return self._judged(own, step, view)
 
     def _judged(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
         """Compare the share of the slowest fetches with the limits."""
-        settings, share = self.settings, _share(map(max, own.rows))
+        settings, share = self.settings, share_of(map(max, own.rows))
         if share <= settings.halt_share:
-            own = replace(own, since_s=None)
-        elif own.since_s is None:
-            own = replace(own, since_s=own.trained_s, since_ts=step.tick.ts)
+            own = replace(own, since=None)
+        elif own.since is None:
+            own = replace(own, since=(own.trained_s, step.tick.ts))
         if share <= settings.warn_share:
             return own, []
-        rank = _hungriest(own)
-        who = "more than one rank waits" if rank is None else f"rank {rank} waits"
-        found = [("warn_share", Severity.WARN, "", step.tick.ts)]
-        held_s = None if own.since_s is None else own.trained_s - own.since_s
-        if held_s is not None and held_s >= settings.over_s:
-            lasts = f", for {held_s:.0f} s"
-            found.append(("halt_share", Severity.HALT, lasts, own.since_ts))
-        return own, [
-            self.finding(
-                step,
-                view,
-                severity,
-                setting,
-                f"{who} for data for {share:.0%} of the step time{lasts}"
-                f" (limit {getattr(settings, setting):.0%})",
-                setting=setting,
-                rank=rank,
-                value=share,
-                threshold=getattr(settings, setting),
-                since=since,
-            )
-            for setting, severity, lasts, since in found
-        ]
+        rank, since = hungriest(own), own.since or (own.trained_s, step.tick.ts)
+        who, held_s = (
+            "the ranks wait" if rank is None else f"rank {rank} waits",
+            own.trained_s - since[0],
+        )
+        text = f"{who} for data for {share:.0%} of the step time"
+        warning = self.finding(
+            step, view, Severity.WARN, "warn_share", text,
+            setting="warn_share", rank=rank, value=share,
+        )  # fmt: skip
+        if own.since is None or held_s < settings.over_s:
+            return own, [warning]
+        halt = self.finding(
+            step, view, Severity.HALT, "halt_share", f"{text}, for {held_s:.0f} s",
+            setting="halt_share", rank=rank, value=share, since=since[1],
+        )  # fmt: skip
+        return own, [warning, halt]
 
     def armed(self, own: Waits, view: View) -> bool:
         """Whether a whole window of fetch times has been reported."""
@@ -152,20 +240,19 @@ class Loader(Detector[Waits]):
 
     def measure(self, own: Waits, view: View, mono: float) -> Near:
         """Return the share of the slowest fetches, and how long it may still stay above."""
-        left_s = None
-        if own.since_s is not None:
-            left_s = max(0.0, self.settings.over_s - (own.trained_s - own.since_s))
-        share = _share(map(max, own.rows))
+        left_s, share = None, share_of(map(max, own.rows))
+        if own.since is not None:
+            left_s = max(0.0, self.settings.over_s - (own.trained_s - own.since[0]))
         return Near(value=share, limit=self.settings.halt_share, time_left_s=left_s)
 
     def missing(self, own: Waits, view: View) -> str | None:
         """Return a sentence where steps ended and none could be held against its fetch time."""
-        if not own.last_step or own.rows:
+        if not view.steps.made or own.rows:
             return None
         return "No step told its time and its fetch time: waiting for data was not observed."
 
 
-def _share(parts: Iterable[Fetch]) -> float:
+def share_of(parts: Iterable[Fetch]) -> float:
     """Return the share of fetching, without the steps of the longest fetches."""
     ordered = sorted(parts)
     kept = ordered[: len(ordered) - max(1, len(ordered) // STALLS_OF)]
@@ -173,9 +260,9 @@ def _share(parts: Iterable[Fetch]) -> float:
     return math.fsum(part.fetch_s for part in kept) / step_s if step_s else 0.0
 
 
-def _hungriest(own: Waits) -> int | None:
+def hungriest(own: Waits) -> int | None:
     """Return the rank whose loader is slow; None where another one waits half as long."""
-    shares = [_share(parts) for parts in zip(*own.rows, strict=True)]
+    shares = [share_of(parts) for parts in zip(*own.rows, strict=True)]
     most = max(shares)
     alike = sum(share >= ALIKE_SHARE * most for share in shares)
     return None if alike > 1 else own.ranks[shares.index(most)]
@@ -195,12 +282,11 @@ class Tempo(NamedTuple):
 class Speeds:
     """Reported and recomputed speed of the last steps, of the first rank that reports one."""
 
-    last_step: int = 0
     rows: tuple[Tempo, ...] = ()
     fastest: float = 0.0
     """Upper quartile of the fastest window so far, in the trainer's favour."""
     most_tok_s: float | None = None
-    """Tokens per second that the measured peak allows."""
+    """Tokens per second that the peak of the devices allows."""
 
 
 class ImplausibleSpeed(Detector[Speeds]):
@@ -228,19 +314,20 @@ class ImplausibleSpeed(Detector[Speeds]):
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
-        self._reads = bool(run.order.patterns)
-        self._most_tok_s = limit_tok_s(run, self.settings.mfu, None)
+        self._reads, self._keep = bool(run.order.patterns), self.settings.over_steps
+
+    def begin(self) -> Speeds:
+        """Return the state before the first event: the peak is the hardware table's."""
+        return Speeds(most_tok_s=limit_tok_s(self.run, None))
 
     def observe_tick(self, own: Speeds, tick: Tick, view: View) -> Seen[Speeds]:
         """Observe the peak that preflight measured."""
-        most_tok_s = limit_tok_s(self.run, self.settings.mfu, tick.observations[PEAK])
-        return replace(own, most_tok_s=most_tok_s), []
+        return replace(own, most_tok_s=limit_tok_s(self.run, tick.observations[PEAK])), []
 
     def observe_step(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Observe what the trainer says of its speed, and what its step ends say."""
-        if step.step <= own.last_step:  # a restart in place; what was fastest stays
+        if step.again:  # what was fastest stays
             own = replace(own, rows=())
-        own = replace(own, last_step=step.step)
         row, reported = next(iter(step.ranks.values())), None
         for said in step.ranks.values():
             if said.progress is not None and said.progress.toks_per_s is not None:
@@ -251,75 +338,75 @@ class ImplausibleSpeed(Detector[Speeds]):
             return own, []
         kind_s = step_s - row.between_s - max(0.0, fetched_s(row) or 0.0) - BETWEEN_S
         tempo = Tempo(tokens / step_s, tokens / max(kind_s, LEAST_SHARE * step_s), reported)
-        keep = self.settings.over_steps
-        rows = (*own.rows, tempo)[-keep:]
-        if len(rows) < keep:
-            return replace(own, rows=rows), []
-        quartile = sorted([row.kind for row in rows])[3 * keep // 4]
-        own = replace(own, rows=rows, fastest=max(own.fastest, quartile))
-        return own, [
-            self.finding(
-                step,
-                view,
-                Severity.WARN if setting == "best_ratio" else Severity.HALT,
-                setting,
-                text,
-                setting=setting,
-                value=value,
-                threshold=limit,
-            )
-            for setting, value, limit, text in self._rules(own)
-            if (value < limit if setting == "best_ratio" else value > limit)
-        ]
+        rows, fastest = (*own.rows, tempo)[-self._keep :], own.fastest
+        if len(rows) == self._keep:
+            fastest = max(fastest, sorted([row.kind for row in rows])[3 * self._keep // 4])
+        own = replace(own, rows=rows, fastest=fastest)
+        return own, self._judged(own, step, view) if len(rows) == self._keep else []
 
-    def _rules(self, own: Speeds) -> Iterator[tuple[str, float, float, str]]:
-        """Yield setting, value, limit and text of each comparison that can be made."""
-        tok_s, count = statistics.median([row.plain for row in own.rows]), len(own.rows)
-        told = [row.reported for row in own.rows if row.reported is not None]
-        if 2 * len(told) > count:
-            reported = statistics.median(told)
-            text = f"the trainer reports {reported:.4g} tokens/s over {count} steps; the fastest"
-            text = f"{text} that its step ends allow is {own.fastest:.4g}"
-            yield "differ_ratio", reported, (1.0 + self.settings.differ_ratio) * own.fastest, text
-        most = own.most_tok_s or self._most_tok_s
-        if most is not None:
-            text = f"{tok_s:.4g} tokens/s over {count} steps are more than the devices can multiply"
-            yield "mfu", tok_s, most, f"{text}: their peak allows {most:.4g}"
+    def _judged(self, own: Speeds, step: Step, view: View) -> list[Finding]:
+        """Compare a window of steps with what can be true."""
+        tok_s, settings, found = (
+            statistics.median([row.plain for row in own.rows]),
+            self.settings,
+            [],
+        )
+        over, halt = f"tokens/s over {self._keep} steps", Severity.HALT
+        reported, limit = _reported(own), (1.0 + settings.differ_ratio) * own.fastest
+        if reported is not None and reported > limit:
+            text = f"the trainer reports {reported:.4g} {over}; the fastest that its step ends"
+            text = f"{text} allow is {own.fastest:.4g}"
+            found.append((halt, "differ_ratio", reported, limit, text))
+        if own.most_tok_s is not None and tok_s > own.most_tok_s:
+            text = f"{tok_s:.4g} {over} are more than the devices can multiply: their peak allows"
+            found.append((halt, "mfu", tok_s, own.most_tok_s, f"{text} {own.most_tok_s:.4g}"))
         best_s, tokens = self.run.order.best_step_s, self.run.order.identity.tokens_per_step
-        if best_s is not None and tokens:
-            step_s = tokens / tok_s
-            text = f"a step takes {step_s:.4g} s over {count} steps; the best that is known of the"
-            text = f"{text} same work on the same devices takes {best_s:.4g} s: is all of it done?"
-            yield "best_ratio", step_s, self.settings.best_ratio * best_s, text
+        if best_s is not None and tokens and tokens / tok_s < settings.best_ratio * best_s:
+            text = f"a step takes {tokens / tok_s:.4g} s over {self._keep} steps; the best that is"
+            text = f"{text} known of the same work on the same devices takes {best_s:.4g} s: is all"
+            text, limit = f"{text} of it done?", settings.best_ratio * best_s
+            found.append((Severity.WARN, "best_ratio", tokens / tok_s, limit, text))
+        return [
+            self.finding(
+                step, view, severity, name, text, setting=name, value=value, threshold=limit
+            )
+            for severity, name, value, limit, text in found
+        ]
 
     def armed(self, own: Speeds, view: View) -> bool:
         """Whether enough steps have been timed."""
-        return len(own.rows) >= int(self.settings.over_steps)
+        return len(own.rows) >= int(self._keep)
 
     def measure(self, own: Speeds, view: View, mono: float) -> Near:
         """Return the reported speed beside the largest that can be true."""
-        for setting, value, limit, _ in self._rules(own):
-            if setting == "differ_ratio":
-                return Near(value=value, limit=limit, unit="tokens/s")
-        return Near(blind=NOTHING_YET)
+        reported, limit = _reported(own), (1.0 + self.settings.differ_ratio) * own.fastest
+        if reported is None:
+            return Near(blind=NOTHING_YET)
+        return Near(value=reported, limit=limit, unit="tokens/s")
 
     def missing(self, own: Speeds, view: View) -> str | None:
         """Return a sentence on the comparisons that could not be made."""
         if view.reads_output():
             return "Speed was not checked: steps are timed by when their lines were read."
-        if not own.last_step:
+        if not view.steps.made:
             return None
         unknown = []
         if not own.rows:
             unknown.append("no step of all ranks could be timed")
         if all(row.reported is None for row in own.rows):
             unknown.append("the trainer reports tokens/s of no step that could be timed")
-        if (own.most_tok_s or self._most_tok_s) is None:
+        if own.most_tok_s is None:
             unknown.append("the matrix-product peak or the number of parameters is not known")
         return f"Speed was not wholly checked: {'; '.join(unknown)}." if unknown else None
 
 
-def limit_tok_s(run: Run, mfu: float, peak: object) -> float | None:
+def _reported(own: Speeds) -> float | None:
+    """Return the median of the reported speeds; None if fewer than half of the steps have one."""
+    told = [row.reported for row in own.rows if row.reported is not None]
+    return statistics.median(told) if 2 * len(told) > len(own.rows) else None
+
+
+def limit_tok_s(run: Run, peak: object) -> float | None:
     """Return the tokens per second that the devices' peak allows, or None where it is not known.
 
     A measured peak was reached beside whatever else ran, so it never lowers the hardware table's.
@@ -337,4 +424,5 @@ def limit_tok_s(run: Run, mfu: float, peak: object) -> float | None:
             flops = max(flops, measured)
         elif not profile.has_devices:
             flops = CPU_X * measured
+    mfu: float = run.watch.implausible_speed.mfu
     return mfu * flops / (FLOPS_PER_PARAM * multiplied) if flops > 0 < multiplied else None

@@ -10,7 +10,7 @@ from gonogo.contract.finding import Severity, Source
 from gonogo.contract.tick import Tick
 from gonogo.timeline.rank import RankStream
 from gonogo.watch import armed, not_observed
-from gonogo.watch.detectors.balance import Imbalance
+from gonogo.watch.detectors.hardware import Imbalance
 from gonogo.watch.view import Run, View
 from tests.watch.detectors.devices import Fold, device_order, sample
 from tests.watch.standing import standing

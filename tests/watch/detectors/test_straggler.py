@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Severity, Source
 from gonogo.planning.source import bundled_plan
-from gonogo.watch.detectors.balance import Straggler
+from gonogo.watch.detectors.speed import Straggler
 from tests.watch.steps import Ran, feed
 from tests.watch.streams import EPOCH, order_of
 
