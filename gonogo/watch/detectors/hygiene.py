@@ -1,6 +1,6 @@
 """Is the observation itself sound? D18 hygiene looks at the lines, D23 watcher at the watcher."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,7 @@ from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import NodeState, Tick
-from gonogo.timeline.lines import Arrival, LineRecord
+from gonogo.timeline.lines import Arrival
 from gonogo.watch.detector import Detector, Seen, replace
 from gonogo.watch.view import Beat, View
 
@@ -58,16 +58,17 @@ class Hygiene(Detector[Skews]):
         clock that processes of one host share. Only together the two prove it.
         """
         line, tick, limit_s = beat.line, beat.tick, self.settings.skew_s
-        name, skew_s = f"{line.rank}/{line.boot}", line.ts - tick.ts
-        if abs(skew_s) <= limit_s and name not in own.ticks:
+        skew_s = line.ts - tick.ts
+        if abs(skew_s) <= limit_s and not own.ticks:
             return own, []
         if not view.watched or tick.late_s > limit_s or beat.arrival is Arrival.LATE:
             return own, []
-        ahead_s = (line.ts - line.mono) - (tick.ts - tick.mono) + view.clock.apart_s(line.rank)
-        if min(abs(skew_s), abs(ahead_s)) <= limit_s:
-            return replace(own, ticks={k: v for k, v in own.ticks.items() if k != name}), []
+        name, ahead_s = f"{line.rank}/{line.boot}", (line.ts - line.mono) - (tick.ts - tick.mono)
         count, last_n = own.ticks.get(name, (0, -1))
-        count += tick.n != last_n
+        if min(abs(skew_s), abs(ahead_s + view.clock.apart_s(line.rank))) <= limit_s:
+            count, skew_s = 0, 0.0
+        else:
+            count += tick.n != last_n
         own = replace(own, ticks={**own.ticks, name: (count, tick.n)})
         if count < OFF_TICKS:
             return own, []
@@ -80,44 +81,42 @@ class Hygiene(Detector[Skews]):
 
     def observe_tick(self, own: Skews, tick: Tick, view: View) -> Seen[Skews]:
         """Observe what was counted so far."""
-        findings = list[Finding]()
+        found, halt, info = list[Finding](), Severity.HALT, Severity.INFO
         for rank, record in view.lines.items():
-            stream = view.streams.get(rank)
-            if record.conflicts or record.stale or record.now.missing:
-                findings += self._of_lines(rank, record, tick, view)
+            stream, boot, lines = view.streams.get(rank), record.boot, record.now
+            if record.conflicts:
+                text = "two different lines have the same boot and seq: two processes write"
+                text, count = f"{text} heartbeats", record.conflicts
+                found.append(self._found(tick, view, halt, rank, "two_writers", text, count))
+            if record.stale:
+                text, episode = f"{record.stale} line(s) of an earlier boot", "of_an_earlier_boot"
+                found.append(
+                    self._found(tick, view, info, rank, f"{boot}/{episode}", text, record.stale)
+                )
+            if lines.missing:
+                is_done = stream is not None and stream.done
+                lost = lines.gaps(None if is_done else lines.top - HOLE_LINES)
+                text, episode = f"{lost} line(s) lost", f"{boot}/lost"
+                if lost:
+                    found.append(self._found(tick, view, info, rank, episode, text, lost))
             if stream is not None and stream.backwards is not None:
-                text = f"went back from step {stream.step} to {stream.backwards} without a restart"
-                episode, halt = f"{stream.boot}/backwards", Severity.HALT
-                value, limit = float(stream.backwards), float(stream.step)
-                findings.append(
-                    self._found(tick, view, halt, rank, episode, text, value, limit, stream=stream)
+                now, then = stream.step, stream.backwards
+                text, episode = (
+                    f"went back from step {now} to {then} without a restart",
+                    "backwards",
+                )
+                found.append(
+                    self._found(
+                        tick, view, halt, rank, f"{boot}/{episode}", text, then, now, stream=stream
+                    )
                 )
         for rank, row in view.unreadable.items():
             many = row.count >= UNREADABLE_LINES or rank not in view.streams
-            warns = many and tick.mono - row.since_mono >= UNREADABLE_AFTER_S
-            text, severity = f"{row.count} line(s) unreadable", Severity.INFO
-            if warns:
+            text, severity = f"{row.count} line(s) unreadable", info
+            if many and tick.mono - row.since_mono >= UNREADABLE_AFTER_S:
                 text, severity = f"{text}; the first begins {row.first!r}", Severity.WARN
-            count, episode = float(row.count), "unreadable"
-            findings.append(self._found(tick, view, severity, rank, episode, text, count))
-        return own, findings
-
-    def _of_lines(self, rank: int, record: LineRecord, tick: Tick, view: View) -> Iterator[Finding]:
-        """Yield the findings about the lines of a rank."""
-        info, boot, lines = Severity.INFO, record.boot, record.now
-        if record.conflicts:
-            text = "two different lines have the same boot and seq: two processes write heartbeats"
-            halt, count = Severity.HALT, float(record.conflicts)
-            yield self._found(tick, view, halt, rank, "two_writers", text, count)
-        if record.stale:
-            text, count = f"{record.stale} line(s) of an earlier boot", float(record.stale)
-            yield self._found(tick, view, info, rank, f"{boot}/of_an_earlier_boot", text, count)
-        stream = view.streams.get(rank)
-        below = None if stream is not None and stream.done else lines.top - HOLE_LINES
-        lost = lines.gaps(below) if lines.missing else 0
-        if lost:
-            text, episode = f"{lost} line(s) lost", f"{boot}/lost"
-            yield self._found(tick, view, info, rank, episode, text, float(lost))
+            found.append(self._found(tick, view, severity, rank, "unreadable", text, row.count))
+        return own, found
 
     def _found(
         self, tick: Tick, view: View, severity: Severity, rank: int, episode: str, text: str,
@@ -170,23 +169,20 @@ class WatcherAway(Detector[Absences]):
                 if probe.state is NodeState.SILENT:
                     nodes[probe.node] = tick.mono
             own = replace(own, nodes=nodes)
-        findings, late_s, away_s = [], tick.late_s, self.settings.away_s
+        rows, late_s, away_s = [], tick.late_s, self.settings.away_s
         if late_s > away_s:
             text = f"nobody watched for {late_s:.0f} s (limit {away_s:g} s): the watcher was"
-            row = self.finding(
-                tick, view, Severity.WARN, f"tick{tick.n}", f"{text} stopped or away",
-                setting="away_s", value=late_s, threshold=away_s, act=Act.PAGE,
-            )  # fmt: skip
-            findings.append(row)
+            rows.append((f"tick{tick.n}", f"{text} stopped or away", late_s, away_s, "away_s"))
         for number, since in own.nodes.items():
             silent_s = tick.mono - since
-            if silent_s < NODE_SILENT_S:
-                continue
-            text = f"no sign of {view.name_of(number)} for {silent_s:.0f} s: what its ranks do is"
-            row = self.finding(
-                tick, view, Severity.WARN, f"node{number}_since{since:.0f}",
-                f"{text} unknown, and nothing is ended by that",
-                value=silent_s, threshold=NODE_SILENT_S, act=Act.PAGE,
-            )  # fmt: skip
-            findings.append(row)
-        return own, findings
+            if silent_s >= NODE_SILENT_S:
+                text = f"no sign of {view.name_of(number)} for {silent_s:.0f} s: what its ranks do"
+                text = f"{text} is unknown, and nothing is ended by that"
+                rows.append((f"node{number}_since{since:.0f}", text, silent_s, NODE_SILENT_S, ""))
+        return own, [
+            self.finding(
+                tick, view, Severity.WARN, episode, text,
+                setting=setting, value=value, threshold=limit, act=Act.PAGE,
+            )
+            for episode, text, value, limit, setting in rows
+        ]  # fmt: skip
