@@ -1,11 +1,11 @@
 """What did one process of a rank say of each step? Numbers in columns, one row a step.
 
-A run of 50 000 steps on eight ranks says more than a million lines: no line is kept. Within a
-process the line with the higher `seq` counts, in whatever order lines come; `lay` lays a later
-process over an earlier one.
+A run of 50 000 steps on eight ranks says more than a million lines: no line is kept. `lay` lays a
+later process over an earlier one.
 """
 
 import math
+import sys
 from array import array
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -35,21 +35,19 @@ NUMBERS = (
 
 SECTIONS = ("data", "forward", "backward", "optimizer", "wait")
 NEVER = -1
-_PROGRESS, _STEP_START = Msg.PROGRESS, Msg.STEP_START
+UNTOLD = -sys.float_info.max
+"""In a column: no line told this number."""
 MOST_ROWS = 1024
 """Rows that a table grows by at most."""
 _NAN = math.nan
 _READ, _READ_SECTIONS = attrgetter(*NUMBERS), attrgetter(*SECTIONS)
-_UNTOLD = (_NAN,) * len(SECTIONS)
-_BITS = {name: 1 << place for place, name in enumerate(NUMBERS)}
+_NO_SECTIONS = (_NAN,) * len(SECTIONS)
+_STARTED, _PROGRESSED, _ENDED, _SKIPPED = 1, 2, 4, 8
+BITS = {Msg.STEP_START: _STARTED, Msg.PROGRESS: _PROGRESSED, Msg.STEP_END: _ENDED}
 
 
 def _doubles() -> "array[float]":
     return array("d")
-
-
-def _integers() -> "array[int]":
-    return array("q")
 
 
 @dataclass(slots=True, eq=False)
@@ -58,20 +56,17 @@ class StepTable:
 
     rows: dict[int, int] = field(default_factory=dict)
     """Step → row."""
-    start_seq: "array[int]" = field(default_factory=_integers)
-    progress_seq: "array[int]" = field(default_factory=_integers)
-    end_seq: "array[int]" = field(default_factory=_integers)
+    told: bytearray = field(default_factory=bytearray)
+    """Which of `STEP_MESSAGES` came, and whether the optimizer skipped the step, as bits."""
     start_mono: "array[float]" = field(default_factory=_doubles)
+    """When the process that ended the step began it; NaN where another one began it."""
     end_mono: "array[float]" = field(default_factory=_doubles)
-    start_boot: "array[int]" = field(default_factory=_integers)
-    end_boot: "array[int]" = field(default_factory=_integers)
-    skipped: bytearray = field(default_factory=bytearray)
-    told: "array[int]" = field(default_factory=lambda: array("H"))
-    """Which of `NUMBERS` the progress line told, as bits."""
+    boot: "array[int]" = field(default_factory=lambda: array("q"))
+    """Number of the process that ended the step."""
     numbers: "tuple[array[float], ...]" = field(
         default_factory=lambda: tuple(array("d") for _ in NUMBERS)
     )
-    tokens: "array[int]" = field(default_factory=_integers)
+    tokens: "array[int]" = field(default_factory=lambda: array("q"))
     sections: "tuple[array[float], ...]" = field(
         default_factory=lambda: tuple(array("d") for _ in SECTIONS)
     )
@@ -93,41 +88,42 @@ class StepTable:
     def _grow(self) -> None:
         """Make room for more rows: a column is extended at once, for one by one is dear."""
         more = min(MOST_ROWS, max(1, len(self.told)))
-        for whole in (self.start_seq, self.progress_seq, self.end_seq, self.tokens):
-            whole.extend((NEVER,) * more)
-        for real in (self.start_mono, self.end_mono, *self.numbers, *self.sections):
-            real.extend((_NAN,) * more)
-        for small in (self.start_boot, self.end_boot, self.told):
-            small.extend((0,) * more)
-        self.skipped.extend(bytes(more))
+        self.told.extend(bytes(more))
+        self.boot.extend((0,) * more)
+        self.tokens.extend((NEVER,) * more)
+        for clock in (self.start_mono, self.end_mono, *self.sections):
+            clock.extend((_NAN,) * more)
+        for number in self.numbers:
+            number.extend((UNTOLD,) * more)
 
-    def take(self, beat: Heartbeat, row: int) -> None:
-        """Take a `step_start`, `progress` or `step_end` line of the step with this row."""
-        seq, msg = beat.seq, beat.msg
-        if msg == _PROGRESS:
-            if seq >= self.progress_seq[row]:
-                self._take_progress(row, beat)
-        elif msg == _STEP_START:
-            if seq >= self.start_seq[row]:
-                self.start_seq[row], self.start_mono[row] = seq, beat.mono
-        elif seq >= self.end_seq[row]:
-            self.end_seq[row], self.end_mono[row] = seq, beat.mono
+    def take(self, beat: Heartbeat, bit: int, *, late: bool = False) -> None:
+        """Take a line of a step.
+
+        Args:
+            beat: a `step_start`, `progress` or `step_end` line.
+            bit: that stands for its message in `told`.
+            late: whether a later line came before it: then it only fills what is missing.
+        """
+        row = self.rows.get(beat.step)
+        if row is None:
+            row = self.new_row(beat.step)
+        told = self.told[row]
+        if late and told & bit:
+            return
+        if bit == _PROGRESSED:
+            told = told & ~_SKIPPED if beat.skipped is not True else told | _SKIPPED
+            for value, column in zip(_READ(beat), self.numbers, strict=True):
+                column[row] = UNTOLD if value is None else value
+        elif bit == _STARTED:
+            self.start_mono[row] = beat.mono
+        else:
+            self.end_mono[row] = beat.mono
             tokens, said = beat.tokens, beat.step_sections
             self.tokens[row] = NEVER if tokens is None else tokens
-            seconds = _UNTOLD if said is None else _READ_SECTIONS(said)
+            seconds = _NO_SECTIONS if said is None else _READ_SECTIONS(said)
             for value, column in zip(seconds, self.sections, strict=True):
                 column[row] = value
-
-    def _take_progress(self, row: int, beat: Heartbeat) -> None:
-        self.progress_seq[row] = beat.seq
-        self.skipped[row] = beat.skipped is True
-        told, bit = 0, 1
-        for value, column in zip(_READ(beat), self.numbers, strict=True):
-            if value is not None:
-                told |= bit
-                column[row] = value
-            bit <<= 1
-        self.told[row] = told
+        self.told[row] = told | bit
 
     def lay(self, later: "StepTable", boot: int) -> None:
         """Lay the steps of a later process (number `boot`) over these: what it said counts.
@@ -137,56 +133,46 @@ class StepTable:
         """
         for step, there in later.rows.items():
             row = self.rows[step] if step in self.rows else self.new_row(step)
-            if later.start_seq[there] != NEVER:
-                self.start_seq[row] = later.start_seq[there]
-                self.start_mono[row] = later.start_mono[there]
-                self.start_boot[row] = boot
-            if later.progress_seq[there] != NEVER:
-                self.progress_seq[row] = later.progress_seq[there]
-                self.skipped[row], self.told[row] = later.skipped[there], later.told[there]
+            told, more = self.told[row], later.told[there]
+            if more & _PROGRESSED:
+                told = (told & ~_SKIPPED) | more
                 for mine, its in zip(self.numbers, later.numbers, strict=True):
                     mine[row] = its[there]
-            elif NEVER not in (later.start_seq[there], later.end_seq[there]):
-                self.progress_seq[row], self.told[row] = NEVER, 0
-            if later.end_seq[there] != NEVER:
-                self.end_seq[row] = later.end_seq[there]
-                self.end_mono[row] = later.end_mono[there]
-                self.end_boot[row] = boot
+            elif more & _STARTED and more & _ENDED:
+                told &= ~(_PROGRESSED | _SKIPPED)
+                for mine in self.numbers:
+                    mine[row] = UNTOLD
+            if more & _ENDED:
+                self.end_mono[row], self.boot[row] = later.end_mono[there], boot
                 self.tokens[row] = later.tokens[there]
                 for mine, its in zip(self.sections, later.sections, strict=True):
                     mine[row] = its[there]
+            if more & (_STARTED | _ENDED):
+                self.start_mono[row] = later.start_mono[there] if more & _ENDED else _NAN
+            self.told[row] = told | more
 
     def said(self, msg: Msg, step: int) -> bool:
         """Say whether a step brought its `step_start`, `progress` or `step_end`."""
         row = self.rows.get(step)
-        return row is not None and self._seq_of(msg)[row] != NEVER
+        return row is not None and bool(self.told[row] & BITS[msg])
 
     def steps_of(self, msg: Msg) -> Iterator[tuple[int, int]]:
         """Yield (step, row) of every step that brought `msg`, in the order of the steps."""
-        column = self._seq_of(msg)
-        for step, row in self._in_order():
-            if column[row] != NEVER:
-                yield step, row
+        told, bit = self.told, BITS[msg]
+        return (place for place in self._in_order() if told[place[1]] & bit)
 
     def _in_order(self) -> Collection[tuple[int, int]]:
         """Return (step, row) of every step in order; a sorted copy only where they need one."""
         return self.rows.items() if self._ascend else sorted(self.rows.items())
 
-    def _seq_of(self, msg: Msg) -> "array[int]":
-        if msg is Msg.STEP_START:
-            return self.start_seq
-        return self.progress_seq if msg is Msg.PROGRESS else self.end_seq
-
-    def number(self, name: str, row: int) -> float | None:
-        """Return a number of a progress line; None when it did not tell it."""
-        place = NUMBERS.index(name)
-        return self.numbers[place][row] if self.told[row] & _BITS[name] else None
+    def skipped(self) -> frozenset[int]:
+        """Return the steps that the optimizer did not apply, as the rank reports."""
+        return frozenset(step for step, row in self.rows.items() if self.told[row] & _SKIPPED)
 
     def samples(self, name: str) -> dict[int, float]:
         """Return step → a number of the progress lines that told it."""
-        column, bit = self.numbers[NUMBERS.index(name)], _BITS[name]
-        told = self.told
-        return {step: column[row] for step, row in self._in_order() if told[row] & bit}
+        column = self.numbers[NUMBERS.index(name)]
+        return {step: column[row] for step, row in self._in_order() if column[row] != UNTOLD}
 
     def tokens_told(self) -> dict[int, int]:
         """Return step → the tokens that its `step_end` line told, in the order of the steps."""
@@ -199,24 +185,18 @@ class StepTable:
 
     def windows(self) -> dict[int, tuple[float, float]]:
         """Return step → when it began and ended, of steps that one process took from end to end."""
-        begun, ended = self.start_seq, self.end_seq
-        start_boot, end_boot, starts, ends = (
-            self.start_boot, self.end_boot, self.start_mono, self.end_mono,
-        )  # fmt: skip
+        starts, ends = self.start_mono, self.end_mono
         return {
             step: (starts[row], ends[row])
             for step, row in self._in_order()
-            if begun[row] != NEVER and ended[row] != NEVER
-            if start_boot[row] == end_boot[row] and ends[row] > starts[row]
+            if ends[row] > starts[row]
         }
 
     def gaps(self) -> dict[int, float]:
         """Return step → seconds since the end of the step before, where one process took both."""
-        windows, found = self.windows(), {}
+        windows, rows, boot, found = self.windows(), self.rows, self.boot, dict[int, float]()
         for step, (start, _) in windows.items():
             before = windows.get(step - 1)
-            if before is None:
-                continue
-            if self.start_boot[self.rows[step - 1]] == self.start_boot[self.rows[step]]:
+            if before is not None and boot[rows[step - 1]] == boot[rows[step]]:
                 found[step] = max(0.0, start - before[1])
         return found

@@ -2,8 +2,8 @@
 
 `RankSteps.take` is called once for each distinct line. The processes are ordered as the watcher's
 ticks name them. If the ticks do not name all, their first stamps on the monotonic clock decide.
-Within a process the line with the highest `seq` counts. Of a step that two processes reported, the
-later process counts.
+Within a process the line with the highest `seq` counts; one that came late only fills what is
+missing. Of a step that two processes reported, the later process counts.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from gonogo.contract.heartbeat import (
     Msg,
 )
 from gonogo.signs import OF_VICTIMS, signs_in
-from gonogo.timeline.columns import STEP_MESSAGES, StepTable
+from gonogo.timeline.columns import BITS, StepTable
 from gonogo.timeline.lines import Arrival, Line, LineRecord, beat_of, digest_of
 
 MAX_PIDS = 4
@@ -30,7 +30,8 @@ MOST_BETWEEN = 100_000
 """Most steps between two lines that are timed: a line may name any step."""
 TOGETHER_S, TOGETHER_SHARE = 0.001, 0.01
 """A step of less than 1 ms, and of less than 1 % of the mean, was reported with another one."""
-_STEP_MESSAGES = frozenset(msg.value for msg in STEP_MESSAGES)
+_BITS = {msg.value: bit for msg, bit in BITS.items()}
+_STEP_END = Msg.STEP_END
 _AGAIN = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT})
 
 
@@ -48,14 +49,19 @@ class BootSteps:
     ended_mono: float = float("-inf")
     stepped_mono: float = float("inf")
     """Stamp of the first line about a step. The start, and the wait for .GO, come before."""
-    low: int = -1
+    low: int = 1
+    """The lowest seq, at most 1: it begins at 0 or 1."""
+    top: int = 0
+    """The highest seq."""
+    section: str | None = None
+    """The section on the line with the highest seq."""
     count: int = 0
-    last: Heartbeat | None = None
-    """The line with the highest seq."""
     boot_lines: dict[int, Heartbeat] = field(default_factory=dict)
     """Seq → boot line."""
     done: Heartbeat | None = None
     """The last `done` line."""
+    ended_seq: int | None = None
+    """Seq of the first `step_end` line."""
     error_seq: int | None = None
     """Seq of the first `error` line."""
     pids: list[int] = field(default_factory=list)
@@ -72,19 +78,22 @@ class BootSteps:
             self.began_mono = mono
         if mono > self.ended_mono:
             self.ended_mono = mono
-        if self.low < 0 or seq < self.low:
+        late = seq < self.top
+        if not late:
+            self.top, self.section = seq, beat.section
+        if seq < self.low:
             self.low = seq
-        if self.last is None or seq >= self.last.seq:
-            self.last = beat
         if beat.pid not in self.pids and len(self.pids) < MAX_PIDS:
             self.pids = sorted([*self.pids, beat.pid])
-        if beat.msg in _STEP_MESSAGES:
-            if mono < self.stepped_mono:
-                self.stepped_mono = mono
-            row = self.steps.rows.get(beat.step)
-            self.steps.take(beat, self.steps.new_row(beat.step) if row is None else row)
-        else:
+        bit = _BITS.get(beat.msg)
+        if bit is None:
             self._take_other(beat)
+            return
+        if mono < self.stepped_mono:
+            self.stepped_mono = mono
+        if beat.msg == _STEP_END and (self.ended_seq is None or seq < self.ended_seq):
+            self.ended_seq = seq
+        self.steps.take(beat, bit, late=late)
 
     def _take_other(self, beat: Heartbeat) -> None:
         msg = beat.msg
@@ -124,7 +133,7 @@ class BootSteps:
     @property
     def gaps(self) -> int:
         """Number of lines that `seq` says are missing (it starts at 0 or 1)."""
-        return 0 if self.last is None else self.last.seq - min(self.low, 1) + 1 - self.count
+        return self.top - self.low + 1 - self.count
 
     @property
     def ended_steps(self) -> int:
@@ -146,11 +155,9 @@ class BootSteps:
 
     def trained_as(self) -> list[Identity]:
         """Return the identities under which the process ended steps."""
-        ends = (self.steps.end_seq[row] for _, row in self.steps.steps_of(Msg.STEP_END))
-        first = min(ends, default=None)
+        first, lines = self.ended_seq, self.said()
         if first is None:
             return []
-        lines = self.said()
         before = [line for line in lines if line.seq < first][-1:]
         since = [line for line in lines if line.seq > first]
         return [line.identity() for line in before + since]
@@ -186,8 +193,9 @@ class RankSteps:
         boot = self._boots.get(beat.boot)
         if boot is None:
             boot = self._boots[beat.boot] = BootSteps(beat.boot)
+            self._ordered = None
         boot.take(beat)
-        self._ordered = self._merged = None
+        self._merged = None
 
     def order_by(self, named: Iterable[str]) -> None:
         """Set the order in which the ticks name the processes."""
@@ -336,9 +344,7 @@ class RankSteps:
 
     def skipped(self) -> frozenset[int]:
         """Return the steps whose update was not applied, as the rank reports."""
-        steps = self.steps
-        rows = steps.steps_of(Msg.PROGRESS)
-        return frozenset(step for step, row in rows if steps.skipped[row])
+        return self.steps.skipped()
 
 
 def share_pauses(ranks: Mapping[int, RankSteps]) -> None:

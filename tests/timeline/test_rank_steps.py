@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat, Msg, StepSections
-from gonogo.timeline.columns import NEVER, NUMBERS, STEP_MESSAGES, StepTable
+from gonogo.timeline.columns import BITS, NEVER, NUMBERS, STEP_MESSAGES, StepTable
 from gonogo.timeline.rank_steps import MAX_PIDS, MOST_BETWEEN, RankSteps
 
 
@@ -51,8 +51,7 @@ def test_a_first_line_of_seq_zero_is_taken() -> None:
     assert RankSteps([beat(0, "progress", loss=1.0)]).samples("loss") == {1: 1.0}
     boot = RankSteps([beat(0, "alive", section="data")]).last_boot
     assert boot is not None
-    assert boot.last is not None
-    assert (boot.last.msg, boot.last.section, boot.last.step) == ("alive", "data", 1)
+    assert (boot.section, boot.top, boot.low) == ("data", 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -181,8 +180,7 @@ def test_what_a_step_did_not_say_is_not_there() -> None:
         [beat(1, "progress", loss=1.0), beat(2, "step_end"), beat(3, "progress", step=2)]
     )
     table = steps.steps
-    assert (table.number("loss", 0), table.number("grad_norm", 0)) == (1.0, None)
-    assert table.number("loss", 1) is None
+    assert (table.samples("loss"), table.samples("grad_norm")) == ({1: 1.0}, {})
     assert table.tokens[0] == NEVER == -1
     assert [table.said(msg, 1) for msg in STEP_MESSAGES] == [False, True, True]
     assert not table.said(Msg.PROGRESS, 9)
@@ -195,11 +193,10 @@ def test_the_steps_that_a_process_ended_are_counted() -> None:
 
 def test_more_processes_than_a_small_number_holds_are_counted() -> None:
     table, later = StepTable(), StepTable()
-    row = later.new_row(1)
-    later.take(beat(1, "step_start", 1.0), row)
-    later.take(beat(2, "step_end", 2.0), row)
+    later.take(beat(1, "step_start", 1.0), BITS[Msg.STEP_START])
+    later.take(beat(2, "step_end", 2.0), BITS[Msg.STEP_END])
     table.lay(later, 70_000)
-    assert (table.start_boot[0], table.end_boot[0]) == (70_000, 70_000)
+    assert table.boot[0] == 70_000
     assert table.step_times() == {1: 1.0}
 
 
@@ -221,7 +218,7 @@ def test_every_line_of_a_process_is_laid_once_however_many_processes_there_are(
         lay(table, later, boot)
 
     monkeypatch.setattr(StepTable, "lay", counted)
-    assert (steps.last_step, steps.steps.end_boot[0], len(steps.boots)) == (3, 199, 200)
+    assert (steps.last_step, steps.steps.boot[0], len(steps.boots)) == (3, 199, 200)
     assert sum(laid) == 200 * 3
 
 
@@ -236,8 +233,8 @@ def test_the_wall_clock_orders_no_process() -> None:
 
 def test_a_step_without_a_progress_line_told_no_number() -> None:
     table = StepTable()
-    table.take(beat(1, "step_start", 1.0), table.new_row(1))
-    assert {table.number(name, table.rows[1]) for name in NUMBERS} == {None}
+    table.take(beat(1, "step_start", 1.0), BITS[Msg.STEP_START])
+    assert not any(map(table.samples, NUMBERS))
 
 
 @pytest.mark.parametrize("skipped", [False, True])
@@ -251,8 +248,7 @@ def test_a_step_that_was_made_again_without_a_progress_line_told_no_number(skipp
     later = {"boot": "c", "pid": 2}
     second = [beat(1, "step_start", 11.0, **later), beat(2, "step_end", 12.0, **later)]
     steps = RankSteps([*first, *second])
-    table = steps.steps
-    assert {table.number(name, table.rows[1]) for name in NUMBERS} == {None}
+    assert not any(map(steps.samples, NUMBERS))
     assert (steps.samples("loss"), steps.skipped()) == ({}, frozenset())
 
 

@@ -20,7 +20,6 @@ from gonogo.contract.tick import parse_rank
 from gonogo.judge.facts.learning import find_nothing_learned
 from gonogo.judge.facts.record import RunRecord
 from gonogo.rundir import heartbeat_rank
-from gonogo.timeline.columns import NEVER, NUMBERS
 from gonogo.timeline.rank_steps import RankSteps
 
 Kind = DoubtKind
@@ -138,7 +137,7 @@ def _numbers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
     """Compare numbers with the range that they can have."""
     for rank, steps in sorted(record.ranks.items()):
         counts = {
-            name: sum(1 for value in steps.steps.numbers[NUMBERS.index(name)] if value < 0)
+            name: sum(1 for value in steps.samples(name).values() if value < 0)
             for name in NEVER_NEGATIVE
         }
         for name in NEVER_ABOVE_ONE:
@@ -182,8 +181,7 @@ def _unheard_s(steps: RankSteps) -> float:
     start_s = max(0.0, min(first.stepped_mono, first.ended_mono) - first.began_mono)
     if first.stepped_mono > first.ended_mono:
         start_s = 0.0
-    ends_steps = any(seq != NEVER for seq in steps.steps.end_seq)
-    return start_s if ends_steps else max(start_s, FOUND_FIRST_S)
+    return start_s if steps.first_step is not None else max(start_s, FOUND_FIRST_S)
 
 
 def _model(record: RunRecord, rules: Rules) -> Iterator[Doubt]:

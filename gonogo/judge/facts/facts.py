@@ -289,7 +289,7 @@ def _rank_facts(steps: RankSteps, lines: LineRecord | None, rules: Rules) -> Ran
         boots=len(steps.boots),
         gaps=steps.gaps,
         last_step=steps.last_step,
-        last_section=None if boot is None or boot.last is None else boot.last.section,
+        last_section=None if boot is None else boot.section,
         done_step=steps.done_step,
         tokens=sorted(tokens)[:EXAMPLES],
         missing=_missing(steps, rules) if rules.known else None,
@@ -342,7 +342,7 @@ def _block_means(steps: RankSteps) -> list[float]:
     blocks = []
     size = max(1, min(BLOCK_STEPS, len(ends) - 1))
     for (first, begin), (last, end) in zip(ends[:-size:size], ends[size::size], strict=True):
-        if table.end_boot[begin] == table.end_boot[end]:
+        if table.boot[begin] == table.boot[end]:
             blocks.append((table.end_mono[end] - table.end_mono[begin]) / (last - first))
     return blocks
 
