@@ -4,7 +4,6 @@
 snapshot). A detector is one module in `detectors/` and one row in `registry.REGISTRY`.
 """
 
-from gonogo.watch.byclock import has_arrived, watch_on
 from gonogo.watch.fold import (
     WatchState,
     armed,
@@ -29,7 +28,6 @@ __all__ = [
     "dump_state",
     "fold",
     "fold_beats",
-    "has_arrived",
     "identity_ok",
     "latched",
     "lines_seen",
@@ -42,5 +40,4 @@ __all__ = [
     "start",
     "tick_digest",
     "tick_line",
-    "watch_on",
 ]

@@ -1,192 +1,131 @@
 """Fold lines that nobody watched, by the ranks' own clocks.
 
 Lines are merged by their monotonic clocks, with one offset for each process: by how much the wall
-clock was ahead at its start. So a wall clock that is set while a process runs changes nothing. Time
-passes between lines, so a deadline is found at the moment at which it was due.
+clock was ahead at its first line. So a wall clock that is set while a process runs changes nothing.
+Time passes between lines, so a deadline is found at the moment at which it was due.
 
 Not covered: deaths. Only a watcher's probes show them; the exit records are evidence for the gate.
 Wall clocks of several hosts that differ, or a wall clock that is set between two processes.
 """
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
-from statistics import median
+from typing import NamedTuple
 
-from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
-from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
 from gonogo.rundir import RunDir, iter_lines
+from gonogo.timeline.lines import Line
 from gonogo.timeline.timeline import Sink
-from gonogo.watch.fold import WatchState, fold, look, start
+from gonogo.watch.fold import WatchState, fold_beats, look, start
+from gonogo.watch.view import View
 
 INTERVAL_S = 0.25
-MAX_SEARCHES = 1000
+MOST_FOUND = 1000
+"""Moments between two lines at which something is found."""
 SAME_CLOCK_S = 5.0
 """Processes whose wall clocks are ahead of their own by the same, give or take this, share one."""
-FIRST_LINES = 16
-"""Lines of a process whose stamps place its clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """A moment by the run's clock and by the wall clock, and the line that was written then."""
+class _Placed(NamedTuple):
+    """A line, and when it was written by the run's clock."""
 
     clock: float
-    ts: float
-    rank: int = 0
-    raw: bytes = b""
-
-    def at(self, clock: float) -> "_Moment":
-        """Return another moment, by the same wall clock."""
-        return _Moment(clock, self.ts + clock - self.clock)
-
-    def tick(self, number: int) -> Tick:
-        return Tick(n=number, mono=self.clock, ts=self.ts, interval_s=INTERVAL_S)
+    rank: int
+    line: Line
 
 
 def fold_by_clock(
-    run_dir: RunDir,
-    order: Order,
-    ended_at: float | None,
-    now: float | None,
-    sink: Sink | None = None,
+    run_dir: RunDir, order: Order, sink: Sink | None = None
 ) -> tuple[WatchState, list[Finding]]:
-    """Fold lines by their own clocks, with the time between them and up to the end.
+    """Fold lines by their own clocks, with the time between them.
 
     Args:
         run_dir: the run's directory.
         order: what was ordered.
-        ended_at: Unix seconds of the run's recorded end, if there is one.
-        now: Unix seconds at which an unfinished run is looked at.
         sink: receives every line that came for the first time.
     """
     state, findings = start(order, watched=False), list[Finding]()
-    last: _Moment | None = None
-    number = 0
-    for number, group in _groups(_merged(run_dir)):
+    offsets: list[float] = []
+    ranks = [_placed(run_dir, rank, state.view, offsets) for rank in run_dir.ranks()]
+    merged = heapq.merge(*ranks, key=lambda row: row.clock)
+    last: Tick | None = None
+    for _, rows in groupby(merged, lambda row: row.clock // INTERVAL_S):
+        beats: dict[int, list[Line]] = {}
+        for clock, rank, line in rows:
+            beats.setdefault(rank, []).append(line)
+            tick = Tick(n=0, mono=clock, ts=line.beat.ts, interval_s=INTERVAL_S)
         if last is not None:
-            findings += _pass_time(state, last.clock, group[-1], number)
-        beats: dict[int, list[bytes]] = {}
-        for line in group:
-            beats.setdefault(line.rank, []).append(line.raw)
-        last = group[-1]
-        state, found = fold(state, last.tick(number), beats, sink)
-        findings += found
-    state.view.at_end = True
-    end = ended_at if ended_at is not None else None if has_arrived(state) else now
-    if last is not None and end is not None and end > last.ts:
-        until = last.at(last.clock + end - last.ts)
-        findings += _pass_time(state, last.clock, until, number + 1)
+            findings += _pass_time(state, last, tick.mono)
+        findings += fold_beats(state, tick, beats, sink)[1]
+        last = tick
     return state, findings
 
 
-def _merged(run_dir: RunDir) -> Iterator[_Moment]:
-    """Yield the lines of all ranks in the order of one clock."""
-    placed: list[float] = []
-    ranks = [_stamped(run_dir, rank, placed) for rank in run_dir.ranks()]
-    return heapq.merge(*ranks, key=lambda line: line.clock)
-
-
-def _stamped(run_dir: RunDir, rank: int, placed: list[float]) -> Iterator[_Moment]:
-    """Yield one rank's lines with their clock; an unreadable one goes with the one before it."""
-    clock = ts = float("-inf")
-    offsets = _offsets(run_dir.heartbeat(rank), placed)
-    for raw in iter_lines(run_dir.heartbeat(rank)):
-        try:
-            beat = parse_heartbeat(raw)
-        except Corrupt:
-            if clock == float("-inf"):
-                continue
-        else:
-            clock, ts = max(clock, beat.mono + offsets[beat.boot]), beat.ts
-        yield _Moment(clock, ts, rank, raw)
-
-
-def _offsets(path: Path, placed: list[float]) -> dict[str, float]:
-    """Return boot → seconds by which the wall clock was ahead of its own when it began.
+def _placed(run_dir: RunDir, rank: int, view: View, offsets: list[float]) -> Iterator[_Placed]:
+    """Yield one rank's lines with their clock.
 
     Args:
-        path: a heartbeat file.
-        placed: offsets of the boots before, which one on the same clock shares; grows.
+        run_dir: the run's directory.
+        rank: whose lines.
+        view: counts what is no line.
+        offsets: of the processes before, which one on the same clock shares; grows.
     """
-    ahead: dict[str, list[float]] = {}
-    for raw in iter_lines(path):
-        try:
-            beat = parse_heartbeat(raw)
-        except Corrupt:
-            continue
-        first = ahead.setdefault(beat.boot, [])
-        if len(first) < FIRST_LINES:
-            first.append(beat.ts - beat.mono)
-    found = {}
-    for boot, seconds in ahead.items():
-        own_s = median(seconds)
-        known = (offset for offset in placed if abs(offset - own_s) <= SAME_CLOCK_S)
-        found[boot] = next(known, own_s)
-        placed.append(found[boot])
-    return found
+    clock, ahead_s = float("-inf"), dict[str, float]()
+    for raw in iter_lines(run_dir.heartbeat(rank)):
+        for line in view.parse(rank, [raw], clock):
+            beat = line.beat
+            if beat.boot not in ahead_s:
+                own_s = beat.ts - beat.mono
+                known = (row for row in offsets if abs(row - own_s) <= SAME_CLOCK_S)
+                ahead_s[beat.boot] = next(known, own_s)
+                offsets.append(ahead_s[beat.boot])
+            clock = max(clock, beat.mono + ahead_s[beat.boot])
+            yield _Placed(clock, rank, line)
 
 
-def _groups(lines: Iterator[_Moment]) -> Iterator[tuple[int, list[_Moment]]]:
-    """Yield lines by the tick that would have brought them."""
-    first = next(lines, None)
-    if first is None:
-        return
-    yield 1, [first]
-    by_tick = groupby(lines, lambda row: int((row.clock - first.clock) / INTERVAL_S))
-    yield from ((number + 2, list(group)) for number, group in by_tick)
-
-
-def _pass_time(state: WatchState, since: float, until: _Moment, number: int) -> list[Finding]:
+def _pass_time(state: WatchState, last: Tick, until_mono: float) -> list[Finding]:
     """Let time pass without lines, and find each finding at the time at which it was due.
 
     An empty tick changes nothing unless it finds something. So the first one that does is searched
-    by halving.
+    by bisection.
     """
     findings: list[Finding] = []
-    low = since
-    for _ in range(MAX_SEARCHES):
-        high = until.clock
-        if high - low <= INTERVAL_S or not look(state, until.tick(number)):
+
+    def after(count: int) -> Tick:
+        mono = min(until_mono, low + (count + 1) * INTERVAL_S)
+        return last.model_copy(update={"mono": mono, "ts": last.ts + mono - last.mono})
+
+    low = last.mono
+    for _ in range(MOST_FOUND):
+        count = int((until_mono - low) / INTERVAL_S)
+        if count < 1 or not look(state, after(count)):
             break
-        while high - low > INTERVAL_S:
-            middle = (low + high) / 2
-            if look(state, until.at(middle).tick(number)):
-                high = middle
-            else:
-                low = middle
-        findings += fold(state, until.at(high).tick(number), {})[1]
-        low = high
+        due = bisect_left(range(count), True, key=lambda number: bool(look(state, after(number))))
+        tick = after(due)
+        findings += fold_beats(state, tick, {})[1]
+        low = tick.mono
     return findings
-
-
-def has_arrived(state: WatchState) -> bool:
-    """Say whether every rank that was observed is done or reached the last step."""
-    steps = state.run.order.last_step
-    ranks = state.streams.values()
-    return bool(ranks) and all(row.done or row.completed >= steps for row in ranks)
 
 
 def watch_on(state: WatchState, *, now: float) -> list[Finding]:
     """Return what the watch would have found had it continued without lines until `now`.
 
     A directory without exit.json may be a run that is active, or one whose watcher is gone. Then
-    its files are all there is, and their silence is that of the ranks.
+    its files are all there is, and their silence is that of the ranks. A run whose every rank is
+    done or reached its last step owes no line.
 
     Args:
         state: after the last recorded tick or line; used up.
         now: Unix seconds; before the last line: nothing.
     """
-    ranks = state.streams.values()
-    if not ranks or has_arrived(state):
+    ranks, steps = state.streams.values(), state.run.order.last_step
+    if all(row.done or row.completed >= steps for row in ranks):
         return []
-    last = _Moment(max(row.heard_mono for row in ranks), max(row.heard_ts for row in ranks))
-    if now <= last.ts:
-        return []
+    mono, ts = max(row.heard_mono for row in ranks), max(row.heard_ts for row in ranks)
     state.view.watched, state.view.at_end = False, True
-    return _pass_time(state, last.clock, last.at(last.clock + now - last.ts), 1)
+    last = Tick(n=1, mono=mono, ts=ts, interval_s=INTERVAL_S)
+    return _pass_time(state, last, mono + now - ts)

@@ -2,12 +2,12 @@
 
 A watch is whole if its ticks are one chain without a gap and every line is one that a tick had
 read. Each shortcoming is a doubt in `problems`. The first tick of each watcher names the run and
-its order. What was sealed stays as it was. Ticks behind those that exit.json seals may show the
-end, but they change nothing that was recorded before.
+its order. Ticks behind those that exit.json seals may show the end, but they change nothing that
+was recorded before.
 """
 
 import hashlib
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gonogo.contract.canonical import wire_line
@@ -16,13 +16,16 @@ from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import ProcessExit
 from gonogo.contract.tick import (
     FileSeal,
+    LinesSeen,
     NodeProbe,
     NodeState,
     ProcessState,
     RankProbe,
     Tick,
     WatchStart,
+    parse_rank,
 )
+from gonogo.timeline.lines import LineRecord
 from gonogo.watch.detectors.hardware import DeviceRows
 
 HOLE_S = 15.0
@@ -31,8 +34,6 @@ AWAY_S = 300.0
 MOST_PROBLEMS = 20
 TOLD_BYTES = 16
 """Of each device sample's digest that are kept."""
-_WRITTEN_AGAIN = re.compile(r"exit_rank\d+\.json")
-"""A rank that restarts in place writes this again, until the run ends."""
 
 
 def tick_line(tick: Tick) -> bytes:
@@ -57,6 +58,21 @@ class Heard:
     last_mono: float
     least_s: float = 0.0
     """Seconds in which its processes were surely heard, without the time between two of them."""
+    boots: tuple[str, ...] = field(default=(), compare=False)
+    """Its boots in the order in which the ticks name them."""
+    seen: LinesSeen | None = field(default=None, compare=False)
+    """What the last tick had read."""
+    _surely_mono: float = field(default=0.0, compare=False)
+
+    def hear(self, seen: LinesSeen, tick: Tick) -> None:
+        """Take what a tick had read; its lines may have waited for as long as the tick was late."""
+        surely_mono = tick.mono
+        if self.boots and seen.boot == self.boots[-1]:
+            surely_mono = max(self._surely_mono, tick.mono - tick.late_s)
+            self.least_s += surely_mono - self._surely_mono
+        else:
+            self.boots = (*self.boots, seen.boot)
+        self.last_mono, self.seen, self._surely_mono = tick.mono, seen, surely_mono
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,8 +80,6 @@ class WatchRecord:
     """What watch.jsonl shows."""
 
     ticks: int = 0
-    unreadable: int = 0
-    """Lines of watch.jsonl that are no tick."""
     starts: list[WatchStart] = field(default_factory=list)
     chained: bool = True
     """Whether every tick names the digest of the one before."""
@@ -74,7 +88,7 @@ class WatchRecord:
     agrees: bool = True
     """Whether the digests of lines in every tick are those of the files."""
     reaches: bool = True
-    """Whether the ticks reach the last line of every rank and boot."""
+    """Whether the ticks had read every line."""
     files: dict[str, FileSeal] = field(default_factory=dict)
     """Files as the watcher saw them complete."""
     probes: dict[int, ProcessExit] = field(default_factory=dict)
@@ -87,16 +101,12 @@ class WatchRecord:
     """Node → seconds in which nothing came from it."""
     heard: dict[int, Heard] = field(default_factory=dict)
     """Rank → when ticks brought lines of it."""
-    boots: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """Rank → its boots in the order in which the ticks name them."""
     problems: list[Doubt] = field(default_factory=list)
     device_rows: DeviceRows = field(default_factory=DeviceRows)
     devices: bytearray = field(default_factory=bytearray)
     """Digests of the device samples that ticks carry, `TOLD_BYTES` of each."""
     device_errors: dict[tuple[int, str], int] = field(default_factory=dict)
     """Rank and its device → uncorrectable memory errors in the first sample that counts them."""
-    read: FileSeal | None = None
-    """The bytes of watch.jsonl that were folded; None if no file was read."""
     last: Tick | None = None
     _silent_since: dict[int, float] = field(default_factory=dict)
     """Node → clock of the tick that called it silent, while it is."""
@@ -111,7 +121,6 @@ class WatchRecord:
 
     def miss(self, number: int) -> None:
         """Count a line that is no tick."""
-        self.unreadable += 1
         self.chained = False
         self._broken("it is no tick", number)
 
@@ -155,13 +164,10 @@ class WatchRecord:
             self._broken("its clock runs backwards", number)
 
     def _take_seals(self, tick: Tick, number: int, *, beyond: bool) -> None:
-        """Keep the seals of a tick; another seal of a file that is written once is a problem."""
-        ended = "exit.json" in self.files
+        """Keep the seals of a tick; a rank that starts anew writes files again, until the end."""
+        ended = beyond or "exit.json" in self.files
         for name, seal in tick.files.items():
-            again = (name == "model.json" and not beyond) or (
-                _WRITTEN_AGAIN.fullmatch(name) is not None and not ended
-            )
-            if not again and self.files.get(name, seal) != seal:
+            if ended and self.files.get(name, seal) != seal:
                 self._broken(f"it seals {name} again, with other bytes", number)
             self.files[name] = seal
 
@@ -196,11 +202,35 @@ class WatchRecord:
         if since is not None:
             self.silent_s[probe.node] = self.silent_s.get(probe.node, 0.0) + mono - since
 
-    def close(self, read: FileSeal) -> None:
-        """End the record: a node that is silent now was so up to the last tick."""
-        self.read = read
+    def compare(self, tick: Tick, number: int, lines: Mapping[int, LineRecord]) -> None:
+        """Compare what a tick had read with the lines up to there.
+
+        Args:
+            tick: the next one.
+            number: of its line.
+            lines: rank → the lines of the files that the ticks have brought so far.
+        """
+        for name, seen in tick.lines.items():
+            rank = parse_rank(name)
+            record = None if rank is None else lines.get(rank)
+            if record is None or record.seen() != seen:
+                if self.agrees:
+                    kind = DoubtKind.LINES_CHANGED
+                    self.add_problem(kind, rank=rank, name="some", found=number)
+                self.agrees = False
+            if rank is not None:
+                self.heard.setdefault(rank, Heard(tick.mono, tick.mono)).hear(seen, tick)
+
+    def close(self, lines: Mapping[int, LineRecord]) -> None:
+        """End the record: a node that is silent now was so up to the last tick.
+
+        Args:
+            lines: rank → all lines of its file.
+        """
         if self.last is None:
             self.add_problem(DoubtKind.WATCH_BROKEN, name="the file holds no tick")
-            return
         for node in list(self._silent_since):
-            self._take_node(NodeProbe(node=node, state=NodeState.HEARD), self.last.mono)
+            mono = 0.0 if self.last is None else self.last.mono
+            self._take_node(NodeProbe(node=node, state=NodeState.HEARD), mono)
+        last = {rank: row.seen for rank, row in self.heard.items()}
+        self.reaches = all(row.seen() == last.get(rank) for rank, row in lines.items())

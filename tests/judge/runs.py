@@ -69,7 +69,6 @@ def watch_of(order: Order) -> WatchRecord:
         agrees=True,
         reaches=True,
         files={"order.json": SEAL, "exit.json": SEAL},
-        unreadable=0,
     )
 
 

@@ -84,7 +84,6 @@ def test_an_unreadable_tick_is_left_out_and_said(tmp_path: Path) -> None:
     again = refold(folder)
     assert [finding.detector for finding in again.findings] == ["non_finite"]
     assert again.watch is not None
-    assert again.watch.unreadable == 1
     assert not again.watch.chained
     assert (again.watch.problems[0].kind, again.watch.problems[0].found) == ("watch_broken", 1)
 

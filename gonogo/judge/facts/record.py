@@ -36,7 +36,7 @@ from gonogo.rundir import RunDir, iter_lines, preflight_name
 from gonogo.timeline.lines import LineRecord
 from gonogo.timeline.predecessor import convert_directory, is_predecessor
 from gonogo.timeline.rank_steps import RankSteps, read_lines, share_pauses
-from gonogo.watch import has_arrived, refold, watch_on
+from gonogo.watch import refold
 from gonogo.watch.watch_record import WatchRecord
 
 MARKS = (".HALT", ".kill")
@@ -190,20 +190,17 @@ def _fold_run(
 ) -> tuple[RunRecord, list[Finding]]:
     """Return the record with what one pass over ticks and lines shows, and the findings."""
     steps = {rank: RankSteps() for rank in ranks}
-    open_end = None if record.exit is not None else now
     folded = refold(
         run_dir.path,
         order=order,
-        now=open_end,
+        now=now,
         sink=lambda rank, beat, arrival: steps[rank].take(beat),
         read_exit=lambda: record.exit,
     )
-    state, findings, watch = folded.state, list(folded.findings), folded.watch
-    if open_end is not None and watch is not None and not has_arrived(state):
-        findings += watch_on(state, now=open_end)
-    named = watch.boots if watch is not None else {}
+    state, watch = folded.state, folded.watch
+    heard = watch.heard if watch is not None else {}
     for rank, row in steps.items():
-        row.order_by(named.get(rank, ()))
+        row.order_by(heard[rank].boots if rank in heard else ())
     record = replace(
         record,
         lines=dict(sorted(state.view.lines.items())),
@@ -211,7 +208,7 @@ def _fold_run(
         unreadable_lines={rank: row.count for rank, row in state.view.unreadable.items()},
         not_observed=tuple(folded.not_observed),
     )
-    return with_steps(record, steps, watch), findings
+    return with_steps(record, steps, watch), folded.findings
 
 
 def with_lines(record: RunRecord, lines: Mapping[int, Iterable[bytes | str]]) -> RunRecord:
