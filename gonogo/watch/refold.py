@@ -32,7 +32,7 @@ from gonogo.contract.tick import Tick
 from gonogo.rundir import TICK_BYTES, RunDir, iter_lines, load_record, open_lines
 from gonogo.timeline.timeline import Sink
 from gonogo.watch.byclock import fold_by_clock, watch_on
-from gonogo.watch.fold import WatchState, armed, fold, start
+from gonogo.watch.fold import WatchState, armed, fold, fold_beats, start
 from gonogo.watch.registry import ERRORS, failure_of, missing_detectors
 from gonogo.watch.watch_record import WatchRecord
 
@@ -211,7 +211,9 @@ def fold_recorded(
     last = record.last or Tick(n=0, mono=0.0, ts=0.0)
     after = Tick(n=last.n + 1, mono=last.mono, ts=last.ts, interval_s=last.interval_s)
     for beats in files.rest():
-        findings += fold(state, after, beats, sink)[1]
+        parsed = {rank: view.parse(rank, rows, after.mono) for rank, rows in beats.items()}
+        if any(parsed.values()):
+            findings += fold_beats(state, after, parsed, sink)[1]
     record.close(view.lines)
     record.problems += missing_detectors(view.run)
     for name, text in state.failed.items():

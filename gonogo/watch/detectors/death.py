@@ -5,14 +5,13 @@ whose own last error is that a peer was gone. Exit stamps order deaths, else the
 were seen. If all are victims, somebody else ended the first of them, and that rank is the cause.
 
 Not covered: how a process ended, and its last steps, while the disk refuses a small write. The
-keeper reports that of the run.
+keeper reports that of the run. A rank of a user's launcher that vanishes while the launcher runs:
+no record says how it ended, so its silence is found instead.
 """
 
-import math
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg
@@ -28,7 +27,6 @@ AGENT = -1
 ELSEWHERE_S = 5.0
 """How long last lines may be on their way from another host when a rank of it has exited with 0."""
 _SIGTERM_CODES = frozenset({128 + signal.SIGTERM, -signal.SIGTERM})
-_dead = attrgetter("dead")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +42,11 @@ class Death:
         return self.process.signal is not None or self.process.code not in (None, 0)
 
     @property
-    def terminated(self) -> bool:
-        """Whether it was asked to end."""
-        return self.process.signal == signal.SIGTERM or self.process.code in _SIGTERM_CODES
-
-    @property
     def victim(self) -> bool:
         """Whether another's end took it along: torchrun asks peers to end, or they miss it."""
-        return self.terminated or self.process.lost_peer
+        process = self.process
+        terminated = process.signal == signal.SIGTERM or process.code in _SIGTERM_CODES
+        return terminated or process.lost_peer
 
     @property
     def certain(self) -> bool:
@@ -61,18 +56,17 @@ class Death:
         return self.failed and not self.victim
 
 
-def _cause(deaths: Sequence[Death], among: Sequence[Death]) -> Death:
-    """Return the cause `among` some of all deaths."""
+def _cause(deaths: Sequence[Death]) -> Death:
+    """Return the first death; a victim only if all are victims."""
     stamped = all(death.process.exit_at is not None for death in deaths)
-    victims = stamped and all(death.victim for death in deaths)
+    victims = all(death.victim for death in deaths)
 
-    def order(death: Death) -> tuple[bool, bool, float, bool, int]:
+    def order(death: Death) -> tuple[bool, float, bool, int]:
         at = death.process.exit_at if stamped else death.process.dead_mono
-        terminated, victim = (False, False) if victims else (death.terminated, death.victim)
-        known_at = math.inf if at is None else at
-        return terminated, victim, known_at, death.process.signal is None, death.rank
+        first = death.process.signal is not None and not death.victim
+        return death.victim and not victims, at or 0.0, not first, death.rank
 
-    return min(among, key=order)
+    return min(deaths, key=order)
 
 
 class ProcessDeath(Detector[None]):
@@ -96,16 +90,9 @@ class ProcessDeath(Detector[None]):
 
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: exits that were probed."""
-        processes = view.processes
-        if view.ends or not (processes.agent.dead or any(map(_dead, processes.ranks.values()))):
+        first = None if view.ends else _first_death(view)
+        if first is None or not _ripe(view, tick, first):
             return own, []
-        deaths = _deaths(view)
-        ripe = [death for death in deaths if _ripe(view, tick, death)]
-        if not ripe:
-            return own, []
-        first = _cause(deaths, ripe)
-        if not view.is_late(tick) and _cause(deaths, deaths) is not first:
-            return own, []  # an earlier end may be the cause: what it wrote last is being read
         return own, [self._found(view, tick, first)]
 
     def _found(self, view: View, tick: Tick, death: Death) -> Finding:
@@ -138,47 +125,39 @@ class ProcessDeath(Detector[None]):
 
 def _how(process: Process) -> str:
     if process.signal is not None:
-        try:
-            return f"was ended by {signal.Signals(process.signal).name}"
-        except ValueError:
-            return f"was ended by signal {process.signal}"
+        known = process.signal in set(signal.Signals)
+        name = signal.Signals(process.signal).name if known else f"signal {process.signal}"
+        return f"was ended by {name}"
     if process.code is None:
         return "vanished without an exit record"
-    return (
-        f"ended with exit code {process.code}" if process.code else "ended early, with exit code 0"
-    )
+    return f"ended with exit code {process.code}" if process.code else "ended early, with code 0"
 
 
-def _deaths(view: View) -> list[Death]:
-    """Return the bad ends that may be the cause."""
+def _first_death(view: View) -> Death | None:
+    """Return the bad end that may be the cause of the others, if there is one."""
+    order, agent = view.run.order, Death(rank=AGENT, process=view.processes.agent)
     deaths = [
         Death(rank=rank, process=process)
         for rank, process in view.processes.ranks.items()
         if process.dead and not _ended_well(view, rank, process)
     ]
-    agent, order = Death(rank=AGENT, process=view.processes.agent), view.run.order
-    # Of a command of several ranks, a single process may be a launcher before its ranks.
-    launches = order.command is not None and order.world_size > 1
-    launches = launches and list(view.processes.ranks) == [0]
-    if not agent.process.dead:
-        return [] if launches else deaths
-    if _all_ended_well(view):
-        return deaths
-    if order.command is not None and order.world_size == 1:
-        return deaths or [Death(rank=0, process=agent.process)]
-    if agent.certain:
-        return [agent]  # no signal ends a launcher because of a rank; ranks die with it
-    if order.command is not None:
-        told = [row for row in deaths if row.failed or row.process.code is not None]
-        deaths = [] if launches else told
-    return deaths or [agent]
+    alone = order.command is not None and order.world_size == 1
+    if order.command is not None and not alone:
+        deaths = [row for row in deaths if row.failed or row.process.code is not None]
+    if agent.process.dead and not _all_ended_well(view):
+        if alone:
+            agent = Death(rank=0, process=agent.process)
+        if agent.certain and not alone:
+            deaths = [agent]  # no signal ends a launcher because of a rank; ranks die with it
+        deaths = deaths or [agent]
+    if view.lines_are_refused():  # its last lines, or its exit record, may be missing
+        deaths = [row for row in deaths if row.failed]
+    return _cause(deaths) if deaths else None
 
 
 def _ripe(view: View, tick: Tick, death: Death) -> bool:
     """Whether nothing that may still be read could change what this death means."""
     process = death.process
-    if not death.failed and view.lines_are_refused():
-        return False
     if death.certain or view.is_late(tick):
         return death.certain
     dead_mono = tick.mono if process.dead_mono is None else process.dead_mono
@@ -211,9 +190,7 @@ def _all_ended_well(view: View) -> bool:
     if view.processes.agent.code == 0 and view.reads_output():
         return True
     return len(streams) == order.world_size and all(
-        stream.halt_seen
-        or stream.completed >= order.last_step
-        or (stream.done and stream.step >= (order.steps or 0))
+        stream.completed >= order.last_step or _ended_well(view, stream.rank, Process())
         for stream in streams
     )
 

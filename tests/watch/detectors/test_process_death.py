@@ -385,9 +385,8 @@ def test_a_launcher_that_a_signal_ended_took_its_ranks_along() -> None:
         ({0: {"signal": 15}, 1: {"code": 1}}, 1),
         ({0: {}, 1: {"signal": 11}}, 1),
         ({0: {}, 1: {}}, None),
-        ({0: {"code": 1}}, None),
     ],
-    ids=["both were seen", "one was seen", "none was seen", "only the launcher was seen"],
+    ids=["both were seen", "one was seen", "none was seen"],
 )
 def test_of_a_launchers_ranks_the_one_is_blamed_whose_end_was_seen(
     ends: dict[int, dict[str, int]], blamed: int | None
