@@ -116,28 +116,23 @@ class CheckpointOverdue(Detector[Saved]):
         dues += [] if every_s is None else [since_mono + every_s]
         if not dues:
             return []
-        interval_s = min(dues) - since_mono
         late_s = tick.mono - min(dues) - (_evaluated_s(view) - own.evaluated_s)
-        row = self.run.patience[Place.CHECKPOINT_DUE]
-        limit, suspect_s = row.limit(interval_s), row.suspect(interval_s)
-        if limit is not None and late_s > limit[0]:
-            severity, limit_s = Severity.HALT, limit[0]
-        elif suspect_s is not None and late_s > suspect_s:
-            severity, limit_s = Severity.WARN, suspect_s
-        else:
+        passed = self.run.patience[Place.CHECKPOINT_DUE].passed(late_s, min(dues) - since_mono)
+        if passed is None:
             return []
+        severity, limit = passed
         last = f"since the one of step {own.step}" if own.step else "at all"
-        text = f"a checkpoint has been due for {late_s:.0f} s (limit {limit_s:.0f} s), and none was"
+        text = f"a checkpoint has been due for {late_s:.0f} s (limit {limit.seconds:.0f} s)"
         finding = self.finding(
             tick,
             view,
             severity,
             f"step{own.step}",
-            f"{text} verified {last}",
+            f"{text}, and none was verified {last}",
             step=_completed(view),
             value=late_s,
-            threshold=limit_s,
-            source=row.source,
+            threshold=limit.seconds,
+            source=limit.source,
         )
         return [finding]
 

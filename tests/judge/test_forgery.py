@@ -1213,7 +1213,7 @@ def test_lines_put_in_front_do_not_tell_what_a_rank_never_said(
     path.write_bytes(b"".join(map(wire_line, [*put_in_front(ranks[0], 5), *lines])))
     rows = [wire_line(row.wire()) for row in replay_watch(folder)]
     (folder / "findings.jsonl").write_bytes(b"".join(rows))
-    assert "lines_unwatched" in kinds_of(folder)
+    assert "lines_changed" in kinds_of(folder)
     assert verdict_of(folder) == "INCONCLUSIVE"
 
 

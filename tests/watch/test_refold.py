@@ -422,7 +422,7 @@ def test_each_part_of_a_state_is_put_down_and_taken_up_again() -> None:
     assert held - named == {"run", "watched", "at_end"}, "ordered, compared, and of no watcher"
 
 
-@pytest.mark.parametrize("what", ["v", "sources", "run", "attempt", "watched", "detectors"])
+@pytest.mark.parametrize("what", ["sources", "run", "attempt", "watched", "detectors"])
 def test_a_snapshot_says_of_what_it_is(what: str) -> None:
     """By any other of these it goes on otherwise than the whole fold would."""
     document = dump_state(watch(healthy(1)).state)
