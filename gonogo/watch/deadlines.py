@@ -21,17 +21,23 @@ MAY_BE_SILENT = STARTS | {
 }  # fmt: skip
 """Places in which a rank may hold its interpreter, so that no thread sends lines."""
 _GONE_OR_UNKNOWN = frozenset({ProcessState.DEAD, ProcessState.UNKNOWN})
+_OF_PLACES = (Name.NO_FIRST_HEARTBEAT, Name.STALL, Name.SECTION_DEADLINE)
 _TABLE = " The limits are in the [table of patience](#table-of-patience)."
 
 
 class Deadline(Detector[None]):
-    """Reports the standstills whose culprit is in places of this detector."""
+    """Reports the standstills whose culprit is in places of this detector.
+
+    The first of these detectors that an order names looks at the ticks, and reports for the others.
+    """
 
     ticks = True
     deadline = True
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
+        self.reported = [row for row in _OF_PLACES if row in (run.order.detectors or _OF_PLACES)]
+        self.ticks = self.name == self.reported[0]
         rows = run.patience.values()
         seconds = [row.seconds for row in rows] + [row.suspect_s for row in rows]
         self.quiet_s = min(limit_s for limit_s in seconds if limit_s is not None)
@@ -39,7 +45,7 @@ class Deadline(Detector[None]):
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: how long the run has stood, has not begun, or has not exited."""
         findings = [*_unheard(view, tick), *_lingering(view, tick), *overdue(view, tick)]
-        return own, [row for row in findings if row.detector == self.name]
+        return own, [row for row in findings if row.detector in self.reported]
 
     def armed(self, own: None, view: View) -> bool:
         """Whether a rank runs, or its first line is awaited."""

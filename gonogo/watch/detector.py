@@ -93,7 +93,7 @@ class Detector(Generic[S]):
     """Messages of the lines that `observe_line` is given; `EVERY_LINE` for all of them."""
     steps: ClassVar[bool] = False
     """Whether `observe_step` is called."""
-    ticks: ClassVar[bool] = False
+    ticks: bool = False
     """Whether `observe_tick` is called; a tick that brings nothing leaves the state equal."""
     observes: ClassVar[frozenset[str] | None] = None
     """Kinds of observation that `observe_tick` reads, or `RANKS`. It is not called for a tick that

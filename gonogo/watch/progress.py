@@ -260,6 +260,8 @@ def _halt_due(view: View, group: Standstill, mono: float) -> Due | None:
     if not lowest.labelled or lowest.completed >= view.run.order.last_step:
         return None
     step_s = mono - max(stream.advanced_mono for stream in group.streams)
+    if step_s <= CYCLE_X * (view.run.patience[Place.CHECKPOINT].seconds or 0.0):
+        return None  # a part of the limit, which is asked for at each tick
     cycle = _cycle_limit(view, lowest)
     return Due(Severity.HALT, step_s, cycle, "ended no step") if step_s > cycle.seconds else None
 

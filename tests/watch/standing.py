@@ -82,7 +82,7 @@ def look(
     tick = Tick(n=1, mono=NOW, ts=EPOCH)
     own, found = kind(run).observe_tick(kind(run).begin(), tick, view)
     assert own == kind(run).begin(), "a rule of deadlines has nothing to remember"
-    return found
+    return [row for row in found if row.detector == kind.name]
 
 
 def limits(found: Sequence[Finding], severity: Severity) -> list[float | None]:
