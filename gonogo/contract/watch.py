@@ -180,7 +180,7 @@ class NonFinite(CanHalt):
     """D10: a loss or gradient norm of an applied step is not finite."""
 
     fp16_running: Annotated[int, Field(ge=1)] = 3
-    """In fp16 so many skipped steps running halt (40 while they lower the loss scale)."""
+    """In fp16 so many skipped steps running halt (40 before the first applied one)."""
     fp16_window_steps: Annotated[int, Field(ge=1)] = 100
     """In fp16 the last steps in which `fp16_skipped` counts; in bf16 so many skipped ones running
     halt."""

@@ -8,7 +8,7 @@ does not report is UNKNOWN: it halts nothing, and `.GO` is never written.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import Identity, Msg
@@ -31,8 +31,7 @@ class Identities:
     by_rank: Mapping[int, Identity] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mismatch:
+class Mismatch(NamedTuple):
     """One field of one rank that is not as it should be."""
 
     rank: int
@@ -44,15 +43,13 @@ class Mismatch:
 
 def equals_order(own: Identities, view: View) -> bool | None:
     """Return whether all ranks reported all fields, and all are equal; None while unknown."""
-    order = view.run.order
-    allowed = set(order.allow_drift)
-    unknown = len(own.by_rank) < order.world_size
-    for rank in own.by_rank:
-        if any(d.name not in allowed for d in _differences(own, view, rank)):
-            return False
-        unknown = unknown or bool(untold(view.run, own.by_rank[rank]))
-        env_checked = order.identity.nsa_env is not None
-        unknown = unknown or (env_checked and view.processes.of(rank).env is None)
+    order, known = view.run.order, own.by_rank
+    rows = [row for rank in known for row in _differences(own, view, rank)]
+    if any(row.name not in order.allow_drift for row in rows):
+        return False
+    unknown = len(known) < order.world_size or any(untold(view.run, row) for row in known.values())
+    if order.identity.nsa_env is not None:
+        unknown = unknown or any(view.processes.of(rank).env is None for rank in known)
     return None if unknown else True
 
 
@@ -65,46 +62,36 @@ def untold(run: Run, told: Identity) -> list[str]:
     ]
 
 
-def same(run: Run, name: str, said: Any, expected: Any) -> bool:
-    """Whether two values of a field are equal; parameters may differ by the tolerance."""
-    if said is None or expected is None:
-        return True
-    if name == "params":
-        tolerance: float = run.watch.identity.params_tolerance_ratio
-        return bool(abs(said - expected) <= tolerance * abs(expected))
-    return bool(said == expected)
-
-
 def _differences(own: Identities, view: View, rank: int) -> list[Mismatch]:
-    """Return every difference of a rank to the order, its peers and its own environment."""
-    run, told = view.run, own.by_rank.get(rank)
-    rows: list[Mismatch] = []
-    if told is not None:
-        expected = {name: getattr(run.order.identity, name) for name in FIELDS}
-        rows += [
-            Mismatch(rank=rank, name=name, said=said, expected=value, by="the order")
-            for name, value in expected.items()
-            if not same(run, name, said := getattr(told, name), value)
-        ]
-        rows = rows or _against_peers(own, rank, told)
-    env, nsa_env = view.processes.of(rank).env, run.order.identity.nsa_env
+    """Return every difference of a rank to the order, its peers and its own environment.
+
+    Parameters may differ from the order by the tolerance. Peers are equal in the fields that both
+    report.
+    """
+    run, told, rows = view.run, own.by_rank.get(rank), list[Mismatch]()
+    lowest, ordered = min(own.by_rank, default=rank), run.order.identity
+    first = own.by_rank.get(lowest)
+    for name in FIELDS if told is not None else ():
+        said, wanted, peer = (getattr(row, name) for row in (told, ordered, first))
+        if _differ(name, said, wanted, run.watch.identity.params_tolerance_ratio):
+            rows.append(Mismatch(rank, name, said, wanted, "the order"))
+        elif _differ(name, said, peer):
+            rows.append(Mismatch(rank, name, said, peer, f"rank {lowest}"))
+    env, nsa_env = view.processes.of(rank).env, ordered.nsa_env
     seen = {name: value for name, value in (env or {}).items() if name.startswith("NSA_")}
     if env is not None and nsa_env is not None and seen != nsa_env:
         by = "the order (read from the process)"
-        rows.append(Mismatch(rank=rank, name="nsa_env", said=seen, expected=nsa_env, by=by))
+        rows.append(Mismatch(rank, "nsa_env", seen, nsa_env, by))
     return rows
 
 
-def _against_peers(own: Identities, rank: int, told: Identity) -> list[Mismatch]:
-    """Return the differences to the lowest rank, in the fields that both report."""
-    lowest = min(own.by_rank)
-    rows, first = list[Mismatch](), own.by_rank[lowest]
-    for name in FIELDS if told != first else ():
-        said, expected = getattr(told, name), getattr(first, name)
-        if said is not None and expected is not None and said != expected:
-            by = f"rank {lowest}"
-            rows.append(Mismatch(rank=rank, name=name, said=said, expected=expected, by=by))
-    return rows
+def _differ(name: str, said: Any, expected: Any, tolerance: float = 0.0) -> bool:
+    """Return whether two values that are both known differ; parameters by more than a share."""
+    if said is None or expected is None:
+        return False
+    if name == "params":
+        return bool(abs(said - expected) > tolerance * abs(expected))
+    return bool(said != expected)
 
 
 def _text(row: Mismatch) -> str:

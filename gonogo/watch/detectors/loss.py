@@ -27,8 +27,7 @@ SIGMA_OF_MAD = 1.4826
 """Standard deviation of a normal distribution per median absolute deviation."""
 _FP16, _BF16 = ("fp16", "float16"), ("bf16", "bfloat16")
 SEARCH_STEPS = 40
-"""So many steps may be skipped in a row while a loss scale is searched: from 2**32 to 1 and some
-repeats."""
+"""So many steps may be skipped while a loss scale is searched, from 2**32 to 1 at most."""
 HOLDS_SHARE = 0.95
 """A rise holds if the later half of its losses keeps this share of the height of the first half."""
 NO_GATES = (None, None, None)
@@ -46,26 +45,25 @@ class Overflows:
     running: int = 0
     """Steps in a row that were skipped."""
     searching: bool = True
-    """Whether no step was applied yet, or the scale has fallen since the first of these."""
-    scale: float | None = None
-    """Loss scale of the first of them."""
+    """Whether no step was applied yet: a scaler searches for its scale."""
     recent: tuple[int, ...] = ()
-    """The skipped steps within the window that were no search for a scale."""
+    """The skipped steps within the window, after the search."""
 
 
 class NonFinite(Detector[Overflows]):
     """D10: a loss or gradient norm of an applied step is not finite.
 
     A loss scaler (fp16, mixed precision) skips steps on overflow by design: several in a row count,
-    or too many of the last hundred. A search for the loss scale does not count: its skipped steps
-    lower the scale. Where the order names no dtype, a norm that is not finite beside a finite loss
-    may be such an overflow. A validation loss that is not finite warns: the set may be empty.
+    or too many of the last hundred. The first steps of a process may all be skipped, while the
+    scaler searches for its scale. Where the order names no dtype, a norm that is not finite beside
+    a finite loss may be such an overflow. A validation loss that is not finite warns: the set may
+    be empty.
     """
 
     name = Name.NON_FINITE
     sentence = (
         "The first loss or gradient norm that is not finite. With a loss scaler (fp16, mixed"
-        " precision): `fp16_running` skipped steps in a row (40 while they lower the scale), or"
+        " precision): `fp16_running` skipped steps in a row (40 before the first applied one), or"
         " `fp16_skipped` of the last `fp16_window_steps`. In bf16: `fp16_window_steps` skipped"
         " steps in a row. Warns of a validation loss that is not finite."
     )
@@ -110,13 +108,10 @@ class NonFinite(Detector[Overflows]):
 
     def _count(self, own: Overflows, event: Beat, view: View) -> Seen[Overflows]:
         """Count a skipped step, and halt if there are too many."""
-        step, scale, most = event.line.step, event.line.loss_scale, self.settings.fp16_window_steps
-        first = own.scale if own.running else scale
-        searching = own.searching or (scale is not None and first is not None and scale < first)
-        recent = tuple(number for number in own.recent if number > step - most)
-        if not searching:
-            recent = (*recent, step)
-        own = replace(own, running=own.running + 1, searching=searching, scale=first, recent=recent)
+        step, most = event.line.step, self.settings.fp16_window_steps
+        recent = () if own.searching else (*own.recent, step)
+        recent = tuple(number for number in recent if number > step - most)
+        own = replace(own, running=own.running + 1, recent=recent)
         if own.running >= self._limit(own):
             text = f"{own.running} steps in a row were skipped or not finite"
         elif self._dtype not in _BF16 and len(recent) >= self.settings.fp16_skipped:

@@ -166,6 +166,8 @@ class Waits:
     rows: tuple[tuple[Fetch, ...], ...] = ()
     """Of each step of the window, in order of rank."""
     trained_s: float = 0.0
+    full: bool = False
+    """Whether the window has enough steps, or a few that fill `over_s`."""
     since: tuple[float, float] | None = None
     """`trained_s` and wall clock when the run began to starve."""
 
@@ -187,6 +189,7 @@ class Loader(Detector[Waits]):
     )
     State = Waits
     steps = True
+    unobserved = "Too few steps told their time and their fetch time: the loader was not observed."
 
     def observe_step(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
         """Observe how long each rank fetched, and how long its step took."""
@@ -198,10 +201,12 @@ class Loader(Detector[Waits]):
             if fetch_s is None or not step_s:
                 return own, []
             row.append(Fetch(min(max(0.0, fetch_s), step_s), step_s))
-        rows = (*own.rows, tuple(row))[-self.settings.window_steps :]
-        own = replace(own, rows=rows, trained_s=own.trained_s + row[0].step_s)
-        every = max(1, self.settings.window_steps // LOOKS)
-        if step.step % every or not self.armed(own, view):
+        most, trained_s = self.settings.window_steps, own.trained_s + row[0].step_s
+        rows = (*own.rows, tuple(row))[-most:]
+        fills = len(rows) >= FEW_STEPS and trained_s >= self.settings.over_s
+        full = fills or len(rows) == most
+        own = replace(own, rows=rows, trained_s=trained_s, full=full)
+        if not full or step.step % max(1, most // LOOKS):
             return own, []
         return self._judged(own, step, view)
 
@@ -234,9 +239,7 @@ class Loader(Detector[Waits]):
 
     def armed(self, own: Waits, view: View) -> bool:
         """Whether a whole window of fetch times has been reported."""
-        rows = own.rows
-        full_s = math.fsum(row[0].step_s for row in rows) if len(rows) >= FEW_STEPS else 0.0
-        return full_s >= self.settings.over_s or len(rows) >= int(self.settings.window_steps)
+        return own.full
 
     def measure(self, own: Waits, view: View, mono: float) -> Near:
         """Return the share of the slowest fetches, and how long it may still stay above."""
@@ -244,12 +247,6 @@ class Loader(Detector[Waits]):
         if own.since is not None:
             left_s = max(0.0, self.settings.over_s - (own.trained_s - own.since[0]))
         return Near(value=share, limit=self.settings.halt_share, time_left_s=left_s)
-
-    def missing(self, own: Waits, view: View) -> str | None:
-        """Return a sentence where steps ended and none could be held against its fetch time."""
-        if not view.steps.made or own.rows:
-            return None
-        return "No step told its time and its fetch time: waiting for data was not observed."
 
 
 def share_of(parts: Iterable[Fetch]) -> float:
@@ -285,6 +282,8 @@ class Speeds:
     rows: tuple[Tempo, ...] = ()
     fastest: float = 0.0
     """Upper quartile of the fastest window so far, in the trainer's favour."""
+    reported: float | None = None
+    """Median of the reported speeds; None if fewer than half of the steps have one."""
     most_tok_s: float | None = None
     """Tokens per second that the peak of the devices allows."""
 
@@ -338,35 +337,34 @@ class ImplausibleSpeed(Detector[Speeds]):
             return own, []
         kind_s = step_s - row.between_s - max(0.0, fetched_s(row) or 0.0) - BETWEEN_S
         tempo = Tempo(tokens / step_s, tokens / max(kind_s, LEAST_SHARE * step_s), reported)
-        rows, fastest = (*own.rows, tempo)[-self._keep :], own.fastest
-        if len(rows) == self._keep:
-            fastest = max(fastest, sorted([row.kind for row in rows])[3 * self._keep // 4])
-        own = replace(own, rows=rows, fastest=fastest)
-        return own, self._judged(own, step, view) if len(rows) == self._keep else []
+        own = replace(own, rows=(*own.rows, tempo)[-self._keep :])
+        return self._judged(own, step, view) if len(own.rows) == self._keep else (own, [])
 
-    def _judged(self, own: Speeds, step: Step, view: View) -> list[Finding]:
+    def _judged(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
         """Compare a window of steps with what can be true."""
-        tok_s, settings, found = (
-            statistics.median([row.plain for row in own.rows]),
-            self.settings,
-            [],
+        rows, settings, halt = own.rows, self.settings, Severity.HALT
+        told = [row.reported for row in rows if row.reported is not None]
+        reported = statistics.median(told) if 2 * len(told) > len(rows) else None
+        fastest = max(own.fastest, sorted([row.kind for row in rows])[3 * len(rows) // 4])
+        own = replace(own, reported=reported, fastest=fastest)
+        tok_s, over = (
+            statistics.median([row.plain for row in rows]),
+            f"tokens/s over {len(rows)} steps",
         )
-        over, halt = f"tokens/s over {self._keep} steps", Severity.HALT
-        reported, limit = _reported(own), (1.0 + settings.differ_ratio) * own.fastest
+        found, limit = [], (1.0 + settings.differ_ratio) * fastest
         if reported is not None and reported > limit:
             text = f"the trainer reports {reported:.4g} {over}; the fastest that its step ends"
-            text = f"{text} allow is {own.fastest:.4g}"
-            found.append((halt, "differ_ratio", reported, limit, text))
+            found.append((halt, "differ_ratio", reported, limit, f"{text} allow is {fastest:.4g}"))
         if own.most_tok_s is not None and tok_s > own.most_tok_s:
             text = f"{tok_s:.4g} {over} are more than the devices can multiply: their peak allows"
             found.append((halt, "mfu", tok_s, own.most_tok_s, f"{text} {own.most_tok_s:.4g}"))
         best_s, tokens = self.run.order.best_step_s, self.run.order.identity.tokens_per_step
         if best_s is not None and tokens and tokens / tok_s < settings.best_ratio * best_s:
-            text = f"a step takes {tokens / tok_s:.4g} s over {self._keep} steps; the best that is"
+            text = f"a step takes {tokens / tok_s:.4g} s over {len(rows)} steps; the best that is"
             text = f"{text} known of the same work on the same devices takes {best_s:.4g} s: is all"
             text, limit = f"{text} of it done?", settings.best_ratio * best_s
             found.append((Severity.WARN, "best_ratio", tokens / tok_s, limit, text))
-        return [
+        return own, [
             self.finding(
                 step, view, severity, name, text, setting=name, value=value, threshold=limit
             )
@@ -379,10 +377,10 @@ class ImplausibleSpeed(Detector[Speeds]):
 
     def measure(self, own: Speeds, view: View, mono: float) -> Near:
         """Return the reported speed beside the largest that can be true."""
-        reported, limit = _reported(own), (1.0 + self.settings.differ_ratio) * own.fastest
-        if reported is None:
+        if own.reported is None:
             return Near(blind=NOTHING_YET)
-        return Near(value=reported, limit=limit, unit="tokens/s")
+        limit = (1.0 + self.settings.differ_ratio) * own.fastest
+        return Near(value=own.reported, limit=limit, unit="tokens/s")
 
     def missing(self, own: Speeds, view: View) -> str | None:
         """Return a sentence on the comparisons that could not be made."""
@@ -398,12 +396,6 @@ class ImplausibleSpeed(Detector[Speeds]):
         if own.most_tok_s is None:
             unknown.append("the matrix-product peak or the number of parameters is not known")
         return f"Speed was not wholly checked: {'; '.join(unknown)}." if unknown else None
-
-
-def _reported(own: Speeds) -> float | None:
-    """Return the median of the reported speeds; None if fewer than half of the steps have one."""
-    told = [row.reported for row in own.rows if row.reported is not None]
-    return statistics.median(told) if 2 * len(told) > len(own.rows) else None
 
 
 def limit_tok_s(run: Run, peak: object) -> float | None:
