@@ -105,6 +105,8 @@ class Detector(Generic[S]):
     """Whether a late tick is UNKNOWN to it: `observe_tick` is not called then."""
     probes: ClassVar[bool] = False
     """Whether it sees nothing without a watcher's probes and clock."""
+    armed_by: ClassVar[str] = ""
+    """Field of the state that is true once it could find something; none: it always could."""
     blind: ClassVar[str] = NOTHING_YET
     """Why it finds nothing while it is not armed."""
     unobserved: ClassVar[str] = ""
@@ -139,7 +141,7 @@ class Detector(Generic[S]):
 
     def armed(self, own: S, view: View) -> bool:
         """Whether it could find something now; a silent disarming is to be seen."""
-        return True
+        return not self.armed_by or bool(getattr(own, self.armed_by))
 
     def near(self, own: S, view: View, mono: float) -> Near:
         """Return how near it is to its limit at `mono`, the watcher's clock, or why it is blind."""

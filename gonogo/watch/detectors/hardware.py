@@ -82,6 +82,7 @@ class Hardware(Detector[Health]):
         "or power for over a minute, and of an Xid that the program caused (13, 31, 43)."
     )
     State = Health
+    armed_by = "devices"
     ticks = True
     observes = frozenset({"devices"})
     probes = True
@@ -164,10 +165,6 @@ class Hardware(Detector[Health]):
         times_s = (row.read_mono - row.since_mono for row in rows if row.since_mono is not None)
         return Near(value=max(times_s, default=0.0), limit=self.settings.throttled_s, unit="s")
 
-    def armed(self, own: Health, view: View) -> bool:
-        """Return whether any device reports samples."""
-        return bool(own.devices)
-
 
 class Usage(NamedTuple):
     """How busy one device was."""
@@ -208,6 +205,7 @@ class Imbalance(Detector[Usages]):
         "(lowest to highest below 0.8) or low (below 80 %)."
     )
     State = Usages
+    armed_by = "told"
     ticks = True
     observes = frozenset({"devices"})
     probes = True
@@ -254,10 +252,6 @@ class Imbalance(Detector[Usages]):
                 setting=broken, rank=rank, step=step, value=value,
             )
         ]  # fmt: skip
-
-    def armed(self, own: Usages, view: View) -> bool:
-        """Whether any device has said how busy it is."""
-        return own.told
 
     def measure(self, own: Usages, view: View, mono: float) -> Near:
         """Return the utilisation of the least used device."""

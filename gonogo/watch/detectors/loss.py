@@ -223,11 +223,11 @@ class Divergence(Detector[Trend]):
             f"the smoothed loss is {own.smooth:.4g}; its best was {best:.4g}. Each of the last"
             f" {len(last)} losses is more than {limit:.3g} above its best"
         )
-        halt = self.finding(
-            step, view, Severity.HALT, "rise", text,
-            setting="above", value=own.smooth - best, threshold=limit,
-        )  # fmt: skip
-        return [halt]
+        value, name = own.smooth - best, "above"
+        found = self.finding(
+            step, view, Severity.HALT, "rise", text, setting=name, value=value, threshold=limit
+        )
+        return [found]
 
     def armed(self, own: Trend, view: View) -> bool:
         """Return whether there were enough losses."""
@@ -267,6 +267,7 @@ class Frozen(Detector[Still]):
         " gradient norm on `halt_x` times `grad_norm_steps`, after it was another."
     )
     State = Still
+    armed_by = "equal"
     steps = True
     unobserved = "Neither loss nor gradient norm was reported: frozen values were not observed."
 
@@ -296,10 +297,6 @@ class Frozen(Detector[Still]):
             )  # fmt: skip
             findings.append(halt)
         return Still(equal=equal), findings
-
-    def armed(self, own: Still, view: View) -> bool:
-        """Return whether a number was reported."""
-        return bool(own.equal)
 
     def measure(self, own: Still, view: View, mono: float) -> Near:
         """Return for how many steps the loss has been equal."""
@@ -338,6 +335,7 @@ class Gradients(Detector[Norms]):
         " `clip_share` of `clip_steps` norms are above the order's clipping limit."
     )
     State = Norms
+    armed_by = "moved"
     steps = True
     unobserved = "No gradient norm was reported: gradients were not observed."
 
@@ -354,48 +352,33 @@ class Gradients(Detector[Norms]):
         norm = step.grad_norm
         if norm is None or not 0.0 <= norm < math.inf or not (own.moved or norm):
             return own, []
-        begins = own.counted == self.settings.clip_steps
+        settings, clipped = self.settings, norm > self._clip
+        begins = own.counted == settings.clip_steps
         own = Norms(
             moved=True,
             zeros=0 if norm else own.zeros + (step.loss != 0.0),
-            window=(*own.window, norm)[-self.settings.window_steps :],
+            window=(*own.window, norm)[-settings.window_steps :],
             counted=1 if begins else own.counted + 1,
-            clipped=(0 if begins else own.clipped) + (norm > self._clip),
+            clipped=clipped if begins else own.clipped + clipped,
         )
-        spike = norm > self.settings.spike_x * min(own.window)
-        if spike or own.zeros or own.counted == self.settings.clip_steps:
-            return own, self._judged(own, step, view)
-        return own, []
-
-    def _judged(self, own: Norms, step: Step, view: View) -> list[Finding]:
-        """Return what the last norms show."""
-        settings, values, norm, findings = self.settings, own.window, own.window[-1], []
+        halt, findings, window = Severity.HALT, list[Finding](), own.window
         if own.zeros >= settings.zero_steps:
-            text = f"the gradient norm was exactly 0 on {own.zeros} applied steps in a row"
-            findings.append(
-                self.finding(
-                    step, view, Severity.HALT, "zero_steps", text,
-                    setting="zero_steps", value=float(own.zeros),
-                )
-            )  # fmt: skip
-        if len(values) > settings.window_steps // 2 and norm > settings.spike_x * min(values):
-            limit = settings.spike_x * statistics.median(values)
+            text, name = (
+                f"the norm was exactly 0 on {own.zeros} applied steps in a row",
+                "zero_steps",
+            )
+            zeros = float(own.zeros)
+            findings.append(self.finding(step, view, halt, name, text, setting=name, value=zeros))
+        if len(window) > settings.window_steps // 2 and norm > settings.spike_x * min(window):
+            limit = settings.spike_x * statistics.median(window)
             if limit:
-                findings += warn_of_spikes(self, step, view, values, limit, "gradient norms")
-        share = own.clipped / own.counted
+                findings += warn_of_spikes(self, step, view, window, limit, "gradient norms")
+        share, name = own.clipped / own.counted, "clip_share"
         if own.counted == settings.clip_steps and share > settings.clip_share:
             text = f"{share:.0%} of the last {own.counted} gradient norms were clipped"
-            findings.append(
-                self.finding(
-                    step, view, Severity.WARN, "clip_share", f"{text} (limit {self._clip:g})",
-                    setting="clip_share", value=share,
-                )
-            )  # fmt: skip
-        return findings
-
-    def armed(self, own: Norms, view: View) -> bool:
-        """Return whether a gradient norm was reported."""
-        return own.moved
+            text, warn = f"{text} (limit {self._clip:g})", Severity.WARN
+            findings.append(self.finding(step, view, warn, name, text, setting=name, value=share))
+        return own, findings
 
     def measure(self, own: Norms, view: View, mono: float) -> Near:
         """Return how many steps in a row had a norm of zero."""
@@ -427,6 +410,7 @@ class GateCollapse(Detector[Gates]):
         " least `apart_steps` apart, without a step of sound gates in between. Warns of one layer."
     )
     State = Gates
+    armed_by = "reported"
     steps = True
     blind = "no gate statistics were reported yet"
     unobserved = "No gate statistics were reported: a collapse of the gates was not observed."
@@ -473,10 +457,6 @@ class GateCollapse(Detector[Gates]):
         if largest is not None and largest > self.settings.max_gate:
             return ALL_LAYERS / (self.run.order.identity.layers or MANY_LAYERS)
         return None if entropy is None and largest is None else 0.0
-
-    def armed(self, own: Gates, view: View) -> bool:
-        """Return whether gate statistics are reported."""
-        return own.reported
 
     def measure(self, own: Gates, view: View, mono: float) -> Near:
         """Return on how many steps gates had collapsed."""

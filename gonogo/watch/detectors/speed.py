@@ -85,6 +85,7 @@ class Straggler(Detector[Shares]):
         " straggles."
     )
     State = Shares
+    armed_by = "waited"
     steps = True
 
     def observe_step(self, own: Shares, step: Step, view: View) -> Seen[Shares]:
@@ -132,10 +133,6 @@ class Straggler(Detector[Shares]):
                 )
             )  # fmt: skip
         return replace(own, behind=behind, rows=()), findings
-
-    def armed(self, own: Shares, view: View) -> bool:
-        """Whether several ranks report how long they waited."""
-        return own.waited
 
     def measure(self, own: Shares, view: View, mono: float) -> Near:
         """Return how much longer than the fastest rank the slowest one computes."""
@@ -188,6 +185,7 @@ class Loader(Detector[Waits]):
         " longest sixteenth of the fetches is left out, so that single stalls are no starvation."
     )
     State = Waits
+    armed_by = "full"
     steps = True
     unobserved = "Too few steps told their time and their fetch time: the loader was not observed."
 
@@ -237,10 +235,6 @@ class Loader(Detector[Waits]):
         )  # fmt: skip
         return own, [warning, halt]
 
-    def armed(self, own: Waits, view: View) -> bool:
-        """Whether a whole window of fetch times has been reported."""
-        return own.full
-
     def measure(self, own: Waits, view: View, mono: float) -> Near:
         """Return the share of the slowest fetches, and how long it may still stay above."""
         left_s, share = None, share_of(map(max, own.rows))
@@ -285,7 +279,7 @@ class Speeds:
     reported: float | None = None
     """Median of the reported speeds; None if fewer than half of the steps have one."""
     most_tok_s: float | None = None
-    """Tokens per second that the peak of the devices allows."""
+    """Tokens per second that the peak allows which preflight measured."""
 
 
 class ImplausibleSpeed(Detector[Speeds]):
@@ -314,10 +308,7 @@ class ImplausibleSpeed(Detector[Speeds]):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self._reads, self._keep = bool(run.order.patterns), self.settings.over_steps
-
-    def begin(self) -> Speeds:
-        """Return the state before the first event: the peak is the hardware table's."""
-        return Speeds(most_tok_s=limit_tok_s(self.run, None))
+        self._most_tok_s = limit_tok_s(run, None)
 
     def observe_tick(self, own: Speeds, tick: Tick, view: View) -> Seen[Speeds]:
         """Observe the peak that preflight measured."""
@@ -355,9 +346,10 @@ class ImplausibleSpeed(Detector[Speeds]):
         if reported is not None and reported > limit:
             text = f"the trainer reports {reported:.4g} {over}; the fastest that its step ends"
             found.append((halt, "differ_ratio", reported, limit, f"{text} allow is {fastest:.4g}"))
-        if own.most_tok_s is not None and tok_s > own.most_tok_s:
+        most = own.most_tok_s or self._most_tok_s
+        if most is not None and tok_s > most:
             text = f"{tok_s:.4g} {over} are more than the devices can multiply: their peak allows"
-            found.append((halt, "mfu", tok_s, own.most_tok_s, f"{text} {own.most_tok_s:.4g}"))
+            found.append((halt, "mfu", tok_s, most, f"{text} {most:.4g}"))
         best_s, tokens = self.run.order.best_step_s, self.run.order.identity.tokens_per_step
         if best_s is not None and tokens and tokens / tok_s < settings.best_ratio * best_s:
             text = f"a step takes {tokens / tok_s:.4g} s over {len(rows)} steps; the best that is"
@@ -393,7 +385,7 @@ class ImplausibleSpeed(Detector[Speeds]):
             unknown.append("no step of all ranks could be timed")
         if all(row.reported is None for row in own.rows):
             unknown.append("the trainer reports tokens/s of no step that could be timed")
-        if own.most_tok_s is None:
+        if (own.most_tok_s or self._most_tok_s) is None:
             unknown.append("the matrix-product peak or the number of parameters is not known")
         return f"Speed was not wholly checked: {'; '.join(unknown)}." if unknown else None
 
