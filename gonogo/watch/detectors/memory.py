@@ -135,6 +135,8 @@ class Growth:
 
     series: Mapping[str, Mapping[int, Series]] = field(default_factory=dict)
     """`host` or `device` → rank → its samples."""
+    sampled_step: int = 0
+    """The last step of which samples were taken."""
     host_mb: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """Node → memory that is used, and its limit."""
     device_mb: Mapping[int, float] = field(default_factory=dict)
@@ -199,9 +201,10 @@ class MemoryLeak(Detector[Growth]):
 
     def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
         """Observe the memory of every few steps, and project where it leads."""
-        if step.step % self._every:
+        if 0 <= step.step - own.sampled_step < self._every:
             return own, []
-        series, rises = {kind: dict(own.series.get(kind, {})) for kind in LABELS}, False
+        series = {kind: dict(own.series.get(kind, {})) for kind in LABELS}
+        rises, sampled_step = False, own.sampled_step
         for rank, row in step.ranks.items():
             line = row.progress
             if line is None:
@@ -217,9 +220,9 @@ class MemoryLeak(Detector[Growth]):
                         step.step, mb, least=self._least, most=self._most,
                         rise_ratio=self.settings.rise_ratio,
                     )  # fmt: skip
-                series[kind][rank] = one
+                series[kind][rank], sampled_step = one, step.step
                 rises = rises or one.slope > 0.0
-        own = replace(own, series=series)
+        own = replace(own, series=series, sampled_step=sampled_step)
         return own, self._judged(own, step, view) if rises else []
 
     def _judged(self, own: Growth, step: Step, view: View) -> list[Finding]:

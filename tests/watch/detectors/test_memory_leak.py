@@ -344,6 +344,14 @@ def test_it_warns_and_halts_at_the_first_look() -> None:
     )
 
 
+@pytest.mark.parametrize("every", [1, 3, 10])
+def test_memory_that_is_reported_at_few_steps_is_sampled_then(every: int) -> None:
+    grown = Grown({"limit_mb": 4_000, "min_samples": 64, "window_samples": 64}, last=10**6)
+    for number in range(1, 64 * every + 1):
+        grown.step(1_000.0 + number if number % every == every - 1 or every == 1 else None)
+    assert {row.severity for _, row in grown.found} >= {Severity.WARN}
+
+
 def test_memory_above_its_limit_has_no_time_left() -> None:
     assert [row.value for _, row in Grown({"limit_mb": 1_000}).rise(9, 8.0).found] == [0.0, 0.0]
 
