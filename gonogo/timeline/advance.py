@@ -6,6 +6,8 @@ A rank that names its sections ends a step with `step_end`. If it never writes t
 ends the one before. A rank without sections ends a step with `progress`. Numbers may come after the
 end of their step: the step waits for them until a later step, or for `MOST_LATE` steps if the rank
 has once read its numbers late.
+
+Not covered: a line that is read after a later one of its rank moves nothing.
 """
 
 import math
@@ -40,28 +42,29 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float) -> RankStream:
     """Return the stream after a line received at `mono`: the same one, or a restarted rank's."""
     if beat.boot != stream.boot:
         return _booted(stream, beat, mono)
+    msg, step = beat.msg, beat.step
     if stream.ending:
         _release(stream, beat)
-    if beat.step < stream.step:
+    if step < stream.step:
         _absorb_earlier(stream, beat, mono)
     else:
-        _advance(stream, beat, mono)
+        if not (stream.labelled and stream.ends_steps):
+            _learn(stream, beat)
+        if msg in _KEPT:
+            _keep(stream, beat, mono)
+        opens, ends = step > stream.step, step > stream.completed
+        ends = ends and (msg == _STEP_END or (msg == _PROGRESS and not stream.labelled))
+        if opens or msg == _STEP_START:  # a step may start again, after an evaluation within it
+            _open_step(stream, beat, mono, ends=ends)
+        _place(stream, beat, mono, resets=ends or opens)
+        stream.step, stream.pid, stream.own_mono = step, beat.pid, beat.mono
+        if ends:
+            stream.advanced_mono, stream.advanced_ts = mono, beat.ts
+            _end_step(stream, step, beat)
+        elif beat.collective_seq is not None:
+            stream.collective_seq = max(stream.collective_seq, beat.collective_seq)
     stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
     return stream
-
-
-def absorb_late(stream: RankStream, beat: Heartbeat) -> None:
-    """Take a line that fills a hole: it may bring numbers or end its step, and moves nothing."""
-    if stream.ending:
-        _release(stream, beat)
-    if _ends_step(stream, beat):
-        _end_step(stream, beat.step, beat)
-
-
-def _ends_step(stream: RankStream, beat: Heartbeat) -> bool:
-    """Whether the line ends its step; `progress` does if the rank names no sections."""
-    ends = beat.msg == _STEP_END or (beat.msg == _PROGRESS and not stream.labelled)
-    return ends and beat.step > stream.completed
 
 
 def _booted(before: RankStream, beat: Heartbeat, mono: float) -> RankStream:
@@ -127,25 +130,6 @@ def _absorb_earlier(stream: RankStream, beat: Heartbeat, mono: float) -> None:
         reports_ends = stream.labelled and (stream.ends_steps or stream.opened > 0)
         if beat.step > stream.completed and not reports_ends:
             _end_step(stream, beat.step, beat)
-
-
-def _advance(stream: RankStream, beat: Heartbeat, mono: float) -> None:
-    """Move the stream on by a line of the same boot, in order."""
-    msg, step = beat.msg, beat.step
-    if not (stream.labelled and stream.ends_steps):
-        _learn(stream, beat)
-    if msg in _KEPT:
-        _keep(stream, beat, mono)
-    opens, ends = step > stream.step, _ends_step(stream, beat)
-    if opens or msg == _STEP_START:  # a step may start again, after an evaluation within it
-        _open_step(stream, beat, mono, ends=ends)
-    _place(stream, beat, mono, resets=ends or opens)
-    stream.step, stream.pid, stream.own_mono = step, beat.pid, beat.mono
-    if ends:
-        stream.advanced_mono, stream.advanced_ts = mono, beat.ts
-        _end_step(stream, step, beat)
-    elif beat.collective_seq is not None:
-        stream.collective_seq = max(stream.collective_seq, beat.collective_seq)
 
 
 def _learn(stream: RankStream, beat: Heartbeat) -> None:

@@ -9,7 +9,7 @@ import sys
 from array import array
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import itemgetter
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
 
@@ -40,7 +40,7 @@ UNTOLD = -sys.float_info.max
 MOST_ROWS = 1024
 """Rows that a table grows by at most."""
 _NAN = math.nan
-_READ, _READ_SECTIONS = attrgetter(*NUMBERS), attrgetter(*SECTIONS)
+_READ, _READ_SECTIONS = itemgetter(*NUMBERS), itemgetter(*SECTIONS)
 _NO_SECTIONS = (_NAN,) * len(SECTIONS)
 _STARTED, _PROGRESSED, _ENDED, _SKIPPED = 1, 2, 4, 8
 BITS = {Msg.STEP_START: _STARTED, Msg.PROGRESS: _PROGRESSED, Msg.STEP_END: _ENDED}
@@ -112,7 +112,7 @@ class StepTable:
             return
         if bit == _PROGRESSED:
             told = told & ~_SKIPPED if beat.skipped is not True else told | _SKIPPED
-            for value, column in zip(_READ(beat), self.numbers, strict=True):
+            for value, column in zip(_READ(vars(beat)), self.numbers, strict=True):
                 column[row] = UNTOLD if value is None else value
         elif bit == _STARTED:
             self.start_mono[row] = beat.mono
@@ -120,7 +120,7 @@ class StepTable:
             self.end_mono[row] = beat.mono
             tokens, said = beat.tokens, beat.step_sections
             self.tokens[row] = NEVER if tokens is None else tokens
-            seconds = _NO_SECTIONS if said is None else _READ_SECTIONS(said)
+            seconds = _NO_SECTIONS if said is None else _READ_SECTIONS(vars(said))
             for value, column in zip(seconds, self.sections, strict=True):
                 column[row] = value
         self.told[row] = told | bit

@@ -29,8 +29,6 @@ DIGEST_BYTES = 16
 START = bytes(32)
 FIRST_SEQ = 2
 """Highest seq of the line after a boot line."""
-MAX_RANGES = 1024
-"""Separate holes whose places are kept; the oldest are forgotten beyond that."""
 
 Hex = Annotated[bytes, PlainValidator(bytes.fromhex), PlainSerializer(bytes.hex, return_type=str)]
 Base64 = Annotated[
@@ -48,18 +46,14 @@ class Line(NamedTuple):
     digest: bytes
 
 
-def digest_of(raw: bytes) -> bytes:
-    """Return the digest by which a line is known; white space around it does not count."""
-    return sha256(raw.strip()).digest()[:DIGEST_BYTES]
-
-
-def beat_of(raw: bytes, rank: int) -> Heartbeat | None:
-    """Return the heartbeat of a rank on a line; None for any other line."""
+def read_line(raw: bytes, rank: int) -> Line | None:
+    """Return a rank's heartbeat and its digest; None for any other line."""
     try:
         beat = parse_heartbeat(raw)
     except Corrupt:
         return None
-    return beat if beat.rank == rank else None
+    # white space around a line does not count
+    return Line(beat, sha256(raw.strip()).digest()[:DIGEST_BYTES]) if beat.rank == rank else None
 
 
 class Arrival(StrEnum):
@@ -97,8 +91,6 @@ class BootLines:
     """`DIGEST_BYTES` of each line from `first` up to `contiguous`."""
     ahead: dict[int, Hex] = field(default_factory=dict)
     """Seq beyond the first hole → the digest of its line."""
-    missing: list[tuple[int, int]] = field(default_factory=list)
-    """Holes below `top`: first and last seq of each, ascending."""
 
     def take(self, seq: int, digest: bytes) -> Arrival:
         """Take one line and return what it is."""
@@ -118,11 +110,10 @@ class BootLines:
             self.chain = sha256(self.chain + link).digest()
             self.contiguous += 1
             link = self.ahead.pop(self.contiguous + 1, None) if self.ahead else None
-        if seq > self.top:
-            self.top = seq
-            return _NEW
-        self._fill(seq)
-        return Arrival.LATE
+        if seq < self.top:
+            return Arrival.LATE
+        self.top = seq
+        return _NEW
 
     def _hold(self, seq: int, digest: bytes) -> Arrival:
         """Take a line beyond the first hole."""
@@ -132,27 +123,17 @@ class BootLines:
         self.ahead[seq] = digest
         self.count += 1
         if seq < self.top:
-            self._fill(seq)
             return Arrival.LATE
-        last = max(self.top, self.contiguous)
-        if seq > last + 1:
-            self.missing.append((last + 1, seq - 1))
-            del self.missing[:-MAX_RANGES]
         self.top = seq
-        return Arrival.NEW
-
-    def _fill(self, seq: int) -> None:
-        """Take a seq out of the holes."""
-        for index, (first, last) in enumerate(self.missing):
-            if first <= seq <= last:
-                parts = ((first, seq - 1), (seq + 1, last))
-                self.missing[index : index + 1] = [part for part in parts if part[0] <= part[1]]
-                return
+        return _NEW
 
     def gaps(self, below: int | None = None) -> int:
         """Return how many lines never came (of those with a seq under `below`)."""
-        limit = self.top if below is None else below
-        return sum(max(0, min(last, limit - 1) - first + 1) for first, last in self.missing)
+        if not self.ahead:
+            return 0
+        limit = self.top if below is None else max(below, self.contiguous + 1)
+        beyond = sum(seq in self.ahead for seq in range(limit, self.top + 1))
+        return limit - 1 - self.contiguous - (len(self.ahead) - beyond)
 
     def digest(self) -> str:
         """Return the digest of all lines that came, holes passed over; hex."""

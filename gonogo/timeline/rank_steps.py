@@ -19,7 +19,7 @@ from gonogo.contract.heartbeat import (
 )
 from gonogo.signs import OF_VICTIMS, signs_in
 from gonogo.timeline.columns import BITS, StepTable
-from gonogo.timeline.lines import Arrival, Line, LineRecord, beat_of, digest_of
+from gonogo.timeline.lines import Arrival, LineRecord, read_line
 
 MAX_PIDS = 4
 MOST_BOOT_LINES = 8
@@ -371,9 +371,9 @@ def read_lines(rank: int, lines: Iterable[bytes | str]) -> RankLines:
         raw = line.encode(errors="replace") if isinstance(line, str) else line
         if not raw.strip():
             continue
-        beat = beat_of(raw, rank)
-        if beat is None:
+        read = read_line(raw, rank)
+        if read is None:
             unreadable += 1
-        elif record.admit(Line(beat, digest_of(raw))) not in _AGAIN:
-            steps.take(beat)
+        elif record.admit(read) not in _AGAIN:
+            steps.take(read.beat)
     return RankLines(steps=steps, record=record, unreadable=unreadable)

@@ -15,12 +15,11 @@ suspended. A scheduler, a virtual machine or a closed lid suspends a run togethe
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gonogo.contract.errors import Corrupt
-from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
+from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.order import Order
 from gonogo.contract.tick import LinesSeen, Tick
-from gonogo.timeline.advance import absorb, absorb_late
-from gonogo.timeline.lines import Arrival, Line, LineRecord, by_seq, digest_of
+from gonogo.timeline.advance import absorb
+from gonogo.timeline.lines import Arrival, Line, LineRecord, by_seq, read_line
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import Step, Steps
 
@@ -142,15 +141,11 @@ class Timeline:
         for raw in raw_lines:
             if not raw or raw.isspace():
                 continue
-            try:
-                beat = parse_heartbeat(raw)
-            except Corrupt:
+            line = read_line(raw, rank)
+            if line is None:
                 self._count_unreadable(rank, raw, mono)
-                continue
-            if beat.rank == rank:
-                parsed.append(Line(beat, digest_of(raw)))
             else:
-                self._count_unreadable(rank, raw, mono)
+                parsed.append(line)
         return parsed
 
     def _count_unreadable(self, rank: int, raw: bytes, mono: float) -> None:
@@ -174,7 +169,7 @@ class Timeline:
         """
         if len(lines) > 1:
             lines = by_seq(lines)
-        record = self.lines.get(rank)
+        record, stream, mono = self.lines.get(rank), self.streams.get(rank), tick.mono
         if record is None or record.boot is None:
             record = self._begin(order, rank, lines)
         for line in lines:
@@ -185,18 +180,14 @@ class Timeline:
                 sink(rank, beat, arrival)
             if arrival is _STALE:
                 continue
-            active = self.clock.line(beat, tick.mono)
-            stream = self.streams.get(rank) or RankStream(rank=rank)
-            if arrival is _LATE:
-                absorb_late(stream, active)
-            else:
-                stream = self.streams[rank] = absorb(stream, active, tick.mono)
+            active, steps = self.clock.line(beat, mono), list[Step]()
+            if arrival is not _LATE:
+                stream = self.streams[rank] = absorb(stream or RankStream(rank=rank), active, mono)
                 if beat.msg == _BOOT:
                     self.steps.forget(beat)
-            steps: list[Step] = []
-            if stream.ready:
-                needed = order.world_size if stream.labelled else len(self.streams)
-                steps, stream.ready = self.steps.add(stream.ready, needed, tick), []
+                if stream.ready:
+                    needed = order.world_size if stream.labelled else len(self.streams)
+                    steps, stream.ready = self.steps.add(stream.ready, needed, tick), []
             yield active, arrival, steps
 
     def _begin(self, order: Order, rank: int, lines: list[Line]) -> LineRecord:

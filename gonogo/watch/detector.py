@@ -100,7 +100,7 @@ class Detector(Generic[S]):
     brings none of them. None: it reads the clock, too."""
     quiet_s: float = -1.0
     """`observe_tick` is not called while every rank has ended a step within so many seconds and
-    no process is dead; see `View.standing_s`."""
+    no process is dead; see `WatchState.on_tick`."""
     deadline: ClassVar[bool] = False
     """Whether a late tick is UNKNOWN to it: `observe_tick` is not called then."""
     probes: ClassVar[bool] = False

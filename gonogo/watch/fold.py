@@ -9,6 +9,7 @@ A state moves on in place: what `fold` was given is used up. `look` returns what
 lines would find, and changes nothing.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.near import Near
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import LinesSeen, Tick
+from gonogo.contract.tick import LinesSeen, ProcessState, Tick
 from gonogo.contract.watch import Action
 from gonogo.timeline.lines import Line
 from gonogo.timeline.rank import RankStream
@@ -32,6 +33,7 @@ from gonogo.watch.view import Beat, Observed, Run, View, found
 
 _HOST = re.compile(r"[\w.-]{1,64}", re.ASCII)
 """What a host may be called in what people read."""
+_DEAD = ProcessState.DEAD
 Asked = tuple[str, Callable[[Any, Any, View], Seen[Any]]]
 """A detector's name, and its method for one kind of event."""
 
@@ -90,7 +92,14 @@ class WatchState:
 
     def on_tick(self, tick: Tick, *, late: bool = False) -> list[Asked]:
         """Return the detectors that observe a tick like this one; `late`: without deadlines."""
-        standing_s = self.view.standing_s(tick.mono)
+        streams, processes = self.view.streams, self.view.processes
+        moved = [
+            row.advanced_mono for row in streams.values() if row.completed_steps and not row.done
+        ]
+        died = processes.agent.state is _DEAD
+        died = died or any(row.state is _DEAD for row in processes.ranks.values())
+        trains = len(moved) >= max(self.run.order.world_size, len(streams)) and not died
+        standing_s = tick.mono - min(moved) if trains else math.inf
         kinds = (*tick.observations, RANKS) if tick.ranks else tick.observations
         return [
             (row.name, row.observe_tick)
@@ -159,9 +168,11 @@ def fold_beats(
     if tick.late_s or view.clock.away_s:
         tick = view.clock.advance(tick)
     lines = any(beats.values())
-    if lines:
-        tick = view.skip_silence(tick)
-    late = tick.late_s > 0.0 and view.is_late(tick)
+    if lines and view.streams:
+        heard_mono = max(stream.heard_mono for stream in view.streams.values())
+        if tick.mono - heard_mono > view.run.watch.alive_lost.suspect_s:
+            tick = view.skip_silence(tick)
+    late = view.is_late(tick) if tick.late_s else False
     if tick.nodes or tick.ranks or tick.agent or tick.stacks or tick.observations:
         brought = _take_probes(view, tick) or brought
     if view.started_mono is None and (brought or lines or late):

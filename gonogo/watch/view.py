@@ -5,7 +5,6 @@ watcher's tick. Findings are made here, so that every key carries run and attemp
 threshold says where it came from.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -95,21 +94,6 @@ class View(Timeline):
         """Whether the watcher was suspended or away, so that a missed deadline may be its own."""
         return tick.late_s > SLEPT_S
 
-    def standing_s(self, mono: float) -> float:
-        """Return the seconds since the slowest rank ended a step.
-
-        Infinite unless every rank is in the middle of its training, and no process is dead.
-        """
-        streams, processes = self.streams, self.processes
-        died = any(row.state is ProcessState.DEAD for row in processes.ranks.values())
-        if died or len(streams) < self.run.order.world_size:
-            return math.inf
-        if processes.agent.state is ProcessState.DEAD:
-            return math.inf
-        if any(stream.done or not stream.completed_steps for stream in streams.values()):
-            return math.inf
-        return mono - min(stream.advanced_mono for stream in streams.values())
-
     def name_of(self, node: int) -> str:
         """Return what to call a node: by its number, and by its host's name."""
         return f"node {node}, host {self.hosts[node]}" if node in self.hosts else f"node {node}"
@@ -167,9 +151,7 @@ class View(Timeline):
         The ranks, or the disk that takes their lines, stood still. Returns the tick with active
         time.
         """
-        heard_mono = max((stream.heard_mono for stream in self.streams.values()), default=math.inf)
-        least_s = self.run.watch.alive_lost.suspect_s
-        silent_s = self.all_silent_s(tick.mono) if tick.mono - heard_mono > least_s else 0.0
+        silent_s = self.all_silent_s(tick.mono)
         if not silent_s:
             return tick
         self.clock.away_s += silent_s

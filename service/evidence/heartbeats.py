@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from gonogo.timeline.lines import beat_of
+from gonogo.timeline.lines import read_line
 from gonogo.timeline.rank_steps import RankSteps
 from service.db.schema import PieceRow
 from service.evidence.files import heartbeat_name, load_names, rank_of, unpack
@@ -42,10 +42,10 @@ def _step_on(text: str) -> int:
 
 def beat_on(text: str, rank: int) -> Heartbeat | None:
     """Return the heartbeat of this rank on a line, or None."""
-    beat = beat_of(text.encode("utf-8", "replace"), rank)
-    if beat is None or not 0 < len(beat.boot) <= MAX_BOOT_CHARS or "\x00" in beat.boot:
+    line = read_line(text.encode("utf-8", "replace"), rank)
+    if line is None or not 0 < len(line.beat.boot) <= MAX_BOOT_CHARS or "\x00" in line.beat.boot:
         return None
-    return beat
+    return line.beat
 
 
 def load_ranks(session: Session, run: str) -> list[int]:

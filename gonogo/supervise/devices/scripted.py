@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from gonogo.contract.device import DevicesScript, ScriptedSample
 from gonogo.rundir import RunDir, read_tail
 from gonogo.supervise.devices.protocol import Device, DeviceUnreadable
-from gonogo.timeline.lines import beat_of
+from gonogo.timeline.lines import read_line
 
 TAIL_BYTES = 16_384
 """Of each heartbeat file, for the step that a run has reached."""
@@ -193,5 +193,5 @@ def reached_step(run_dir: RunDir) -> int:
 
 def _newest_step(run_dir: RunDir, rank: int) -> int:
     whole = read_tail(run_dir.heartbeat(rank), TAIL_BYTES).rpartition("\n")[0]
-    beats = (beat_of(line.encode(errors="replace"), rank) for line in whole.splitlines())
-    return max((beat.step for beat in beats if beat is not None), default=0)
+    lines = (read_line(line.encode(errors="replace"), rank) for line in whole.splitlines())
+    return max((line.beat.step for line in lines if line is not None), default=0)

@@ -83,7 +83,7 @@ class Hygiene(Detector[Skews]):
         """Observe what was counted so far."""
         found, halt, info = list[Finding](), Severity.HALT, Severity.INFO
         for rank, record in view.lines.items():
-            stream, boot, lines = view.streams.get(rank), record.boot, record.now
+            stream, boot = view.streams.get(rank), record.boot
             if record.conflicts:
                 text = "two different lines have the same boot and seq: two processes write"
                 text, count = f"{text} heartbeats", record.conflicts
@@ -93,7 +93,8 @@ class Hygiene(Detector[Skews]):
                 found.append(
                     self._found(tick, view, info, rank, f"{boot}/{episode}", text, record.stale)
                 )
-            if lines.missing:
+            lines = record.boots.get(boot or "")
+            if lines is not None and lines.ahead:
                 is_done = stream is not None and stream.done
                 lost = lines.gaps(None if is_done else lines.top - HOLE_LINES)
                 text, episode = f"{lost} line(s) lost", f"{boot}/lost"
