@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Section
-from gonogo.contract.observation import CheckpointSeen, checkpoints_in
+from gonogo.contract.observation import CheckpointSeen, Kind, checkpoints_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.patience import Place
 from gonogo.contract.tick import Tick
@@ -25,8 +25,6 @@ from gonogo.watch.view import Run, View
 class Saved:
     """When the last checkpoint was verified, and when the next one was due."""
 
-    looks: bool = False
-    """Whether the watcher looks at checkpoints."""
     since_mono: float | None = None
     """Watcher's clock of the first step's end, or of the last checkpoint that was verified."""
     step: int = 0
@@ -54,18 +52,17 @@ class CheckpointOverdue(Detector[Saved]):
     )
     State = Saved
     ticks = True
+    after = Kind.CHECKPOINTS
     probes = True
 
     def observe_tick(self, own: Saved, tick: Tick, view: View) -> Seen[Saved]:
         """Observe which checkpoints hold, and how long the next one has been due."""
         looked = checkpoints_in(tick) if tick.observations else None
-        if looked is None and not own.looks:
-            return own, []
         findings: list[Finding] = []
         for seen in looked or ():
             own, more = self._looked(own, seen, tick, view)
             findings += more
-        own = self._clocked(replace(own, looks=True), tick, view)
+        own = self._clocked(own, tick, view)
         if own.reading or view.is_late(tick) or _is_over(view) or _is_busy(view):
             return own, findings
         return own, findings + self._judged(own, tick, view)
@@ -138,7 +135,7 @@ class CheckpointOverdue(Detector[Saved]):
 
     def armed(self, own: Saved, view: View) -> bool:
         """Whether the run has a cadence and a watcher that looks at checkpoints."""
-        return own.looks and self._has_cadence() and not _is_over(view)
+        return Kind.CHECKPOINTS in view.observed and self._has_cadence() and not _is_over(view)
 
     def _has_cadence(self) -> bool:
         cadence = self.run.order.checkpoint
@@ -148,7 +145,7 @@ class CheckpointOverdue(Detector[Saved]):
         """Say when nobody looked at the checkpoints, or none was verified that was due by steps."""
         if not self._has_cadence():
             return None
-        if not own.looks:
+        if Kind.CHECKPOINTS not in view.observed:
             return "no watcher looked at the checkpoints"
         every, ended = self.run.order.checkpoint.every_steps, _completed(view)
         after = max(own.step, _first_step(self.run))

@@ -106,6 +106,7 @@ class WatchState:
             for row in self._on_tick
             if standing_s > row.quiet_s
             and not (late and row.deadline)
+            and (row.after is None or row.after in self.view.observed)
             and (row.observes is None or not row.observes.isdisjoint(kinds))
         ]
 
