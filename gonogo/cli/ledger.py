@@ -20,10 +20,10 @@ from gonogo.cli.settings import load_settings
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, GonogoError, NotFound, Problem
 from gonogo.contract.ids import Kind, is_id
+from gonogo.ledger.chain import Wrong
 from gonogo.ledger.recorded import RecordedDecision, load_decision
 from gonogo.ledger.replay import Surroundings, replay_decision
 from gonogo.ledger.sign import Trust, trusting
-from gonogo.ledger.verify import Problem as Wrong
 from gonogo.ledger.verify import (
     Verified,
     check_anchors,
@@ -219,7 +219,10 @@ def verify(
             {
                 "decisions": found.decisions,
                 "ok": found.ok,
-                "problems": [asdict(row) for row in found.problems],
+                "problems": [
+                    {"decision": row.decision, "path": row.path, "text": row.text}
+                    for row in found.problems
+                ],
                 "not_verified": found.not_verified,
             }
         )

@@ -98,9 +98,6 @@ class ComparedVariant(Recorded):
     basis: Basis | None = None
     answer: Answer | None = None
     """Null for the baseline."""
-    more_repeats: int | None = None
-    """Further repeats of each that would likely decide; null where that cannot be known, where it
-    would take more than the bound, and where nothing is open."""
     text: str = ""
     """One sentence."""
 
@@ -140,6 +137,5 @@ class Comparison(Recorded):
     winner: str | None = None
     kept: str
     """What to go on with: the winner, else the baseline."""
-    more_repeats: int | None = None
     text: str
     """The result in one sentence."""

@@ -175,9 +175,6 @@ class PaceFacts(Recorded):
 
     steps: int
     median_step_s: float | None
-    p95_step_s: float | None
-    block_p50_s: float | None
-    block_p90_s: float | None
     sections_s: dict[str, float | None]
 
 

@@ -5,8 +5,9 @@ from functools import cache
 from importlib import resources
 from types import MappingProxyType
 
+import yaml
+
 from gonogo.contract.wire import Submitted
-from gonogo.contract.yaml_text import parse_yaml
 
 
 class HardwareProfile(Submitted):
@@ -29,5 +30,5 @@ class HardwareProfile(Submitted):
 def hardware_profiles() -> Mapping[str, HardwareProfile]:
     """Return the hardware table (hardware.yaml), read once."""
     text = resources.files("gonogo.contract").joinpath("hardware.yaml").read_text()
-    rows = parse_yaml(text).items()
+    rows = yaml.safe_load(text).items()
     return MappingProxyType({name: HardwareProfile.model_validate(row) for name, row in rows})

@@ -19,11 +19,12 @@ from gonogo.contract.taint import Taint
 from gonogo.contract.wire import Recorded
 
 
-class RuleCondition(Recorded):
-    """An open condition that the phase can meet, with the criterion that measures it."""
+class OpenCondition(Recorded):
+    """A condition that waits for evidence, with its criterion as it was when it failed."""
 
     condition: Condition
-    criterion: Criterion
+    criterion: Criterion | None
+    """None where nothing can be measured again: only a person can settle it."""
 
 
 class WatchValue(Recorded):
@@ -54,7 +55,7 @@ class Rules(Recorded):
     gate: list[Criterion]
     left_out: list[LeftOut] = Field(default_factory=list)
     phases_after: list[PhaseAhead] = Field(default_factory=list)
-    conditions: list[RuleCondition]
+    conditions: list[OpenCondition]
     watch: dict[str, WatchValue] = Field(default_factory=dict)
     """Dotted path of every setting of the watchdog → its value."""
     run: str | None = None
@@ -99,6 +100,12 @@ class Rules(Recorded):
     def steps_after(self) -> int:
         """Steps of the phases after this one."""
         return sum(row.steps for row in self.phases_after)
+
+    def criteria(self) -> dict[str, Criterion]:
+        """Return what is measured, by id: the criteria of the gate, and those of conditions."""
+        found = {row.id: row for row in self.gate}
+        found |= {row.condition.id: row.criterion for row in self.conditions if row.criterion}
+        return found
 
     def ranks(self) -> range:
         """Return the ordered ranks."""

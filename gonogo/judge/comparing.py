@@ -1,29 +1,26 @@
 """What a run directory, or a recorded decision, contributes to a comparison.
 
 A directory is folded once and measured by the judge's own measure of the metric, whether or not its
-gate looks at it. A decision contributes what its facts hold. If they do not hold the metric after
-the warm-up that is asked for, the run's directory is measured, provided that it is unchanged.
-A run counts only if the criteria pass that no plan waives.
+gate looks at it. A decision contributes what its run's directory holds, provided that this is
+unchanged. Without the directory it contributes what its facts hold of the metric. A run counts
+only if no built-in criterion fails or lacks evidence.
 """
 
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from gonogo.contract.decision import CriterionOutcome
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order
-from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.rules import Rules
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.facts.files import SmallFiles
 from gonogo.judge.facts.measure import build_measure
 from gonogo.judge.facts.record import load_order, load_run
+from gonogo.judge.gate.built_in import Word, worst_check
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.gate.verdict import evaluate_built_in
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir
@@ -58,12 +55,12 @@ def unit_of_directory(
     changed = None if judged is None else _changed_since(judged, facts)
     if changed is not None:
         return NoUnit(name=name, why=f"its run directory is not as it was judged: {changed}")
-    measures = {
-        str(row.metric): build_measure(row, record.ranks, rules)
-        for row in (question.criteria() if rules.known else ())
-    }
-    unit = build_unit(name, facts, rules, measures, question, order=record.order)
-    return _if_proved(unit, facts, rules)
+    why = unproved(facts, rules)
+    if why is not None:
+        return NoUnit(name=name, why=why)
+    rows = question.criteria()
+    measures = {str(row.metric): build_measure(row, record.ranks, rules) for row in rows}
+    return build_unit(name, facts, rules, measures, question, order=record.order)
 
 
 def unit_of_decision(
@@ -92,29 +89,29 @@ def unit_of_decision(
         return NoUnit(name=name, why=why)
     facts = Facts.model_validate(recorded.document["facts"])
     rules = Rules.model_validate(recorded.document["rules"])
+    if run_dir is not None and _is_of(run_dir, rules):
+        return unit_of_directory(name, run_dir, question, judged=facts)
+    why = unproved(facts, rules)
+    if why is not None:
+        return NoUnit(name=name, why=why)
     measures = {
         metric: measure
         for metric in (question.metric, *question.told)
         if (measure := measure_of(facts, rules, metric, question.warmup_steps)) is not None
     }
-    if run_dir is not None and _is_of(run_dir, rules):
-        if question.metric not in measures:
-            return unit_of_directory(name, run_dir, question, judged=facts)
-        order = order or _judged_order(run_dir, facts)
-    unit = build_unit(name, facts, rules, measures, question, order=order)
-    return _if_proved(unit, facts, rules)
+    return build_unit(name, facts, rules, measures, question, order=order)
 
 
-def _if_proved(unit: Unit | NoUnit, facts: Facts, rules: Rules) -> Unit | NoUnit:
-    """Return a unit, or why nothing proves what the run reported."""
-    if isinstance(unit, NoUnit):
-        return unit
-    for criterion in NEVER_WAIVED:
-        row = evaluate_built_in(criterion, facts, rules)
-        if row.outcome is not CriterionOutcome.PASS:
-            why = f"nothing proves what it reported: {row.evidence} ({criterion})"
-            return NoUnit(name=unit.name, why=why)
-    return unit
+def unproved(facts: Facts, rules: Rules) -> str | None:
+    """Return why nothing proves what a run reported: a criterion fails or lacks evidence.
+
+    What its program did not report is no reason.
+    """
+    for name in rules.built_in:
+        row = worst_check(name, facts, rules)
+        if row.word in (Word.FAIL, Word.INCONCLUSIVE):
+            return f"{name}: {row.text}"
+    return None
 
 
 def _unreadable(recorded: RecordedDecision) -> str | None:
@@ -132,27 +129,20 @@ def _unreadable(recorded: RecordedDecision) -> str | None:
     return None
 
 
-def _judged_order(run_dir: Path, facts: Facts) -> Order | None:
-    """Return a directory's order; None if it was edited since the decision."""
-    run = RunDir(run_dir)
-    files, judged = SmallFiles(run), facts.files.get(run.order.name)
-    return load_order(run, files) if judged in (None, files.seal(run.order, [])) else None
-
-
 def _changed_since(judged: Facts, found: Facts) -> str | None:
     """Return which file of a run's directory differs from the one that was judged.
 
     A signed decision does not vouch for what was put there later.
     """
-    before, now = _digests(judged), _digests(found)
+    before, now = (
+        {
+            **{f"heartbeat_rank{rank}.jsonl": row.digest for rank, row in facts.ranks.items()},
+            **facts.files,
+            "watch.jsonl": None if facts.watch is None else facts.watch.digest,
+        }
+        for facts in (judged, found)
+    )
     return next((name for name, digest in before.items() if now.get(name) != digest), None)
-
-
-def _digests(facts: Facts) -> dict[str, object]:
-    """Return file → digest: lines, small files, ticks."""
-    lines = {f"heartbeat_rank{rank}.jsonl": row.digest for rank, row in facts.ranks.items()}
-    ticks = {"watch.jsonl": facts.watch.digest} if facts.watch is not None else {}
-    return {**lines, **facts.files, **ticks}
 
 
 def _is_of(run_dir: Path, rules: Rules) -> bool:

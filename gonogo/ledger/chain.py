@@ -18,12 +18,14 @@ from gonogo.ledger.sign import Trust
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
-    """One problem in a chain."""
+    """One thing that is wrong, or could not be verified."""
 
-    decision: str
-    """Id of the decision."""
-    field: str
+    decision: str | None
+    """Its id; None where not even that can be read."""
     text: str
+    field: str = ""
+    path: str = ""
+    """Its file."""
     missing: bool = False
     """Whether a decision is missing, rather than wrong."""
 
@@ -45,14 +47,14 @@ def check_alone(row: RecordedDecision, trust: Trust | None) -> list[Wrong]:
     difference = row.seals()
     if difference is not None:
         return [Wrong(decision=row.id, field=difference.path, text=difference.sentence())]
-    problem = None if trust is None else signature_problem(row, trust)
+    problem = signature_problem(row, trust)
     return [] if problem is None else [Wrong(decision=row.id, field="signature", text=problem)]
 
 
-def signature_problem(row: RecordedDecision, trust: Trust) -> str | None:
-    """Return why no trusted key signed a decision; None if one did."""
-    decision = row.decision
-    return trust.problem(decision.hash, decision.key_id, decision.signature)
+def signature_problem(row: RecordedDecision, trust: Trust | None) -> str | None:
+    """Return why no trusted key signed a decision; None if one did, or signatures do not count."""
+    said = row.decision
+    return None if trust is None else trust.problem(said.hash, said.key_id, said.signature)
 
 
 def _links(rows: Sequence[RecordedDecision]) -> Iterator[Wrong]:
@@ -71,9 +73,8 @@ def _links(rows: Sequence[RecordedDecision]) -> Iterator[Wrong]:
                 f" of {decision.experiment} is not there",
             )  # fmt: skip
         elif decision.prev_hash != previous:
-            text = f"prev_hash: recorded {shortened(decision.prev_hash)}, found" + (
-                f" {shortened(previous)}"
-            )
+            found = shortened(previous)
+            text = f"prev_hash: recorded {shortened(decision.prev_hash)}, found {found}"
             yield Wrong(decision=row.id, field="prev_hash", text=text)
         expected, previous = decision.seq + 1, decision.hash
 

@@ -29,7 +29,7 @@ from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.metrics import absent_text, metric_row
 from gonogo.judge.facts.record import load_order, load_run
 from gonogo.judge.gate.added import with_history
-from gonogo.judge.gate.rules import OpenCondition, build_rules
+from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.ledger.chain import check_chain, signature_problem
 from gonogo.ledger.recorded import (
@@ -247,11 +247,9 @@ def judge_again(facts: Json, rules: Json) -> dict[str, Any]:
     if asked.world_size is not None and not 0 <= asked.world_size <= MOST_RANKS:
         text = f"rules.world_size: {asked.world_size} is not between 0 and {MOST_RANKS}"
         raise Corrupt(text)
-    waiting = [row.criterion for row in asked.conditions]
-    for path, rows in (("gate", asked.gate), ("conditions", waiting)):
-        for row in rows:
-            if metric_row(row.metric) is None:
-                raise Corrupt(f"rules.{path}.{row.id}.metric: {absent_text(row.metric)}")
+    for name, row in asked.criteria().items():
+        if metric_row(row.metric) is None:
+            raise Corrupt(f"rules.gate.{name}.metric: {absent_text(row.metric)}")
     again = judge(_parsed(Facts, "facts", facts), asked)
     found: dict[str, Any] = wire_value(
         {
@@ -317,11 +315,7 @@ def _derived(run_dir: Path, recorded: Rules) -> tuple[Order | None, Rules, Facts
         raise Corrupt("order.json was overwritten while it was read")
     rules = recorded
     if order is not None:
-        rows = recorded.conditions
-        open_rows = [
-            OpenCondition(condition=row.condition, criterion=row.criterion) for row in rows
-        ]
-        rules = build_rules(order, open_rows)
+        rules = build_rules(order, recorded.conditions)
     return order, rules, build_facts(record, rules)
 
 

@@ -1,16 +1,15 @@
 """Appending a decision to the chain of its experiment.
 
-An `Entry` holds what was decided: by the judge (`judged`), by a person (`by_person`) or about
-conditions (`settled`). `append` adds its place, digests, hash and signature.
+An `Entry` holds what was decided: by the judge (`judged`), by a person or about conditions.
+`append` adds its place, digests, hash and signature.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.canonical import digest, wire_value
 from gonogo.contract.decision import (
-    DECISION_V,
     Cause,
     Condition,
     CriterionResult,
@@ -83,45 +82,6 @@ def judged(
     )
 
 
-def by_person(verdict: Verdict, *, actor: str, reason: str, never_ran: Sequence[str] = ()) -> Entry:
-    """Return what a person decided; it holds no facts and no rules of its own.
-
-    Args:
-        verdict: as the person said.
-        actor, reason: who, and why.
-        never_ran: of a finished experiment, the phases that never ran: the word starts none.
-    """
-    return Entry(
-        kind=DecisionKind.HUMAN, verdict=verdict, actor=actor, reason=reason, never_ran=never_ran
-    )
-
-
-def settled(
-    conditions: Iterable[Condition],
-    verdict: Verdict | None,
-    *,
-    criteria: Iterable[CriterionResult] = (),
-    actor: str = SERVICE_ACTOR,
-    reason: str | None = None,
-) -> Entry:
-    """Return that conditions were met, missed or waived.
-
-    Args:
-        conditions: in their new state.
-        verdict: of the experiment, with the conditions in their new state.
-        criteria: the results of their criteria, where a run was evaluated.
-        actor, reason: who waived, and why.
-    """
-    return Entry(
-        kind=DecisionKind.CONDITION,
-        verdict=verdict,
-        criteria=list(criteria),
-        conditions=list(conditions),
-        actor=actor,
-        reason=reason,
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where in a chain a decision stands, and what it is about."""
@@ -151,31 +111,11 @@ def append(
         key: the home's; None for a decision that nobody records, which is unsigned.
         more: fields beside those of a decision; they are under the hash, too.
     """
+    said = {name: getattr(row, name) for row in (entry, place) for name in row.__slots__}
     decision = Decision(
-        v=DECISION_V,
-        id=place.id,
-        seq=place.seq,
-        experiment=place.experiment,
-        phase=place.phase,
-        run=place.run,
-        kind=entry.kind,
-        verdict=entry.verdict,
-        criteria=list(entry.criteria),
-        conditions=list(entry.conditions),
-        diagnosis=entry.diagnosis,
-        rules=dict(entry.rules),
-        facts=dict(entry.facts),
+        **said,
         rule_digest=rule_digest(entry.rules),
         facts_digest=digest(entry.facts),
-        made_by=entry.made_by,
-        prev_hash=place.prev_hash,
-        actor=entry.actor,
-        reason=entry.reason,
-        at=place.at,
-        supersedes=place.supersedes,
-        weakened=list(entry.weakened),
-        cause=entry.cause,
-        never_ran=list(entry.never_ran),
         key_id=key.key_id if key is not None else None,
     )
     document: dict[str, Any] = {**decision.wire(), **wire_value(dict(more or {}))}

@@ -22,22 +22,11 @@ _ANCHOR = re.compile(r"[0-9a-f]{16,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One thing that is wrong, or could not be verified."""
-
-    decision: str | None
-    """Its id; None where not even that can be read."""
-    path: str
-    """Its file."""
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     """What verifying came to."""
 
     decisions: int
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Wrong] = field(default_factory=list)
     not_verified: list[str] = field(default_factory=list)
     """What a single file could not show without its siblings."""
     hashes: tuple[str, ...] = ()
@@ -55,7 +44,7 @@ class Shelf:
 
     folder: Path
     rows: dict[Path, RecordedDecision]
-    problems: list[Problem]
+    problems: list[Wrong]
 
     def of(self, experiment: str) -> dict[Path, RecordedDecision]:
         """Return the decisions of one experiment."""
@@ -76,12 +65,12 @@ def load_shelf(folder: Path, *, containing: str = "") -> Shelf:
     if not folder.is_dir():
         raise NotFound(f"{folder}: no such folder")
     rows: dict[Path, RecordedDecision] = {}
-    problems: list[Problem] = []
+    problems: list[Wrong] = []
     try:
         files = sorted(folder / name for name in os.listdir(folder) if name.endswith(".json"))
     except OSError as error:  # an empty folder and one that nobody can look into are not the same
         text = f"it cannot be listed: {error.strerror}"
-        problems, files = [Problem(decision=None, path=str(folder), text=text)], []
+        problems, files = [Wrong(decision=None, path=str(folder), text=text)], []
     for path in files:
         if path.name.startswith(".") or not _has(path, containing):
             continue
@@ -89,7 +78,7 @@ def load_shelf(folder: Path, *, containing: str = "") -> Shelf:
             rows[path] = load_decision(path)
         except (Corrupt, NotFound) as error:
             text = error.detail.removeprefix(f"{path}: ")
-            problems.append(Problem(decision=_named(path), path=str(path), text=text))
+            problems.append(Wrong(decision=_named(path), path=str(path), text=text))
     return Shelf(folder=folder, rows=rows, problems=problems)
 
 
@@ -143,7 +132,7 @@ def verify_file(path: Path, trust: Trust) -> Verified:
     except Corrupt as error:
         text = error.detail.removeprefix(f"{path}: ")
         return Verified(
-            decisions=0, problems=[Problem(decision=_named(path), path=str(path), text=text)]
+            decisions=0, problems=[Wrong(decision=_named(path), path=str(path), text=text)]
         )
     experiment = recorded.decision.experiment
     shelf = load_shelf(path.parent, containing=experiment)
@@ -158,13 +147,10 @@ def verify_file(path: Path, trust: Trust) -> Verified:
     )
 
 
-def _told(wrong: Iterable[Wrong], shelf: Shelf) -> list[Problem]:
-    paths = {id(row): str(path) for path, row in shelf.rows.items()}
-    by_name = {row.id: paths[id(row)] for row in shelf.rows.values()}
-    return [
-        Problem(decision=row.decision, path=by_name.get(row.decision, ""), text=row.text)
-        for row in wrong
-    ]
+def _told(wrong: Iterable[Wrong], shelf: Shelf) -> list[Wrong]:
+    """Return problems with the files of their decisions."""
+    paths = {row.id: str(path) for path, row in shelf.rows.items()}
+    return [replace(row, path=paths.get(row.decision or "", "")) for row in wrong]
 
 
 def check_anchors(verified: Verified, anchors: Sequence[str], where: Path) -> Verified:
@@ -184,5 +170,5 @@ def check_anchors(verified: Verified, anchors: Sequence[str], where: Path) -> Ve
             raise Rejected(f"--anchor {anchor}: expected 16 to 64 hex digits of a decision's hash")
         if not any(hash_.startswith(anchor) for hash_ in verified.hashes):
             text = f"no decision has the hash {anchor}, which stands outside: it was removed"
-            missing.append(Problem(decision=None, path=str(where), text=text))
+            missing.append(Wrong(decision=None, path=str(where), text=text))
     return replace(verified, problems=[*verified.problems, *missing])

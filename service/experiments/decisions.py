@@ -16,10 +16,10 @@ from gonogo.contract.api import AlertType
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.decision import Condition, CriterionResult, Decision, DecisionKind, Verdict
 from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.rules import OpenCondition
 from gonogo.judge.gate.conditions import conditions_of, experiment_verdict
-from gonogo.judge.gate.rules import OpenCondition
 from gonogo.ledger.recorded import RecordedDecision, parse_decision
-from gonogo.ledger.seal import SERVICE_ACTOR, Entry, Place, append, settled
+from gonogo.ledger.seal import SERVICE_ACTOR, Entry, Place, append
 from gonogo.ledger.sign import SigningKey
 from gonogo.rundir import save_json
 from service.db.schema import ConditionRow, DecisionRow, ExperimentRow
@@ -164,17 +164,19 @@ def record_conditions(
         experiment: locked.
         conditions: in their new state.
         phase, run: what brought it about.
-        criteria, actor, reason: as `gonogo.ledger.seal.settled` takes them.
+        criteria: the results of their criteria, where a run was evaluated.
+        actor, reason: who waived, and why.
     """
     changed = {condition.id: condition for condition in conditions}
     known = {
         row.condition.id: row.condition for row in load_conditions(deed.session, experiment.id)
     }
     verdict = total_verdict(deed.session, experiment, {**known, **changed}.values())
-    entry = settled(
-        list(changed.values()),
-        verdict,
-        criteria=criteria,
+    entry = Entry(
+        kind=DecisionKind.CONDITION,
+        verdict=verdict,
+        criteria=list(criteria),
+        conditions=list(changed.values()),
         actor=actor,
         reason=reason,
     )

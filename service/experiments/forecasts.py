@@ -1,22 +1,19 @@
 """How long does the rest of an experiment take, what does it cost, and can its deadline be met?
 
-What was measured comes from the database: the timeline of the living run, the facts of those that
-ended. The arithmetic is `gonogo.judge.course.forecast`. Two labels of an experiment belong to
-it: `claimed_seconds`, what somebody promised, and `price_per_device_hour`.
+What was measured comes from the database: what one rank of each run has told. The arithmetic is
+`gonogo.judge.course.forecast`. Two labels of an experiment belong to it: `claimed_seconds`, what
+somebody promised, and `price_per_device_hour`.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import Forecast
 from gonogo.contract.criterion import Metric
 from gonogo.contract.errors import Rejected
-from gonogo.contract.facts import PaceFacts
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import Order
 from gonogo.goodput.lines import Told
@@ -25,8 +22,7 @@ from gonogo.judge.course.forecast import (
     Measured,
     build_forecast,
     cost_of,
-    measure_living,
-    measure_pace,
+    measure,
     next_checkpoint_s,
 )
 from service.db.schema import (
@@ -49,7 +45,6 @@ CLAIMED_LABEL = "claimed_seconds"
 """Label that says what somebody promised, shown beside the forecast (R18)."""
 PRICE_LABEL = "price_per_device_hour"
 """Label that says what a device costs an hour."""
-_PACE = TypeAdapter(dict[str, PaceFacts])
 _TO_COME = (PhaseState.PENDING, PhaseState.ACTIVE)
 
 
@@ -135,7 +130,7 @@ def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
         step=max(resumed, progress.step if progress else 0),
         heard_at=progress.heartbeat_at if progress else None,
         told=told,
-        measured=_measure_living(row, told),
+        measured=_measured(row, told),
     )
 
 
@@ -144,25 +139,13 @@ def _load_told(session: Session, run: str) -> Told | None:
     return load_fold(session, run, session.get(AccountRow, run)).told
 
 
-def _measure_living(row: RunRow, told: Told | None) -> Measured | None:
-    if told is None:
-        return None
-    times_s = list(told.stream.pace.times_s)[-_WINDOW:]
-    mean_s, steps = _mean_of(told)
-    return measure_living(times_s, mean_s, max(steps, len(times_s)), _start_s(row, told))
-
-
 def _load_ended(session: Session, runs: Sequence[RunRow]) -> list[Measured]:
     """Return how fast the last runs were that have ended and were measured, oldest first."""
     found: list[Measured] = []
     for run in reversed(runs):
         if run.state != RunState.ENDED:
             continue
-        text = load_facts_text(session, run.id)
-        if text is None:
-            continue
-        pace = _PACE.validate_python(json.loads(text)["pace"])  # all else of the facts is large
-        measured = load_measured(session, run, pace)
+        measured = load_measured(session, run)
         if measured is not None:
             found.append(measured)
         if len(found) == _RUNS:
@@ -170,11 +153,18 @@ def _load_ended(session: Session, runs: Sequence[RunRow]) -> list[Measured]:
     return found[::-1]
 
 
-def load_measured(session: Session, run: RunRow, pace: dict[str, PaceFacts]) -> Measured | None:
-    """Return how fast a run was that has ended, with its start-up and its rare pauses."""
-    told = _load_told(session, run.id)
-    mean_s, steps = (0.0, 0) if told is None else _mean_of(told)
-    return measure_pace(pace, _start_s(run, told), mean_s if steps else None)
+def load_measured(session: Session, run: RunRow) -> Measured | None:
+    """Return how fast a run is, or was, with its start-up and its rare pauses."""
+    return _measured(run, _load_told(session, run.id))
+
+
+def _measured(run: RunRow, told: Told | None) -> Measured | None:
+    """Return how fast a run is, or was, by what its rank has told."""
+    if told is None:
+        return None
+    times_s = list(told.stream.pace.times_s)[-_WINDOW:]
+    mean_s, steps = _mean_of(told)
+    return measure(times_s, mean_s, max(steps, len(times_s)), _start_s(run, told))
 
 
 def _mean_of(told: Told) -> tuple[float, int]:

@@ -60,7 +60,7 @@ def _load_measured(
 
 def _unmet(condition: Condition, rules: Rules, facts: Facts) -> CriterionResult | None:
     """Return the result of the condition's criterion over the run; None if it passes."""
-    rows = {row.condition.id: row.criterion for row in rules.conditions}
+    rows = rules.criteria()
     if condition.id not in rows:
         return None
     measure = facts.measures[condition.id]

@@ -6,7 +6,7 @@ decision lists the phases that never ran. Either way it is shown as a person's f
 """
 
 from gonogo.contract.api import Override
-from gonogo.contract.decision import ConditionState, Verdict
+from gonogo.contract.decision import ConditionState, DecisionKind, Verdict
 from gonogo.contract.errors import Conflict, NotFound
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import ResumePoint
@@ -14,7 +14,7 @@ from gonogo.judge.course.action import Action, ActionKind
 from gonogo.judge.course.decide import decide_override
 from gonogo.judge.gate.conditions import in_state
 from gonogo.ledger.recorded import RecordedDecision
-from gonogo.ledger.seal import by_person
+from gonogo.ledger.seal import Entry
 from service.db.schema import ExperimentRow, PhaseRow
 from service.experiments.approvals import waive_expired
 from service.experiments.consequences import act
@@ -61,8 +61,9 @@ def override(
     decision = record_decision(
         deed,
         experiment,
-        by_person(
-            said.verdict,
+        Entry(
+            kind=DecisionKind.HUMAN,
+            verdict=said.verdict,
             actor=deed.actor,
             reason=said.reason,
             never_ran=[] if awaiting else _never_ran(deed, experiment),

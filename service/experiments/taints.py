@@ -14,7 +14,7 @@ from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
 from gonogo.contract.taint import Taint, TaintKind, carried_on
-from gonogo.judge.gate.identity import DRIFT, IN_WEIGHTS
+from gonogo.judge.gate.built_in import DRIFT, IN_WEIGHTS
 from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.experiments.checkpoints import holder_of

@@ -22,23 +22,22 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode, code_of
-from gonogo.contract.rules import Rules
+from gonogo.contract.rules import OpenCondition, Rules
 from gonogo.judge.course.action import Action, Attempt, build_attempt
 from gonogo.judge.course.decide import decide
 from gonogo.judge.gate.added import with_history
+from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.conditions import open_for
-from gonogo.judge.gate.identity import DRIFT
-from gonogo.judge.gate.rules import OpenCondition, build_rules
-from gonogo.judge.gate.verdict import EDITED, UNJUDGED, judge, settle
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import UNJUDGED, judge, settle
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import judged
-from service.db.documents import is_by_service
 from service.db.schema import (
     AssessmentRow,
     ExperimentRow,
     RunRow,
 )
-from service.evidence.promised import has_records, load_digests, promised_files, stored_bytes
+from service.evidence.promised import has_records, promised_files, stored_bytes
 from service.experiments.consequences import act
 from service.experiments.course import active_phase, resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
@@ -56,8 +55,6 @@ from service.queries.findings import count_findings
 from service.queries.runs import load_attempts, load_run, load_unjudged
 from service.told.causes import load_cause
 
-_EXIT = "exit.json"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -70,10 +67,6 @@ class Case:
     rules: Rules
     reason: RunReason
     ended_as: OutcomeCode
-    end_was_sent: bool
-    """Whether exit.json is what the run's host sent, and not made of what its row says."""
-    all_was_sent: bool
-    """Whether all came with it that it promised."""
     launched: bool
     started_at: float | None
     durable_step: int
@@ -160,8 +153,6 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
         rules=build_rules(order, conditions),
         reason=run.reason,
         ended_as=outcome.code,
-        end_was_sent=not is_by_service(run.exit) and _EXIT in load_digests(session, run.id),
-        all_was_sent=not run.given_up,
         launched=run.started_at is not None,
         started_at=run.started_at,
         durable_step=point.step if point else 0,
@@ -173,9 +164,6 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
 def assess(case: Case, facts: Facts) -> Assessment:
     """Judge an ended run by itself, from the facts of its directory."""
     judgement = judge(facts, case.rules)
-    if not (case.end_was_sent and case.all_was_sent):
-        failed = [name for name in judgement.failed if name != EDITED]
-        judgement = replace(judgement, failed=failed)
     attempt = build_attempt(
         case.run,
         case.reason,
@@ -374,7 +362,10 @@ def _conditions_after(
     found = settle(waiting, assessment.facts, assessment.rules, judgement.verdict)
     met = {condition.id: condition for condition, _ in found}
     return [
-        *(replace(row, condition=met.get(row.condition.id, row.condition)) for row in kept),
+        *(
+            row.model_copy(update={"condition": met.get(row.condition.id, row.condition)})
+            for row in kept
+        ),
         *(OpenCondition(condition=condition, criterion=None) for condition in judgement.conditions),
     ]
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from gonogo.contract.api import Forecast
 from gonogo.contract.decision import Decision
 from gonogo.contract.errors import Corrupt, Rejected
-from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeClass
@@ -29,7 +28,6 @@ from service.queries.decisions import load_decisions
 from service.queries.events import load_events
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import load_findings
-from service.queries.runs import load_facts_text
 from service.report.devices import build_devices, load_samples
 from service.report.evidence import Excerpt, load_stack
 from service.report.files import load_files
@@ -174,16 +172,9 @@ def _forecast_after(
     ahead = [Ahead(steps=phase.steps) for phase in order.phases_after] if order else []
     if not ahead:
         return None
-    facts = _load_facts(session, run.id)
-    measured = None if facts is None else load_measured(session, run, facts.pace)
+    measured = load_measured(session, run)
     slow = max(ranks, key=lambda rank: rank.median_step_s or 0.0, default=None)
     if measured is None and slow is not None and slow.median_step_s is not None:
         step_s = slow.median_step_s
         measured = Measured(step_s=step_s, late_s=step_s, steps=slow.final_step)
     return build_forecast(ahead, [measured] if measured else [])
-
-
-def _load_facts(session: Session, run: str) -> Facts | None:
-    """Return the facts that the run was judged by; None before its end."""
-    text = load_facts_text(session, run)
-    return None if text is None else Facts.model_validate_json(text)

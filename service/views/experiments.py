@@ -131,7 +131,6 @@ def _view_one(
         summary=summarise(
             row.verdict,
             shown,
-            hanging,
             decided.overrides,
             finished=over,
             never_ran=never_ran,

@@ -150,7 +150,7 @@ def test_what_came_of_it_is_its_exit_code(plane: Plane, gonogo: Gonogo, tmp_path
     )
     said = gonogo("campaign", "show", "mine")
     assert said.code == 0
-    assert "does not count  plain 1: it did not complete: nonzero_exit" in said.out
+    assert "does not count  plain 1: completed: ended as nonzero_exit" in said.out
     assert "plain was given up" in said.out
     assert gonogo(*first, "--wait").code == 12
     late = gonogo("campaign", "cancel", "mine")

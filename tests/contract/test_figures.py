@@ -10,7 +10,7 @@ from gonogo.contract.campaign import MOST_REPEATS
 from gonogo.contract.goodput import UNKNOWN_SHARE
 from gonogo.contract.patience import TABLE, Place, ProgramKind
 from gonogo.judge.compare.compare import SHOWN_RATIO
-from gonogo.judge.compare.interval import LIKELY, ONE_RUN_RATIO
+from gonogo.judge.compare.interval import ONE_RUN_RATIO
 from gonogo.judge.compare.question import MARGIN, WARMUP_STEPS
 from gonogo.judge.course.cause import MOST_CHARS
 from gonogo.judge.course.reruns import IN_VAIN
@@ -70,8 +70,6 @@ def percent(share: float) -> str:
         ("compare", f"({MAX_BLOCKS} of them in a run)"),
         ("compare", f"The first {WARMUP_STEPS} steps (`--warmup`)"),
         ("compare", f"(`--margin`, {percent(MARGIN)})"),
-        ("compare", f"({SHARE.get(LIKELY, NOT_SAID)}, if"),
-        ("compare", f"more than {MOST_REPEATS} would be needed"),
         ("compare", f"widened by {percent(ONE_RUN_RATIO)} either way"),
         ("concepts", f"and shows it until {span(SUSPECT_S)} later"),
         ("concepts", f"silence of its host for {span(LEASE_S)}"),

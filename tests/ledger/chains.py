@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.decision import Verdict
+from gonogo.contract.decision import DecisionKind, Verdict
 from gonogo.judge.directory import judge_directory
 from gonogo.ledger.recorded import RecordedDecision, record_of, rule_digest
 from gonogo.ledger.replay import judge_again
-from gonogo.ledger.seal import Entry, Place, append, by_person
+from gonogo.ledger.seal import Entry, Place, append
 from gonogo.ledger.sign import SigningKey, trusting
 from gonogo.rundir import save_json
 from tests.data.make_runs import EXPERIMENT, HERE, exit_of, healthy_ranks, order_of, save_run
@@ -77,7 +77,12 @@ def chain(key: SigningKey | None = KEY, experiment: str = EXPERIMENT) -> list[Re
         at = place(rows, decision.phase, decision.run, supersedes=last, experiment=experiment)
         rows.append(append(entry_of(found), at, key))
     last = rows[-1]
-    person = by_person(Verdict.NO_GO, actor="ana", reason="the loss is too good")
+    person = Entry(
+        kind=DecisionKind.HUMAN,
+        verdict=Verdict.NO_GO,
+        actor="ana",
+        reason="the loss is too good",
+    )
     at = place(rows, last.decision.phase, last.decision.run, supersedes=last.id)
     return [*rows, append(person, replace(at, experiment=experiment), key)]
 

@@ -162,7 +162,7 @@ def test_samples_that_come_to_no_value_are_named_and_no_crash() -> None:
         row.update(samples=row["owed"] + 10, value=None)
     forged = unsigned(SIGNED, facts=facts)
     result = replay_decision(forged, facts_only=True)
-    assert (result.equal, result.path) == (False, "criteria.7.evidence")
+    assert (result.equal, result.path) == (False, "criteria.6.evidence")
 
 
 @pytest.mark.parametrize("field", ["facts", "rules"])

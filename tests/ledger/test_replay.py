@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.decision import Cause, Condition, ConditionState, Verdict
+from gonogo.contract.decision import Cause, Condition, ConditionState, DecisionKind, Verdict
 from gonogo.contract.errors import NotFound
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.gate.conditions import in_state
 from gonogo.ledger.recorded import RecordedDecision, first_difference, load_decision, record_of
 from gonogo.ledger.replay import Surroundings, replay_decision
-from gonogo.ledger.seal import append, settled
+from gonogo.ledger.seal import Entry, append
 from gonogo.ledger.sign import Trust
 from gonogo.rundir import save_json
 from gonogo.watch.registry import made_by
@@ -292,7 +292,11 @@ CONDITION = Condition(id="smoke:fast", text="slow", criterion="fast", evidence_f
 def test_a_decision_about_conditions_is_checked_by_digest_chain_and_signature() -> None:
     rows = chain()
     row = in_state(CONDITION, ConditionState.WAIVED)
-    recorded = append(settled([row], Verdict.NO_GO, actor="ana"), place(rows, "smoke", None), KEY)
+    recorded = append(
+        Entry(kind=DecisionKind.CONDITION, verdict=Verdict.NO_GO, conditions=[row], actor="ana"),
+        place(rows, "smoke", None),
+        KEY,
+    )
     where = Surroundings(siblings=rows, trust=TRUST)
     found = replay_decision(recorded, where)
     assert found.equal, found.text

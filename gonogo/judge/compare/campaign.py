@@ -101,7 +101,6 @@ def question_of(spec: CampaignSpec) -> Question:
         margin=spec.margin,
         confidence=1.0 - (1.0 - spec.confidence) / spec.looks,
         warmup_steps=spec.warmup_steps,
-        most_repeats=spec.bound,
         per_device=spec.per_device,
         shown_by=[str(name) for name in spec.shown_by],
         in_campaign=True,

@@ -22,7 +22,7 @@ from gonogo.contract.comparison import (
 )
 from gonogo.contract.criterion import LEARNED
 from gonogo.contract.errors import Rejected
-from gonogo.judge.compare.interval import Interval, interval_of, is_one_run, more_repeats
+from gonogo.judge.compare.interval import Interval, interval_of, is_one_run
 from gonogo.judge.compare.paths import find_paths
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit
@@ -57,7 +57,6 @@ def compare(variants: Variants, question: Question) -> Comparison:
     rows = [_row(baseline, units[baseline]).model_copy(update={"text": "the baseline"})]
     rows += [_answered(name, units[baseline], units[name], question, level) for name in others]
     result, winner = _result(rows, question)
-    more = _more(rows) if result is Result.INCONCLUSIVE else None
     paths = _paths(units)
     return Comparison(
         metric=question.metric,
@@ -69,12 +68,11 @@ def compare(variants: Variants, question: Question) -> Comparison:
         variants=rows,
         paths=paths,
         left_out=left_out,
-        notes=list(_notes(units, rows, paths, question)),
+        notes=list(_notes(units, rows, question)),
         result=result,
         winner=winner,
         kept=winner or baseline,
-        more_repeats=more,
-        text=_result_text(rows, winner, more, question),
+        text=_result_text(rows, winner, question),
     )
 
 
@@ -148,17 +146,13 @@ def _answered(
         text = f"{words}; nothing shows how sure that is: repeat both"
         return row.model_copy(update={"text": text})
     answer = _answer(found.centre, found.reach, question)
-    more = None
-    if answer is Answer.INCONCLUSIVE:
-        more = more_repeats(found, math.log1p(question.margin), level, question.most_repeats)
     return row.model_copy(
         update={
             "low": rounded(_exp(found.centre - found.reach)),
             "high": rounded(_exp(found.centre + found.reach)),
             "basis": found.basis,
             "answer": answer,
-            "more_repeats": more,
-            "text": _text(found, answer, more, question),
+            "text": _text(found, answer, question),
         }
     )
 
@@ -244,7 +238,7 @@ def _alike(a: float, b: float, share: float) -> bool:
     return abs(a - b) <= share * max(abs(a), abs(b))
 
 
-def _text(found: Interval, answer: Answer, more: int | None, question: Question) -> str:
+def _text(found: Interval, answer: Answer, question: Question) -> str:
     words = better_words(_exp(found.centre), question.higher_is_better)
     margin = percent(question.margin)
     if answer is Answer.TIE:
@@ -253,9 +247,7 @@ def _text(found: Interval, answer: Answer, more: int | None, question: Question)
         return f"{words}, and beyond {margin} for sure"
     if found.basis is Basis.BLOCKS:
         return f"{words}, which a single run cannot show; repeat both"
-    if more is None:
-        return f"{words}; more than {question.most_repeats} repeats would be needed to be sure"
-    return f"{words}; {more} more repeat{'s' * (more != 1)} of each would likely decide"
+    return f"{words}, and that is not sure: repeat both"
 
 
 def percent(share: float) -> str:
@@ -289,19 +281,7 @@ def _result(rows: Sequence[ComparedVariant], question: Question) -> tuple[Result
     return (Result.TIE, None) if Answer.TIE in answers else (Result.WINNER, rows[0].name)
 
 
-def _more(rows: Sequence[ComparedVariant]) -> int | None:
-    """Return how many repeats would likely decide all open answers; None if one is unknown."""
-    asked = [row.more_repeats for row in rows if row.answer is Answer.INCONCLUSIVE]
-    known = [count for count in asked if count is not None]
-    return max(known) if known and len(known) == len(asked) else None
-
-
-def _notes(
-    units: Counted,
-    rows: Sequence[ComparedVariant],
-    paths: Sequence[DifferingPath],
-    question: Question,
-) -> Iterator[str]:
+def _notes(units: Counted, rows: Sequence[ComparedVariant], question: Question) -> Iterator[str]:
     """Yield what weakens a comparison, or is easily overlooked in it."""
     if any(row.basis is Basis.BLOCKS for row in rows):
         yield (
@@ -317,24 +297,9 @@ def _notes(
     windows = sorted({row.window for mine in units.values() for row in mine})
     if len(windows) > 1:
         yield f"the runs are not compared over the same steps: {', '.join(windows)}"
-    baseline, *others = units
-    for name in others:
-        real = [
-            row
-            for row in paths
-            if row.evidence is not PathEvidence.DENIED
-            and row.values.get(name) != row.values.get(baseline)
-        ]
-        if len(real) > 1 and units[baseline]:
-            yield (
-                f"{len(real)} things differ between {baseline} and {name}, so no difference can be"
-                " put down to one of them"
-            )
 
 
-def _result_text(
-    rows: Sequence[ComparedVariant], winner: str | None, more: int | None, question: Question
-) -> str:
+def _result_text(rows: Sequence[ComparedVariant], winner: str | None, question: Question) -> str:
     """Return the result in one sentence, and what to continue with."""
     baseline, *others = rows
     if winner == baseline.name:
@@ -354,8 +319,6 @@ def _result_text(
             f" {baseline.name} stays"
         )
     why = "; ".join(row.text if len(others) == 1 else f"{row.name}: {row.text}" for row in still)
-    if len(still) > 1 and more is not None:
-        why = f"{more} more repeats of each would likely decide"
     return f"inconclusive: {why}; {baseline.name} stays until more is known"
 
 

@@ -24,8 +24,6 @@ ONE_RUN_RATIO = 0.10
 """By how much two runs of the same thing may differ when nobody has repeated either."""
 LEAST_BLOCKS = 8
 """Blocks of one run; fewer do not show their own spread."""
-LIKELY = 0.8
-"""Chance of a decision after the advised repeats, if the ratio stays what it is now."""
 Units = Sequence[Unit]
 
 
@@ -37,10 +35,6 @@ class Interval:
     reach: float | None = None
     """Half of its width; None when the spread is unknown."""
     basis: Basis | None = None
-    runs: int = 1
-    """Repeats of the variant that has fewer."""
-    spread: float | None = None
-    """Standard deviation of the difference of one repeat; None with one run each."""
 
 
 def interval_of(baseline: Units, variant: Units, level: float, *, learned: bool) -> Interval | None:
@@ -80,13 +74,11 @@ def _mean_log(units: Units) -> float:
 
 def _of_pairs(pairs: Sequence[tuple[float, float]], p: float) -> Interval:
     differences = [math.log(mine) - math.log(base) for base, mine in pairs]
-    spread = statistics.stdev(differences)
+    error = statistics.stdev(differences) / math.sqrt(len(pairs))
     return Interval(
         centre=statistics.fmean(differences),
-        reach=t_quantile(p, len(pairs) - 1) * spread / math.sqrt(len(pairs)),
+        reach=t_quantile(p, len(pairs) - 1) * error,
         basis=Basis.PAIRED_RUNS,
-        runs=len(pairs),
-        spread=spread,
     )
 
 
@@ -97,16 +89,13 @@ def _of_runs(baseline: Units, variant: Units, p: float) -> Interval:
     """
     counts = [len(baseline), len(variant)]
     logs = [sorted(math.log(unit.value) for unit in units) for units in (baseline, variant)]
-    variances = [statistics.variance(row) for row in logs]
-    parts = [variance / count for variance, count in zip(variances, counts, strict=True)]
+    parts = [statistics.variance(row) / len(row) for row in logs]
     below = math.fsum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
     df = math.fsum(parts) ** 2 / below if below else 1.0
     return Interval(
         centre=statistics.fmean(logs[1]) - statistics.fmean(logs[0]),
         reach=t_quantile(p, int(df + 1e-9)) * math.sqrt(math.fsum(parts)),
         basis=Basis.RUNS,
-        runs=min(counts),
-        spread=math.sqrt(math.fsum(variances)),
     )
 
 
@@ -142,27 +131,6 @@ def _series(units: Units) -> list[float]:
     if len(set(map(len, rows))) != 1 or any(value <= 0.0 for row in rows for value in row):
         return []
     return [statistics.fmean(sorted(map(math.log, row))) for row in zip(*rows, strict=True)]
-
-
-def more_repeats(interval: Interval, log_margin: float, level: float, most: int) -> int | None:
-    """Return how many more runs of each would likely decide; None if that is unknown.
-
-    Args:
-        interval: that decided nothing.
-        log_margin: the margin on the log scale.
-        level: confidence of the interval.
-        most: runs of each that are ever advised; None is returned beyond them.
-    """
-    if interval.spread is None:
-        return None
-    off = abs(interval.centre)
-    for total in range(interval.runs + 1, most + 1):
-        df = total - 1 if interval.basis is Basis.PAIRED_RUNS else 2 * (total - 1)
-        reach = t_quantile(1.0 - (1.0 - level) / 2.0, df) + t_quantile(LIKELY, df)
-        reach *= interval.spread / math.sqrt(total)
-        if off - reach > log_margin or off + reach < log_margin:
-            return total - interval.runs
-    return None
 
 
 def t_within(t: float, df: int) -> float:

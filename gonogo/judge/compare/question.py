@@ -13,8 +13,6 @@ MARGIN = 0.02
 CONFIDENCE = 0.95
 WARMUP_STEPS = 5
 """Allocator, caches and clocks settle in the first steps; the bundled plans leave out as many."""
-MOST_REPEATS = 20
-"""More runs of each variant are never advised."""
 MOST_CONFIDENCE = 0.9999
 """Beyond it an interval says nothing any more."""
 
@@ -49,8 +47,6 @@ class Question:
     """Of all intervals together, 0.5 to MOST_CONFIDENCE."""
     warmup_steps: int = WARMUP_STEPS
     """First steps of each run that are left out."""
-    most_repeats: int = MOST_REPEATS
-    """Bound on the runs of each variant that are ever advised."""
     per_device: bool = False
     """Whether a run's value is divided by the number of its ranks."""
     shown_by: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """What one run contributes to a comparison: one value, its block means, and what it ran.
 
-A run that did not complete, whose records contradict each other, or that does not report the metric
-on every rank does not count. `build_unit` then returns the reason and never fills in a value.
+A run that does not report the metric on every rank does not count. `build_unit` then returns the
+reason and never fills in a value.
 """
 
 import statistics
@@ -10,16 +10,13 @@ from dataclasses import dataclass, field
 
 from gonogo.contract.canonical import mean_of, rounded
 from gonogo.contract.criterion import LEARNED, Metric
-from gonogo.contract.doubt import Effect
 from gonogo.contract.facts import Facts, Measure, MeasureRow
 from gonogo.contract.order import Order
-from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.rules import Rules
 from gonogo.judge.compare.paths import Ran, build_ran
 from gonogo.judge.compare.question import Question
 from gonogo.judge.facts.measure import PARTIAL_SHARE
 from gonogo.judge.facts.metrics import metric_row
-from gonogo.judge.words import sentence
 
 SMALLEST, LARGEST = 1e-100, 1e100
 """Bounds of a value that is compared; ratios of values between them stay finite."""
@@ -78,8 +75,7 @@ def build_unit(
         order: the run's order, if it is at hand; else the rules say what was ordered.
     """
     measure = measures.get(question.metric)
-    why = _unfit(facts, rules) or _began_late(rules, question)
-    why = why or _lack(question.metric, measure, rules, question)
+    why = _began_late(rules, question) or _lack(question.metric, measure, rules, question)
     if why is not None or measure is None:
         return NoUnit(name=name, why=why or "")
     rows = [measure.ranks[str(rank)] for rank in rules.ranks()]
@@ -117,26 +113,6 @@ def measure_of(facts: Facts, rules: Rules, metric: str, warmup_steps: int) -> Me
         and not row.window
     )
     return facts.measures[found[0]] if found else None
-
-
-def _unfit(facts: Facts, rules: Rules) -> str | None:
-    """Return why a run does not count, whatever it measured."""
-    if facts.outcome is not None and facts.outcome.code is not OutcomeCode.COMPLETED:
-        return f"it did not complete: {facts.outcome.code.value}"
-    if not rules.known:
-        return "there is no order.json, so nobody knows what it ran"
-    if rules.steps is None:
-        return "the order names no number of steps, so nobody knows that these are all"
-    doubts = facts.doubts_of(Effect.COVERAGE)
-    if doubts:
-        return f"its records contradict each other: {sentence(doubts[0])}"
-    for rank in rules.ranks() if rules.tokens_per_step else ():
-        row = facts.ranks.get(str(rank))
-        for told in row.tokens if row is not None else ():
-            if told != rules.tokens_per_step:
-                ordered = rules.tokens_per_step
-                return f"rank {rank} reported {told} tokens a step, {ordered} were ordered"
-    return None
 
 
 def _began_late(rules: Rules, question: Question) -> str | None:

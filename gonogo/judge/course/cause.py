@@ -5,12 +5,12 @@ that no diagnosis fits is called unknown, and the places to look are listed, the
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.facts import halt_behind
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
 from gonogo.evidence_round import by_relevance
@@ -78,17 +78,16 @@ def describe_cause(
         outcome is not None and outcome.klass not in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR)
     )
     rank = guilty_rank(findings, exits or {}, outcome) if failed else None
-    text = cause_of(findings, outcome, criteria)
     alone = len(exits or {}) == 1
     log, line = _last_words(rank, read_tail, alone=alone) if failed else (None, None)
     unknown = diagnosis is None and outcome is not None and outcome.code in SYMPTOMS
     return Cause(
-        text=text,
+        text=cause_of(findings, outcome, criteria),
         rank=rank,
         log=log,
         line=line,
         unknown=unknown,
-        look=_most(list(_places(findings, outcome, criteria, rank, log))) if unknown else [],
+        look=_places(halt, rank, log) if unknown else [],
     )
 
 
@@ -106,18 +105,16 @@ def cause_of(
         return f"{outcome.code.value} by {outcome.actor.value}{text}"
     deciding = [row for row in criteria if row.severity is not GateSeverity.ADVISORY]
     bad = [row for row in deciding if row.outcome is not CriterionOutcome.PASS]
-    worst = min(bad, key=_weight, default=None)
-    if worst is not None:
+    if bad:  # what bars explains more than what leaves a condition
+        worst = min(
+            bad,
+            key=lambda row: (
+                row.severity is not GateSeverity.REQUIRED,
+                row.outcome is not CriterionOutcome.FAIL,
+            ),
+        )
         return f"criterion {worst.id} {worst.outcome.value}: {worst.evidence}"
     return "it has not ended" if outcome is None else outcome.code.value
-
-
-def _weight(row: CriterionResult) -> tuple[bool, bool]:
-    """Return what a criterion that did not pass is ordered by, as the gate weighs it.
-
-    What bars stands before what leaves a condition: the waived explain no INCONCLUSIVE.
-    """
-    return row.severity is not GateSeverity.REQUIRED, row.outcome is not CriterionOutcome.FAIL
 
 
 def guilty_rank(
@@ -181,38 +178,7 @@ def printable(line: str) -> str:
     return plain if len(plain) <= MOST_CHARS else f"{plain[: MOST_CHARS - 1]}…"
 
 
-def _most(places: list[str]) -> list[str]:
-    """Return so many that one reads; the launcher's log, which stands last, is one of them."""
-    return places if len(places) <= MOST_PLACES else [*places[: MOST_PLACES - 1], places[-1]]
-
-
-def _places(
-    findings: Sequence[Finding],
-    outcome: Outcome | None,
-    criteria: Sequence[CriterionResult],
-    rank: int | None,
-    log: str | None,
-) -> Iterator[str]:
-    """Yield where to look: what halted, the log, the files, what else was found, the gate."""
-    halt = _halt(findings, outcome)
-    if halt is not None:
-        yield f"finding {halt.detector}{_where(halt)}: {printable(halt.text)}"
-    if log is not None:
-        yield log
-    if halt is not None:
-        yield from by_relevance(halt.evidence, rank)[: MOST_PLACES // 2]
-    for row in findings:
-        if row is not halt and row.severity in (Severity.HALT, Severity.WARN, Severity.SUSPECT):
-            yield f"finding {row.detector}{_where(row)}: {printable(row.text)}"
-    for result in criteria:
-        if result.outcome is not CriterionOutcome.PASS:
-            yield f"criterion {result.id} {result.outcome.value}: {printable(result.evidence)}"
-    if log != TORCHRUN_LOG:
-        yield TORCHRUN_LOG
-
-
-def _where(finding: Finding) -> str:
-    parts = [f"rank {finding.rank}" if finding.rank is not None else "", finding.section or ""]
-    parts.append(f"step {finding.step}" if finding.step is not None else "")
-    where = ", ".join(part for part in parts if part)
-    return f" ({where})" if where else ""
+def _places(halt: Finding | None, rank: int | None, log: str | None) -> list[str]:
+    """Return where to look, the most telling first: the log, the evidence, the launcher's log."""
+    evidence = [] if halt is None else by_relevance(halt.evidence, rank)[: MOST_PLACES - 2]
+    return list(dict.fromkeys([*([] if log is None else [log]), *evidence, TORCHRUN_LOG]))

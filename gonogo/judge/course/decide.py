@@ -13,6 +13,7 @@ from gonogo.contract.facts import History
 from gonogo.contract.order import CarriedRemedy, RunReason
 from gonogo.contract.outcome import TAKEN_OVER, OutcomeClass, OutcomeCode
 from gonogo.contract.plan import Plan
+from gonogo.contract.rules import OpenCondition
 from gonogo.judge.course.action import SAY_NOTHING, Action, ActionKind, Attempt
 from gonogo.judge.course.reruns import (
     decide_retry,
@@ -22,7 +23,6 @@ from gonogo.judge.course.reruns import (
     question_of,
 )
 from gonogo.judge.gate.conditions import END, ON_MISS, has_expired, missed
-from gonogo.judge.gate.rules import OpenCondition
 
 
 def decide(
@@ -38,7 +38,7 @@ def decide(
 
     Args:
         plan: the experiment's plan.
-        phase: name of the phase.
+        phase: which phase.
         attempts: its ended runs in the order of their start, at least one. Of the runs that were
             taken over, only what they had failed counts.
         now: Unix seconds.
@@ -105,11 +105,6 @@ def decide_promotion(plan: Plan, phase: str, conditions: Sequence[OpenCondition]
     """Return what follows a passed (or approved) phase: the next one, or the end.
 
     Conditions that guard what comes next and are still open are missed, and act as they say.
-
-    Args:
-        plan: the experiment's plan.
-        phase: name of the phase.
-        conditions: every condition of the experiment in its present state.
     """
     following = plan.next_phase(phase)
     late = tuple(missed(conditions, following.name if following is not None else END))
@@ -163,12 +158,6 @@ def decide_expiry(
 
     Silence is no consent, and no NO_GO either: the experiment is inconclusive, and a person decides
     by hand or ends it. Nothing starts.
-
-    Args:
-        plan: the experiment's plan.
-        phase: the phase that passed.
-        expires_s: how long it can be given, seconds; None: for ever.
-        waited_s: seconds since it was asked for.
     """
     following = plan.next_phase(phase)
     if following is None or not has_expired(expires_s, waited_s):
@@ -188,14 +177,9 @@ def decide_override(
     awaiting: bool,
     conditions: Sequence[OpenCondition] = (),
 ) -> Action:
-    """Return what a person's verdict does: it acts while awaited, and only re-labels otherwise.
+    """Return what a person's verdict does: it acts while the experiment awaits a decision.
 
-    Args:
-        plan: the experiment's plan.
-        phase: the phase that the verdict is about.
-        verdict: as the person said.
-        awaiting: whether the experiment is awaiting a decision.
-        conditions: as in `decide`.
+    Otherwise it only re-labels.
     """
     if not awaiting:
         return Action(kind=ActionKind.NOTHING, text="re-labelled", verdict=verdict)

@@ -10,15 +10,14 @@ the pace once it has taken `LEAST_STEPS`; until then the last run that ended giv
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gonogo.contract.api import Forecast
 from gonogo.contract.canonical import rounded
-from gonogo.contract.facts import PaceFacts
 
 BLOCK = 8
-"""Steps of one block: as in the facts."""
+"""Steps of one block."""
 LEAST_STEPS = 5
 """A run of fewer steps has no pace: its first step, which compiles, is most of them."""
 UNKNOWN = f"not known yet: no run has taken {LEAST_STEPS} steps"
@@ -33,7 +32,7 @@ class Measured:
     late_s: float
     """The same of its slow stretches: nine of ten blocks of eight steps are faster."""
     steps: int
-    """How many steps this rests on; the first step of a living run is left out."""
+    """How many steps this rests on; the first one is left out."""
     start_s: float | None = None
     """Seconds from its claim to the end of its first step; None where nobody saw it."""
 
@@ -59,30 +58,10 @@ def seconds_at_speed(*, steps: int, tokens_per_step: int, tok_s: float) -> float
     return steps * tokens_per_step / tok_s
 
 
-def measure_pace(
-    pace: Mapping[str, PaceFacts], start_s: float | None = None, mean_s: float | None = None
-) -> Measured | None:
-    """Return how fast a run was that has ended, by its slowest rank; None where a rank is unknown.
-
-    Args:
-        pace: rank → its pace, from the facts: of its usual blocks, in which a rare pause is none.
-        start_s: seconds from its claim to the end of its first step.
-        mean_s: mean of all its gaps between steps, the rare pauses included.
-    """
-    ranks = [row for row in pace.values() if row.steps]
-    usual = [value for row in ranks if (value := row.block_p50_s or row.median_step_s)]
-    slow = [value for row in ranks if (value := row.block_p90_s or row.p95_step_s)]
-    if not ranks or len(usual) < len(ranks) or len(slow) < len(ranks):
-        return None
-    steps = max(row.steps for row in ranks)
-    step_s = max(*usual, mean_s or 0.0)
-    return Measured(step_s=step_s, late_s=max(step_s, *slow), steps=steps, start_s=start_s)
-
-
-def measure_living(
+def measure(
     gaps_s: Sequence[float], mean_s: float, steps: int, start_s: float | None = None
 ) -> Measured | None:
-    """Return how fast a run is that goes on; None without a step to go by.
+    """Return how fast a run is, or was; None without a step to go by.
 
     Args:
         gaps_s: seconds between the ends of its last steps, newest last.
@@ -117,15 +96,12 @@ def build_forecast(
         living: of the run that goes on.
         claimed_seconds: what somebody promised, shown beside it.
     """
-    pace = next((run for run in reversed(runs) if run.steps >= LEAST_STEPS), None)
-    if living is not None and living.steps + 1 >= LEAST_STEPS:  # its first step is left out
-        pace = living
-    if pace is None:
-        if runs or living is not None:
-            return Forecast(basis=UNKNOWN, claimed_seconds=claimed_seconds)
-        return Forecast(claimed_seconds=claimed_seconds)
-    steps = sum(row.steps for row in ahead)
     known = [*runs, living] if living is not None else list(runs)
+    pace = next((run for run in reversed(known) if run.steps + 1 >= LEAST_STEPS), None)
+    if pace is None:
+        basis = {"basis": UNKNOWN} if known else {}
+        return Forecast(claimed_seconds=claimed_seconds, **basis)
+    steps = sum(row.steps for row in ahead)
     starts = [row.start_s for row in known if row.start_s is not None]
     usual_s = _starts_s(ahead, statistics.median(starts) if starts else 0.0)
     late_s = _starts_s(ahead, max(starts, default=0.0))

@@ -22,7 +22,7 @@ from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.action import SAY_NOTHING, Action, ActionKind, Attempt
-from gonogo.judge.gate.identity import IN_WEIGHTS
+from gonogo.judge.gate.built_in import IN_WEIGHTS
 from gonogo.watch.detectors.death import Start, is_storm
 
 IN_VAIN = 10
@@ -40,39 +40,26 @@ the change, as in `nsa.resume`."""
 
 
 def decide_retry(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float) -> Action:
-    """Return what follows a run that infrastructure ended: the last of `attempts`.
-
-    Args:
-        plan: the experiment's plan.
-        phase: which phase.
-        attempts: its ended runs.
-        now: Unix seconds.
-    """
+    """Return what follows a run that infrastructure ended: the last of `attempts`."""
     last = attempts[-1]
     failed = [row for row in _ended_by_infra(attempts) if not _was_preempted(row)]
-    if is_restart_storm(plan, attempts, now):
-        return Action(
-            kind=ActionKind.FINISH,
-            text=f"restart_storm: {len(failed)} attempts failed without getting further",
-            record=True,
-            about=last.run,
-            history=History(restart_storm=True),
-            verdict=Verdict.NO_GO,
-        )
     text = f"{last.outcome.code} after {plan.retry.infra} retries"
     again = len(failed) <= plan.retry.infra
     if _was_preempted(last):
         text = f"preempted {IN_VAIN} times without a later checkpoint: set a longer time limit,"
         text += " or save checkpoints more often, then resume"
         again = not _gets_nowhere(attempts)
-    if not again:
+    storm = is_restart_storm(plan, attempts, now)
+    if storm:
+        text = f"restart_storm: {len(failed)} attempts failed without getting further"
+    if storm or not again:
         return Action(
-            kind=ActionKind.AWAIT_DECISION,
+            kind=ActionKind.FINISH if storm else ActionKind.AWAIT_DECISION,
             text=text,
             record=True,
             about=last.run,
-            history=History(restart_storm=False),
-            verdict=Verdict.INCONCLUSIVE,
+            history=History(restart_storm=storm),
+            verdict=Verdict.NO_GO if storm else Verdict.INCONCLUSIVE,
         )
     retry = f"{last.outcome.code}: retry {len(failed)} of {plan.retry.infra}"
     keeps = last.reason in (RunReason.CONFIRM, RunReason.REMEDY)

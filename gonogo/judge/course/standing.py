@@ -38,7 +38,6 @@ def phases_never_ran(phases: Iterable[PhaseView], ran: Container[str]) -> list[s
 def summarise(
     verdict: Verdict | None,
     phases: Sequence[PhaseView],
-    conditions: Sequence[Condition],
     overrides: Sequence[OverrideView],
     *,
     finished: bool,
@@ -53,7 +52,6 @@ def summarise(
     Args:
         verdict: its verdict.
         phases: in their order.
-        conditions: in their present state.
         overrides: what a person decided and still stands.
         finished: whether it is over.
         never_ran: of a finished one, the phases that never ran.
@@ -64,8 +62,7 @@ def summarise(
     if origin is not None:
         parts.append(_went_on(origin, phases))
     if finished:
-        by_evidence = _finished(verdict, phases, conditions, overrides, cancelled_by)
-        parts += [by_evidence] if by_evidence else []
+        parts += _finished(verdict, phases, overrides, cancelled_by)
         parts += [f"{joined(never_ran)} never ran."] if never_ran else []
     return " ".join(parts) or None
 
@@ -78,10 +75,12 @@ def joined(names: Sequence[str]) -> str:
 def _went_on(origin: OriginView, phases: Sequence[PhaseView]) -> str:
     """Return what was taken over, and from whom."""
     inherited = [phase.name for phase in phases if phase.state is PhaseState.INHERITED]
-    passed = f"{joined(inherited)} passed in {origin.experiment}" if inherited else ""
-    step = f"{origin.phase} goes on after step {origin.step} of {origin.experiment}"
-    told = [row for row in (passed, step if origin.step else "") if row]
-    return "; ".join(told or [f"It begins anew what {origin.experiment} began"]) + "."
+    told = [f"{joined(inherited)} passed in {origin.experiment}"] if inherited else []
+    if origin.step or not told:
+        told.append(
+            f"{origin.phase} continues after step {origin.step or 0} of {origin.experiment}"
+        )
+    return "; ".join(told) + "."
 
 
 def _by_hand(row: OverrideView) -> str:
@@ -95,10 +94,9 @@ def _by_hand(row: OverrideView) -> str:
 def _finished(
     verdict: Verdict | None,
     phases: Sequence[PhaseView],
-    conditions: Sequence[Condition],
     overrides: Sequence[OverrideView],
     cancelled_by: str | None,
-) -> str:
+) -> list[str]:
     """Return what evidence alone has come to, of the phases that it decided."""
     by_hand = {row.phase for row in overrides if row.condition is None}
     passed = [
@@ -109,27 +107,11 @@ def _finished(
     failed = [phase.name for phase in phases if phase.state is PhaseState.FAILED]
     here = [phase for phase in phases if phase.state is not PhaseState.INHERITED]
     if len(passed) == len(here) and not overrides:
-        return " ".join(["Every phase passed.", *_conditions(conditions)])
-    parts = []
-    if failed:
-        parts.append(f"{joined(failed)} failed.")
-    elif verdict is None:
-        judged = any(phase.verdict is not None for phase in phases)
-        by = f" by {cancelled_by}" if cancelled_by else ""
-        parts.append(f"It was cancelled{by}." if judged else "It was cancelled and judged nothing.")
-    if passed:
-        parts.append(f"Passed by evidence: {joined(passed)}.")
-    return " ".join([*parts, *_conditions(conditions)])
-
-
-def _conditions(conditions: Sequence[Condition]) -> list[str]:
-    """Return what became of the conditions that were not met, a sentence for each state."""
-    found = []
-    for state in (ConditionState.MISSED, ConditionState.OPEN, ConditionState.WAIVED):
-        names = [row.id for row in conditions if row.state is state]
-        if names:
-            found.append(f"Conditions {state.value}: {joined(names)}.")
-    return found
+        return ["Every phase passed."]
+    parts = [f"{joined(failed)} failed."] if failed else []
+    if verdict is None and not failed:
+        parts.append(f"It was cancelled{f' by {cancelled_by}' if cancelled_by else ''}.")
+    return [*parts, f"Passed by evidence: {joined(passed)}."] if passed else parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

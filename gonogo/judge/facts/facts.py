@@ -35,7 +35,7 @@ from gonogo.contract.records import CheckOutcome, Preflight
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.contradictions import find_contradictions
 from gonogo.judge.facts.files import UNWATCHED
-from gonogo.judge.facts.measure import build_measure, quantile
+from gonogo.judge.facts.measure import build_measure
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.facts.unobserved import find_unobserved
 from gonogo.rundir import preflight_name
@@ -48,8 +48,6 @@ from gonogo.watch.registry import cause_of, shown_by_lines
 EXAMPLES = 3
 """How many missing lines are named per rank."""
 
-BLOCK_STEPS = 8
-"""Number of consecutive steps in one block of the pace."""
 _BY_PERSON = (OutcomeCode.HALTED, OutcomeCode.SUPERSEDED)
 """Ends by a person's word after which the phase goes on; one that is cancelled has no verdict."""
 
@@ -266,9 +264,8 @@ def _measures(
     """Return what each criterion sees: those of a gate by id, those of conditions by theirs."""
     if not rules.known:
         return {}
-    wanted = {row.id: row for row in rules.gate}
-    wanted |= {row.condition.id: row.criterion for row in rules.conditions}
-    return {name: build_measure(row, ranks, rules, failures) for name, row in wanted.items()}
+    rows = rules.criteria().items()
+    return {name: build_measure(row, ranks, rules, failures) for name, row in rows}
 
 
 def _rank_facts(steps: RankSteps, lines: LineRecord | None, rules: Rules) -> RankFacts:
@@ -319,32 +316,9 @@ def _without_loss(steps: RankSteps, rules: Rules, finite: Collection[int]) -> Mi
 
 
 def _pace(steps: RankSteps) -> PaceFacts:
-    """Return step times, the share of each section, and the pace with its pauses, in seconds.
-
-    `block_s` are means per step over blocks of eight steps, pauses between steps (checkpoint,
-    eval) included: their median and 90th percentile are what a forecast rests on.
-    """
+    """Return how many steps were timed, their median and that of each section, in seconds."""
     times = list(steps.step_times().values())
-    blocks = _block_means(steps)
-    return PaceFacts(
-        steps=len(times),
-        median_step_s=_median(times),
-        p95_step_s=rounded(quantile(times, 0.95)) if times else None,
-        block_p50_s=_median(blocks),
-        block_p90_s=rounded(quantile(blocks, 0.9)) if blocks else None,
-        sections_s=_sections(steps),
-    )
-
-
-def _block_means(steps: RankSteps) -> list[float]:
-    table = steps.steps
-    ends = list(table.steps_of(Msg.STEP_END))
-    blocks = []
-    size = max(1, min(BLOCK_STEPS, len(ends) - 1))
-    for (first, begin), (last, end) in zip(ends[:-size:size], ends[size::size], strict=True):
-        if table.boot[begin] == table.boot[end]:
-            blocks.append((table.end_mono[end] - table.end_mono[begin]) / (last - first))
-    return blocks
+    return PaceFacts(steps=len(times), median_step_s=_median(times), sections_s=_sections(steps))
 
 
 def _sections(steps: RankSteps) -> dict[str, float | None]:

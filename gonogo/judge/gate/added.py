@@ -4,13 +4,13 @@ Each of them makes a condition, so the run is CONDITIONAL_GO at best. An order i
 a setting beyond its ceiling, leaves a detector or a check out, has a setting that no plan can make,
 or asks nothing in its gate: a run that nothing could halt proves little. A setting that is looser
 than its default, but within its ceiling, is listed in the decision (`weakened`) and changes no
-verdict.
+verdict. So is a fault that was injected on purpose.
 
-Not covered: settings of detectors that only warn by default, and settings of plug-ins.
+Not covered: settings of detectors that a plan may leave out, and settings of plug-ins.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, JsonValue
 
@@ -33,8 +33,6 @@ REMEDIED = "remedied"
 CARRIED = "remedy_carried"
 UNPASSED = "unpassed"
 FAILED_BEFORE = "failed_before"
-MADE_UP = "made_up"
-"""Id of the note about faults and scripted devices that the order allows."""
 
 CEILINGS: dict[str, float] = {
     "process_death.settle_s": 10.0,
@@ -52,28 +50,11 @@ CEILINGS: dict[str, float] = {
     "section_deadline.eval.halt_s": 14_400.0,
     "section_deadline.log.halt_s": 1_800.0,
     "section_deadline.out_of_section.halt_s": 1_800.0,
-    "slow.floor_ratio": 0.25,
-    "slow.floor_over_s": 3_600.0,
-    "slow.hard_floor_ratio": 0.1,
-    "slow.halt_ratio": 5.0,
-    "slow.over_s": 7_200.0,
     "non_finite.fp16_running": 20.0,
     "non_finite.fp16_skipped": 50.0,
     "identity.params_tolerance_ratio": 0.1,
-    "first_loss.tolerance": 5.0,
-    "memory_limit.samples": 30.0,
-    "memory_limit.host_ratio": 0.98,
-    "disk.halt_checkpoints": 0.5,
-    "watcher.away_s": 300.0,
-    "watcher.silent_s": 600.0,
-    "watcher.keeper_s": 60.0,
-    "hardware.throttled_s": 3_600.0,
-    "restart_storm.attempts": 10.0,
-    "restart_storm.starts": 50.0,
-    "restart_storm.within_s": 300.0,
 }
-"""Dotted path of a setting → how far it may be loosened before it makes a condition. A ceiling
-below the default is a floor: there the lower value is looser."""
+"""Dotted path of a setting → how far it may be loosened before it makes a condition."""
 LONGEST_S = 14_400.0
 """The longest ceiling. A command without a plan may have this limit in every place."""
 SILENCES = 3.0
@@ -90,8 +71,6 @@ CHECKS = ("devices", "disk", "shm", "orphans", "code", "resume")
 """Preflight checks of every order, with a service or without."""
 CHECKS_OF_RANKS = ("environment", "peak")
 """Further checks where ranks are started one by one."""
-
-FAIL, INCONCLUSIVE = CriterionOutcome.FAIL, CriterionOutcome.INCONCLUSIVE
 
 
 def with_history(facts: Facts, history: History | None) -> Facts:
@@ -121,14 +100,13 @@ def added_criteria(facts: Facts, rules: Rules) -> Iterator[CriterionResult]:
     if history.confirmations:
         yield _reproduced(history.confirmations)
     elif rules.reason is RunReason.CONFIRM:
-        text = "this run confirms a failure that order.json does not name"
-        yield _condition(REPRODUCED, None, text)
+        yield _condition(REPRODUCED, None, "this run confirms a failure of another run")
     if history.remedy is not None:
-        text = f"made with the remedy of {history.remedy.diagnosis}: {history.remedy.patch}"
-        yield _condition(REMEDIED, history.remedy.patch, f"this run was {text}")
+        text = f"this run was made with the remedy of {history.remedy.diagnosis}"
+        patch = history.remedy.patch
+        yield _condition(REMEDIED, patch, f"{text}: {patch}")
     elif rules.reason is RunReason.REMEDY:
-        text = "this run was made with the remedy of a failure that order.json does not name"
-        yield _condition(REMEDIED, None, text)
+        yield _condition(REMEDIED, None, "this run was made with the remedy of another run")
     if history.failed_before:
         rows = history.failed_before
         told = "; ".join(f"{row.run} ({row.code}): {', '.join(row.criteria)}" for row in rows)
@@ -136,25 +114,8 @@ def added_criteria(facts: Facts, rules: Rules) -> Iterator[CriterionResult]:
         yield _condition(FAILED_BEFORE, [row.run for row in rows], text)
 
 
-def notes(facts: Facts, rules: Rules) -> Iterator[CriterionResult]:
-    """Yield the note about what the order allows to be made up; it changes no verdict."""
-    if rules.allow_faults or rules.fault is not None:
-        text = "the order allows faults to be injected on purpose; it names none"
-        if rules.fault is not None:
-            text = f"fault {rules.fault} was injected on purpose"
-        if facts.devices is not None:
-            text += "; the device samples may come from a script, not from devices"
-        yield CriterionResult(
-            id=MADE_UP,
-            severity=GateSeverity.ADVISORY,
-            outcome=INCONCLUSIVE,
-            observed=rules.fault,
-            evidence=text,
-        )
-
-
 def _condition(
-    name: str, observed: Any, text: str, outcome: CriterionOutcome = FAIL
+    name: str, observed: Any, text: str, outcome: CriterionOutcome = CriterionOutcome.FAIL
 ) -> CriterionResult:
     return CriterionResult(
         id=name,
@@ -177,7 +138,8 @@ def _reproduced(rows: Sequence[Confirmation]) -> CriterionResult:
         if row.variant is not None:
             variants.setdefault(row.variant.text(), []).append(row.verdict in PASSING)
     told = [f"passed {sum(won)} of {len(won)} with {name}" for name, won in variants.items()]
-    outcome = FAIL if passed or any(map(any, variants.values())) else INCONCLUSIVE
+    undecided = not passed and not any(map(any, variants.values()))
+    outcome = CriterionOutcome.INCONCLUSIVE if undecided else CriterionOutcome.FAIL
     observed = {"failed": failed, "runs": len(unchanged), "passed": passed}
     return _condition(REPRODUCED, observed, "; ".join([text, *told]), outcome)
 
@@ -207,10 +169,7 @@ def default_of(path: str) -> object:
 
 def ceiling_text(path: str) -> str:
     """Return the ceiling of a setting as the reference prints it; empty without one."""
-    limit, default = CEILINGS.get(path), default_of(path)
-    if limit is None:
-        return ""
-    return f"{'at least' if _is_number(default) and limit < default else 'at most'} {limit:g}"
+    return f"at most {CEILINGS[path]:g}" if path in CEILINGS else ""
 
 
 def find_disarmed(order: Order) -> Iterator[tuple[str, JsonValue]]:
@@ -248,21 +207,20 @@ def _weaknesses(rules: Rules) -> Iterator[Weakness]:
         yield Weakness(f"{path} is {value}, which no plan may have", True)
     if rules.plan and not rules.gate and rules.last_step > 1:  # one step shows that it starts
         yield Weakness("the gate is empty: nothing but a whole run is asked", True)
+    if rules.fault is not None:
+        yield Weakness(f"fault {rules.fault} was injected on purpose", False)
+    elif rules.allow_faults:
+        yield Weakness("the order allows faults, and devices whose samples are a script", False)
 
 
 def _loosened(rules: Rules) -> Iterator[Weakness]:
     """Yield the settings of the plan that are looser than the defaults."""
     for path, limit in CEILINGS.items():
         said, default = rules.watch.get(path), default_of(path)
-        if said is None or said.source is Source.DEFAULT or not _is_number(default):
+        if said is None or said.source is Source.DEFAULT or not isinstance(default, int | float):
             continue
         value = limit if said.value is None else said.value
-        sign = -1.0 if limit < default else 1.0
-        if _is_number(value) and sign * value > sign * default:
+        if isinstance(value, int | float) and value > default:
             text = f"{path} is {value:g}, looser than the default {default:g}"
-            beyond = sign * value > sign * limit
+            beyond = value > limit
             yield Weakness(f"{text}, and than its limit {limit:g}" if beyond else text, beyond)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -20,8 +20,8 @@ from gonogo.contract.decision import (
     Verdict,
     worst,
 )
-from gonogo.contract.rules import Rules
-from gonogo.judge.gate.rules import OpenCondition
+from gonogo.contract.rules import OpenCondition, Rules
+from gonogo.judge.gate.criteria import is_unseen
 
 END = "end"
 APPROVAL = "approval"
@@ -34,41 +34,27 @@ ON_MISS = {
 }
 
 
-def build_conditions(
-    results: Iterable[CriterionResult], rules: Rules, unseen: Collection[str] = ()
-) -> list[Condition]:
+def build_conditions(results: Iterable[CriterionResult], rules: Rules) -> list[Condition]:
     """Return the conditions of a CONDITIONAL_GO, one per conditional criterion that did not pass.
 
     Defaults: the evidence comes from the next phase, and is due before the one after (`end` when
-    there is none); in the last phase there is neither.
-
-    Args:
-        results: what every criterion of the run says.
-        rules: the run's rules.
-        unseen: the plan's criteria that may stay unobserved, and did.
+    there is none); in the last phase there is neither. What the order waives by name is settled.
     """
     gate = {row.id: row for row in rules.gate}
-    return [
-        Condition(
+    found = []
+    for row in results:
+        if row.severity is not GateSeverity.CONDITIONAL or row.outcome is CriterionOutcome.PASS:
+            continue
+        waived = row.id in rules.waive and (row.id in BUILT_IN_CRITERIA or is_unseen(row))
+        condition = Condition(
             id=f"{rules.phase}:{row.id}",
             text=row.evidence,
             criterion=row.id,
-            state=_state_of(row, rules, unseen),
+            state=ConditionState.WAIVED if waived else ConditionState.OPEN,
             **_terms(gate.get(row.id), rules),
         )
-        for row in results
-        if row.severity is GateSeverity.CONDITIONAL and row.outcome is not CriterionOutcome.PASS
-    ]
-
-
-def _state_of(row: CriterionResult, rules: Rules, unseen: Collection[str]) -> ConditionState:
-    """Return how a condition begins: what the order waives by name is settled, and stays seen.
-
-    A built-in criterion is conditional only where it is waived.
-    """
-    undecided = row.outcome in (CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR)
-    excused = row.id in unseen or (row.id in BUILT_IN_CRITERIA and row.id in rules.waive)
-    return ConditionState.WAIVED if undecided and excused else ConditionState.OPEN
+        found.append(condition)
+    return found
 
 
 def _terms(criterion: Criterion | None, rules: Rules) -> dict[str, str | None]:

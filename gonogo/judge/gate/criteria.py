@@ -6,10 +6,9 @@ then the threshold. The built-in criteria are in `built_in`.
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 
 from gonogo.contract.canonical import added, rounded
-from gonogo.contract.criterion import Aggregate, Bound, Criterion, GateSeverity, Grey
+from gonogo.contract.criterion import Aggregate, Criterion, GateSeverity, Grey
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.rules import Rules
@@ -21,25 +20,16 @@ INCONCLUSIVE, ERROR = CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR
 BOUNDS = ("pass_above", "pass_below", "fail_above", "fail_below")
 
 
-class Zone(StrEnum):
-    """Where a value lies; it decides how much a criterion that did not pass weighs."""
-
-    CLEAR = "clear"
-    """On one side of the thresholds."""
-    GREY = "grey"
-    """Between the pass and the fail threshold."""
-    NOWHERE = "nowhere"
-    """Unknown for want of samples: all that a waiver excuses."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What a criterion makes of the samples."""
 
     outcome: CriterionOutcome
     evidence: str
-    observed: float | None = None
-    zone: Zone = Zone.CLEAR
+    observed: float | str | None = None
+    """None where nothing was seen that speaks against the criterion."""
+    grey: bool = False
+    """Whether the value lies between the pass and the fail threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +64,7 @@ def evaluate(criterion: Criterion, measure: Measure | None, world_size: int) -> 
     rows = _rank_rows(criterion, measure, world_size)
     reading = _read(criterion, rows)
     severity = criterion.severity
-    excused = reading.zone is Zone.GREY and criterion.grey is Grey.CONDITIONAL
+    excused = reading.grey and criterion.grey is Grey.CONDITIONAL
     if excused and severity is GateSeverity.REQUIRED:
         severity = GateSeverity.CONDITIONAL
     said = {name: getattr(criterion, name) for name in BOUNDS}
@@ -90,19 +80,18 @@ def evaluate(criterion: Criterion, measure: Measure | None, world_size: int) -> 
     )
 
 
-def is_unseen(criterion: Criterion, measure: Measure | None, world_size: int) -> bool:
-    """Say whether a criterion is undecided for want of samples; see `evaluate`."""
-    return _read(criterion, _rank_rows(criterion, measure, world_size)).zone is Zone.NOWHERE
+def is_unseen(row: CriterionResult) -> bool:
+    """Say whether a criterion is undecided for want of samples: all that a waiver excuses."""
+    return row.outcome in (INCONCLUSIVE, ERROR) and row.observed is None
 
 
-def was_seen_failing(criterion: Criterion, measure: Measure | None, world_size: int) -> bool:
+def was_seen_failing(row: CriterionResult) -> bool:
     """Say whether what was seen of a whole run does not pass; an advisory criterion never counts.
 
     The value lies on the fail side or between the thresholds, or is not finite.
     """
-    reading = _read(criterion, _rank_rows(criterion, measure, world_size))
-    seen = reading.outcome is not PASS and reading.zone is not Zone.NOWHERE
-    return (seen or reading.outcome is FAIL) and criterion.severity is not GateSeverity.ADVISORY
+    seen = row.outcome is not PASS and not is_unseen(row)
+    return seen and row.severity is not GateSeverity.ADVISORY
 
 
 def never_passes(criterion: Criterion, measure: Measure | None, rules: Rules) -> bool:
@@ -112,12 +101,13 @@ def never_passes(criterion: Criterion, measure: Measure | None, rules: Rules) ->
         return False
     if metric.owed is Owed.ONCE:
         return False  # it is known at the end of the run
+    if metric.owed is Owed.EVERY_EVAL and not rules.evals(rules.window(criterion)):
+        return False  # nobody knows how many evaluations were still to come
     rows = _rank_rows(criterion, measure, rules.world_size or 0)
-    counted = metric.owed is not Owed.EVERY_EVAL or bool(rules.evals(rules.window(criterion)))
     at_best = criterion.model_copy(update={"fail_above": None, "fail_below": None})
     if criterion.pass_above is None and criterion.pass_below is None:
         at_best = criterion
-    return _certain(at_best, rows, counted=counted) is not None
+    return _certain(at_best, rows) is not None
 
 
 def _rank_rows(criterion: Criterion, measure: Measure | None, world_size: int) -> list[MeasureRow]:
@@ -127,8 +117,8 @@ def _rank_rows(criterion: Criterion, measure: Measure | None, world_size: int) -
 
 def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
     if metric_row(criterion.metric) is None:
-        return Reading(INCONCLUSIVE, absent_text(criterion.metric), zone=Zone.NOWHERE)
-    what = _what(criterion)
+        return Reading(INCONCLUSIVE, absent_text(criterion.metric))
+    what = f"{criterion.aggregate.value} of {criterion.metric}"
     if "profile" in (criterion.pass_above, criterion.pass_below):
         text = f"{what}: it must reach the profile's floor, and the order does not say what that is"
         return Reading(INCONCLUSIVE, text)
@@ -139,42 +129,28 @@ def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
     value = None
     if values and len(values) == len(rows):
         value = rounded(_over_ranks(criterion, values))
+    whole = _weigh(criterion, value)
     short = _shortfall(criterion, rows)
     if short is None:
-        return _weigh(criterion, value)
+        return whole
     outcome, text = short
-    partly = None
-    if value is not None and criterion.aggregate is not Aggregate.COUNT:
-        partly = _weigh(criterion, value)
-    if partly is None or partly.outcome is PASS:
-        return Reading(outcome, f"{what}: {text}", value, Zone.NOWHERE)
-    text = f"{what}: {text}; what was told does not pass: {partly.evidence}"
+    if value is None or whole.outcome is PASS or criterion.aggregate is Aggregate.COUNT:
+        return Reading(outcome, f"{what}: {text}")
+    text = f"{what}: {text}; what was told does not pass: {whole.evidence}"
     return Reading(outcome, text, value)
 
 
-def _what(criterion: Criterion) -> str:
-    return f"{criterion.aggregate.value} of {criterion.metric}"
-
-
-def _certain(
-    criterion: Criterion, rows: list[MeasureRow], *, counted: bool = True
-) -> Reading | None:
-    """Return the failure that no missing sample could undo; None without one.
-
-    Args:
-        criterion: what is asked.
-        rows: what was measured of each rank.
-        counted: whether it is known how many samples are missing.
-    """
+def _certain(criterion: Criterion, rows: list[MeasureRow]) -> Reading | None:
+    """Return the failure that no missing sample could undo; None without one."""
+    what = f"{criterion.aggregate.value} of {criterion.metric}"
     bad = sum(row.non_finite for row in rows)
     if bad:
         fails = criterion.aggregate is Aggregate.ALL_FINITE or criterion.on_nan == "fail"
-        text = f"{_what(criterion)}: {bad} samples are not finite"
-        return Reading(FAIL if fails else ERROR, text)
+        return Reading(FAIL if fails else ERROR, f"{what}: {bad} samples are not finite", "NaN")
     limit = _limit(criterion)
     if limit is None or not rows:
         return None
-    whole = [counted and row.samples >= max(row.owed, criterion.min_samples) for row in rows]
+    whole = [row.samples >= max(row.owed, criterion.min_samples) for row in rows]
     unknown = math.inf if limit.at_least else -math.inf
     stays = _stays(criterion, limit)
     ends = [
@@ -186,7 +162,7 @@ def _certain(
         return None
     end = "" if all(whole) else "at most " if limit.at_least else "at least "
     left = "" if all(whole) else " whatever is missing"
-    text = f"{_what(criterion)} is {end}{best:g}{left}; {limit} was asked"
+    text = f"{what} is {end}{best:g}{left}; {limit} was asked"
     return Reading(FAIL, text, rounded(best))
 
 
@@ -219,7 +195,8 @@ def _shortfall(criterion: Criterion, rows: list[MeasureRow]) -> tuple[CriterionO
 
 def _weigh(criterion: Criterion, value: float | None) -> Reading:
     """Return what a value says beside the thresholds."""
-    what, limit = _what(criterion), _limit(criterion)
+    what = f"{criterion.aggregate.value} of {criterion.metric}"
+    limit = _limit(criterion)
     finite = value is None or math.isfinite(value)
     if criterion.aggregate is Aggregate.ALL_FINITE and finite:
         return Reading(PASS, f"{what}: every sample is finite", value)
@@ -230,7 +207,7 @@ def _weigh(criterion: Criterion, value: float | None) -> Reading:
     if limit.fails(value):
         return Reading(FAIL, f"{what} is {value:g}; {limit} was asked", value)
     text = f"in the grey zone: {what} is {value:g}, between {limit.fail_at:g} and {limit.pass_at:g}"
-    return Reading(INCONCLUSIVE, text, value, Zone.GREY)
+    return Reading(INCONCLUSIVE, text, value, grey=True)
 
 
 def _over_ranks(criterion: Criterion, values: list[float]) -> float:
@@ -246,12 +223,11 @@ def _over_ranks(criterion: Criterion, values: list[float]) -> float:
 
 def _limit(criterion: Criterion) -> Limit | None:
     """Return the thresholds; one alone is both. `profile` was filled in when the order was made."""
-    above = _numbers(criterion.pass_above, criterion.fail_below)
-    below = _numbers(criterion.pass_below, criterion.fail_above)
-    if above:
-        return Limit(above[0], above[-1], at_least=True)
-    return Limit(below[0], below[-1], at_least=False) if below else None
-
-
-def _numbers(*bounds: Bound) -> list[float]:
-    return [float(row) for row in bounds if isinstance(row, int | float)]
+    for bounds, at_least in (
+        ((criterion.pass_above, criterion.fail_below), True),
+        ((criterion.pass_below, criterion.fail_above), False),
+    ):
+        numbers = [float(row) for row in bounds if isinstance(row, int | float)]
+        if numbers:
+            return Limit(numbers[0], numbers[-1], at_least)
+    return None

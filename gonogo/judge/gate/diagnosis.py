@@ -54,11 +54,10 @@ class Diagnosis:
 
     def fits(self, signs: frozenset[str]) -> bool:
         """Say whether the signs of a run are evidence for this failure."""
-        return any(all(_holds(word, signs) for word in line.split()) for line in self.evidence)
-
-
-def _holds(word: str, signs: frozenset[str]) -> bool:
-    return word[1:] not in signs if word.startswith("!") else word in signs
+        return any(
+            all((word[0] != "!") == (word.lstrip("!") in signs) for word in line.split())
+            for line in self.evidence
+        )
 
 
 DIAGNOSES: tuple[Diagnosis, ...] = (

@@ -5,26 +5,15 @@ checks a decision derives them again instead of believing those that it holds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from pydantic import BaseModel, JsonValue
 
 from gonogo.contract.criterion import ADDED_CRITERIA, BUILT_IN_CRITERIA, Criterion
-from gonogo.contract.decision import Condition
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import SaidIdentity
 from gonogo.contract.order import MOST_STEPS, Order
-from gonogo.contract.rules import RuleCondition, Rules, WatchValue
+from gonogo.contract.rules import OpenCondition, Rules, WatchValue
 from gonogo.judge.gate.added import find_disarmed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenCondition:
-    """A condition that waits for evidence, with its criterion as it was when it failed."""
-
-    condition: Condition
-    criterion: Criterion | None
-    """None where nothing can be measured again: only a person can settle it."""
 
 
 def _eval_every_steps(order: Order) -> int | None:
@@ -86,11 +75,7 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         gate=_distinct(order.gate),
         left_out=order.left_out,
         phases_after=order.phases_after,
-        conditions=[
-            RuleCondition(condition=row.condition, criterion=row.criterion)
-            for row in conditions
-            if row.criterion is not None
-        ],
+        conditions=[row for row in conditions if row.criterion is not None],
         watch=dict(watch_values(order)),
         run=order.run,
         attempt=order.attempt,

@@ -20,26 +20,19 @@ from gonogo.contract.decision import (
 from gonogo.contract.doubt import IN_WEIGHTS, DoubtKind
 from gonogo.contract.facts import Facts
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
-from gonogo.contract.plan import NEVER_WAIVED
-from gonogo.contract.rules import Rules
-from gonogo.judge.gate.added import added_criteria, notes, weakened
+from gonogo.contract.rules import OpenCondition, Rules
+from gonogo.judge.gate.added import added_criteria, weakened
 from gonogo.judge.gate.built_in import (
-    UNREPORTED,
-    Check,
-    Word,
-    completed,
-    coverage,
-    no_halt_finding,
-    preflight,
+    COVERAGE,
+    DRIFT,
+    IDENTITY,
+    evaluate_built_in,
+    evaluate_drift,
 )
 from gonogo.judge.gate.conditions import build_conditions, in_state
 from gonogo.judge.gate.criteria import evaluate, is_unseen, never_passes, was_seen_failing
 from gonogo.judge.gate.diagnosis import diagnose
-from gonogo.judge.gate.identity import COVERAGE, DRIFT, IDENTITY, evaluate_drift, identity
-from gonogo.judge.gate.rules import OpenCondition
 
-EDITED = "records"
-"""What a run has failed whose end or lines are not those that its watcher saw."""
 UNJUDGED = "unjudged"
 """What a run has failed that could not be judged."""
 
@@ -71,17 +64,14 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
         outcome = Outcome(code=facts.outcome.code, actor=facts.outcome.actor)
     storm = facts.history is not None and facts.history.restart_storm
     verdict = class_verdict(outcome, gate_verdict(results), storm=storm)
-    conditions = []
-    failed = [] if outcome is None else list(_failed(facts, rules, outcome))
-    if verdict is Verdict.CONDITIONAL_GO:
-        conditions = build_conditions(results, rules, unseen_criteria(facts, rules))
+    conditional = verdict is Verdict.CONDITIONAL_GO
     return Judgement(
         verdict=verdict,
         outcome=outcome,
         criteria=results,
-        conditions=conditions,
+        conditions=build_conditions(results, rules) if conditional else [],
         diagnosis=None if verdict is Verdict.GO else diagnose(facts, rules),
-        failed=failed,
+        failed=[] if outcome is None else list(_failed(facts, rules, outcome)),
         weakened=weakened(rules),
     )
 
@@ -93,57 +83,22 @@ def _failed(facts: Facts, rules: Rules, outcome: Outcome) -> Iterator[str]:
     further step could have made pass.
     """
     whole = outcome.klass is OutcomeClass.SUCCESS
-    ranks = rules.world_size or 0
-    for name, row in _asked(rules):
+    for name, row in rules.criteria().items():
         measure = facts.measures.get(name)
-        if was_seen_failing(row, measure, ranks) if whole else never_passes(row, measure, rules):
+        seen = evaluate(row, measure, rules.world_size or 0)
+        if was_seen_failing(seen) if whole else never_passes(row, measure, rules):
             yield name
+    doubts = {row.kind for row in facts.doubts}
     if not whole:
         other = evaluate_built_in(IDENTITY, facts, rules).outcome is CriterionOutcome.FAIL
-        if other or _has(facts, DoubtKind.IDENTITY_CHANGED):
+        if other or DoubtKind.IDENTITY_CHANGED in doubts:
             yield IDENTITY
-        if _learnt_nothing(facts, rules):
+        last = max((row.last_step for row in facts.ranks.values()), default=0)
+        most = rules.known and 2 * (last - rules.first_step + 1) >= len(rules.owed_steps())
+        if most and doubts & IN_WEIGHTS:  # the other half may have shown otherwise
             yield COVERAGE
     if evaluate_drift(facts, rules) is not None:
         yield DRIFT
-    if _was_edited(facts):
-        yield EDITED
-
-
-def _asked(rules: Rules) -> list[tuple[str, Criterion]]:
-    """Return the criteria of the gate, and those of open conditions, by what they are called."""
-    waiting = [(row.condition.id, row.criterion) for row in rules.conditions]
-    return [*((row.id, row) for row in rules.gate), *waiting]
-
-
-def _learnt_nothing(facts: Facts, rules: Rules) -> bool:
-    """Say whether most steps of an attempt contradict that they trained, or evaluated, one model.
-
-    The rest of an attempt that ended before half of its steps may have shown otherwise.
-    """
-    last = max((row.last_step for row in facts.ranks.values()), default=0)
-    made = last - rules.first_step + 1
-    half = rules.known and 2 * made >= len(rules.owed_steps())
-    return half and _has(facts, *IN_WEIGHTS)
-
-
-def _was_edited(facts: Facts) -> bool:
-    """Say whether the end, the ticks or the lines are not those that the watcher saw.
-
-    The last lines of a run that ended before its watcher saw it may rightly be in no tick.
-    """
-    watch, ended = facts.watch, facts.exit
-    if ended is None:
-        return False
-    if ended.sealed is False or watch is None:
-        return ended.sealed is False
-    if watch.sealed is False or (ended.sealed and not watch.reaches):
-        return True
-    return bool(watch.sealed) and _has(facts, DoubtKind.LINES_CHANGED)
-
-
-def _has(facts: Facts, *kinds: DoubtKind) -> bool:
-    return any(row.kind in kinds for row in facts.doubts)
 
 
 def gate_verdict(results: Iterable[CriterionResult]) -> Verdict:
@@ -175,15 +130,6 @@ def class_verdict(
 
 # ---- criteria -----------------------------------------------------------------------------------
 
-BUILT_IN: dict[str, Check] = {
-    "completed": completed,
-    IDENTITY: identity,
-    COVERAGE: coverage,
-    "preflight": preflight,
-    "no_halt_finding": no_halt_finding,
-}
-_ORDER = list(Word)
-
 
 def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
     """Return what every criterion says: built-in, of the order, of the plan, of other runs."""
@@ -191,53 +137,18 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
     return [
         *(evaluate_built_in(name, facts, rules) for name in rules.built_in),
         *([] if drift is None else [drift]),
-        *notes(facts, rules),
-        *_of_the_plan(facts, rules),
+        *(_of_the_plan(row, facts, rules) for row in rules.gate),
         *added_criteria(facts, rules),
     ]
 
 
-def evaluate_built_in(name: str, facts: Facts, rules: Rules) -> CriterionResult:
-    """Return the worst word of a built-in criterion, the first of equals.
-
-    A waiver excuses nothing but what a program did not report.
-    """
-    said = BUILT_IN[name](facts, rules)
-    word, observed, evidence = min(said, key=lambda row: _ORDER.index(row[0]))
-    waived = word is UNREPORTED and name in rules.waive and name not in NEVER_WAIVED
-    return CriterionResult(
-        id=name,
-        severity=GateSeverity.CONDITIONAL if waived else GateSeverity.REQUIRED,
-        outcome=word.outcome,
-        observed=observed,
-        evidence=f"waived by name: {evidence}" if waived else evidence,
-    )
-
-
-def _of_the_plan(facts: Facts, rules: Rules) -> list[CriterionResult]:
-    unseen = unseen_criteria(facts, rules)
-    found = []
-    for criterion in rules.gate:
-        row = evaluate(criterion, facts.measures.get(criterion.id), rules.world_size or 0)
-        if row.id in unseen and row.outcome is not CriterionOutcome.FAIL:
-            text = f"waived by name: {row.evidence}"
-            row = row.model_copy(update={"severity": GateSeverity.CONDITIONAL, "evidence": text})
-        found.append(row)
-    return found
-
-
-def unseen_criteria(facts: Facts, rules: Rules) -> frozenset[str]:
-    """Return the plan's criteria that may stay unobserved, and did.
-
-    A waiver does not excuse what was seen: a value between the thresholds, or one that is not
-    finite.
-    """
-    size = rules.world_size or 0
-    return frozenset(
-        row.id
-        for row in rules.gate
-        if row.id in rules.waive and is_unseen(row, facts.measures.get(row.id), size)
-    )
+def _of_the_plan(criterion: Criterion, facts: Facts, rules: Rules) -> CriterionResult:
+    """Return what a criterion of the plan says; a waiver excuses what nobody saw."""
+    row = evaluate(criterion, facts.measures.get(criterion.id), rules.world_size or 0)
+    if row.id not in rules.waive or not is_unseen(row):
+        return row
+    text = f"waived by name: {row.evidence}"
+    return row.model_copy(update={"severity": GateSeverity.CONDITIONAL, "evidence": text})
 
 
 # ---- conditions ---------------------------------------------------------------------------------
@@ -258,7 +169,12 @@ def settle(
         verdict: of the phase, by this run and the runs before it.
     """
     built_in = [evaluate_built_in(name, facts, rules) for name in rules.built_in]
-    if verdict not in PASSING or any(_stands_against(row) for row in built_in):
+    against = [
+        row
+        for row in built_in
+        if row.severity is GateSeverity.REQUIRED and row.outcome is not CriterionOutcome.PASS
+    ]
+    if verdict not in PASSING or against:
         return []
     met = []
     for row in rows:
@@ -269,7 +185,3 @@ def settle(
         if result.outcome is CriterionOutcome.PASS:
             met.append((in_state(row.condition, ConditionState.MET), result))
     return met
-
-
-def _stands_against(row: CriterionResult) -> bool:
-    return row.severity is GateSeverity.REQUIRED and row.outcome is not CriterionOutcome.PASS

@@ -117,17 +117,6 @@ def test_of_several_better_ones_the_best_wins_and_the_others_are_named() -> None
     assert found.text.endswith("; b beat the baseline too, and may be as good")
 
 
-def test_more_repeats_are_advised_as_far_as_they_are_likely_to_decide() -> None:
-    near = of_two([100, 101, 99], [103, 105, 103.5], paired=False)
-    assert near.variants[1].answer is Answer.INCONCLUSIVE
-    assert near.more_repeats is not None
-    assert 1 <= near.more_repeats <= 17
-    assert f"{near.more_repeats} more repeats of each would likely decide" in near.text
-    at_the_margin = of_two([100, 103, 97], [102, 105.2, 98.9], paired=False)
-    assert at_the_margin.more_repeats is None
-    assert "more than 20 repeats" in at_the_margin.text
-
-
 # ---- one run each --------------------------------------------------------------------------------
 
 
@@ -148,7 +137,6 @@ def test_a_single_run_shows_only_what_no_spread_between_runs_explains(
     found = compare({"a": base, "b": mine}, QUESTION)
     assert found.variants[1].answer is answer
     assert found.variants[1].basis is Basis.BLOCKS
-    assert found.more_repeats is None
     assert any(
         "a single run says nothing about the spread between runs" in row for row in found.notes
     )
@@ -311,10 +299,6 @@ def test_all_that_differs_is_listed_with_who_says_so() -> None:
         "train.batch": "told",
     }
     assert found.paths[1].values == {"a": ["aaa"], "b": ["bbb"]}
-    assert (
-        "3 things differ between a and b, so no difference can be put down to one of them"
-        in found.notes
-    )
 
 
 def test_without_every_order_the_digests_stand_for_the_configuration() -> None:
@@ -338,7 +322,6 @@ def test_swapping_baseline_and_variant_mirrors_the_answer(
     back = compare({"b": b, "a": a}, QUESTION).variants[1]
     assert there.answer is not None
     assert back.answer is MIRROR[there.answer]
-    assert back.more_repeats == there.more_repeats
     if there.low is not None and there.high is not None and there.ratio is not None:
         assert back.ratio == pytest.approx(1 / there.ratio, rel=1e-6)
         assert back.high == pytest.approx(1 / there.low, rel=1e-6)

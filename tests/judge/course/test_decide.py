@@ -13,13 +13,14 @@ from gonogo.contract.facts import History
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Actor, Detector, Outcome, OutcomeCode
 from gonogo.contract.plan import Plan
+from gonogo.contract.rules import OpenCondition
 from gonogo.judge.course.action import Action, Attempt, build_attempt
 from gonogo.judge.course.decide import decide, decide_override, decide_promotion
 from gonogo.judge.course.reruns import IN_VAIN
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.added import added_criteria, with_history
-from gonogo.judge.gate.identity import DRIFT
-from gonogo.judge.gate.rules import OpenCondition, build_rules
+from gonogo.judge.gate.built_in import DRIFT
+from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.planning.source import bundled_plan, parse_plan, with_overrides
 from tests.data.make_runs import order_of

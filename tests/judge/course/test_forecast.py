@@ -6,32 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.contract.facts import PaceFacts
 from gonogo.judge.course.forecast import (
     Ahead,
     Measured,
     build_forecast,
     cost_of,
-    measure_living,
-    measure_pace,
+    measure,
     next_checkpoint_s,
     seconds_at_speed,
 )
-from tests.judge.runs import facts_of, record_of
 
 DAY_S = 86_400
 BEGUN = Ahead(steps=10, begun_s=None)
-
-
-def pace(step_s: float | None) -> PaceFacts:
-    return PaceFacts(
-        steps=20,
-        median_step_s=step_s,
-        p95_step_s=step_s,
-        block_p50_s=None,
-        block_p90_s=None,
-        sections_s={},
-    )
 
 
 def measured(step_s: float, *, steps: int = 100, start_s: float | None = None) -> Measured:
@@ -53,26 +39,6 @@ def test_the_smoke_takes_nine_hours_not_minutes(steps: int, hours: float) -> Non
 def test_a_speed_that_is_none_has_no_forecast(speed: float) -> None:
     with pytest.raises(ValueError, match="never arrives"):
         seconds_at_speed(steps=1, tokens_per_step=1, tok_s=speed)
-
-
-def test_a_run_that_ended_is_as_fast_as_its_slowest_rank_pauses_included() -> None:
-    facts = facts_of(record_of())
-    found = measure_pace(facts.pace, start_s=4.0)
-    assert found is not None
-    assert found.step_s == max(row.block_p50_s or 0.0 for row in facts.pace.values())
-    assert found.late_s >= found.step_s
-    assert found.start_s == 4.0
-    slowest = measure_pace({"0": pace(1.0), "1": pace(1.5)})
-    assert slowest is not None
-    assert slowest.step_s == 1.5
-    paused = measure_pace({"0": pace(1.0), "1": pace(1.5)}, mean_s=4.0)
-    assert paused is not None
-    assert (paused.step_s, paused.late_s) == (4.0, 4.0), "a pause too rare for a block is one"
-
-
-@pytest.mark.parametrize("ranks", [{}, {"0": pace(None)}, {"0": pace(1.0), "1": pace(None)}])
-def test_a_run_of_which_a_rank_is_unknown_measures_nothing(ranks: dict[str, PaceFacts]) -> None:
-    assert measure_pace(ranks) is None
 
 
 def test_the_rest_is_pace_times_steps_and_the_start_of_each_phase() -> None:
@@ -103,18 +69,18 @@ def test_nothing_measured_forecasts_nothing() -> None:
     assert found.claimed_seconds == 5.0
 
 
-def test_a_living_run_counts_its_rare_pauses_and_its_present_speed() -> None:
-    steady = measure_living([1.0] * 64, 1.2, 1000)
-    slower = measure_living([3.0] * 64, 1.2, 1000)
+def test_a_run_counts_its_rare_pauses_and_its_present_speed() -> None:
+    steady = measure([1.0] * 64, 1.2, 1000)
+    slower = measure([3.0] * 64, 1.2, 1000)
     assert steady is not None
     assert slower is not None
     assert (steady.step_s, steady.steps) == (1.2, 1000)
     assert slower.step_s == 3.0
-    paused = measure_living([1.0] * 60 + [41.0] + [1.0] * 3, 1.2, 1000)
+    paused = measure([1.0] * 60 + [41.0] + [1.0] * 3, 1.2, 1000)
     assert paused is not None
     assert paused.step_s == 1.2
     assert paused.late_s == 6.0  # the stretch of eight steps with the pause
-    assert measure_living([], 0.0, 0) is None
+    assert measure([], 0.0, 0) is None
 
 
 @given(
@@ -123,9 +89,7 @@ def test_a_living_run_counts_its_rare_pauses_and_its_present_speed() -> None:
     st.integers(0, 1000),
 )
 def test_nine_in_ten_never_take_less_than_half(gaps: list[float], mean: float, left: int) -> None:
-    found = build_forecast(
-        [Ahead(steps=left, begun_s=None)], [], measure_living(gaps, mean, len(gaps))
-    )
+    found = build_forecast([Ahead(steps=left, begun_s=None)], [], measure(gaps, mean, len(gaps)))
     assert found.seconds_p50 is not None
     assert found.seconds_p90 is not None
     assert found.seconds_p90 >= found.seconds_p50 >= 0
@@ -154,9 +118,9 @@ def test_time_on_devices_costs_what_they_cost() -> None:
 @pytest.mark.parametrize(("steps", "known"), [(1, False), (4, False), (5, True)])
 def test_a_forecast_is_not_known_before_five_steps(steps: int, known: bool) -> None:
     ahead = [Ahead(steps=100, begun_s=None)]
-    ended = Measured(step_s=2.0, late_s=3.0, steps=steps)
+    ended = Measured(step_s=2.0, late_s=3.0, steps=steps - 1)
     for found in (
         build_forecast(ahead, [ended]),
-        build_forecast(ahead, [], measure_living([2.0] * (steps - 1), 2.0, steps - 1)),
+        build_forecast(ahead, [], measure([2.0] * (steps - 1), 2.0, steps - 1)),
     ):
         assert found.seconds_p50 == (200.0 if known else None)

@@ -22,12 +22,12 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import TAKEN_OVER, Actor, Detector, OutcomeCode
 from gonogo.contract.plan import Plan
-from gonogo.contract.rules import Rules
+from gonogo.contract.rules import OpenCondition, Rules
 from gonogo.judge.course.action import Action, ActionKind, Attempt, build_attempt
 from gonogo.judge.course.decide import decide
 from gonogo.judge.gate.added import with_history
 from gonogo.judge.gate.conditions import conditions_of, experiment_verdict, open_for
-from gonogo.judge.gate.rules import OpenCondition, build_rules
+from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge, settle
 from tests.data.make_runs import order_of
 from tests.judge.course.test_decide import NO_FLASH, VARIANTS, plan_with

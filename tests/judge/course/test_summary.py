@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gonogo.contract.api import OverrideView, PhaseView
-from gonogo.contract.decision import Condition, ConditionState, Verdict
+from gonogo.contract.decision import Verdict
 from gonogo.contract.lifecycle import PhaseState
 from gonogo.judge.course.standing import joined, phases_never_ran, summarise
 
@@ -27,65 +27,52 @@ def by_hand(phase: str = "smoke", evidence: str | None = "NO_GO", **more: str) -
     )  # fmt: skip
 
 
-def condition(state: str, name: str = "smoke:fast") -> Condition:
-    return Condition(id=name, text="", criterion="fast", state=ConditionState(state))
-
-
 SUMMARIES = [
-    ("every gate passed", "GO", PASSED, [], [], "Every phase passed."),
-    ("conditions met", "GO", PASSED, [condition("met")], [],
-     "Every phase passed."),
-    ("a condition open", "CONDITIONAL_GO", PASSED, [condition("open")], [],
-     "Every phase passed. Conditions open: smoke:fast."),
-    ("a condition waived", "CONDITIONAL_GO", PASSED, [condition("waived")], [],
-     "Every phase passed. Conditions waived: smoke:fast."),
-    ("a phase failed", "NO_GO", HALF, [], [], "smoke failed. extended never ran."),
-    ("cancelled", None, [phase("smoke", "skipped"), HALF[1]], [], [],
-     "It was cancelled and judged nothing. extended never ran."),
-    ("cancelled after a phase", None, [phase("smoke", "passed", "GO"), HALF[1]], [], [],
+    ("every gate passed", "GO", PASSED, [], "Every phase passed."),
+    ("a phase failed", "NO_GO", HALF, [], "smoke failed. extended never ran."),
+    ("cancelled", None, [phase("smoke", "skipped"), HALF[1]], [],
+     "It was cancelled. extended never ran."),
+    ("cancelled after a phase", None, [phase("smoke", "passed", "GO"), HALF[1]], [],
      "It was cancelled. Passed by evidence: smoke. extended never ran."),
     ("cancelled while it was undecided", None, [phase("smoke", "skipped", "INCONCLUSIVE"), HALF[1]],
-     [], [], "It was cancelled. extended never ran."),
-    ("a condition missed", "NO_GO", [PASSED[0], HALF[1]], [condition("missed")], [],
-     "Passed by evidence: smoke. Conditions missed: smoke:fast. extended never ran."),
-    ("by hand", "GO", HALF, [], [by_hand()],
+     [], "It was cancelled. extended never ran."),
+    ("by hand", "GO", HALF, [by_hand()],
      "By hand: ann called smoke GO (me says); the evidence: NO_GO. smoke failed."
      " extended never ran."),
-    ("by hand, and all passed", "GO", PASSED, [], [by_hand()],
+    ("by hand, and all passed", "GO", PASSED, [by_hand()],
      "By hand: ann called smoke GO (me says); the evidence: NO_GO."
      " Passed by evidence: extended."),
-    ("by hand, nothing judged", "GO", HALF[1:], [], [by_hand("extended", None)],
+    ("by hand, nothing judged", "GO", HALF[1:], [by_hand("extended", None)],
      "By hand: ann called extended GO (me says); the evidence says nothing."
      " extended never ran."),
-    ("a waiver by hand", "CONDITIONAL_GO", [PASSED[0], HALF[1]], [condition("waived")],
+    ("a waiver by hand", "CONDITIONAL_GO", [PASSED[0], HALF[1]],
      [by_hand(condition="smoke:fast")],
      "By hand: ann waived the missed condition smoke:fast (me says)."
-     " Passed by evidence: smoke. Conditions waived: smoke:fast. extended never ran."),
+     " Passed by evidence: smoke. extended never ran."),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("verdict", "phases", "conditions", "overrides", "text"),
+    ("verdict", "phases", "overrides", "text"),
     [row[1:] for row in SUMMARIES],
     ids=[row[0] for row in SUMMARIES],
 )
 def test_what_a_finished_experiment_has_come_to(
     verdict: str | None,
     phases: list[PhaseView],
-    conditions: list[Condition],
     overrides: list[OverrideView],
     text: str,
 ) -> None:
     said = Verdict(verdict) if verdict else None
     ran = {phase.name for phase in phases if phase.runs}
     unrun = phases_never_ran(phases, ran)
-    made = summarise(said, phases, conditions, overrides, finished=True, never_ran=unrun)
+    made = summarise(said, phases, overrides, finished=True, never_ran=unrun)
     assert made == text
 
 
 def test_nothing_is_summed_up_before_the_end_but_a_person_s_word() -> None:
-    assert summarise(None, PASSED, [], [], finished=False) is None
-    said = summarise(None, PASSED, [], [by_hand()], finished=False)
+    assert summarise(None, PASSED, [], finished=False) is None
+    said = summarise(None, PASSED, [by_hand()], finished=False)
     assert said == "By hand: ann called smoke GO (me says); the evidence: NO_GO."
 
 
@@ -98,10 +85,10 @@ def test_a_phase_that_was_cancelled_did_run_unless_nobody_had_taken_its_run() ->
 def test_who_cancelled_what_was_judged_is_said_and_nobody_else_is() -> None:
     rows = [phase("smoke", "skipped", "INCONCLUSIVE"), HALF[1]]
     said = summarise(
-        None, rows, [], [], finished=True, never_ran=["extended"], cancelled_by="ann: enough"
+        None, rows, [], finished=True, never_ran=["extended"], cancelled_by="ann: enough"
     )
     assert said == "It was cancelled by ann: enough. extended never ran."
-    ended = summarise(Verdict.GO, PASSED, [], [], finished=True, cancelled_by="ann: enough")
+    ended = summarise(Verdict.GO, PASSED, [], finished=True, cancelled_by="ann: enough")
     assert ended == "Every phase passed."
 
 

@@ -113,27 +113,6 @@ def ends(*monos: float) -> list[Heartbeat]:
 
 
 @pytest.mark.parametrize(
-    ("monos", "p50", "p90"),
-    [
-        ([], None, None),
-        ([1.0], None, None),
-        ([1.0, 4.0], 3.0, 3.0),  # a block of the one step between them
-        ([float(mono) for mono in range(1, 10)], 1.0, 1.0),
-        ([1.0, 2.0, 9.0], 4.0, 4.0),  # of the two
-        # two blocks of eight steps, and a pause of 16 s in the second
-        ([*range(1, 10), *range(26, 34)], 2.0, 2.8),
-        # a tenth end after nine begins no second block
-        ([*range(1, 10), 99.0], 1.0, 1.0),
-    ],
-)
-def test_the_pace_is_that_of_blocks_of_eight_steps_with_their_pauses(
-    monos: list[float], p50: float | None, p90: float | None
-) -> None:
-    pace = facts_with(ends(*monos)).pace["0"]
-    assert (pace.block_p50_s, pace.block_p90_s) == (p50, p90)
-
-
-@pytest.mark.parametrize(
     ("told", "medians"),
     [
         ([], {}),
@@ -150,12 +129,6 @@ def test_sections_take_the_median_of_the_steps_that_told_them(
         sections = StepSections(data=data_s, forward=1.0)
         steps[number] = steps[number].model_copy(update={"step_sections": sections})
     assert facts_with(steps).pace["0"].sections_s == medians
-
-
-def test_no_block_reaches_from_one_process_into_the_next() -> None:
-    later = ends(*range(1, 10), *range(100, 108))[9:]
-    again = [row.model_copy(update={"boot": "c"}) for row in later]
-    assert facts_with([*ends(*range(1, 10)), *again]).pace["0"].block_p50_s == 1.0
 
 
 def test_the_first_three_missing_lines_are_named_and_all_are_counted() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gonogo.contract.decision import ConditionState, Decision, Verdict
+from gonogo.contract.decision import ConditionState, Decision, DecisionKind, Verdict
 from gonogo.judge.course.decide import decide, decide_expiry
 from gonogo.judge.gate.conditions import (
     approval_condition,
@@ -18,7 +18,7 @@ from gonogo.judge.gate.conditions import (
     open_for,
 )
 from gonogo.ledger.recorded import RecordedDecision
-from gonogo.ledger.seal import Place, append, settled
+from gonogo.ledger.seal import Entry, Place, append
 from tests.judge.course.test_decide import attempt, plan_with
 
 ASKED = approval_condition("smoke", "extended")
@@ -50,9 +50,10 @@ def test_it_guards_the_phase_that_it_is_about_and_no_criterion_shares_its_id() -
 def recorded(state: ConditionState) -> RecordedDecision:
     """A decision that an approval ended so."""
     ended = in_state(ASKED, state)
-    entry = settled(
-        [ended],
-        experiment_verdict({"smoke": Verdict.GO}, [ended]),
+    entry = Entry(
+        kind=DecisionKind.CONDITION,
+        conditions=[ended],
+        verdict=experiment_verdict({"smoke": Verdict.GO}, [ended]),
         criteria=[evaluate_approval(ASKED, 60.0, 10.0)],
         actor="ann",
     )

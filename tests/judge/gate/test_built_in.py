@@ -19,9 +19,9 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight, RankExit
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.gate.identity import Unequal, told
+from gonogo.judge.gate.built_in import evaluate_built_in
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.gate.verdict import evaluate_built_in, judge
+from gonogo.judge.gate.verdict import judge
 from gonogo.judge.words import sentence
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
@@ -73,17 +73,6 @@ def say(rank: int, msg: str, **fields: Any) -> Change:
                 line.update(fields)
 
     return change
-
-
-@pytest.mark.parametrize(
-    ("found", "text"),
-    [
-        (64, "dim of rank 1 is 64, 128 was ordered"),
-        (None, "rank 1 did not report dim, 128 was ordered"),
-    ],
-)
-def test_a_difference_is_told_in_words(found: int | None, text: str) -> None:
-    assert told(Unequal(name="dim", rank="1", wanted=128, found=found)) == text
 
 
 def test_a_healthy_run_passes_every_built_in_criterion() -> None:
@@ -195,7 +184,7 @@ def test_an_allowed_drift_of_the_code_is_a_condition_not_a_mismatch() -> None:
     assert drift.evidence == "; ".join(told_of)
 
 
-def test_three_differences_are_told_and_all_are_kept() -> None:
+def test_three_fields_that_drift_are_told_and_all_are_kept() -> None:
     fields = ("torch", "device", "driver", "git_sha")
     for allowed, name in (([], "identity"), (list(fields), "identity_drift")):
         order = order_of(sets={"allow_drift": allowed})
@@ -206,8 +195,9 @@ def test_three_differences_are_told_and_all_are_kept() -> None:
             say(rank.rank, "boot", **dict.fromkeys(fields, "new"))(ranks)
         (found,) = [row for row in judged(record_of(order, ranks)).criteria if row.id == name]
         assert found.outcome == "fail"
-        assert found.observed == dict.fromkeys(fields, "new")
-        assert found.evidence.count("was ordered") == 3
+        assert found.observed.items() <= dict.fromkeys(fields, "new").items()
+        assert len(found.observed) == (len(fields) if allowed else 1)
+        assert found.evidence.count("was ordered") == (3 if allowed else 1)
 
 
 @pytest.mark.parametrize(

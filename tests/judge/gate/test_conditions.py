@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gonogo.contract.criterion import ADDED_CRITERIA
-from gonogo.contract.decision import Condition, ConditionState, Decision, Verdict
+from gonogo.contract.decision import Condition, ConditionState, Decision, DecisionKind, Verdict
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order
-from gonogo.contract.rules import Rules
+from gonogo.contract.rules import OpenCondition, Rules
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.added import (
     CARRIED,
     FAILED_BEFORE,
-    MADE_UP,
     REMEDIED,
     REPRODUCED,
     UNPASSED,
     WEAKENED,
 )
+from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.conditions import (
     conditions_of,
     experiment_verdict,
@@ -30,10 +29,9 @@ from gonogo.judge.gate.conditions import (
     missed,
     open_for,
 )
-from gonogo.judge.gate.identity import DRIFT
-from gonogo.judge.gate.rules import OpenCondition, build_rules
+from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge, settle
-from gonogo.ledger.seal import Entry, Place, append, by_person, judged, settled
+from gonogo.ledger.seal import Entry, Place, append, judged
 from tests.data.make_runs import order_of
 from tests.judge.runs import record_of, with_gate
 
@@ -117,7 +115,7 @@ def test_evidence_changes_nothing_of_a_condition_that_is_no_longer_open(
     rules, facts = judged_by("extended", waiting=rows)
     assert len(settle(rows, facts, rules, Verdict.GO)) == 1
     (row,) = rows
-    closed = replace(row, condition=row.condition.model_copy(update={"state": state}))
+    closed = row.model_copy(update={"condition": in_state(row.condition, ConditionState(state))})
     assert settle([closed], facts, rules, Verdict.GO) == []
 
 
@@ -125,7 +123,7 @@ def test_without_a_criterion_a_measure_or_the_number_of_ranks_nothing_is_met() -
     rows = passing()
     rules, facts = judged_by("extended", waiting=rows)
     (row,) = rows
-    assert settle([replace(row, criterion=None)], facts, rules, Verdict.GO) == []
+    assert settle([row.model_copy(update={"criterion": None})], facts, rules, Verdict.GO) == []
     assert settle(rows, facts.model_copy(update={"measures": {}}), rules, Verdict.GO) == []
     unknown = rules.model_copy(update={"world_size": None})
     assert settle(rows, facts, unknown, Verdict.GO) == []
@@ -148,7 +146,11 @@ def passing() -> list[OpenCondition]:
     """A condition of smoke that a healthy run of extended meets."""
     waiting = open_for(conditions_of([decision_of("smoke", FAST)]), "extended")
     return [
-        replace(row, criterion=row.criterion and row.criterion.model_copy(update={"pass_above": 1}))
+        row.model_copy(
+            update={
+                "criterion": row.criterion and row.criterion.model_copy(update={"pass_above": 1})
+            }
+        )
         for row in waiting
     ]
 
@@ -166,7 +168,9 @@ def test_the_present_state_of_conditions_is_the_fold_of_the_decisions() -> None:
     (row,) = conditions_of([first])
     assert row.condition.state == "open"
     waived = in_state(row.condition, ConditionState.WAIVED)
-    change = sealed(settled([waived], Verdict.GO, actor="ana"), "smoke", 2)
+    change = sealed(
+        Entry(kind=DecisionKind.CONDITION, verdict=Verdict.GO, conditions=[waived]), "smoke", 2
+    )
     (row,) = conditions_of([first, change])
     assert (row.condition.state, row.criterion is not None) == ("waived", True)
     assert open_for([row], "extended") == []
@@ -174,7 +178,7 @@ def test_the_present_state_of_conditions_is_the_fold_of_the_decisions() -> None:
 
 def test_a_rerun_replaces_the_conditions_of_its_phase_and_a_person_s_word_does_not() -> None:
     first = decision_of("smoke", FAST)
-    human = sealed(by_person(Verdict.GO, actor="ana", reason="seen"), "smoke", 2)
+    human = sealed(Entry(kind=DecisionKind.HUMAN, verdict=Verdict.GO, reason="seen"), "smoke", 2)
     assert len(conditions_of([first, human])) == 1
     assert conditions_of([first, decision_of("smoke", seq=3)]) == []
 
@@ -224,7 +228,7 @@ def test_the_verdict_across_phases(
 
 
 def test_every_criterion_that_the_judge_adds_is_named() -> None:
-    added = {DRIFT, WEAKENED, MADE_UP, REPRODUCED, REMEDIED, CARRIED}
+    added = {DRIFT, WEAKENED, REPRODUCED, REMEDIED, CARRIED}
     assert set(ADDED_CRITERIA) == {*added, UNPASSED, FAILED_BEFORE}
 
 

@@ -38,7 +38,7 @@ def facts_with(
     there = {"count": 9, "digest": "", "boots": 1, "gaps": 0, "last_step": step - 1}
     last = {"last_section": stood_in, "done_step": None, "tokens": []}
     untold = {"missing": None, "without_loss": None, "with_loss": None, "blocks": []}
-    pace = {"steps": 0, "median_step_s": None, "p95_step_s": None}
+    pace = {"steps": 0, "median_step_s": None, "sections_s": sections_s or {}}
     return Facts.model_validate(
         {
             "v": 2,
@@ -50,14 +50,7 @@ def facts_with(
             "findings": [halt] * (detector is not None) + [warn] * (warned is not None),
             "ranks": {"1": {**there, **last, **untold}},
             "identity": {"0": {"dtype": dtype, "nsa_env": env or {}, "groups": groups}},
-            "pace": {
-                "0": {
-                    **pace,
-                    "block_p50_s": None,
-                    "block_p90_s": None,
-                    "sections_s": sections_s or {},
-                }
-            },
+            "pace": {"0": pace},
             "signs": list(signs),
             "measures": {},
         }

@@ -10,11 +10,11 @@ import pytest
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.decision import Condition
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.rules import OpenCondition
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.gate.rules import OpenCondition, build_rules
-from gonogo.judge.gate.verdict import EDITED, Judgement, judge
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import Judgement, judge
 from tests.data.make_runs import Rank, healthy_ranks, order_of
 from tests.judge.runs import exit_record, record_of, with_gate
 
@@ -238,42 +238,3 @@ def test_what_ranks_told_says_nothing_where_nobody_knows_whether_these_are_all(
     assert known.failed == ["row"]
     unknown = judge(facts, rules.model_copy(update={"world_size": None}))
     assert unknown.failed == []
-
-
-OTHER = DoubtKind.LINES_CHANGED
-
-
-@pytest.mark.parametrize(
-    ("exit_seen", "ticks_sealed", "reaches", "problem", "failed"),
-    [
-        (True, True, True, None, False),
-        (True, True, False, None, True),
-        (True, False, True, None, True),
-        (None, True, False, DoubtKind.LINES_UNWATCHED, False),  # he left before its end
-        (None, True, False, OTHER, True),
-        (None, False, True, None, True),
-        (None, None, False, OTHER, False),  # nobody knows that these are the ticks
-        (False, True, True, None, True),
-    ],
-)
-@pytest.mark.parametrize("code", [COMPLETED, LOST])
-def test_whose_lines_are_not_those_that_were_watched_has_failed(
-    code: OutcomeCode,
-    exit_seen: bool | None,
-    ticks_sealed: bool | None,
-    reaches: bool,
-    problem: DoubtKind | None,
-    failed: bool,
-) -> None:
-    rules = build_rules(order_of())
-    facts = build_facts(record_of(order_of(), exit=exit_record(code, by=Actor.INFRA)), rules)
-    assert facts.watch is not None
-    assert facts.exit is not None
-    said = {"sealed": ticks_sealed, "reaches": reaches}
-    made = {
-        "exit": facts.exit.model_copy(update={"sealed": exit_seen}),
-        "watch": facts.watch.model_copy(update=said),
-        "doubts": [Doubt(kind=problem)] if problem else [],
-    }
-    found = judge(facts.model_copy(update=made), rules).failed
-    assert (EDITED in found) is failed
