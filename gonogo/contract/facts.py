@@ -80,9 +80,7 @@ class ExitFacts(ProcessExit):
     ranks: dict[str, ProcessExit] = Field(default_factory=dict)
     """How each rank ended, as exit.json tells it."""
     agent: ProcessExit | None = None
-    """How torchrun itself ended, of a run that nobody asked to end; left out where nobody said it.
-
-   """
+    """How torchrun itself ended, of a run that nobody asked to end."""
 
 
 class NodeChecks(Recorded):
@@ -283,18 +281,7 @@ class Facts(Recorded):
 
     def document(self) -> dict[str, Any]:
         """Return the JSON document that a decision records."""
-        exclude: Any = {"history": True}
-        if all(row.with_loss is None for row in self.ranks.values()):
-            exclude.setdefault("ranks", {"__all__": {"with_loss"}})
-        if self.exit is None or self.exit.agent is None:
-            exclude.setdefault("exit", {"agent"})
-        found_there = {"unchecked", "nodes"}
-        if self.preflight is not None:
-            found_there = {name for name in found_there if not getattr(self.preflight, name)}
-        exclude.setdefault("preflight", found_there)
-        found: dict[str, Any] = wire_value(self.model_dump(mode="json", exclude=exclude))
-        if self.history is not None:
-            found["history"] = wire_value(self.history.model_dump(mode="json", exclude_unset=True))
+        found: dict[str, Any] = wire_value(self.model_dump(mode="json"))
         return found
 
     def doubts_of(self, effect: Effect) -> list[Doubt]:

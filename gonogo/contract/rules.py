@@ -68,19 +68,19 @@ class Rules(Recorded):
     detectors: list[str] = Field(default_factory=list)
     """The detectors that watched the run."""
     waive: list[str] = Field(default_factory=list)
-    """Criteria that may stay unobserved, by id; left out when empty."""
+    """Criteria that may stay unobserved, by id."""
     programs: int | None = None
-    """How many programs were started, where it is not one a rank; left out when null."""
+    """How many programs were started, where it is not one a rank."""
     allow_faults: bool = False
-    """Whether faults and scripted devices were allowed; left out when false."""
+    """Whether faults and scripted devices were allowed."""
     fault: str | None = None
-    """The fault that was put in on purpose; left out when null."""
+    """The fault that was put in on purpose."""
     carried: list[CarriedRemedy] = Field(default_factory=list)
-    """Remedies of earlier phases under which the run was made; left out when empty."""
+    """Remedies of earlier phases under which the run was made."""
     taints: list[Taint] = Field(default_factory=list)
-    """What counts against the run because of its checkpoint; left out when empty."""
+    """What counts against the run because of its checkpoint."""
     disarmed: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of the order that no plan may have, by their path; left out when empty."""
+    """Settings of the order that no plan may have, by their path."""
 
     @property
     def known(self) -> bool:
@@ -135,21 +135,4 @@ class Rules(Recorded):
     def document(self) -> dict[str, Any]:
         """Return the JSON document that a decision records."""
         found: dict[str, Any] = wire_value(self.model_dump(mode="json"))
-        for name in _LEFT_OUT:
-            if not found[name]:
-                del found[name]
         return found
-
-
-_LEFT_OUT = (
-    *(
-        "waive",
-        "programs",
-        "allow_faults",
-        "fault",
-        "carried",
-        "taints",
-        "disarmed",
-    ),
-)
-"""Left out of the document where empty, so that a document shows what was asked."""

@@ -27,7 +27,7 @@ from gonogo.contract.order import MOST_RANKS, Order
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.metrics import absent_text, metric_row
-from gonogo.judge.facts.record import load_order, load_run
+from gonogo.judge.facts.record import load_run
 from gonogo.judge.gate.added import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
@@ -41,7 +41,6 @@ from gonogo.ledger.recorded import (
 )
 from gonogo.ledger.sign import Trust
 from gonogo.pruned import check_not_pruned
-from gonogo.rundir import RunDir
 from gonogo.watch.registry import made_by
 
 Json = Mapping[str, Any]
@@ -291,9 +290,13 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
         raise NotFound(f"{where}: no run directory; --facts-only replays without it")
     log.checked += ["run_directory", "order"]
     history = _parsed(History, "facts.history", facts.get("history") or {})
+    derived = _parsed(Rules, "rules", rules)
     try:
         check_not_pruned(run_dir)
-        order, derived, found = _derived(run_dir, _parsed(Rules, "rules", rules))
+        record = load_run(run_dir)
+        if record.order is not None:  # it names no open conditions: those are as recorded
+            derived = build_rules(record.order, derived.conditions)
+        found = build_facts(record, derived)
     except OSError as error:
         raise Corrupt(f"run_directory: it cannot be read: {error.strerror}") from error
     except Corrupt as error:
@@ -301,22 +304,8 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
     except NotFound as error:
         raise NotFound(f"{error.detail}; --facts-only replays without it") from error
     again = with_history(found, history if facts.get("history") else None).document()
-    return _same_rules(recorded, order, derived) or _same_facts(facts, again, passed, log)
-
-
-def _derived(run_dir: Path, recorded: Rules) -> tuple[Order | None, Rules, Facts]:
-    """Return the order, rules and facts of a run directory.
-
-    An order names no open conditions, so those are as recorded; without an order, all rules are.
-    """
-    order = load_order(RunDir(run_dir))
-    record = load_run(run_dir)
-    if record.order != order:
-        raise Corrupt("order.json was overwritten while it was read")
-    rules = recorded
-    if order is not None:
-        rules = build_rules(order, recorded.conditions)
-    return order, rules, build_facts(record, rules)
+    wrong = _same_rules(recorded, record.order, derived)
+    return wrong or _same_facts(facts, again, passed, log)
 
 
 def _same_rules(

@@ -80,7 +80,7 @@ def with_history(facts: Facts, history: History | None) -> Facts:
     """
     if history is None:
         return facts
-    text = canonical_bytes(wire_value(history.model_dump(mode="json", exclude_unset=True)))
+    text = canonical_bytes(wire_value(history.model_dump(mode="json")))
     return facts.model_copy(update={"history": History.model_validate_json(text)})
 
 
