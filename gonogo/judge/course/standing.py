@@ -75,12 +75,10 @@ def joined(names: Sequence[str]) -> str:
 def _went_on(origin: OriginView, phases: Sequence[PhaseView]) -> str:
     """Return what was taken over, and from whom."""
     inherited = [phase.name for phase in phases if phase.state is PhaseState.INHERITED]
-    told = [f"{joined(inherited)} passed in {origin.experiment}"] if inherited else []
-    if origin.step or not told:
-        told.append(
-            f"{origin.phase} continues after step {origin.step or 0} of {origin.experiment}"
-        )
-    return "; ".join(told) + "."
+    passed = f"{joined(inherited)} passed in {origin.experiment}" if inherited else ""
+    step = f"{origin.phase} goes on after step {origin.step} of {origin.experiment}"
+    told = [row for row in (passed, step if origin.step else "") if row]
+    return "; ".join(told or [f"It begins anew what {origin.experiment} began"]) + "."
 
 
 def _by_hand(row: OverrideView) -> str:
