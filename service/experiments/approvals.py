@@ -7,7 +7,7 @@ the plan waits and what the clock said.
 from gonogo.contract.decision import ConditionState
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.course.decide import decide_expiry
-from gonogo.judge.gate.conditions import evaluate_approval, in_state, is_approval
+from gonogo.judge.gate.conditions import in_state, is_approval
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import SERVICE_ACTOR
 from service.db.schema import ExperimentRow
@@ -37,7 +37,6 @@ def record_approval(
         experiment,
         [in_state(asked, state)],
         phase=experiment.awaiting.phase,
-        criteria=[evaluate_approval(asked, *clock_of(experiment.awaiting, deed.now))],
         actor=deed.actor if state is ConditionState.MET else SERVICE_ACTOR,
         reason=reason,
     )

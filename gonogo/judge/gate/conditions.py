@@ -207,19 +207,3 @@ def approval_condition(phase: str, following: str) -> Condition:
 def has_expired(expires_s: float | None, waited_s: float) -> bool:
     """Say whether an approval can be given no more; None: it can be given for ever."""
     return expires_s is not None and waited_s >= expires_s
-
-
-def evaluate_approval(
-    condition: Condition, expires_s: float | None, waited_s: float
-) -> CriterionResult:
-    """Return what the clock says of an approval: pass while it can be given, fail once expired."""
-    limit = "for ever" if expires_s is None else f"for {expires_s:g} s"
-    expired = has_expired(expires_s, waited_s)
-    return CriterionResult(
-        id=condition.id,
-        severity=GateSeverity.CONDITIONAL,
-        outcome=CriterionOutcome.FAIL if expired else CriterionOutcome.PASS,
-        observed=waited_s,
-        threshold=expires_s,
-        evidence=f"{condition.text}: it is waited {limit}; {waited_s:g} s went by",
-    )
