@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy import update
 
@@ -517,80 +516,7 @@ def test_what_a_lost_run_had_measured_is_not_forgotten_by_the_one_that_goes_on(
     assert f"({lost.run} ({code}): fast)" in condition["text"]
 
 
-@pytest.mark.parametrize("came", ["another", "as it was seen", "none"])
-def test_an_accident_that_the_watcher_did_not_see_does_not_excuse_the_run_before(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch, came: str
-) -> None:
-    """A crash of the program, edited while the service was away, was tried again and was GO."""
-    worker, experiment = plane.worker(), plane.submit()
-    crashed = plane.next_order(worker)
-    worker.start(crashed)
-    lines = {rank: beats(crashed, rank, upto=0, done=False) for rank in range(crashed.world_size)}
-    worker.ship(crashed, lines)
-    ship, post, edited = worker.ship_files, worker.post, came == "another"
-
-    def ship_edited(order: Order, run_dir: RunDir) -> tuple[dict[str, int], dict[str, str]]:
-        said = json.loads(run_dir.exit.read_bytes())
-        if came == "another":
-            save_json(run_dir.exit, {**said, "text": "the node was taken back"})
-        files, records = ship(order, run_dir)
-        return files, {name: row for name, row in records.items() if name != "exit.json"}
-
-    def post_all_but_the_end(path: str, body: dict[str, Any]) -> httpx.Response:
-        left_out = came == "none" and body.get("path") == "exit.json"
-        return post(f"{path}.none" if left_out else path, body)
-
-    if came != "as it was seen":
-        monkeypatch.setattr(worker, "ship_files", ship_edited)
-        monkeypatch.setattr(worker, "post", post_all_but_the_end)
-    worker.end(crashed, lines, "preempted", "infra", code=None)
-    monkeypatch.undo()
-    order = plane.next_order(worker)
-    worker.run_through(order)
-    assert plane.next_order(worker).phase != order.phase
-    view = plane.experiment(experiment)
-    assert view["phases"][0]["verdict"] == ("CONDITIONAL_GO" if edited else "GO")
-    told = [row["text"].partition("(")[2] for row in view["conditions"]]
-    assert told == ([f"{crashed.run} (preempted): records)"] if edited else [])
-
-
-@pytest.mark.parametrize("code", ["preempted", "halted", "completed"])
-@pytest.mark.parametrize("edited", [True, False], ids=["other lines", "as they were seen"])
-def test_lines_that_the_watcher_did_not_see_do_not_excuse_the_run_before(
-    plane: Plane, edited: bool, code: str
-) -> None:
-    """A loss that was too high, edited while the service was away, was forgotten: all was GO."""
-    plan, whole = bundled_plan("demo"), code == "completed"
-    first, second = plan["phases"][:2]
-    gate = [{"id": "row", "metric": "val_loss", "aggregate": "last", "pass_below": 9.0}]
-    phases = [{**first, "steps": 6, "gate": gate if whole else WHOLE_GATE}, second]
-    experiment, worker = plane.submit({**plan, "phases": phases}), plane.worker()
-    failed = plane.next_order(worker)
-    worker.start(failed)
-    upto = {} if whole else {"upto": 4, "done": False}
-    lines = {rank: beats(failed, rank, **upto) for rank in range(failed.world_size)}
-    others = {0: [row.replace('"loss": 5.5', '"loss": 4.5') for row in lines[0]], 1: lines[1]}
-    assert others != lines
-    worker.ship(failed, others if edited else lines)
-    if code == "halted":
-        path = f"/experiments/{experiment}/halt"
-        assert plane.call("POST", path, json={"reason": "it is too high"}).is_success
-    by = {"preempted": "infra", "halted": "operator"}.get(code, "trainer")
-    worker.end(failed, lines, code, by, code=0 if whole else None)
-    if code != "preempted":
-        plane.wait_state(experiment, "awaiting_decision")
-        path = f"/experiments/{experiment}/rerun"
-        assert plane.call("POST", path, json={"reason": "again"}).is_success
-    order = plane.next_order(worker)
-    worker.run_through(order, eval_s=0.1)
-    assert plane.next_order(worker).phase != order.phase
-    view = plane.experiment(experiment)
-    assert view["phases"][0]["verdict"] == ("CONDITIONAL_GO" if edited else "GO")
-    told = [row["text"].partition("(")[2] for row in view["conditions"]]
-    assert told == ([f"{failed.run} ({code}): records)"] if edited else [])
-
-
-def test_lines_that_never_came_are_not_taken_for_edited_ones(plane: Plane) -> None:
+def test_a_run_whose_last_lines_never_came_leaves_nothing_to_the_next(plane: Plane) -> None:
     worker, experiment = plane.worker(), plane.submit()
     cut = plane.next_order(worker)
     worker.start(cut)
