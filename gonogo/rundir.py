@@ -46,75 +46,42 @@ _TAIL_BYTES = 131_072
 _M = TypeVar("_M", bound=BaseModel)
 
 
+class _File:
+    """A name that every run directory has; of one directory, its path."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: "RunDir", owner: type["RunDir"] | None = None) -> Path:
+        return run.path / self.name
+
+
 @dataclass(frozen=True, slots=True)
 class RunDir:
     """Paths inside one run directory."""
 
     path: Path
 
-    @property
-    def order(self) -> Path:
-        """order.json."""
-        return self.path / "order.json"
-
-    @property
-    def go(self) -> Path:
-        """.GO: the watcher lets the trainer begin."""
-        return self.path / ".GO"
-
-    @property
-    def halt(self) -> Path:
-        """.HALT: the trainer is asked to end with a checkpoint."""
-        return self.path / ".HALT"
-
-    @property
-    def model(self) -> Path:
-        """model.json."""
-        return self.path / "model.json"
-
-    @property
-    def exit(self) -> Path:
-        """exit.json, written last."""
-        return self.path / "exit.json"
-
-    @property
-    def watch(self) -> Path:
-        """watch.jsonl."""
-        return self.path / "watch.jsonl"
-
-    @property
-    def findings(self) -> Path:
-        """findings.jsonl."""
-        return self.path / "findings.jsonl"
-
-    @property
-    def devices(self) -> Path:
-        """devices.jsonl."""
-        return self.path / "devices.jsonl"
-
-    @property
-    def preflight(self) -> Path:
-        """preflight/preflight.json, of the first node."""
-        return self.preflight_of(0)
+    order = _File("order.json")
+    go = _File(".GO")
+    """The watcher lets the trainer begin."""
+    halt = _File(".HALT")
+    """The trainer is asked to end with a checkpoint."""
+    model = _File("model.json")
+    exit = _File("exit.json")
+    """Written last."""
+    watch = _File("watch.jsonl")
+    findings = _File("findings.jsonl")
+    devices = _File("devices.jsonl")
+    preflight = _File("preflight/preflight.json")
+    """Of the first node."""
+    evidence = _File("evidence")
+    checkpoints = _File("checkpoints")
+    torchrun_log = _File("torchrun.log")
 
     def preflight_of(self, node: int) -> Path:
         """Where one node's preflight record lies."""
         return self.path / preflight_name(node)
-
-    @property
-    def evidence(self) -> Path:
-        """Folder of evidence."""
-        return self.path / "evidence"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def torchrun_log(self) -> Path:
-        """torchrun.log."""
-        return self.path / "torchrun.log"
 
     def heartbeat(self, rank: int) -> Path:
         """Heartbeat file of a rank."""
