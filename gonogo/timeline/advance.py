@@ -6,8 +6,6 @@ A rank that names its sections ends a step with `step_end`. If it never writes t
 ends the one before. A rank without sections ends a step with `progress`. Numbers may come after the
 end of their step: the step waits for them until a later step, or for `MOST_LATE` steps if the rank
 has once read its numbers late.
-
-Not covered: a line that is read after a later one of its rank moves nothing.
 """
 
 import math
@@ -65,6 +63,15 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float) -> RankStream:
             stream.collective_seq = max(stream.collective_seq, beat.collective_seq)
     stream.heard_mono, stream.heard_ts, stream.heard_seq = mono, beat.ts, beat.seq
     return stream
+
+
+def absorb_late(stream: RankStream, beat: Heartbeat) -> None:
+    """Take a line that fills a hole: it may bring numbers or end its step, and moves nothing."""
+    if stream.ending:
+        _release(stream, beat)
+    ends = beat.msg == _STEP_END or (beat.msg == _PROGRESS and not stream.labelled)
+    if ends and beat.step > stream.completed:
+        _end_step(stream, beat.step, beat)
 
 
 def _booted(before: RankStream, beat: Heartbeat, mono: float) -> RankStream:

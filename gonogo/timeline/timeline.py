@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.order import Order
 from gonogo.contract.tick import LinesSeen, Tick
-from gonogo.timeline.advance import absorb
+from gonogo.timeline.advance import absorb, absorb_late
 from gonogo.timeline.lines import Arrival, Line, LineRecord, by_seq, read_line
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import Step, Steps
@@ -181,13 +181,16 @@ class Timeline:
             if arrival is _STALE:
                 continue
             active, steps = self.clock.line(beat, mono), list[Step]()
-            if arrival is not _LATE:
-                stream = self.streams[rank] = absorb(stream or RankStream(rank=rank), active, mono)
+            stream = stream or RankStream(rank=rank)
+            if arrival is _LATE:
+                absorb_late(stream, active)
+            else:
+                stream = self.streams[rank] = absorb(stream, active, mono)
                 if beat.msg == _BOOT:
                     self.steps.forget(beat)
-                if stream.ready:
-                    needed = order.world_size if stream.labelled else len(self.streams)
-                    steps, stream.ready = self.steps.add(stream.ready, needed, tick), []
+            if stream.ready:
+                needed = order.world_size if stream.labelled else len(self.streams)
+                steps, stream.ready = self.steps.add(stream.ready, needed, tick), []
             yield active, arrival, steps
 
     def _begin(self, order: Order, rank: int, lines: list[Line]) -> LineRecord:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.timeline.advance import absorb
+from gonogo.timeline.advance import absorb, absorb_late
 from gonogo.timeline.lines import Arrival, LineRecord
 from gonogo.timeline.rank import RankStream
 from tests.timeline.test_lines import line_of
@@ -24,7 +24,9 @@ def told(*lines: Heartbeat) -> tuple[RankStream, list[Arrival]]:
     stream, record, arrivals = RankStream(rank=0), LineRecord(), []
     for line in lines:
         arrival = record.admit(line_of(line))
-        if arrival is not Arrival.LATE:
+        if arrival is Arrival.LATE:
+            absorb_late(stream, line)
+        else:
             stream = absorb(stream, line, line.mono)
         arrivals.append(arrival)
     return stream, arrivals
@@ -39,6 +41,17 @@ FIRST = (
     beat(2, 1, "step_end", 1.0),
     beat(3, 2, "step_start", 1.0, "data"),
 )
+
+
+def test_a_step_end_that_comes_late_is_timed_by_its_own_clock() -> None:
+    stream, arrivals = told(
+        *FIRST,
+        beat(5, 3, "step_start", 4.0, "data"),
+        beat(4, 2, "step_end", 4.0),
+        beat(6, 3, "step_end", 4.5),
+    )
+    assert arrivals[-3:] == [Arrival.NEW, Arrival.LATE, Arrival.NEW]
+    assert list(stream.pace.times_s) == [3.0, 0.5]
 
 
 def test_who_goes_on_from_a_checkpoint_of_its_own_has_its_first_step_before_it() -> None:
@@ -60,10 +73,33 @@ def test_who_goes_on_from_a_checkpoint_of_its_own_has_its_first_step_before_it()
     assert (later.from_step, later.completed) == (20, 21)
 
 
-@pytest.mark.parametrize("msg", ["alive", "step_end"])
-def test_a_line_that_fills_a_hole_moves_no_rank(msg: str) -> None:
-    late = beat(4, 2, msg, 3.0, "data")
-    lines = (*FIRST, beat(5, 3, "step_start", 4.0, "data"), late, beat(6, 3, "step_end", 5))
-    stream, arrivals = told(*lines)
-    assert arrivals[-3:] == [Arrival.NEW, Arrival.LATE, Arrival.NEW]
-    assert (list(stream.pace.times_s), stream.pace.stride) == ([2.0], 2)
+@pytest.mark.parametrize("paused", [False, True], ids=["at once", "after a checkpoint began"])
+def test_a_step_end_that_comes_late_ends_its_step(paused: bool) -> None:
+    """Who waits for one that evaluates says nothing more: the end of its step may come last."""
+    section = beat(5, 2, "section", 3.0, "checkpoint" if paused else "log")
+    before, _ = told(*FIRST, section)
+    stream, _ = told(*FIRST, section, beat(4, 2, "step_end", 2.5))
+    assert (before.completed, before.completed_steps) == (1, 1)
+    assert (stream.completed, stream.completed_steps) == (2, 2)
+    again, _ = told(*FIRST, section, beat(4, 1, "step_end", 2.5))
+    assert (again.completed, again.completed_steps) == (1, 1)
+
+
+def test_a_first_step_whose_end_comes_late_took_what_it_says() -> None:
+    late = beat(2, 1, "step_end", 70.0)
+    stream, _ = told(FIRST[0], beat(3, 1, "section", 71.0, "log"), late)
+    assert (stream.first_s, stream.completed_steps) == (70.0, 1)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        beat(4, 2, "alive", 3.0, "data"),
+        beat(4, 1, "step_end", 3.0),
+    ],
+    ids=["no end", "of a step that has ended"],
+)
+def test_a_late_line_changes_no_step_time(late: Heartbeat) -> None:
+    stream, _ = told(*FIRST, beat(5, 3, "step_start", 4.0, "data"), late, beat(6, 3, "step_end", 5))
+    assert list(stream.pace.times_s) == [2.0]
+    assert stream.pace.stride == 2
