@@ -20,8 +20,8 @@ from gonogo.contract.outcome import Outcome
 from gonogo.contract.plan import Plan
 from gonogo.judge.course.cause import describe_cause
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.facts.files import load_findings
-from gonogo.judge.facts.record import RunRecord, load_order, load_run
+from gonogo.judge.facts.files import RunFiles, load_findings
+from gonogo.judge.facts.record import RunRecord, load_run
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.words import sentences
@@ -49,8 +49,7 @@ def judge_directory(
         path: the run directory, ours or the predecessor's.
         plan: as data; used only when there is no order.json.
         phase: name of the phase; needed with `plan`.
-        now: Unix seconds at which an unfinished run is looked at; default: the wall clock, or the
-            last line where nobody knows what was ordered.
+        now: Unix seconds at which an unfinished run is looked at; default: the wall clock.
         key: of the home that records it; None: nobody does, and it is unsigned.
 
     Returns:
@@ -65,14 +64,15 @@ def judge_directory(
     check_not_pruned(path)
     if not run_dir.ranks() and not run_dir.order.exists():
         raise NotFound(f"{path}: neither heartbeat_rank{{N}}.jsonl nor order.json is there")
-    order = _recorded_order(run_dir)
-    if order is None and plan is not None:
-        order = _order_from(plan, phase)
+    planned = None
+    if plan is not None and not run_dir.order.exists():
+        planned = _order_from(plan, phase)
     wall = time.time()  # the edge: a command is run now
-    if now is None and order is not None:
-        now = wall
-    record = load_run(path, now=now, order=order)
-    order = record.order  # the one that is sealed: whoever wrote it over meanwhile changes nothing
+    try:
+        record = load_run(path, now=wall if now is None else now, order=planned)
+    except Corrupt as error:  # order.json is the caller's to mend
+        raise Rejected(str(error)) from error
+    order = record.order
     rules = build_rules(order)
     facts = build_facts(record, rules)
     place = Place(
@@ -83,7 +83,7 @@ def judge_directory(
         at=datetime.fromtimestamp(wall, UTC).isoformat().replace("+00:00", "Z"),
     )
     judgement = judge(facts, rules)
-    findings = _with_files(record.findings, run_dir)
+    findings = _with_evidence(record.findings, path)
     cause = describe_cause(
         judgement.verdict,
         findings,
@@ -101,13 +101,13 @@ def judge_directory(
     return dict(append(entry, place, key, more=more).document)
 
 
-def _with_files(findings: Sequence[Finding], run_dir: RunDir) -> list[Finding]:
+def _with_evidence(findings: Sequence[Finding], path: Path) -> list[Finding]:
     """Return findings with the files of evidence that findings.jsonl names and that are there.
 
     The fold that finds them again gathers no evidence. Which files there are decides nothing.
     """
-    named = {row.key: row.evidence for row in load_findings(run_dir)}
-    kept = {path.relative_to(run_dir.path).as_posix() for path in run_dir.evidence.glob("*/*")}
+    named = {row.key: row.evidence for row in load_findings(RunFiles(path))}
+    kept = {file.relative_to(path).as_posix() for file in path.glob("evidence/*/*")}
     found = {key: [name for name in names if name in kept] for key, names in named.items()}
     return [row.model_copy(update={"evidence": found.get(row.key, [])}) for row in findings]
 
@@ -118,14 +118,6 @@ def _outcome_of(record: RunRecord, judged: Outcome | None) -> Outcome | None:
     if row is None or judged is None or judged.code is not row.reason:
         return judged
     return Outcome(code=row.reason, actor=row.ended_by, text=row.text)
-
-
-def _recorded_order(run_dir: RunDir) -> Order | None:
-    """Return order.json; one that cannot be read is the caller's to mend."""
-    try:
-        return load_order(run_dir)
-    except Corrupt as error:
-        raise Rejected(f"order.json: {str(error).removeprefix('order.json: ')}") from error
 
 
 def _not_shown(path: Path, record: RunRecord, facts: Facts) -> Iterator[str]:

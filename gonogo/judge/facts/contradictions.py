@@ -5,7 +5,8 @@ and with the ticks, device samples with ticks, records of how the run ended with
 contradiction does not say which witness is wrong.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -24,11 +25,14 @@ from gonogo.timeline.rank_steps import RankSteps
 
 Kind = DoubtKind
 
-NEVER_NEGATIVE = (
-    *("grad_norm", "dt_fetch_s", "toks_per_s", "gpu_mem_alloc", "gpu_mem_reserved"),
-    *("host_rss_mb", "gate_entropy", "comm_mb", "flash_share"),
+TOP = {"flash_share": 1.0} | dict.fromkeys(
+    (
+        *("grad_norm", "dt_fetch_s", "toks_per_s", "gpu_mem_alloc", "gpu_mem_reserved"),
+        *("host_rss_mb", "gate_entropy", "comm_mb"),
+    ),
+    math.inf,
 )
-NEVER_ABOVE_ONE = ("flash_share",)
+"""Numbers that are never negative → the largest value that they can have."""
 OVERLAP_S = 1.0
 """How long two processes of a rank may seem to run at once: a heartbeat thread ends late."""
 CLOCKS_DIFFER_RATIO, CLOCKS_DIFFER_S = 0.2, 5.0
@@ -53,17 +57,17 @@ def _not_ordered(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
     """Compare the ranks that left records, and their steps, with the order."""
     if not rules.known:
         return
-    exits = record.exit.ranks if record.exit is not None else {}
-    counted = (record.exit.heartbeats if record.exit is not None else None) or {}
-    named = {name: parse_rank(name) for name in exits}
-    written = {rank for rank, steps in record.ranks.items() if steps.count}
-    told = {heartbeat_rank(name) for name, row in counted.items() if row.lines}
-    seen = {*written, *told, *named.values(), *record.probed, *record.strays} - {*rules.ranks()}
-    for rank in sorted(rank for rank in seen if rank is not None):
+    exits = {} if record.exit is None else record.exit.ranks
+    counted = {} if record.exit is None else record.exit.heartbeats or {}
+    seen = {
+        *(rank for rank, steps in record.ranks.items() if steps.count),
+        *(heartbeat_rank(name) for name, row in counted.items() if row.lines),
+        *map(parse_rank, exits),
+        *record.probed,
+        *record.strays,
+    }
+    for rank in sorted(rank for rank in seen - {*rules.ranks()} if rank is not None):
         yield Doubt(kind=Kind.NOT_ORDERED, rank=rank, name="the rank")
-    for name, number in named.items():
-        if number is None:
-            yield Doubt(kind=Kind.NOT_ORDERED, name=f"exit.json: {name[:16]!r}")
     for rank, steps in sorted(record.ranks.items()) if rules.steps is not None else ():
         owed = rules.owed_steps()
         ended = {step for step, _ in steps.steps.steps_of(Msg.STEP_END) if step not in owed}
@@ -81,7 +85,7 @@ def _two_writers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
     Two hosts may give the same process id. One reader writes the lines of all ranks of a program
     that is only read.
     """
-    owner: dict[object, int] = {}
+    owner: dict[tuple[int, int], int] = {}
     for rank, steps in sorted(record.ranks.items()):
         node = 0 if record.order is None else record.order.node_of(rank)
         for boot in steps.boots:
@@ -89,9 +93,8 @@ def _two_writers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
                 found: list[Any] = list(boot.pids)
                 yield Doubt(kind=Kind.TWO_WRITERS, rank=rank, name="several processes", found=found)
             for pid in boot.pids if rules.programs is None else ():
-                places = ((node, pid), (boot.boot, pid))
-                others = {owner.setdefault(place, rank) for place in places} - {rank}
-                for other in sorted(others):
+                other = owner.setdefault((node, pid), rank)
+                if other != rank:
                     name = f"a process of rank {other}"
                     yield Doubt(kind=Kind.TWO_WRITERS, rank=rank, name=name, found=pid)
         for earlier, later in pairwise(steps.boots):
@@ -104,18 +107,18 @@ def _two_writers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
 
 
 def _another_process(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
-    """Compare the run that each reporting process was started for with this one."""
+    """Compare the run that each process with steps was started for with this one."""
     mine = f"run {rules.run}, attempt {rules.attempt}"
     for rank, steps in sorted(record.ranks.items()) if rules.run else ():
-        for boot in steps.boots:
-            said = boot.said()
-            if not said and boot.steps.rows:
-                yield Doubt(kind=Kind.OTHER_RUN, rank=rank, expected=mine, found="no run")
-            for run, attempt in dict.fromkeys((line.run, line.attempt) for line in said):
-                other = run not in (None, rules.run) or attempt not in (None, rules.attempt)
-                if other and boot.steps.rows:
-                    its = f"run {run}, attempt {attempt}"
-                    yield Doubt(kind=Kind.OTHER_RUN, rank=rank, expected=mine, found=its)
+        for boot in (boot for boot in steps.boots if boot.steps.rows):
+            named = dict.fromkeys((line.run, line.attempt) for line in boot.said())
+            others = [
+                f"run {run}, attempt {attempt}"
+                for run, attempt in named
+                if run not in (None, rules.run) or attempt not in (None, rules.attempt)
+            ]
+            for other in others if named else ["no run"]:
+                yield Doubt(kind=Kind.OTHER_RUN, rank=rank, expected=mine, found=other)
 
 
 def _two_identities(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
@@ -137,11 +140,9 @@ def _numbers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
     """Compare numbers with the range that they can have."""
     for rank, steps in sorted(record.ranks.items()):
         counts = {
-            name: sum(1 for value in steps.samples(name).values() if value < 0)
-            for name in NEVER_NEGATIVE
+            name: sum(1 for value in steps.samples(name).values() if value < 0 or value > top)
+            for name, top in TOP.items()
         }
-        for name in NEVER_ABOVE_ONE:
-            counts[name] += sum(1 for value in steps.samples(name).values() if value > 1)
         counts["dt"] = sum(1 for line in steps.evaluations.values() if (line.dt or 0.0) < 0)
         for name, count in counts.items():
             if count:
@@ -160,28 +161,27 @@ def _clocks(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
         own_s = added(boot.ended_mono - boot.began_mono for boot in steps.boots)
         heard = watch.heard[rank]
         heard_s = heard.last_mono - heard.first_mono
-        more_s, less_s = heard.least_s - own_s, own_s - _unheard_s(steps) - heard_s
-        if _differ(more_s, own_s, heard.least_s) or _differ(less_s, own_s, heard_s):
-            kind = Kind.CLOCKS_DIFFER
-            yield Doubt(kind=kind, rank=rank, expected=round(heard_s), found=round(own_s))
-
-
-def _differ(apart_s: float, own_s: float, heard_s: float) -> bool:
-    return apart_s > max(CLOCKS_DIFFER_S, CLOCKS_DIFFER_RATIO * max(own_s, heard_s))
+        for apart_s, seen_s in (
+            (heard.least_s - own_s, heard.least_s),
+            (own_s - _unheard_s(steps) - heard_s, heard_s),
+        ):
+            if apart_s > max(CLOCKS_DIFFER_S, CLOCKS_DIFFER_RATIO * max(own_s, seen_s)):
+                kind = Kind.CLOCKS_DIFFER
+                yield Doubt(kind=kind, rank=rank, expected=round(heard_s), found=round(own_s))
 
 
 def _unheard_s(steps: RankSteps) -> float:
-    """Return how long the rank's first process may have run before anybody observed it.
+    """Return how long the rank may have run before anybody observed it: until its first step.
 
-    That is until its first step. A program that is only read does not wait for a watcher.
+    A program that is only read reports no `step_end`, and does not wait for a watcher.
     """
     first = next(iter(steps.boots), None)
     if first is None:
         return 0.0
-    start_s = max(0.0, min(first.stepped_mono, first.ended_mono) - first.began_mono)
-    if first.stepped_mono > first.ended_mono:
-        start_s = 0.0
-    return start_s if steps.first_step is not None else max(start_s, FOUND_FIRST_S)
+    start_s = first.stepped_mono - first.began_mono
+    start_s = start_s if math.isfinite(start_s) else 0.0
+    ends_steps = any(boot.ended_steps for boot in steps.boots)
+    return start_s if ends_steps else max(start_s, FOUND_FIRST_S)
 
 
 def _model(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
@@ -223,16 +223,31 @@ def _ends(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
     if ended is None:
         return
     if ended.reason is OutcomeCode.COMPLETED:
-        yield from _not_completed(record, ended, rules)
-    agent = record.watch.agent if record.watch is not None else None
-    if agent is not None and ended.agent is not None:
-        yield from _compare("torchrun, by the watcher", agent, ended.agent)
-    ranks = _by_rank(ended.ranks)
-    for rank, row in ranks.items():
+        for who, why in _not_completed(record, ended, rules):
+            yield _exit_differs(who, why, "completed")
+    watched = record.watch.agent if record.watch is not None else None
+    yield from _compare("torchrun, by the watcher", watched, ended.agent)
+    for name, row in sorted(ended.ranks.items()):
+        rank = parse_rank(name)
+        if rank is None:
+            continue
         yield from _compare("its own record", record.rank_exits.get(rank), row, rank)
         yield from _compare("the watcher", record.probed.get(rank), row, rank)
+        for node, part in sorted(record.parts.items()) if ended.nodes is not None else ():
+            yield from _compare(f"exit_node{node}.json", part.ranks.get(name), row, rank)
     if ended.nodes is not None and record.order is not None:
-        yield from _nodes(record, ended, ranks, record.order.nodes)
+        yield from _nodes(record, ended, record.order.nodes)
+
+
+def _nodes(record: RunRecord, ended: ExitRecord, nodes: int) -> Iterator[Doubt]:
+    """Yield the nodes whose part of the run exit.json does not know, or which name another run."""
+    for node in range(nodes):
+        if str(node) not in (ended.nodes or {}) and node not in ended.unheard:
+            yield _exit_differs(f"node {node}", "no record", "a run of more nodes")
+    for node, part in sorted(record.parts.items()):
+        if (part.node, part.run) != (node, ended.run):
+            found = f"node {part.node} of run {part.run}"
+            yield _exit_differs(f"exit_node{node}.json", found, f"run {ended.run}")
 
 
 def _done(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
@@ -249,57 +264,34 @@ def _done(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
                 yield _exit_differs("done", f"step {boot.last_step}", f"step {done.step}", rank)
 
 
-def _not_completed(record: RunRecord, ended: ExitRecord, rules: Rules) -> Iterator[Doubt]:
-    """Yield what says that a run did not complete although exit.json says so.
+def _not_completed(record: RunRecord, ended: ExitRecord, rules: Rules) -> Iterator[tuple[str, str]]:
+    """Yield who says that a run did not complete although exit.json says so, and why.
 
     A run that was asked to leave and made its last step first has completed.
     """
-    names = {*record.marks, *ended.requests}
     done = [record.ranks[rank].done_step for rank in rules.ranks() if rank in record.ranks]
     whole = len(done) == rules.world_size and all(step == rules.steps for step in done)
-    if whole and HALT in record.marks and HALT in ended.requests:
-        names.discard(HALT)
-    for name in sorted(names):
-        yield _exit_differs(name, "a request to end", "completed")
+    for name in sorted({*record.marks, *ended.requests}):
+        asked_late = name == HALT and name in record.marks and name in ended.requests
+        if not (whole and asked_late):
+            yield name, "a request to end"
     agent = record.watch.agent if record.watch is not None else None
     if agent is not None and not agent.clean:
-        yield _exit_differs("torchrun, by the watcher", _told(agent), "completed")
+        yield "torchrun, by the watcher", _told(agent)
     for node in ended.unheard:
-        yield _exit_differs(f"node {node}", "no record", "completed")
+        yield f"node {node}", "no record"
     for node, part in sorted(record.parts.items()):
-        failed = part.agent is not None and _end_of(part.agent) != (0, None)
-        if failed or part.refused is not None:
-            yield _exit_differs(f"node {node}", "a failure", "completed")
-
-
-def _nodes(
-    record: RunRecord, ended: ExitRecord, ranks: Mapping[int, RankExit], nodes: int
-) -> Iterator[Doubt]:
-    """Compare exit.json with what each node recorded of its part."""
-    for node in range(nodes):
-        if str(node) not in (ended.nodes or {}) and node not in ended.unheard:
-            yield _exit_differs(f"node {node}", "no record", "a run of more nodes")
-    for node, part in sorted(record.parts.items()):
-        who = f"exit_node{node}.json"
-        if (part.node, part.run) != (node, ended.run):
-            yield _exit_differs(who, f"node {part.node} of run {part.run}", f"run {ended.run}")
-        others = _by_rank(part.ranks)
-        for rank, row in ranks.items():
-            yield from _compare(who, others.get(rank), row, rank)
-
-
-def _by_rank(rows: Mapping[str, RankExit]) -> dict[int, RankExit]:
-    named = {parse_rank(name): row for name, row in sorted(rows.items())}
-    return {rank: row for rank, row in named.items() if rank is not None}
+        if part.refused is not None or (part.agent is not None and _told(part.agent) != CLEAN):
+            yield f"node {node}", "a failure"
 
 
 def _compare(
     who: str,
     other: RankExit | ProcessExit | None,
-    row: RankExit | ProcessExit,
+    row: RankExit | ProcessExit | None,
     rank: int | None = None,
 ) -> Iterator[Doubt]:
-    if other is not None and _end_of(other) != _end_of(row):
+    if other is not None and row is not None and _told(other) != _told(row):
         yield _exit_differs(who, _told(other), _told(row), rank)
 
 
@@ -307,13 +299,11 @@ def _exit_differs(who: str, found: str, expected: str | int, rank: int | None = 
     return Doubt(kind=Kind.EXIT_DIFFERS, rank=rank, name=who, expected=expected, found=found)
 
 
-def _end_of(row: RankExit | ProcessExit) -> tuple[int | None, int | None]:
-    return row.code, row.signal
-
-
 def _told(row: RankExit | ProcessExit) -> str:
     return f"signal {row.signal}" if row.signal else f"code {row.code}"
 
+
+CLEAN = _told(ProcessExit(code=0))
 
 RULES: tuple[Callable[[RunRecord, Rules], Iterator[Doubt]], ...] = (
     _not_ordered,

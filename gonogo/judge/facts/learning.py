@@ -64,43 +64,65 @@ def find_unclear_learning(ranks: Training) -> Iterator[Doubt]:
         )
 
 
-def _nothing(name: str, steps: int, found: str | float, rank: int | None = None) -> Doubt:
-    kind = DoubtKind.NOTHING_LEARNED
-    return Doubt(kind=kind, rank=rank, name=name, expected=steps, found=found)
+def _nothing_updated(ranks: Training, rules: Rules) -> Iterator[Doubt]:
+    """Yield what shows that most steps updated nothing; one rank excuses all ranks."""
+    scaled = SCALING_STEPS * (rules.identity.dtype in (None, "fp16"))
+    reporting = [row for row in ranks.values() if row.identity() not in (None, Identity())]
+    updates = list(map(_updates, ranks.values()))
+    rates, norms = (
+        [
+            {step: 0.0 < value < math.inf for step, value in row.samples(name).items()}
+            for row in reporting
+        ]
+        for name in ("lr", "grad_norm")
+    )
+    for name, rows, least in (
+        ("the update", updates, scaled + 1),
+        ("the learning rate", rates, ALIKE_STEPS),
+        ("the gradient norm", norms, ALIKE_STEPS),
+    ):
+        told = [[*row.values()] for row in rows if row]
+        idle = [row.count(False) for row in told]
+        if max(map(len, told), default=0) >= least and all(map(_is_most, idle, map(len, told))):
+            yield _nothing(name, min(idle), "skipped" if rows is updates else 0.0)
 
 
-def _updates_skipped(ranks: Training, rules: Rules) -> Iterator[Doubt]:
-    """Yield the ranks that skipped most updates, or whose loss is no number at most steps."""
-    scaled = rules.identity.dtype in (None, "fp16")
-    for rank, steps in sorted(ranks.items()):
-        told = {step for step, _ in steps.steps.steps_of(Msg.PROGRESS)}
-        losses = steps.samples("loss").items()
-        lost = steps.skipped() | {step for step, loss in losses if not math.isfinite(loss)}
-        count = len(lost & told)
-        if len(told) > SCALING_STEPS * scaled and _is_most(count, len(told)):
-            yield _nothing("the update", count, "skipped", rank)
+def _updates(steps: RankSteps) -> dict[int, bool]:
+    """Return step → whether its update was applied, and its loss was a number."""
+    told, skipped, losses = (
+        steps.steps.steps_of(Msg.PROGRESS),
+        steps.skipped(),
+        steps.samples("loss"),
+    )
+    return {step: step not in skipped and math.isfinite(losses.get(step, 0.0)) for step, _ in told}
+
+
+def _is_most(count: int, steps: int) -> bool:
+    """Say whether so many of a training's steps speak for it: all of a few, most of many."""
+    return count == steps or (steps >= ALIKE_STEPS and 2 * count > steps)
 
 
 def _same_loss(ranks: Training, rules: Rules) -> Iterator[Doubt]:
-    """Yield that the loss is bit-equal at every step of every rank, and so are gradient norms."""
-    losses = [found for row in ranks.values() if (found := [*row.samples("loss").values()])]
+    """Yield that the loss, or the validation loss, of every rank is bit-equal."""
     norms = {norm for row in ranks.values() for norm in row.samples("grad_norm").values()}
-    fewest = min(map(len, losses), default=0)
-    if len(norms) <= 1 and fewest >= _alike_steps(rules) and all(map(_is_one, losses)):
-        yield _nothing("the loss", fewest, losses[0][0])
+    losses = [row.samples("loss") for row in ranks.values()] if len(norms) <= 1 else []
+    said = rules.watch.get("frozen.loss_steps")
+    alike = max(ALIKE_STEPS, said.value if said and isinstance(said.value, int) else 0)
+    for name, rows, fewest, span in (
+        ("the loss", losses, alike, 0),
+        ("the validation loss", [row.evals for row in ranks.values()], ALIKE_EVALUATIONS, alike),
+    ):
+        told = [row for row in rows if row]
+        if not told or min(map(len, told)) < fewest or max(map(_span, told)) < span:
+            continue
+        values = [value for row in told for value in row.values()]
+        empty = span and rules.identity.vocab and not any(values)  # the mean over an empty set
+        if empty or _is_one(values):
+            yield _nothing(name, min(map(len, told)), values[0])
 
 
-def _same_validation(ranks: Training, rules: Rules) -> Iterator[Doubt]:
-    """Yield that every evaluation of every rank found the bit-equal loss."""
-    told = [row.evals for row in ranks.values() if row.evals]
-    apart = max((max(row) - min(row) for row in told), default=0)
-    count = max(map(len, told), default=0)
-    if count < ALIKE_EVALUATIONS or apart < _alike_steps(rules):
-        return
-    values = [loss for row in told for loss in row.values()]
-    empty = bool(rules.identity.vocab) and not any(values)  # the mean over an empty set
-    if empty or _is_one(values):
-        yield _nothing("the validation loss", count, values[0])
+def _span(row: Mapping[int, float]) -> int:
+    return max(row) - min(row)
 
 
 def _is_one(values: Sequence[float]) -> bool:
@@ -112,19 +134,8 @@ def _is_one(values: Sequence[float]) -> bool:
     return unrounded and not math.ldexp(math.frexp(one)[0], HALF_BITS).is_integer()
 
 
-def _nothing_applied(ranks: Training, rules: Rules) -> Iterator[Doubt]:
-    """Yield that learning rates or gradient norms are not above 0; one rank excuses all ranks."""
-    for name, called in (("lr", "the learning rate"), ("grad_norm", "the gradient norm")):
-        told = [found for row in _reporting(ranks) if (found := [*row.samples(name).values()])]
-        counts = [sum(not 0.0 < value < math.inf for value in row) for row in told]
-        steps = max(map(len, told), default=0)
-        if steps >= ALIKE_STEPS and all(map(_is_most, counts, map(len, told))):
-            yield _nothing(called, min(counts), 0.0)
-
-
-def _is_most(count: int, steps: int) -> bool:
-    """Say whether so many of a training's steps speak for it: all of a few, most of many."""
-    return count == steps or (steps >= ALIKE_STEPS and 2 * count > steps)
+def _nothing(name: str, steps: int, found: str | float) -> Doubt:
+    return Doubt(kind=DoubtKind.NOTHING_LEARNED, name=name, expected=steps, found=found)
 
 
 def _apart(ranks: Training, rules: Rules) -> Iterator[Doubt]:
@@ -135,18 +146,14 @@ def _apart(ranks: Training, rules: Rules) -> Iterator[Doubt]:
     told = {rank: row for rank, row in sorted(ranks.items()) if row.backend == DDP}
     first, *others = told or [0]
     for rank in others:
-        count, steps = _differing(*(told[row].samples("grad_norm") for row in (first, rank)))
-        if steps >= ALIKE_STEPS and _is_most(count, steps):
+        one, other = (told[row].samples("grad_norm") for row in (first, rank))
+        pairs = [(one[step], other[step]) for step in one.keys() & other.keys()]
+        known = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+        count = sum(abs(a - b) > APART_RATIO * max(abs(a), abs(b)) for a, b in known)
+        if len(known) >= ALIKE_STEPS and _is_most(count, len(known)):
             kind = DoubtKind.RANKS_APART
             yield Doubt(kind=kind, rank=rank, name="grad_norm", expected=first, found=count)
             return
-
-
-def _differing(one: Mapping[int, float], other: Mapping[int, float]) -> tuple[int, int]:
-    """Return at how many steps two ranks differ, and how many steps both report."""
-    pairs = [(one[step], other[step]) for step in one.keys() & other.keys()]
-    known = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
-    return sum(abs(a - b) > APART_RATIO * max(abs(a), abs(b)) for a, b in known), len(known)
 
 
 def _nothing_shared(ranks: Training, rules: Rules) -> Iterator[Doubt]:
@@ -158,22 +165,9 @@ def _nothing_shared(ranks: Training, rules: Rules) -> Iterator[Doubt]:
             yield Doubt(kind=kind, rank=rank, name="comm_mb", expected=rank, found=count)
 
 
-def _reporting(ranks: Training) -> list[RankSteps]:
-    """Return the ranks that report an identity."""
-    return [row for row in ranks.values() if row.identity() not in (None, Identity())]
-
-
-def _alike_steps(rules: Rules) -> int:
-    """Return how many steps may have one loss: as many as `frozen` allows."""
-    said = rules.watch.get("frozen.loss_steps")
-    return max(ALIKE_STEPS, said.value if said and isinstance(said.value, int) else 0)
-
-
 RULES: tuple[Callable[[Training, Rules], Iterator[Doubt]], ...] = (
-    _updates_skipped,
+    _nothing_updated,
     _same_loss,
-    _same_validation,
-    _nothing_applied,
     _apart,
     _nothing_shared,
 )

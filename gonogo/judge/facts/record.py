@@ -22,14 +22,12 @@ from gonogo.contract.records import ExitRecord, ModelRecord, Preflight, RankExit
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.facts.devices import lay_over
 from gonogo.judge.facts.files import (
-    SmallFiles,
-    check_findings_seal,
+    SEALED,
+    RunFiles,
     compare_findings,
-    is_readable,
+    load_findings,
     load_parts,
-    load_preflights,
     read_devices,
-    watch_seal_holds,
 )
 from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir, iter_lines, preflight_name
@@ -104,53 +102,54 @@ def load_run(path: Path, *, now: float | None = None, order: Order | None = None
 
 
 def _load_run(path: Path, now: float | None, order: Order | None) -> RunRecord:
-    run_dir = RunDir(path)
-    files = SmallFiles(run_dir)
+    run_dir, files = RunDir(path), RunFiles(path)
     order = load_order(run_dir, files) or order
-    unreadable: list[Doubt] = []
-    ranks = [rank for rank in run_dir.ranks() if is_readable(run_dir.heartbeat(rank), unreadable)]
+    ranks = [rank for rank in run_dir.ranks() if files.is_readable(run_dir.heartbeat(rank).name)]
     if is_predecessor(iter_lines(run_dir.heartbeat(rank)) for rank in ranks):
         return _load_predecessor(run_dir, ranks, order, now)
     owed = range(order.world_size) if order is not None else ()
-    ending = sorted({*ranks, *owed})  # a rank without lines may have left an exit record
-    exits = {
-        rank: files.try_record(run_dir.rank_exit(rank), RankExit, unreadable) for rank in ending
-    }
+    ending = {rank: f"exit_rank{rank}.json" for rank in sorted({*ranks, *owed})}
+    exits = {rank: files.record(name, RankExit) for rank, name in ending.items()}
+    ended = files.record("exit.json", ExitRecord)
     record = RunRecord(
         order=order,
         ranks={},
-        exit=files.try_record(run_dir.exit, ExitRecord, unreadable),
+        exit=ended,
         rank_exits={rank: row for rank, row in exits.items() if row is not None},
-        preflight=files.try_record(run_dir.preflight, Preflight, unreadable),
-        model=files.try_record(run_dir.model, ModelRecord, unreadable),
+        preflight=files.record(preflight_name(0), Preflight),
+        model=files.record("model.json", ModelRecord),
     )
     folded: list[Finding] = []
     if order is None:
-        lines = {rank: iter_lines(run_dir.heartbeat(rank)) for rank in ranks}
-        record = with_lines(record, lines)
+        record = with_lines(record, {rank: iter_lines(run_dir.heartbeat(rank)) for rank in ranks})
     else:
-        is_readable(run_dir.watch, unreadable)
+        files.is_readable("watch.jsonl")
         record, folded = _fold_run(run_dir, ranks, order, record, now)
-    findings, differences = compare_findings(run_dir, folded, unreadable)
-    check_findings_seal(run_dir, record.exit, unreadable)
-    watched = record.watch.files if record.watch is not None else {}
-    others = range(1, order.nodes) if order is not None else ()
-    checked = [node for node in others if preflight_name(node) in watched]
-    told = bytes(record.watch.devices) if record.watch is not None else b""
-    devices, gone = read_devices(run_dir, told, unreadable)
+    findings, differences = compare_findings(folded, load_findings(files))
+    watch, watch_sealed = record.watch, None
+    if ended is not None:
+        files.check_seal("findings.jsonl", ended.findings)
+        watch_sealed = (
+            None if ended.watch is None else files.begins_with("watch.jsonl", ended.watch)
+        )
+    watched = {} if watch is None else watch.files
+    others = {node: preflight_name(node) for node in range(1, 1 if order is None else order.nodes)}
+    checked = {node: name for node, name in others.items() if name in watched}
+    preflights = {node: files.record(name, Preflight) for node, name in checked.items()}
+    devices, gone = read_devices(files, b"" if watch is None else bytes(watch.devices))
     return replace(
         record,
         findings=findings,
         unrecorded=differences,
-        preflights=load_preflights(run_dir, files, checked, unreadable),
-        parts=load_parts(run_dir, files, record.exit, unreadable),
-        watch_sealed=watch_seal_holds(run_dir, record.exit),
-        files=files.seals(ending, unreadable, more=map(preflight_name, checked)),
+        preflights={node: row for node, row in preflights.items() if row is not None},
+        parts=load_parts(files, ended),
+        watch_sealed=watch_sealed,
+        files=files.seals([*SEALED, *ending.values(), *checked.values()]),
         devices=devices,
         devices_gone=gone,
         marks=tuple(name for name in MARKS if lexists(path / name)),
         strays=tuple(rank for rank in run_dir.ended_ranks() if rank not in ranks),
-        unreadable=tuple({row.model_dump_json(): row for row in unreadable}.values()),
+        unreadable=tuple({row.model_dump_json(): row for row in files.unreadable}.values()),
     )
 
 
@@ -165,23 +164,22 @@ def _load_predecessor(
     return replace(record, predecessor=True, unrecorded=())
 
 
-def load_order(run_dir: RunDir, files: SmallFiles | None = None) -> Order | None:
+def load_order(run_dir: RunDir, files: RunFiles | None = None) -> Order | None:
     """Return the order of a run directory, or None when there is none.
 
     Args:
         run_dir: the run's directory.
-        files: its small files, where more than the order is read of them.
+        files: its files, none read before, where more than the order is read of them.
 
     Raises:
         Corrupt: it is there and cannot be read, or it is no order.
     """
-    files = files or SmallFiles(run_dir)
-    try:
-        order = files.record(run_dir.order, Order)
-        if order is not None:
-            canonical_bytes(order.document())
-    except OSError as error:
-        raise Corrupt(f"order.json cannot be read: {error.strerror}") from error
+    files = files or RunFiles(run_dir.path)
+    order = files.record("order.json", Order)
+    if order is not None:
+        canonical_bytes(order.document())
+    for doubt in files.unreadable:
+        raise Corrupt(f"{doubt.name}: {doubt.found}")
     return order
 
 

@@ -49,7 +49,6 @@ def written(lines: int = 2) -> dict[str, Written]:
         ({"strays": (5,)}, 5),
         ({"probed": {5: CLEAN}}, 5),
         ({"exit": exits(ranks={"5": RankExit(code=0, at=1.0)})}, 5),
-        ({"exit": exits(ranks={"x" * 20: RankExit(at=1.0)})}, None),
         ({"exit": exits(heartbeats=written())}, 5),
     ],
 )

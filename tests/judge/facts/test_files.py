@@ -8,28 +8,17 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.device import DeviceSample
-from gonogo.contract.doubt import Doubt, DoubtKind
-from gonogo.contract.records import ExitRecord
+from gonogo.contract.doubt import DoubtKind
+from gonogo.contract.records import ModelRecord
 from gonogo.contract.tick import FileSeal
-from gonogo.judge.facts.files import (
-    SmallFiles,
-    check_findings_seal,
-    read_devices,
-    watch_seal_holds,
-)
-from gonogo.rundir import RunDir
+from gonogo.judge.facts.files import RunFiles, read_devices
 from gonogo.watch.watch_record import TOLD_BYTES
-from tests.judge.runs import exit_record
 
 TICKS = b"one\ntwo\n"
 
 
 def seal_of(raw: bytes) -> FileSeal:
     return FileSeal(bytes=len(raw), sha256=hashlib.sha256(raw).hexdigest())
-
-
-def sealing(*, watch: FileSeal | None = None, findings: FileSeal | None = None) -> ExitRecord:
-    return exit_record().model_copy(update={"watch": watch, "findings": findings})
 
 
 @pytest.mark.parametrize(
@@ -43,24 +32,17 @@ def sealing(*, watch: FileSeal | None = None, findings: FileSeal | None = None) 
         (None, False),
     ],
 )
-def test_watch_jsonl_begins_as_exit_json_says(
-    raw: bytes | None, holds: bool, tmp_path: Path
-) -> None:
-    run_dir = RunDir(tmp_path)
+def test_a_file_begins_as_it_was_sealed(raw: bytes | None, holds: bool, tmp_path: Path) -> None:
     if raw is not None:
-        run_dir.watch.write_bytes(raw)
-    assert watch_seal_holds(run_dir, sealing(watch=seal_of(TICKS))) is holds
-    assert watch_seal_holds(run_dir, sealing()) is None
-    assert watch_seal_holds(run_dir, None) is None
+        (tmp_path / "watch.jsonl").write_bytes(raw)
+    assert RunFiles(tmp_path).begins_with("watch.jsonl", seal_of(TICKS)) is holds
 
 
 def test_of_a_file_that_is_longer_than_a_read_every_byte_is_sealed(tmp_path: Path) -> None:
     raw = bytes(2**20) + b"end"
-    run_dir = RunDir(tmp_path)
-    run_dir.watch.write_bytes(raw)
-    assert watch_seal_holds(run_dir, sealing(watch=seal_of(raw))) is True
-    run_dir.watch.write_bytes(raw[:-1] + b"x")
-    assert watch_seal_holds(run_dir, sealing(watch=seal_of(raw))) is False
+    (tmp_path / "watch.jsonl").write_bytes(raw)
+    assert RunFiles(tmp_path).begins_with("watch.jsonl", seal_of(raw))
+    assert not RunFiles(tmp_path).begins_with("watch.jsonl", seal_of(raw[:-1] + b"x"))
 
 
 @pytest.mark.parametrize(
@@ -76,13 +58,11 @@ def test_of_a_file_that_is_longer_than_a_read_every_byte_is_sealed(tmp_path: Pat
 def test_findings_jsonl_that_is_another_one_is_named(
     seal: FileSeal | None, raw: bytes | None, named: bool, tmp_path: Path
 ) -> None:
-    run_dir = RunDir(tmp_path)
+    files = RunFiles(tmp_path)
     if raw is not None:
-        run_dir.findings.write_bytes(raw)
-    unreadable: list[Doubt] = []
-    check_findings_seal(run_dir, sealing(findings=seal), unreadable)
-    assert [row.name for row in unreadable] == ["findings.jsonl"] * named
-    check_findings_seal(run_dir, None, [])
+        (tmp_path / "findings.jsonl").write_bytes(raw)
+    files.check_seal("findings.jsonl", seal)
+    assert [row.name for row in files.unreadable] == ["findings.jsonl"] * named
 
 
 def sample(mono: float) -> DeviceSample:
@@ -92,26 +72,25 @@ def sample(mono: float) -> DeviceSample:
 def test_device_samples_count_once_and_those_that_ticks_carry_are_looked_for(
     tmp_path: Path,
 ) -> None:
-    run_dir, unreadable = RunDir(tmp_path), list[Doubt]()
+    files = RunFiles(tmp_path)
     first, second, third = (sample(mono) for mono in (1.0, 2.0, 3.0))
     lines = [first, second, first]
     raw = b"\n".join(row.model_dump_json().encode() for row in lines)
     (tmp_path / "devices.jsonl").write_bytes(raw + b"\n\nno sample\n{}\n")
     told = b"".join(row.digest()[:TOLD_BYTES] for row in (first, third))
-    found = read_devices(run_dir, told, unreadable)
+    found = read_devices(files, told)
     seen = b"".join(sorted(row.digest() for row in (first, second)))
     assert found == (hashlib.sha256(seen).hexdigest(), 1)
-    assert [(row.name, row.found) for row in unreadable] == [("devices.jsonl", "2 lines")]
+    assert [(row.name, row.found) for row in files.unreadable] == [("devices.jsonl", "2 lines")]
 
 
 def test_without_devices_jsonl_all_that_ticks_carry_is_gone(tmp_path: Path) -> None:
-    unreadable: list[Doubt] = []
-    found = read_devices(RunDir(tmp_path), sample(1.0).digest()[:TOLD_BYTES], unreadable)
-    assert (found, unreadable) == ((None, 1), [])
+    files = RunFiles(tmp_path)
+    assert read_devices(files, sample(1.0).digest()[:TOLD_BYTES]) == (None, 1)
+    assert files.unreadable == []
     (tmp_path / "devices.jsonl").mkdir()
-    found = read_devices(RunDir(tmp_path), b"", unreadable)
-    assert found == (None, 0)
-    assert [row.found for row in unreadable] == ["Is a directory"]
+    assert read_devices(files, b"") == (None, 0)
+    assert [row.found for row in files.unreadable] == ["Is a directory"]
 
 
 def test_small_files_that_are_there_are_sealed_and_one_that_cannot_be_read_is_named_once(
@@ -120,10 +99,11 @@ def test_small_files_that_are_there_are_sealed_and_one_that_cannot_be_read_is_na
     (tmp_path / "order.json").write_bytes(b"{}")
     (tmp_path / "exit_rank1.json").write_bytes(b"[]")
     (tmp_path / "model.json").mkdir()
-    said = Doubt(kind=DoubtKind.UNREADABLE, name="model.json", found="Is a directory")
-    unreadable = [said]
-    found = SmallFiles(RunDir(tmp_path)).seals((0, 1), unreadable)
+    files = RunFiles(tmp_path)
+    assert files.record("model.json", ModelRecord) is None
+    assert files.record("exit_rank1.json", ModelRecord) is None
+    names = ("order.json", "exit_rank0.json", "exit_rank1.json", "model.json")
+    found = files.seals(names)
     assert found == {"order.json": seal_of(b"{}"), "exit_rank1.json": seal_of(b"[]")}
-    assert unreadable == [said]
-    SmallFiles(RunDir(tmp_path)).seals((), again := [])
-    assert again == unreadable
+    assert [row.name for row in files.unreadable] == ["model.json", "exit_rank1.json"]
+    assert {row.kind for row in files.unreadable} == {DoubtKind.UNREADABLE}

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.doubt import Doubt
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector
-from gonogo.judge.facts.files import compare_findings, load_findings
-from gonogo.rundir import RunDir
+from gonogo.judge.facts.files import RunFiles, compare_findings, load_findings
 from tests.judge.runs import finding
 
 HALT = finding(Detector.STALL, rank=1, section="data", step=8)
@@ -19,10 +17,10 @@ WARN = finding(Detector.STALL, Severity.WARN, rank=1, section="data", step=8).mo
 )
 
 
-def recorded(path: Path, *rows: Finding) -> RunDir:
-    run_dir = RunDir(path)
-    run_dir.findings.write_text("".join(row.model_dump_json() + "\n" for row in rows))
-    return run_dir
+def recorded(path: Path, *rows: Finding) -> RunFiles:
+    text = "".join(row.model_dump_json() + "\n" for row in rows)
+    (path / "findings.jsonl").write_text(text)
+    return RunFiles(path)
 
 
 @pytest.mark.parametrize(
@@ -41,20 +39,19 @@ def recorded(path: Path, *rows: Finding) -> RunDir:
             [HALT],
             [WARN],
             [WARN, HALT],
-            [("warn", "halt")],
+            [("warn", None), (None, "halt")],
         ),
         (
             [WARN],
             [HALT],
             [HALT],
-            [("halt", "warn")],
+            [("halt", None), (None, "warn")],
         ),
-        # of two halts with one key that of the fold counts
         (
             [HALT.model_copy(update={"rank": None})],
             [HALT],
-            [HALT],
-            [("halt", "halt")],
+            [HALT, HALT.model_copy(update={"rank": None})],
+            [("halt", None), (None, "halt")],
         ),
         # when it was told, and in which words, is no difference
         ([HALT.model_copy(update={"at": 9.0, "text": "-"})], [HALT], [HALT], []),
@@ -67,23 +64,21 @@ def test_what_counts_and_what_differs(
     differences: list[tuple[str | None, str | None]],
     tmp_path: Path,
 ) -> None:
-    unreadable: list[Doubt] = []
-    findings, found = compare_findings(recorded(tmp_path, *file), fold, unreadable)
+    files = recorded(tmp_path, *file)
+    findings, found = compare_findings(fold, load_findings(files))
     assert sorted(findings, key=str) == sorted(counted, key=str)
     assert [(row.expected, row.found) for row in found] == differences
-    assert unreadable == []
+    assert files.unreadable == []
 
 
 def test_without_the_file_there_are_those_of_the_fold(tmp_path: Path) -> None:
-    assert load_findings(RunDir(tmp_path)) == []
-    assert compare_findings(RunDir(tmp_path), [HALT], [])[0] == (HALT,)
+    assert load_findings(RunFiles(tmp_path)) == []
+    assert compare_findings([HALT], [])[0] == (HALT,)
 
 
 def test_lines_that_are_no_findings_are_counted(tmp_path: Path) -> None:
-    run_dir = recorded(tmp_path, HALT)
-    with run_dir.findings.open("a") as stream:
+    files = recorded(tmp_path, HALT)
+    with (tmp_path / "findings.jsonl").open("a") as stream:
         stream.write("\n\nno finding\n{}\n")
-    unreadable: list[Doubt] = []
-    assert load_findings(run_dir, unreadable) == [HALT]
-    assert [(row.name, row.found) for row in unreadable] == [("findings.jsonl", "2 lines")]
-    assert load_findings(run_dir) == [HALT]
+    assert load_findings(files) == [HALT]
+    assert [(row.name, row.found) for row in files.unreadable] == [("findings.jsonl", "2 lines")]

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.doubt import Doubt
 from gonogo.contract.node import NodeExit
 from gonogo.contract.records import ExitRecord, PartSeals
-from gonogo.judge.facts.files import SmallFiles, load_parts
+from gonogo.judge.facts.files import RunFiles, load_parts
 from gonogo.rundir import RunDir, file_seal, save_json
 from tests.judge.runs import SEAL, exit_record
 
@@ -27,54 +26,56 @@ def sealed(run_dir: RunDir) -> ExitRecord:
 
 
 def test_a_part_that_is_the_sealed_one_is_read(tmp_path: Path) -> None:
-    run_dir, unreadable = directory(tmp_path, lines=b"a line\n"), list[Doubt]()
+    run_dir, files = directory(tmp_path, lines=b"a line\n"), RunFiles(tmp_path)
     known = sealed(run_dir)
     run_dir.node_watch(1).write_bytes(b"a line\nand one that came later\n")
-    assert load_parts(run_dir, SmallFiles(run_dir), known, unreadable) == {1: PART}
-    assert unreadable == []
+    assert load_parts(files, known) == {1: PART}
+    assert files.unreadable == []
 
 
 @pytest.mark.parametrize("known", [None, exit_record()], ids=["no exit.json", "nothing sealed"])
 def test_what_nobody_sealed_is_not_looked_at(known: ExitRecord | None, tmp_path: Path) -> None:
-    unreadable: list[Doubt] = []
-    assert load_parts(directory(tmp_path), SmallFiles(directory(tmp_path)), known, unreadable) == {}
-    assert unreadable == []
+    directory(tmp_path)
+    files = RunFiles(tmp_path)
+    assert load_parts(files, known) == {}
+    assert files.unreadable == []
 
 
 def test_a_part_that_is_gone_is_told_of(tmp_path: Path) -> None:
-    run_dir, unreadable = directory(tmp_path), list[Doubt]()
+    run_dir, files = directory(tmp_path), RunFiles(tmp_path)
     known = sealed(run_dir)
     run_dir.node_exit(1).unlink()
-    assert load_parts(run_dir, SmallFiles(run_dir), known, unreadable) == {}
-    assert "exit_node1.json" in [row.name for row in unreadable]
+    assert load_parts(files, known) == {}
+    assert [row.name for row in files.unreadable] == ["exit_node1.json"]
 
 
 def test_what_is_not_the_sealed_one_is_told_of_by_its_name(tmp_path: Path) -> None:
-    run_dir, unreadable = directory(tmp_path, lines=b"a line\n"), list[Doubt]()
+    run_dir, files = directory(tmp_path, lines=b"a line\n"), RunFiles(tmp_path)
     known = sealed(run_dir)
     run_dir.node_watch(1).write_bytes(b"another\n")
-    assert load_parts(run_dir, SmallFiles(run_dir), known, unreadable) == {1: PART}
-    assert [row.name for row in unreadable] == ["watch_node1.jsonl"]
+    assert load_parts(files, known) == {1: PART}
+    assert [row.name for row in files.unreadable] == ["watch_node1.jsonl"]
     save_json(run_dir.node_exit(1), PART.model_copy(update={"host": "i"}).model_dump(mode="json"))
-    load_parts(run_dir, SmallFiles(run_dir), known, unreadable)
-    assert unreadable[1].name == "exit_node1.json"
+    files = RunFiles(tmp_path)
+    load_parts(files, known)
+    assert [row.name for row in files.unreadable] == ["exit_node1.json", "watch_node1.jsonl"]
 
 
 def test_a_follower_that_had_written_nothing_sealed_nothing(tmp_path: Path) -> None:
-    run_dir, unreadable = directory(tmp_path), list[Doubt]()
+    run_dir, files = directory(tmp_path), RunFiles(tmp_path)
     known = sealed(run_dir)
     run_dir.node_watch(1).unlink()
-    assert load_parts(run_dir, SmallFiles(run_dir), known, unreadable) == {1: PART}
-    assert unreadable == []
+    assert load_parts(files, known) == {1: PART}
+    assert files.unreadable == []
 
 
 def test_a_name_that_is_no_node_is_told_by_how_it_begins_and_the_others_are_read(
     tmp_path: Path,
 ) -> None:
-    run_dir, unreadable = directory(tmp_path), list[Doubt]()
+    run_dir, files = directory(tmp_path), RunFiles(tmp_path)
     known = sealed(run_dir)
     assert known.nodes is not None
     others = {"+0123456789abcdefg": PartSeals(exit=SEAL, watch=SEAL), **known.nodes}
     both = known.model_copy(update={"nodes": others})
-    assert load_parts(run_dir, SmallFiles(run_dir), both, unreadable) == {1: PART}
-    assert [row.found for row in unreadable] == ["'+0123456789abcde' is no node"]
+    assert load_parts(files, both) == {1: PART}
+    assert [row.found for row in files.unreadable] == ["'+0123456789abcde' is no node"]
